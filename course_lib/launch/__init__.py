@@ -1,0 +1,109 @@
+"""One door to every engine: `launch` runs a plain `torch.distributed` function on many ranks."""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from course_lib.cluster import Cluster
+from course_lib.launch.errors import BadLaunch
+from course_lib.launch.run import PerRank, Run, check_per_rank, per_rank
+
+__all__ = ["ENGINES", "LaunchRequest", "launch", "per_rank"]
+
+ENGINES = {
+    "simulated": "course_lib.launch.simulated",
+    "processes": "course_lib.launch.processes",
+}
+"""Engine name -> module with a function `run(request: LaunchRequest) -> Run`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """A checked launch, as every engine gets it."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    ranks: int
+    cluster: Cluster
+    timeout: float
+    seed: int
+    backend: str | None
+
+
+def launch(
+    function: Callable[..., Any],
+    *arguments: Any,
+    ranks: int | None = None,
+    on: str = "simulated",
+    cluster: Cluster | None = None,
+    backend: str | None = None,
+    timeout: float = 60.0,
+    seed: int = 0,
+    quiet: bool = False,
+) -> Run:
+    """Call `function(*arguments)` on every rank of an initialised default process group, and wait for all.
+
+    function: plain `torch.distributed` code. Its group is ready; it calls no `init_process_group`.
+    arguments: an argument made by `per_rank` gives rank r its item r; any other goes to every rank (simulated
+        ranks get the very same object unless it is a tensor or a module, which each gets a copy of).
+    ranks: how many; by default as many as `cluster` holds, or as the `per_rank` arguments have values.
+    on: "simulated" (threads of this process, virtual time, deterministic) or "processes" (real ones on this
+        machine; Gloo on CPUs, NCCL where each rank has a GPU).
+    cluster: where the ranks sit, and in the simulator how fast its links are; by default one node.
+    backend: for "processes": "gloo" or "nccl"; by default NCCL if each rank has a GPU, else Gloo.
+    timeout: seconds of real time after which the ranks are stopped.
+    seed: each rank's random state starts from it and from nothing else, the same on every rank, as after
+        `torch.manual_seed(seed)`.
+    quiet: do not show what the ranks print; `Run.outputs` has it in any case.
+
+    Raises BadLaunch (the call makes no sense), RankFailed, Deadlock, CollectiveMismatch, TimedOut.
+    """
+    if on not in ENGINES:
+        known = ", ".join(f'"{name}"' for name in ENGINES)
+        raise BadLaunch(f'There is no engine "{on}". The engines are {known}.')
+    if not callable(function):
+        raise BadLaunch(
+            f"launch runs a function, but got {function!r}, a {type(function).__name__}. "
+            f"Pass the function itself: launch(f, ranks=4), not launch(f(), ranks=4)."
+        )
+    ranks = _rank_count(ranks, cluster, arguments)
+    check_per_rank(arguments, ranks)
+    cluster = cluster or Cluster(devices_per_node=ranks)
+    if ranks > cluster.size:
+        raise BadLaunch(
+            f"{ranks} ranks do not fit on a cluster of {cluster.nodes} x {cluster.devices_per_node} "
+            f"devices. Ask for at most {cluster.size} ranks, or for a larger cluster."
+        )
+    if timeout <= 0:
+        raise BadLaunch(f"timeout is {timeout} s; it must be above 0.")
+    engine = importlib.import_module(ENGINES[on])
+    request = LaunchRequest(function, arguments, ranks, cluster, timeout, seed, backend)
+    run: Run = engine.run(request)
+    if not quiet:
+        show_outputs(run.outputs)
+    return run
+
+
+def show_outputs(outputs: list[str]) -> None:
+    """Print what each rank printed, every line marked with its rank."""
+    for rank, text in enumerate(outputs):
+        for line in text.splitlines():
+            print(f"[rank {rank}] {line}")
+
+
+def _rank_count(
+    ranks: int | None, cluster: Cluster | None, arguments: tuple[Any, ...]
+) -> int:
+    """The number of ranks that the caller asked for, or that follows from the other arguments."""
+    if ranks is None and cluster is not None:
+        ranks = cluster.size
+    if ranks is None:
+        ranks = next((len(value) for value in arguments if isinstance(value, PerRank)), None)
+    if ranks is None:
+        raise BadLaunch("How many ranks? Say launch(f, ranks=4), or give a cluster.")
+    if isinstance(ranks, bool) or not isinstance(ranks, int):
+        raise BadLaunch(f"ranks is {ranks!r}, a {type(ranks).__name__}; it must be a whole number.")
+    if ranks < 1:
+        raise BadLaunch(f"ranks is {ranks}; a launch needs at least one rank.")
+    return ranks

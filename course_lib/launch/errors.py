@@ -1,0 +1,122 @@
+"""What can go wrong with a run, each as a sentence that says what was seen and what to do."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from course_lib.timeline.events import SourceLine
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from course_lib.launch.run import Run
+
+
+class BadLaunch(ValueError):
+    """The launch itself makes no sense: the message says what was seen, what was expected, what to do."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"BadLaunch: {self}"]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCall:
+    """A call that a rank has made and that has not completed."""
+
+    rank: int
+    op: str
+    peers: tuple[int, ...]
+    """Global ranks it waits for; for a collective those that have not made the matching call."""
+    expects: str
+    """What the peers would have to do: "send", "receive", "call all_reduce"."""
+    detail: str
+    """The call for people: `recv(float32[4]) from rank 1, tag 0`."""
+    line: SourceLine | None = None
+
+    def __str__(self) -> str:
+        where = f" at {self.line}" if self.line else ""
+        return f"rank {self.rank}: {self.detail}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class RankTraceback:
+    """An exception that ended a rank, as text: it may come from another process."""
+
+    rank: int
+    type: str
+    message: str
+    traceback: str
+    """Trimmed to the student's own frames."""
+    secondary: bool = False
+    """True for what another rank's end brought about, such as a closed connection."""
+
+
+class LaunchError(RuntimeError):
+    """A run that did not end well. `report` is the whole story; `run` holds events and output until then."""
+
+    def __init__(self, report: str, run: "Run | None" = None) -> None:
+        super().__init__(report)
+        self.report = report
+        self.run = run
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the report alone, without the frames of this library."""
+        return [f"{type(self).__name__}: {self.report}"]
+
+
+class RankFailed(LaunchError):
+    """A rank raised. `failures` has every rank's traceback, the root cause first."""
+
+    def __init__(
+        self, report: str, failures: Sequence[RankTraceback], run: "Run | None" = None
+    ) -> None:
+        super().__init__(report, run)
+        self.failures = tuple(failures)
+
+    @property
+    def root(self) -> RankTraceback:
+        return self.failures[0]
+
+
+class Deadlock(LaunchError):
+    """No rank can go on. `waiting` says in which call each waits, `cycle` who waits for whom in a circle.
+
+    `finished` are the ranks that had already returned.
+    """
+
+    def __init__(
+        self,
+        report: str,
+        waiting: Sequence[PendingCall],
+        cycle: Sequence[int] = (),
+        finished: Sequence[int] = (),
+        run: "Run | None" = None,
+    ) -> None:
+        super().__init__(report, run)
+        self.waiting = tuple(waiting)
+        self.cycle = tuple(cycle)
+        self.finished = tuple(finished)
+
+    def figure(self) -> "Figure":
+        """The ranks as a circle, an arrow from each to those that it waits for, the cycle in colour."""
+        from course_lib.timeline.figure import deadlock_figure
+
+        return deadlock_figure(self)
+
+
+class CollectiveMismatch(LaunchError):
+    """Ranks of one group made different collective calls, or the same with different shapes, dtypes, ops."""
+
+    def __init__(
+        self, report: str, calls: Sequence[PendingCall], run: "Run | None" = None
+    ) -> None:
+        super().__init__(report, run)
+        self.calls = tuple(calls)
+
+
+class TimedOut(LaunchError):
+    """The deadline passed while some rank still computed; the report says where each rank was."""
+
+
+class UnmatchedMessage(UserWarning):
+    """A run ended with a message that nobody received or a receive that nobody served."""

@@ -1,0 +1,86 @@
+"""What a launch takes and what it gives back."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from course_lib.cluster import Cluster
+from course_lib.launch.errors import BadLaunch, PendingCall
+from course_lib.timeline.events import Event
+from course_lib.timeline.traffic import Traffic
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class PerRank(tuple[Any, ...]):
+    """Marks an argument of `launch` of which rank r gets item r. Made by `per_rank`."""
+
+
+def per_rank(values: Iterable[Any]) -> PerRank:
+    """Give each rank its own value: `launch(f, per_rank([a, b, c, d]), ranks=4)`.
+
+    Every other argument goes to every rank as it is.
+    """
+    return PerRank(values)
+
+
+def arguments_of(rank: int, arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """The arguments that `rank` is called with."""
+    return tuple(value[rank] if isinstance(value, PerRank) else value for value in arguments)
+
+
+def check_per_rank(arguments: Sequence[Any], ranks: int) -> None:
+    """Raise BadLaunch unless every per-rank argument has one value a rank."""
+    for position, value in enumerate(arguments):
+        if isinstance(value, PerRank) and len(value) != ranks:
+            raise BadLaunch(
+                f"Argument {position} is per_rank with {len(value)} values, but the launch has {ranks} "
+                f"ranks. Give one value a rank, or pass a plain value that every rank gets."
+            )
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a launch gives back: results, output and events of every rank.
+
+    results[r] is what rank r's function returned, outputs[r] what it printed. `seconds` is the time until the
+    last rank ended: virtual in the simulator, measured elsewhere. `wall_seconds` is what it took here.
+    """
+
+    results: list[Any]
+    outputs: list[str]
+    events: tuple[Event, ...]
+    cluster: Cluster
+    engine: str
+    seconds: float
+    wall_seconds: float
+    unmatched: tuple[PendingCall, ...] = field(default=())
+
+    @property
+    def ranks(self) -> int:
+        return len(self.outputs)
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes and messages a rank."""
+        return Traffic.of(self.events, self.ranks)
+
+    def timeline(self, **options: Any) -> "Figure":
+        """The events as a figure, one row a rank; see `course_lib.timeline.figure.timeline_figure`."""
+        from course_lib.timeline.figure import timeline_figure
+
+        return timeline_figure(self, **options)
+
+    def save_trace(self, path: str | Path) -> Path:
+        """Write the events as a Chrome trace, which https://ui.perfetto.dev opens."""
+        from course_lib.timeline.trace import save_trace
+
+        return save_trace(self, path)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Run of {self.ranks} ranks on {self.engine}: {self.seconds:.6f} s, {self.traffic.messages} "
+            f"messages, {self.traffic.sent} bytes>"
+        )
