@@ -2,7 +2,7 @@
 
 from course_lib.cluster import Cluster, Link
 from course_lib.launch import launch, per_rank
-from course_lib.launch.errors import (
+from course_lib.errors import (
     BadLaunch,
     CollectiveMismatch,
     Deadlock,

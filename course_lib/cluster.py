@@ -6,7 +6,7 @@ communication challenge for MPP: Intel Paragon and Meiko CS-2, Parallel Computin
 
 from dataclasses import dataclass, field
 
-from course_lib.launch.errors import BadLaunch
+from course_lib.errors import BadLaunch
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,16 +59,12 @@ def near(
     """Passes if seen is a finite real number within rtol of expected."""
     number = isinstance(seen, int | float) and not isinstance(seen, bool)
     passed = number and abs(seen - expected) <= rtol * max(1.0, abs(expected))
-    return Finding(
-        criterion, passed, f"{what} is {_shown(seen)}{unit}; expected {expected:.10g}{unit}."
-    )
+    return Finding(criterion, passed, f"{what} is {_shown(seen)}{unit}; expected {expected:.10g}{unit}.")
 
 
 def at_most(criterion: str, seen: float, limit: float, what: str, unit: str = "") -> Finding:
     """Passes if seen <= limit."""
-    return Finding(
-        criterion, seen <= limit, f"{what}: {seen:,}{unit}; allowed are at most {limit:,}{unit}."
-    )
+    return Finding(criterion, seen <= limit, f"{what}: {seen:,}{unit}; allowed are at most {limit:,}{unit}.")
 
 
 def no_calls(criterion: str, calls: Sequence[str], forbidden: Sequence[str], what: str) -> Finding:

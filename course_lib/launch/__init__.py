@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_lib.cluster import Cluster
-from course_lib.launch.errors import BadLaunch
+from course_lib.errors import BadLaunch
 from course_lib.launch.run import PerRank, Run, check_per_rank, per_rank
 
 __all__ = ["ENGINES", "LaunchRequest", "launch", "per_rank"]
@@ -92,9 +92,7 @@ def show_outputs(outputs: list[str]) -> None:
             print(f"[rank {rank}] {line}")
 
 
-def _rank_count(
-    ranks: int | None, cluster: Cluster | None, arguments: tuple[Any, ...]
-) -> int:
+def _rank_count(ranks: int | None, cluster: Cluster | None, arguments: tuple[Any, ...]) -> int:
     """The number of ranks that the caller asked for, or that follows from the other arguments."""
     if ranks is None and cluster is not None:
         ranks = cluster.size

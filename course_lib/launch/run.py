@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from course_lib.cluster import Cluster
-from course_lib.launch.errors import BadLaunch, PendingCall
+from course_lib.errors import BadLaunch, PendingCall
 from course_lib.timeline.events import Event
 from course_lib.timeline.traffic import Traffic
 

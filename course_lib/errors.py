@@ -67,9 +67,7 @@ class LaunchError(RuntimeError):
 class RankFailed(LaunchError):
     """A rank raised. `failures` has every rank's traceback, the root cause first."""
 
-    def __init__(
-        self, report: str, failures: Sequence[RankTraceback], run: "Run | None" = None
-    ) -> None:
+    def __init__(self, report: str, failures: Sequence[RankTraceback], run: "Run | None" = None) -> None:
         super().__init__(report, run)
         self.failures = tuple(failures)
 
@@ -107,9 +105,7 @@ class Deadlock(LaunchError):
 class CollectiveMismatch(LaunchError):
     """Ranks of one group made different collective calls, or the same with different shapes, dtypes, ops."""
 
-    def __init__(
-        self, report: str, calls: Sequence[PendingCall], run: "Run | None" = None
-    ) -> None:
+    def __init__(self, report: str, calls: Sequence[PendingCall], run: "Run | None" = None) -> None:
         super().__init__(report, run)
         self.calls = tuple(calls)
 
