@@ -1,7 +1,6 @@
 """Launch, simulate, draw: everything round a student's `torch.distributed` code, and none of its answers."""
 
 from course_lib.cluster import Cluster, Link
-from course_lib.launch import launch, per_rank
 from course_lib.errors import (
     BadLaunch,
     CollectiveMismatch,
@@ -11,6 +10,7 @@ from course_lib.errors import (
     TimedOut,
     UnmatchedMessage,
 )
+from course_lib.launch import launch, per_rank
 from course_lib.launch.run import PerRank, Run
 from course_lib.timeline.events import mark, span
 

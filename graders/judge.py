@@ -1,5 +1,6 @@
-"""Comparisons that say what they saw. Each takes what an answer gave, trusts nothing about it, and yields a
-`Finding`."""
+"""Comparisons that say what they saw. Each takes what an answer gave, trusts nothing about it, and returns a
+`Finding`.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -47,7 +48,7 @@ def close_on_all_ranks(
 
 
 def equal(criterion: str, seen: Any, expected: Any, what: str) -> Finding:
-    """Passes if seen is of expected's type and equal to it. For numbers, text, and lists and tuples of them."""
+    """Passes if seen is of expected's type and equal to it: numbers, text, lists and tuples of them."""
     same_type = type(seen) is type(expected)
     verb = "is" if same_type and seen == expected else f"expected {_shown(expected)}, got"
     return Finding(criterion, same_type and bool(seen == expected), f"{what}: {verb} {_shown(seen)}.")
