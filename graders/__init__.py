@@ -1,1 +1,1 @@
-"""The public graders: `check(answer)` in a notebook, `course check FILE` at a shell, nbgrader's autograding."""
+"""The public graders: `check(answer)` in a notebook, `course check FILE` at a shell, and autograding."""

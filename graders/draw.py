@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 
 
 class Draw:
-    """A source of random inputs. With a seed it repeats itself, which tests want; without, nobody knows it."""
+    """A source of random inputs. With a seed it repeats itself; without, nobody knows it."""
 
     def __init__(self, seed: int | None = None) -> None:
         self.generator = torch.Generator()

@@ -1,1 +1,1 @@
-
+"""A cluster inside this process: ranks as threads, virtual time, exact deadlock reports."""

@@ -1,1 +1,1 @@
-
+"""What happened in a run: events, traffic, figures, traces."""

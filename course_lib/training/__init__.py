@@ -1,1 +1,1 @@
-
+"""Training loops round a student's pieces."""

@@ -1,1 +1,1 @@
-
+"""Sliders and steppers that answer a question, each with a static picture first."""
