@@ -1,0 +1,60 @@
+"""The names of operations: what a process group's method is called in `torch.distributed`."""
+
+import sys
+from types import MappingProxyType
+
+from torch.distributed import distributed_c10d
+
+OPERATIONS = MappingProxyType(
+    {
+        "send": "send",
+        "recv": "recv",
+        "recv_anysource": "recv",
+        "broadcast": "broadcast",
+        "reduce": "reduce",
+        "allreduce": "all_reduce",
+        "allreduce_coalesced": "all_reduce_coalesced",
+        "gather": "gather",
+        "allgather": "all_gather",
+        "allgather_coalesced": "all_gather_coalesced",
+        "_allgather_base": "all_gather_into_tensor",
+        "all_gather_single": "all_gather_into_tensor",
+        "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
+        "all_gather_single_coalesced": "all_gather_into_tensor_coalesced",
+        "scatter": "scatter",
+        "reduce_scatter": "reduce_scatter",
+        "_reduce_scatter_base": "reduce_scatter_tensor",
+        "reduce_scatter_single": "reduce_scatter_tensor",
+        "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor_coalesced",
+        "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
+        "alltoall": "all_to_all",
+        "alltoall_base": "all_to_all_single",
+        "all_to_all_single": "all_to_all_single",
+        "barrier": "barrier",
+        "monitored_barrier": "monitored_barrier",
+    }
+)
+"""Method of `ProcessGroup` -> name of the operation in events. `*_object` calls appear as what they are made
+of: an all_gather_object is two all_gathers, of the sizes and of the bytes."""
+
+_C10D = distributed_c10d.__file__
+_FRAMES_IN_TORCH = 8
+"""How deep the way from `dist.isend` into a process group is at most."""
+
+
+def point_to_point_name(operation: str) -> str:
+    """ "send" or "recv" as the program called it: "isend" or "irecv" where it did not call the blocking form.
+
+    `dist.send` is `dist.isend` and a wait, so the outermost of torch's own frames decides.
+    """
+    asynchronous = f"i{operation}"
+    name = operation
+    frame = sys._getframe(1)
+    for _ in range(_FRAMES_IN_TORCH):
+        code = frame.f_code
+        if code.co_filename == _C10D and code.co_name in (operation, asynchronous):
+            name = code.co_name
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return name
