@@ -26,12 +26,12 @@ and all_reduce the tensor.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from course_lib.cluster import Link
 
 
-@dataclass(frozen=True, slots=True)
-class CallTraffic:
+class CallTraffic(NamedTuple):
     """What one call makes one rank send and receive, in bytes, and how many messages it sends."""
 
     sent: int
@@ -43,7 +43,7 @@ class CallTraffic:
 class Algorithm:
     """How an operation is carried out.
 
-    traffic: (nbytes, ranks, position) -> the traffic of the rank at that position; position 0 is the root.
+    traffic: (nbytes, ranks, position) -> the traffic of the rank that many places after the root.
     seconds: (nbytes, ranks, link) -> time until the last rank is done.
     """
 
@@ -51,16 +51,16 @@ class Algorithm:
     seconds: Callable[[int, int, Link], float]
 
 
-def traffic_of(operation: str, nbytes: int, ranks: int, position: int = 0) -> CallTraffic:
+def traffic_of(operation: str, nbytes: int, ranks: int, rank: int = 0, root: int = 0) -> CallTraffic:
     """Traffic of one rank in one call of `operation` (its name in `torch.distributed`) over `ranks` ranks.
 
-    position: (rank in the group - root) % ranks for rooted operations, so 0 is the root; elsewhere it does
-        not matter. Bytes are rounded down where n does not divide by p.
+    rank, root: places in the group, from 0; they matter for rooted operations only. Bytes are rounded down
+    where n does not divide by p.
 
     A coalesced call has the name and the costs of the same call on all its tensors together. Raises KeyError
     for an operation that is not in the table.
     """
-    return _algorithm(operation).traffic(nbytes, ranks, position)
+    return _algorithm(operation).traffic(nbytes, ranks, (rank - root) % ranks)
 
 
 def seconds_of(operation: str, nbytes: int, ranks: int, link: Link) -> float:
@@ -190,9 +190,7 @@ _BARRIER = Algorithm(_barrier_traffic, _barrier_seconds)
 
 ALGORITHMS: dict[str, Algorithm] = {
     "send": _SEND,
-    "isend": _SEND,
     "recv": _RECV,
-    "irecv": _RECV,
     "all_reduce": Algorithm(_all_reduce_traffic, _all_reduce_seconds),
     "all_gather": _ALL_GATHER,
     "all_gather_into_tensor": _ALL_GATHER,

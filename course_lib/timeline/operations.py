@@ -35,26 +35,24 @@ OPERATIONS = MappingProxyType(
     }
 )
 """Method of `ProcessGroup` -> name of the operation in events. `*_object` calls appear as what they are made
-of: an all_gather_object is two all_gathers, of the sizes and of the bytes."""
+of: an all_gather_object is two all_gathers, of the sizes and of the bytes. isend and irecv appear as "send"
+and "recv", marked asynchronous."""
 
 _C10D = distributed_c10d.__file__
 _FRAMES_IN_TORCH = 8
 """How deep the way from `dist.isend` into a process group is at most."""
 
 
-def point_to_point_name(operation: str) -> str:
-    """ "send" or "recv" as the program called it: "isend" or "irecv" where it did not call the blocking form.
+def called_blocking(operation: str) -> bool:
+    """Whether the program called `dist.send` or `dist.recv` itself, and not isend or irecv.
 
-    `dist.send` is `dist.isend` and a wait, so the outermost of torch's own frames decides.
+    The blocking call is the other and a wait, so it is looked for among torch's frames on the stack.
     """
-    asynchronous = f"i{operation}"
-    name = operation
     frame = sys._getframe(1)
     for _ in range(_FRAMES_IN_TORCH):
-        code = frame.f_code
-        if code.co_filename == _C10D and code.co_name in (operation, asynchronous):
-            name = code.co_name
+        if frame.f_code.co_filename == _C10D and frame.f_code.co_name == operation:
+            return True
         if frame.f_back is None:
             break
         frame = frame.f_back
-    return name
+    return False
