@@ -1,0 +1,68 @@
+"""Running a solved notebook with papermill, in a process of its own."""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import nbformat
+
+CELL_SECONDS = 600
+"""How long one cell may take before the unit counts as hung."""
+
+
+class ExecutionFailed(RuntimeError):
+    """A notebook did not run to its end; the message names the cell and the error."""
+
+
+def execute(notebook: Path, output: Path, parameters: Mapping[str, str | int]) -> None:
+    """Run `notebook` with papermill and write what came out to `output`, in whose folder it runs.
+
+    Raises ExecutionFailed.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.unlink(missing_ok=True)
+    done = subprocess.run(
+        [*_papermill(notebook, output), *_options(parameters)], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise ExecutionFailed(_what_failed(output) or _last_line(done.stderr))
+
+
+def _papermill(notebook: Path, output: Path) -> list[str]:
+    return [
+        *(sys.executable, "-m", "papermill", str(notebook), str(output)),
+        *("--cwd", str(output.parent), "--execution-timeout", str(CELL_SECONDS)),
+        *("--no-progress-bar", "--kernel", "python3"),
+    ]
+
+
+def _options(parameters: Mapping[str, str | int]) -> Iterator[str]:
+    for name, value in parameters.items():
+        yield from ("-p", name, str(value))
+
+
+def _what_failed(output: Path) -> str:
+    """The first error in the executed notebook, as a sentence; empty if it has none."""
+    if not output.exists():
+        return ""
+    for number, cell in enumerate(nbformat.read(output, as_version=4).cells, start=1):
+        for error in (o for o in cell.get("outputs", []) if o.output_type == "error"):
+            beginning = next((line for line in _code_lines(cell.source)), "")
+            return (
+                f"cell {number}, which begins with {beginning!r}, raised {error.ename}: {error.evalue} "
+                f"({output} shows where)"
+            )
+    return ""
+
+
+def _code_lines(source: str) -> Iterator[str]:
+    """The lines of a cell that say something: no blank ones, no comments."""
+    for line in source.splitlines():
+        if line.strip() and not line.lstrip().startswith("#"):
+            yield line
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "papermill ended without a word"
