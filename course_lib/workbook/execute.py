@@ -46,11 +46,11 @@ def _what_failed(output: Path) -> str:
     """The first error in the executed notebook, as a sentence; empty if it has none."""
     if not output.exists():
         return ""
-    for number, cell in enumerate(nbformat.read(output, as_version=4).cells, start=1):
+    for cell in nbformat.read(output, as_version=4).cells:
         for error in (o for o in cell.get("outputs", []) if o.output_type == "error"):
             beginning = next((line for line in _code_lines(cell.source)), "")
             return (
-                f"cell {number}, which begins with {beginning!r}, raised {error.ename}: {error.evalue} "
+                f"the cell that begins with {beginning!r} raised {error.ename}: {error.evalue} "
                 f"({output} shows where)"
             )
     return ""

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import nbformat
 from nbformat import NotebookNode
-from nbformat.v4 import new_markdown_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from nbgrader.converters import GenerateAssignment
 from nbgrader.converters.base import NbGraderException
 from nbgrader.coursedir import CourseDirectory
@@ -19,6 +19,9 @@ from course_lib.workbook.unit import AnswerCell, BadUnit, Unit
 
 STUB = "raise NotImplementedError()"
 """What nbgrader puts in the place of an answer."""
+
+KEPT_METADATA = ("tags", "demo")
+"""What papermill and the graders read; jupytext adds notes of its own about blank lines."""
 
 KERNEL = {
     # No Python version: the notebook is the same wherever it was made.
@@ -85,7 +88,8 @@ def source_notebook(unit: Unit, efforts: Mapping[str, Effort]) -> NotebookNode:
             effort = efforts[answer.name]
             cells += [_effort_cell(answer, effort), _answer_cell(cell, answer), _check_cell(answer)]
     cells[0].source = _with_summary(cells[0].source, unit, efforts.values())
-    return new_notebook(cells=cells, metadata=NotebookNode(KERNEL))
+    notebook: NotebookNode = new_notebook(cells=cells, metadata=NotebookNode(KERNEL))
+    return notebook
 
 
 def release(unit: str, places: Places) -> Path:
@@ -157,7 +161,8 @@ def _with_summary(source: str, unit: Unit, efforts: Iterable[Effort]) -> str:
 
 def _plain_cell(cell: NotebookNode, number: int) -> NotebookNode:
     """A cell that is the same for everybody. Its id is its position: jupytext would draw one at random."""
-    return NotebookNode({**cell, "id": f"cell-{number:03}"})
+    kept = {key: cell.metadata[key] for key in KEPT_METADATA if key in cell.metadata}
+    return NotebookNode({**cell, "id": f"cell-{number:03}", "metadata": NotebookNode(kept)})
 
 
 def _effort_cell(answer: AnswerCell, effort: Effort) -> NotebookNode:
@@ -165,7 +170,8 @@ def _effort_cell(answer: AnswerCell, effort: Effort) -> NotebookNode:
         f"*`{answer.name}` · about {spoken_minutes(effort.minutes)} · difficulty {effort.difficulty} of 5 · "
         f"{_points(answer.points)}*"
     )
-    return new_markdown_cell(text, id=f"effort-{answer.name}")
+    cell: NotebookNode = new_markdown_cell(text, id=f"effort-{answer.name}")
+    return cell
 
 
 def _answer_cell(cell: NotebookNode, answer: AnswerCell) -> NotebookNode:
@@ -174,7 +180,8 @@ def _answer_cell(cell: NotebookNode, answer: AnswerCell) -> NotebookNode:
             **cell,
             "id": f"answer-{answer.name}",
             "metadata": NotebookNode(
-                exercise=answer.name, nbgrader=_nbgrader(answer.name, solution=True, grade=False, locked=False)
+                exercise=answer.name,
+                nbgrader=_nbgrader(answer.name, solution=True, grade=False, locked=False),
             ),
         }
     )
@@ -182,9 +189,10 @@ def _answer_cell(cell: NotebookNode, answer: AnswerCell) -> NotebookNode:
 
 def _check_cell(answer: AnswerCell) -> NotebookNode:
     marks = _nbgrader(f"check_{answer.name}", solution=False, grade=True, locked=True, points=answer.points)
-    return nbformat.v4.new_code_cell(
+    cell: NotebookNode = new_code_cell(
         f"check({answer.name})", id=f"check-{answer.name}", metadata=NotebookNode(nbgrader=marks)
     )
+    return cell
 
 
 def _nbgrader(grade_id: str, **marks: Any) -> NotebookNode:

@@ -1,7 +1,7 @@
-"""Executed notebooks as pages that need nothing from the network: no script, no font, no style from elsewhere.
+"""Executed notebooks as pages that need nothing from the network: no script, font or style from elsewhere.
 
-nbconvert's own page loads MathJax, require.js and the widgets' code from servers. Here formulas become MathML,
-which browsers draw themselves, and a widget becomes what it last showed.
+nbconvert's own page loads MathJax, require.js and the widgets' code from servers. Here formulas become
+MathML, which browsers draw themselves, and a widget becomes what it last showed.
 """
 
 import html
@@ -12,7 +12,7 @@ from typing import Any
 
 import nbformat
 from jinja2 import pass_context
-from latex2mathml.converter import convert as mathml
+from latex2mathml.converter import convert
 from nbconvert.exporters import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
@@ -22,6 +22,10 @@ from course_lib.workbook.unit import BEGIN, END
 TEMPLATES = Path(__file__).parent / "templates"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
+
+
+class BadFormula(ValueError):
+    """A formula that cannot be drawn; the message quotes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,9 @@ def write_page(executed: Path, page: Page, directory: Path) -> Path:
     notebook = nbformat.read(executed, as_version=4)
     static_notebook(notebook)
     notebook.metadata["title"] = page.title
-    exporter = PageExporter(template_name="page", extra_template_basedirs=[str(TEMPLATES)])
+    exporter = PageExporter(  # type: ignore[no-untyped-call]  # nbconvert's constructor has no types.
+        template_name="page", extra_template_basedirs=[str(TEMPLATES)]
+    )
     text, _ = exporter.from_notebook_node(notebook)
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{page.unit}.html"
@@ -63,6 +69,8 @@ def write_index(pages: Sequence[Page], directory: Path) -> Path:
 def static_notebook(notebook: NotebookNode) -> None:
     """Turn a notebook, in place, into one that says the same without a kernel or a script."""
     models = notebook.metadata.pop("widgets", {}).get(WIDGET_STATE, {}).get("state", {})
+    # What papermill was given belongs to the run, not to the text.
+    notebook.cells = [c for c in notebook.cells if "injected-parameters" not in c.metadata.get("tags", [])]
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.source = without_markers(cell.source)
@@ -90,6 +98,14 @@ def _outputs_within(model_id: str, models: dict[str, Any]) -> Iterator[dict[str,
     yield from state.get("outputs", ())
     for child in state.get("children", ()):
         yield from _outputs_within(child.removeprefix("IPY_MODEL_"), models)
+
+
+def mathml(formula: str, display: str = "inline") -> str:
+    """A LaTeX formula as MathML. Raises BadFormula."""
+    try:
+        return convert(formula, display=display)
+    except Exception as error:  # The library has a dozen kinds, and IndexError for some formulas.
+        raise BadFormula(f"the formula {formula!r} cannot be drawn ({type(error).__name__})") from error
 
 
 class MathMLRenderer(IPythonRenderer):

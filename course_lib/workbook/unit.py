@@ -89,7 +89,8 @@ def _complaints(path: Path, cells: list[NotebookNode]) -> Iterator[str]:
     yield from _exercise_complaints(cells)
     if _answer_cells(cells) and not any(_imports_check(cell) for cell in cells):
         yield (
-            'no cell imports check, which the check cells call; add "from graders import check" to the imports.'
+            "no cell imports check, which the check cells call; "
+            'add "from graders import check" to the imports.'
         )
 
 
@@ -136,8 +137,8 @@ def _exercise_complaints(cells: list[NotebookNode]) -> Iterator[str]:
         if name is None:
             if _marker_lines(cell):
                 yield (
-                    f'the cell that begins with "{_first_line(cell)}" holds {BEGIN} or {END} but is no answer '
-                    f'cell; mark it: # %% exercise="name" points=1.'
+                    f'the cell that begins with "{_first_line(cell)}" holds {BEGIN} or {END} '
+                    f'but is no answer cell; mark it: # %% exercise="name" points=1.'
                 )
             continue
         if name in names:
@@ -192,13 +193,16 @@ def _imports_check(cell: NotebookNode) -> bool:
 def _assigned_names(cell: NotebookNode) -> set[str]:
     """The names that a cell assigns to at its top level."""
     tree = _parsed(cell)
-    targets = [t for node in (tree.body if tree else []) if isinstance(node, ast.Assign) for t in node.targets]
+    targets = [
+        t for node in (tree.body if tree else []) if isinstance(node, ast.Assign) for t in node.targets
+    ]
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
 def _parsed(cell: NotebookNode) -> ast.Module | None:
+    """The cell's syntax tree; None if Python cannot read it."""
     try:
-        return ast.parse(cell.source)
+        return ast.parse(str(cell.source))
     except SyntaxError:
         return None
 
@@ -209,5 +213,4 @@ def _has_magic(cell: NotebookNode) -> bool:
 
 
 def _first_line(cell: NotebookNode) -> str:
-    return cell.source.strip().split("\n")[0]
-
+    return str(cell.source).strip().split("\n")[0]
