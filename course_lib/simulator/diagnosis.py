@@ -85,6 +85,16 @@ def mismatch_report(calls: Sequence[PendingCall], position: int, group: Sequence
     return "\n".join(parts)
 
 
+def message_mismatch_report(calls: Sequence[PendingCall]) -> str:
+    """A send and the receive that it met, whose tensors differ in size or dtype."""
+    parts = ["A message does not fit the receive that it meets:", ""]
+    parts.extend(_where(call) for call in calls)
+    parts.extend(
+        ["", "What to do: give recv a tensor with the dtype and the number of elements that are sent."]
+    )
+    return "\n".join(parts)
+
+
 def rank_failed_report(failures: Sequence[RankTraceback], waiting: Sequence[PendingCall] = ()) -> str:
     """Every failed rank's traceback, the first of `failures` as the root cause, equal ones told once."""
     root = failures[0]

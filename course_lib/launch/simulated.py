@@ -1,0 +1,168 @@
+"""The engine "simulated": ranks are threads of this process, time is virtual, every run repeats itself."""
+
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from course_lib.errors import (
+    BadLaunch,
+    CollectiveMismatch,
+    Deadlock,
+    PendingCall,
+    RankFailed,
+    RankTraceback,
+    TimedOut,
+    UnmatchedMessage,
+)
+from course_lib.launch import LaunchRequest
+from course_lib.launch.run import Run, arguments_of
+from course_lib.launch.tracebacks import rank_traceback
+from course_lib.simulator.compute import ComputeClock
+from course_lib.simulator.diagnosis import (
+    deadlock_report,
+    find_cycle,
+    message_mismatch_report,
+    mismatch_report,
+    rank_failed_report,
+    timed_out_report,
+)
+from course_lib.simulator.isolation import Isolation, current_rank, private_copy
+from course_lib.simulator.network import Mismatch
+from course_lib.simulator.process_group import BACKEND, current_scheduler
+from course_lib.simulator.scheduler import Ending, RankStopped, Scheduler
+from course_lib.timeline.events import Kind, span_recorder
+from course_lib.timeline.lines import stack_lines
+
+
+def run(request: LaunchRequest) -> Run:
+    """Run a launch on simulated ranks. See `course_lib.launch.launch`."""
+    if current_rank.get() is not None:
+        raise BadLaunch(
+            "This is a simulated rank already, and a rank cannot launch ranks. "
+            "Call launch outside of the function that you launch."
+        )
+    return _Simulation(request).run()
+
+
+class _SpanRecorder:
+    """One rank's door to the timeline."""
+
+    def __init__(self, scheduler: Scheduler, rank: int) -> None:
+        self._scheduler = scheduler
+        self._rank = rank
+
+    def now(self) -> float:
+        return self._scheduler.now(self._rank)
+
+    def record_span(self, label: str, start: float, end: float) -> None:
+        self._scheduler.record(self._rank, label, Kind.SPAN, start, end)
+
+
+class _Simulation:
+    """One run: its scheduler, and what became of each rank."""
+
+    def __init__(self, request: LaunchRequest) -> None:
+        self.request = request
+        self.isolation = Isolation(request.cluster, request.ranks, request.seed)
+        self.scheduler = Scheduler(request.cluster, request.ranks, self.isolation.resume)
+        self.results: list[Any] = [None] * request.ranks
+        self.failures: list[RankTraceback] = []
+        self.started = time.perf_counter()
+
+    def run(self) -> Run:
+        """Run all ranks; raise what the run deserves."""
+        with self.isolation.entered():
+            ending = self.scheduler.run(self._bodies(), self.request.timeout)
+        if ending is Ending.OUT_OF_TIME and not self.failures:
+            self._raise_timed_out()
+        if self.failures:
+            self._raise_rank_failed()
+        if ending is Ending.STUCK:
+            self._raise_stuck()
+        finished = self._record()
+        for call in finished.unmatched:
+            warnings.warn(f"Nobody answered {call}. It was still open at the end.", UnmatchedMessage, 3)
+        return finished
+
+    def _bodies(self) -> list[Callable[[], None]]:
+        """What each rank's thread does: its own copy of the function, on its own copies of the arguments."""
+        copies = private_copy((self.request.function, self.request.arguments))
+        return [self._body(rank, copies) for rank in range(self.request.ranks)]
+
+    def _body(self, rank: int, copies: Callable[[], tuple[Any, tuple[Any, ...]]]) -> Callable[[], None]:
+        def body() -> None:
+            current_rank.set(rank)
+            current_scheduler.set(self.scheduler)
+            span_recorder.set(_SpanRecorder(self.scheduler, rank))
+            try:
+                with ExitStack() as stack:
+                    self._initialise(rank, stack)
+                    function, arguments = copies()
+                    self.results[rank] = function(*arguments_of(rank, arguments))
+            except RankStopped:
+                raise
+            except BaseException as error:
+                self.failures.append(rank_traceback(rank, error))
+
+        return body
+
+    def _initialise(self, rank: int, stack: ExitStack) -> None:
+        """What a launcher does for a process before the student's code: the group, and the clock."""
+        # A thread's backward pass would otherwise go to a worker thread, which is no rank.
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        dist.init_process_group(BACKEND, rank=rank, world_size=self.request.ranks, store=dist.HashStore())
+        cluster = self.request.cluster
+        if cluster.flops is not None or cluster.memory_bandwidth is not None:
+            stack.enter_context(ComputeClock(self.scheduler, rank, cluster))
+
+    def _record(self) -> Run:
+        """The run as it stands, complete or not."""
+        network = self.scheduler.network
+        events = sorted([*network.events(), *self.scheduler.spans], key=lambda event: event.sequence)
+        return Run(
+            results=self.results,
+            outputs=self.isolation.outputs,
+            events=tuple(events),
+            cluster=self.request.cluster,
+            engine="simulated",
+            seconds=self.scheduler.seconds,
+            wall_seconds=time.perf_counter() - self.started,
+            unmatched=tuple(network.pending(operation) for operation in network.unmatched()),
+        )
+
+    def _waiting(self) -> list[PendingCall]:
+        return [self.scheduler.network.pending(operation) for operation in self.scheduler.stuck.values()]
+
+    def _raise_rank_failed(self) -> NoReturn:
+        report = rank_failed_report(self.failures, self._waiting())
+        raise RankFailed(report, self.failures, self._record())
+
+    def _raise_timed_out(self) -> NoReturn:
+        places = {
+            rank: "\n".join(f"    at {line}" for line in stack_lines(frame))
+            for rank, frame in self.scheduler.stacks.items()
+        }
+        raise TimedOut(timed_out_report(self.request.timeout, places, self._waiting()), self._record())
+
+    def _raise_stuck(self) -> NoReturn:
+        mismatches = self.scheduler.network.collective_mismatches()
+        if mismatches:
+            self._raise_mismatch(mismatches[0])
+        waiting = self._waiting()
+        cycle = find_cycle(waiting)
+        finished = [state.number for state in self.scheduler.ranks if state.finished]
+        report = deadlock_report(waiting, cycle, finished)
+        raise Deadlock(report, waiting, cycle, finished, self._record())
+
+    def _raise_mismatch(self, mismatch: Mismatch) -> NoReturn:
+        calls = [self.scheduler.network.pending(operation) for operation in mismatch.calls]
+        if mismatch.position is None:
+            report = message_mismatch_report(calls)
+        else:
+            report = mismatch_report(calls, mismatch.position, mismatch.calls[0].group[1])
+        raise CollectiveMismatch(report, calls, self._record())

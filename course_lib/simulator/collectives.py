@@ -1,0 +1,158 @@
+"""What each collective does to the tensors of its members: the meaning, without messages or time.
+
+A call's `inputs` and `outputs` are tuples of tensors; the functions get the calls in the order of the group.
+Sums are taken in that order, so that a run repeats itself bit for bit.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.distributed import ReduceOp
+
+from course_lib.simulator.network import Move, Operation, PartsDiffer
+
+Reduction = Callable[[Tensor, Tensor], Tensor]
+
+REDUCTIONS: dict[str, Reduction] = {
+    "SUM": torch.add,
+    "AVG": torch.add,
+    "PREMUL_SUM": torch.add,
+    "PRODUCT": torch.mul,
+    "MIN": torch.minimum,
+    "MAX": torch.maximum,
+    "BAND": torch.bitwise_and,
+    "BOR": torch.bitwise_or,
+    "BXOR": torch.bitwise_xor,
+}
+
+
+def reduction_name(op: ReduceOp | ReduceOp.RedOpType) -> str:
+    """ "SUM", "AVG" ... of a ReduceOp in either of the forms that torch uses."""
+    kind = op.op if isinstance(op, ReduceOp) else op
+    return str(kind).rsplit(".", 1)[-1]
+
+
+def broadcast(root: int) -> Move:
+    """Every member's tensors become those of the member at position `root`."""
+
+    def move(calls: Sequence[Operation]) -> None:
+        sources = calls[root].inputs
+        for call in calls:
+            for target, source in zip(call.outputs, sources, strict=True):
+                if target is not source:
+                    _put(target, source)
+
+    return move
+
+
+def all_reduce(op: str) -> Move:
+    """Every member's tensors become the reduction over the members."""
+
+    def move(calls: Sequence[Operation]) -> None:
+        for index in range(len(calls[0].inputs)):
+            total = _reduced([call.inputs[index] for call in calls], op)
+            for call in calls:
+                _put(call.outputs[index], total)
+
+    return move
+
+
+def reduce(root: int, op: str) -> Move:
+    """The tensor of the member at position `root` becomes the reduction; the others keep theirs."""
+
+    def move(calls: Sequence[Operation]) -> None:
+        _put(calls[root].outputs[0], _reduced([call.inputs[0] for call in calls], op))
+
+    return move
+
+
+def all_gather(calls: Sequence[Operation]) -> None:
+    """outputs[j] of every member becomes the input of the member at position j."""
+    for call in calls:
+        for target, other in zip(call.outputs, calls, strict=True):
+            _put(target, other.inputs[0])
+
+
+def gather(root: int) -> Move:
+    """outputs[j] of the member at position `root` becomes the input of the member at position j."""
+
+    def move(calls: Sequence[Operation]) -> None:
+        for target, other in zip(calls[root].outputs, calls, strict=True):
+            _put(target, other.inputs[0])
+
+    return move
+
+
+def scatter(root: int) -> Move:
+    """The output of the member at position j becomes inputs[j] of the member at position `root`."""
+
+    def move(calls: Sequence[Operation]) -> None:
+        for call, part in zip(calls, calls[root].inputs, strict=True):
+            _put(call.outputs[0], part)
+
+    return move
+
+
+def reduce_scatter(op: str) -> Move:
+    """The output of the member at position j becomes the reduction of all members' inputs[j]."""
+
+    def move(calls: Sequence[Operation]) -> None:
+        totals = [_reduced([c.inputs[j] for c in calls], op) for j in range(len(calls))]
+        for call, total in zip(calls, totals, strict=True):
+            _put(call.outputs[0], total)
+
+    return move
+
+
+def all_to_all(calls: Sequence[Operation]) -> None:
+    """outputs[j] of the member at position i becomes inputs[i] of the member at position j.
+
+    Raises PartsDiffer, and moves nothing, if a part does not have the size that its receiver expects.
+    """
+    pairs = [
+        (call.outputs[j], other.inputs[i]) for i, call in enumerate(calls) for j, other in enumerate(calls)
+    ]
+    if any(target.numel() != source.numel() for target, source in pairs):
+        raise PartsDiffer
+    # In place is allowed, so all parts are read before any is written.
+    for (target, _), source in zip(pairs, [source.detach().clone() for _, source in pairs], strict=True):
+        _put(target, source)
+
+
+def barrier(calls: Sequence[Operation]) -> None:
+    """Nothing moves."""
+
+
+def coalesced(move: Move) -> Move:
+    """The same collective for several tensors at once: tensor k of every member, for each k."""
+
+    def each(calls: Sequence[Operation]) -> None:
+        for index in range(len(calls[0].inputs)):
+            move([_tensor_of(call, index) for call in calls])
+
+    return each
+
+
+def _tensor_of(call: Operation, index: int) -> Operation:
+    """The part of a coalesced call that is about one of its input tensors."""
+    share = len(call.outputs) // len(call.inputs)
+    part = slice(index * share, (index + 1) * share)
+    return Operation(call.rank, call.op, call.group, call.posted, (call.inputs[index],), call.outputs[part])
+
+
+def _reduced(tensors: Sequence[Tensor], op: str) -> Tensor:
+    """The reduction in the tensors' own dtype, in order."""
+    with torch.no_grad():
+        combine = REDUCTIONS[op]
+        total = tensors[0].detach().clone()
+        for tensor in tensors[1:]:
+            total = combine(total, tensor.detach()).to(total.dtype)
+        if op == "AVG":
+            total = (total / len(tensors)).to(total.dtype)
+        return total
+
+
+def _put(target: Tensor, source: Tensor) -> None:
+    with torch.no_grad():
+        target.detach().copy_(source.detach().reshape(target.shape))

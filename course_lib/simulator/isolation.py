@@ -1,0 +1,305 @@
+"""What ranks in one process must not share: torch's notion of the world, random state, output, environment.
+
+Real ranks are processes. Here they are threads that take turns, so whatever is global to a process is either
+swapped when the turn passes (cheap state) or looked up by the rank that asks (the rest).
+"""
+
+import copy
+import io
+import os
+import pickle
+import random
+import sys
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, TextIO, TypeVar
+
+import cloudpickle
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from course_lib.cluster import Cluster
+
+Value = TypeVar("Value")
+
+current_rank: ContextVar[int | None] = ContextVar("current_rank", default=None)
+"""The simulated rank that this thread is; None in every other thread."""
+
+
+@dataclass(slots=True)
+class RankWorld:
+    """A rank's own copy of what `torch.distributed.distributed_c10d` keeps in its module's `_world`."""
+
+    default_pg: dist.ProcessGroup | None = None
+    pg_map: dict[Any, Any] = field(default_factory=dict)
+    pg_names: dict[Any, Any] = field(default_factory=dict)
+    pg_group_ranks: dict[Any, Any] = field(default_factory=dict)
+    pg_backend_config: dict[Any, Any] = field(default_factory=dict)
+    group_count: int = 0
+    tags_to_pg: dict[Any, Any] = field(default_factory=dict)
+    pg_to_tag: dict[Any, Any] = field(default_factory=dict)
+    pg_coalesce_state: dict[Any, Any] = field(default_factory=dict)
+    comms: list[Any] = field(default_factory=list)
+    pg_config_info: list[Any] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class RankGlobals:
+    """Everything process-wide that one rank has for itself."""
+
+    world: RankWorld
+    torch_state: torch.Tensor
+    numpy_bits: np.random.BitGenerator
+    python_random: random.Random
+    environment: dict[str, str | None]
+    """Variables that the rank sees differently from the kernel; None for one that it has deleted."""
+    output: io.StringIO
+
+
+class Isolation:
+    """Swaps and serves the globals of `ranks` ranks while it is entered."""
+
+    def __init__(self, cluster: Cluster, ranks: int, seed: int) -> None:
+        torch_state = torch.Generator().manual_seed(seed).get_state()
+        self._ranks = [
+            RankGlobals(
+                RankWorld(),
+                torch_state,
+                np.random.MT19937(seed),
+                random.Random(seed),
+                dict(_torchrun_variables(rank, ranks, cluster)),
+                io.StringIO(),
+            )
+            for rank in range(ranks)
+        ]
+        self._present: int | None = None
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Give every rank its own globals; afterwards the kernel has its own back."""
+        threads = torch.get_num_threads()
+        kernel_world = distributed_c10d._world
+        kernel_state = torch.get_rng_state()
+        kernel_bits = np.random.get_bit_generator()
+        with ExitStack() as undo:
+            undo.callback(torch.set_num_threads, threads)
+            undo.callback(setattr, distributed_c10d, "_world", kernel_world)
+            undo.callback(torch.set_rng_state, kernel_state)
+            undo.callback(np.random.set_bit_generator, kernel_bits)
+            undo.enter_context(_replaced(sys, "stdout", RankStream(sys.stdout, self._output)))
+            undo.enter_context(_replaced(sys, "stderr", RankStream(sys.stderr, self._output)))
+            undo.enter_context(_replaced(os, "environ", RankEnvironment(os.environ, self._environment)))
+            for name in _RANDOM_FUNCTIONS:
+                undo.enter_context(_replaced(random, name, self._random_function(name)))
+            # One thread a rank: ranks take turns, and a pool of workers for each would only cost time.
+            torch.set_num_threads(1)
+            undo.callback(torch._C._distributed_c10d._set_thread_isolation_mode, False)
+            torch._C._distributed_c10d._set_thread_isolation_mode(True)
+            yield
+
+    def resume(self, rank: int) -> None:
+        """Put the globals of `rank` in place of those of the rank that ran before it."""
+        if rank == self._present:
+            return
+        if self._present is not None:
+            self._ranks[self._present].torch_state = torch.get_rng_state()
+        globals_ = self._ranks[rank]
+        torch.set_rng_state(globals_.torch_state)
+        np.random.set_bit_generator(globals_.numpy_bits)
+        distributed_c10d._world = globals_.world  # type: ignore[assignment]
+        self._present = rank
+
+    @property
+    def outputs(self) -> list[str]:
+        """What each rank has printed."""
+        return [globals_.output.getvalue() for globals_ in self._ranks]
+
+    def _output(self, rank: int) -> io.StringIO:
+        return self._ranks[rank].output
+
+    def _environment(self, rank: int) -> dict[str, str | None]:
+        return self._ranks[rank].environment
+
+    def _random_function(self, name: str) -> Callable[..., Any]:
+        """`random.<name>` that draws from the random state of the rank that calls it."""
+        kernels = getattr(random, name)
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            rank = current_rank.get()
+            own = kernels if rank is None else getattr(self._ranks[rank].python_random, name)
+            return own(*args, **kwargs)
+
+        return function
+
+
+_RANDOM_FUNCTIONS = tuple(
+    name
+    for name in random.__all__
+    if not isinstance(getattr(random, name), type) and hasattr(random.Random, name)
+)
+
+
+class RankStream(io.TextIOBase):
+    """Standard output or error that each rank has for itself, and everyone else as before."""
+
+    def __init__(self, kernels: TextIO, output_of: Callable[[int], io.StringIO]) -> None:
+        super().__init__()
+        self._kernels = kernels
+        self._output_of = output_of
+
+    def write(self, text: str) -> int:
+        """Write to the buffer of the rank that calls, or to the kernel's stream."""
+        return self._target().write(text)
+
+    def flush(self) -> None:
+        """Flush where `write` writes."""
+        self._target().flush()
+
+    def writable(self) -> bool:
+        """Always."""
+        return True
+
+    def isatty(self) -> bool:
+        """A rank has no terminal."""
+        return current_rank.get() is None and self._kernels.isatty()
+
+    def fileno(self) -> int:
+        """The kernel's, for code that asks; a rank's buffer has none."""
+        if current_rank.get() is not None:
+            raise io.UnsupportedOperation("a simulated rank's output is no file")
+        return self._kernels.fileno()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kernels, name)
+
+    def _target(self) -> TextIO:
+        rank = current_rank.get()
+        return self._kernels if rank is None else self._output_of(rank)
+
+
+class RankEnvironment(MutableMapping[str, str]):
+    """`os.environ` in which each rank has its own RANK, LOCAL_RANK ... and its own changes."""
+
+    def __init__(
+        self, kernels: MutableMapping[str, str], own_of: Callable[[int], dict[str, str | None]]
+    ) -> None:
+        self._kernels = kernels
+        self._own_of = own_of
+
+    def __getitem__(self, name: str) -> str:
+        own = self._own()
+        if own is None or name not in own:
+            return self._kernels[name]
+        value = own[name]
+        if value is None:
+            raise KeyError(name)
+        return value
+
+    def __setitem__(self, name: str, value: str) -> None:
+        own = self._own()
+        if own is None:
+            self._kernels[name] = value
+        elif isinstance(value, str):
+            own[name] = value
+        else:
+            raise TypeError(f"str expected, not {type(value).__name__}")
+
+    def __delitem__(self, name: str) -> None:
+        own = self._own()
+        if own is None:
+            del self._kernels[name]
+        else:
+            self[name]
+            own[name] = None
+
+    def __iter__(self) -> Iterator[str]:
+        own = self._own() or {}
+        yield from (name for name in self._kernels if name not in own)
+        yield from (name for name, value in own.items() if value is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def copy(self) -> dict[str, str]:
+        """The variables as a dictionary, as `os.environ.copy()` gives them."""
+        return dict(self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kernels, name)
+
+    def _own(self) -> dict[str, str | None] | None:
+        rank = current_rank.get()
+        return None if rank is None else self._own_of(rank)
+
+
+def private_copy(value: Value) -> Callable[[], Value]:
+    """A maker of copies of `value`, one for each rank, as if it had been sent to another process.
+
+    Functions written in a notebook come with copies of the global variables they use, so that no rank sees
+    what another does to them; functions and classes of importable modules, and classes of the notebook, stay
+    the same objects. What cannot be copied is shared.
+    """
+    shared: list[Any] = []
+    buffer = io.BytesIO()
+    try:
+        _RankPickler(buffer, shared).dump(value)
+    except Exception:
+        # Anything may refuse, with any exception: an open file, a lock, a generator.
+        return lambda: value
+    written = buffer.getvalue()
+    return lambda: _RankUnpickler(io.BytesIO(written), shared).load()  # type: ignore[no-any-return]
+
+
+class _RankPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Copies values; leaves classes alone and tensors to `copy.deepcopy`, which is faster than pickling."""
+
+    def __init__(self, buffer: io.BytesIO, shared: list[Any]) -> None:
+        super().__init__(buffer)
+        self._shared = shared
+
+    def persistent_id(self, value: Any) -> int | None:
+        if not isinstance(value, type | torch.Tensor):
+            return None
+        self._shared.append(value)
+        return len(self._shared) - 1
+
+
+class _RankUnpickler(pickle.Unpickler):
+    """Reads what `_RankPickler` wrote in this same process."""
+
+    def __init__(self, buffer: io.BytesIO, shared: list[Any]) -> None:
+        super().__init__(buffer)
+        self._shared = shared
+        self._memo: dict[int, Any] = {}
+
+    def persistent_load(self, position: int) -> Any:
+        value = self._shared[position]
+        if isinstance(value, type):
+            return value
+        if not value.is_leaf:
+            # deepcopy refuses a tensor with history; another process would get its values.
+            value = self._memo.setdefault(id(value), value.detach())
+        return copy.deepcopy(value, self._memo)
+
+
+def _torchrun_variables(rank: int, ranks: int, cluster: Cluster) -> Iterator[tuple[str, str]]:
+    """The variables that torchrun sets for a worker (https://docs.pytorch.org/docs/stable/elastic/run.html)."""
+    yield "RANK", str(rank)
+    yield "WORLD_SIZE", str(ranks)
+    yield "LOCAL_RANK", str(cluster.local_rank(rank))
+    yield "LOCAL_WORLD_SIZE", str(min(cluster.devices_per_node, ranks))
+    yield "GROUP_RANK", str(cluster.node_of(rank))
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    kept = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, kept)

@@ -1,0 +1,315 @@
+"""Matching messages and moving the clock: the simulator without ranks, threads or `torch.distributed`.
+
+Ranks post operations; the network finds what matches, moves the data and says when each operation ends. Time
+follows the Hockney model (see `course_lib.cluster`), with one transfer at a time in and out of each device: a
+message of n bytes occupies the sender's way out and the receiver's way in for n / bandwidth seconds and ends
+one latency after that. As long as operations are posted in the order of their virtual time, which the
+scheduler sees to, this is an exact discrete-event simulation.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from course_lib.cluster import Cluster
+from course_lib.errors import PendingCall
+from course_lib.simulator.costs import CallTraffic, seconds_of, traffic_of, uneven_all_to_all_traffic
+from course_lib.timeline.events import Event, Kind, SourceLine
+
+GroupId = tuple[str, tuple[int, ...]]
+"""Name and global ranks of a process group: what its members must agree on."""
+
+
+Shape = tuple[torch.dtype, tuple[int, ...]]
+
+
+@dataclass(slots=True, eq=False)
+class Operation:
+    """One call of one rank, from its post to its completion.
+
+    inputs and outputs are the caller's own tensors, let go on completion. `end` is set when `done` is.
+    """
+
+    rank: int
+    op: str
+    group: GroupId
+    posted: float
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    peer: int | None = None
+    """Global rank of the other side or of the root; None for a receive from anyone."""
+    tag: int = 0
+    reduction: str = ""
+    shape: Shape | None = None
+    """Dtype and shape of the tensor that the call is about."""
+    parts: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    """For an all-to-all: bytes for and from each rank of the group."""
+    nbytes: int = 0
+    asynchronous: bool = False
+    line: SourceLine | None = None
+    done: bool = False
+    end: float = 0.0
+    sequence: int = 0
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """What all members of a collective must agree on. The parts of an all-to-all differ by right."""
+        return (self.op, self.reduction, self.peer, self.shape if self.parts is None else None)
+
+    @property
+    def detail(self) -> str:
+        """What the call was about: `float32[4], SUM`."""
+        words = [] if self.shape is None else [shape_in_words(self.shape)]
+        if self.reduction:
+            words.append(self.reduction)
+        if self.parts is not None:
+            sent, received = self.parts
+            words.append(f"sends {list(sent)} bytes, receives {list(received)} bytes")
+        return ", ".join(words)
+
+    @property
+    def call(self) -> str:
+        """The call for people: `recv(float32[4]) from rank 1, tag 0`, `broadcast(float32[4]) from rank 0`."""
+        text = f"{self.op}({self.detail})"
+        if self.op == "send":
+            return f"{text} to rank {self.peer}, tag {self.tag}"
+        if self.op == "recv":
+            source = "any rank" if self.peer is None else f"rank {self.peer}"
+            return f"{text} from {source}, tag {self.tag}"
+        if self.peer is not None:
+            text += f" {ROOT_WORDS.get(self.op, 'at')} rank {self.peer}"
+        return text
+
+
+ROOT_WORDS = {"broadcast": "from", "scatter": "from", "gather": "to", "reduce": "to"}
+
+
+def shape_in_words(shape: Shape) -> str:
+    """`float32[3, 4]`."""
+    dtype, size = shape
+    return f"{str(dtype).removeprefix('torch.')}{list(size)}"
+
+
+@dataclass(slots=True)
+class CollectiveSlot:
+    """The k-th collective of a group: the calls that its members have made so far."""
+
+    calls: dict[int, Operation] = field(default_factory=dict)
+    mismatched: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Calls that do not fit together; `position` counts the group's collectives, None for a message."""
+
+    calls: tuple[Operation, ...]
+    position: int | None
+
+
+class PartsDiffer(ValueError):
+    """A part that one rank sends is not as large as its receiver expects."""
+
+
+Move = Callable[[Sequence[Operation]], None]
+"""Moves the data of one collective, given the members' calls in the order of the group."""
+
+
+class Network:
+    """All messages and collectives of one run on `cluster`, and the log of every operation posted."""
+
+    def __init__(self, cluster: Cluster, ranks: int) -> None:
+        self.cluster = cluster
+        self.ranks = ranks
+        self.log: list[Operation] = []
+        self.mismatches: list[Mismatch] = []
+        self._sends: defaultdict[tuple[GroupId, int, int, int], deque[Operation]] = defaultdict(deque)
+        self._receives: defaultdict[tuple[GroupId, int, int, int], deque[Operation]] = defaultdict(deque)
+        self._receives_from_anyone: defaultdict[tuple[GroupId, int, int], deque[Operation]] = defaultdict(
+            deque
+        )
+        self._slots: dict[tuple[GroupId, int], CollectiveSlot] = {}
+        self._next_slot: defaultdict[tuple[GroupId, int], int] = defaultdict(int)
+        self._way_out_free = [0.0] * ranks
+        self._way_in_free = [0.0] * ranks
+
+    def post_send(self, send: Operation) -> list[Operation]:
+        """Offer a message to its receiver. Returns the operations that this completes."""
+        self._record(send)
+        assert send.peer is not None
+        waiting = self._receives[send.group, send.rank, send.peer, send.tag]
+        open_to_all = self._receives_from_anyone[send.group, send.peer, send.tag]
+        if waiting:
+            return self._transfer(send, waiting.popleft())
+        if open_to_all:
+            return self._transfer(send, open_to_all.popleft())
+        self._sends[send.group, send.rank, send.peer, send.tag].append(send)
+        if send.nbytes <= self.cluster.eager_limit:
+            # Buffered: the sender may go on and reuse its tensor, so the network keeps a copy.
+            send.inputs = tuple(tensor.detach().clone() for tensor in send.inputs)
+            send.done, send.end = True, send.posted
+            return [send]
+        return []
+
+    def post_receive(self, receive: Operation) -> list[Operation]:
+        """Accept a message. Returns the operations that this completes."""
+        self._record(receive)
+        if receive.peer is None:
+            return self._receive_from_anyone(receive)
+        offered = self._sends[receive.group, receive.peer, receive.rank, receive.tag]
+        if offered:
+            return self._transfer(offered.popleft(), receive)
+        self._receives[receive.group, receive.peer, receive.rank, receive.tag].append(receive)
+        return []
+
+    def post_collective(self, call: Operation, move: Move) -> list[Operation]:
+        """Join the next collective of the group. Returns the operations that this completes: none or all."""
+        self._record(call)
+        position = self._next_slot[call.group, call.rank]
+        self._next_slot[call.group, call.rank] += 1
+        slot = self._slots.setdefault((call.group, position), CollectiveSlot())
+        slot.calls[call.rank] = call
+        first = next(iter(slot.calls.values()))
+        slot.mismatched |= call.signature != first.signature
+        members = call.group[1]
+        if slot.mismatched or len(slot.calls) < len(members):
+            return []
+        calls = [slot.calls[rank] for rank in members]
+        try:
+            move(calls)
+        except PartsDiffer:
+            slot.mismatched = True
+            return []
+        self._time_collective(calls)
+        del self._slots[call.group, position]
+        for each in calls:
+            each.inputs = each.outputs = ()
+        return calls
+
+    def collective_mismatches(self) -> list[Mismatch]:
+        """Everything that does not fit together: messages whose sizes differ, collectives that differ."""
+        differing = [
+            Mismatch(tuple(slot.calls.values()), position)
+            for (_, position), slot in self._slots.items()
+            if slot.mismatched
+        ]
+        return self.mismatches + differing
+
+    def pending(self, operation: Operation) -> PendingCall:
+        """An operation as a report shows it: for whom it waits, and to do what."""
+        if operation.op == "recv":
+            anyone = tuple(r for r in operation.group[1] if r != operation.rank)
+            peers = anyone if operation.peer is None else (operation.peer,)
+            expects = "send"
+        elif operation.op == "send":
+            assert operation.peer is not None
+            peers, expects = (operation.peer,), "receive"
+        else:
+            peers, expects = self._missing(operation), f"call {operation.op}"
+        return PendingCall(operation.rank, operation.op, peers, expects, operation.call, operation.line)
+
+    def unmatched(self) -> list[Operation]:
+        """Operations that were posted and that nothing ever matched, buffered sends too."""
+        waiting = [queue for queues in (self._sends, self._receives) for queue in queues.values()]
+        waiting.extend(self._receives_from_anyone.values())
+        calls = [operation for queue in waiting for operation in queue]
+        calls.extend(call for slot in self._slots.values() for call in slot.calls.values())
+        return sorted(calls, key=lambda operation: operation.sequence)
+
+    def events(self) -> list[Event]:
+        """The log as events; an operation that never completed ends where it began."""
+        return [self._event(operation) for operation in self.log]
+
+    def _record(self, operation: Operation) -> None:
+        operation.sequence = len(self.log)
+        self.log.append(operation)
+
+    def _receive_from_anyone(self, receive: Operation) -> list[Operation]:
+        """Take the message that was offered first."""
+        offers = [
+            queue
+            for source in receive.group[1]
+            if (queue := self._sends.get((receive.group, source, receive.rank, receive.tag)))
+        ]
+        if not offers:
+            self._receives_from_anyone[receive.group, receive.rank, receive.tag].append(receive)
+            return []
+        return self._transfer(min(offers, key=lambda queue: queue[0].sequence).popleft(), receive)
+
+    def _transfer(self, send: Operation, receive: Operation) -> list[Operation]:
+        """Move one message; the operations it completes. Tensors that do not fit complete nothing."""
+        source, target = send.inputs[0], receive.outputs[0]
+        if source.numel() != target.numel() or source.dtype != target.dtype:
+            self.mismatches.append(Mismatch((send, receive), None))
+            return []
+        with torch.no_grad():
+            target.detach().copy_(source.detach().view_as(target))
+        receive.peer = send.rank
+        arrival = self._occupy_ways(send, receive)
+        receive.done, receive.end = True, max(arrival, receive.posted)
+        send.inputs = receive.outputs = ()
+        if send.done:
+            return [receive]
+        send.done, send.end = True, arrival
+        return [send, receive]
+
+    def _occupy_ways(self, send: Operation, receive: Operation) -> float:
+        """When the message has arrived, given what else goes out of its sender and into its receiver."""
+        link = self.cluster.link(send.rank, receive.rank)
+        # A buffered message leaves when it is sent; any other waits for its receiver.
+        ready = send.posted if send.done else max(send.posted, receive.posted)
+        start = max(ready, self._way_out_free[send.rank], self._way_in_free[receive.rank])
+        free = start + send.nbytes / link.bandwidth
+        self._way_out_free[send.rank] = self._way_in_free[receive.rank] = free
+        return free + link.latency
+
+    def _time_collective(self, calls: Sequence[Operation]) -> None:
+        """All members end together: when the last one has come, plus what the usual algorithm takes."""
+        members = calls[0].group[1]
+        link = self.cluster.slowest_link(members)
+        payload = max(call.nbytes for call in calls)
+        end = max(call.posted for call in calls) + seconds_of(calls[0].op, payload, len(members), link)
+        for call in calls:
+            call.done, call.end = True, end
+
+    def _missing(self, call: Operation) -> tuple[int, ...]:
+        """Members of a collective that have not made the call."""
+        for (group, _), slot in self._slots.items():
+            if group == call.group and slot.calls.get(call.rank) is call:
+                return tuple(rank for rank in group[1] if rank not in slot.calls)
+        return ()
+
+    @staticmethod
+    def _event(operation: Operation) -> Event:
+        point_to_point = operation.op in ("send", "recv")
+        traffic = _traffic(operation)
+        return Event(
+            rank=operation.rank,
+            op=operation.op,
+            kind=Kind.POINT_TO_POINT if point_to_point else Kind.COLLECTIVE,
+            start=operation.posted,
+            end=max(operation.end, operation.posted),
+            sequence=operation.sequence,
+            nbytes=operation.nbytes,
+            sent=traffic.sent,
+            received=traffic.received,
+            messages=traffic.messages,
+            peer=operation.peer,
+            group=operation.group[1],
+            tag=operation.tag,
+            asynchronous=operation.asynchronous,
+            detail=operation.detail,
+            line=operation.line,
+        )
+
+
+def _traffic(operation: Operation) -> CallTraffic:
+    """Bytes and messages of one call, whether or not it was matched: a message offered is a message sent."""
+    members = operation.group[1]
+    position = members.index(operation.rank)
+    if operation.parts is not None:
+        return uneven_all_to_all_traffic(*operation.parts, position)
+    root = 0 if operation.peer is None else members.index(operation.peer)
+    return traffic_of(operation.op, operation.nbytes, len(members), position, root)

@@ -1,0 +1,356 @@
+"""The simulated backend of `torch.distributed`: a process group whose calls become operations of a scheduler.
+
+It is a Python subclass of `ProcessGroup`, so that everything above it is torch's own: `dist.all_reduce`,
+DistributedDataParallel, DTensor, device meshes.
+"""
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.simulator import collectives
+from course_lib.simulator.isolation import current_rank
+from course_lib.simulator.network import GroupId, Move, Operation
+from course_lib.simulator.scheduler import Scheduler
+from course_lib.timeline.lines import caller_line
+from course_lib.timeline.operations import called_blocking
+
+BACKEND = "simulated"
+
+current_scheduler: ContextVar[Scheduler] = ContextVar("current_scheduler")
+"""The scheduler of the run that this thread is a rank of."""
+
+
+class SimulatedFuture(torch.futures.Future[Any]):
+    """A future whose data is there already, and whose `wait` moves the rank's clock to when it really was."""
+
+    def __init__(self, scheduler: Scheduler, operation: Operation, value: list[Tensor]) -> None:
+        super().__init__()
+        self._scheduler = scheduler
+        self._operation = operation
+        self.set_result(value)
+
+    def wait(self) -> Any:
+        """The tensors; the clock moves to the operation's end."""
+        self._scheduler.wait(self._operation)
+        return super().wait()
+
+
+class SimulatedWork(dist.Work):
+    """The handle of an operation."""
+
+    def __init__(self, scheduler: Scheduler, operation: Operation, result: list[Tensor]) -> None:
+        super().__init__()
+        self._scheduler = scheduler
+        self._operation = operation
+        self._result = result
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Block until the operation is done."""
+        self._scheduler.wait(self._operation)
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether the operation is over; asking takes a little virtual time."""
+        return self._scheduler.poll(self._operation)
+
+    def is_success(self) -> bool:
+        """Whether the operation is over; in the simulator none ends badly without ending the run."""
+        return self._operation.done
+
+    def synchronize(self) -> None:
+        """The same as `wait`, since there are no streams."""
+        self.wait()
+
+    def result(self) -> list[Tensor]:
+        """The tensors that the operation wrote."""
+        return self._result
+
+    def source_rank(self) -> int:
+        """Who sent what was received, for a receive from anyone."""
+        assert self._operation.peer is not None
+        return self._operation.peer
+
+    _source_rank = source_rank
+
+    def get_future(self) -> SimulatedFuture:
+        """A completed future: C++ code, such as DistributedDataParallel's reducer, cannot wait for a turn.
+
+        The rank blocks here until the data is there, without moving its clock; during a backward pass the
+        clock follows at the pass's end, so that communication overlaps with what is still computed.
+        """
+        self._scheduler.wait_for_data(self._operation)
+        if torch._C._current_graph_task_id() != -1:
+            engine = torch.autograd.Variable._execution_engine
+            engine.queue_callback(lambda: self._scheduler.wait(self._operation))
+        return SimulatedFuture(self._scheduler, self._operation, self._result)
+
+
+class SimulatedGroup(dist.ProcessGroup):
+    """One rank's end of a process group. Method names and arguments are those that torch calls."""
+
+    def __init__(self, scheduler: Scheduler, rank: int, name: str, members: Sequence[int]) -> None:
+        """rank: this rank's global number. members: global ranks, in the order of the group."""
+        super().__init__(members.index(rank), len(members))
+        self._scheduler = scheduler
+        self._global_rank = rank
+        self._name = name
+        self._members = tuple(members)
+        self._group: GroupId = (name, self._members)
+
+    # --- What torch asks a group about itself
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        """The backend's name."""
+        return BACKEND
+
+    def size(self) -> int:
+        """How many members the group has."""
+        return len(self._members)
+
+    def rank(self) -> int:
+        """This rank's position in the group."""
+        return self._members.index(self._global_rank)
+
+    @property
+    def group_name(self) -> str:
+        """The name under which torch has registered the group."""
+        return self._name
+
+    @property
+    def pg_name(self) -> str:
+        """The same; torch uses both."""
+        return self._name
+
+    # --- Point to point; `rank` is a position in the group
+
+    def send(self, tensors: list[Tensor], rank: int, tag: int) -> SimulatedWork:
+        """Offer tensors[0] to a member."""
+        return self._point_to_point("send", tensors, self._members[rank], tag)
+
+    def recv(self, tensors: list[Tensor], rank: int, tag: int) -> SimulatedWork:
+        """Receive tensors[0] from a member."""
+        return self._point_to_point("recv", tensors, self._members[rank], tag)
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int) -> SimulatedWork:
+        """Receive tensors[0] from whoever offers first."""
+        return self._point_to_point("recv", tensors, None, tag)
+
+    # --- Collectives
+
+    def broadcast(self, tensors: list[Tensor], options: Any = None) -> SimulatedWork:
+        """Give everyone the root's tensors."""
+        root = 0 if options is None else options.rootRank
+        move = collectives.broadcast(root)
+        return self._collective("broadcast", tensors, tensors, move, options, root=root)
+
+    def allreduce(self, tensors: list[Tensor], options: Any = None) -> SimulatedWork:
+        """Reduce over the members, in place."""
+        reduction = _reduction(options)
+        move = collectives.all_reduce(reduction)
+        return self._collective("all_reduce", tensors, tensors, move, options, reduction=reduction)
+
+    def allreduce_coalesced(self, tensors: list[Tensor], options: Any = None) -> SimulatedWork:
+        """Reduce several tensors in one call."""
+        reduction = _reduction(options)
+        move = collectives.all_reduce(reduction)
+        return self._collective("all_reduce_coalesced", tensors, tensors, move, options, reduction=reduction)
+
+    def reduce(self, tensors: list[Tensor], options: Any) -> SimulatedWork:
+        """Reduce to the root."""
+        reduction, root = _reduction(options), options.rootRank
+        move = collectives.reduce(root, reduction)
+        return self._collective("reduce", tensors, tensors, move, options, root=root, reduction=reduction)
+
+    def allgather(
+        self, outputs: list[list[Tensor]], inputs: list[Tensor], options: Any = None
+    ) -> SimulatedWork:
+        """Give everyone everyone's tensor."""
+        return self._collective("all_gather", inputs, outputs[0], collectives.all_gather, options)
+
+    def all_gather_single(self, output: Tensor, tensor: Tensor, options: Any = None) -> SimulatedWork:
+        """All-gather into one tensor."""
+        parts = _chunks(output, self.size())
+        return self._collective("all_gather_into_tensor", [tensor], parts, collectives.all_gather, options)
+
+    def all_gather_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], options: Any = None
+    ) -> SimulatedWork:
+        """All-gather several tensors, each into one."""
+        parts = [part for output in outputs for part in _chunks(output, self.size())]
+        move = collectives.coalesced(collectives.all_gather)
+        return self._collective("all_gather_into_tensor_coalesced", inputs, parts, move, options)
+
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], options: Any) -> SimulatedWork:
+        """Give the root everyone's tensor."""
+        root = options.rootRank
+        targets = outputs[0] if outputs else []
+        return self._collective("gather", inputs, targets, collectives.gather(root), options, root=root)
+
+    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], options: Any) -> SimulatedWork:
+        """Give each member its part of the root's list."""
+        root = options.rootRank
+        sources = inputs[0] if inputs else []
+        move = collectives.scatter(root)
+        return self._collective("scatter", sources, outputs, move, options, root=root, about=outputs)
+
+    def reduce_scatter(
+        self, outputs: list[Tensor], inputs: list[list[Tensor]], options: Any = None
+    ) -> SimulatedWork:
+        """Reduce lists of tensors, part j to member j."""
+        reduction = _reduction(options)
+        move = collectives.reduce_scatter(reduction)
+        return self._collective(
+            "reduce_scatter", inputs[0], outputs, move, options, reduction=reduction, about=outputs
+        )
+
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, options: Any = None) -> SimulatedWork:
+        """Reduce one tensor, chunk j to member j."""
+        reduction = _reduction(options)
+        move = collectives.reduce_scatter(reduction)
+        return self._collective(
+            "reduce_scatter_tensor",
+            _chunks(tensor, self.size()),
+            [output],
+            move,
+            options,
+            reduction=reduction,
+            about=[output],
+        )
+
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], options: Any = None) -> SimulatedWork:
+        """Exchange lists of tensors."""
+        return self._collective("all_to_all", inputs, outputs, collectives.all_to_all, options)
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        tensor: Tensor,
+        output_splits: list[int],
+        input_splits: list[int],
+        options: Any = None,
+    ) -> SimulatedWork:
+        """Exchange the parts of one tensor, split evenly or by the given sizes of its first dimension."""
+        targets = _split(output, output_splits, self.size())
+        sources = _split(tensor, input_splits, self.size())
+        return self._collective("all_to_all_single", sources, targets, collectives.all_to_all, options)
+
+    def barrier(self, options: Any = None) -> SimulatedWork:
+        """Wait for everyone."""
+        return self._collective("barrier", [], [], collectives.barrier, options)
+
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    alltoall_base = all_to_all_single
+
+    # --- Posting
+
+    def _point_to_point(self, name: str, tensors: list[Tensor], peer: int | None, tag: int) -> SimulatedWork:
+        (tensor,) = tensors
+        if not tensor.is_contiguous():
+            raise ValueError(
+                f"{name} needs a contiguous tensor, and this one of shape {list(tensor.shape)} has strides "
+                f"{list(tensor.stride())}, as after .t() or a slice of columns. Pass tensor.contiguous()."
+            )
+        sends = name == "send"
+        operation = Operation(
+            self._global_rank,
+            name,
+            self._group,
+            posted=0.0,
+            inputs=(tensor,) if sends else (),
+            outputs=() if sends else (tensor,),
+            peer=peer,
+            tag=tag,
+            shape=(tensor.dtype, tensor.shape),
+            nbytes=tensor.nbytes,
+            asynchronous=not called_blocking(name),
+            line=caller_line(),
+        )
+        self._scheduler.post(operation)
+        return SimulatedWork(self._scheduler, operation, tensors)
+
+    def _collective(
+        self,
+        op: str,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        move: Move,
+        options: Any,
+        root: int | None = None,
+        reduction: str = "",
+        about: Sequence[Tensor] | None = None,
+    ) -> SimulatedWork:
+        """Post a collective. `about` has the tensors that all members must agree on, if not the inputs."""
+        about = inputs if about is None else about
+        exchange = op in ("all_to_all", "all_to_all_single")
+        operation = Operation(
+            self._global_rank,
+            op,
+            self._group,
+            posted=0.0,
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            peer=None if root is None else self._members[root],
+            reduction=reduction,
+            shape=_common_shape(about),
+            parts=(_bytes(inputs), _bytes(outputs)) if exchange else None,
+            nbytes=sum(_bytes(about if op == "scatter" else inputs)),
+            asynchronous=bool(getattr(options, "asyncOp", False)),
+            line=caller_line(),
+        )
+        self._scheduler.post(operation, move)
+        return SimulatedWork(self._scheduler, operation, list(outputs))
+
+
+def _reduction(options: Any) -> str:
+    return "SUM" if options is None else collectives.reduction_name(options.reduceOp)
+
+
+def _common_shape(tensors: Sequence[Tensor]) -> tuple[torch.dtype, tuple[int, ...]] | None:
+    """Dtype and shape of the one tensor; of several, their number of elements together."""
+    if not tensors:
+        return None
+    if len(tensors) == 1:
+        return (tensors[0].dtype, tuple(tensors[0].shape))
+    return (tensors[0].dtype, (sum(tensor.numel() for tensor in tensors),))
+
+
+def _bytes(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    return tuple(tensor.nbytes for tensor in tensors)
+
+
+def _chunks(tensor: Tensor, count: int) -> list[Tensor]:
+    """A tensor as `count` equal flat parts that share its memory."""
+    if tensor.numel() % count:
+        raise ValueError(
+            f"A tensor of {tensor.numel()} elements cannot be split evenly over {count} ranks. "
+            f"Pad it to a multiple of {count}."
+        )
+    return list(tensor.detach().view(count, tensor.numel() // count).unbind())
+
+
+def _split(tensor: Tensor, sizes: list[int], count: int) -> list[Tensor]:
+    if sizes:
+        return list(tensor.detach().split(sizes))
+    return _chunks(tensor, count)
+
+
+def _make_group(options: Any, backend_options: Any) -> SimulatedGroup:
+    """What torch calls to create a group on the rank that it runs on."""
+    rank = current_rank.get()
+    if rank is None:
+        raise RuntimeError(
+            f'The backend "{BACKEND}" exists only on simulated ranks: launch(f, ranks=4) starts them.'
+        )
+    # The default group comes without a list of its members.
+    members: Sequence[int] = options.global_ranks_in_group or range(options.group_size)
+    return SimulatedGroup(current_scheduler.get(), rank, options.group_id, members)
+
+
+dist.Backend.register_backend(BACKEND, _make_group, extended_api=True, devices=["cpu", "cuda"])
