@@ -9,18 +9,16 @@ from pathlib import Path
 import jupytext
 from nbformat import NotebookNode
 
+from course_lib.workbook.complaints import CommandFailed
+
 PARAMETERS = frozenset({"ranks", "on", "dataset", "epochs"})
 """What a unit may take from papermill."""
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 
 
-class BadUnit(ValueError):
-    """A unit's source breaks the rules. `complaints` are sentences, each of which says what to do."""
-
-    def __init__(self, complaints: list[str]) -> None:
-        super().__init__("\n".join(complaints))
-        self.complaints = complaints
+class BadUnit(CommandFailed):
+    """A unit's source breaks the rules. Each complaint says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,8 @@ class Unit:
 
 def read_units(solutions: Path) -> list[Unit]:
     """Every unit of the directory, in order. Raises BadUnit with the complaints about all of them."""
-    units, complaints = [], []
+    units: list[Unit] = []
+    complaints: list[str] = []
     for path in sorted(solutions.glob("*.py")):
         try:
             units.append(read_unit(path))
