@@ -11,6 +11,10 @@ PlainData = Any
 """None, bool, int, float, str, bytes, tensors, and lists, tuples and str-keyed dicts of these."""
 
 
+NOT_ATTEMPTED = "not attempted"
+"""The kind of `AnswerFailed` that says that the answer is still the stub."""
+
+
 @dataclass(frozen=True, slots=True)
 class Observed:
     """What a launch of the answer showed, as plain data. See `course_lib.launch.run.Run`."""

@@ -1,0 +1,178 @@
+"""Doing what a grader asks, beside the answer: runs in the kernel, or in a sandbox's process."""
+
+import importlib
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from course_lib.errors import BadLaunch, LaunchError, RankFailed
+from course_lib.launch import launch
+from course_lib.launch.run import Run
+from course_lib.timeline.events import SourceLine
+from course_lib.timeline.lines import own_lines
+from graders.answer import NOT_ATTEMPTED, PlainData
+from graders.limits import BoundedText, OutOfTime, time_limit
+from graders.messages import (
+    CallRequest,
+    Failure,
+    LaunchRequest,
+    Refusal,
+    Request,
+    Value,
+    read_request,
+    write_reply,
+)
+from graders.records import event_to_plain
+from graders.wire import WireError
+
+CALL_SECONDS = 20.0
+"""What one call of an answer may take; a launch brings its own limit."""
+
+Driver = Callable[..., PlainData]
+
+
+class NoSuchDriver(LookupError):
+    """A grader named a driver that does not exist."""
+
+
+def perform(answer: Any, message: bytes) -> bytes:
+    """Answer a grader's request about `answer`, both as messages.
+
+    Whatever the student's code does comes back as a reply. Only KeyboardInterrupt passes: it is the
+    student's own.
+    """
+    try:
+        request = read_request(message)
+        driver = find_driver(request.driver)
+    except (WireError, NoSuchDriver) as error:
+        return write_reply(Refusal(str(error)))
+    printed = BoundedText()
+    with redirect_stdout(printed), redirect_stderr(printed):
+        reply = _attempt(answer, driver, request)
+    if isinstance(reply, Refusal):
+        return write_reply(reply)
+    reply = replace(reply, printed=reply.printed + printed.text())
+    try:
+        return write_reply(reply)
+    except WireError as error:
+        return write_reply(Failure("NotPlainData", _not_plain(error), reply.printed))
+
+
+def find_driver(name: str) -> Driver:
+    """The function that "unit_02.average" names: `average` of `graders/drivers/unit_02.py`."""
+    module_name, _, function = name.partition(".")
+    if not (module_name.isidentifier() and function.isidentifier()):
+        raise NoSuchDriver(f'"{name}" names no driver; a driver\'s name looks like "unit_02.average".')
+    try:
+        driver: Driver = getattr(importlib.import_module(f"graders.drivers.{module_name}"), function)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise NoSuchDriver(f"There is no driver {name}: {error}.") from error
+    return driver
+
+
+def tell(error: BaseException) -> str:
+    """An exception for the student: what it says, and the lines of their code that it passed through."""
+    said = "".join(traceback.format_exception_only(error)).strip()
+    lines = own_lines(traceback.walk_tb(error.__traceback__))
+    return "\n".join([said, *_told_lines(lines)])
+
+
+def _attempt(answer: Any, driver: Driver, request: Request) -> Value | Failure | Refusal:
+    """Run the driver; every way in which that can end is a reply."""
+    try:
+        match request:
+            case CallRequest():
+                return Value(_call(answer, driver, request), "")
+            case LaunchRequest():
+                return _launch(answer, driver, request)
+    except BadLaunch as error:
+        return Refusal(str(error))
+    except LaunchError as error:
+        return _launch_failure(error)
+    except OutOfTime as error:
+        where = "\n".join(_told_lines(own_lines(traceback.walk_tb(error.__traceback__))))
+        return Failure("TimedOut", f"It was still running after {CALL_SECONDS:g} s, here:\n{where}", "")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit() in an answer must not end the kernel
+        return _failure(error)
+
+
+def _call(answer: Any, driver: Driver, request: CallRequest) -> PlainData:
+    """One call, from a random state that is always the same and leaves the caller's as it was."""
+    with torch.random.fork_rng(devices=[]), time_limit(CALL_SECONDS):
+        torch.manual_seed(0)
+        return driver(answer, *request.arguments)
+
+
+def _launch(answer: Any, driver: Driver, request: LaunchRequest) -> Value:
+    run = launch(
+        driver,
+        answer,
+        *request.arguments,
+        ranks=request.ranks,
+        on=request.on,
+        cluster=request.cluster,
+        timeout=request.timeout,
+        seed=request.seed,
+        quiet=True,
+    )
+    return Value(_run_to_plain(run), _joined(run.outputs))
+
+
+def _run_to_plain(run: Run) -> PlainData:
+    """A run as `graders.answer.Observed` has it."""
+    return {
+        "results": list(run.results),
+        "outputs": [_cut(text) for text in run.outputs],
+        "events": [event_to_plain(event) for event in run.events],
+        "unmatched": [str(call) for call in run.unmatched],
+    }
+
+
+def _launch_failure(error: LaunchError) -> Failure:
+    printed = _joined(error.run.outputs) if error.run else ""
+    if isinstance(error, RankFailed) and error.root.type == "NotImplementedError" and not error.root.message:
+        return Failure(NOT_ATTEMPTED, "The answer is still the stub.", printed)
+    return Failure(type(error).__name__, error.report, printed)
+
+
+def _failure(error: BaseException) -> Failure:
+    # PyTorch raises NotImplementedError too, for an operation that a device lacks, but never without a word.
+    if type(error) is NotImplementedError and not str(error):
+        return Failure(NOT_ATTEMPTED, "The answer is still the stub.", "")
+    return Failure(type(error).__name__, tell(error), "")
+
+
+def _not_plain(error: WireError) -> str:
+    return f"What came back cannot be judged: {error}."
+
+
+_SHOWN = 3
+"""Of a long way through the student's code, so many lines are told from each end."""
+
+
+def _told_lines(lines: Sequence[SourceLine]) -> list[str]:
+    told = [f"  in {line.function}, {line}" for line in lines]
+    if len(told) <= 2 * _SHOWN:
+        return told
+    return [*told[:_SHOWN], f"  ... {len(told) - 2 * _SHOWN} more lines ...", *told[-_SHOWN:]]
+
+
+def _joined(outputs: Sequence[str]) -> str:
+    """What the ranks printed, every line marked with its rank."""
+    marked = BoundedText()
+    for rank, text in enumerate(outputs):
+        for line in text.splitlines():
+            marked.write(f"[rank {rank}] {line}\n")
+    return marked.text()
+
+
+def _cut(text: str) -> str:
+    kept = BoundedText()
+    kept.write(text)
+    return kept.text()

@@ -1,0 +1,61 @@
+"""Bounds on what an answer may take up: time, and room for what it prints."""
+
+import io
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+PRINTED_CHARACTERS = 20_000
+"""So much of what an answer prints is kept."""
+
+
+class OutOfTime(BaseException):
+    """Raised in running code when its time is up. No Exception, so that `except Exception` lets it pass."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise OutOfTime in the code of this block after `seconds`.
+
+    Signals reach the main thread only, so there is no limit in any other. Code that swallows the exception
+    goes on: whoever must be certain kills the process.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, _raise_out_of_time)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _raise_out_of_time(_signal: int, _frame: FrameType | None) -> None:
+    raise OutOfTime
+
+
+class BoundedText(io.TextIOBase):
+    """A file that keeps the beginning of what is written to it and drops the rest."""
+
+    def __init__(self, limit: int = PRINTED_CHARACTERS) -> None:
+        self._parts: list[str] = []
+        self._room = limit
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if self._room > 0:
+            self._parts.append(text[: self._room])
+            self._room -= len(text)
+            if self._room <= 0:
+                self._parts.append("\n... the rest is not kept\n")
+        return len(text)
+
+    def text(self) -> str:
+        """What was kept."""
+        return "".join(self._parts)

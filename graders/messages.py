@@ -1,0 +1,137 @@
+"""What a grader asks of an answer, and what it is told: requests and replies as plain data.
+
+The same messages go to an answer in this process (`graders.kernel_answer`) and to one in a sandbox
+(`graders.sandbox`), so that both are graded alike.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from course_lib.cluster import Cluster
+from course_lib.launch.run import PerRank, per_rank
+from graders.answer import PlainData
+from graders.records import cluster_from_plain, cluster_to_plain
+from graders.wire import WireError, decode, encode
+
+
+@dataclass(frozen=True, slots=True)
+class CallRequest:
+    """driver(answer, *arguments), once."""
+
+    driver: str
+    arguments: tuple[PlainData, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """driver(answer, *arguments) on every rank; an argument may be `per_rank`."""
+
+    driver: str
+    arguments: tuple[PlainData, ...]
+    ranks: int
+    cluster: Cluster | None
+    on: str
+    timeout: float
+    seed: int
+
+
+Request = CallRequest | LaunchRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """It came to an end, and this came out. `printed` is what the answer printed meanwhile."""
+
+    value: PlainData
+    printed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """It came to no end; see `graders.answer.AnswerFailed`."""
+
+    kind: str
+    report: str
+    printed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The request itself makes no sense: a mistake of the grader, not of the answer."""
+
+    reason: str
+
+
+Reply = Value | Failure | Refusal
+
+
+def write_request(request: Request) -> bytes:
+    """The request as a message."""
+    arguments = [_argument_to_plain(argument) for argument in request.arguments]
+    if isinstance(request, CallRequest):
+        return encode({"do": "call", "driver": request.driver, "arguments": arguments})
+    cluster = None if request.cluster is None else cluster_to_plain(request.cluster)
+    return encode(
+        {
+            "do": "launch",
+            "driver": request.driver,
+            "arguments": arguments,
+            "ranks": request.ranks,
+            "cluster": cluster,
+            "on": request.on,
+            "timeout": float(request.timeout),
+            "seed": request.seed,
+        }
+    )
+
+
+def read_request(message: bytes) -> Request:
+    """The request in a message that a grader wrote."""
+    plain = decode(message)
+    arguments = tuple(_argument_from_plain(argument) for argument in plain["arguments"])
+    if plain["do"] == "call":
+        return CallRequest(plain["driver"], arguments)
+    cluster = None if plain["cluster"] is None else cluster_from_plain(plain["cluster"])
+    return LaunchRequest(
+        plain["driver"], arguments, plain["ranks"], cluster, plain["on"], plain["timeout"], plain["seed"]
+    )
+
+
+def write_reply(reply: Reply) -> bytes:
+    """The reply as a message. Raises WireError if its value is no plain data."""
+    match reply:
+        case Value(value, printed):
+            return encode({"value": value, "printed": printed})
+        case Failure(kind, report, printed):
+            return encode({"kind": kind, "report": report, "printed": printed})
+        case Refusal(reason):
+            return encode({"refused": reason})
+
+
+def read_reply(message: bytes) -> Reply:
+    """The reply in a message that anybody may have written. Raises WireError."""
+    plain = decode(message)
+    names = frozenset(plain) if type(plain) is dict else frozenset()
+    if names == {"value", "printed"}:
+        return Value(plain["value"], _text(plain, "printed"))
+    if names == {"kind", "report", "printed"}:
+        return Failure(_text(plain, "kind"), _text(plain, "report"), _text(plain, "printed"))
+    if names == {"refused"}:
+        return Refusal(_text(plain, "refused"))
+    raise WireError("the message is no reply")
+
+
+def _text(plain: dict[str, Any], name: str) -> str:
+    if type(plain[name]) is not str:
+        raise WireError(f"the reply's {name} is no text")
+    return str(plain[name])
+
+
+def _argument_to_plain(argument: PlainData) -> PlainData:
+    if isinstance(argument, PerRank):
+        return {"per_rank": list(argument)}
+    return {"all": argument}
+
+
+def _argument_from_plain(plain: PlainData) -> PlainData:
+    return per_rank(plain["per_rank"]) if "per_rank" in plain else plain["all"]
