@@ -1,0 +1,46 @@
+# make workbook | test | lab | lint | notebooks | bench; each sets up first, once.
+# With another Python: make workbook PYTHON=python3.12
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+
+SHELL := /bin/bash
+BIN := $(abspath $(VENV))/bin
+export PATH := $(BIN):$(PATH)
+export JUPYTER_CONFIG_PATH := $(CURDIR)/.jupyter$(addprefix :,$(JUPYTER_CONFIG_PATH))
+
+.PHONY: workbook test lab lint notebooks bench setup
+
+workbook: setup
+	@$(BIN)/course workbook --jobs $(JOBS)
+
+test: setup
+	$(BIN)/pytest -n $(JOBS)
+
+lab: setup
+	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+notebooks: setup
+	@$(BIN)/course notebooks
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+setup: $(VENV)/.installed $(VENV)/.packages
+
+# One pip command holds the pins, so that torchvision cannot bring another torch along.
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("This is Python %d.%d; Python 3.11 or later is needed. Name another one: make workbook PYTHON=python3.12" % sys.version_info[:2])'
+	@$(PYTHON) -m venv $(VENV) || { echo "Python cannot make a virtual environment here. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install --disable-pip-version-check "torch==2.13.0" "torchvision==0.28.0" -e ".[dev]"
+	@touch $@
+
+$(VENV)/.packages: apt.txt .ci/packages | $(VENV)/.installed
+	@bash .ci/packages
+	@touch $@

@@ -1,0 +1,18 @@
+"""nbgrader's configuration of this course; every nbgrader command run in this folder reads it."""
+
+import os
+import sys
+from pathlib import Path
+
+c = get_config()  # noqa: F821  (traitlets defines it)
+
+c.CourseDirectory.course_id = "distributed_training"
+c.CourseDirectory.root = str(Path(__file__).resolve().parent)
+
+# The build writes the first; nbgrader makes the second of it, deleting what stands there. Students work in
+# notebooks/, a copy of the second, which is therefore out of nbgrader's reach.
+c.CourseDirectory.source_directory = "build/source"
+c.CourseDirectory.release_directory = "build/release"
+
+# nbgrader calls alembic by its bare name, which an environment that is not activated does not find.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
