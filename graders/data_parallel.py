@@ -1,0 +1,552 @@
+"""What unit 02's graders draw, expect, and find in what an answer did."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from course_lib.cluster import Cluster, Link
+from course_lib.launch.run import per_rank
+from course_lib.timeline.events import Event, Kind
+from graders import judge
+from graders.answer import Answer, Observed, PlainData
+from graders.draw import Draw
+from graders.drivers import unit_02 as drivers
+from graders.exercise import Finding
+
+SLOW = Link(latency=1.0, bandwidth=1e6)
+"""A link on which every collective outlasts the backward pass by far."""
+
+
+def combined(answer: Answer, gradients: list[Tensor], counts: list[int]) -> PlainData:
+    """What the answer makes of copies of the gradients."""
+    return answer.call("unit_02.combine", [gradient.clone() for gradient in gradients], counts)
+
+
+def weighted_mean(tensors: Sequence[Tensor], weights: Sequence[int]) -> Tensor:
+    """The mean of the tensors, each counted as often as its weight says."""
+    stacked = torch.stack(list(tensors))
+    mean: Tensor = torch.tensordot(torch.tensor(weights, dtype=stacked.dtype), stacked, dims=1) / sum(weights)
+    return mean
+
+
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """What shard_indices dealt to every rank, for some pairs of epoch and seed.
+
+    parts[i][r]: what rank r got for pair i; again[i][r]: what it got when it asked once more.
+    """
+
+    length: int
+    parts: list[list[Any]]
+    again: list[list[Any]]
+    state_kept: list[bool]
+    calls: list[str]
+
+    def indices(self, pair: int) -> list[Tensor]:
+        """Each rank's part; empty where it is no list of indices, which `partition` reports."""
+        return [part if _is_index_list(part) else _NOTHING for part in self.parts[pair]]
+
+
+_NOTHING = torch.empty(0, dtype=torch.int64)
+
+
+def _is_index_list(part: Any) -> bool:
+    return type(part) is Tensor and part.dtype == torch.int64 and part.dim() == 1
+
+
+def deal(answer: Answer, length: int, pairs: Sequence[tuple[int, int]], ranks: int) -> Deal:
+    """Let every rank ask for its part for each (epoch, seed) of `pairs`."""
+    epochs, seeds = (list(numbers) for numbers in zip(*pairs, strict=True))
+    observed = answer.launch("unit_02.shards", length, epochs, seeds, ranks=ranks)
+    return Deal(
+        length,
+        parts=[[rank["first"][pair] for rank in observed.results] for pair in range(len(pairs))],
+        again=[[rank["again"][pair] for rank in observed.results] for pair in range(len(pairs))],
+        state_kept=[rank["state_kept"] for rank in observed.results],
+        calls=[call for rank in range(ranks) for call in observed.calls(rank)],
+    )
+
+
+def partition(*deals: Deal) -> Finding:
+    """Passes if the ranks' indices are, together, each of 0 .. length - 1 once."""
+    name = "disjoint and complete"
+    for dealt in deals:
+        for rank, part in enumerate(dealt.parts[0]):
+            if not _is_index_list(part):
+                what = f"a {type(part).__name__}, {part!r}"[:120]
+                return Finding(name, False, f"rank {rank} returned {what}; expected a 1-D int64 tensor.")
+        times = Counter(torch.cat(dealt.indices(0)).tolist())
+        problems = {
+            "dealt more than once": sorted(index for index, count in times.items() if count > 1),
+            "missing": sorted(set(range(dealt.length)) - set(times)),
+            "out of range": sorted(set(times) - set(range(dealt.length))),
+        }
+        text = "; ".join(f"{what}: {_some(which)}" for what, which in problems.items() if which)
+        if text:
+            return Finding(name, False, f"{dealt.length} samples on {len(dealt.parts[0])} ranks: {text}.")
+    lengths = ", ".join(str(dealt.length) for dealt in deals)
+    return Finding(name, True, f"Of {lengths} samples each is dealt to one rank.")
+
+
+def balance(*deals: Deal) -> Finding:
+    """Passes if the sizes of the ranks' parts differ by at most one."""
+    texts = []
+    for dealt in deals:
+        sizes = [len(part) for part in dealt.indices(0)]
+        texts.append(f"{dealt.length} samples are dealt as {sizes}")
+        if max(sizes) - min(sizes) > 1:
+            return Finding("balanced", False, f"{texts[-1]}; sizes may differ by one.")
+    return Finding("balanced", True, "; ".join(texts) + ".")
+
+
+def shuffling(parts: list[Tensor], other_seed: list[Tensor]) -> Finding:
+    """Passes if another seed deals other samples, and the samples of no rank come in ascending order."""
+    in_order = [rank for rank, part in enumerate(parts) if torch.equal(part, part.sort().values)]
+    if in_order:
+        return Finding("shuffled", False, f"rank {in_order[0]}'s indices come in ascending order.")
+    same = _ranks_with_same_samples(parts, other_seed)
+    if same:
+        return Finding("shuffled", False, f"rank {same[0]} gets the same samples whatever the seed.")
+    return Finding("shuffled", True, "Another seed deals other samples to every rank.")
+
+
+def reshuffling(parts: list[Tensor], next_epoch: list[Tensor], again: list[Any]) -> Finding:
+    """Passes if the next epoch deals other samples, and the same epoch once more the same."""
+    name = "reshuffled each epoch"
+    same = _ranks_with_same_samples(parts, next_epoch)
+    if same:
+        return Finding(name, False, f"rank {same[0]} gets the same samples in two epochs.")
+    for rank, (part, repeated) in enumerate(zip(parts, again, strict=True)):
+        if not judge.close(name, repeated, part, "the part").passed:
+            return Finding(name, False, f"rank {rank} gets another part when it asks for the epoch again.")
+    return Finding(name, True, "Each epoch deals anew, and the same epoch always alike.")
+
+
+def _ranks_with_same_samples(parts: list[Tensor], others: list[Tensor]) -> list[int]:
+    pairs = zip(parts, others, strict=True)
+    return [rank for rank, (a, b) in enumerate(pairs) if set(a.tolist()) == set(b.tolist())]
+
+
+def _some(indices: list[int]) -> str:
+    """The first few of many, for a sentence."""
+    shown = ", ".join(str(index) for index in indices[:5])
+    return shown if len(indices) <= 5 else f"{shown} and {len(indices) - 5} more"
+
+
+def draw_normed(draw: Draw) -> list[Tensor]:
+    """Drawn values for the tensors of `Normed`: variances positive, counters whole."""
+    values = []
+    for tensor in drivers.state_of(drivers.Normed()):
+        drawn = draw.normal(*tensor.shape).abs() if tensor.is_floating_point() else draw.integer(1, 99)
+        values.append(torch.as_tensor(drawn, dtype=tensor.dtype))
+    return values
+
+
+def same_tensors(
+    criterion: str, observed: Observed, key: str, expected: Sequence[Tensor], whose: str
+) -> Finding:
+    """Passes if every rank's tensors equal the expected ones bit by bit."""
+    for rank, result in enumerate(observed.results):
+        for position, (seen, wanted) in enumerate(zip(result[key], expected, strict=True)):
+            what = f"of the {key} tensor {position} on rank {rank}"
+            finding = judge.close(criterion, seen, wanted.detach(), what, rtol=0, atol=0)
+            if not finding.passed:
+                return finding
+    return Finding(criterion, True, f"The {key} of all {len(observed.results)} ranks equal {whose}.")
+
+
+def calls_and_payload(criterion: str, observed: Observed, op: str, nbytes: int) -> Finding:
+    """Passes if every rank made only `op` calls, whose payloads add up to `nbytes`."""
+    for rank in range(len(observed.results)):
+        others = sorted(set(observed.calls(rank)) - {op})
+        if others:
+            return Finding(criterion, False, f"rank {rank} calls {', '.join(others)}; only {op} is needed.")
+        payload = sum(event.nbytes for event in observed.communication(rank))
+        if payload != nbytes:
+            return Finding(
+                criterion, False, f"rank {rank} gave {op} {payload:,} bytes in all; expected {nbytes:,}."
+            )
+    return Finding(criterion, True, f"Every rank gave {op} {nbytes:,} bytes in all: each tensor once.")
+
+
+@dataclass(frozen=True, slots=True)
+class ChainCase:
+    """A chain of linear layers, the last one frozen, and gradients of the others.
+
+    values: weights and biases, the same on every rank. gradients[r]: rank r's, None where it has none.
+    """
+
+    values: list[Tensor]
+    gradients: list[list[Tensor | None]]
+
+    @property
+    def mean(self) -> list[Tensor | None]:
+        """What every rank must end with; a missing gradient counts as zero, a frozen parameter has none."""
+        trainable: list[Tensor | None] = []
+        for position, value in enumerate(self.values[:-2]):
+            total = torch.zeros_like(value)
+            for gradients in self.gradients:
+                gradient = gradients[position]
+                total += 0 if gradient is None else gradient
+            trainable.append(total / len(self.gradients))
+        return [*trainable, None, None]
+
+
+def draw_chain(draw: Draw, ranks: int, dtype: torch.dtype = torch.float32) -> ChainCase:
+    """Four layers of drawn widths."""
+    widths = [draw.integer(2, 6) for _ in range(5)]
+    shapes = [shape for wide, narrow in pairwise(widths) for shape in ((narrow, wide), (narrow,))]
+    values = [draw.normal(*shape, dtype=dtype) for shape in shapes]
+    gradients: list[list[Tensor | None]] = [
+        [draw.normal(*shape, dtype=dtype) for shape in shapes[:-2]] for _ in range(ranks)
+    ]
+    return ChainCase(values, gradients)
+
+
+def with_gaps(case: ChainCase) -> ChainCase:
+    """The case without parameter 0's gradient on any rank, 1's on the first, and 2's on the last."""
+    gradients = [[None, *rank[1:]] for rank in case.gradients]
+    gradients[0][1] = None
+    gradients[-1][2] = None
+    return ChainCase(case.values, gradients)
+
+
+def averaged(answer: Answer, case: ChainCase) -> Observed:
+    """Let the answer average the case's gradients."""
+    gradients = per_rank(case.gradients)
+    return answer.launch("unit_02.average", case.values, gradients, ranks=len(case.gradients))
+
+
+def averages(answer: Answer, draw: Draw) -> Finding:
+    """Right on one rank, on an even and on an odd number of ranks, in single and double precision."""
+    name = "averages over ranks"
+    sizes = (1, draw.choice((2, 4)), 5)
+    for ranks, dtype in zip(sizes, (torch.float32, torch.float64, torch.float32), strict=True):
+        case = draw_chain(draw, ranks, dtype)
+        observed = averaged(answer, case)
+        finding = _gradients_as(name, [rank["gradients"] for rank in observed.results], [case.mean] * ranks)
+        if not finding.passed:
+            return Finding(name, False, f"on {ranks} ranks: {finding.seen}")
+    return Finding(name, True, f"On {sizes[0]}, {sizes[1]} and {sizes[2]} ranks each gradient is the mean.")
+
+
+def missing_gradients(answer: Answer, case: ChainCase) -> Finding:
+    """Passes if a gradient that a rank lacks counts as zero there."""
+    observed = averaged(answer, case)
+    expected = [case.mean] * len(case.gradients)
+    return _gradients_as("missing gradients", [rank["gradients"] for rank in observed.results], expected)
+
+
+def _gradients_as(
+    criterion: str,
+    seen: Sequence[Sequence[Any]],
+    expected: Sequence[Sequence[Tensor | None]],
+    rtol: float = 1e-5,
+) -> Finding:
+    """Passes if each rank has the expected gradients, and none where None is expected.
+
+    seen[r][i] is rank r's gradient of parameter i, in the order of model.parameters().
+    """
+    for rank, (own, wanted) in enumerate(zip(seen, expected, strict=True)):
+        for position, (gradient, mean) in enumerate(zip(own, wanted, strict=True)):
+            what = f"the gradient of parameter {position} on rank {rank}"
+            if mean is None:
+                finding = judge.equal(criterion, gradient, None, what)
+            else:
+                finding = judge.close(criterion, gradient, mean, what, rtol=rtol)
+            if not finding.passed:
+                return finding
+    return Finding(criterion, True, f"All gradients are as expected on all {len(seen)} ranks.")
+
+
+def gradients_in_place(observed: Observed, values: list[Tensor]) -> Finding:
+    """Passes if no gradient tensor was exchanged and no parameter changed."""
+    for rank, result in enumerate(observed.results):
+        if not result["in_place"]:
+            return Finding("in place", False, f"on rank {rank} some p.grad is another tensor than before.")
+        if not all(torch.equal(a, b) for a, b in zip(result["parameters"], values, strict=True)):
+            return Finding("in place", False, f"on rank {rank} a parameter changed, not only gradients.")
+    return Finding("in place", True, "Each p.grad is the tensor that it was; the parameters are unchanged.")
+
+
+def starts_equal(answer: Answer, draw: Draw) -> Finding:
+    """Passes if wrapping gives every rank rank 0's state, and the wrapper computes what the model does."""
+    ranks = draw.integer(2, 4)
+    values = [draw_normed(draw) for _ in range(ranks)]
+    inputs = draw.normal(3, 5)
+    observed = answer.launch("unit_02.constructed", per_rank(values), inputs, ranks=ranks)
+    finding = same_tensors("starts equal", observed, "state", values[0], "rank 0's")
+    if not finding.passed:
+        return finding
+    outputs = [rank["output"] for rank in observed.results]
+    own = [rank["own_output"] for rank in observed.results]
+    same = judge.close_on_all_ranks("starts equal", outputs, own, "the wrapper's output")
+    return finding if same.passed else same
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Some steps of plain gradient descent on a chain of layers.
+
+    values[r]: rank r's parameters before wrapping. batches[r]: its batches, one a step.
+    """
+
+    widths: list[int]
+    values: list[list[Tensor]]
+    batches: list[list[tuple[Tensor, Tensor]]]
+    rate: float
+    bucket_bytes: int
+
+    def launch(self, answer: Answer) -> Observed:
+        """Every collective outlasts backward, so that waiting for one shows."""
+        ranks = len(self.values)
+        cluster = Cluster(devices_per_node=ranks, intra_node=SLOW)
+        return answer.launch(
+            "unit_02.steps",
+            self.widths,
+            per_rank(self.values),
+            per_rank(self.batches),
+            self.rate,
+            self.bucket_bytes,
+            ranks=ranks,
+            cluster=cluster,
+        )
+
+    def mean_gradients(self) -> list[list[Tensor]]:
+        """For every step the mean over ranks of their gradients, from rank 0's parameters on."""
+        model = drivers.Chain(self.widths)
+        parameters = list(model.parameters())
+        drivers.load_values(parameters, self.values[0])
+        means = []
+        for batches in zip(*self.batches, strict=True):
+            losses = [functional.mse_loss(model(inputs), targets) for inputs, targets in batches]
+            gradients = torch.autograd.grad(torch.stack(losses).mean(), parameters)
+            means.append(list(gradients))
+            with torch.no_grad():
+                for parameter, gradient in zip(parameters, gradients, strict=True):
+                    parameter.sub_(gradient, alpha=self.rate)
+        return means
+
+
+def draw_training(draw: Draw) -> Training:
+    """Two to four ranks, three steps, and buckets too small for all layers but the first together."""
+    ranks = draw.integer(2, 4)
+    widths = [draw.integer(5, 8) for _ in range(5)]
+    shapes = [parameter.shape for parameter in drivers.Chain(widths).parameters()]
+    values = [[draw.normal(*shape) for shape in shapes] for _ in range(ranks)]
+    batches = [
+        [(draw.normal(4, widths[0]), draw.normal(4, widths[-1])) for _ in range(3)] for _ in range(ranks)
+    ]
+    return Training(widths, values, batches, rate=0.05, bucket_bytes=4 * draw.integer(20, 50))
+
+
+def step_as_expected(criterion: str, training: Training, observed: Observed, steps: range) -> Finding:
+    """Passes if the gradients of these steps are the means over ranks."""
+    means = training.mean_gradients()
+    for step in steps:
+        seen = [rank[step] for rank in observed.results]
+        finding = _gradients_as(criterion, seen, [means[step]] * len(seen), rtol=1e-4)
+        if not finding.passed:
+            return Finding(criterion, False, f"in step {step}: {finding.seen}")
+    return Finding(criterion, True, f"The gradients are the means over {len(observed.results)} ranks.")
+
+
+def _greedy_buckets(sizes: Sequence[int], limit: int) -> list[int]:
+    """Bytes of each bucket: filled in order, closed before the size that would take it above the limit."""
+    buckets: list[int] = []
+    for size in sizes:
+        if buckets and buckets[-1] + size <= limit:
+            buckets[-1] += size
+        else:
+            buckets.append(size)
+    return buckets
+
+
+def _marks(observed: Observed, rank: int, label: str) -> list[Event]:
+    """A rank's marks of this label, in order."""
+    return [e for e in observed.events if e.rank == rank and e.kind is Kind.SPAN and e.op == label]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of one rank, from the driver's mark "step begins" to its mark "finished"."""
+
+    rank: int
+    number: int
+    calls: list[Event]
+    marks: dict[str, Event]
+    """The first mark of each label."""
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}, step {self.number}"
+
+
+def _steps(observed: Observed) -> Iterator[Step]:
+    """Every step of every rank."""
+    for rank in range(len(observed.results)):
+        calls = observed.communication(rank)
+        marks = [event for event in observed.events if event.rank == rank and event.kind is Kind.SPAN]
+        begins = [position for position, mark in enumerate(marks) if mark.op == "step begins"]
+        for number, (begin, end) in enumerate(pairwise([*begins, len(marks)])):
+            # Reversed, so that of several marks with one label the first stays.
+            inside = {mark.op: mark for mark in reversed(marks[begin:end])}
+            span = range(marks[begin].sequence, inside["finished"].sequence)
+            yield Step(rank, number, [call for call in calls if call.sequence in span], inside)
+
+
+def buckets_as_specified(training: Training, observed: Observed) -> Finding:
+    """Passes if every rank made one all_reduce a bucket, in order, and nothing else, in every step."""
+    sizes = [parameter.nbytes for parameter in drivers.Chain(training.widths).parameters()]
+    expected = [("all_reduce", nbytes) for nbytes in _greedy_buckets(sizes[::-1], training.bucket_bytes)]
+    wanted = _calls_in_words(expected)
+    for step in _steps(observed):
+        seen = [(call.op, call.nbytes) for call in step.calls]
+        if seen != expected:
+            return Finding("buckets", False, f"{step}: {_calls_in_words(seen)}; expected {wanted}.")
+    return Finding("buckets", True, f"Every step makes {wanted}.")
+
+
+def _calls_in_words(calls: Sequence[tuple[str, int]]) -> str:
+    """ "2 all_reduce calls of 96, 40 bytes" """
+    ops = ", ".join(sorted({op for op, _ in calls})) or "communication"
+    sizes = ", ".join(str(nbytes) for _, nbytes in calls)
+    return f"{len(calls)} {ops} calls of {sizes} bytes" if calls else "no communication"
+
+
+def starts_during_backward(observed: Observed) -> Finding:
+    """Passes if on every rank, in every step, a bucket set off before backward reached the first layer."""
+    name = "starts during backward"
+    for step in _steps(observed):
+        reached = step.marks.get("backward reaches the first layer")
+        if reached is None:
+            return Finding(name, False, f"{step}: backward did not go through the model that was wrapped.")
+        if not any(call.sequence < reached.sequence for call in step.calls):
+            text = f"of {len(step.calls)} calls none was made before backward reached the first layer"
+            return Finding(name, False, f"{step}: {text}.")
+    return Finding(name, True, "Buckets set off before backward reaches the first layer, on every rank.")
+
+
+def never_waits_in_backward(observed: Observed) -> Finding:
+    """Passes if backward ended before the first all_reduce of its step did, on a slow link."""
+    name = "never waits in backward"
+    for step in _steps(observed):
+        first = min((call.end for call in step.calls), default=float("inf"))
+        late = step.marks["backward ends"].end - first
+        if late >= 0:
+            text = f"backward ended {late:.1f} s after the first all_reduce, so it waited for it"
+            return Finding(name, False, f"{step}: {text}.")
+    return Finding(name, True, "Backward ends while the first all_reduce is still under way.")
+
+
+def unused_parameters(answer: Answer, draw: Draw) -> Finding:
+    """Passes if the averages are right where ranks use different branches, and one branch none uses."""
+    ranks, width = draw.integer(2, 3), draw.integer(3, 5)
+    model = drivers.Branches(width)
+    parameters = list(model.parameters())
+    values = [draw.normal(*parameter.shape) for parameter in parameters]
+    inputs = [draw.normal(4, width) for _ in range(ranks)]
+    used = [[rank % 2, (rank + 1) % 2] for rank in range(ranks)]
+    # One branch a bucket, so that which bucket is complete first differs from rank to rank.
+    bucket_bytes = 4 * (width * width + width)
+    observed = answer.launch(
+        "unit_02.branches", width, values, per_rank(inputs), per_rank(used), bucket_bytes, ranks=ranks
+    )
+    drivers.load_values(parameters, values)
+    seen, expected = [], []
+    for step in range(2):
+        losses = [model(own, way[step]).square().mean() for own, way in zip(inputs, used, strict=True)]
+        mean = torch.autograd.grad(torch.stack(losses).mean(), parameters, materialize_grads=True)
+        seen += [rank[step] for rank in observed.results]
+        expected += [mean] * ranks
+    return _gradients_as("unused parameters", seen, expected, rtol=1e-4)
+
+
+def tied_and_frozen(answer: Answer, draw: Draw) -> Finding:
+    """Passes if a parameter used twice is averaged and sent once, and frozen ones not at all."""
+    name = "tied and frozen parameters"
+    ranks, words, width = draw.integer(2, 3), draw.integer(5, 8), draw.integer(3, 5)
+    model = drivers.Tied(words, width)
+    values = [draw.normal(*parameter.shape) for parameter in model.parameters()]
+    inputs = [draw.integers(0, words - 1, 6) for _ in range(ranks)]
+    targets = [draw.integers(0, words - 1, 6) for _ in range(ranks)]
+    observed = answer.launch(
+        "unit_02.tied", (words, width), values, per_rank(inputs), per_rank(targets), 10**6, ranks=ranks
+    )
+    drivers.load_values(list(model.parameters()), values)
+    finding = _gradients_as(name, observed.results, [_tied_mean(model, inputs, targets)] * ranks, rtol=1e-4)
+    if not finding.passed:
+        return finding
+    expected = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
+    payload = sum(call.nbytes for call in next(_steps(observed)).calls)
+    if payload != expected:
+        text = f"rank 0 gave all_reduce {payload:,} bytes; the trainable parameters have {expected:,}"
+        return Finding(name, False, f"{text}, the tied one counted once.")
+    return Finding(name, True, f"{expected:,} bytes: the tied parameter once, the frozen ones not at all.")
+
+
+def _tied_mean(model: nn.Module, inputs: list[Tensor], targets: list[Tensor]) -> list[Tensor | None]:
+    """The mean over ranks of the gradients, None for frozen parameters."""
+    pairs = zip(inputs, targets, strict=True)
+    losses = [functional.cross_entropy(model(words), wanted) for words, wanted in pairs]
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    gradients = iter(torch.autograd.grad(torch.stack(losses).mean(), trainable))
+    return [next(gradients) if parameter.requires_grad else None for parameter in model.parameters()]
+
+
+def launched_accuracy(answer: Answer, correct: list[int], total: list[int]) -> Observed:
+    """Let rank r call the answer with correct[r] and total[r]."""
+    return answer.launch("unit_02.accuracy", per_rank(correct), per_rank(total), ranks=len(total))
+
+
+def accuracy_as_expected(criterion: str, observed: Observed, correct: list[int], total: list[int]) -> Finding:
+    """Passes if every rank returns all that is right over all there is."""
+    expected = sum(correct) / sum(total)
+    for rank, seen in enumerate(observed.results):
+        finding = judge.near(criterion, seen, expected, f"the accuracy on rank {rank}")
+        if not finding.passed:
+            return finding
+    counts = f"{sum(correct)} of {sum(total)}"
+    return Finding(criterion, True, f"Every rank returns {expected:.6g}, {counts}.")
+
+
+def loading_cluster(nodes: int, devices: int) -> Cluster:
+    """Devices so slow that one `load` takes a virtual second."""
+    flops = 2.0 * drivers.LOAD_SIDE**3
+    return Cluster(nodes=nodes, devices_per_node=devices, flops=flops)
+
+
+def all_loaded(observed: Observed, values: list[Tensor]) -> Finding:
+    """Passes if every rank called `load` once and returned what it gave."""
+    name = "every rank has the data"
+    for rank, (result, value) in enumerate(zip(observed.results, values, strict=True)):
+        if result["calls"] != 1:
+            return Finding(name, False, f"rank {rank} called load() {result['calls']} times; expected once.")
+        finding = judge.close(name, result["result"], value, f"what rank {rank} returned")
+        if not finding.passed:
+            return finding
+    return Finding(name, True, f"Each of the {len(values)} ranks called load() once and returned its value.")
+
+
+def first_alone(criterion: str, observed: Observed, cluster: Cluster) -> Finding:
+    """Passes if on every node local rank 0's load had ended before any other rank's began."""
+    for node in range(cluster.nodes):
+        members = [rank for rank in range(cluster.size) if cluster.node_of(rank) == node]
+        loads = [_marks(observed, rank, "load") for rank in members]
+        if not all(loads):
+            return Finding(criterion, False, f"rank {members[loads.index([])]} never calls load().")
+        first, *others = (marks[0] for marks in loads)
+        early = [load for load in others if load.start < first.end]
+        if early:
+            text = (
+                f"rank {early[0].rank} begins to load at {early[0].start:.1f} s; "
+                f"rank {members[0]}, the first of its node, has loaded at {first.end:.1f} s"
+            )
+            return Finding(criterion, False, f"{text}.")
+    nodes = "the node" if cluster.nodes == 1 else f"each of the {cluster.nodes} nodes"
+    return Finding(criterion, True, f"One rank of {nodes} loads first, the others when it has loaded.")
