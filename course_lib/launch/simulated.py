@@ -164,5 +164,5 @@ class _Simulation:
         if mismatch.position is None:
             report = message_mismatch_report(calls)
         else:
-            report = mismatch_report(calls, mismatch.position, mismatch.calls[0].group[1])
+            report = mismatch_report(calls, mismatch.position, mismatch.calls[0].group.members)
         raise CollectiveMismatch(report, calls, self._record())

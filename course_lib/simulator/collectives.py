@@ -143,16 +143,14 @@ def _tensor_of(call: Operation, index: int) -> Operation:
 
 def _reduced(tensors: Sequence[Tensor], op: str) -> Tensor:
     """The reduction in the tensors' own dtype, in order."""
-    with torch.no_grad():
-        combine = REDUCTIONS[op]
-        total = tensors[0].detach().clone()
-        for tensor in tensors[1:]:
-            total = combine(total, tensor.detach()).to(total.dtype)
-        if op == "AVG":
-            total = (total / len(tensors)).to(total.dtype)
-        return total
+    combine = REDUCTIONS[op]
+    total = tensors[0].detach().clone()
+    for tensor in tensors[1:]:
+        total = combine(total, tensor.detach()).to(total.dtype)
+    if op == "AVG":
+        total = (total / len(tensors)).to(total.dtype)
+    return total
 
 
 def _put(target: Tensor, source: Tensor) -> None:
-    with torch.no_grad():
-        target.detach().copy_(source.detach().reshape(target.shape))
+    target.detach().copy_(source.detach().reshape(target.shape))

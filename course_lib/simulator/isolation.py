@@ -106,9 +106,9 @@ class Isolation:
         if rank == self._present:
             return
         if self._present is not None:
-            self._ranks[self._present].torch_state = torch.get_rng_state()
+            self._ranks[self._present].torch_state = torch.default_generator.get_state()
         globals_ = self._ranks[rank]
-        torch.set_rng_state(globals_.torch_state)
+        torch.default_generator.set_state(globals_.torch_state)
         np.random.set_bit_generator(globals_.numpy_bits)
         distributed_c10d._world = globals_.world  # type: ignore[assignment]
         self._present = rank

@@ -19,8 +19,14 @@ from course_lib.errors import PendingCall
 from course_lib.simulator.costs import CallTraffic, seconds_of, traffic_of, uneven_all_to_all_traffic
 from course_lib.timeline.events import Event, Kind, SourceLine
 
-GroupId = tuple[str, tuple[int, ...]]
-"""Name and global ranks of a process group: what its members must agree on."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """A process group. Two ranks speak in the same group if they hold the same object (`Network.group`)."""
+
+    name: str
+    members: tuple[int, ...]
+    """Global ranks, in the order of the group."""
 
 
 Shape = tuple[torch.dtype, tuple[int, ...]]
@@ -35,7 +41,7 @@ class Operation:
 
     rank: int
     op: str
-    group: GroupId
+    group: Group
     posted: float
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[Tensor, ...] = ()
@@ -125,15 +131,20 @@ class Network:
         self.ranks = ranks
         self.log: list[Operation] = []
         self.mismatches: list[Mismatch] = []
-        self._sends: defaultdict[tuple[GroupId, int, int, int], deque[Operation]] = defaultdict(deque)
-        self._receives: defaultdict[tuple[GroupId, int, int, int], deque[Operation]] = defaultdict(deque)
-        self._receives_from_anyone: defaultdict[tuple[GroupId, int, int], deque[Operation]] = defaultdict(
-            deque
-        )
-        self._slots: dict[tuple[GroupId, int], CollectiveSlot] = {}
-        self._next_slot: defaultdict[tuple[GroupId, int], int] = defaultdict(int)
+        self._sends: defaultdict[tuple[Group, int, int, int], deque[Operation]] = defaultdict(deque)
+        self._receives: defaultdict[tuple[Group, int, int, int], deque[Operation]] = defaultdict(deque)
+        self._receives_from_anyone: defaultdict[tuple[Group, int, int], deque[Operation]] = defaultdict(deque)
+        self._slots: dict[tuple[Group, int], CollectiveSlot] = {}
+        self._next_slot: defaultdict[tuple[Group, int], int] = defaultdict(int)
+        self._groups: dict[tuple[str, tuple[int, ...]], Group] = {}
+        self._node = [cluster.node_of(rank) for rank in range(ranks)]
         self._way_out_free = [0.0] * ranks
         self._way_in_free = [0.0] * ranks
+
+    def group(self, name: str, members: Sequence[int]) -> Group:
+        """The group of this name and these members: the same object for every rank that asks."""
+        key = (name, tuple(members))
+        return self._groups.setdefault(key, Group(*key))
 
     def post_send(self, send: Operation) -> list[Operation]:
         """Offer a message to its receiver. Returns the operations that this completes."""
@@ -173,7 +184,7 @@ class Network:
         slot.calls[call.rank] = call
         first = next(iter(slot.calls.values()))
         slot.mismatched |= call.signature != first.signature
-        members = call.group[1]
+        members = call.group.members
         if slot.mismatched or len(slot.calls) < len(members):
             return []
         calls = [slot.calls[rank] for rank in members]
@@ -200,7 +211,7 @@ class Network:
     def pending(self, operation: Operation) -> PendingCall:
         """An operation as a report shows it: for whom it waits, and to do what."""
         if operation.op == "recv":
-            anyone = tuple(r for r in operation.group[1] if r != operation.rank)
+            anyone = tuple(r for r in operation.group.members if r != operation.rank)
             peers = anyone if operation.peer is None else (operation.peer,)
             expects = "send"
         elif operation.op == "send":
@@ -230,7 +241,7 @@ class Network:
         """Take the message that was offered first."""
         offers = [
             queue
-            for source in receive.group[1]
+            for source in receive.group.members
             if (queue := self._sends.get((receive.group, source, receive.rank, receive.tag)))
         ]
         if not offers:
@@ -244,8 +255,9 @@ class Network:
         if source.numel() != target.numel() or source.dtype != target.dtype:
             self.mismatches.append(Mismatch((send, receive), None))
             return []
-        with torch.no_grad():
-            target.detach().copy_(source.detach().view_as(target))
+        # Detached, so that no history is recorded, and cheaper than no_grad.
+        target = target.detach()
+        target.copy_(source.detach() if source.shape == target.shape else source.detach().view_as(target))
         receive.peer = send.rank
         arrival = self._occupy_ways(send, receive)
         receive.done, receive.end = True, max(arrival, receive.posted)
@@ -257,7 +269,8 @@ class Network:
 
     def _occupy_ways(self, send: Operation, receive: Operation) -> float:
         """When the message has arrived, given what else goes out of its sender and into its receiver."""
-        link = self.cluster.link(send.rank, receive.rank)
+        same_node = self._node[send.rank] == self._node[receive.rank]
+        link = self.cluster.intra_node if same_node else self.cluster.inter_node
         # A buffered message leaves when it is sent; any other waits for its receiver.
         ready = send.posted if send.done else max(send.posted, receive.posted)
         start = max(ready, self._way_out_free[send.rank], self._way_in_free[receive.rank])
@@ -267,7 +280,7 @@ class Network:
 
     def _time_collective(self, calls: Sequence[Operation]) -> None:
         """All members end together: when the last one has come, plus what the usual algorithm takes."""
-        members = calls[0].group[1]
+        members = calls[0].group.members
         link = self.cluster.slowest_link(members)
         payload = max(call.nbytes for call in calls)
         end = max(call.posted for call in calls) + seconds_of(calls[0].op, payload, len(members), link)
@@ -277,8 +290,8 @@ class Network:
     def _missing(self, call: Operation) -> tuple[int, ...]:
         """Members of a collective that have not made the call."""
         for (group, _), slot in self._slots.items():
-            if group == call.group and slot.calls.get(call.rank) is call:
-                return tuple(rank for rank in group[1] if rank not in slot.calls)
+            if group is call.group and slot.calls.get(call.rank) is call:
+                return tuple(rank for rank in group.members if rank not in slot.calls)
         return ()
 
     @staticmethod
@@ -297,7 +310,7 @@ class Network:
             received=traffic.received,
             messages=traffic.messages,
             peer=operation.peer,
-            group=operation.group[1],
+            group=operation.group.members,
             tag=operation.tag,
             asynchronous=operation.asynchronous,
             detail=operation.detail,
@@ -307,7 +320,7 @@ class Network:
 
 def _traffic(operation: Operation) -> CallTraffic:
     """Bytes and messages of one call, whether or not it was matched: a message offered is a message sent."""
-    members = operation.group[1]
+    members = operation.group.members
     position = members.index(operation.rank)
     if operation.parts is not None:
         return uneven_all_to_all_traffic(*operation.parts, position)

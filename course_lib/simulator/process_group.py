@@ -14,7 +14,7 @@ from torch import Tensor
 
 from course_lib.simulator import collectives
 from course_lib.simulator.isolation import current_rank
-from course_lib.simulator.network import GroupId, Move, Operation
+from course_lib.simulator.network import Move, Operation
 from course_lib.simulator.scheduler import Scheduler
 from course_lib.timeline.lines import caller_line
 from course_lib.timeline.operations import called_blocking
@@ -95,12 +95,13 @@ class SimulatedGroup(dist.ProcessGroup):
 
     def __init__(self, scheduler: Scheduler, rank: int, name: str, members: Sequence[int]) -> None:
         """rank: this rank's global number. members: global ranks, in the order of the group."""
-        super().__init__(members.index(rank), len(members))
+        self._group_rank = members.index(rank)
+        super().__init__(self._group_rank, len(members))
         self._scheduler = scheduler
         self._global_rank = rank
         self._name = name
         self._members = tuple(members)
-        self._group: GroupId = (name, self._members)
+        self._group = scheduler.network.group(name, members)
 
     # --- What torch asks a group about itself
 
@@ -114,7 +115,7 @@ class SimulatedGroup(dist.ProcessGroup):
 
     def rank(self) -> int:
         """This rank's position in the group."""
-        return self._members.index(self._global_rank)
+        return self._group_rank
 
     @property
     def group_name(self) -> str:

@@ -4,9 +4,9 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 import torch
 
@@ -51,13 +51,14 @@ def caller_line() -> SourceLine | None:
     every frame is a library's, as in a thread that a library started.
     """
     from_grader = None
-    for frame in _outwards(sys._getframe(1)):
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
         file = frame.f_code.co_filename
-        if is_library(file):
-            continue
-        if not is_grader(file):
-            return _line(frame, frame.f_lineno)
-        from_grader = from_grader or _line(frame, frame.f_lineno)
+        if not is_library(file):
+            if not is_grader(file):
+                return _line(frame.f_code, frame.f_lineno)
+            from_grader = from_grader or _line(frame.f_code, frame.f_lineno)
+        frame = frame.f_back
     return from_grader
 
 
@@ -76,7 +77,7 @@ def own_lines(places: Iterable[tuple[FrameType, int]]) -> tuple[SourceLine, ...]
     known = list(places)
     outside = [place for place in known if not is_library(place[0].f_code.co_filename)]
     own = [place for place in outside if not is_grader(place[0].f_code.co_filename)]
-    return tuple(_line(frame, number) for frame, number in own or outside or known)
+    return tuple(_line(frame.f_code, number) for frame, number in own or outside or known)
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
@@ -86,5 +87,6 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _line(frame: FrameType, number: int) -> SourceLine:
-    return SourceLine(frame.f_code.co_filename, number, frame.f_code.co_name)
+@lru_cache(maxsize=4096)
+def _line(code: CodeType, number: int) -> SourceLine:
+    return SourceLine(code.co_filename, number, code.co_name)
