@@ -4,15 +4,23 @@ import os
 import sys
 from pathlib import Path
 
+COURSE = Path(__file__).resolve().parent
+
 c = get_config()  # noqa: F821  (traitlets defines it)
 
 c.CourseDirectory.course_id = "distributed_training"
-c.CourseDirectory.root = str(Path(__file__).resolve().parent)
+c.CourseDirectory.root = str(COURSE)
 
 # The build writes the first; nbgrader makes the second of it, deleting what stands there. Students work in
 # notebooks/, a copy of the second, which is therefore out of nbgrader's reach.
 c.CourseDirectory.source_directory = "build/source"
 c.CourseDirectory.release_directory = "build/release"
+
+# Where instructors release and students submit. On a machine that they share, a folder that all can write to.
+c.Exchange.root = os.environ.get("COURSE_EXCHANGE", str(COURSE / "exchange"))
+
+# What `nbgrader submit` hands in.
+c.Exchange.assignment_dir = str(COURSE / "notebooks")
 
 # nbgrader calls alembic by its bare name, which an environment that is not activated does not find.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
