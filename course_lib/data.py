@@ -93,7 +93,7 @@ def data_folder() -> Path:
 
 
 def _digits() -> Dataset:
-    """scikit-learn's copy of the optical digits of E. Alpaydin and C. Kaynak (UCI, 1998), always split alike."""
+    """scikit-learn's copy of the optical digits of E. Alpaydin and C. Kaynak (UCI, 1998), one fixed split."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 

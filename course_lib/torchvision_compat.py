@@ -2,8 +2,8 @@
 
 torchvision from PyPI is built against a CUDA torch. Beside a CPU torch its library of operators does not
 load, and then `import torchvision` itself ends with "operator torchvision::nms does not exist", because it
-describes two operators to the compiler without asking whether they are there. Data sets, transforms and models
-need none of these operators; `torchvision.ops.nms` stays unusable.
+describes two operators to the compiler without asking whether they are there. Data sets, transforms and
+models need none of these operators; `torchvision.ops.nms` stays unusable.
 """
 
 import importlib
@@ -31,9 +31,9 @@ def import_torchvision() -> ModuleType:
     where torchvision is not installed.
     """
     if "torchvision" not in sys.modules and not _declared and not _operators_load():
-        library = torch.library.Library("torchvision", "FRAGMENT")
+        library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
         for schema in _SCHEMAS:
-            library.define(schema)
+            library.define(schema)  # type: ignore[no-untyped-call]
         _declared.append(library)
     return importlib.import_module("torchvision")
 
@@ -46,7 +46,7 @@ def _operators_load() -> bool:
     compiled = sorted(Path(spec.origin).parent.glob("_C*"))
     try:
         for library in compiled:
-            torch.ops.load_library(library)
+            torch.ops.load_library(library)  # type: ignore[no-untyped-call]
     except (ImportError, OSError):
         return False
     return bool(compiled)
