@@ -1,5 +1,6 @@
 """Running a solved notebook with papermill, in a process of its own."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -22,9 +23,8 @@ def execute(notebook: Path, output: Path, parameters: Mapping[str, str | int]) -
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     output.unlink(missing_ok=True)
-    done = subprocess.run(
-        [*_papermill(notebook, output), *_options(parameters)], capture_output=True, text=True, check=False
-    )
+    command = [*_papermill(notebook.resolve(), output.resolve()), *_options(parameters)]
+    done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ExecutionFailed(_what_failed(output) or _last_line(done.stderr))
 
@@ -35,6 +35,11 @@ def _papermill(notebook: Path, output: Path) -> list[str]:
         *("--cwd", str(output.parent), "--execution-timeout", str(CELL_SECONDS)),
         *("--no-progress-bar", "--kernel", "python3"),
     ]
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment, in which the notebook finds torchrun though nobody activated anything."""
+    return os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
 
 
 def _options(parameters: Mapping[str, str | int]) -> Iterator[str]:

@@ -1,0 +1,77 @@
+"""pyproject.toml, environment.yml, the Makefile, apt.txt and .ci/run describe one environment."""
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CONDA = yaml.safe_load((ROOT / "environment.yml").read_text())
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+
+def exact_pins() -> set[str]:
+    """What pyproject.toml asks for in exactly one version: what pip must resolve in one go."""
+    return {requirement for requirement in PROJECT["dependencies"] if "==" in requirement}
+
+
+def conda_pip_list() -> list[str]:
+    return next(item["pip"] for item in CONDA["dependencies"] if isinstance(item, dict))
+
+
+def test_torch_and_torchvision_are_pinned():
+    # Invariant: nothing but a matching pair can be installed, by whatever way.
+    assert {pin.split("==")[0] for pin in exact_pins()} == {"torch", "torchvision"}
+
+
+def test_conda_installs_what_pyproject_says():
+    # Invariant: conda adds nothing of its own but Python, pip and make; pip installs this package with the
+    # tools for development, and the pins stand in the same command.
+    plain = {item for item in CONDA["dependencies"] if isinstance(item, str)}
+    assert plain == {f"python{PROJECT['requires-python']}", "pip", "make"}
+    assert set(conda_pip_list()) == exact_pins() | {"-e .[dev]"}
+
+
+def test_make_installs_what_pyproject_says():
+    # Invariant: one pip command with the pins and this package with the tools for development.
+    commands = [line for line in MAKEFILE.splitlines() if "pip install" in line]
+    assert len(commands) == 1
+    assert set(re.findall(r'"([^"]+)"', commands[0])) == exact_pins() | {".[dev]"}
+
+
+def test_make_asks_for_the_python_that_pyproject_asks_for():
+    # Invariant: the Makefile refuses exactly the versions that pip would refuse later.
+    major, minor = PROJECT["requires-python"].removeprefix(">=").split(".")
+    assert f"sys.version_info >= ({major}, {minor})" in MAKEFILE
+
+
+def test_apt_txt_lists_packages_by_name():
+    # Invariant: one Debian package a line and nothing else, so that a shell loop can read it.
+    lines = (ROOT / "apt.txt").read_text().splitlines()
+    assert lines == sorted(set(lines))
+    assert all(re.fullmatch(r"[a-z0-9][a-z0-9.+-]+", line) for line in lines)
+
+
+def test_ci_runs_what_the_readme_says():
+    # Invariant: every make target that CI calls exists and is explained to a newcomer, and the three
+    # commands of the README are among them or open a browser.
+    called = set(re.findall(r"^make (\w+)$", (ROOT / ".ci/run").read_text(), re.MULTILINE))
+    readme = (ROOT / "README.md").read_text()
+    assert called == {"lint", "workbook", "test"}
+    assert all(f"make {target}" in readme for target in called | {"lab", "notebooks", "bench"})
+
+
+def test_shell_scripts_are_valid():
+    # Invariant: bash can parse them; -n runs nothing.
+    for script in (ROOT / ".ci/run", ROOT / ".ci/packages"):
+        subprocess.run(["bash", "-n", script], check=True)
+
+
+def test_every_target_sets_up_first():
+    # Invariant: whoever calls a target on a fresh clone gets its environment made.
+    targets = re.findall(r"^(\w+): (.*)$", MAKEFILE, re.MULTILINE)
+    assert dict(targets).pop("setup")
+    assert {needs for name, needs in targets if name != "setup"} == {"setup"}
