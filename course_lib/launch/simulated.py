@@ -20,7 +20,7 @@ from course_lib.errors import (
     UnmatchedMessage,
 )
 from course_lib.launch import LaunchRequest
-from course_lib.launch.run import Run, arguments_of
+from course_lib.launch.run import PerRank, Run
 from course_lib.launch.tracebacks import rank_traceback
 from course_lib.simulator.compute import ComputeClock
 from course_lib.simulator.diagnosis import (
@@ -91,10 +91,22 @@ class _Simulation:
 
     def _bodies(self) -> list[Callable[[], None]]:
         """What each rank's thread does: its own copy of the function, on its own copies of the arguments."""
-        copies = private_copy((self.request.function, self.request.arguments))
-        return [self._body(rank, copies) for rank in range(self.request.ranks)]
+        arguments = self.request.arguments
+        common = tuple(None if isinstance(value, PerRank) else value for value in arguments)
+        copies = private_copy((self.request.function, common))
+        return [
+            self._body(rank, copies, private_copy([v[rank] for v in arguments if isinstance(v, PerRank)]))
+            for rank in range(self.request.ranks)
+        ]
 
-    def _body(self, rank: int, copies: Callable[[], tuple[Any, tuple[Any, ...]]]) -> Callable[[], None]:
+    def _body(
+        self,
+        rank: int,
+        common: Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]],
+        own: Callable[[], list[Any]],
+    ) -> Callable[[], None]:
+        per_rank = [isinstance(value, PerRank) for value in self.request.arguments]
+
         def body() -> None:
             current_rank.set(rank)
             current_scheduler.set(self.scheduler)
@@ -102,8 +114,14 @@ class _Simulation:
             try:
                 with ExitStack() as stack:
                     self._initialise(rank, stack)
-                    function, arguments = copies()
-                    self.results[rank] = function(*arguments_of(rank, arguments))
+                    function, arguments = common()
+                    values = iter(own())
+                    self.results[rank] = function(
+                        *(
+                            next(values) if mine else value
+                            for mine, value in zip(per_rank, arguments, strict=True)
+                        )
+                    )
             except RankStopped:
                 raise
             except BaseException as error:

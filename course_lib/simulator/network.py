@@ -10,6 +10,7 @@ scheduler sees to, this is an exact discrete-event simulation.
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -93,6 +94,7 @@ class Operation:
 ROOT_WORDS = {"broadcast": "from", "scatter": "from", "gather": "to", "reduce": "to"}
 
 
+@lru_cache(maxsize=1024)
 def shape_in_words(shape: Shape) -> str:
     """`float32[3, 4]`."""
     dtype, size = shape
@@ -320,6 +322,10 @@ class Network:
 
 def _traffic(operation: Operation) -> CallTraffic:
     """Bytes and messages of one call, whether or not it was matched: a message offered is a message sent."""
+    if operation.op == "send":
+        return CallTraffic(operation.nbytes, 0, 1)
+    if operation.op == "recv":
+        return CallTraffic(0, operation.nbytes, 0)
     members = operation.group.members
     position = members.index(operation.rank)
     if operation.parts is not None:

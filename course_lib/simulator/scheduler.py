@@ -6,6 +6,7 @@ for what, a deadlock is known at once: nobody holds the turn, somebody has not f
 """
 
 import ctypes
+import gc
 import heapq
 import os
 import sys
@@ -90,16 +91,17 @@ class Scheduler:
 
         A body must not raise. Whatever happens, KeyboardInterrupt included, no rank runs on afterwards.
         """
-        with _on_one_core():
+        with _cheap_turns():
             for state, body in zip(self.ranks, bodies, strict=True):
                 state.thread = threading.Thread(
                     target=self._live, args=(state, body), name=f"rank {state.number}", daemon=True
                 )
                 state.thread.start()
                 self._ready.append((0.0, state.number))
-        self._pass_turn_on()
         try:
-            ended = self._all_done.acquire(timeout=timeout)
+            with _rare_collections():
+                self._pass_turn_on()
+                ended = self._all_done.acquire(timeout=timeout)
             if not ended:
                 return Ending.OUT_OF_TIME
             return Ending.FINISHED if all(s.finished for s in self.ranks) else Ending.STUCK
@@ -291,18 +293,39 @@ class Scheduler:
 
 
 @contextmanager
-def _on_one_core() -> Iterator[None]:
-    """Threads started here stay on the core that this thread is on, where the system lets us choose.
+def _cheap_turns() -> Iterator[None]:
+    """Threads started here pass the turn faster, where the system lets us choose (Linux).
 
-    Only one of them ever runs, and passing the turn within a core takes half as long as between two.
+    They stay on the core that this thread is on, for only one of them ever runs; and their policy is
+    SCHED_BATCH, with which a thread that is woken does not interrupt the one that woke it, which has not let
+    go of the interpreter yet. Together that makes a turn three times as fast.
     """
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
-    allowed = os.sched_getaffinity(0)
+    allowed, policy, param = os.sched_getaffinity(0), os.sched_getscheduler(0), os.sched_getparam(0)
     present = ctypes.CDLL(None).sched_getcpu()
     os.sched_setaffinity(0, {present} if present in allowed else allowed)
+    if policy == os.SCHED_OTHER:
+        os.sched_setscheduler(0, os.SCHED_BATCH, param)
     try:
         yield
     finally:
+        os.sched_setscheduler(0, policy, param)
         os.sched_setaffinity(0, allowed)
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Let the garbage collector look seldom, and only at what the run itself has made.
+
+    A run allocates fast and keeps nearly everything (its log), and torch alone has half a million objects.
+    """
+    thresholds = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 20)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()

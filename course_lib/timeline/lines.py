@@ -6,7 +6,7 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 
 import torch
 
@@ -56,8 +56,8 @@ def caller_line() -> SourceLine | None:
         file = frame.f_code.co_filename
         if not is_library(file):
             if not is_grader(file):
-                return _line(frame.f_code, frame.f_lineno)
-            from_grader = from_grader or _line(frame.f_code, frame.f_lineno)
+                return _line(file, frame.f_lineno, frame.f_code.co_name)
+            from_grader = from_grader or _line(file, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back
     return from_grader
 
@@ -77,7 +77,10 @@ def own_lines(places: Iterable[tuple[FrameType, int]]) -> tuple[SourceLine, ...]
     known = list(places)
     outside = [place for place in known if not is_library(place[0].f_code.co_filename)]
     own = [place for place in outside if not is_grader(place[0].f_code.co_filename)]
-    return tuple(_line(frame.f_code, number) for frame, number in own or outside or known)
+    return tuple(
+        _line(frame.f_code.co_filename, number, frame.f_code.co_name)
+        for frame, number in own or outside or known
+    )
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
@@ -88,5 +91,5 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 @lru_cache(maxsize=4096)
-def _line(code: CodeType, number: int) -> SourceLine:
-    return SourceLine(code.co_filename, number, code.co_name)
+def _line(file: str, number: int, function: str) -> SourceLine:
+    return SourceLine(file, number, function)
