@@ -1,0 +1,94 @@
+"""Right answers to unit 00, written in other ways than the solutions."""
+
+import os
+
+import torch
+import torch.distributed as dist
+
+from tests.answers import right
+
+
+@right("who_am_i")
+def from_the_environment():
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+@right("who_am_i")
+def from_the_group():
+    group = dist.group.WORLD
+    return group.rank(), group.size()
+
+
+@right("rank_coordinates")
+def by_divmod(rank, gpus_per_node):
+    return divmod(rank, gpus_per_node)
+
+
+@right("rank_coordinates")
+def by_counting(rank, gpus_per_node):
+    node = 0
+    while rank >= gpus_per_node:
+        rank -= gpus_per_node
+        node += 1
+    return node, rank
+
+
+@right("pass_the_token")
+def with_isend_and_irecv(token):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if size == 1:
+        return token.clone()
+    held = token.clone() if rank == 0 else torch.empty_like(token)
+    if rank > 0:
+        dist.irecv(held, rank - 1).wait()
+        held += rank
+    sending = dist.isend(held, (rank + 1) % size)
+    sending.wait()
+    if rank == 0:
+        dist.irecv(held, size - 1).wait()
+    return held
+
+
+@right("pass_the_token")
+def rank_0_posts_its_receive_early(token):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if size == 1:
+        return token
+    result = torch.zeros_like(token)
+    arriving = dist.irecv(result, src=(rank - 1) % size)
+    if rank == 0:
+        dist.send(token, dst=1)
+    arriving.wait()
+    if rank > 0:
+        result = result + rank
+        dist.send(result, dst=(rank + 1) % size)
+    return result
+
+
+@right("pass_the_token")
+def neighbours_first(token):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    before, after = (rank - 1) % size, (rank + 1) % size
+    if size > 1:
+        actions = [
+            lambda: dist.recv(token, before),
+            lambda: token.add_(rank),
+            lambda: dist.send(token, after),
+        ]
+        if rank == 0:
+            actions.reverse()
+        for action in actions:
+            action()
+    return token
+
+
+@right("amdahl_speedup")
+def by_times(parallel_fraction, workers):
+    serial = 1 - parallel_fraction
+    shared = parallel_fraction / workers
+    return (serial + parallel_fraction) / (serial + shared)
+
+
+@right("amdahl_speedup")
+def over_one_denominator(parallel_fraction, workers):
+    return workers / (workers - parallel_fraction * (workers - 1))

@@ -1,0 +1,390 @@
+"""Mistakes that people make in unit 00."""
+
+import os
+
+import torch
+import torch.distributed as dist
+
+from tests.answers import wrong
+
+# ------------------------------------------------------------------------------------------------ who_am_i
+
+
+@wrong("who_am_i", fails="rank")
+def size_before_rank():
+    """The pair the wrong way round."""
+    return dist.get_world_size(), dist.get_rank()
+
+
+@wrong("who_am_i", fails="rank")
+def local_instead_of_global_rank():
+    """Right on one node; on the second all ranks begin at 0 again."""
+    return int(os.environ["LOCAL_RANK"]), dist.get_world_size()
+
+
+@wrong("who_am_i", fails="rank")
+def text_from_the_environment():
+    """Environment variables are text."""
+    return os.environ["RANK"], os.environ["WORLD_SIZE"]
+
+
+@wrong("who_am_i", fails="rank")
+def a_list_instead_of_a_pair():
+    """A list is no tuple."""
+    return [dist.get_rank(), dist.get_world_size()]
+
+
+@wrong("who_am_i", fails="rank")
+def prints_instead_of_returning():
+    """What is printed is not returned."""
+    print(dist.get_rank(), dist.get_world_size())
+
+
+@wrong("who_am_i", fails="world size")
+def local_instead_of_global_size():
+    """How many ranks share this node, not how many there are."""
+    return dist.get_rank(), int(os.environ["LOCAL_WORLD_SIZE"])
+
+
+@wrong("who_am_i", fails="world size")
+def highest_rank_instead_of_size():
+    """Ranks go from 0 to world size - 1."""
+    return dist.get_rank(), dist.get_world_size() - 1
+
+
+@wrong("who_am_i", fails="no messages")
+def counts_heads():
+    """Finds the world size by adding up ones."""
+    one = torch.ones(1, dtype=torch.int64)
+    dist.all_reduce(one)
+    return dist.get_rank(), int(one)
+
+
+# ---------------------------------------------------------------------------------------- rank_coordinates
+
+
+@wrong("rank_coordinates", fails="node")
+def column_before_row(rank, gpus_per_node):
+    """(local rank, node)."""
+    return rank % gpus_per_node, rank // gpus_per_node
+
+
+@wrong("rank_coordinates", fails="node")
+def deals_like_cards(rank, gpus_per_node):
+    """Rank 1 on node 1, as `--distribution=cyclic` would have it."""
+    return rank % gpus_per_node, rank % gpus_per_node
+
+
+@wrong("rank_coordinates", fails="node")
+def true_division(rank, gpus_per_node):
+    """`/` gives a float."""
+    return rank / gpus_per_node, rank % gpus_per_node
+
+
+@wrong("rank_coordinates", fails="node")
+def nodes_from_one(rank, gpus_per_node):
+    """Nodes are numbered from 0."""
+    return rank // gpus_per_node + 1, rank % gpus_per_node
+
+
+@wrong("rank_coordinates", fails="local rank")
+def ranks_from_one(rank, gpus_per_node):
+    """Local ranks are numbered from 0."""
+    return rank // gpus_per_node, rank % gpus_per_node + 1
+
+
+@wrong("rank_coordinates", fails="local rank")
+def global_rank_twice(rank, gpus_per_node):
+    """The device's index on its node is not the global rank: cuda:5 on a node of four GPUs."""
+    return rank // gpus_per_node, rank
+
+
+@wrong("rank_coordinates", fails="local rank")
+def one_wrap_only(rank, gpus_per_node):
+    """Right on the first two nodes."""
+    node = rank // gpus_per_node
+    return node, rank if node == 0 else rank - gpus_per_node
+
+
+@wrong("rank_coordinates", fails="any GPUs per node")
+def one_gpu_is_its_own_node(rank, gpus_per_node):
+    """A special case where none is needed: with one GPU a node, every rank is taken for node 0's."""
+    if gpus_per_node == 1:
+        return 0, rank
+    return divmod(rank, gpus_per_node)
+
+
+# ------------------------------------------------------------------------------------------ pass_the_token
+
+
+def _me():
+    return dist.get_rank(), dist.get_world_size()
+
+
+@wrong("pass_the_token", fails="the token comes back")
+def all_send_first(token):
+    """Every rank waits until the next one receives, and none ever does."""
+    rank, size = _me()
+    if size > 1:
+        dist.send(token + rank, (rank + 1) % size)
+        dist.recv(token, (rank - 1) % size)
+    return token
+
+
+@wrong("pass_the_token", fails="the token comes back")
+def all_receive_first(token):
+    """Nobody begins."""
+    rank, size = _me()
+    if size > 1:
+        dist.recv(token, (rank - 1) % size)
+        token += rank
+        dist.send(token, (rank + 1) % size)
+    return token
+
+
+@wrong("pass_the_token", fails="the token comes back")
+def forgets_the_wrap(token):
+    """The last rank sends to a rank that does not exist."""
+    rank, size = _me()
+    if rank == 0:
+        dist.send(token, 1)
+        dist.recv(token, size - 1)
+    else:
+        dist.recv(token, rank - 1)
+        token += rank
+        dist.send(token, rank + 1)
+    return token
+
+
+@wrong("pass_the_token", fails="the token comes back")
+def ends_at_the_last_rank(token):
+    """A line, not a ring: rank 0 never sees the sum."""
+    rank, size = _me()
+    if rank > 0:
+        dist.recv(token, rank - 1)
+        token += rank
+    if rank < size - 1:
+        dist.send(token, rank + 1)
+    return token
+
+
+@wrong("pass_the_token", fails="the token comes back")
+def sends_before_adding(token):
+    """Each rank's own number arrives nowhere."""
+    rank, size = _me()
+    if size == 1:
+        return token
+    if rank == 0:
+        dist.send(token, 1)
+        dist.recv(token, size - 1)
+    else:
+        dist.recv(token, rank - 1)
+        dist.send(token, (rank + 1) % size)
+        token += rank
+    return token
+
+
+@wrong("pass_the_token", fails="the token comes back")
+def adds_to_its_own_tensor(token):
+    """Receives into a new tensor, and passes its own on."""
+    rank, size = _me()
+    if size == 1:
+        return token
+    received = torch.empty_like(token)
+    if rank == 0:
+        dist.send(token, 1)
+        dist.recv(received, size - 1)
+    else:
+        dist.recv(received, rank - 1)
+        token += rank
+        dist.send(token, (rank + 1) % size)
+    return token if rank else received
+
+
+@wrong("pass_the_token", fails="the token comes back")
+def buffer_of_another_dtype(token):
+    """Receives into float32, whatever is sent."""
+    rank, size = _me()
+    if size == 1:
+        return token
+    buffer = torch.zeros(token.shape)
+    if rank == 0:
+        dist.send(token, 1)
+        dist.recv(buffer, size - 1)
+    else:
+        dist.recv(buffer, rank - 1)
+        buffer += rank
+        dist.send(buffer, (rank + 1) % size)
+    return buffer
+
+
+@wrong("pass_the_token", fails="every rank returns what it held")
+def total_on_every_rank(token):
+    """Tells all ranks the end of the story; each was asked for what it last held."""
+    rank, size = _me()
+    if size == 1:
+        return token
+    if rank == 0:
+        dist.send(token, 1)
+        dist.recv(token, size - 1)
+    else:
+        dist.recv(token, rank - 1)
+        token += rank
+        dist.send(token, (rank + 1) % size)
+    dist.broadcast(token, 0)
+    return token
+
+
+@wrong("pass_the_token", fails="every rank returns what it held")
+def returns_what_it_received(token):
+    """Without its own rank."""
+    rank, size = _me()
+    if size == 1:
+        return token
+    if rank == 0:
+        dist.send(token, 1)
+        dist.recv(token, size - 1)
+    else:
+        dist.recv(token, rank - 1)
+        dist.send(token + rank, (rank + 1) % size)
+    return token
+
+
+@wrong("pass_the_token", fails="only send and recv")
+def by_collective(token):
+    """The right numbers without a ring."""
+    rank, size = _me()
+    dist.broadcast(token, 0)
+    last = rank if rank else size - 1
+    return token + last * (last + 1) // 2
+
+
+@wrong("pass_the_token", fails="only send and recv")
+def waits_for_all_at_the_end(token):
+    """A barrier that nobody needs."""
+    rank, size = _me()
+    if size == 1:
+        return token
+    if rank == 0:
+        dist.send(token, 1)
+        dist.recv(token, size - 1)
+    else:
+        dist.recv(token, rank - 1)
+        token += rank
+        dist.send(token, (rank + 1) % size)
+    dist.barrier()
+    return token
+
+
+@wrong("pass_the_token", fails="one message a rank, to the next")
+def rank_0_in_the_middle(token):
+    """A star: rank 0 hands the token to each rank and takes it back."""
+    rank, size = _me()
+    if rank == 0:
+        for other in range(1, size):
+            dist.send(token, other)
+            dist.recv(token, other)
+    else:
+        dist.recv(token, 0)
+        token += rank
+        dist.send(token, 0)
+    return token
+
+
+@wrong("pass_the_token", fails="one message a rank, to the next")
+def goes_backwards(token):
+    """From rank 0 to the last rank and down: right numbers by arithmetic only."""
+    rank, size = _me()
+    if size == 1:
+        return token
+    if rank == 0:
+        dist.send(token, size - 1)
+        dist.recv(torch.empty_like(token), 1)
+        return token + size * (size - 1) // 2
+    dist.recv(token, (rank + 1) % size)
+    dist.send(token, rank - 1)
+    return token + rank * (rank + 1) // 2
+
+
+@wrong("pass_the_token", fails="one message a rank, to the next")
+def announces_the_length(token):
+    """A message with the length goes ahead of every token."""
+    rank, size = _me()
+    if size == 1:
+        return token
+    length = torch.tensor([token.numel()])
+    if rank == 0:
+        dist.send(length, 1)
+        dist.send(token, 1)
+        dist.recv(length, size - 1)
+        dist.recv(token, size - 1)
+    else:
+        dist.recv(length, rank - 1)
+        dist.recv(token, rank - 1)
+        token += rank
+        dist.send(length, (rank + 1) % size)
+        dist.send(token, (rank + 1) % size)
+    return token
+
+
+@wrong("pass_the_token", fails="a world of one")
+def sends_to_itself(token):
+    """Right with two ranks or more."""
+    rank, size = _me()
+    if rank == 0:
+        dist.send(token, 1 % size)
+        dist.recv(token, size - 1)
+    else:
+        dist.recv(token, rank - 1)
+        token += rank
+        dist.send(token, (rank + 1) % size)
+    return token
+
+
+# ------------------------------------------------------------------------------------------ amdahl_speedup
+
+
+@wrong("amdahl_speedup", fails="one worker")
+def linear_in_the_fraction(parallel_fraction, workers):
+    """The parallel share of perfect speedup."""
+    return parallel_fraction * workers
+
+
+@wrong("amdahl_speedup", fails="one worker")
+def percent(parallel_fraction, workers):
+    """Takes the fraction for percent, and with it loses a part of the work."""
+    return 1 / ((1 - parallel_fraction) + parallel_fraction / 100 / workers)
+
+
+@wrong("amdahl_speedup", fails="nothing serial")
+def serial_fraction(parallel_fraction, workers):
+    """Takes the parallel fraction for the serial one."""
+    return 1 / (parallel_fraction + (1 - parallel_fraction) / workers)
+
+
+@wrong("amdahl_speedup", fails="nothing serial")
+def time_instead_of_speedup(parallel_fraction, workers):
+    """The new time, as a share of the old."""
+    return (1 - parallel_fraction) + parallel_fraction / workers
+
+
+@wrong("amdahl_speedup", fails="partly serial")
+def gustafson(parallel_fraction, workers):
+    """Gustafson's scaled speedup: the work grows with the workers."""
+    return (1 - parallel_fraction) + parallel_fraction * workers
+
+
+@wrong("amdahl_speedup", fails="partly serial")
+def speedup_of_the_parallel_part(parallel_fraction, workers):
+    """Averages speedups; what adds up is times."""
+    return 1 + parallel_fraction * (workers - 1)
+
+
+@wrong("amdahl_speedup", fails="partly serial")
+def precedence(parallel_fraction, workers):
+    """Without parentheses, only the serial part is divided into the old time."""
+    return (
+        1 / (1 - parallel_fraction) + parallel_fraction / workers
+        if parallel_fraction < 1 and workers > 1
+        else workers
+    )
