@@ -3,7 +3,6 @@
 Each command imports what it needs when it runs: torch and nbgrader take seconds that `--help` need not wait.
 """
 
-import importlib.util
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,6 +39,48 @@ def workbook(
 
 
 @app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="A notebook or a Python file with answers.")],
+    unit: Annotated[str | None, typer.Option(help="Its unit, such as 02_data_parallel.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Grade a file: its code runs in a sandbox. Exit status 0 means all points, 1 not all, 2 no grades."""
+    from graders import commands
+
+    raise typer.Exit(commands.check(file, unit, as_json=json))
+
+
+@app.command()
+def progress() -> None:
+    """Show how far you have come."""
+    from graders import commands
+
+    raise typer.Exit(commands.progress())
+
+
+@app.command()
+def hint(
+    exercise: str,
+    number: Annotated[int | None, typer.Argument(help="Which one; by default the next.")] = None,
+) -> None:
+    """Show a hint for an exercise."""
+    from graders import commands
+
+    raise typer.Exit(commands.hint(exercise, number))
+
+
+@app.command()
+def reset(
+    file: Annotated[Path, typer.Argument(help="The notebook; a copy of it as it was is kept beside it.")],
+    exercise: str,
+) -> None:
+    """Begin one answer in a notebook anew."""
+    from graders import commands
+
+    raise typer.Exit(commands.reset(file, exercise))
+
+
+@app.command()
 def notebooks(
     root: Root = HERE,
     force: Annotated[
@@ -49,9 +90,10 @@ def notebooks(
     """Make the students' notebooks anew from the solutions."""
     from course_lib.workbook.commands import make_notebooks, replace_notebooks
     from course_lib.workbook.places import Places
+    from graders.originals import write_originals
 
     make = replace_notebooks if force else make_notebooks
-    make(Places(root), _efforts)
+    make(Places(root), _efforts, write_originals)
 
 
 @app.command()
@@ -67,12 +109,9 @@ def release(
 
 def _efforts(unit: str) -> Mapping[str, "Effort"]:
     """The unit's exercises as their graders describe them; empty where it has no graders."""
-    from graders.exercise import REGISTRY
+    from graders.catalogue import exercises
 
-    name = f"graders.unit_{unit[:2]}"
-    if importlib.util.find_spec(name):
-        importlib.import_module(name)
-    return REGISTRY.get(unit, {})
+    return exercises(unit)
 
 
 def main() -> None:

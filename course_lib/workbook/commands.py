@@ -2,7 +2,8 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -28,10 +29,15 @@ def make_workbook(places: Places, efforts: Efforts, jobs: int) -> None:
     print(f"The pages: {places.pages / 'index.html'}")
 
 
-def make_notebooks(places: Places, efforts: Efforts) -> None:
+KeepOriginals = Callable[[Path], object]
+"""Is given each released notebook, to keep its answer cells for those who want to begin one anew."""
+
+
+def make_notebooks(places: Places, efforts: Efforts, keep_originals: KeepOriginals) -> None:
     """Make the students' notebooks anew, but none that has been worked in. Raises CommandFailed."""
     in_the_way = []
     for unit in _built(places, efforts):
+        keep_originals(places.of_unit(places.release, unit.name))
         try:
             print(publish(unit.name, places))
         except WorkInTheWay as error:
@@ -40,9 +46,10 @@ def make_notebooks(places: Places, efforts: Efforts) -> None:
         raise CommandFailed(in_the_way)
 
 
-def replace_notebooks(places: Places, efforts: Efforts) -> None:
+def replace_notebooks(places: Places, efforts: Efforts, keep_originals: KeepOriginals) -> None:
     """Make the students' notebooks anew, whatever stands there. Raises CommandFailed."""
     for unit in _built(places, efforts):
+        keep_originals(places.of_unit(places.release, unit.name))
         print(publish_over(unit.name, places))
 
 

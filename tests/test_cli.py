@@ -1,0 +1,106 @@
+"""The command `course`, as somebody at a terminal meets it."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from course_lib import cli
+from graders import originals
+from graders.exercise import REGISTRY
+from tests.sample_unit import EFFORTS, NAME, SOURCE, write_unit
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def sample_graders(monkeypatch, tmp_path):
+    """The sample unit counts as one that has graders, and its originals are kept out of the repository."""
+    monkeypatch.setitem(REGISTRY, NAME, EFFORTS)
+    monkeypatch.setattr(originals, "DIRECTORY", tmp_path / "stubs")
+
+
+def course(monkeypatch, *arguments: object) -> int:
+    """Run `course` with these arguments in this process; returns its exit status."""
+    monkeypatch.setattr(sys, "argv", ["course", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return ended.value.code or 0
+
+
+def test_help_starts_at_once():
+    # Invariant: `course --help` imports neither torch nor nbgrader, which would take it seconds.
+    program = (
+        "import sys, course_lib.cli\n"
+        "print(sorted({'torch', 'nbgrader', 'nbconvert', 'matplotlib'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_every_command_is_in_the_readme():
+    # Invariant: a command that nobody can find is no command.
+    readme = (ROOT / "README.md").read_text()
+    names = [command.name or command.callback.__name__ for command in cli.app.registered_commands]
+    missing = [name for name in names if not re.search(rf"\bcourse {name}\b", readme)]
+    assert "workbook" in names
+    assert not missing
+
+
+def test_notebooks_are_written_and_named(monkeypatch, tmp_path, capsys, sample_graders):
+    write_unit(tmp_path)
+    assert course(monkeypatch, "notebooks", "--root", tmp_path) == 0
+    path = tmp_path / "notebooks" / NAME / f"{NAME}.ipynb"
+    assert path.exists()
+    assert capsys.readouterr().out == f"{path}\n"
+    assert "NotImplementedError" in originals.original_cell(NAME, "one_more")["source"]
+
+
+def test_notebooks_leaves_work_alone_and_says_so(monkeypatch, tmp_path, capsys, sample_graders):
+    # Invariant: work is lost only by somebody who asks for it with --force.
+    write_unit(tmp_path)
+    course(monkeypatch, "notebooks", "--root", tmp_path)
+    path = tmp_path / "notebooks" / NAME / f"{NAME}.ipynb"
+    worked = path.read_text().replace("raise NotImplementedError()", "return number + 1")
+    path.write_text(worked)
+    assert course(monkeypatch, "notebooks", "--root", tmp_path) == 1
+    assert "has been worked in" in capsys.readouterr().err
+    assert path.read_text() == worked
+    assert course(monkeypatch, "notebooks", "--root", tmp_path, "--force") == 0
+    assert "return number + 1" not in path.read_text()
+
+
+def test_a_broken_unit_is_a_sentence_and_no_traceback(monkeypatch, tmp_path, capsys, sample_graders):
+    write_unit(tmp_path, SOURCE.replace(" points=2", ""))
+    assert course(monkeypatch, "workbook", "--root", tmp_path) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"{NAME}.py: exercise one_more has no points;")
+    assert len(said.splitlines()) == 1
+
+
+def test_a_folder_without_units_is_a_sentence(monkeypatch, tmp_path, capsys):
+    assert course(monkeypatch, "workbook", "--root", tmp_path) == 1
+    assert "There are no units in" in capsys.readouterr().err
+
+
+def test_an_unknown_unit_is_not_released(monkeypatch, tmp_path, capsys, sample_graders):
+    write_unit(tmp_path)
+    assert course(monkeypatch, "release", "99_nothing", "--root", tmp_path) == 1
+    assert capsys.readouterr().err == f"There is no unit 99_nothing. The units are {NAME}.\n"
+
+
+def test_release_tells_the_gradebook(monkeypatch, tmp_path, sample_graders):
+    # Invariant: nbgrader then knows the exercise and its points, and its release is the student's notebook.
+    from nbgrader.api import Gradebook
+
+    write_unit(tmp_path)
+    (tmp_path / "nbgrader_config.py").write_text((ROOT / "nbgrader_config.py").read_text())
+    assert course(monkeypatch, "release", NAME, "--root", tmp_path) == 0
+    with Gradebook(f"sqlite:///{tmp_path}/gradebook.db") as gradebook:
+        cells = gradebook.find_notebook(NAME, NAME).grade_cells
+        assert [(cell.name, cell.max_score) for cell in cells] == [("check_one_more", 2)]
+    released = (tmp_path / "build" / "release" / NAME / f"{NAME}.ipynb").read_text()
+    course(monkeypatch, "notebooks", "--root", tmp_path)
+    assert (tmp_path / "notebooks" / NAME / f"{NAME}.ipynb").read_text() == released

@@ -1,0 +1,137 @@
+"""What holds for the whole repository: nothing stale, nothing private, no answer outside `solutions/`."""
+
+import ast
+import json
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from course_lib.workbook.notebook import has_work, release, write_source
+from course_lib.workbook.places import Places
+from course_lib.workbook.unit import BEGIN, END, Unit, read_units
+from graders import originals
+from graders.catalogue import exercises
+
+ROOT = Path(__file__).parents[1]
+PLACES = Places(ROOT)
+UNITS = read_units(PLACES.solutions)
+
+
+@cache
+def tracked() -> tuple[Path, ...]:
+    """Every file that git keeps and that is there."""
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    paths = (ROOT / name for name in done.stdout.split("\0") if name)
+    return tuple(path for path in paths if path.is_file())
+
+
+@cache
+def texts() -> dict[str, str]:
+    """Name and text of every tracked file: there are no binary ones."""
+    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in tracked()}
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_notebooks_are_fresh(unit: Unit, tmp_path):
+    # Invariant: the committed notebook is what the build makes of the source today: `make notebooks`.
+    places = Places(tmp_path)
+    write_source(unit, exercises(unit.name), places)
+    assert PLACES.of_unit(PLACES.notebooks, unit.name).read_bytes() == release(unit.name, places).read_bytes()
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_kept_originals_are_fresh(unit: Unit, tmp_path, monkeypatch):
+    # Invariant: `reset` gives back the cell that the committed notebook had: `make notebooks`.
+    kept = (originals.DIRECTORY / f"{unit.name}.json").read_text()
+    monkeypatch.setattr(originals, "DIRECTORY", tmp_path)
+    assert originals.write_originals(PLACES.of_unit(PLACES.notebooks, unit.name)).read_text() == kept
+
+
+def test_there_is_a_notebook_for_every_unit_and_no_other():
+    kept = {name for name in texts() if name.startswith("notebooks/")}
+    assert kept == {f"notebooks/{unit.name}/{unit.name}.ipynb" for unit in UNITS}
+
+
+def test_no_notebook_holds_work_or_an_answer():
+    # Invariant: what students open is empty of outputs, answers and the marks around them.
+    import nbformat
+
+    for unit in UNITS:
+        path = PLACES.of_unit(PLACES.notebooks, unit.name)
+        assert not has_work(nbformat.read(path, as_version=4))
+        assert "SOLUTION" not in path.read_text()
+
+
+def library_files() -> list[Path]:
+    return [path for path in tracked() if path.suffix == ".py" and path.is_relative_to(ROOT / "course_lib")]
+
+
+def test_the_library_marks_no_answers():
+    # Invariant: answers stand in solutions/ only; a line that is a marker would hide one.
+    for path in library_files():
+        lines = [line.strip() for line in path.read_text().splitlines()]
+        assert not {BEGIN, END} & set(lines), path
+
+
+def test_the_library_defines_no_exercise():
+    # Invariant: nothing in course_lib has the name of an exercise, so nothing there can be imported as its
+    # answer.
+    names = {answer.name for unit in UNITS for answer in unit.answers}
+    for path in library_files():
+        nodes = ast.walk(ast.parse(path.read_text()))
+        kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        defined = {node.name for node in nodes if isinstance(node, kinds)}
+        assert not names & defined, path
+
+
+def test_nothing_depends_on_the_command_or_the_graders():
+    # Invariant: notebooks need graders, graders need course_lib, and never the other way; only the command
+    # itself knows both.
+    for path in library_files():
+        if path.name == "cli.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not [m for m in modules if m.split(".")[0] == "graders" or m == "course_lib.cli"], path
+
+
+def test_the_simulator_and_the_timeline_know_nothing_of_notebooks():
+    # Invariant: the core can be used without Jupyter's build and without widgets.
+    for path in library_files():
+        if path.parent.name in ("simulator", "timeline"):
+            assert not re.search(r"from course_lib\.(workbook|widgets|training)", path.read_text()), path
+
+
+PRIVATE = re.compile(r"(?<![\w.])/(?:root|home/\w+|Users/\w+|work)/\w|(?:localhost|127\.0\.0\.1):\d{4}")
+"""A path or an address that makes sense on one machine only."""
+
+
+def test_no_file_names_a_machine():
+    for name, text in texts().items():
+        assert not PRIVATE.search(text), name
+
+
+def test_nothing_large_and_nothing_made_is_kept():
+    # Invariant: sources only; no gradebook, no build, no file that would slow every clone.
+    for path in tracked():
+        assert path.stat().st_size < 500_000, path
+    made = re.compile(r"^(build|submitted|autograded|feedback|exchange|results|\.venv)/|gradebook\.db")
+    assert not [name for name in texts() if made.search(name)]
+
+
+def test_links_between_files_lead_somewhere():
+    # Invariant: a relative link in a Markdown file names a file that is kept.
+    for name, text in texts().items():
+        if name.endswith(".md"):
+            for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", text):
+                assert (ROOT / name).parent.joinpath(target).exists(), f"{name}: {target}"
+
+
+def test_json_files_are_json():
+    for name, text in texts().items():
+        if name.endswith((".json", ".ipynb")):
+            json.loads(text)
