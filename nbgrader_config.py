@@ -24,3 +24,22 @@ c.Exchange.assignment_dir = str(COURSE / "notebooks")
 
 # nbgrader calls alembic by its bare name, which an environment that is not activated does not find.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+
+# Verdicts come from a sandbox, not from running the notebook: MendCells stands in the place of nbgrader's
+# DeduplicateIds and GradeInSandbox in the place of Execute; the rest are nbgrader's own lists.
+c.Autograde.sanitize_preprocessors = [
+    "nbgrader.preprocessors.ClearOutput",
+    "graders.nbgrader_preprocessor.MendCells",
+    "nbgrader.preprocessors.OverwriteKernelspec",
+    "nbgrader.preprocessors.OverwriteCells",
+    "nbgrader.preprocessors.CheckCellMetadata",
+]
+c.Autograde.autograde_preprocessors = [
+    "graders.nbgrader_preprocessor.GradeInSandbox",
+    "nbgrader.preprocessors.IgnorePattern",
+    "nbconvert.preprocessors.ClearMetadataPreprocessor",
+    "nbgrader.preprocessors.LimitOutput",
+    "nbgrader.preprocessors.SaveAutoGrades",
+    "nbgrader.preprocessors.AssignLatePenalties",
+    "nbgrader.preprocessors.CheckCellMetadata",
+]

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import nbformat
 
+from course_lib.home import VARIABLE as HOME_VARIABLE
+
 CELL_SECONDS = 600
 """How long one cell may take before the unit counts as hung."""
 
@@ -24,7 +26,13 @@ def execute(notebook: Path, output: Path, parameters: Mapping[str, str | int]) -
     output.parent.mkdir(parents=True, exist_ok=True)
     output.unlink(missing_ok=True)
     command = [*_papermill(notebook.resolve(), output.resolve()), *_options(parameters)]
-    done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        env=_environment(output.resolve().parent / "home"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode != 0:
         raise ExecutionFailed(_what_failed(output) or _last_line(done.stderr))
 
@@ -37,9 +45,14 @@ def _papermill(notebook: Path, output: Path) -> list[str]:
     ]
 
 
-def _environment() -> dict[str, str]:
-    """This process's environment, in which the notebook finds torchrun though nobody activated anything."""
-    return os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+def _environment(home: Path) -> dict[str, str]:
+    """This process's environment, with two differences.
+
+    The notebook finds torchrun though nobody activated anything, and what it records as progress is not taken
+    for the user's own.
+    """
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return os.environ | {"PATH": path, HOME_VARIABLE: str(home)}
 
 
 def _options(parameters: Mapping[str, str | int]) -> Iterator[str]:

@@ -136,9 +136,10 @@ def checked(notebook: Path, unit: str) -> dict[str, Any]:
 def _shortfall(unit: str, exercise: Mapping[str, Any]) -> str:
     """Why an exercise did not earn all its points, as a sentence."""
     lost = next(c for c in exercise["criteria"] if c["points"] < c["max_points"])
+    seen = lost["seen"].partition("\n")[0]
     return (
         f"{unit}: the solution of {exercise['name']} earns {exercise['points']:g} of "
-        f"{exercise['max_points']:g} points; {lost['name']}: {lost['verdict']}. {lost['seen']}"
+        f"{exercise['max_points']:g} points; {lost['name']}: {lost['verdict']}. {seen}"
     )
 
 
