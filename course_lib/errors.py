@@ -1,6 +1,7 @@
 """What can go wrong with a run, each as a sentence that says what was seen and what to do."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -101,6 +102,11 @@ class Deadlock(LaunchError):
 
         return deadlock_figure(self)
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the report, and in a notebook the figure before it."""
+        _show_in_notebook(self.figure)
+        return super()._render_traceback_()
+
 
 class CollectiveMismatch(LaunchError):
     """Ranks of one group made different collective calls, or the same with different shapes, dtypes, ops."""
@@ -116,3 +122,17 @@ class TimedOut(LaunchError):
 
 class UnmatchedMessage(UserWarning):
     """A run ended with a message that nobody received or a receive that nobody served."""
+
+
+def _show_in_notebook(draw: "Callable[[], Figure]") -> None:
+    """Show a figure beside a report, if this is a notebook's kernel.
+
+    The report is what matters: whatever goes wrong with the picture must not hide it.
+    """
+    with suppress(Exception):
+        from IPython.core.getipython import get_ipython
+
+        from course_lib.figures import show
+
+        if hasattr(get_ipython(), "kernel"):
+            show(draw())
