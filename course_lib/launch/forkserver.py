@@ -1,0 +1,182 @@
+"""The warm process: it has imported torch, waits, and forks the ranks of a launch when told to.
+
+The launcher starts it once and speaks with it over a socket. For each launch it forks a keeper, which forks
+the ranks, tells the launcher what becomes of them, and ends them all when the launch is over: when the
+launcher says so, or has died itself.
+"""
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import importlib.util
+import os
+import select
+import shutil
+import signal
+import socket
+from pathlib import Path
+from typing import NoReturn
+
+from course_lib.launch import worker
+from course_lib.launch.folder import LaunchFolder
+
+READY = b"ready"
+"""What the warm process says when it can fork."""
+
+SHOW_STACKS = b"s"
+"""What the launcher says to a keeper to have all ranks write their stacks."""
+
+_WARM_MODULES = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor")
+"""What optimizers, DistributedDataParallel and FSDP2 import at their first use; together about a second."""
+
+_IDLE_MODULES = ("course_lib.data", "course_lib.models")
+"""Imported when there has been nothing to do for a while."""
+
+_IDLE_SECONDS = 1.0
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+"""From <linux/prctl.h>."""
+
+
+def serve(descriptor: int) -> NoReturn:
+    """Fork a keeper for every launch asked for on the socket, until the launcher closes it."""
+    control = socket.socket(fileno=descriptor)
+    for name in _WARM_MODULES:
+        importlib.import_module(name)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    gc.freeze()
+    control.sendall(READY)
+    later = [name for name in _IDLE_MODULES if importlib.util.find_spec(name)]
+    while True:
+        readable, _, _ = select.select([control], [], [], _IDLE_SECONDS if later else None)
+        if not readable:
+            importlib.import_module(later.pop(0))
+            gc.freeze()
+            continue
+        path, descriptors, _, _ = socket.recv_fds(control, 4096, 1)
+        if not path:
+            os._exit(0)
+        if os.fork() == 0:
+            control.close()
+            _keep(socket.socket(fileno=descriptors[0]), LaunchFolder(Path(os.fsdecode(path))))
+        os.close(descriptors[0])
+
+
+def _keep(launcher: socket.socket, folder: LaunchFolder) -> NoReturn:
+    """Be the keeper of one launch."""
+    os.setsid()
+    _prctl(_PR_SET_CHILD_SUBREAPER)
+    try:
+        _Keeper(launcher, folder).run()
+    finally:
+        _end_all_children()
+        shutil.rmtree(folder.path, ignore_errors=True)
+        os._exit(0)
+
+
+class _Keeper:
+    """Forks the ranks, and reports each end until the launcher lets go of the socket."""
+
+    def __init__(self, launcher: socket.socket, folder: LaunchFolder) -> None:
+        self._launcher = launcher
+        self._folder = folder
+        self._rank_of: dict[int, int] = {}
+
+    def run(self) -> None:
+        woken, wake = socket.socketpair()
+        wake.setblocking(False)
+        signal.set_wakeup_fd(wake.fileno())
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        plan = self._folder.read_plan()
+        keeper = os.getpid()
+        for rank in range(plan.ranks):
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    _become_rank(keeper, self._launcher, woken, wake)
+                    worker.live(self._folder, plan, rank)
+                finally:
+                    os._exit(1)
+            self._rank_of[pid] = rank
+            self._report("forked", rank, pid)
+        while True:
+            readable, _, _ = select.select([self._launcher, woken], [], [])
+            if self._launcher in readable and not self._obey(self._launcher.recv(1)):
+                return
+            if woken in readable:
+                woken.recv(4096)
+                self._reap()
+
+    def _obey(self, command: bytes) -> bool:
+        """Do what the launcher says. False if it is gone or has let go."""
+        if command == SHOW_STACKS:
+            for pid in self._rank_of:
+                os.kill(pid, worker.STACK_SIGNAL)
+        return bool(command)
+
+    def _reap(self) -> None:
+        """Report the ranks that have ended. Their orphaned children, which come here too, are none."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            rank = self._rank_of.pop(pid, None)
+            if rank is not None:
+                self._report("ended", rank, os.waitstatus_to_exitcode(status))
+
+    def _report(self, what: str, rank: int, number: int) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._launcher.sendall(f"{what} {rank} {number}\n".encode())
+
+
+def _become_rank(keeper: int, *sockets: socket.socket) -> None:
+    """Let go of what belongs to the keeper, and die when it dies."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for each in sockets:
+        each.close()
+    os.setpgid(0, 0)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != keeper:
+        os._exit(1)
+
+
+def _end_all_children() -> None:
+    """Kill every descendant. Orphans of a killed process become children of this one, so they follow."""
+    signal.set_wakeup_fd(-1)
+    while True:
+        for pid in _children():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def _children() -> list[int]:
+    own = os.getpid()
+    try:
+        return [int(pid) for pid in Path(f"/proc/{own}/task/{own}/children").read_text().split()]
+    except FileNotFoundError:
+        # Some sandboxes have no such file.
+        return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/stat") if _parent(path) == own]
+
+
+def _parent(stat: Path) -> int | None:
+    """The parent's process id, from /proc/PID/stat; None if the process is gone."""
+    try:
+        return int(stat.read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+def _prctl(option: int, value: int = 1) -> None:
+    """A Linux call about this process, see prctl(2)."""
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl failed")

@@ -1,0 +1,153 @@
+"""The launcher's end: the warm process, and the ranks of one launch."""
+
+import atexit
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from course_lib.errors import BadLaunch
+from course_lib.launch.folder import LaunchFolder
+
+_END_SECONDS = 10.0
+"""How long to wait until all processes of a launch are gone. They are killed, so it takes milliseconds."""
+
+_START_CODE = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[2])
+from course_lib.launch.forkserver import serve
+serve(int(sys.argv[1]))
+"""
+
+
+class RankForked(NamedTuple):
+    """A rank's process has been started."""
+
+    rank: int
+    pid: int
+
+
+class RankEnded(NamedTuple):
+    """A rank's process has ended: exit code, or minus the number of the signal that killed it."""
+
+    rank: int
+    code: int
+
+
+class Keeper:
+    """The process that holds a launch's ranks, as the launcher sees it. It has a descriptor to wait on."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._connection.setblocking(False)
+        self._rest = b""
+        self.lost = False
+        """Whether the keeper has gone, and with it every rank."""
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def read(self) -> list[RankForked | RankEnded]:
+        """What has become of the ranks since the last call."""
+        try:
+            fresh = self._connection.recv(1 << 16)
+        except BlockingIOError:
+            return []
+        self.lost = not fresh
+        *lines, self._rest = (self._rest + fresh).split(b"\n")
+        return [_report(line.decode()) for line in lines]
+
+    def show_stacks(self) -> None:
+        """Have every rank write its stack to its file."""
+        with contextlib.suppress(BrokenPipeError):
+            self._connection.sendall(b"s")
+
+    def end(self) -> None:
+        """Kill every process of the launch, and wait until they are gone."""
+        self._connection.settimeout(_END_SECONDS)
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)
+            while self._connection.recv(1 << 16):
+                pass
+        self._connection.close()
+
+
+def _report(line: str) -> RankForked | RankEnded:
+    what, rank, number = line.split()
+    return (RankForked if what == "forked" else RankEnded)(int(rank), int(number))
+
+
+@contextmanager
+def forked_ranks(folder: LaunchFolder) -> Iterator[Keeper]:
+    """Start the ranks of a launch; at the end of the block no process of it is left, however it ends."""
+    ours, keepers = socket.socketpair()
+    keeper = Keeper(ours)
+    try:
+        with keepers:
+            _warm_process().start_keeper(folder, keepers)
+        yield keeper
+    finally:
+        keeper.end()
+
+
+class WarmProcess:
+    """The process that has imported torch and forks the ranks."""
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._control, theirs = socket.socketpair()
+        with theirs, tempfile.TemporaryFile() as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _START_CODE, str(theirs.fileno()), json.dumps(sys.path)],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                # Ctrl-C in a terminal and an interrupt from Jupyter are for the launcher alone.
+                start_new_session=True,
+            )
+            theirs.close()
+            if not self._control.recv(16):
+                self._process.wait()
+                errors.seek(0)
+                raise BadLaunch(
+                    f"The process that ranks are started from ended at once. It said:\n"
+                    f"{errors.read().decode(errors='replace').strip()}\n"
+                    f'Check that {sys.executable} -c "import torch, course_lib" works.'
+                )
+
+    @property
+    def usable(self) -> bool:
+        """Whether it lives, and belongs to this process and not to one that this was forked from."""
+        return self._owner == os.getpid() and self._process.poll() is None
+
+    def start_keeper(self, folder: LaunchFolder, connection: socket.socket) -> None:
+        """Have it fork a keeper, which forks the ranks."""
+        socket.send_fds(self._control, [os.fsencode(folder.path)], [connection.fileno()])
+
+    def stop(self) -> None:
+        """End it; launches that are under way go on."""
+        if self._owner == os.getpid():
+            self._control.close()
+            self._process.wait()
+
+
+_lock = threading.Lock()
+_warm: WarmProcess | None = None
+
+
+def _warm_process() -> WarmProcess:
+    """The one of this process, started at the first launch; a new one if something has killed it."""
+    global _warm
+    with _lock:
+        if _warm is None or not _warm.usable:
+            _warm = WarmProcess()
+            atexit.register(_warm.stop)
+        return _warm

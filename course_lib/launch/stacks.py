@@ -1,0 +1,46 @@
+"""Stacks that another process has written with `faulthandler`: which lines of the student's it was in."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from course_lib.launch import worker
+from course_lib.launch.journal import Place
+from course_lib.timeline.lines import is_grader, is_library
+
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The frames of a rank's main thread, innermost first."""
+
+    frames: tuple[Place, ...]
+
+    @property
+    def own(self) -> tuple[Place, ...]:
+        """The student's frames, outermost first; a grader's if there are none."""
+        outside = [frame for frame in self.frames if not is_library(frame[0])]
+        students = [frame for frame in outside if not is_grader(frame[0])]
+        return tuple(reversed(students or outside))
+
+    def innermost_in(self, folder: str) -> bool:
+        """Whether the thread is in code under `folder`, or in C code called from there."""
+        return bool(self.frames) and self.frames[0][0].startswith(folder)
+
+
+def read_stack(path: Path) -> Stack:
+    """The latest stack of the main thread in a file of `faulthandler`; empty if there is none."""
+    try:
+        text = path.read_text(errors="replace")
+    except FileNotFoundError:
+        return Stack(())
+    threads: list[list[Place]] = [[]]
+    for line in text.splitlines():
+        if match := _FRAME.match(line):
+            threads[-1].append((match["file"], int(match["line"]), match["function"]))
+        elif "most recent call first" in line:
+            threads.append([])
+    # The main thread is the one whose outermost frames are those of a rank's life.
+    mains = [frames for frames in threads if any(frame[0] == worker.__file__ for frame in frames)]
+    return Stack(tuple(mains[-1])) if mains else Stack(())
