@@ -22,7 +22,7 @@ from course_lib.workbook.notebook import (
 from course_lib.workbook.pages import BadFormula, Page, mathml, write_index, write_page
 from course_lib.workbook.places import Places
 from course_lib.workbook.unit import BadUnit, Unit, read_unit, read_units
-from tests.sample_unit import EFFORTS, SOURCE, Effort, write_unit
+from tests.sample_source import EFFORTS, SOURCE, Effort, write_unit
 
 
 def built(root: Path, source: str = SOURCE) -> Places:
@@ -34,11 +34,11 @@ def built(root: Path, source: str = SOURCE) -> Places:
     return places
 
 
-def student_notebook(places: Places, unit: str = "90_sample") -> nbformat.NotebookNode:
+def student_notebook(places: Places, unit: str = "80_sample") -> nbformat.NotebookNode:
     return nbformat.read(places.of_unit(places.release, unit), as_version=4)
 
 
-def complaint_about(root: Path, source: str, name: str = "90_sample") -> str:
+def complaint_about(root: Path, source: str, name: str = "80_sample") -> str:
     with pytest.raises(BadUnit) as caught:
         read_unit(write_unit(root, source, name))
     return str(caught.value)
@@ -96,7 +96,7 @@ def test_the_same_source_gives_the_same_bytes(tmp_path):
     for name in ("here", "there"):
         (tmp_path / name).mkdir()
         places = built(tmp_path / name)
-        texts.append(places.of_unit(places.release, "90_sample").read_bytes())
+        texts.append(places.of_unit(places.release, "80_sample").read_bytes())
     assert texts[0] == texts[1]
 
 
@@ -123,7 +123,7 @@ def test_times_for_people(minutes, text):
 
 def test_a_good_unit_is_read(tmp_path):
     unit = read_unit(write_unit(tmp_path))
-    assert (unit.name, unit.title, unit.points) == ("90_sample", "A sample", 2)
+    assert (unit.name, unit.title, unit.points) == ("80_sample", "A sample", 2)
     assert unit.parameters == {"ranks", "on"}
 
 
@@ -152,7 +152,7 @@ def test_a_broken_unit_is_refused_with_a_sentence(tmp_path, complaint):
     # Invariant: the message names the file and the rule that it breaks.
     said = complaint_about(tmp_path, BROKEN[complaint])
     assert complaint in said
-    assert said.startswith("90_sample.py: ")
+    assert said.startswith("80_sample.py: ")
 
 
 def test_a_wrong_file_name_is_refused(tmp_path):
@@ -161,8 +161,8 @@ def test_a_wrong_file_name_is_refused(tmp_path):
 
 def test_all_complaints_about_all_units_come_at_once(tmp_path):
     # Invariant: who mends units need not build again to learn of the next mistake.
-    write_unit(tmp_path, BROKEN["exercise one_more has no points"], "90_sample")
-    write_unit(tmp_path, BROKEN["no cell imports check"], "91_other")
+    write_unit(tmp_path, BROKEN["exercise one_more has no points"], "80_sample")
+    write_unit(tmp_path, BROKEN["no cell imports check"], "81_other")
     with pytest.raises(BadUnit) as caught:
         read_units(tmp_path / "solutions")
     assert len(caught.value.complaints) == 2
@@ -193,14 +193,14 @@ def test_units_and_graders_agree(tmp_path, efforts, complaint):
 
 def published(root: Path) -> tuple[Places, Path]:
     places = built(root)
-    return places, publish("90_sample", places)
+    return places, publish("80_sample", places)
 
 
 def test_an_untouched_notebook_is_replaced(tmp_path):
     # Invariant: a new version of a unit reaches those who have not begun it.
     places, path = published(tmp_path)
     path.write_text(path.read_text().replace("A sample", "An older sample"))
-    publish("90_sample", places)
+    publish("80_sample", places)
     assert "An older sample" not in path.read_text()
 
 
@@ -214,10 +214,10 @@ def test_work_is_never_written_over(tmp_path, worked):
     answer.execution_count = 1
     nbformat.write(notebook, path)
     with pytest.raises(WorkInTheWay, match="has been worked in"):
-        publish("90_sample", places)
+        publish("80_sample", places)
     assert worked in path.read_text()
-    publish_over("90_sample", places)
-    assert path.read_bytes() == places.of_unit(places.release, "90_sample").read_bytes()
+    publish_over("80_sample", places)
+    assert path.read_bytes() == places.of_unit(places.release, "80_sample").read_bytes()
 
 
 def test_a_fresh_notebook_holds_no_work(tmp_path):
@@ -255,7 +255,7 @@ def test_a_cell_that_raises_is_named(tmp_path):
 def page_of(root: Path, cells: list[nbformat.NotebookNode], **metadata: object) -> BeautifulSoup:
     path = root / "executed.ipynb"
     nbformat.write(new_notebook(cells=cells, metadata=metadata), path)
-    page = write_page(path, Page("90_sample", "A <sample>", 1, 2), root / "pages")
+    page = write_page(path, Page("80_sample", "A <sample>", 1, 2), root / "pages")
     return BeautifulSoup(page.read_text(), "html.parser")
 
 
@@ -309,9 +309,9 @@ def test_an_interactive_unit_becomes_a_page(tmp_path):
             "from graders import check", "check = print\nif not on:\n    from graders import check"
         ),
     )
-    output = places.solved / "90_sample.ipynb"
-    execute(places.of_unit(places.source, "90_sample"), output, {"on": "simulated"})
-    unit = read_unit(tmp_path / "solutions" / "90_sample.py")
+    output = places.solved / "80_sample.ipynb"
+    execute(places.of_unit(places.source, "80_sample"), output, {"on": "simulated"})
+    unit = read_unit(tmp_path / "solutions" / "80_sample.py")
     page = BeautifulSoup(write_page(output, page_entry(unit), places.pages).read_text(), "html.parser")
     text = page.select_one("main").text
     assert "n is 3" in text

@@ -10,7 +10,7 @@ import pytest
 from course_lib import cli
 from graders import originals
 from graders.exercise import REGISTRY
-from tests.sample_unit import EFFORTS, NAME, SOURCE, write_unit
+from tests.sample_source import EFFORTS, NAME, SOURCE, write_unit
 
 ROOT = Path(__file__).parents[1]
 

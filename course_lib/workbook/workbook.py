@@ -40,6 +40,7 @@ class Outcome:
     passed: int = 0
     points: float = 0.0
     seconds: float = 0.0
+    page: Page | None = None
     failures: list[str] = field(default_factory=list)
 
 
@@ -59,7 +60,7 @@ def run(units: Sequence[Unit], places: Places, jobs: int, report: Reporter) -> l
     """Execute, grade and render units that are built, `jobs` at a time; write the index of their pages."""
     with ThreadPoolExecutor(jobs) as pool:
         outcomes = list(pool.map(lambda unit: _run_unit(unit, places, report), units))
-    write_index([_page(unit) for unit in units], places.pages)
+    write_index([outcome.page for outcome in outcomes if outcome.page], places.pages)
     return outcomes
 
 
@@ -77,7 +78,9 @@ def _run_unit(unit: Unit, places: Places, report: Reporter) -> Outcome:
         _grade(places.of_unit(places.source, unit.name), outcome)
     with _step(report, f"{unit.name} as a page", outcome):
         if solved:
-            write_page(solved[0], _page(unit), places.pages)
+            page = Page(unit.name, unit.title, len(unit.answers), unit.points)
+            write_page(solved[0], page, places.pages)
+            outcome.page = page
     outcome.seconds = time.perf_counter() - began
     return outcome
 
@@ -141,7 +144,3 @@ def _shortfall(unit: str, exercise: Mapping[str, Any]) -> str:
         f"{unit}: the solution of {exercise['name']} earns {exercise['points']:g} of "
         f"{exercise['max_points']:g} points; {lost['name']}: {lost['verdict']}. {seen}"
     )
-
-
-def _page(unit: Unit) -> Page:
-    return Page(unit.name, unit.title, len(unit.answers), unit.points)
