@@ -2,6 +2,7 @@
 
 import importlib
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-from course_lib.errors import BadLaunch, LaunchError, RankFailed
+from course_lib.errors import BadLaunch, LaunchError, RankFailed, UnmatchedMessage
 from course_lib.launch import launch
 from course_lib.launch.run import Run
 from course_lib.timeline.events import SourceLine
@@ -32,6 +33,8 @@ from graders.wire import WireError
 CALL_SECONDS = 20.0
 """What one call of an answer may take; a launch brings its own limit."""
 
+STUB_SEEN = "The answer is still the stub."
+
 Driver = Callable[..., PlainData]
 
 
@@ -51,7 +54,9 @@ def perform(answer: Any, message: bytes) -> bytes:
     except (WireError, NoSuchDriver) as error:
         return write_reply(Refusal(str(error)))
     printed = BoundedText()
-    with redirect_stdout(printed), redirect_stderr(printed):
+    with redirect_stdout(printed), redirect_stderr(printed), warnings.catch_warnings():
+        # Graders see unmatched messages in `Observed.unmatched`.
+        warnings.simplefilter("ignore", UnmatchedMessage)
         reply = _attempt(answer, driver, request)
     if isinstance(reply, Refusal):
         return write_reply(reply)
@@ -81,6 +86,14 @@ def tell(error: BaseException) -> str:
     return "\n".join([said, *_told_lines(lines)])
 
 
+def failure_of(error: BaseException) -> Failure:
+    """What an exception in the student's code means."""
+    # PyTorch raises NotImplementedError too, for an operation that a device lacks, but never without a word.
+    if type(error) is NotImplementedError and not str(error):
+        return Failure(NOT_ATTEMPTED, STUB_SEEN, "")
+    return Failure(type(error).__name__, tell(error), "")
+
+
 def _attempt(answer: Any, driver: Driver, request: Request) -> Value | Failure | Refusal:
     """Run the driver; every way in which that can end is a reply."""
     try:
@@ -99,7 +112,7 @@ def _attempt(answer: Any, driver: Driver, request: Request) -> Value | Failure |
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # sys.exit() in an answer must not end the kernel
-        return _failure(error)
+        return failure_of(error)
 
 
 def _call(answer: Any, driver: Driver, request: CallRequest) -> PlainData:
@@ -137,15 +150,8 @@ def _run_to_plain(run: Run) -> PlainData:
 def _launch_failure(error: LaunchError) -> Failure:
     printed = _joined(error.run.outputs) if error.run else ""
     if isinstance(error, RankFailed) and error.root.type == "NotImplementedError" and not error.root.message:
-        return Failure(NOT_ATTEMPTED, "The answer is still the stub.", printed)
+        return Failure(NOT_ATTEMPTED, STUB_SEEN, printed)
     return Failure(type(error).__name__, error.report, printed)
-
-
-def _failure(error: BaseException) -> Failure:
-    # PyTorch raises NotImplementedError too, for an operation that a device lacks, but never without a word.
-    if type(error) is NotImplementedError and not str(error):
-        return Failure(NOT_ATTEMPTED, "The answer is still the stub.", "")
-    return Failure(type(error).__name__, tell(error), "")
 
 
 def _not_plain(error: WireError) -> str:

@@ -67,6 +67,7 @@ _EVENT_TYPES: dict[str, tuple[type, ...]] = {
     "detail": (str,),
     "line": (dict, type(None)),
 }
+_KINDS = frozenset(kind.value for kind in Kind)
 _LINE_TYPES: dict[str, tuple[type, ...]] = {"file": (str,), "line": (int,), "function": (str,)}
 
 
@@ -80,7 +81,7 @@ def _event_from_plain(plain: Any, ranks: int, keep_line: Callable[[str], bool]) 
         raise WireError("an event has a negative number of bytes or messages")
     if not (math.isfinite(plain["start"]) and math.isfinite(plain["end"])):
         raise WireError("an event's time is not a finite number")
-    if plain["kind"] not in Kind:
+    if plain["kind"] not in _KINDS:
         raise WireError(f"an event has the unknown kind {plain['kind'][:40]!r}")
     line = _line_from_plain(plain["line"], keep_line)
     return Event(**{**plain, "kind": Kind(plain["kind"]), "line": line})

@@ -1,4 +1,4 @@
-"""What a student sees of a grading: a table in the notebook, on the terminal, in the feedback; and as JSON."""
+"""What a student sees of a grading: a table in a notebook, on a terminal, in the feedback; and as JSON."""
 
 import io
 from collections.abc import Sequence
@@ -69,16 +69,29 @@ class Report:
             "exercises": [_exercise_to_json(result) for result in self.exercises],
         }
 
+    def shortfalls(self) -> "Report":
+        """The part of it about exercises that were attempted and have not earned all their points."""
+        left = tuple(result for result in self.exercises if result.attempted and not result.passed)
+        return Report(self.unit, left, self.notes)
+
+    def summary(self) -> Table:
+        """One row an exercise: its points, and what to look at first."""
+        table = Table(title=Text(self.unit), title_justify="left", show_footer=True)
+        table.add_column("Exercise", "together")
+        table.add_column("Points", f"{self.points:g}/{self.max_points:g}", justify="right")
+        table.add_column("Look at")
+        for result in self.exercises:
+            points = f"{result.points:g}/{result.exercise.points:g}"
+            table.add_row(result.exercise.name, points, _first_to_mend(result))
+        return table
+
     def html(self) -> str:
         """The tables as HTML that needs no style sheet."""
         return "".join([*map(_html_note, self.notes), *map(_html_exercise, self.exercises)])
 
-    def text(self, width: int = 100) -> str:
-        """The tables for a terminal of this width, without colours."""
-        console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
-        with console.capture() as capture:
-            console.print(self)
-        return capture.get()
+    def text(self) -> str:
+        """The tables as text, without colours."""
+        return as_text(self)
 
     def __rich__(self) -> RenderableType:
         parts: list[RenderableType] = [Text(note) for note in self.notes]
@@ -94,6 +107,14 @@ class Report:
     def __repr__(self) -> str:
         names = ", ".join(result.exercise.name for result in self.exercises)
         return f"<Report: {names}, {earned(self.points, self.max_points)}>"
+
+
+def as_text(shown: RenderableType) -> str:
+    """What rich makes of it, a hundred characters wide, without colours."""
+    console = Console(file=io.StringIO(), width=100, color_system=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(shown)
+    return capture.get()
 
 
 def earned(points: float, max_points: float) -> str:
@@ -137,6 +158,15 @@ def _shown_seen(results: Sequence[CriterionResult]) -> list[str]:
     return [text if i == 0 or text != seen[i - 1] else "" for i, text in enumerate(seen)]
 
 
+def _first_to_mend(result: ExerciseResult) -> Text:
+    """The first criterion that did not pass, in the colour of its verdict."""
+    missed = next((each for each in result.criteria if each.verdict is not Verdict.PASSED), None)
+    if missed is None:
+        return Text(verdict_words(Verdict.PASSED), style=LOOKS[Verdict.PASSED].style)
+    name = f": {missed.criterion.name}" if result.attempted else ""
+    return Text(verdict_words(missed.verdict) + name, style=LOOKS[missed.verdict].style)
+
+
 def _headline(result: ExerciseResult) -> str:
     return f"{result.exercise.name}: {earned(result.points, result.exercise.points)}"
 
@@ -144,7 +174,7 @@ def _headline(result: ExerciseResult) -> str:
 def _advice(result: ExerciseResult) -> str:
     """One line on what to do next."""
     name = result.exercise.name
-    if result.passed:
+    if result.passed or result.mistake:
         return ""
     if not result.attempted:
         return f'Write the answer in place of "raise NotImplementedError". A first hint: hint("{name}").'
@@ -158,7 +188,7 @@ def _printed_lines(result: ExerciseResult) -> list[str]:
     return [*lines[:PRINTED_LINES], f"... and {len(lines) - PRINTED_LINES} more lines"]
 
 
-# ----------------------------------------------------------------------------------------------- on a terminal
+# ------------------------------------------------------------------------------------------ on a terminal
 
 
 def _rich_exercise(result: ExerciseResult) -> RenderableType:
@@ -191,7 +221,7 @@ def _rich_printed(result: ExerciseResult) -> list[RenderableType]:
     return [Text("\n".join(["Your code printed:", *(f"  {line}" for line in lines)]))] if lines else []
 
 
-# ---------------------------------------------------------------------------------------------------- in HTML
+# ------------------------------------------------------------------------------------------------- in HTML
 
 _CELL = "text-align:left;vertical-align:top;padding:4px 10px;border:1px solid rgba(128,128,128,.45);"
 _BOX = "margin:4px 0;white-space:pre-wrap;overflow-wrap:anywhere;background:transparent;color:inherit;"

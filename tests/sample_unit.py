@@ -1,54 +1,66 @@
-"""A small unit for the tests of the build: one slider, one formula, one exercise."""
+"""A small unit for the tests of the framework: an exercise that is called, and one that is launched."""
 
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 
-NAME = "90_sample"
+from graders import judge
+from graders.answer import Answer
+from graders.draw import Draw
+from graders.exercise import REGISTRY, Criterion, Exercise, Finding
+from course_lib.launch.run import per_rank
 
-SOURCE = '''\
-# %% [markdown]
-# # A sample
-#
-# The mean is $\\frac{1}{p}\\sum_{r=0}^{p-1} g_r$.
-
-# %% tags=["parameters"]
-ranks = 4
-on = "simulated"
-
-# %%
-import ipywidgets
-from graders import check
-
-# %% demo=true
-@ipywidgets.interact(n=(1, 10))
-def show(n=3):
-    print("n is", n)
-
-# %% [markdown]
-# ## One more
-
-# %% exercise="one_more" points=2
-def one_more(number: int) -> int:
-    """The number after `number`."""
-    ### BEGIN SOLUTION
-    return number + 1
-    ### END SOLUTION
-'''
+UNIT = "90_sample"
 
 
-@dataclass(frozen=True)
-class Effort:
-    points: float = 2
-    minutes: int = 5
-    difficulty: int = 1
+def grade_double(answer: Answer, draw: Draw) -> Iterator[Finding]:
+    x = draw.normal(3)
+    yield judge.close("doubles", answer.call("plain.call", x), 2 * x, "double(x)")
+    whole = draw.integers(5, 9, 2)
+    yield judge.close("whole numbers too", answer.call("plain.call", whole), 2 * whole, "double(x)")
 
 
-EFFORTS = {"one_more": Effort()}
+def grade_total(answer: Answer, draw: Draw) -> Iterator[Finding]:
+    parts = [draw.normal(4) for _ in range(3)]
+    observed = answer.launch("plain.call", per_rank(parts), ranks=3)
+    expected = [parts[0] + parts[1] + parts[2]] * 3
+    yield judge.close_on_all_ranks("adds up", observed.results, expected, "the total")
+    calls = len(observed.communication(0))
+    yield judge.at_most("one call", calls, 1, "Communication calls of rank 0")
 
 
-def write_unit(root: Path, source: str = SOURCE, name: str = NAME) -> Path:
-    """Write a unit to the solutions of a workbook in `root`."""
-    path = root / "solutions" / f"{name}.py"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(source)
-    return path
+DOUBLE = Exercise(
+    UNIT,
+    "double",
+    (
+        Criterion("doubles", 2, "What is x + x?"),
+        Criterion("whole numbers too", 1, "Keep the dtype: 2 is an integer, 2.0 is not."),
+    ),
+    grade_double,
+    minutes=5,
+    difficulty=1,
+    hints=("Multiply.", "Multiply by two."),
+)
+TOTAL = Exercise(
+    UNIT,
+    "total",
+    (
+        Criterion("adds up", 1, "Every rank needs the sum over all ranks."),
+        Criterion("one call", 1, "dist.all_reduce does it at once."),
+    ),
+    grade_total,
+    minutes=10,
+    difficulty=2,
+)
+
+
+def register() -> None:
+    REGISTRY[UNIT] = {"double": DOUBLE, "total": TOTAL}
+
+
+SOLVED = {
+    "double": "def double(x):\n    return 2 * x",
+    "total": "def total(x):\n    dist.all_reduce(x)\n    return x",
+}
+STUBS = {
+    "double": 'def double(x):\n    """Twice x."""\n    # YOUR CODE HERE\n    raise NotImplementedError()',
+    "total": 'def total(x):\n    """The sum over ranks."""\n    # YOUR CODE HERE\n    raise NotImplementedError()',
+}
