@@ -413,7 +413,7 @@ def global_accuracy(answer: Answer, draw: Draw) -> Iterator[Finding]:
     yield accuracy_as_expected("rank without samples", without, counts, totals)
 
     made = max((observed.calls(rank) for rank in range(ranks)), key=len)
-    text = f"A rank makes {len(made)} calls: {', '.join(made) or 'none'}; expected 1."
+    text = f"Calls a rank makes: {', '.join(made) or 'none'}; expected one."
     yield Finding("one collective", len(made) == 1, text)
 
 

@@ -143,8 +143,8 @@ class Chain(nn.Module):
 
 
 def constructed(answer: Answer, values: list[Tensor], inputs: Tensor) -> PlainData:
-    """The state after wrapping, and the wrapper's output beside the model's own."""
-    model = Normed().eval()
+    """The state after wrapping a model without frozen layers, and its output beside the model's own."""
+    model = Normed().eval().requires_grad_()
     load_values(state_of(model), values)
     wrapped = answer(model, 64)
     with torch.no_grad():

@@ -1,0 +1,278 @@
+"""Right answers to unit 02 that are written otherwise than the solution."""
+
+from collections import deque
+from contextlib import contextmanager
+from itertools import chain
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from tests.answers import right
+
+
+@right("combine_gradients")
+def by_tensordot(gradients, counts):
+    """One contraction over the workers that had samples."""
+    used = [(gradient, count) for gradient, count in zip(gradients, counts, strict=True) if count]
+    stacked = torch.stack([gradient for gradient, _ in used])
+    weights = torch.tensor([count for _, count in used], dtype=stacked.dtype)
+    return torch.tensordot(weights / weights.sum(), stacked, dims=1)
+
+
+@right("combine_gradients")
+def sum_of_sums(gradients, counts):
+    """Adds up the gradients of the summed losses, divides once at the end."""
+    total = torch.zeros_like(gradients[0])
+    for gradient, count in zip(gradients, counts, strict=True):
+        total.add_(gradient.nan_to_num() if count == 0 else gradient, alpha=count)
+    return total / sum(counts)
+
+
+@right("shard_indices")
+def blocks(length, epoch, seed):
+    """Contiguous blocks of the permutation, by tensor_split."""
+    generator = torch.Generator()
+    generator.manual_seed(hash((seed, epoch)) % 2**63)
+    return torch.randperm(length, generator=generator).tensor_split(dist.get_world_size())[dist.get_rank()]
+
+
+@right("shard_indices")
+def by_numpy(length, epoch, seed):
+    """NumPy's generator, whose seed may be a pair."""
+    order = np.random.default_rng([seed, epoch]).permutation(length)
+    mine = [int(sample) for position, sample in enumerate(order) if position % _ranks() == dist.get_rank()]
+    return torch.tensor(mine, dtype=torch.int64)
+
+
+def _ranks():
+    return dist.get_world_size()
+
+
+@right("broadcast_parameters")
+def asynchronously(model, src):
+    """Starts all broadcasts, then waits for them."""
+    tensors = [parameter.data for parameter in model.parameters()] + list(model.buffers())
+    for handle in [dist.broadcast(tensor, src, async_op=True) for tensor in tensors]:
+        handle.wait()
+
+
+@right("broadcast_parameters")
+def flat_by_dtype(model, src):
+    """One broadcast for all tensors of a dtype."""
+    tensors = [tensor.detach() for tensor in chain(model.parameters(), model.buffers())]
+    for dtype in sorted({tensor.dtype for tensor in tensors}, key=str):
+        alike = [tensor for tensor in tensors if tensor.dtype == dtype]
+        flat = torch.cat([tensor.flatten() for tensor in alike])
+        dist.broadcast(flat, src)
+        for tensor, part in zip(alike, flat.split([t.numel() for t in alike]), strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+
+@right("average_gradients")
+def by_vectors(model):
+    """torch's own flattening, and AVG."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+    gradients = [parameter.grad for parameter in parameters]
+    flat = parameters_to_vector(gradients)
+    dist.all_reduce(flat, op=dist.ReduceOp.AVG)
+    vector_to_parameters(flat, gradients)
+
+
+@right("average_gradients")
+def into_a_buffer(model):
+    """Copies into one buffer, divided before it is sent."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    buffer = parameters[0].new_zeros(sum(parameter.numel() for parameter in parameters))
+    views = [
+        part.view_as(p)
+        for p, part in zip(parameters, buffer.split([p.numel() for p in parameters]), strict=True)
+    ]
+    for parameter, view in zip(parameters, views, strict=True):
+        if parameter.grad is not None:
+            view.copy_(parameter.grad / _ranks())
+    dist.all_reduce(buffer)
+    for parameter, view in zip(parameters, views, strict=True):
+        if parameter.grad is None:
+            parameter.grad = view.clone()
+        else:
+            parameter.grad.copy_(view)
+
+
+class _Bucket:
+    """Some parameters, and the one buffer that their gradients travel in."""
+
+    def __init__(self, parameters):
+        self.parameters = parameters
+        self.buffer = parameters[0].detach().new_zeros(sum(p.numel() for p in parameters))
+        parts = self.buffer.split([p.numel() for p in parameters])
+        self.views = {p: part.view(p.shape) for p, part in zip(parameters, parts, strict=True)}
+        self.arrived = set()
+        self.handle = None
+
+    def start(self):
+        for parameter, view in self.views.items():
+            if parameter in self.arrived:
+                torch.div(parameter.grad, _ranks(), out=view)
+            else:
+                view.zero_()
+        self.handle = dist.all_reduce(self.buffer, async_op=True)
+
+    def finish(self):
+        self.handle.wait()
+        for parameter, view in self.views.items():
+            if parameter.grad is None:
+                parameter.grad = torch.empty_like(parameter)
+            parameter.grad.copy_(view)
+        self.arrived.clear()
+        self.handle = None
+
+
+@right("BucketedDDP")
+class WithBucketObjects(nn.Module):
+    """Buckets with buffers of their own, divided before they are sent."""
+
+    def __init__(self, model, bucket_bytes):
+        super().__init__()
+        self.wrapped = model
+        for tensor in chain(model.parameters(), model.buffers()):
+            dist.broadcast(tensor.detach(), 0)
+        groups = [[]]
+        for parameter in [p for p in model.parameters() if p.requires_grad][::-1]:
+            if groups[-1] and sum(p.nbytes for p in [*groups[-1], parameter]) > bucket_bytes:
+                groups.append([])
+            groups[-1].append(parameter)
+        self.buckets = [_Bucket(group) for group in groups]
+        self.home = {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters}
+        for parameter in self.home:
+            parameter.register_post_accumulate_grad_hook(self.on_gradient)
+
+    def forward(self, *inputs, **named):
+        return self.wrapped(*inputs, **named)
+
+    def on_gradient(self, parameter):
+        self.home[parameter].arrived.add(parameter)
+        for bucket in self.buckets:
+            if bucket.handle is None:
+                if len(bucket.arrived) < len(bucket.parameters):
+                    return
+                bucket.start()
+
+    def finish(self):
+        for bucket in self.buckets:
+            if bucket.handle is None:
+                bucket.start()
+        for bucket in self.buckets:
+            bucket.finish()
+
+
+@right("BucketedDDP")
+class WithQueues(nn.Module):
+    """Two queues, of buckets that wait and of buckets under way; AVG does the dividing."""
+
+    def __init__(self, model, bucket_bytes):
+        super().__init__()
+        self.add_module("model", model)
+        for tensor in [*model.parameters(), *model.buffers()]:
+            dist.broadcast(tensor, src=0)
+        self.plan = []
+        filled = bucket_bytes + 1
+        for parameter in reversed(list(model.parameters())):
+            if not parameter.requires_grad:
+                continue
+            filled += parameter.nbytes
+            if filled > bucket_bytes:
+                self.plan.append([])
+                filled = parameter.nbytes
+            self.plan[-1].append(parameter)
+            parameter.register_post_accumulate_grad_hook(lambda p: self.advance(p))
+        self.prepare()
+
+    def prepare(self):
+        self.waiting = deque((bucket, {id(p) for p in bucket}) for bucket in self.plan)
+        self.flying = deque()
+
+    def forward(self, *args, **kwargs):
+        return self.model(*args, **kwargs)
+
+    def advance(self, parameter):
+        for _, absent in self.waiting:
+            absent.discard(id(parameter))
+        while self.waiting and not self.waiting[0][1]:
+            self.launch_first()
+
+    def launch_first(self):
+        bucket, _ = self.waiting.popleft()
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        self.flying.append((bucket, flat, dist.all_reduce(flat, op=dist.ReduceOp.AVG, async_op=True)))
+
+    def finish(self):
+        while self.waiting:
+            self.launch_first()
+        while self.flying:
+            bucket, flat, work = self.flying.popleft()
+            work.wait()
+            start = 0
+            for parameter in bucket:
+                parameter.grad = flat[start : start + parameter.numel()].view_as(parameter).clone()
+                start += parameter.numel()
+        self.prepare()
+
+
+@right("global_accuracy")
+def gathers_tensors(correct, total):
+    """All ranks see all counts."""
+    counts = [torch.zeros(2, dtype=torch.int64) for _ in range(_ranks())]
+    dist.all_gather(counts, torch.tensor([correct, total]))
+    return (torch.stack(counts).sum(0)[0] / torch.stack(counts).sum(0)[1]).item()
+
+
+@right("global_accuracy")
+def in_double(correct, total):
+    """Sums in 64-bit floating point."""
+    sums = torch.tensor([correct, total], dtype=torch.float64)
+    dist.all_reduce(sums, op=dist.ReduceOp.SUM)
+    return float(sums[0] / sums[1])
+
+
+@contextmanager
+def _first_on_its_node():
+    """The body runs on the first rank of a node before it runs on the others."""
+    if dist.get_node_local_rank() != 0:
+        dist.barrier()
+    try:
+        yield
+    finally:
+        if dist.get_node_local_rank() == 0:
+            dist.barrier()
+
+
+@right("load_once")
+def with_a_context_manager(load):
+    """The pattern that libraries offer as a context manager."""
+    with _first_on_its_node():
+        return load()
+
+
+@right("load_once")
+def tells_the_others(load):
+    """The barrier is an all_reduce that carries whether the first ranks succeeded."""
+    value, error = None, None
+    first = dist.get_node_local_rank() == 0
+    if first:
+        try:
+            value = load()
+        except Exception as caught:
+            error = caught
+    failed = torch.tensor(int(error is not None))
+    dist.all_reduce(failed)
+    if error is not None:
+        raise error
+    if failed.item():
+        raise RuntimeError("the first rank of some node could not load the data")
+    return value if first else load()

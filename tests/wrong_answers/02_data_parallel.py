@@ -1,0 +1,720 @@
+"""Mistakes that people make in unit 02, each with the criterion that must find it."""
+
+from itertools import chain
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tests.answers import wrong
+
+# ---------------------------------------------------------------------------------------- combine_gradients
+
+
+@wrong("combine_gradients", fails="equal shards")
+def sums_means(gradients, counts):
+    """Adds the means up and forgets to divide."""
+    return sum(gradients)
+
+
+@wrong("combine_gradients", fails="equal shards")
+def divides_twice(gradients, counts):
+    """Weighs by m_k / n, and takes the mean over workers of that."""
+    n = sum(counts)
+    return sum(m / n * g for g, m in zip(gradients, counts, strict=True)) / len(gradients)
+
+
+@wrong("combine_gradients", fails="unequal shards")
+def plain_mean(gradients, counts):
+    """Every worker counts alike, however few samples it had."""
+    return torch.stack(gradients).mean(0)
+
+
+@wrong("combine_gradients", fails="unequal shards")
+def inverse_weights(gradients, counts):
+    """Weighs a worker by one over its samples."""
+    weights = torch.tensor([1 / max(m, 1) for m in counts])
+    return sum(w * g for g, w in zip(gradients, weights / weights.sum(), strict=True))
+
+
+@wrong("combine_gradients", fails="empty shards")
+def multiplies_nan_by_zero(gradients, counts):
+    """Counts on 0 * NaN being 0."""
+    n = sum(counts)
+    return sum(m / n * g for g, m in zip(gradients, counts, strict=True))
+
+
+@wrong("combine_gradients", fails="gradients unchanged")
+def accumulates_in_the_first(gradients, counts):
+    """Scales the given gradients in place."""
+    n = sum(counts)
+    total = torch.zeros_like(gradients[0])
+    for gradient, count in zip(gradients, counts, strict=True):
+        if count:
+            total += gradient.mul_(count / n)
+    return total
+
+
+# -------------------------------------------------------------------------------------------- shard_indices
+
+
+def _generator(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+@wrong("shard_indices", fails="disjoint and complete")
+def pads(length, epoch, seed):
+    """Gives samples out twice until all ranks have equally many, as DistributedSampler does."""
+    ranks = dist.get_world_size()
+    order = torch.randperm(length, generator=_generator(seed + epoch))
+    padded = torch.cat([order, order.repeat(ranks)[: -length % ranks]])
+    return padded[dist.get_rank() :: ranks]
+
+
+@wrong("shard_indices", fails="disjoint and complete")
+def drops_the_remainder(length, epoch, seed):
+    """Loses the samples that do not divide."""
+    share = length // dist.get_world_size()
+    order = torch.randperm(length, generator=_generator(seed + epoch))
+    return order[dist.get_rank() * share : (dist.get_rank() + 1) * share]
+
+
+@wrong("shard_indices", fails="disjoint and complete")
+def seeds_with_the_rank(length, epoch, seed):
+    """Cuts another permutation on every rank."""
+    order = torch.randperm(length, generator=_generator(seed + epoch + dist.get_rank()))
+    return order[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("shard_indices", fails="disjoint and complete")
+def uses_the_global_state(length, epoch, seed):
+    """Draws from the rank's own random state, which is not the other ranks'."""
+    return torch.randperm(length)[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("shard_indices", fails="balanced")
+def last_takes_the_rest(length, epoch, seed):
+    """Everyone gets length // ranks, and the last rank what is left too."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    share = length // ranks
+    order = torch.randperm(length, generator=_generator(seed + epoch))
+    return order[rank * share :] if rank == ranks - 1 else order[rank * share : (rank + 1) * share]
+
+
+@wrong("shard_indices", fails="shuffled")
+def does_not_shuffle(length, epoch, seed):
+    """Deals the samples out in order."""
+    return torch.arange(dist.get_rank(), length, dist.get_world_size())
+
+
+@wrong("shard_indices", fails="shuffled")
+def shuffles_its_own_part(length, epoch, seed):
+    """Every rank keeps the same samples for ever, in another order."""
+    mine = torch.arange(dist.get_rank(), length, dist.get_world_size())
+    return mine[torch.randperm(len(mine), generator=_generator(seed + epoch))]
+
+
+@wrong("shard_indices", fails="reshuffled each epoch")
+def forgets_the_epoch(length, epoch, seed):
+    """The same cards in every epoch, as without set_epoch."""
+    order = torch.randperm(length, generator=_generator(seed))
+    return order[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("shard_indices", fails="random state kept")
+def seeds_everything(length, epoch, seed):
+    """Resets the random state that dropout and augmentation use."""
+    torch.manual_seed(seed + epoch)
+    return torch.randperm(length)[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("shard_indices", fails="no communication")
+def broadcasts_the_permutation(length, epoch, seed):
+    """Sends what every rank could draw."""
+    order = torch.randperm(length, generator=_generator(seed + epoch))
+    dist.broadcast(order, 0)
+    return order[dist.get_rank() :: dist.get_world_size()]
+
+
+# ------------------------------------------------------------------------------------- broadcast_parameters
+
+
+@wrong("broadcast_parameters", fails="parameters")
+def always_from_rank_0(model, src):
+    """Ignores src."""
+    for tensor in chain(model.parameters(), model.buffers()):
+        dist.broadcast(tensor, 0)
+
+
+@wrong("broadcast_parameters", fails="parameters")
+def trainable_only(model, src):
+    """Leaves the frozen layers as they are."""
+    for tensor in chain((p for p in model.parameters() if p.requires_grad), model.buffers()):
+        dist.broadcast(tensor, src)
+
+
+@wrong("broadcast_parameters", fails="parameters")
+def broadcasts_a_copy(model, src):
+    """Receives into a copy, and forgets it."""
+    for tensor in chain(model.parameters(), model.buffers()):
+        dist.broadcast(tensor.detach().clone(), src)
+
+
+@wrong("broadcast_parameters", fails="parameters")
+def averages_the_models(model, src):
+    """Makes the models equal, but not to rank src's."""
+    for tensor in model.parameters():
+        dist.all_reduce(tensor.data)
+        tensor.data /= dist.get_world_size()
+    for tensor in model.buffers():
+        dist.broadcast(tensor, src)
+
+
+@wrong("broadcast_parameters", fails="buffers")
+def forgets_buffers(model, src):
+    """Broadcasts the parameters only."""
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, src)
+
+
+@wrong("broadcast_parameters", fails="buffers")
+def only_the_state_dict(model, src):
+    """Misses buffers that are not persistent."""
+    for tensor in model.state_dict().values():
+        dist.broadcast(tensor, src)
+
+
+@wrong("broadcast_parameters", fails="in place")
+def puts_new_tensors_in(model, src):
+    """Points the parameters at new storage, away from whoever refers to the old."""
+    for parameter in model.parameters():
+        received = parameter.detach().clone()
+        dist.broadcast(received, src)
+        parameter.data = received
+    for buffer in model.buffers():
+        dist.broadcast(buffer, src)
+
+
+@wrong("broadcast_parameters", fails="each tensor sent once")
+def adds_to_zeros(model, src):
+    """All ranks but src send zeros into an all_reduce: right numbers, twice the bytes."""
+    for tensor in chain(model.parameters(), model.buffers()):
+        with torch.no_grad():
+            if dist.get_rank() != src:
+                tensor.zero_()
+            dist.all_reduce(tensor.detach())
+
+
+@wrong("broadcast_parameters", fails="each tensor sent once")
+def everyone_broadcasts(model, src):
+    """Loops over all ranks as sources, ending with src."""
+    others = [rank for rank in range(dist.get_world_size()) if rank != src]
+    for root in [*others, src]:
+        for tensor in chain(model.parameters(), model.buffers()):
+            copy = tensor.detach().clone()
+            dist.broadcast(copy, root)
+            if root == src:
+                tensor.data.copy_(copy)
+
+
+# ---------------------------------------------------------------------------------------- average_gradients
+
+
+def _trainable(model):
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def _fill(parameters):
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+
+
+def _flat_average(parameters):
+    """The means over ranks, cut to the parameters' shapes."""
+    flat = torch.cat([parameter.grad.flatten() for parameter in parameters])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    parts = flat.split([parameter.numel() for parameter in parameters])
+    return [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]
+
+
+@wrong("average_gradients", fails="averages over ranks")
+def sums_without_dividing(model):
+    """Leaves the sum over ranks."""
+    for parameter in _trainable(model):
+        dist.all_reduce(parameter.grad)
+
+
+@wrong("average_gradients", fails="averages over ranks")
+def averages_and_divides(model):
+    """Divides twice: ReduceOp.AVG has divided already."""
+    for parameter in _trainable(model):
+        dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+        parameter.grad /= dist.get_world_size()
+
+
+@wrong("average_gradients", fails="averages over ranks")
+def averages_parameters(model):
+    """Averages the weights in place of the gradients."""
+    for parameter in _trainable(model):
+        dist.all_reduce(parameter.data)
+        parameter.data /= dist.get_world_size()
+
+
+@wrong("average_gradients", fails="averages over ranks")
+def only_rank_0_gets_it(model):
+    """A reduce, after which the other ranks have no average."""
+    for parameter in _trainable(model):
+        dist.reduce(parameter.grad, dst=0)
+        parameter.grad /= dist.get_world_size()
+
+
+@wrong("average_gradients", fails="averages over ranks")
+def loses_the_result(model):
+    """cat copies, and the average stays in the copy."""
+    flat = torch.cat([parameter.grad.flatten() for parameter in _trainable(model)])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+
+
+@wrong("average_gradients", fails="in place")
+def exchanges_gradients(model):
+    """Hangs new tensors into .grad."""
+    parameters = _trainable(model)
+    _fill(parameters)
+    for parameter, mean in zip(parameters, _flat_average(parameters), strict=True):
+        parameter.grad = mean.clone()
+
+
+@wrong("average_gradients", fails="missing gradients")
+def skips_missing(model):
+    """Calls all_reduce only where this rank has a gradient."""
+    for parameter in _trainable(model):
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+
+
+@wrong("average_gradients", fails="missing gradients")
+def divides_by_those_who_have_one(model):
+    """The mean over the ranks that had a gradient."""
+    for parameter in _trainable(model):
+        has = torch.tensor(float(parameter.grad is not None))
+        _fill([parameter])
+        dist.all_reduce(parameter.grad)
+        dist.all_reduce(has)
+        parameter.grad /= has.clamp(min=1)
+
+
+@wrong("average_gradients", fails="missing gradients")
+def helps_without_getting(model):
+    """Sends zeros for a missing gradient, and leaves .grad None here."""
+    for parameter in _trainable(model):
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        dist.all_reduce(gradient)
+        gradient /= dist.get_world_size()
+
+
+@wrong("average_gradients", fails="each gradient sent once")
+def gathers_all(model):
+    """Every rank collects every gradient, and averages for itself."""
+    parameters = _trainable(model)
+    _fill(parameters)
+    for parameter in parameters:
+        everyones = [torch.empty_like(parameter.grad) for _ in range(dist.get_world_size())]
+        dist.all_gather(everyones, parameter.grad)
+        parameter.grad.copy_(torch.stack(everyones).mean(0))
+
+
+@wrong("average_gradients", fails="each gradient sent once")
+def through_rank_0(model):
+    """Reduces to rank 0 and broadcasts from there, as a parameter server does."""
+    parameters = _trainable(model)
+    _fill(parameters)
+    for parameter in parameters:
+        dist.reduce(parameter.grad, dst=0)
+        parameter.grad /= dist.get_world_size()
+        dist.broadcast(parameter.grad, src=0)
+
+
+@wrong("average_gradients", fails="one call")
+def one_call_a_parameter(model):
+    """Right, but pays the latency for every parameter."""
+    parameters = _trainable(model)
+    _fill(parameters)
+    for parameter in parameters:
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+
+# ---------------------------------------------------------------------------------------------- BucketedDDP
+
+
+class _Bucketed(nn.Module):
+    """A right answer; each mistake overrides one of its methods."""
+
+    def __init__(self, model, bucket_bytes):
+        super().__init__()
+        self.module = model
+        self.make_equal()
+        self.buckets = []
+        self.fill_buckets(bucket_bytes)
+        for index, bucket in enumerate(self.buckets):
+            for parameter in bucket:
+                self.watch(parameter, index)
+        self.reset()
+
+    def make_equal(self):
+        for tensor in chain(self.module.parameters(), self.module.buffers()):
+            dist.broadcast(tensor, 0)
+
+    def parameters_in_order(self):
+        return reversed(_trainable(self.module))
+
+    def fill_buckets(self, bucket_bytes):
+        for parameter in self.parameters_in_order():
+            if self.buckets and sum(p.nbytes for p in self.buckets[-1]) + parameter.nbytes <= bucket_bytes:
+                self.buckets[-1].append(parameter)
+            else:
+                self.buckets.append([parameter])
+
+    def watch(self, parameter, index):
+        parameter.register_post_accumulate_grad_hook(lambda _: self.ready(index))
+
+    def reset(self):
+        self.missing = [len(bucket) for bucket in self.buckets]
+        self.started = {}
+
+    def forward(self, *args, **kwargs):
+        return self.module(*args, **kwargs)
+
+    def ready(self, index):
+        self.missing[index] -= 1
+        while len(self.started) < len(self.buckets) and not self.missing[len(self.started)]:
+            self.start(len(self.started))
+
+    def start(self, index):
+        _fill(self.buckets[index])
+        flat = torch.cat([parameter.grad.flatten() for parameter in self.buckets[index]])
+        self.started[index] = flat, dist.all_reduce(flat, async_op=True)
+
+    def finish(self):
+        for index in range(len(self.started), len(self.buckets)):
+            self.start(index)
+        for index, (flat, handle) in self.started.items():
+            handle.wait()
+            self.write_back(index, flat / dist.get_world_size())
+        self.reset()
+
+    def write_back(self, index, flat):
+        bucket = self.buckets[index]
+        for parameter, part in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+            parameter.grad.copy_(part.view_as(parameter))
+
+
+@wrong("BucketedDDP", fails="starts equal")
+class TrustsTheSeed(_Bucketed):
+    """Does not broadcast at all."""
+
+    def make_equal(self):
+        pass
+
+
+@wrong("BucketedDDP", fails="starts equal")
+class ForgetsBuffers(_Bucketed):
+    """Broadcasts the parameters, not the running statistics."""
+
+    def make_equal(self):
+        for parameter in self.module.parameters():
+            dist.broadcast(parameter, 0)
+
+
+@wrong("BucketedDDP", fails="averages")
+class ForgetsToDivide(_Bucketed):
+    """Leaves sums."""
+
+    def write_back(self, index, flat):
+        super().write_back(index, flat * dist.get_world_size())
+
+
+@wrong("BucketedDDP", fails="averages")
+class ForgetsToWait(_Bucketed):
+    """Reads a bucket that is still being reduced."""
+
+    def finish(self):
+        for index in range(len(self.started), len(self.buckets)):
+            self.start(index)
+        for index, (flat, _) in self.started.items():
+            self.write_back(index, flat / dist.get_world_size())
+        self.reset()
+
+
+@wrong("BucketedDDP", fails="averages")
+class HooksTheTensor(_Bucketed):
+    """register_hook fires before the gradient is in .grad, so old or no gradients are sent."""
+
+    def watch(self, parameter, index):
+        def hook(gradient):
+            self.ready(index)
+            return gradient
+
+        parameter.register_hook(hook)
+
+
+@wrong("BucketedDDP", fails="every step")
+class NeverResets(_Bucketed):
+    """Counts down once; from the second step on nothing is averaged."""
+
+    def finish(self):
+        for index in range(len(self.started), len(self.buckets)):
+            self.start(index)
+        for index, (flat, handle) in self.started.items():
+            handle.wait()
+            self.write_back(index, flat / dist.get_world_size())
+        self.missing = [0 for _ in self.buckets]
+
+
+@wrong("BucketedDDP", fails="buckets")
+class OneBucketAParameter(_Bucketed):
+    """Ignores bucket_bytes."""
+
+    def fill_buckets(self, bucket_bytes):
+        self.buckets = [[parameter] for parameter in self.parameters_in_order()]
+
+
+@wrong("BucketedDDP", fails="buckets")
+class ForwardOrder(_Bucketed):
+    """Fills the buckets from the first layer on, whose gradients come last."""
+
+    def parameters_in_order(self):
+        return _trainable(self.module)
+
+
+@wrong("BucketedDDP", fails="buckets")
+class ClosesTooLate(_Bucketed):
+    """Closes a bucket when it has become too large, not before."""
+
+    def fill_buckets(self, bucket_bytes):
+        for parameter in self.parameters_in_order():
+            if self.buckets and sum(p.nbytes for p in self.buckets[-1]) < bucket_bytes:
+                self.buckets[-1].append(parameter)
+            else:
+                self.buckets.append([parameter])
+
+
+@wrong("BucketedDDP", fails="starts during backward")
+class AllAtTheEnd(_Bucketed):
+    """Leaves all communication to finish()."""
+
+    def ready(self, index):
+        pass
+
+
+@wrong("BucketedDDP", fails="never waits in backward")
+class WaitsInTheHook(_Bucketed):
+    """Calls all_reduce without async_op."""
+
+    def start(self, index):
+        super().start(index)
+        _, handle = self.started[index]
+        handle.wait()
+
+
+@wrong("BucketedDDP", fails="unused parameters")
+class WaitsForStartedOnly(_Bucketed):
+    """finish() forgets the buckets that no hook has completed."""
+
+    def finish(self):
+        for index, (flat, handle) in self.started.items():
+            handle.wait()
+            self.write_back(index, flat / dist.get_world_size())
+        self.reset()
+
+
+@wrong("BucketedDDP", fails="unused parameters")
+class StartsInAnyOrder(_Bucketed):
+    """Starts a bucket whenever it is complete, in another order on every rank."""
+
+    def ready(self, index):
+        self.missing[index] -= 1
+        if not self.missing[index]:
+            self.start(index)
+
+    def finish(self):
+        for index in range(len(self.buckets)):
+            if index not in self.started:
+                self.start(index)
+        super().finish()
+
+
+@wrong("BucketedDDP", fails="tied and frozen parameters")
+class WatchesFrozen(_Bucketed):
+    """Puts frozen parameters into buckets, which then wait for gradients that never come."""
+
+    def parameters_in_order(self):
+        return reversed(list(self.module.parameters()))
+
+
+@wrong("BucketedDDP", fails="tied and frozen parameters")
+class BroadcastsTrainableOnly(_Bucketed):
+    """Leaves every rank with frozen layers of its own."""
+
+    def make_equal(self):
+        for tensor in chain(_trainable(self.module), self.module.buffers()):
+            dist.broadcast(tensor, 0)
+
+
+@wrong("BucketedDDP", fails="tied and frozen parameters")
+class CountsTiedTwice(_Bucketed):
+    """Lists a shared parameter under each of its names."""
+
+    def parameters_in_order(self):
+        named = self.module.named_parameters(remove_duplicate=False)
+        return reversed([parameter for _, parameter in named if parameter.requires_grad])
+
+
+# ------------------------------------------------------------------------------------------ global_accuracy
+
+
+@wrong("global_accuracy", fails="weighted by samples")
+def mean_of_accuracies(correct, total):
+    """A rank with few samples counts as much as one with many."""
+    accuracy = torch.tensor(correct / max(total, 1))
+    dist.all_reduce(accuracy)
+    return accuracy.item() / dist.get_world_size()
+
+
+@wrong("global_accuracy", fails="weighted by samples")
+def own_accuracy(correct, total):
+    """Every rank reports its own."""
+    return correct / total
+
+
+@wrong("global_accuracy", fails="weighted by samples")
+def only_on_rank_0(correct, total):
+    """The other ranks divide what a reduce has left them."""
+    counts = torch.tensor([correct, total])
+    dist.reduce(counts, dst=0)
+    return (counts[0] / counts[1]).item()
+
+
+@wrong("global_accuracy", fails="weighted by samples")
+def returns_a_tensor(correct, total):
+    """A tensor is not a float."""
+    counts = torch.tensor([correct, total])
+    dist.all_reduce(counts)
+    return counts[0] / counts[1]
+
+
+@wrong("global_accuracy", fails="rank without samples")
+def weighs_local_accuracies(correct, total):
+    """Divides by the rank's own total first, which may be 0."""
+    counts = torch.tensor([correct / total * total, total])
+    dist.all_reduce(counts)
+    return (counts[0] / counts[1]).item()
+
+
+@wrong("global_accuracy", fails="one collective")
+def two_reductions(correct, total):
+    """One call a count."""
+    correct, total = torch.tensor(correct), torch.tensor(total)
+    dist.all_reduce(correct)
+    dist.all_reduce(total)
+    return correct.item() / total.item()
+
+
+@wrong("global_accuracy", fails="one collective")
+def pickles_counts(correct, total):
+    """Gathers Python objects: sizes first, then pickles."""
+    everyones = [None] * dist.get_world_size()
+    dist.all_gather_object(everyones, (correct, total))
+    return sum(c for c, _ in everyones) / sum(t for _, t in everyones)
+
+
+# ------------------------------------------------------------------------------------------------ load_once
+
+
+@wrong("load_once", fails="every rank has the data")
+def first_loads_twice(load):
+    """The well-known recipe with a bug: the first rank loads before the barrier, and again after it."""
+    if dist.get_node_local_rank() == 0:
+        load()
+    dist.barrier()
+    return load()
+
+
+@wrong("load_once", fails="every rank has the data")
+def others_get_nothing(load):
+    """Only the first rank loads."""
+    value = load() if dist.get_node_local_rank() == 0 else None
+    dist.barrier()
+    return value
+
+
+@wrong("load_once", fails="every rank has the data")
+def barrier_on_one_side(load):
+    """The first rank never comes to the barrier where the others wait."""
+    if dist.get_node_local_rank() > 0:
+        dist.barrier()
+    return load()
+
+
+@wrong("load_once", fails="every rank has the data")
+def sends_the_value(load):
+    """One rank loads and pickles the data to all: nobody else calls load()."""
+    value = [load() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(value, src=0)
+    return value[0]
+
+
+@wrong("load_once", fails="others wait for the first")
+def nobody_waits(load):
+    """All load at once."""
+    return load()
+
+
+@wrong("load_once", fails="others wait for the first")
+def barrier_after_all(load):
+    """All load at once, and wait for one another then."""
+    value = load()
+    dist.barrier()
+    return value
+
+
+@wrong("load_once", fails="one first rank on each node")
+def first_of_all_nodes(load):
+    """Rank 0 goes first, and on every other node all load at once."""
+    if dist.get_rank() > 0:
+        dist.barrier()
+        return load()
+    try:
+        return load()
+    finally:
+        dist.barrier()
+
+
+@wrong("load_once", fails="an error frees the others")
+def leaves_them_waiting(load):
+    """An exception skips the barrier."""
+    if dist.get_node_local_rank() > 0:
+        dist.barrier()
+        return load()
+    value = load()
+    dist.barrier()
+    return value
+
+
+@wrong("load_once", fails="an error frees the others")
+def swallows_the_error(load):
+    """The first rank goes on without data."""
+    if dist.get_node_local_rank() > 0:
+        dist.barrier()
+        return load()
+    value = None
+    try:
+        value = load()
+    except OSError as error:
+        print(error)
+    dist.barrier()
+    return value
