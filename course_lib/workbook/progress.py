@@ -11,7 +11,9 @@ class Reporter(Protocol):
     """Is told of every step; several may be under way at once, in different threads."""
 
     def begin(self, step: str) -> None: ...
-    def end(self, step: str, seconds: float) -> None: ...
+
+    def end(self, step: str, told: str) -> None:
+        """`told` says which step ended, how, and how long it took."""
 
 
 class LineReporter:
@@ -51,7 +53,7 @@ class BarReporter:
         self.under_way.append(step)
         self._show()
 
-    def end(self, step: str, seconds: float) -> None:
+    def end(self, step: str, told: str) -> None:
         self.under_way.remove(step)
         self.progress.advance(self.bar)
         self._show()

@@ -1,6 +1,7 @@
 """The whole workbook: build every unit, execute it, grade its solutions, write its page."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -53,11 +54,12 @@ def build(units: Sequence[Unit], efforts: Efforts, places: Places) -> None:
 
 def step_count(units: Sequence[Unit]) -> int:
     """How many steps `run` reports."""
-    return sum(len(_runs(unit)) + 2 for unit in units)
+    return sum(len(parameters_of(unit)) + 2 for unit in units)
 
 
 def run(units: Sequence[Unit], places: Places, jobs: int, report: Reporter) -> list[Outcome]:
     """Execute, grade and render units that are built, `jobs` at a time; write the index of their pages."""
+    shutil.rmtree(places.pages, ignore_errors=True)
     with ThreadPoolExecutor(jobs) as pool:
         outcomes = list(pool.map(lambda unit: _run_unit(unit, places, report), units))
     write_index([outcome.page for outcome in outcomes if outcome.page], places.pages)
@@ -69,15 +71,15 @@ def _run_unit(unit: Unit, places: Places, report: Reporter) -> Outcome:
     outcome = Outcome(unit)
     began = time.perf_counter()
     solved: list[Path] = []
-    for engine, parameters in _runs(unit).items():
+    for engine, parameters in parameters_of(unit).items():
         with _step(report, f"{unit.name} with {ENGINES[engine]}", outcome):
             output = _solved(places, unit, engine)
             execute(places.of_unit(places.source, unit.name), output, parameters)
             solved.append(output)
     with _step(report, f"{unit.name} graded", outcome):
         _grade(places.of_unit(places.source, unit.name), outcome)
-    with _step(report, f"{unit.name} as a page", outcome):
-        if solved:
+    if solved:
+        with _step(report, f"{unit.name} as a page", outcome):
             page = Page(unit.name, unit.title, len(unit.answers), unit.points)
             write_page(solved[0], page, places.pages)
             outcome.page = page
@@ -90,15 +92,17 @@ def _step(report: Reporter, name: str, outcome: Outcome) -> Iterator[None]:
     """Report a step and how long it took; note it in the outcome if it fails."""
     report.begin(name)
     began = time.perf_counter()
+    ended = name
     try:
         yield
     except (ExecutionFailed, GradingFailed, BadFormula) as error:
         outcome.failures.append(f"{name}: {error}")
+        ended = f"{name} FAILED"
     finally:
-        report.end(name, time.perf_counter() - began)
+        report.end(name, f"{ended} ({time.perf_counter() - began:.1f} s)")
 
 
-def _runs(unit: Unit) -> dict[str, dict[str, str | int]]:
+def parameters_of(unit: Unit) -> dict[str, dict[str, str | int]]:
     """Engine -> the parameters that papermill gives the unit for it."""
     data: dict[str, str | int] = {"dataset": DATASET} if "dataset" in unit.parameters else {}
     if "on" not in unit.parameters:
@@ -121,7 +125,7 @@ def _grade(notebook: Path, outcome: Outcome) -> None:
         if exercise["points"] == exercise["max_points"]:
             outcome.passed += 1
         else:
-            outcome.failures.append(_shortfall(unit.name, exercise))
+            outcome.failures.append(shortfall(unit.name, exercise))
 
 
 def checked(notebook: Path, unit: str) -> dict[str, Any]:
@@ -136,7 +140,7 @@ def checked(notebook: Path, unit: str) -> dict[str, Any]:
     return grades
 
 
-def _shortfall(unit: str, exercise: Mapping[str, Any]) -> str:
+def shortfall(unit: str, exercise: Mapping[str, Any]) -> str:
     """Why an exercise did not earn all its points, as a sentence."""
     lost = next(c for c in exercise["criteria"] if c["points"] < c["max_points"])
     seen = lost["seen"].partition("\n")[0]

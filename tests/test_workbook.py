@@ -1,0 +1,80 @@
+"""The whole workbook: what runs, what is reported, and what is said of a unit that fails."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from course_lib.workbook.commands import make_workbook
+from course_lib.workbook.complaints import CommandFailed
+from course_lib.workbook.places import Places
+from course_lib.workbook.progress import BarReporter, LineReporter, reporter
+from course_lib.workbook.unit import read_unit
+from course_lib.workbook.workbook import parameters_of, shortfall
+from tests.sample_source import EFFORTS, SOURCE, write_unit
+
+
+def log(is_terminal: bool) -> Console:
+    return Console(file=io.StringIO(), force_terminal=is_terminal, width=80)
+
+
+def test_a_log_gets_one_plain_line_a_step():
+    # Invariant: no bar, no colour, no cursor movement; the line says how far it is and what ended.
+    console = log(is_terminal=False)
+    report, shown = reporter(console, steps=2)
+    with shown:
+        report.begin("a unit")
+        report.end("a unit", "a unit (1.2 s)")
+    assert isinstance(report, LineReporter)
+    assert console.file.getvalue() == "[1/2] a unit (1.2 s)\n"
+
+
+def test_a_terminal_gets_a_bar():
+    # Invariant: the steps that are under way are named beside it, those that ended are counted.
+    report, shown = reporter(log(is_terminal=True), steps=2)
+    with shown:
+        report.begin("a unit")
+        report.begin("another unit")
+        report.end("a unit", "a unit (1.2 s)")
+    assert isinstance(report, BarReporter)
+    task = report.progress.tasks[0]
+    assert (task.completed, task.total, task.description) == (1, 2, "another unit")
+
+
+def test_every_unit_runs_with_each_engine_that_it_knows(tmp_path):
+    # Invariant: simulated ranks and local processes for a unit with the parameter `on`, once for one without;
+    # digits where a unit asks for data; no parameter that a unit does not have.
+    both = read_unit(write_unit(tmp_path))
+    assert parameters_of(both) == {"simulated": {"on": "simulated"}, "processes": {"on": "processes"}}
+    plain = read_unit(write_unit(tmp_path, SOURCE.replace('on = "simulated"', 'dataset = "fashion_mnist"')))
+    assert parameters_of(plain) == {"simulated": {"dataset": "digits"}}
+
+
+def test_a_lost_point_is_explained():
+    criteria = [
+        {"name": "first", "points": 1, "max_points": 1, "verdict": "passed", "seen": "All well."},
+        {"name": "second", "points": 0, "max_points": 2, "verdict": "failed", "seen": "3.\nAnd more."},
+    ]
+    exercise = {"name": "one_more", "points": 1, "max_points": 3, "criteria": criteria}
+    expected = "80_sample: the solution of one_more earns 1 of 3 points; second: failed. 3."
+    assert shortfall("80_sample", exercise) == expected
+
+
+def test_what_fails_is_said_and_nothing_old_is_shown(tmp_path: Path, capfd):
+    # Invariant: a unit that raises and has no grader gives a sentence for each, the table is printed all the
+    # same, and no page of it is left from before.
+    write_unit(tmp_path, SOURCE.replace("# %% demo=true", "# %% demo=true\nraise OSError('no disk')"))
+    places = Places(tmp_path)
+    places.pages.mkdir(parents=True)
+    (places.pages / "80_sample.html").write_text("old")
+    with pytest.raises(CommandFailed) as caught:
+        make_workbook(places, lambda _: EFFORTS, jobs=2)
+    simulated, processes, grades = caught.value.complaints
+    assert simulated.startswith("80_sample with simulated ranks: the cell that begins with")
+    assert "raised OSError: no disk" in simulated
+    assert "raised OSError: no disk" in processes
+    assert grades.startswith("80_sample graded: There is no unit")
+    assert "80_sample" in capfd.readouterr().out
+    assert "80_sample" not in (places.pages / "index.html").read_text()
+    assert not (places.pages / "80_sample.html").exists()
