@@ -8,12 +8,12 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from course_lib.errors import (
     BadLaunch,
     CollectiveMismatch,
     Deadlock,
-    PendingCall,
     RankFailed,
     RankTraceback,
     TimedOut,
@@ -86,7 +86,9 @@ class _Simulation:
             self._raise_stuck()
         finished = self._record()
         for call in finished.unmatched:
-            warnings.warn(f"Nobody answered {call}. It was still open at the end.", UnmatchedMessage, 3)
+            warnings.warn(
+                f"The run has ended, and nobody has answered {call}", UnmatchedMessage, stacklevel=4
+            )
         return finished
 
     def _bodies(self) -> list[Callable[[], None]]:
@@ -133,7 +135,7 @@ class _Simulation:
         """What a launcher does for a process before the student's code: the group, and the clock."""
         # A thread's backward pass would otherwise go to a worker thread, which is no rank.
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
-        dist.init_process_group(BACKEND, rank=rank, world_size=self.request.ranks, store=dist.HashStore())
+        dist.init_process_group(BACKEND, rank=rank, world_size=self.request.ranks, store=HashStore())
         cluster = self.request.cluster
         if cluster.flops is not None or cluster.memory_bandwidth is not None:
             stack.enter_context(ComputeClock(self.scheduler, rank, cluster))
@@ -153,11 +155,8 @@ class _Simulation:
             unmatched=tuple(network.pending(operation) for operation in network.unmatched()),
         )
 
-    def _waiting(self) -> list[PendingCall]:
-        return [self.scheduler.network.pending(operation) for operation in self.scheduler.stuck.values()]
-
     def _raise_rank_failed(self) -> NoReturn:
-        report = rank_failed_report(self.failures, self._waiting())
+        report = rank_failed_report(self.failures, self.scheduler.waiting)
         raise RankFailed(report, self.failures, self._record())
 
     def _raise_timed_out(self) -> NoReturn:
@@ -165,13 +164,13 @@ class _Simulation:
             rank: "\n".join(f"    at {line}" for line in stack_lines(frame))
             for rank, frame in self.scheduler.stacks.items()
         }
-        raise TimedOut(timed_out_report(self.request.timeout, places, self._waiting()), self._record())
+        raise TimedOut(timed_out_report(self.request.timeout, places, self.scheduler.waiting), self._record())
 
     def _raise_stuck(self) -> NoReturn:
         mismatches = self.scheduler.network.collective_mismatches()
         if mismatches:
             self._raise_mismatch(mismatches[0])
-        waiting = self._waiting()
+        waiting = self.scheduler.waiting
         cycle = find_cycle(waiting)
         finished = [state.number for state in self.scheduler.ranks if state.finished]
         report = deadlock_report(waiting, cycle, finished)

@@ -5,10 +5,10 @@ Sums are taken in that order, so that a run repeats itself bit for bit.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import ReduceOp
 
 from course_lib.simulator.network import Move, Operation, PartsDiffer
 
@@ -27,10 +27,9 @@ REDUCTIONS: dict[str, Reduction] = {
 }
 
 
-def reduction_name(op: ReduceOp | ReduceOp.RedOpType) -> str:
+def reduction_name(op: Any) -> str:
     """ "SUM", "AVG" ... of a ReduceOp in either of the forms that torch uses."""
-    kind = op.op if isinstance(op, ReduceOp) else op
-    return str(kind).rsplit(".", 1)[-1]
+    return str(getattr(op, "op", op)).rsplit(".", 1)[-1]
 
 
 def broadcast(root: int) -> Move:

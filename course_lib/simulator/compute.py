@@ -20,11 +20,11 @@ from course_lib.simulator.scheduler import Scheduler
 _COMMUNICATION = ("c10d", "_c10d_functional", "_dtensor")
 
 
-class ComputeClock(TorchDispatchMode):
+class ComputeClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, each tensor operation of the thread moves the clock of `rank`."""
 
     def __init__(self, scheduler: Scheduler, rank: int, cluster: Cluster) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._scheduler = scheduler
         self._rank = rank
         self._flops = cluster.flops or math.inf

@@ -68,7 +68,7 @@ def mismatch_report(calls: Sequence[PendingCall], position: int, group: Sequence
     for call in sorted(calls, key=lambda c: c.rank):
         by_call.setdefault(call.detail, []).append(call)
     parts = [
-        f"The ranks of group {_group_in_words(group)} differ in their collective call number {position + 1}:",
+        f"Collective call number {position + 1} of the group of {ranks_in_words(group)} is not the same everywhere:",
         "",
     ]
     for detail, same in by_call.items():
@@ -205,6 +205,3 @@ def _advice(calls: Mapping[int, PendingCall], cycle: Sequence[int]) -> str:
         )
     return "every rank must make its calls in an order that fits the others'; follow the circle above."
 
-
-def _group_in_words(group: Sequence[int]) -> str:
-    return ranks_in_words(group).removeprefix("ranks ").removeprefix("rank ")

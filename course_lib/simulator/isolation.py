@@ -20,6 +20,7 @@ import cloudpickle
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import _set_thread_isolation_mode  # type: ignore[attr-defined]
 from torch.distributed import distributed_c10d
 
 from course_lib.cluster import Cluster
@@ -84,12 +85,12 @@ class Isolation:
         threads = torch.get_num_threads()
         kernel_world = distributed_c10d._world
         kernel_state = torch.get_rng_state()
-        kernel_bits = np.random.get_bit_generator()
+        kernel_bits = np.random.mtrand.get_bit_generator()
         with ExitStack() as undo:
             undo.callback(torch.set_num_threads, threads)
             undo.callback(setattr, distributed_c10d, "_world", kernel_world)
             undo.callback(torch.set_rng_state, kernel_state)
-            undo.callback(np.random.set_bit_generator, kernel_bits)
+            undo.callback(np.random.mtrand.set_bit_generator, kernel_bits)
             undo.enter_context(_replaced(sys, "stdout", RankStream(sys.stdout, self._output)))
             undo.enter_context(_replaced(sys, "stderr", RankStream(sys.stderr, self._output)))
             undo.enter_context(_replaced(os, "environ", RankEnvironment(os.environ, self._environment)))
@@ -97,8 +98,8 @@ class Isolation:
                 undo.enter_context(_replaced(random, name, self._random_function(name)))
             # One thread a rank: ranks take turns, and a pool of workers for each would only cost time.
             torch.set_num_threads(1)
-            undo.callback(torch._C._distributed_c10d._set_thread_isolation_mode, False)
-            torch._C._distributed_c10d._set_thread_isolation_mode(True)
+            undo.callback(_set_thread_isolation_mode, False)
+            _set_thread_isolation_mode(True)
             yield
 
     def resume(self, rank: int) -> None:
@@ -109,7 +110,7 @@ class Isolation:
             self._ranks[self._present].torch_state = torch.default_generator.get_state()
         globals_ = self._ranks[rank]
         torch.default_generator.set_state(globals_.torch_state)
-        np.random.set_bit_generator(globals_.numpy_bits)
+        np.random.mtrand.set_bit_generator(globals_.numpy_bits)
         distributed_c10d._world = globals_.world  # type: ignore[assignment]
         self._present = rank
 
@@ -251,7 +252,7 @@ def private_copy(value: Value) -> Callable[[], Value]:
         # Anything may refuse, with any exception: an open file, a lock, a generator.
         return lambda: value
     written = buffer.getvalue()
-    return lambda: _RankUnpickler(io.BytesIO(written), shared).load()  # type: ignore[no-any-return]
+    return lambda: _RankUnpickler(io.BytesIO(written), shared).load()
 
 
 class _RankPickler(cloudpickle.Pickler):  # type: ignore[misc]

@@ -210,8 +210,11 @@ class Network:
         ]
         return self.mismatches + differing
 
-    def pending(self, operation: Operation) -> PendingCall:
-        """An operation as a report shows it: for whom it waits, and to do what."""
+    def pending(self, operation: Operation, waits_at: SourceLine | None = None) -> PendingCall:
+        """An operation as a report shows it: for whom it waits, and to do what.
+
+        waits_at: the line that the rank waits in, where that is not the line of the call.
+        """
         if operation.op == "recv":
             anyone = tuple(r for r in operation.group.members if r != operation.rank)
             peers = anyone if operation.peer is None else (operation.peer,)
@@ -221,7 +224,10 @@ class Network:
             peers, expects = (operation.peer,), "receive"
         else:
             peers, expects = self._missing(operation), f"call {operation.op}"
-        return PendingCall(operation.rank, operation.op, peers, expects, operation.call, operation.line)
+        detail, line = operation.call, operation.line
+        if waits_at not in (None, line):
+            detail, line = f"{detail}, called at {line.place if line else '?'}", waits_at
+        return PendingCall(operation.rank, operation.op, peers, expects, detail, line)
 
     def unmatched(self) -> list[Operation]:
         """Operations that were posted and that nothing ever matched, buffered sends too."""

@@ -4,6 +4,9 @@ It is a Python subclass of `ProcessGroup`, so that everything above it is torch'
 DistributedDataParallel, DTensor, device meshes.
 """
 
+# torch declares each method of ProcessGroup with several signatures; Python's calls use the one given here.
+# mypy: disable-error-code="override, assignment, call-arg"
+
 from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -131,11 +134,11 @@ class SimulatedGroup(dist.ProcessGroup):
 
     def send(self, tensors: list[Tensor], rank: int, tag: int) -> SimulatedWork:
         """Offer tensors[0] to a member."""
-        return self._point_to_point("send", tensors, self._members[rank], tag)
+        return self._point_to_point("send", tensors, self._member(rank), tag)
 
     def recv(self, tensors: list[Tensor], rank: int, tag: int) -> SimulatedWork:
         """Receive tensors[0] from a member."""
-        return self._point_to_point("recv", tensors, self._members[rank], tag)
+        return self._point_to_point("recv", tensors, self._member(rank), tag)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> SimulatedWork:
         """Receive tensors[0] from whoever offers first."""
@@ -143,89 +146,87 @@ class SimulatedGroup(dist.ProcessGroup):
 
     # --- Collectives
 
-    def broadcast(self, tensors: list[Tensor], options: Any = None) -> SimulatedWork:
+    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> SimulatedWork:
         """Give everyone the root's tensors."""
-        root = 0 if options is None else options.rootRank
+        root = 0 if opts is None else opts.rootRank
         move = collectives.broadcast(root)
-        return self._collective("broadcast", tensors, tensors, move, options, root=root)
+        return self._collective("broadcast", tensors, tensors, move, opts, root=root)
 
-    def allreduce(self, tensors: list[Tensor], options: Any = None) -> SimulatedWork:
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> SimulatedWork:
         """Reduce over the members, in place."""
-        reduction = _reduction(options)
+        reduction = _reduction(opts)
         move = collectives.all_reduce(reduction)
-        return self._collective("all_reduce", tensors, tensors, move, options, reduction=reduction)
+        return self._collective("all_reduce", tensors, tensors, move, opts, reduction=reduction)
 
-    def allreduce_coalesced(self, tensors: list[Tensor], options: Any = None) -> SimulatedWork:
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> SimulatedWork:
         """Reduce several tensors in one call."""
-        reduction = _reduction(options)
+        reduction = _reduction(opts)
         move = collectives.all_reduce(reduction)
-        return self._collective("all_reduce_coalesced", tensors, tensors, move, options, reduction=reduction)
+        return self._collective("all_reduce_coalesced", tensors, tensors, move, opts, reduction=reduction)
 
-    def reduce(self, tensors: list[Tensor], options: Any) -> SimulatedWork:
+    def reduce(self, tensors: list[Tensor], opts: Any) -> SimulatedWork:
         """Reduce to the root."""
-        reduction, root = _reduction(options), options.rootRank
+        reduction, root = _reduction(opts), opts.rootRank
         move = collectives.reduce(root, reduction)
-        return self._collective("reduce", tensors, tensors, move, options, root=root, reduction=reduction)
+        return self._collective("reduce", tensors, tensors, move, opts, root=root, reduction=reduction)
 
-    def allgather(
-        self, outputs: list[list[Tensor]], inputs: list[Tensor], options: Any = None
-    ) -> SimulatedWork:
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> SimulatedWork:
         """Give everyone everyone's tensor."""
-        return self._collective("all_gather", inputs, outputs[0], collectives.all_gather, options)
+        return self._collective("all_gather", inputs, outputs[0], collectives.all_gather, opts)
 
-    def all_gather_single(self, output: Tensor, tensor: Tensor, options: Any = None) -> SimulatedWork:
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> SimulatedWork:
         """All-gather into one tensor."""
         parts = _chunks(output, self.size())
-        return self._collective("all_gather_into_tensor", [tensor], parts, collectives.all_gather, options)
+        return self._collective("all_gather_into_tensor", [tensor], parts, collectives.all_gather, opts)
 
     def all_gather_single_coalesced(
-        self, outputs: list[Tensor], inputs: list[Tensor], options: Any = None
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> SimulatedWork:
         """All-gather several tensors, each into one."""
         parts = [part for output in outputs for part in _chunks(output, self.size())]
         move = collectives.coalesced(collectives.all_gather)
-        return self._collective("all_gather_into_tensor_coalesced", inputs, parts, move, options)
+        return self._collective("all_gather_into_tensor_coalesced", inputs, parts, move, opts)
 
-    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], options: Any) -> SimulatedWork:
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> SimulatedWork:
         """Give the root everyone's tensor."""
-        root = options.rootRank
+        root = opts.rootRank
         targets = outputs[0] if outputs else []
-        return self._collective("gather", inputs, targets, collectives.gather(root), options, root=root)
+        return self._collective("gather", inputs, targets, collectives.gather(root), opts, root=root)
 
-    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], options: Any) -> SimulatedWork:
+    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> SimulatedWork:
         """Give each member its part of the root's list."""
-        root = options.rootRank
+        root = opts.rootRank
         sources = inputs[0] if inputs else []
         move = collectives.scatter(root)
-        return self._collective("scatter", sources, outputs, move, options, root=root, about=outputs)
+        return self._collective("scatter", sources, outputs, move, opts, root=root, about=outputs)
 
     def reduce_scatter(
-        self, outputs: list[Tensor], inputs: list[list[Tensor]], options: Any = None
+        self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None
     ) -> SimulatedWork:
         """Reduce lists of tensors, part j to member j."""
-        reduction = _reduction(options)
+        reduction = _reduction(opts)
         move = collectives.reduce_scatter(reduction)
         return self._collective(
-            "reduce_scatter", inputs[0], outputs, move, options, reduction=reduction, about=outputs
+            "reduce_scatter", inputs[0], outputs, move, opts, reduction=reduction, about=outputs
         )
 
-    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, options: Any = None) -> SimulatedWork:
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> SimulatedWork:
         """Reduce one tensor, chunk j to member j."""
-        reduction = _reduction(options)
+        reduction = _reduction(opts)
         move = collectives.reduce_scatter(reduction)
         return self._collective(
             "reduce_scatter_tensor",
             _chunks(tensor, self.size()),
             [output],
             move,
-            options,
+            opts,
             reduction=reduction,
             about=[output],
         )
 
-    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], options: Any = None) -> SimulatedWork:
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> SimulatedWork:
         """Exchange lists of tensors."""
-        return self._collective("all_to_all", inputs, outputs, collectives.all_to_all, options)
+        return self._collective("all_to_all", inputs, outputs, collectives.all_to_all, opts)
 
     def all_to_all_single(
         self,
@@ -233,16 +234,16 @@ class SimulatedGroup(dist.ProcessGroup):
         tensor: Tensor,
         output_splits: list[int],
         input_splits: list[int],
-        options: Any = None,
+        opts: Any = None,
     ) -> SimulatedWork:
         """Exchange the parts of one tensor, split evenly or by the given sizes of its first dimension."""
         targets = _split(output, output_splits, self.size())
         sources = _split(tensor, input_splits, self.size())
-        return self._collective("all_to_all_single", sources, targets, collectives.all_to_all, options)
+        return self._collective("all_to_all_single", sources, targets, collectives.all_to_all, opts)
 
-    def barrier(self, options: Any = None) -> SimulatedWork:
+    def barrier(self, opts: Any = None) -> SimulatedWork:
         """Wait for everyone."""
-        return self._collective("barrier", [], [], collectives.barrier, options)
+        return self._collective("barrier", [], [], collectives.barrier, opts)
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -250,6 +251,15 @@ class SimulatedGroup(dist.ProcessGroup):
     alltoall_base = all_to_all_single
 
     # --- Posting
+
+    def _member(self, position: int) -> int:
+        """The global rank of the member at a position. torch does not check the number of a peer."""
+        if not 0 <= position < len(self._members):
+            raise ValueError(
+                f"There is no rank {position} in a group of {len(self._members)}: its ranks are 0 to "
+                f"{len(self._members) - 1}. A neighbour on a ring is (rank + 1) % world_size."
+            )
+        return self._members[position]
 
     def _point_to_point(self, name: str, tensors: list[Tensor], peer: int | None, tag: int) -> SimulatedWork:
         (tensor,) = tensors
@@ -282,7 +292,7 @@ class SimulatedGroup(dist.ProcessGroup):
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
         move: Move,
-        options: Any,
+        opts: Any,
         root: int | None = None,
         reduction: str = "",
         about: Sequence[Tensor] | None = None,
@@ -297,20 +307,20 @@ class SimulatedGroup(dist.ProcessGroup):
             posted=0.0,
             inputs=tuple(inputs),
             outputs=tuple(outputs),
-            peer=None if root is None else self._members[root],
+            peer=None if root is None else self._member(root),
             reduction=reduction,
             shape=_common_shape(about),
             parts=(_bytes(inputs), _bytes(outputs)) if exchange else None,
             nbytes=sum(_bytes(about if op == "scatter" else inputs)),
-            asynchronous=bool(getattr(options, "asyncOp", False)),
+            asynchronous=bool(getattr(opts, "asyncOp", False)),
             line=caller_line(),
         )
         self._scheduler.post(operation, move)
         return SimulatedWork(self._scheduler, operation, list(outputs))
 
 
-def _reduction(options: Any) -> str:
-    return "SUM" if options is None else collectives.reduction_name(options.reduceOp)
+def _reduction(opts: Any) -> str:
+    return "SUM" if opts is None else collectives.reduction_name(opts.reduceOp)
 
 
 def _common_shape(tensors: Sequence[Tensor]) -> tuple[torch.dtype, tuple[int, ...]] | None:
@@ -338,7 +348,7 @@ def _chunks(tensor: Tensor, count: int) -> list[Tensor]:
 
 def _split(tensor: Tensor, sizes: list[int], count: int) -> list[Tensor]:
     if sizes:
-        return list(tensor.detach().split(sizes))
+        return list(torch.split(tensor.detach(), sizes))
     return _chunks(tensor, count)
 
 

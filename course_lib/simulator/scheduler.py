@@ -19,9 +19,10 @@ from enum import Enum
 from types import FrameType
 
 from course_lib.cluster import Cluster
-from course_lib.simulator.collectives import Move
-from course_lib.simulator.network import Network, Operation
-from course_lib.timeline.events import Event, Kind
+from course_lib.errors import PendingCall
+from course_lib.simulator.network import Move, Network, Operation
+from course_lib.timeline.events import Event, Kind, SourceLine
+from course_lib.timeline.lines import caller_line
 
 
 class RankStopped(BaseException):
@@ -55,6 +56,8 @@ class RankState:
     turn: threading.Lock = field(default_factory=threading.Lock)
     thread: threading.Thread | None = None
     waits_for: Operation | None = None
+    waits_at: SourceLine | None = None
+    """The line that it waits in, for an operation that was posted in another."""
     finished: bool = False
     computing_since: float | None = None
 
@@ -81,7 +84,7 @@ class Scheduler:
         """True while data is moved, which is not computing."""
         self.stacks: dict[int, FrameType] = {}
         """After a run: where the rank was that held the turn."""
-        self.stuck: dict[int, Operation] = {}
+        self.waiting: list[PendingCall] = []
         """After a run: what each unfinished rank waited for."""
 
     # --- For the caller of a run
@@ -107,7 +110,11 @@ class Scheduler:
             return Ending.FINISHED if all(s.finished for s in self.ranks) else Ending.STUCK
         finally:
             self.stacks = self._stacks()
-            self.stuck = {s.number: s.waits_for for s in self.ranks if s.waits_for is not None}
+            self.waiting = [
+                self.network.pending(state.waits_for, state.waits_at)
+                for state in self.ranks
+                if state.waits_for is not None
+            ]
             self._unwind()
 
     @property
@@ -155,6 +162,7 @@ class Scheduler:
         if not operation.done:
             state = self.ranks[operation.rank]
             state.waits_for = operation
+            state.waits_at = caller_line() if operation.asynchronous else None
             self._give_turn_away(state)
 
     def poll(self, operation: Operation) -> bool:

@@ -46,7 +46,8 @@ class SourceLine:
         return f"{self.place}: {text}" if text else self.place
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, though nobody changes one: a frozen one takes three times as long to make.
+@dataclass(slots=True, unsafe_hash=True)
 class Event:
     """One operation of one rank.
 
