@@ -27,10 +27,10 @@ class LineReporter:
     def begin(self, step: str) -> None:
         """Nothing yet: a log need not hold every step twice."""
 
-    def end(self, step: str, seconds: float) -> None:
+    def end(self, step: str, told: str) -> None:
         self.done += 1
         self.console.print(
-            f"[{self.done}/{self.steps}] {step}: {seconds:.1f} s", markup=False, highlight=False
+            f"[{self.done}/{self.steps}] {told}", markup=False, highlight=False, soft_wrap=True
         )
 
 
