@@ -27,7 +27,6 @@ and all_reduce the tensor.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
-from typing import NamedTuple
 
 from course_lib.cluster import Link
 

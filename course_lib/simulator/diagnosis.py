@@ -68,7 +68,8 @@ def mismatch_report(calls: Sequence[PendingCall], position: int, group: Sequence
     for call in sorted(calls, key=lambda c: c.rank):
         by_call.setdefault(call.detail, []).append(call)
     parts = [
-        f"Collective call number {position + 1} of the group of {ranks_in_words(group)} is not the same everywhere:",
+        f"Collective call number {position + 1} of the group of {ranks_in_words(group)} "
+        "is not the same everywhere:",
         "",
     ]
     for detail, same in by_call.items():
@@ -204,4 +205,3 @@ def _advice(calls: Mapping[int, PendingCall], cycle: Sequence[int]) -> str:
             "rank of the group must make each collective call."
         )
     return "every rank must make its calls in an order that fits the others'; follow the circle above."
-
