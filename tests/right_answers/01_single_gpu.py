@@ -1,0 +1,149 @@
+"""Right answers to unit 01, written in other ways than the solutions."""
+
+import itertools
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tests.answers import right
+
+# ---------------------------------------------------------------------------------------------- train_step
+
+
+@right("train_step")
+def with_a_loss_module(model, inputs, targets, optimizer):
+    loss = nn.CrossEntropyLoss()(model(inputs), targets)
+    optimizer.zero_grad(set_to_none=False)
+    loss.backward()
+    optimizer.step()
+    return loss.detach().clone()
+
+
+@right("train_step")
+def by_hand(model, inputs, targets, optimizer):
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
+    log_probabilities = functional.log_softmax(model(inputs), dim=1)
+    loss = -log_probabilities[torch.arange(len(targets)), targets].mean()
+    torch.autograd.backward(loss)
+    optimizer.step()
+    return loss.data
+
+
+# ------------------------------------------------------------------------------------------------ evaluate
+
+
+@right("evaluate")
+@torch.inference_mode()
+def as_inference(model, loader):
+    was_training = model.training
+    model.eval()
+    losses, hits = [], []
+    for inputs, targets in loader:
+        logits = model(inputs)
+        losses += functional.cross_entropy(logits, targets, reduction="none").tolist()
+        hits += (logits.argmax(1) == targets).tolist()
+    model.train(was_training)
+    return sum(losses) / len(losses), sum(hits) / len(hits)
+
+
+@right("evaluate")
+def weighted_means(model, loader):
+    was_training = model.training
+    try:
+        model.train(False)
+        total = len(loader.dataset)
+        loss = accuracy = 0.0
+        for inputs, targets in loader:
+            with torch.no_grad():
+                logits = model(inputs)
+            share = targets.shape[0] / total
+            loss += functional.cross_entropy(logits, targets).item() * share
+            accuracy += (logits.max(dim=1).indices == targets).double().mean().item() * share
+    finally:
+        model.train(was_training)
+    return loss, accuracy
+
+
+# ------------------------------------------------------------------------------------ accumulate_gradients
+
+
+@right("accumulate_gradients")
+def scaled_gradient(model, micro_batches, loss_fn):
+    n = sum(targets.numel() for _, targets in micro_batches)
+    losses = []
+    for inputs, targets in micro_batches:
+        share = targets.numel() / n
+        loss = loss_fn(model(inputs), targets)
+        loss.backward(gradient=torch.tensor(share))
+        losses.append(loss.detach() * share)
+    return torch.stack(losses).sum()
+
+
+@right("accumulate_gradients")
+def sums_then_one_division(model, micro_batches, loss_fn):
+    n, total = 0, torch.zeros(())
+    for inputs, targets in micro_batches:
+        size = inputs.size(0)
+        loss = loss_fn(model(inputs), targets) * size
+        loss.backward()
+        total += loss.detach()
+        n += size
+    for parameter in model.parameters():
+        parameter.grad /= n
+    return total / n
+
+
+# -------------------------------------------------------------------------------------- measure_throughput
+
+
+@right("measure_throughput")
+def one_loop(step, batch_size, warmup, steps, synchronize):
+    for number in itertools.count():
+        if number == warmup:
+            synchronize()
+            start = time.monotonic()
+        if number == warmup + steps:
+            break
+        step()
+    synchronize()
+    return steps * batch_size / (time.monotonic() - start)
+
+
+@right("measure_throughput")
+def in_nanoseconds(step, batch_size, warmup, steps, synchronize):
+    def run(times):
+        for _ in itertools.repeat(None, times):
+            step()
+        synchronize()
+        return time.perf_counter_ns()
+
+    return -1e9 * batch_size * steps / (run(warmup) - run(steps))
+
+
+# ----------------------------------------------------------------------------------- training_memory_bytes
+
+
+@right("training_memory_bytes")
+def as_a_table(parameters, optimizer, precision):
+    table = {
+        "fp32": {"sgd": 8, "momentum": 12, "adam": 16},
+        "bf16": {"sgd": 4, "momentum": 6, "adam": 8},
+        "mixed": {"sgd": 8, "momentum": 12, "adam": 16},
+    }
+    if precision not in table or optimizer not in table[precision]:
+        raise ValueError(f"unknown: {optimizer}, {precision}")
+    return parameters * table[precision][optimizer]
+
+
+@right("training_memory_bytes")
+def term_by_term(parameters, optimizer, precision):
+    try:
+        moments = ["sgd", "momentum", "adam"].index(optimizer)
+        narrow, wide, copies = {"fp32": (4, 4, 0), "bf16": (2, 2, 0), "mixed": (2, 4, 1)}[precision]
+    except KeyError:
+        raise ValueError(precision) from None
+    return 2 * narrow * parameters + (copies + moments) * wide * parameters
