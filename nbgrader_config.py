@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from pathlib import Path
 
 COURSE = Path(__file__).resolve().parent
@@ -22,8 +23,14 @@ c.Exchange.root = os.environ.get("COURSE_EXCHANGE", str(COURSE / "exchange"))
 # What `nbgrader submit` hands in.
 c.Exchange.assignment_dir = str(COURSE / "notebooks")
 
+# Feedback whose formulas can be read without a network.
+c.GenerateFeedback.exporter_class = "course_lib.workbook.pages.FeedbackExporter"
+
 # nbgrader calls alembic by its bare name, which an environment that is not activated does not find.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+
+# nbgrader's queries work with today's SQLAlchemy, which warns of their style at length.
+warnings.filterwarnings("ignore", module=r"nbgrader\.api")
 
 # Verdicts come from a sandbox, not from running the notebook: MendCells stands in the place of nbgrader's
 # DeduplicateIds and GradeInSandbox in the place of Execute; the rest are nbgrader's own lists.

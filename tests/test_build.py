@@ -19,7 +19,7 @@ from course_lib.workbook.notebook import (
     spoken_minutes,
     write_source,
 )
-from course_lib.workbook.pages import BadFormula, Page, mathml, write_index, write_page
+from course_lib.workbook.pages import BadFormula, FeedbackExporter, Page, mathml, write_index, write_page
 from course_lib.workbook.places import Places
 from course_lib.workbook.unit import BadUnit, Unit, read_unit, read_units
 from tests.sample_source import EFFORTS, SOURCE, Effort, write_unit
@@ -285,6 +285,17 @@ def test_formulas_are_mathml(tmp_path):
 def test_a_formula_that_cannot_be_drawn_is_quoted():
     with pytest.raises(BadFormula, match=r"x\^"):
         mathml("x^")
+
+
+def test_feedback_survives_a_formula_that_a_student_got_wrong():
+    # Invariant: what can be drawn is, and the rest is shown as it was typed, not lost.
+    exporter = FeedbackExporter()
+    html = exporter.markdown2html(
+        {}, "Good $x^2$, bad $x^$, and\n\n$$y^$$\n\n\\begin{matrix} z^ \\end{matrix}"
+    )
+    assert html.count("<math") == 1
+    assert "$x^$" in html
+    assert "$$y^$$" in html
 
 
 def test_a_widget_becomes_what_it_showed(tmp_path):

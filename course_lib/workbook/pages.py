@@ -6,6 +6,7 @@ MathML, which browsers draw themselves, and a widget becomes what it last showed
 
 import html
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,11 +122,38 @@ class MathMLRenderer(IPythonRenderer):
         return mathml(f"\\begin{{{name}}}{body}\\end{{{name}}}", display="block")
 
 
+class ForgivingRenderer(MathMLRenderer):
+    """The same, but a formula that cannot be drawn stays as it was typed."""
+
+    def inline_math(self, body: str) -> str:
+        with suppress(BadFormula):
+            return super().inline_math(body)
+        return IPythonRenderer.inline_math(self, body)
+
+    def block_math(self, body: str) -> str:
+        with suppress(BadFormula):
+            return super().block_math(body)
+        return IPythonRenderer.block_math(self, body)
+
+    def latex_environment(self, name: str, body: str) -> str:
+        with suppress(BadFormula):
+            return super().latex_environment(name, body)
+        return IPythonRenderer.latex_environment(self, name, body)
+
+
 class PageExporter(HTMLExporter):
     """nbconvert's HTML exporter with formulas as MathML."""
+
+    renderer = MathMLRenderer
 
     @pass_context
     def markdown2html(self, context: Any, source: str) -> str:
         attachments = context.get("cell", {}).get("attachments", {})
-        renderer = MathMLRenderer(escape=False, attachments=attachments)
+        renderer = self.renderer(escape=False, attachments=attachments)
         return MarkdownWithMath(renderer=renderer).render(source)
+
+
+class FeedbackExporter(PageExporter):
+    """The same for nbgrader's feedback, in which students may have written any formula."""
+
+    renderer = ForgivingRenderer
