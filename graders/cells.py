@@ -10,10 +10,10 @@ from typing import Any
 
 from graders.answer import NOT_ATTEMPTED
 from graders.driving import failure_of
-from graders.limits import BoundedText, OutOfTime, time_limit
+from graders.limits import BoundedText, Limits, OutOfTime, time_limit
 
-CELL_SECONDS = 20.0
-"""What one cell may take. Cells that train are marked as demonstrations and are not run."""
+TIMED_OUT = "TimedOut"
+"""The kind of failure that says that time ran out; `course_lib.errors.TimedOut` gives the same."""
 
 _DEFINITION = re.compile(r"^(?:async\s+)?(?:def|class)\s+(\w+)", re.MULTILINE)
 
@@ -50,11 +50,14 @@ class CellFailure:
 
 
 def run_cells(
-    cells: Iterable[Cell], namespace: dict[str, Any], begin: Callable[[str], None] = lambda name: None
+    cells: Iterable[Cell],
+    namespace: dict[str, Any],
+    seconds: float = Limits().cell,
+    begin: Callable[[str], None] = lambda name: None,
 ) -> list[CellFailure]:
     """Run the cells in order in one namespace, as a kernel would; one that fails does not stop the others.
 
-    begin: is told the name of each cell before it runs. What the cells print is dropped.
+    seconds: what each may take. begin: is told the name of each before it runs. What they print is dropped.
     """
     shell = _Shell(namespace)
     namespace.setdefault("get_ipython", lambda: shell)
@@ -62,10 +65,15 @@ def run_cells(
     failures = []
     for cell in cells:
         begin(cell.name)
-        failure = _run_cell(cell, namespace)
+        failure = _run_cell(cell, namespace, seconds)
         if failure is not None:
             failures.append(failure)
     return failures
+
+
+def timed_out(cell: str, seconds: float) -> CellFailure:
+    """The failure of a cell that did not end in time."""
+    return CellFailure(cell, TIMED_OUT, f"It was still running after {seconds:g} s.")
 
 
 def remember_source(cell: Cell) -> None:
@@ -74,14 +82,14 @@ def remember_source(cell: Cell) -> None:
     linecache.cache[cell.name] = (len(cell.source), None, lines, cell.name)
 
 
-def _run_cell(cell: Cell, namespace: dict[str, Any]) -> CellFailure | None:
+def _run_cell(cell: Cell, namespace: dict[str, Any], seconds: float) -> CellFailure | None:
     remember_source(cell)
     printed = BoundedText()
     try:
-        with redirect_stdout(printed), redirect_stderr(printed), time_limit(CELL_SECONDS):
+        with redirect_stdout(printed), redirect_stderr(printed), time_limit(seconds):
             exec(_compiled(cell), namespace)
     except OutOfTime:
-        return CellFailure(cell.name, "TimedOut", f"It was still running after {CELL_SECONDS:g} s.")
+        return timed_out(cell.name, seconds)
     except BaseException as error:  # the cell may call sys.exit() or raise what it likes
         failure = failure_of(error)
         return CellFailure(cell.name, failure.kind, failure.report)

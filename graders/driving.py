@@ -30,9 +30,6 @@ from graders.messages import (
 from graders.records import event_to_plain
 from graders.wire import WireError
 
-CALL_SECONDS = 20.0
-"""What one call of an answer may take; a launch brings its own limit."""
-
 STUB_SEEN = "The answer is still the stub."
 
 Driver = Callable[..., PlainData]
@@ -107,8 +104,9 @@ def _attempt(answer: Any, driver: Driver, request: Request) -> Value | Failure |
     except LaunchError as error:
         return _launch_failure(error)
     except OutOfTime as error:
-        where = "\n".join(_told_lines(own_lines(traceback.walk_tb(error.__traceback__))))
-        return Failure("TimedOut", f"It was still running after {CALL_SECONDS:g} s, here:\n{where}", "")
+        where = _told_lines(own_lines(traceback.walk_tb(error.__traceback__)))
+        said = f"It was still running after {request.timeout:g} s, here:"
+        return Failure("TimedOut", "\n".join([said, *where]), "")
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # sys.exit() in an answer must not end the kernel
@@ -117,7 +115,7 @@ def _attempt(answer: Any, driver: Driver, request: Request) -> Value | Failure |
 
 def _call(answer: Any, driver: Driver, request: CallRequest) -> PlainData:
     """One call, from a random state that is always the same and leaves the caller's as it was."""
-    with torch.random.fork_rng(devices=[]), time_limit(CALL_SECONDS):
+    with torch.random.fork_rng(devices=[]), time_limit(request.timeout):
         torch.manual_seed(0)
         return driver(answer, *request.arguments)
 

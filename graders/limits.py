@@ -5,10 +5,23 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
 PRINTED_CHARACTERS = 20_000
 """So much of what an answer prints is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds that the parts of a submission may take. A launch brings a limit of its own."""
+
+    cell: float = 20.0
+    """One cell: those that train are marked as demonstrations and are not run."""
+    call: float = 20.0
+    """One call of an answer."""
+    grace: float = 5.0
+    """So much longer the process of code that does not stop by itself lives before it is killed."""
 
 
 class OutOfTime(BaseException):

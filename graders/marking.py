@@ -6,8 +6,9 @@ from pathlib import Path
 from graders.catalogue import load_all
 from graders.exercise import Exercise
 from graders.grading import ExerciseResult, grade
+from graders.limits import Limits
 from graders.report import Report
-from graders.sandbox import Sandbox
+from graders.sandbox import DEFAULT_LIMITS, Sandbox
 from graders.submission import BadSubmission, Submission, read_submission
 
 
@@ -20,8 +21,11 @@ def mark_file(path: Path, unit: str | None = None) -> Report:
     return mark(submission, unit or guess_unit(submission))
 
 
-def mark(submission: Submission, unit: str) -> Report:
-    """The marks of a submission. Raises BadSubmission if it has nothing to do with the unit."""
+def mark(submission: Submission, unit: str, limits: Limits = DEFAULT_LIMITS) -> Report:
+    """The marks of a submission, whose code is kept within the limits.
+
+    Raises BadSubmission if it has nothing to do with the unit.
+    """
     exercises = _exercises(unit)
     if not any(submission.defines(exercise.name) for exercise in exercises):
         names = ", ".join(exercise.name for exercise in exercises)
@@ -29,7 +33,7 @@ def mark(submission: Submission, unit: str) -> Report:
             f"{submission.name} defines none of the exercises of {unit}, which are {names}. "
             f"Is it the right file, and the right unit?"
         )
-    with Sandbox(submission) as sandbox:
+    with Sandbox(submission, limits) as sandbox:
         results = tuple(_mark_exercise(sandbox, exercise) for exercise in exercises)
         return Report(unit, results, tuple(_notes(sandbox, exercises)))
 

@@ -20,6 +20,7 @@ class CallRequest:
 
     driver: str
     arguments: tuple[PlainData, ...]
+    timeout: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ def write_request(request: Request) -> bytes:
     """The request as a message."""
     arguments = [_argument_to_plain(argument) for argument in request.arguments]
     if isinstance(request, CallRequest):
-        return encode({"do": "call", "driver": request.driver, "arguments": arguments})
+        timeout = float(request.timeout)
+        return encode({"do": "call", "driver": request.driver, "arguments": arguments, "timeout": timeout})
     cluster = None if request.cluster is None else cluster_to_plain(request.cluster)
     return encode(
         {
@@ -90,7 +92,7 @@ def read_request(message: bytes) -> Request:
     plain = decode(message)
     arguments = tuple(_argument_from_plain(argument) for argument in plain["arguments"])
     if plain["do"] == "call":
-        return CallRequest(plain["driver"], arguments)
+        return CallRequest(plain["driver"], arguments, plain["timeout"])
     cluster = None if plain["cluster"] is None else cluster_from_plain(plain["cluster"])
     return LaunchRequest(
         plain["driver"], arguments, plain["ranks"], cluster, plain["on"], plain["timeout"], plain["seed"]

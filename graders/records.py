@@ -72,7 +72,7 @@ _LINE_TYPES: dict[str, tuple[type, ...]] = {"file": (str,), "line": (int,), "fun
 
 
 def _event_from_plain(plain: Any, ranks: int, keep_line: Callable[[str], bool]) -> Event:
-    _check_fields(plain, _EVENT_TYPES, "an event")
+    check_fields(plain, _EVENT_TYPES, "an event")
     if not 0 <= plain["rank"] < ranks:
         raise WireError(f"an event has the rank {plain['rank']} in a run of {ranks}")
     if not all(type(member) is int for member in plain["group"]):
@@ -94,11 +94,11 @@ def _line_to_plain(line: SourceLine | None) -> PlainData:
 def _line_from_plain(plain: Any, keep_line: Callable[[str], bool]) -> SourceLine | None:
     if plain is None:
         return None
-    _check_fields(plain, _LINE_TYPES, "a source line")
+    check_fields(plain, _LINE_TYPES, "a source line")
     return SourceLine(**plain) if keep_line(plain["file"]) else None
 
 
-def _check_fields(plain: Any, types: Mapping[str, Sequence[type]], what: str) -> None:
+def check_fields(plain: Any, types: Mapping[str, Sequence[type]], what: str) -> None:
     """Raise WireError unless `plain` is a dictionary of exactly these keys, each of an allowed type."""
     if type(plain) is not dict or plain.keys() != types.keys():
         raise WireError(f"{what} does not have exactly the fields {', '.join(types)}")

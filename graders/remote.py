@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from course_lib.cluster import Cluster
 from graders.answer import AnswerFailed, Observed, PlainData
-from graders.driving import CALL_SECONDS
+from graders.limits import Limits
 from graders.messages import (
     CallRequest,
     Failure,
@@ -32,17 +32,25 @@ class RemoteAnswer:
     keep_line: see `graders.records.events_from_plain`.
     """
 
-    def __init__(self, name: str, source: str, exchange: Exchange, keep_line: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        exchange: Exchange,
+        keep_line: Callable[[str], bool],
+        call_seconds: float = Limits().call,
+    ) -> None:
         self.name = name
         self.source = source
         self.printed = ""
         """What it printed when it last printed anything."""
         self._exchange = exchange
         self._keep_line = keep_line
+        self._call_seconds = call_seconds
 
     def call(self, driver: str, *arguments: PlainData) -> PlainData:
         """See `graders.answer.Answer.call`."""
-        return self._ask(CallRequest(driver, arguments), CALL_SECONDS)
+        return self._ask(CallRequest(driver, arguments, self._call_seconds))
 
     def launch(
         self,
@@ -56,15 +64,15 @@ class RemoteAnswer:
     ) -> Observed:
         """See `graders.answer.Answer.launch`."""
         request = LaunchRequest(driver, arguments, ranks, cluster, on, timeout, seed)
-        plain = self._ask(request, timeout)
+        plain = self._ask(request)
         try:
             return self._observed(plain, ranks)
         except WireError as error:
             raise _unreadable(error) from error
 
-    def _ask(self, request: Request, seconds: float) -> PlainData:
+    def _ask(self, request: Request) -> PlainData:
         """The value that comes back. Raises AnswerFailed, or GraderMistake for a request without sense."""
-        message = self._exchange(write_request(request), seconds)
+        message = self._exchange(write_request(request), request.timeout)
         try:
             reply = read_reply(message)
         except WireError as error:

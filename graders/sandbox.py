@@ -6,25 +6,26 @@ asks. So a hang or a crash costs one exercise. The grader, its seeds and its exp
 """
 
 import re
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-from graders.answer import NOT_ATTEMPTED, AnswerFailed
-from graders.cells import CELL_SECONDS, Cell, CellFailure, remember_source
+from graders.answer import NOT_ATTEMPTED, AnswerFailed, PlainData
+from graders.cells import TIMED_OUT, Cell, CellFailure, remember_source, timed_out
 from graders.driving import STUB_SEEN
 from graders.frames import ChannelClosed, TooSlow, receive_frame, send_frame
 from graders.kernel_answer import definition_source
+from graders.limits import Limits
+from graders.records import check_fields
 from graders.remote import RemoteAnswer
 from graders.submission import Submission
 from graders.wire import WireError, decode, encode
 from graders.workers import Process, Worker
 
-GRACE_SECONDS = 5.0
-"""So much longer than it should take may a reply take before the process is killed."""
-_CELL_LIMIT = CELL_SECONDS + GRACE_SECONDS
+DEFAULT_LIMITS = Limits()
 
 _IMPORT = re.compile(r"^\s*(?:from|import)\s+([A-Za-z_][\w.]*)", re.MULTILINE)
 _IMPORTED_ONCE = frozenset({"course_lib", "matplotlib", "numpy", "sklearn", "torch", "torchvision"})
@@ -34,10 +35,12 @@ _IMPORTED_ONCE = frozenset({"course_lib", "matplotlib", "numpy", "sklearn", "tor
 class Sandbox:
     """A context in which the answers of one submission can be reached, one after the other."""
 
-    def __init__(self, submission: Submission) -> None:
+    def __init__(self, submission: Submission, limits: Limits = DEFAULT_LIMITS) -> None:
         self.submission = submission
+        self.limits = limits
         self.failures: dict[str, CellFailure] = {}
         """Cells that did not run to their end, by name, as far as answers have been asked for."""
+        self._names = frozenset(cell.name for cell in submission.cells)
         self._stuck: set[str] = set()
         self._scratch = tempfile.TemporaryDirectory(prefix="course-", ignore_cleanup_errors=True)
         self._worker: Worker | None = None
@@ -55,9 +58,9 @@ class Sandbox:
     @contextmanager
     def answer(self, name: str) -> Iterator[RemoteAnswer]:
         """The answer of this name, whether or not the submission has it: that shows when it is asked."""
-        names = frozenset(cell.name for cell in self.submission.cells)
+        source = self._source(name)
         with _AnswerProcess(self, name) as process:
-            yield RemoteAnswer(name, self._source(name), process.exchange, names.__contains__)
+            yield RemoteAnswer(name, source, process.exchange, self._names.__contains__, self.limits.call)
 
     def start(self, answer: str) -> Process:
         """A process that has run the cells and holds the answer. Raises AnswerFailed if it is not to be had.
@@ -66,32 +69,40 @@ class Sandbox:
         """
         while True:
             process = self._live_worker().fork()
-            begun = ""
+            begun: list[str] = []
             try:
-                send_frame(process.channel, self._opening(answer))
-                message = decode(receive_frame(process.channel, _CELL_LIMIT))
-                while isinstance(message, dict) and "begins" in message:
-                    begun = str(message["begins"])
-                    message = decode(receive_frame(process.channel, _CELL_LIMIT))
+                defined = self._run_cells(process.channel, answer, begun)
             except (TooSlow, ChannelClosed) as error:
-                ended = process.end()
-                if not self._leave_out(begun, error, ended):
-                    raise AnswerFailed(
-                        "Ended", f"The process of your code ended at once ({ended})."
-                    ) from error
+                self._leave_out(begun, error, process.end())
                 continue
             except WireError as error:
                 process.end()
                 raise AnswerFailed("Unreadable", f"Your cells garbled what came back: {error}.") from error
-            self._note_failures(message)
-            if not message["defines"]:
-                process.end()
-                raise self._undefined(answer)
-            return process
+            if defined:
+                return process
+            process.end()
+            raise self._undefined(answer)
+
+    def _run_cells(self, channel: socket.socket, answer: str, begun: list[str]) -> bool:
+        """Have the cells run, and note those that failed; returns whether the answer is there afterwards.
+
+        `begun` receives the name of each cell before it runs. Raises TooSlow, ChannelClosed or WireError.
+        """
+        send_frame(channel, self._opening(answer))
+        for _ in range(len(self.submission.cells) + 1):
+            message = decode(receive_frame(channel, self.limits.cell + self.limits.grace))
+            if type(message) is not dict:
+                break
+            if message.keys() == {"failures", "defines"}:
+                self._note_failures(message["failures"])
+                return bool(message["defines"])
+            begun.append(str(message.get("begins")))
+        raise WireError("it is no account of how the cells ran")
 
     def _opening(self, answer: str) -> bytes:
         cells = [[cell.name, cell.source] for cell in self.submission.cells if cell.name not in self._stuck]
-        return encode({"cells": cells, "main": self.submission.main, "answer": answer})
+        main, seconds = self.submission.main, self.limits.cell
+        return encode({"cells": cells, "main": main, "answer": answer, "seconds": seconds})
 
     def _live_worker(self) -> Worker:
         """The worker, or a new one if code of the submission has found a way to end it."""
@@ -107,34 +118,27 @@ class Sandbox:
         found = {module for cell in self.submission.cells for module in _IMPORT.findall(cell.source)}
         return sorted(module for module in found if module.split(".")[0] in _IMPORTED_ONCE)
 
-    def _leave_out(self, cell: str, error: Exception, ended: str) -> bool:
-        """Note that a cell must not be run again; false if there is no such cell."""
-        if cell in self._stuck or cell not in {cell.name for cell in self.submission.cells}:
-            return False
+    def _leave_out(self, begun: list[str], error: Exception, ended: str) -> None:
+        """Note that the cell that ran last must not run again. Raises AnswerFailed if there is none."""
+        cell = begun[-1] if begun else ""
+        if cell in self._stuck or cell not in self._names:
+            raise AnswerFailed("Ended", f"The process of your code ended at once ({ended}).") from error
         if isinstance(error, TooSlow):
-            failure = CellFailure(cell, "TimedOut", f"It was still running after {CELL_SECONDS:g} s.")
+            self.failures[cell] = timed_out(cell, self.limits.cell)
         else:
-            failure = CellFailure(cell, "Ended", f"It ended the whole process ({ended}).")
+            self.failures[cell] = CellFailure(cell, "Ended", f"It ended the whole process ({ended}).")
         self._stuck.add(cell)
-        self.failures[cell] = failure
-        return True
 
-    def _note_failures(self, message: Any) -> None:
-        """Remember the failures that a process tells of. Raises AnswerFailed if it tells nonsense."""
-        try:
-            told = [
-                CellFailure(str(f["cell"]), str(f["kind"]), str(f["report"])) for f in message["failures"]
-            ]
-            sound = message.keys() == {"failures", "defines"} and type(message["defines"]) is bool
-        except (TypeError, KeyError, AttributeError):
-            sound, told = False, []
-        if not sound:
-            raise AnswerFailed("Unreadable", "Your cells garbled what came back from their process.")
-        known = {cell.name for cell in self.submission.cells}
-        for failure in told:
-            if failure.cell in known:
+    def _note_failures(self, told: PlainData) -> None:
+        """Remember the failures that a process tells of. Raises WireError if it tells nonsense."""
+        if type(told) is not list:
+            raise WireError("the failed cells are not a list")
+        for plain in told:
+            check_fields(plain, {"cell": (str,), "kind": (str,), "report": (str,)}, "a failed cell")
+            failure = CellFailure(**plain)
+            if failure.cell in self._names:
                 self.failures[failure.cell] = failure
-                if failure.kind == "TimedOut":
+                if failure.kind == TIMED_OUT:
                     self._stuck.add(failure.cell)
 
     def _undefined(self, answer: str) -> AnswerFailed:
@@ -177,13 +181,13 @@ class _AnswerProcess:
         if self._process is None:
             self._process = self._sandbox.start(self._name)
         try:
-            self._process.channel.settimeout(seconds + GRACE_SECONDS)
+            self._process.channel.settimeout(seconds + self._sandbox.limits.grace)
             send_frame(self._process.channel, request)
-            return receive_frame(self._process.channel, seconds + GRACE_SECONDS)
+            return receive_frame(self._process.channel, seconds + self._sandbox.limits.grace)
         except TooSlow as error:
             self._end()
             raise AnswerFailed(
-                "TimedOut", f"Your code was still running after {seconds:g} s and was stopped."
+                TIMED_OUT, f"Your code was still running after {seconds:g} s and was stopped."
             ) from error
         except ChannelClosed as error:
             ended = self._end()

@@ -184,7 +184,9 @@ def _run_submission(channel: socket.socket) -> Any:
     _silence_checks()
     namespace = _namespace(order["main"])
     cells = [Cell(name, source) for name, source in order["cells"]]
-    failures = run_cells(cells, namespace, lambda name: send_frame(channel, encode({"begins": name})))
+    failures = run_cells(
+        cells, namespace, order["seconds"], lambda name: send_frame(channel, encode({"begins": name}))
+    )
     told = [{"cell": f.cell, "kind": f.kind, "report": f.report} for f in failures]
     send_frame(channel, encode({"failures": told, "defines": order["answer"] in namespace}))
     return namespace.get(order["answer"])

@@ -1,12 +1,13 @@
 """A small unit for the tests of the framework: an exercise that is called, and one that is launched."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
+from course_lib.launch.run import per_rank
 from graders import judge
 from graders.answer import Answer
 from graders.draw import Draw
 from graders.exercise import REGISTRY, Criterion, Exercise, Finding
-from course_lib.launch.run import per_rank
 
 UNIT = "90_sample"
 
@@ -52,8 +53,14 @@ TOTAL = Exercise(
 )
 
 
-def register() -> None:
+@contextmanager
+def registered() -> Iterator[None]:
+    """The unit is one of those that there are."""
     REGISTRY[UNIT] = {"double": DOUBLE, "total": TOTAL}
+    try:
+        yield
+    finally:
+        del REGISTRY[UNIT]
 
 
 SOLVED = {
@@ -62,5 +69,5 @@ SOLVED = {
 }
 STUBS = {
     "double": 'def double(x):\n    """Twice x."""\n    # YOUR CODE HERE\n    raise NotImplementedError()',
-    "total": 'def total(x):\n    """The sum over ranks."""\n    # YOUR CODE HERE\n    raise NotImplementedError()',
+    "total": 'def total(x):\n    """The total."""\n    # YOUR CODE HERE\n    raise NotImplementedError()',
 }

@@ -1,0 +1,68 @@
+"""Answers that prove the graders: the mistakes that people make, and right answers written differently.
+
+A file tests/wrong_answers/NN_name.py or tests/right_answers/NN_name.py decorates functions or classes:
+
+    @wrong("average_gradients", fails="averages over ranks")
+    def sums_without_dividing(model): ...   # docstring: the mistake in one line
+"""
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+Definition = TypeVar("Definition", bound=Callable[..., Any])
+
+TESTS = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Proof:
+    """An answer to an exercise, and the criterion that it fails; None if it is right."""
+
+    exercise: str
+    answer: Callable[..., Any]
+    fails: str | None
+
+    @property
+    def name(self) -> str:
+        return str(self.answer.__name__)
+
+
+_collected: list[Proof] = []
+
+
+def wrong(exercise: str, fails: str) -> Callable[[Definition], Definition]:
+    """An answer that fails the criterion named, and passes those that the rubric lists before it."""
+    return lambda answer: _collect(Proof(exercise, answer, fails), answer)
+
+
+def right(exercise: str) -> Callable[[Definition], Definition]:
+    """An answer that earns all points."""
+    return lambda answer: _collect(Proof(exercise, answer, None), answer)
+
+
+def wrong_answers(unit: str) -> list[Proof]:
+    return _load(TESTS / "wrong_answers" / f"{unit}.py")
+
+
+def right_answers(unit: str) -> list[Proof]:
+    return _load(TESTS / "right_answers" / f"{unit}.py")
+
+
+def _collect(proof: Proof, answer: Definition) -> Definition:
+    _collected.append(proof)
+    return answer
+
+
+def _load(path: Path) -> list[Proof]:
+    """What a file decorates; nothing if there is no such file."""
+    if not path.exists():
+        return []
+    spec = importlib.util.spec_from_file_location(f"{path.parent.name}_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    _collected.clear()
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    return list(_collected)

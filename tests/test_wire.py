@@ -1,0 +1,308 @@
+"""The codec between graders and answers: what goes through, and that nothing else does."""
+
+import json
+import math
+import random
+import struct
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save
+
+from course_lib.cluster import Cluster, Link
+from course_lib.launch.run import PerRank, per_rank
+from course_lib.timeline.events import Event, Kind, SourceLine
+from graders import wire
+from graders.answer import AnswerFailed
+from graders.messages import CallRequest, LaunchRequest, read_reply, read_request, write_request
+from graders.records import event_to_plain, events_from_plain
+from graders.remote import RemoteAnswer
+from graders.wire import WireError, decode, encode
+
+
+def message(structure: str, tensors: bytes = b"") -> bytes:
+    """A message whose head is right, whatever follows."""
+    return struct.pack(">4sI", b"DTW1", len(structure)) + structure.encode() + tensors
+
+
+PLAIN = [
+    None,
+    True,
+    0,
+    -(2**70),
+    1.5,
+    math.inf,
+    "",
+    "größer \ud800 \x00",
+    b"\x00\xff",
+    [],
+    (),
+    {},
+    [1, (2, [3.0, {"a": (None,), "tensor": "a key like a tag"}])],
+    {"b": 1, "a": [True, False]},
+]
+
+
+@pytest.mark.parametrize("value", PLAIN, ids=repr)
+def test_plain_value_comes_back_equal(value: Any) -> None:
+    # What went in comes out: the same value, of the same types all the way down, in the same order.
+    back = decode(encode(value))
+    assert back == value
+    assert repr(back) == repr(value)
+
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.bool]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (2, 3)], ids=str)
+def test_tensor_comes_back_bit_by_bit(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    # Shape, dtype and every bit survive.
+    tensor = (torch.randn(shape) * 10).to(dtype)
+    back = decode(encode(tensor))
+    assert back.dtype == dtype
+    assert back.shape == tensor.shape
+    assert torch.equal(back, tensor)
+
+
+def test_tensors_arrive_as_copies_without_graph() -> None:
+    # Views, tied and learnable tensors arrive as plain ones that share nothing.
+    weight = torch.nn.Parameter(torch.randn(3, 4))
+    back = decode(encode({"weight": weight, "tied": weight, "view": weight.T, "row": weight[1].expand(2, 4)}))
+    assert type(back["weight"]) is torch.Tensor
+    assert not back["weight"].requires_grad
+    assert torch.equal(back["view"], weight.detach().T)
+    assert torch.equal(back["row"], weight[1].detach().expand(2, 4))
+    back["tied"].zero_()
+    assert torch.equal(back["weight"], weight.detach())
+
+
+def test_what_pytorch_hands_out_is_made_plain() -> None:
+    # A shape, a state dict and NumPy's numbers are what students return without noticing.
+    value = [torch.zeros(2, 3).shape, OrderedDict(a=1), np.float64(0.5), np.int64(7), np.bool_(True)]
+    back = decode(encode(value))
+    assert back == [(2, 3), {"a": 1}, 0.5, 7, True]
+    assert [type(item) for item in back] == [tuple, dict, float, int, bool]
+
+
+class AlwaysEqual(float):
+    """A number that equals everything."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = float.__hash__
+
+
+class LyingTensor(torch.Tensor):
+    """A tensor with methods of its own."""
+
+
+class Pretender:
+    """An object that says that it is a number."""
+
+    __class__ = float  # type: ignore[assignment]
+
+
+CYCLE: list[Any] = []
+CYCLE.append(CYCLE)
+
+NOT_PLAIN = [
+    (AlwaysEqual(1.0), "AlwaysEqual (a subclass of float)"),
+    (torch.zeros(2).as_subclass(LyingTensor), "LyingTensor (a subclass of Tensor)"),
+    (Pretender(), "Pretender"),
+    ([1, {"a": np.zeros(2)}], "the result[1]['a'] is a numpy.ndarray"),
+    ({1: 2}, "a key that is a int"),
+    ((x for x in []), "generator"),
+    (len, "builtin_function_or_method"),
+    (torch.zeros(2).to_sparse(), "sparse"),
+    (torch.zeros(2, device="meta"), "meta"),
+    (10**5000, "digits"),
+    (CYCLE, "nested"),
+    (torch.zeros(1).expand(2**40), "bytes allowed"),
+    ("x" * (wire.MAX_STRUCTURE + 1), "bytes"),
+]
+
+
+@pytest.mark.parametrize(("value", "said"), NOT_PLAIN, ids=[said for _, said in NOT_PLAIN])
+def test_anything_else_is_refused_with_its_place(value: Any, said: str) -> None:
+    # What is no plain data, or pretends to be, is named and does not go through.
+    with pytest.raises(WireError) as caught:
+        encode(value)
+    assert said in str(caught.value)
+
+
+HOSTILE = {
+    "empty": b"",
+    "no magic": b"nope" + b"\x00" * 20,
+    "a pickle": b"\x80\x04\x95" + b"\x00" * 20,
+    "length beyond the end": struct.pack(">4sI", b"DTW1", 2**31) + b"[]",
+    "no JSON": message("[1, "),
+    "not ASCII": struct.pack(">4sI", b"DTW1", 2) + b"\xff\xff",
+    "unknown tag": message('{"object": "os.system"}'),
+    "two tags": message('{"tuple": [], "dict": []}'),
+    "no tag": message("{}"),
+    "the same tag twice": message('{"tuple": [], "tuple": []}'),
+    "tuple of no list": message('{"tuple": 3}'),
+    "dictionary of no pairs": message('{"dict": [["a"]]}'),
+    "number as key": message('{"dict": [[1, 2]]}'),
+    "key twice": message('{"dict": [["a", 1], ["a", 2]]}'),
+    "bytes of no text": message('{"bytes": 3}'),
+    "bytes not base64": message('{"bytes": "*"}'),
+    "tensor that is not there": message('{"tensor": 0}'),
+    "tensor by text": message('{"tensor": "0"}', save({"0": torch.zeros(1)})),
+    "tensor by truth": message('{"tensor": false}', save({"0": torch.zeros(1)})),
+    "tensor used twice": message('[{"tensor": 0}, {"tensor": 0}]', save({"0": torch.zeros(1)})),
+    "tensor not used": message("[]", save({"0": torch.zeros(1)})),
+    "tensors cut off": message('{"tensor": 0}', save({"0": torch.zeros(100)})[:-8]),
+    "tensors no tensors": message('{"tensor": 0}', b"\xff" * 64),
+    "tensor larger than its data": message(
+        '{"tensor": 0}',
+        (lambda head: struct.pack("<Q", len(head)) + head + b"\x00" * 8)(
+            json.dumps({"0": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}).encode()
+        ),
+    ),
+    "nested beyond reason": message("[" * 100_000 + "]" * 100_000),
+    "nested a little too far": message("[" * 200 + "]" * 200),
+    "an endless integer": message("1" * 10_000),
+}
+
+
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
+def test_malformed_message_is_refused(data: bytes) -> None:
+    # Whatever is no message gives one kind of error, and nothing else happens.
+    with pytest.raises(WireError):
+        decode(data)
+
+
+def test_oversized_message_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A message beyond the limits is not even looked into.
+    monkeypatch.setattr(wire, "MAX_MESSAGE", 100)
+    with pytest.raises(WireError, match="more than is allowed"):
+        decode(message('"' + "x" * 200 + '"'))
+
+
+def test_damage_anywhere_is_refused_or_harmless() -> None:
+    # Cut short or with bytes exchanged, a message is read as plain data or refused: no other error escapes.
+    whole = encode({"a": [1, (2.5, "x"), b"y"], "t": torch.arange(6.0).reshape(2, 3), "u": torch.zeros(0)})
+    damaged = [whole[:length] for length in range(len(whole))]
+    chance = random.Random(7)
+    for _ in range(3000):
+        data = bytearray(whole)
+        for _ in range(chance.randint(1, 3)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        damaged.append(bytes(data))
+    for data in damaged:
+        try:
+            decode(data)
+        except WireError:
+            continue
+
+
+EVENT = Event(
+    rank=1,
+    op="send",
+    kind=Kind.POINT_TO_POINT,
+    start=0.0,
+    end=1e-5,
+    sequence=3,
+    nbytes=16,
+    sent=16,
+    messages=1,
+    peer=0,
+    group=(0, 1),
+    detail="float32[4]",
+    line=SourceLine("<cell of ring>", 2, "ring"),
+)
+
+
+def test_event_comes_back_equal() -> None:
+    # Every field of an event survives, its source line too.
+    silent = Event(0, "all_reduce", Kind.COLLECTIVE, 0, 1, 0)
+    plain = decode(encode([event_to_plain(EVENT), event_to_plain(silent)]))
+    assert events_from_plain(plain, 2, lambda _: True) == (EVENT, silent)
+
+
+def test_source_line_of_a_foreign_file_is_dropped() -> None:
+    # A line's text is read by whoever shows it: a submission must not point it at other people's files.
+    forged = {**event_to_plain(EVENT), "line": {"file": "/etc/passwd", "line": 1, "function": "f"}}
+    (event,) = events_from_plain([forged], 2, {"<cell of ring>"}.__contains__)
+    assert event.line is None
+
+
+FORGED = [
+    {"rank": 2},
+    {"rank": -1},
+    {"rank": True},
+    {"sent": -8},
+    {"start": math.nan},
+    {"end": math.inf},
+    {"kind": "magic"},
+    {"group": [0, 1]},
+    {"group": (0, "1")},
+    {"peer": "0"},
+    {"op": None},
+    {"line": {"file": "x", "line": "1", "function": "f"}},
+    {"line": {"file": "x"}},
+    {"extra": 1},
+]
+
+
+@pytest.mark.parametrize("change", FORGED, ids=repr)
+def test_impossible_event_is_refused(change: dict[str, Any]) -> None:
+    # An event that no run could have recorded does not reach a grader.
+    with pytest.raises(WireError):
+        events_from_plain([{**event_to_plain(EVENT), **change}], 2, lambda _: True)
+
+
+def test_requests_come_back_equal() -> None:
+    # The worker is asked what the grader asked, per-rank arguments and cluster included.
+    call = CallRequest("unit_02.combine", ([1, 2], "x"))
+    cluster = Cluster(nodes=2, devices_per_node=2, inter_node=Link(1e-3, 1e6), eager_limit=8, flops=1e9)
+    launch = LaunchRequest("unit_02.average", (per_rank([1, 2]), (3,)), 2, cluster, "simulated", 5.0, 1)
+    assert read_request(write_request(call)) == call
+    back = read_request(write_request(launch))
+    assert back == launch
+    assert [type(argument) for argument in back.arguments] == [PerRank, tuple]
+
+
+NO_REPLIES: list[Any] = [
+    None,
+    [],
+    {},
+    {"value": 1},
+    {"value": 1, "printed": 2},
+    {"kind": "x", "report": None, "printed": ""},
+    {"refused": 1},
+    {"value": 1, "printed": "", "extra": 1},
+]
+
+
+@pytest.mark.parametrize("plain", NO_REPLIES, ids=repr)
+def test_what_is_no_reply_is_refused(plain: Any) -> None:
+    # A process that the student's code has taken over may send anything.
+    with pytest.raises(WireError):
+        read_reply(encode(plain))
+
+
+NO_RUNS: list[Any] = [
+    None,
+    {"results": [1], "outputs": ["", ""], "events": [], "unmatched": []},
+    {"results": [1, 2], "outputs": [""], "events": [], "unmatched": []},
+    {"results": [1, 2], "outputs": ["", 3], "events": [], "unmatched": []},
+    {"results": [1, 2], "outputs": ["", ""], "events": {}, "unmatched": []},
+    {"results": [1, 2], "outputs": ["", ""], "events": [], "unmatched": [None]},
+    {"results": [1, 2], "outputs": ["", ""], "events": []},
+]
+
+
+@pytest.mark.parametrize("plain", NO_RUNS, ids=repr)
+def test_forged_run_is_the_answers_failure(plain: Any) -> None:
+    # A run that makes no sense is told as a failure of the answer, not as an error of the grader.
+    answer = RemoteAnswer("f", "", lambda *_: encode({"value": plain, "printed": ""}), lambda _: True)
+    with pytest.raises(AnswerFailed) as caught:
+        answer.launch("plain.call", ranks=2)
+    assert caught.value.kind == "Unreadable"

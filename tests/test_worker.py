@@ -1,0 +1,343 @@
+"""The sandbox: what a submission's code may do, and what it costs only itself."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from graders.answer import NOT_ATTEMPTED, AnswerFailed
+from graders.cells import Cell
+from graders.limits import Limits
+from graders.marking import mark
+from graders.report import Report
+from graders.sandbox import Sandbox
+from graders.submission import Submission
+from graders.wall import can_build_wall
+from tests import sample_unit
+
+IMPORTS = "import os, subprocess, sys, time\nimport torch\nimport torch.distributed as dist"
+DOUBLE, TOTAL = sample_unit.SOLVED["double"], sample_unit.SOLVED["total"]
+SHORT = Limits(cell=1, call=1, grace=1)
+
+
+@pytest.fixture(autouse=True)
+def sample() -> Iterator[None]:
+    with sample_unit.registered():
+        yield
+
+
+def submission(*sources: str) -> Submission:
+    cells = [Cell(f"<cell {number}>", source) for number, source in enumerate([IMPORTS, *sources])]
+    return Submission("90_sample.ipynb", tuple(cells), main=True)
+
+
+_cases: list[Cell] = []
+
+
+def case(body: str) -> str:
+    """Put a function of x with this body into the submission that the cases share; returns its name."""
+    name = f"case_{len(_cases)}"
+    lines = "\n".join(f"    {line}" for line in body.splitlines())
+    _cases.append(Cell(f"<cell of {name}>", f"def {name}(x):\n{lines}"))
+    return name
+
+
+@pytest.fixture(scope="module")
+def cases() -> Iterator[Sandbox]:
+    """One worker for all cases: each has a process of its own in any case."""
+    imports = Cell("<imports>", IMPORTS)
+    with Sandbox(Submission("cases.ipynb", (imports, *_cases), main=True), SHORT) as sandbox:
+        yield sandbox
+
+
+def call(cases: Sandbox, name: str, argument: object = 3) -> object:
+    """What one call of a case returns."""
+    with cases.answer(name) as answer:
+        return answer.call("plain.call", argument)
+
+
+def failure(sandbox: Sandbox, name: str) -> AnswerFailed:
+    """How one call of an answer fails."""
+    with sandbox.answer(name) as answer, pytest.raises(AnswerFailed) as caught:
+        answer.call("plain.call", 1)
+    return caught.value
+
+
+def marks(*sources: str, limits: Limits = SHORT) -> Report:
+    report = mark(submission(*sources), sample_unit.UNIT, limits)
+    assert not any(result.mistake for result in report.exercises), report.exercises
+    return report
+
+
+def points(report: Report) -> list[float]:
+    return [result.points for result in report.exercises]
+
+
+def processes_with(mark_: str) -> list[str]:
+    """Command lines of this machine's processes that contain a text."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(entry.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue
+    return [line for line in found if mark_ in line]
+
+
+# --- what works
+
+
+def test_solved_submission_earns_all_points() -> None:
+    # Answers are called and launched there as they are in a kernel.
+    assert points(marks(DOUBLE, TOTAL, limits=Limits())) == [3, 2]
+
+
+def test_run_comes_back_with_the_students_lines() -> None:
+    # Results are tensors, every call is there, and each line is found in the submission.
+    with Sandbox(submission(TOTAL)) as sandbox, sandbox.answer("total") as answer:
+        observed = answer.launch("plain.call", torch.ones(2), ranks=2)
+        assert answer.source.startswith("def total(x):")
+    assert [result.tolist() for result in observed.results] == [[2, 2], [2, 2]]
+    assert observed.calls(1) == ["all_reduce"]
+    assert str(observed.communication(0)[0].line) == "<cell 1>, line 2: dist.all_reduce(x)"
+
+
+COPIES = case("return x.mul_(2)")
+
+
+def test_answer_gets_copies(cases: Sandbox) -> None:
+    # What an answer does to its input does not reach the grader's own tensor.
+    x = torch.ones(3)
+    seen = call(cases, COPIES, x)
+    assert isinstance(seen, torch.Tensor)
+    assert seen.tolist() == [2, 2, 2]
+    assert x.tolist() == [1, 1, 1]
+
+
+def test_magics_do_no_harm() -> None:
+    # Lines and cells that only IPython understands are no reason to lose points.
+    magic = "%matplotlib inline\n!pip install torch\nfiles = !ls\n%%time_is_no_magic_in_line_four = 1"
+    assert points(marks(magic.rsplit("\n", 1)[0], "%%time\n" + DOUBLE, "%%bash\nexit 3", TOTAL)) == [3, 2]
+
+
+def test_checks_in_cells_do_nothing() -> None:
+    # A student's own check cells neither grade nor record anything while marks are given.
+    cell = "from graders import check, hint, progress, reset\ncheck(3); hint(None); progress()"
+    report = marks(cell, DOUBLE, TOTAL)
+    assert points(report) == [3, 2]
+    assert not report.notes
+
+
+def test_raising_cell_does_not_stop_the_others() -> None:
+    # The cells after it run, and the report names it.
+    report = marks("1 / 0", DOUBLE, TOTAL)
+    assert points(report) == [3, 2]
+    assert "ZeroDivisionError" in report.notes[0]
+    assert "<cell 1>, line 1: 1 / 0" in report.notes[0]
+
+
+# --- answers that are not there
+
+ABSENT = {
+    "stub": ("def stub(x):\n    raise NotImplementedError", NOT_ATTEMPTED, "still the stub"),
+    "missing": ("", NOT_ATTEMPTED, "90_sample.ipynb does not define missing"),
+    "stub_in_class": ("class stub_in_class:\n    raise NotImplementedError", NOT_ATTEMPTED, "still the stub"),
+    "no_syntax": ("def no_syntax(x:\n    return x", "SyntaxError", "def no_syntax(x:"),
+    "deleted": ("def deleted(x): return x\ndel deleted", "NameError", "afterwards there was no deleted"),
+    "too_late": ("1 / 0\ndef too_late(x): return x", "ZeroDivisionError", "The cell that defines too_late"),
+    "nothing": ("nothing = None", "TypeError", "not callable"),
+}
+
+
+@pytest.fixture(scope="module")
+def incomplete() -> Iterator[Sandbox]:
+    with Sandbox(submission(*(source for source, _, _ in ABSENT.values())), SHORT) as sandbox:
+        yield sandbox
+
+
+@pytest.mark.parametrize("name", ABSENT)
+def test_absent_answer_is_explained(incomplete: Sandbox, name: str) -> None:
+    # Not attempted is not failed, and a cell that breaks says so where its answer is missed.
+    _, kind, said = ABSENT[name]
+    error = failure(incomplete, name)
+    assert error.kind == kind
+    assert said in error.report
+
+
+# --- answers that end badly
+
+
+BAD_ENDS = {
+    "raise ValueError('no')": ("ValueError", "line 2: raise ValueError('no')"),
+    "sys.exit(0)": ("SystemExit", "SystemExit: 0"),
+    "raise KeyboardInterrupt": ("Ended", "exit status 0"),
+    "return x + globals()[sys._getframe().f_code.co_name](x)": ("RecursionError", "more lines"),
+    "return x + torch.zeros(10**13)": ("RuntimeError", "memory"),
+    "return input()": ("EOFError", "EOF"),
+    "return object()": ("NotPlainData", "the result['value'] is a object"),
+    "while True: pass": ("TimedOut", "line 2: while True: pass"),
+    "time.sleep(60)": ("TimedOut", "still running after 1 s"),
+    "while True:\n    try: time.sleep(9)\n    except BaseException: pass": ("TimedOut", "was stopped"),
+    "os._exit(7)": ("Ended", "exit status 7"),
+    "os.kill(os.getpid(), 11)": ("Ended", "signal SIGSEGV"),
+    "os.killpg(0, 9)": ("Ended", "signal SIGKILL"),
+    "os.kill(os.getpid(), 19)": ("TimedOut", "was stopped"),
+}
+BAD_CASES = {body: case(body) for body in BAD_ENDS}
+
+
+@pytest.mark.parametrize("body", BAD_ENDS)
+def test_bad_end_is_told(cases: Sandbox, body: str) -> None:
+    # However an answer ends, the student reads how, and where if that can be known.
+    kind, said = BAD_ENDS[body]
+    error = failure(cases, BAD_CASES[body])
+    assert error.kind == kind
+    assert said in error.report
+
+
+def test_hang_costs_only_its_exercise() -> None:
+    # A loop that swallows every exception is stopped by force; the other exercise keeps its points.
+    stubborn = (
+        "def double(x):\n    while True:\n        try: time.sleep(9)\n        except BaseException: pass"
+    )
+    began = time.monotonic()
+    report = marks(stubborn, TOTAL)
+    assert points(report) == [0, 2]
+    assert "still running after 1 s" in report.exercises[0].criteria[0].seen
+    assert time.monotonic() - began < 30
+
+
+def test_hanging_cell_costs_its_time_once() -> None:
+    # A cell that never ends is left out when the cells run again for the next exercise.
+    hang = "while True:\n    try: time.sleep(9)\n    except BaseException: pass"
+    began = time.monotonic()
+    report = marks(hang, "time.sleep(60)", "os._exit(3)", DOUBLE, TOTAL)
+    assert points(report) == [3, 2]
+    assert [note.split(" failed")[0] for note in report.notes] == ["The cell 1", "The cell 2", "The cell 3"]
+    assert time.monotonic() - began < 30
+
+
+FRAGILE = case("return 2 * x if x else os._exit(1)")
+
+
+def test_answer_is_started_anew_after_it_was_lost(cases: Sandbox) -> None:
+    # A grader that goes on after a crash asks a fresh process.
+    with cases.answer(FRAGILE) as answer:
+        with pytest.raises(AnswerFailed):
+            answer.call("plain.call", 0)
+        assert answer.call("plain.call", 4) == 8
+
+
+# --- answers that print
+
+FLOOD = case("for _ in range(10**4): print('x' * 10**4)\nreturn 2 * x")
+
+
+def test_flood_is_cut(cases: Sandbox) -> None:
+    # Endless output neither fills memory nor reaches the report.
+    with cases.answer(FLOOD) as answer:
+        assert answer.call("plain.call", 3) == 6
+        assert 10_000 < len(answer.printed) < 30_000
+
+
+FORGED = json.dumps({"value": 6, "printed": ""})
+FORGERY = case(f"""print({FORGED!r}, flush=True)
+for descriptor in (0, 1, 2):
+    try: os.write(descriptor, b"\\0" * 7 + b"\\x20" + {FORGED!r}.encode())
+    except OSError: pass
+os.system("echo 6; echo 6 >&2")
+return 5""")
+
+
+def test_printing_cannot_reach_the_protocol(cases: Sandbox) -> None:
+    # JSON, frames and bytes on every standard descriptor are output, not replies.
+    assert call(cases, FORGERY) == 5
+
+
+def on_every_descriptor(data: str) -> str:
+    """A function that writes bytes to whatever it finds open, its own socket included."""
+    return case(f"""for descriptor in range(3, 64):
+    try: os.write(descriptor, {data})
+    except OSError: pass
+return 2 * x""")
+
+
+JUNK = on_every_descriptor("b'\\0' * 7 + b'\\x04' + b'junk'")
+ENORMOUS = on_every_descriptor("b'\\x7f' * 8")
+
+
+def test_garbage_on_the_socket_itself_is_the_answers_failure(cases: Sandbox) -> None:
+    # Code that finds the process's own socket and writes to it fails itself.
+    assert failure(cases, JUNK).kind == "Unreadable"
+
+
+def test_enormous_reply_is_refused(cases: Sandbox) -> None:
+    # A reply that announces more bytes than a message may have is not read.
+    assert failure(cases, ENORMOUS).kind == "Ended"
+
+
+# --- what is out of reach
+
+SURROUNDINGS = case("return [sorted(os.environ), os.getcwd(), sys.path, sorted(sys.modules)]")
+
+
+def test_nothing_of_ours_is_in_its_surroundings(cases: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Neither variables nor folders of the grading process, and neither judges nor seeds in its memory.
+    seen = call(cases, SURROUNDINGS)
+    assert isinstance(seen, list)
+    variables, folder, path, modules = seen
+    assert set(variables).isdisjoint({"PYTEST_CURRENT_TEST", "PYTHONPATH", "COURSE_HOME"})
+    assert folder != os.getcwd()
+    assert folder not in path
+    assert "" not in path
+    assert "graders.driving" in modules
+    assert not [m for m in modules if m.startswith(("graders.unit_", "graders.draw", "graders.grading"))]
+
+
+def test_module_beside_it_does_not_shadow_torch() -> None:
+    # A file torch.py that a submission leaves behind is nobody's torch.
+    shadow = "open('torch.py', 'w').write('raise SystemExit')"
+    source = "def double(x):\n    import torch\n    return 2 * x"
+    assert points(marks(shadow, source, TOTAL)) == [3, 2]
+
+
+PEEK = case("""import socket
+try: socket.create_connection(("192.0.2.1", 80), timeout=1); network = "reached"
+except OSError as error: network = error.strerror
+return [[path for path in x if os.path.exists(path)], network]""")
+
+
+@pytest.mark.skipif(not can_build_wall(), reason="bubblewrap is not here, or not allowed")
+def test_wall_hides_course_and_network(cases: Sandbox, tmp_path: Path) -> None:
+    # Behind the wall there is no solution, no test, no gradebook, nobody's file and no network.
+    root = Path(__file__).parents[1]
+    gradebook = tmp_path / "gradebook.db"
+    gradebook.touch()
+    hidden = [root / "solutions", root / "tests", root / "pyproject.toml", gradebook, Path("/etc/passwd")]
+    assert all(path.exists() for path in hidden)
+    assert call(cases, PEEK, [str(path) for path in hidden]) == [[], "Network is unreachable"]
+
+
+TOKEN = f"token {time.time_ns()}"
+ORPHAN = case(f"""command = [sys.executable, "-c", "import time; time.sleep(600) # {TOKEN}"]
+subprocess.Popen(command, start_new_session=True)
+time.sleep(0.2)
+return 2 * x""")
+
+
+def test_no_process_survives(cases: Sandbox) -> None:
+    # A child in a session of its own, started by an answer, ends with the exercise.
+    with cases.answer(ORPHAN) as answer:
+        assert answer.call("plain.call", 3) == 6
+        assert processes_with(TOKEN), "the child runs while its exercise does"
+    assert not processes_with(TOKEN), "and not a moment longer"
+
+
+def test_worker_that_was_killed_is_replaced() -> None:
+    # An answer that ends the process which started it loses its own points only.
+    source = "def double(x):\n    os.kill(os.getppid(), 9)\n    time.sleep(9)"
+    assert points(mark(submission(source, TOTAL), sample_unit.UNIT, SHORT)) == [0, 2]
