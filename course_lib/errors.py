@@ -95,6 +95,7 @@ class Deadlock(LaunchError):
         self.waiting = tuple(waiting)
         self.cycle = tuple(cycle)
         self.finished = tuple(finished)
+        self._figure_shown = False
 
     def figure(self) -> "Figure":
         """The ranks as a circle, an arrow from each to those that it waits for, the cycle in colour."""
@@ -103,8 +104,13 @@ class Deadlock(LaunchError):
         return deadlock_figure(self)
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows: the report, and in a notebook the figure before it."""
-        _show_in_notebook(self.figure)
+        """What IPython shows: the report, and in a notebook the figure before it.
+
+        IPython renders an error twice, once of these to keep it with the session's history.
+        """
+        if not self._figure_shown:
+            self._figure_shown = True
+            _show_in_notebook(self.figure)
         return super()._render_traceback_()
 
 

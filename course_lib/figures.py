@@ -150,6 +150,8 @@ def line_figure(
     figure, axes = new_figure(alt=alt, height=height)
     draw_lines(axes, series, x=x, y=y)
     axes.set_title(title)
+    if len(series) > 1:
+        legend_beside(axes)
     if log_x:
         axes.set_xscale("log")
     if log_y:
@@ -160,7 +162,7 @@ def line_figure(
 def draw_lines(
     axes: Axes, series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, x: str, y: str
 ) -> None:
-    """Draw lines into given axes, as `line_figure` does; with more than one, a legend beside them."""
+    """Draw lines into given axes, as `line_figure` does; the legend is the caller's."""
     for position, (name, (xs, ys)) in enumerate(series.items()):
         colour, dashes, marker = LINE_STYLES[position % len(LINE_STYLES)]
         axes.plot(
@@ -168,8 +170,6 @@ def draw_lines(
         )
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    if len(series) > 1:
-        legend_beside(axes)
 
 
 def bar_figure(
@@ -187,11 +187,13 @@ def bar_figure(
     draw_bars(axes, series, names=names, y=y)
     axes.set_xlabel(x)
     axes.set_title(title)
+    if len(series) > 1:
+        legend_beside(axes)
     return figure
 
 
 def draw_bars(axes: Axes, series: Mapping[str, Sequence[float]], *, names: Sequence[str], y: str) -> None:
-    """Draw groups of bars into given axes, as `bar_figure` does; with more than one series, a legend."""
+    """Draw groups of bars into given axes, as `bar_figure` does; the legend is the caller's."""
     places = np.arange(len(names))
     width = 0.8 / len(series)
     for position, (name, values) in enumerate(series.items()):
@@ -208,8 +210,6 @@ def draw_bars(axes: Axes, series: Mapping[str, Sequence[float]], *, names: Seque
     axes.set_xticks(shown, [names[place] for place in shown])
     axes.grid(visible=False, axis="x")
     axes.set_ylabel(y)
-    if len(series) > 1:
-        legend_beside(axes)
 
 
 def legend_beside(axes: Axes, **options: Any) -> None:

@@ -17,5 +17,11 @@ def course_home() -> Path:
     """
     named = os.environ.get(VARIABLE)
     home = Path(named).expanduser() if named else user_data_path("distributed-training-workbook", False)
-    home.mkdir(parents=True, exist_ok=True)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(
+            f"The folder for your results, {home}, cannot be made ({error.strerror}). "
+            f"Set the environment variable {VARIABLE} to a folder that you may write to."
+        ) from error
     return home.resolve()

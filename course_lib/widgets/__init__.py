@@ -1,1 +1,7 @@
-"""Sliders and steppers that answer a question, each with a static picture first."""
+"""Sliders and curves that move, each with a static picture first."""
+
+from course_lib.widgets.curves import LiveCurves
+from course_lib.widgets.explore import Slider, explore
+from course_lib.widgets.reporting import progress
+
+__all__ = ["LiveCurves", "Slider", "explore", "progress"]
