@@ -136,8 +136,8 @@ def bucket_picture(backward: Sequence[float], communication: Sequence[float], *,
     overlapped = schedule(backward, communication, first=0.0)
     alt = (
         f"Two timelines of backward in {len(backward)} buckets. With all communication after backward the "
-        f"step takes {after.end:.3g} {unit}; with each bucket sent as soon as it is complete {overlapped.end:.3g} "
-        f"{unit}."
+        f"step takes {after.end:.3g} {unit}; with each bucket sent as soon as it is complete "
+        f"{overlapped.end:.3g} {unit}."
     )
     figure, (top, bottom) = new_figure(alt=alt, height=3.5, rows=2, sharex=True)
     for axes, plan, title in (
