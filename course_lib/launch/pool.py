@@ -105,7 +105,14 @@ class WarmProcess:
         self._control, theirs = socket.socketpair()
         with theirs, tempfile.TemporaryFile() as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _START_CODE, str(theirs.fileno()), json.dumps(sys.path)],
+                [
+                    sys.executable,
+                    "-P",
+                    "-c",
+                    _START_CODE,
+                    str(theirs.fileno()),
+                    json.dumps([str(folder) for folder in sys.path]),
+                ],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
