@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from graders import workers
 from graders.answer import NOT_ATTEMPTED, AnswerFailed
 from graders.cells import Cell
 from graders.limits import Limits
@@ -335,6 +336,18 @@ def test_no_process_survives(cases: Sandbox) -> None:
         assert answer.call("plain.call", 3) == 6
         assert processes_with(TOKEN), "the child runs while its exercise does"
     assert not processes_with(TOKEN), "and not a moment longer"
+
+
+def test_without_a_wall_marks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Where bubblewrap is not to be had, a submission runs all the same, and nothing of it survives.
+    monkeypatch.setattr(workers, "can_build_wall", lambda: False)
+    token = f"unwalled {time.time_ns()}"
+    double = f"""def double(x):
+    command = [sys.executable, "-c", "import time; time.sleep(600) # {token}"]
+    subprocess.Popen(command, start_new_session=True)
+    return 2 * x"""
+    assert points(marks(double, TOTAL, limits=Limits())) == [3, 2]
+    assert not processes_with(token)
 
 
 def test_worker_that_was_killed_is_replaced() -> None:
