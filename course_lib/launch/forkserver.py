@@ -68,9 +68,11 @@ def _keep(launcher: socket.socket, folder: LaunchFolder) -> NoReturn:
     """Be the keeper of one launch."""
     os.setsid()
     _prctl(_PR_SET_CHILD_SUBREAPER)
+    keeper = _Keeper(launcher, folder)
     try:
-        _Keeper(launcher, folder).run()
+        keeper.run()
     finally:
+        keeper.end_ranks()
         _end_all_children()
         shutil.rmtree(folder.path, ignore_errors=True)
         os._exit(0)
@@ -108,6 +110,14 @@ class _Keeper:
             if woken in readable:
                 woken.recv(4096)
                 self._reap()
+
+    def end_ranks(self) -> None:
+        """Kill the ranks and what is still in their process groups."""
+        for pid in self._rank_of:
+            for kill in (os.kill, os.killpg):
+                # A rank that was forked just now may not have its group yet.
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    kill(pid, signal.SIGKILL)
 
     def _obey(self, command: bytes) -> bool:
         """Do what the launcher says. False if it is gone or has let go."""
@@ -164,7 +174,7 @@ def _children() -> list[int]:
     try:
         return [int(pid) for pid in Path(f"/proc/{own}/task/{own}/children").read_text().split()]
     except FileNotFoundError:
-        # Some sandboxes have no such file.
+        # Not every kernel has this file.
         return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/stat") if _parent(path) == own]
 
 

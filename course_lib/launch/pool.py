@@ -27,6 +27,10 @@ serve(int(sys.argv[1]))
 """
 
 
+_HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""Fewer, larger pages to copy halve the time of a fork. Ranks get the launcher's environment instead."""
+
+
 class RankForked(NamedTuple):
     """A rank's process has been started."""
 
@@ -114,6 +118,7 @@ class WarmProcess:
                     json.dumps([str(folder) for folder in sys.path]),
                 ],
                 pass_fds=[theirs.fileno()],
+                env=os.environ | _HUGE_PAGES,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
