@@ -35,9 +35,10 @@ def check(file: Path, unit: str | None = None, as_json: bool = False) -> int:
 
 def progress() -> int:
     """Show how far the user has come: `course progress`."""
-    from graders.progress import progress_table
+    from graders.progress import read_records
+    from graders.standings import progress_table
 
-    Console().print(progress_table())
+    Console().print(progress_table(list(read_records())))
     return ALL_POINTS
 
 
