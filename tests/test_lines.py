@@ -9,7 +9,7 @@ import torch.distributed as dist
 import graders
 from course_lib.timeline.events import SourceLine
 from course_lib.timeline.lines import caller_line, is_grader, is_library
-from course_lib.timeline.operations import OPERATIONS, called_blocking
+from course_lib.timeline.operations import called_blocking
 
 
 def run_as(file: str | Path, code: str, **names: object) -> SourceLine | None:
@@ -60,19 +60,6 @@ def test_nothing_is_the_students_in_a_librarys_own_thread() -> None:
     thread.start()
     thread.join()
     assert results == [None]
-
-
-def test_every_communicating_method_of_a_group_has_a_name() -> None:
-    communicating = {
-        name
-        for name in dir(dist.ProcessGroup)
-        if any(
-            word in name
-            for word in ("reduce", "gather", "scatter", "to_all", "toall", "barrier", "send", "recv")
-        )
-        and not name.startswith("__")
-    }
-    assert communicating | {"broadcast"} == set(OPERATIONS)
 
 
 def test_a_blocking_call_is_known_by_torchs_own_frames() -> None:

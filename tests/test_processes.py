@@ -32,6 +32,7 @@ from course_lib import (
 )
 from course_lib.launch.completion import CompletionPoller
 from course_lib.launch.journal import Failed, Journal, JournalReader, Started, Waits
+from course_lib.launch.recording import RecordedGroup
 from course_lib.launch.watchdog import Picture
 from course_lib.timeline.events import Kind
 
@@ -877,6 +878,13 @@ def test_a_function_of_a_notebook_cell() -> None:
 
 
 # --- Pieces
+
+
+def test_every_method_that_communicates_is_recorded() -> None:
+    words = ("reduce", "gather", "scatter", "to_all", "toall", "barrier", "broadcast", "send", "recv")
+    names = [name for name in dir(dist.ProcessGroup) if not name.startswith("__")]
+    methods = {name for name in names if any(word in name for word in words)}
+    assert methods - set(vars(RecordedGroup)) == set()
 
 
 def test_a_closed_connection_is_never_the_root_unless_there_is_nothing_else() -> None:

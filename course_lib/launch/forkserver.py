@@ -9,7 +9,6 @@ import contextlib
 import ctypes
 import gc
 import importlib
-import importlib.util
 import os
 import select
 import shutil
@@ -30,8 +29,8 @@ SHOW_STACKS = b"s"
 _WARM_MODULES = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor")
 """What optimizers, DistributedDataParallel and FSDP2 import at their first use; together about a second."""
 
-_IDLE_MODULES = ("course_lib.data", "course_lib.models")
-"""Imported when there has been nothing to do for a while."""
+_IDLE_MODULES = ("course_lib.training.data_parallel", "course_lib.models", "sklearn.datasets")
+"""What ranks that train import; loaded when there has been nothing to do for a while."""
 
 _IDLE_SECONDS = 1.0
 
@@ -48,11 +47,13 @@ def serve(descriptor: int) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()
     control.sendall(READY)
-    later = [name for name in _IDLE_MODULES if importlib.util.find_spec(name)]
+    later = list(_IDLE_MODULES)
     while True:
         readable, _, _ = select.select([control], [], [], _IDLE_SECONDS if later else None)
         if not readable:
-            importlib.import_module(later.pop(0))
+            # A module that cannot be loaded here says so in the rank that needs it.
+            with contextlib.suppress(Exception):
+                importlib.import_module(later.pop(0))
             gc.freeze()
             continue
         path, descriptors, _, _ = socket.recv_fds(control, 4096, 1)

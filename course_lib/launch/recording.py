@@ -7,7 +7,7 @@ functional collectives, DTensor and FSDP2.
 """
 
 # torch's stubs list older forms of each method, which torch itself does not call.
-# mypy: disable-error-code="override"
+# mypy: disable-error-code="override, assignment"
 
 import functools
 from collections.abc import Sequence
@@ -189,6 +189,13 @@ class RecordedGroup(dist.ProcessGroup):
             self.recorder.resumed(number)
             raise
         self.recorder.done(number)
+
+    # Older names, which torch keeps for programs that use groups directly.
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
 
     # --- Noting
 
