@@ -111,16 +111,17 @@ def train_epoch(model: nn.Module, batches: Batches, optimizer: Optimizer, train_
 
 
 def random_shift(images: Tensor) -> Tensor:
-    """Move each image [B, C, S, S] by up to a pixel in both directions, black moving in; a new tensor.
+    """Move each image [B, C, H, W] by up to a pixel in both directions, black moving in; a new tensor.
 
     A digit stays the same digit, so there are nine training images for one: the simplest augmentation.
     """
-    count, _, side, _ = images.shape
+    count, _, height, width = images.shape
     padded = functional.pad(images, (1, 1, 1, 1))
-    offsets = torch.randint(0, 3, (2, count, 1), device=images.device)
-    rows, columns = torch.arange(side, device=images.device) + offsets
+    down, right = torch.randint(0, 3, (2, count, 1), device=images.device)
+    rows = torch.arange(height, device=images.device) + down
+    columns = torch.arange(width, device=images.device) + right
     samples = torch.arange(count, device=images.device)[:, None, None]
-    # Indices in the first, third and fourth place put the channels last: [B, S, S, C].
+    # Indices in the first, third and fourth place put the channels last: [B, H, W, C].
     return padded[samples, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
