@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from graders.report import Report
 
 
-def check(answer: object, unit: str | None = None) -> "Report | Notice":
+def check(answer: object = None, unit: str | None = None) -> "Report | Notice":
     """Grade one of your answers: `check(average_gradients)` shows what it must do, and what it does.
 
     answer: the function or class itself. unit: only needed if two units have an exercise of this name.

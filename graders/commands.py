@@ -20,10 +20,11 @@ def check(file: Path, unit: str | None = None, as_json: bool = False) -> int:
     """Grade a notebook or Python file, its code in a sandbox: `course check FILE --unit NN_name [--json]`."""
     from graders.marking import mark_file
     from graders.submission import BadSubmission
+    from graders.workers import SandboxFailed
 
     try:
         report = mark_file(file, unit)
-    except BadSubmission as error:
+    except (BadSubmission, SandboxFailed) as error:
         print(error, file=sys.stderr)
         return BAD_INPUT
     if as_json:

@@ -7,7 +7,7 @@ from graders.notice import Notice, shown
 from graders.progress import hints_seen, record_hint
 
 
-def hint(exercise: object, number: int | None = None) -> Notice:
+def hint(exercise: object = None, number: int | None = None) -> Notice:
     """Show the next hint of an exercise, or hint `number`: `hint("average_gradients")`.
 
     Which hints you have seen is recorded with your progress.

@@ -52,7 +52,10 @@ class GradeInSandbox(NbGraderPreprocessor):  # type: ignore[misc]
     """Marks the notebook as `course check` does, and writes each verdict as the output of its check cell."""
 
     def preprocess(self, nb: Notebook, resources: Resources) -> tuple[Notebook, Resources]:
-        """See `nbconvert.preprocessors.Preprocessor`. Raises WrongCourse."""
+        """See `nbconvert.preprocessors.Preprocessor`.
+
+        Raises WrongCourse or SandboxFailed; nbgrader then says so and records no grade.
+        """
         unit = resources["nbgrader"]["notebook"]
         checks = {check_cell_exercise(cell): cell for cell in nb.cells if is_graded_cell(cell)}
         results = self._results(nb, unit)

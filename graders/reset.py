@@ -16,7 +16,7 @@ class CannotReset(Exception):
     """The cell cannot be reset; the message says what to do."""
 
 
-def reset(exercise: object) -> Notice:
+def reset(exercise: object = None) -> Notice:
     """Put the original of an answer back: write `reset("average_gradients")` in its cell and run that.
 
     The cell in which it runs is replaced, whatever else stands in it.
