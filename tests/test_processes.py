@@ -54,8 +54,20 @@ def descendants() -> set[int]:
     below = {os.getpid()}
     while more := {pid for pid, parent in parents.items() if parent in below} - below:
         below |= more
-    warm = {pid for pid, parent in parents.items() if parent == os.getpid()}
-    return below - warm - {os.getpid()}
+    return below - {pid for pid, parent in parents.items() if parent == os.getpid()} - {os.getpid()}
+
+
+def warm_processes() -> list[int]:
+    """Children of this process that ranks are forked from."""
+    found = []
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            parent = int((command.parent / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == os.getpid() and b"forkserver import serve" in command.read_bytes():
+                found.append(int(command.parent.name))
+        except OSError:
+            continue
+    return found
 
 
 def is_alive(pid: int) -> bool:
@@ -845,6 +857,17 @@ def test_launches_from_several_threads_at_once() -> None:
     for thread in threads:
         thread.join()
     assert results == {number: [2.0 * number] * 2 for number in range(3)}
+
+
+def test_a_warm_process_that_was_killed_is_replaced() -> None:
+    def number() -> int:
+        return os.getppid()
+
+    on_processes(number)
+    (warm,) = warm_processes()
+    os.kill(warm, signal.SIGKILL)
+    assert len(on_processes(number).results) == 2
+    assert warm not in warm_processes()
 
 
 def test_a_function_of_a_notebook_cell() -> None:
