@@ -146,7 +146,7 @@ for name, combined in [("weights m_k / n", weighted), ("plain mean", plain)]:
 #
 # - **shuffle**: every rank draws the same permutation, from a generator seeded with `seed + epoch`;
 # - **pad**: if the number of samples does not divide by the number of ranks, some are given out twice, so that all
-#   ranks get equally many;
+#   ranks get equally many (with `drop_last=True` some are left out instead);
 # - **partition**: rank $r$ of $p$ takes the entries $r, r + p, r + 2p, \dots$ of the permutation;
 # - **reshuffle**: the training loop calls `sampler.set_epoch(epoch)` before each epoch. Without it every epoch deals
 #   the same cards.
@@ -571,8 +571,8 @@ line_figure(
 
 # %% [markdown]
 # So it depends on the network. With 1 µs, overlap is all that counts. With 20 µs there is a best size in between.
-# With 100 µs it does not pay to send a second message: sixteen buckets wait $16 \cdot 2(p-1)\,\alpha = 9.6$ ms for
-# latency alone.
+# With 100 µs it does not pay to send a second message: sixteen buckets wait $16 \cdot 2(p-1)\,\alpha = 9.6$ ms on
+# four nodes for latency alone.
 #
 # Move the sliders: in which of these steps does the network stand idle, and in which does the device?
 
@@ -813,7 +813,7 @@ line_figure(
 #
 # | What you see | What happened | What to do |
 # |---|---|---|
-# | Hangs at the end of the first epoch | Shards of unequal size: one rank has left the loop, the others wait in its all-reduce | Equal numbers of steps: pad, drop the rest, let empty batches take part, or `model.join()` |
+# | Hangs at the end of the first epoch | Shards of unequal size: one rank has left the loop, the others wait in its all-reduce | Equal numbers of steps: pad, drop the rest, let empty batches take part, or `with ddp.join():` |
 # | Hangs, or an error about unused parameters | A parameter got no gradient on some rank | `find_unused_parameters=True`, or a model that uses all; your `finish()` sends zeros |
 # | Trains, but worse than one process | Every epoch deals the same samples | `sampler.set_epoch(epoch)` |
 # | Trains, but slowly | Gradients divided twice: by `all_reduce` with `AVG` and again, or by the loss and again | Find the one place that divides |
@@ -821,7 +821,7 @@ line_figure(
 # | Replicas drift apart | Other seeds and no broadcast; or a rank that skips its step | Broadcast at the start; compare a hash of the weights now and then |
 # | All ranks augment alike | One seed for everything | The same seed for weights and shuffling, another a rank for augmentation and dropout |
 # | Accuracy depends on the number of ranks | Padding in the test set; mean of the ranks' accuracies | Deal without padding, sum the counts |
-# | Every line comes four times, files are torn | All ranks print and save | `if rank == 0:`, but never round a collective |
+# | Every line comes four times, files are torn | All ranks print and save | `if rank == 0:`, but never before a collective |
 # | Gradients wrong after accumulation | All-reduce in every micro-step | `with ddp.no_sync():` in all but the last |
 #
 # The last remedy but one has a trap of its own: `if rank == 0: print(global_accuracy(...))` hangs, for rank 0 then
