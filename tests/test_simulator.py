@@ -457,6 +457,12 @@ def test_each_rank_has_its_own_random_state_output_and_environment():
     assert "RANK" not in os.environ
 
 
+def test_the_kernels_own_hooks_are_put_back():
+    kept = sys.excepthook, sys.stdout, sys.stderr, os.environ, torch.get_num_threads()
+    launch(me, ranks=3)
+    assert kept == (sys.excepthook, sys.stdout, sys.stderr, os.environ, torch.get_num_threads())
+
+
 def test_output_is_shown_with_its_rank(capsys):
     launch(lambda: print("one\ntwo"), ranks=2)
     assert capsys.readouterr().out.splitlines() == [
@@ -601,6 +607,18 @@ def test_bytes_and_messages_are_counted():
 
 
 COMPUTING = Cluster(devices_per_node=2, flops=1e9, memory_bandwidth=1e12)
+
+
+def test_waiting_is_not_computing():
+    def f():
+        work = dist.isend(torch.ones(1), 1 - me())
+        dist.recv(torch.ones(1), 1 - me())
+        work.wait()
+
+    assert {e.kind for e in launch(f, ranks=2, cluster=COMPUTING).events} >= {Kind.POINT_TO_POINT}
+    waiting = [e for e in launch(f, ranks=2, cluster=COMPUTING).events if e.kind is Kind.COMPUTE]
+    # Making the tensors is computing; nothing between the send and the end of the wait is.
+    assert all(e.end <= 2 * 4 * 3 / 1e12 for e in waiting)
 
 
 def test_computing_takes_the_time_of_its_operations():

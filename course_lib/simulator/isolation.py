@@ -97,6 +97,8 @@ class Isolation:
         with ExitStack() as undo:
             undo.callback(torch.set_num_threads, threads)
             undo.callback(setattr, distributed_c10d, "_world", kernel_world)
+            # init_process_group wraps the hook, once a rank, to say which rank an error is from.
+            undo.callback(setattr, sys, "excepthook", sys.excepthook)
             undo.callback(torch.set_rng_state, kernel_state)
             undo.callback(np.random.set_state, numpy_state)
             undo.enter_context(_replaced(sys, "stdout", RankStream(sys.stdout, self._output)))
