@@ -388,8 +388,8 @@ def random_batch(batch_size: int) -> tuple[Tensor, Tensor]:
 def throughput(batch_size: int) -> float:
     """Samples a second of whole training steps, for about as many samples whatever the batch size."""
     batch = random_batch(batch_size)
-    steps = max(5, min(100, 4096 // batch_size))
-    return measure_throughput(lambda: train_step(model, *batch, optimizer), batch_size, 5, steps, wait)
+    steps = max(3, min(100, 2048 // batch_size))
+    return measure_throughput(lambda: train_step(model, *batch, optimizer), batch_size, 3, steps, wait)
 
 
 model.train()
@@ -440,7 +440,7 @@ def whole_step() -> None:
 
 def milliseconds(step: Callable[[], object]) -> float:
     """Time of one step."""
-    return 1e3 / measure_throughput(step, 1, 20, 200, wait)
+    return 1e3 / measure_throughput(step, 1, 5, 50, wait)
 
 
 until = [0.0, *(milliseconds(step) for step in (prepare, forward, backward, whole_step))]
