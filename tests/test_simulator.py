@@ -498,6 +498,19 @@ def test_global_variables_of_a_notebook_are_not_shared_between_ranks():
     assert cell["counts"] == []
 
 
+def test_a_function_that_mentions_a_part_of_torch_is_copied_too():
+    # torch.classes is a module of a kind that pickle refuses, and `data.classes` looks like a mention of it.
+    cell = notebook(
+        "import torch\n"
+        "counts = []\n"
+        "def f(data):\n"
+        "    counts.append(torch.ones(1))\n"
+        "    return len(counts), getattr(data, 'classes', None), data.classes if False else 0\n"
+    )
+    assert [count for count, *_ in launch(cell["f"], {}, ranks=2).results] == [1, 1]
+    assert cell["counts"] == []
+
+
 def test_a_notebooks_classes_stay_its_own():
     cell = notebook("class Result:\n    def __init__(self, x): self.x = x\ndef f():\n    return Result(3)\n")
     (result,) = launch(cell["f"], ranks=1).results

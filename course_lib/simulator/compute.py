@@ -32,7 +32,7 @@ class ComputeClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing here is compiled; saying so keeps torch from importing its compiler, which takes seconds."""
+        """Nothing here is compiled; saying so keeps torch from importing its compiler for seconds."""
         return False
 
     def __torch_dispatch__(
