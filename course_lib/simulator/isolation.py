@@ -106,13 +106,27 @@ class Isolation:
         """Put the globals of `rank` in place of those of the rank that ran before it."""
         if rank == self._present:
             return
-        if self._present is not None:
-            self._ranks[self._present].torch_state = torch.default_generator.get_state()
         globals_ = self._ranks[rank]
-        torch.default_generator.set_state(globals_.torch_state)
+        self._swap_torch_state(globals_)
         np.random.mtrand.set_bit_generator(globals_.numpy_bits)
         distributed_c10d._world = globals_.world  # type: ignore[assignment]
         self._present = rank
+
+    def _swap_torch_state(self, resumed: RankGlobals) -> None:
+        """Put the random state of a rank in place of the present one, which is kept for its rank.
+
+        Ranks that have drawn nothing yet share one state, and most turns pass without a draw: then nothing is
+        copied to and fro, which with hundreds of ranks costs more than the message that passes the turn.
+        """
+        if self._present is None:
+            torch.default_generator.set_state(resumed.torch_state)
+            return
+        left = self._ranks[self._present]
+        state = torch.default_generator.get_state()
+        if not torch.equal(state, left.torch_state):
+            left.torch_state = state
+        if resumed.torch_state is not left.torch_state:
+            torch.default_generator.set_state(resumed.torch_state)
 
     @property
     def outputs(self) -> list[str]:

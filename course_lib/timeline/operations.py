@@ -1,9 +1,9 @@
 """The names of operations: what a process group's method is called in `torch.distributed`."""
 
 import sys
-from types import MappingProxyType
+from types import FrameType, MappingProxyType
 
-from torch.distributed import distributed_c10d
+from torch.distributed import c10d_logger, distributed_c10d
 
 OPERATIONS = MappingProxyType(
     {
@@ -39,8 +39,8 @@ of: an all_gather_object is two all_gathers, of the sizes and of the bytes. isen
 and "recv", marked asynchronous."""
 
 _C10D = distributed_c10d.__file__
-_FRAMES_IN_TORCH = 8
-"""How deep the way from `dist.isend` into a process group is at most."""
+_C10D_WRAPPERS = c10d_logger.__file__
+"""The decorator round every call of `torch.distributed`."""
 
 
 def called_blocking(operation: str) -> bool:
@@ -48,11 +48,15 @@ def called_blocking(operation: str) -> bool:
 
     The blocking call is the other and a wait, so it is looked for among torch's frames on the stack.
     """
-    frame = sys._getframe(1)
-    for _ in range(_FRAMES_IN_TORCH):
-        if frame.f_code.co_filename == _C10D and frame.f_code.co_name == operation:
-            return True
-        if frame.f_back is None:
-            break
+    frame: FrameType | None = sys._getframe(1)
+    inside_torch = False
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == _C10D:
+            if code.co_name == operation:
+                return True
+            inside_torch = True
+        elif inside_torch and code.co_filename != _C10D_WRAPPERS:
+            return False
         frame = frame.f_back
     return False
