@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from graders import collective_kinds as kinds
+from graders import hangs
 from graders.answer import Answer
 from graders.collectives import (
     Allowance,
@@ -30,6 +31,7 @@ from graders.cost_models import (
 )
 from graders.draw import Draw
 from graders.exercise import Criterion, Finding, exercise
+from graders.mpi_program import changed_in_place, messages_and_bytes, mpi_run, sums
 
 UNIT = "07_collectives"
 
@@ -192,7 +194,9 @@ def broadcast_tree(answer: Answer, draw: Draw) -> Iterator[Finding]:
     minutes=15,
     difficulty=3,
     rubric=(
-        Criterion("the sum on the root", 2, "Each place adds what arrives to what it has, then passes it on."),
+        Criterion(
+            "the sum on the root", 2, "Each place adds what arrives to what it has, then passes it on."
+        ),
         Criterion(
             "any number of ranks",
             1,
@@ -426,7 +430,9 @@ def halving_doubling_all_reduce(answer: Answer, draw: Draw) -> Iterator[Finding]
             "All ranks of a node together send at most 2 (m - 1) / m of the tensor to other nodes (m nodes): "
             "each rank carries one chunk across.",
         ),
-        Criterion("bytes within a node", 1, "At most 2 (g - 1) / g of the tensor a rank, with g ranks a node."),
+        Criterion(
+            "bytes within a node", 1, "At most 2 (g - 1) / g of the tensor a rank, with g ranks a node."
+        ),
         Criterion(
             "rounds", 1, "2 (g - 1) steps within the node and 2 (m - 1) between nodes, all ranks at work."
         ),
@@ -616,3 +622,242 @@ def _ring_costs(answer: Answer, draw: Draw, collective: Collective, passes: int)
     allowed = Allowance(steps, steps * length // ranks * BYTES)
     yield traffic("bytes and messages", played, [allowed] * ranks)
     yield duration("rounds", played, seconds(steps, steps * length / ranks * BYTES), f"{steps} rounds")
+
+
+# ------------------------------------------------------------------------------------------- the deadlock lab
+
+
+@exercise(
+    unit=UNIT,
+    name="causes_of_hangs",
+    minutes=15,
+    difficulty=2,
+    rubric=tuple(
+        Criterion(program, 1, f"Read in the report of {program} who waits in which call, and for whom.")
+        for program in hangs.CAUSES
+    ),
+    hints=(
+        'Begin with the first sentence of each report: who waits for whom, and whether to "send", to '
+        '"receive", or to "call" something.',
+        "A circle in which everyone waits for a send and one in which everyone waits for a receive are two "
+        "different mistakes.",
+        "Where ranks wait in collectives of different groups, look at the order in which groups were made.",
+    ),
+)
+def causes_of_hangs(answer: Answer, draw: Draw) -> Iterator[Finding]:
+    """Six reports, six causes."""
+    named = answer.call("plain.call")
+    for program in hangs.CAUSES:
+        yield hangs.cause(program, named)
+
+
+@exercise(
+    unit=UNIT,
+    name="mend_swap",
+    minutes=5,
+    difficulty=1,
+    rubric=(
+        Criterion(hangs.ENDS, 1, "One of two partners has to send while the other receives."),
+        Criterion(
+            "the partner's tensor", 1, "Partners are 2k and 2k + 1: rank ^ 1, or rank + 1 and rank - 1."
+        ),
+        Criterion("x unchanged", 1, "Receive into a tensor of its own: x still has to be sent."),
+        Criterion("one message each", 1, "Each rank sends once and receives once; no collective."),
+    ),
+    hints=("Let even ranks send first and odd ranks receive first; or use isend.",),
+)
+def mend_swap(answer: Answer, draw: Draw) -> Iterator[Finding]:
+    """Pairs that swap tensors."""
+    given = [hangs.tensors(draw, ranks) for ranks in (2, 6)]
+    runs = [hangs.launched(answer, tensors) for tensors in given]
+    yield hangs.ends(runs)
+    swapped = [given[1][rank ^ 1] for rank in range(6)]
+    yield hangs.returned("the partner's tensor", runs[1], swapped, "what was returned")
+    yield hangs.inputs_kept("x unchanged", runs[1], given[1])
+    yield hangs.one_message_each("one message each", runs)
+
+
+@exercise(
+    unit=UNIT,
+    name="mend_shift",
+    minutes=8,
+    difficulty=2,
+    rubric=(
+        Criterion(
+            hangs.ENDS, 1, "A send may return only when its receiver is there: someone has to receive."
+        ),
+        Criterion("the left neighbour's tensor", 1, "Rank 0's left neighbour is the last rank."),
+        Criterion("x unchanged", 1, "Receive into a tensor of its own: x still has to be sent."),
+        Criterion("one message each", 1, "Each rank sends once and receives once; no collective."),
+        Criterion(
+            "all at the same time",
+            1,
+            "If only rank 0 receives first, the others go one after another, p messages long. isend starts "
+            "all sends at once.",
+        ),
+    ),
+    hints=("Start the send with isend, receive, then wait for the send.",),
+)
+def mend_shift(answer: Answer, draw: Draw) -> Iterator[Finding]:
+    """A ring in which everyone sends to the right."""
+    given = [hangs.tensors(draw, ranks) for ranks in (2, 3, 4, 7)]
+    runs = [hangs.launched(answer, tensors) for tensors in given]
+    yield hangs.ends(runs)
+    shifted = [given[3][rank - 1] for rank in range(7)]
+    yield hangs.returned("the left neighbour's tensor", runs[3], shifted, "what was returned")
+    yield hangs.inputs_kept("x unchanged", runs[3], given[3])
+    yield hangs.one_message_each("one message each", runs)
+    yield hangs.all_at_once("all at the same time", answer, draw)
+
+
+@exercise(
+    unit=UNIT,
+    name="mend_report",
+    minutes=5,
+    difficulty=1,
+    rubric=(
+        Criterion(hangs.ENDS, 1, "A collective is called by every rank of its group, or by none."),
+        Criterion("the mean on rank 0", 1, "The sum of all ranks' losses divided by their number."),
+        Criterion("None elsewhere", 1, "What to do with the result may well depend on the rank."),
+        Criterion("one collective", 1, "One all_reduce on every rank; nothing else is needed."),
+    ),
+    hints=("What belongs behind `if rank == 0`, and what does not?",),
+)
+def mend_report(answer: Answer, draw: Draw) -> Iterator[Finding]:
+    """The mean loss, reported by rank 0."""
+    given = [[draw.integer(1, 999) / 100 for _ in range(ranks)] for ranks in (1, 3, 4)]
+    runs = [hangs.launched(answer, losses) for losses in given]
+    yield hangs.ends(runs)
+    means = [sum(losses) / len(losses) for losses in given]
+    found = [
+        hangs.numbers("the mean on rank 0", run, [mean], "what was returned")
+        for run, mean in zip(runs, means, strict=True)
+    ]
+    yield next((finding for finding in found if not finding.passed), found[-1])
+    yield hangs.numbers("None elsewhere", runs[2], [means[2], None, None, None], "what was returned")
+    yield hangs.calls_once("one collective", runs, "all_reduce")
+
+
+@exercise(
+    unit=UNIT,
+    name="mend_grid_sums",
+    minutes=12,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            hangs.ENDS,
+            2,
+            "dist.new_group is called by every rank of the world, for every group, in the same order, also "
+            "for groups that the rank is not in.",
+        ),
+        Criterion("row sums", 1, "The row of rank r is r // columns."),
+        Criterion("column sums", 1, "The column of rank r is r % columns."),
+        Criterion("x unchanged", 1, "all_reduce works in place: give it a copy."),
+        Criterion("within groups", 1, "One all_reduce in the row's group and one in the column's."),
+    ),
+    hints=(
+        "Two loops over all rows and over all columns, which make all groups; each rank keeps two of them.",
+    ),
+)
+def mend_grid_sums(answer: Answer, draw: Draw) -> Iterator[Finding]:
+    """Ranks in a grid: sums along rows and along columns."""
+    shapes = ((2, 2), (2, 3))
+    given = [hangs.tensors(draw, rows * columns) for rows, columns in shapes]
+    runs = [
+        hangs.launched(answer, tensors, columns) for tensors, (_, columns) in zip(given, shapes, strict=True)
+    ]
+    yield hangs.ends(runs)
+    columns, last = shapes[1][1], given[1]
+    yield hangs.grid_sums("row sums", runs[1], last, 0, lambda rank: rank // columns)
+    yield hangs.grid_sums("column sums", runs[1], last, 1, lambda rank: rank % columns)
+    yield hangs.inputs_kept("x unchanged", runs[1], last)
+    yield hangs.grid_groups("within groups", runs[1], columns)
+
+
+@exercise(
+    unit=UNIT,
+    name="mend_collect",
+    minutes=12,
+    difficulty=3,
+    rubric=(
+        Criterion(hangs.ENDS, 2, "Rank 0 cannot know how many rows another rank has, unless it is told."),
+        Criterion("all rows on rank 0", 1, "In the order of ranks; None on the other ranks."),
+        Criterion("ranks without rows", 1, "A rank may have no row at all: its count is 0."),
+        Criterion("each row sent once", 1, "Send a count, then the rows; padding to the longest sends more."),
+    ),
+    hints=("A count is a tensor too: torch.tensor([len(rows)]). Send it before the rows.",),
+)
+def mend_collect(answer: Answer, draw: Draw) -> Iterator[Finding]:
+    """Rows of all ranks, collected by rank 0."""
+    counts = [draw.integer(1, 2), draw.integer(3, 4), draw.integer(5, 6), 1]
+    given = [[draw.normal(40) for _ in range(count)] for count in counts]
+    observed = hangs.launched(answer, given)
+    yield hangs.ends([observed])
+    yield hangs.rows_collected("all rows on rank 0", observed, given)
+    sparse = [[], given[1], [], given[2]]
+    yield hangs.rows_collected("ranks without rows", hangs.launched(answer, sparse), sparse)
+    yield hangs.rows_sent_once("each row sent once", observed, given)
+
+
+@exercise(
+    unit=UNIT,
+    name="mend_chain",
+    minutes=8,
+    difficulty=2,
+    rubric=(
+        Criterion(hangs.ENDS, 1, "With good values there was no hang; there must be none now."),
+        Criterion("the sums", 1, "Rank r returns the square roots of the values of ranks 0 to r, added up."),
+        Criterion(
+            "the error comes out",
+            2,
+            "A rank that raises goes into the barrier before anyone hears of it, and the others never come.",
+        ),
+        Criterion("one barrier", 1, "Without errors all ranks still meet in one barrier at the end."),
+    ),
+    hints=("finally runs after an error too. What should a rank do then: wait, or say what happened?",),
+)
+def mend_chain(answer: Answer, draw: Draw) -> Iterator[Finding]:
+    """A chain of ranks, one of which may raise."""
+    values = [draw.integer(1, 900) / 10 for _ in range(4)]
+    runs = [hangs.launched(answer, values), hangs.launched(answer, values[:1])]
+    yield hangs.ends(runs)
+    yield hangs.numbers("the sums", runs[0], hangs.roots_added(values), "what was returned")
+    raising = draw.integer(0, 2)
+    bad = [-value if rank == raising else value for rank, value in enumerate(values)]
+    yield hangs.error_comes_out("the error comes out", answer, bad)
+    yield hangs.barriers("one barrier", runs[0])
+
+
+# ------------------------------------------------------------------------------------------------------- MPI
+
+
+@exercise(
+    unit=UNIT,
+    name="mpi_ring_all_reduce",
+    minutes=20,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "the sum on every rank", 2, "The same two passes round the ring as with torch.distributed."
+        ),
+        Criterion(
+            "any length", 1, "Chunks are numpy.array_split's; receive into an array of the right size."
+        ),
+        Criterion("any dtype", 1, "Arrays of your own have x's dtype: numpy.empty_like."),
+        Criterion("in place", 1, "x becomes the sum, and x itself is returned."),
+        Criterion("only messages", 1, "Send, Recv, Isend, Irecv, Sendrecv; no collective of MPI's."),
+        Criterion("bytes and messages", 2, "2 (p - 1) messages of one chunk each."),
+    ),
+    hints=(
+        "comm.Sendrecv(outgoing, dest=right, recvbuf=arriving, source=left) sends and receives at once.",
+        "Capital letters (Send, Recv) move the bytes of arrays; send and recv pickle objects.",
+    ),
+)
+def mpi_ring_all_reduce(answer: Answer, draw: Draw) -> Iterator[Finding]:
+    """On four ranks of a real mpirun."""
+    run = mpi_run(answer, draw)
+    yield sums("the sum on every rank", run, [0])
+    yield sums("any length", run, [1, 2])
+    yield sums("any dtype", run, [3])
+    yield changed_in_place("in place", run)
+    yield from messages_and_bytes(run)

@@ -35,9 +35,7 @@ def mpi_missing() -> str:
     return ""
 
 
-def mpirun(
-    function: Callable[..., Any], *arguments: Any, ranks: int = 4, timeout: float = 60.0
-) -> list[Any]:
+def mpirun(function: Callable[..., Any], *arguments: Any, ranks: int = 4, timeout: float = 60.0) -> list[Any]:
     """Call `function(comm, *arguments)` on every rank of `mpirun -np ranks`; returns each rank's result.
 
     function: may be defined in a notebook. comm: MPI.COMM_WORLD.

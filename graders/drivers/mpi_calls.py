@@ -36,13 +36,34 @@ def play(comm: Any, answer: Callable[..., Any], cases: list[list[Any]]) -> dict[
         return int(getattr(array, "nbytes", len(MPI.pickle.dumps(buffer))))
 
     sends = {
-        *("Send", "Isend", "Ssend", "Issend", "Bsend", "Ibsend", "Rsend", "Irsend", "Sendrecv", "Sendrecv_replace"),
+        *(
+            "Send",
+            "Isend",
+            "Ssend",
+            "Issend",
+            "Bsend",
+            "Ibsend",
+            "Rsend",
+            "Irsend",
+            "Sendrecv",
+            "Sendrecv_replace",
+        ),
         *("send", "isend", "ssend", "issend", "bsend", "ibsend", "sendrecv"),
     }
     receives = {"Recv", "Irecv", "recv", "irecv", "Probe", "Iprobe", "probe", "iprobe"}
     collectives = {
         prefix + name + suffix
-        for name in ("allreduce", "reduce", "bcast", "gather", "allgather", "scatter", "alltoall", "scan", "exscan")
+        for name in (
+            "allreduce",
+            "reduce",
+            "bcast",
+            "gather",
+            "allgather",
+            "scatter",
+            "alltoall",
+            "scan",
+            "exscan",
+        )
         for prefix, suffix in (("", ""), ("", "v"), ("i", ""), ("i", "v"), ("", "w"))
     }
     collectives |= {name.capitalize() for name in collectives}

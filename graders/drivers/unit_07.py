@@ -81,6 +81,12 @@ def _copied(value: Any) -> Any:
     return value
 
 
+def mended(answer: Answer, argument: PlainData, *more: PlainData) -> PlainData:
+    """What the answer returned, and its first argument afterwards."""
+    result = answer(argument, *more)
+    return {"result": _copied(result), "argument": _copied(argument)}
+
+
 def fit(answer: Answer, samples: list[tuple[int, float]]) -> PlainData:
     """The fit, and the samples as the answer left them."""
     result = answer(samples)
