@@ -635,6 +635,16 @@ def test_asynchronous_communication_overlaps_computing():
     assert alone - overlapped == pytest.approx(min(product, reduce), rel=1e-3)
 
 
+def test_collectives_of_one_rank_share_its_link():
+    def f(count):
+        works = [dist.all_reduce(torch.ones(1000), async_op=True) for _ in range(count)]
+        for work in works:
+            work.wait()
+
+    one, three = (launch(f, count, ranks=4, cluster=SWITCH).seconds for count in (1, 3))
+    assert three == pytest.approx(3 * one)
+
+
 def test_torchs_ddp_overlaps_its_buckets_with_the_backward_pass():
     def f():
         torch.manual_seed(0)

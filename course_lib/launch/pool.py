@@ -27,6 +27,10 @@ serve(int(sys.argv[1]))
 """
 
 
+_HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""Fewer, larger pages to copy halve the time of a fork. Ranks get the launcher's environment instead."""
+
+
 class RankForked(NamedTuple):
     """A rank's process has been started."""
 
@@ -105,8 +109,16 @@ class WarmProcess:
         self._control, theirs = socket.socketpair()
         with theirs, tempfile.TemporaryFile() as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _START_CODE, str(theirs.fileno()), json.dumps(sys.path)],
+                [
+                    sys.executable,
+                    "-P",
+                    "-c",
+                    _START_CODE,
+                    str(theirs.fileno()),
+                    json.dumps([str(folder) for folder in sys.path]),
+                ],
                 pass_fds=[theirs.fileno()],
+                env=os.environ | _HUGE_PAGES,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,

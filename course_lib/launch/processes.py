@@ -173,9 +173,13 @@ class _Watch:
     def run(self) -> Run:
         """Wait until all ranks have returned; raise what the launch deserves if they do not."""
         bell = os.open(self._folder.bell, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        # Not select.select: a kernel may have more descriptors open than that can name.
+        poll = select.poll()
+        poll.register(bell, select.POLLIN)
+        poll.register(self._keeper, select.POLLIN)
         try:
             while not self._picture.all_returned:
-                readable, _, _ = select.select([self._keeper.fileno(), bell], [], [], _LOOK_SECONDS)
+                readable = {descriptor for descriptor, _ in poll.poll(_LOOK_SECONDS * 1000)}
                 if bell in readable:
                     os.read(bell, 4096)
                 self._look(self._keeper.fileno() in readable)
@@ -209,7 +213,7 @@ class _Watch:
         for rank in range(self._request.ranks):
             path = self._folder.output(rank)
             if path.exists() and path.stat().st_size > 2 * _OUTPUT_BYTES:
-                os.truncate(path, _OUTPUT_BYTES)
+                os.truncate(path, _OUTPUT_BYTES + 1)
 
     # --- Judging
 
