@@ -239,6 +239,9 @@ def bytes_within_nodes(criterion: str, played: Played, allowed: int) -> Finding:
     return judge.at_most(criterion, max(sent.values(), default=0), allowed, what)
 
 
+TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-12, torch.int64: 0.0}
+"""How far a sum may be off, relative and absolute: it may be added up in any order, integers exactly."""
+
 LATENCY, BANDWIDTH = 1e-3, 1e6
 MEASURED = Link(LATENCY, BANDWIDTH)
 """The link on which rounds are counted: 1 ms and 1 MB/s, so that both latency and bytes show."""
@@ -332,7 +335,7 @@ def _sends(played: Played) -> list[_Send]:
 
 def _case(told: Any, index: int) -> Any:
     """What a rank told of case `index`; a dictionary without sense if its process was taken over."""
-    nothing = {"result": None, "returned": None, "arguments": [], "gaps_kept": False}
+    nothing: dict[str, Any] = {"result": None, "returned": None, "arguments": [], "gaps_kept": False}
     if type(told) is not list or index >= len(told) or type(told[index]) is not dict:
         return nothing
     return {**nothing, **told[index]}
@@ -350,7 +353,7 @@ def _same(criterion: str, seen: Any, wanted: Any, what: str, world: World) -> Fi
     if wanted is None:
         return Finding(criterion, seen is None, f"{what} is {type(seen).__name__}; expected None.")
     if isinstance(wanted, Tensor):
-        tolerance = 1e-12 if world.dtype == torch.float64 else 1e-5
+        tolerance = TOLERANCES[world.dtype]
         return judge.close(criterion, seen, wanted, what, rtol=tolerance, atol=tolerance)
     if type(seen) is not list or len(seen) != len(wanted):
         return Finding(

@@ -123,13 +123,6 @@ def noisy_fit(answer: Answer, draw: Draw) -> Finding:
     return _near_both("noisy samples", _fitted(answer, samples), alpha, beta, 0.05)
 
 
-def extreme_fit(answer: Answer, draw: Draw) -> Finding:
-    """Passes if sizes from 4 bytes to 1 GiB cost no digits."""
-    alpha, beta = draw.integer(1, 9) * 1e-7, draw.integer(1, 9) * 1e-12
-    samples = [(size, alpha + size * beta) for size in (4, 64, 1024, 2**14, 2**20, 2**26, 2**30)]
-    return _near_both("extreme sizes", _fitted(answer, samples), alpha, beta, 1e-4)
-
-
 def samples_kept(answer: Answer, draw: Draw) -> Finding:
     """Passes if the samples stay as they are and two floats come back."""
     alpha, beta = _draw_link(draw)

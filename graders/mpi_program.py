@@ -9,6 +9,7 @@ from torch import Tensor
 from course_lib.launch.mpi import mpi_missing
 from graders import judge
 from graders.answer import Answer, PlainData
+from graders.collectives import TOLERANCES
 from graders.draw import Draw
 from graders.exercise import Finding, MachineLacks
 
@@ -47,7 +48,8 @@ def sums(criterion: str, run: MpiRun, cases: list[int]) -> Finding:
         total = torch.stack(run.cases[case]).sum(0)
         results = [told[case]["result"] for told in run.told]
         what = f"what was returned for {len(total)} elements"
-        finding = judge.close_on_all_ranks(criterion, results, [total] * RANKS, what)
+        tolerance = TOLERANCES[total.dtype]
+        finding = judge.close_on_all_ranks(criterion, results, [total] * RANKS, what, tolerance, tolerance)
         if not finding.passed:
             return finding
     return finding

@@ -687,7 +687,7 @@ def fit_alpha_beta(samples: list[tuple[int, float]]) -> tuple[float, float]:
     """The (alpha, beta) for which alpha + nbytes * beta is nearest to the measured seconds, in relative terms.
 
     samples: pairs (nbytes, seconds), at least two different sizes, in any order; the list stays as it is. Minimises the
-    sum of squared relative errors. Returns two Python floats. Sizes may span nine orders of magnitude.
+    sum of squared relative errors. Returns two Python floats.
     """
     ### BEGIN SOLUTION
     nbytes, seconds = torch.tensor(samples, dtype=torch.float64).T
@@ -889,7 +889,8 @@ print("\nAnd with a later collective on all ranks, which meets the wrong one:\n"
 hangs(report, 0.5, ranks=3)
 
 # %% [markdown]
-# **grid_sums**: ranks in a grid add up along their row and along their column. Each rank makes the two groups that it needs.
+# **grid_sums**: ranks in a grid add up along their row and along their column. Each rank makes the two groups that it
+# needs, neatly sorted.
 
 # %% demo=true
 
@@ -898,9 +899,10 @@ def grid_sums(x, columns):
     rank, size = dist.get_rank(), dist.get_world_size()
     row = [r for r in range(size) if r // columns == rank // columns]
     column = [r for r in range(size) if r % columns == rank % columns]
+    groups = {tuple(line): dist.new_group(line) for line in sorted([row, column])}
     row_sum, column_sum = x.clone(), x.clone()
-    dist.all_reduce(row_sum, group=dist.new_group(row))
-    dist.all_reduce(column_sum, group=dist.new_group(column))
+    dist.all_reduce(row_sum, group=groups[tuple(row)])
+    dist.all_reduce(column_sum, group=groups[tuple(column)])
     return row_sum, column_sum
 
 

@@ -82,14 +82,14 @@ def steps_of(
     return Steps(getattr(function, "__name__", "the collective"), ranks, length, steps, run)
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes every change of a tensor with `length` elements of int64, with the rank's virtual time.
 
     Tensors are known by their storage, so that views of chunks count as the whole that they are part of.
     """
 
     def __init__(self, x: Tensor) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._nbytes = x.untyped_storage().nbytes()
         self._length = x.numel()
         self._whole: dict[int, Tensor] = {}

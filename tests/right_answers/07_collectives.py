@@ -28,7 +28,7 @@ def _both(outgoing, to, incoming, source, group):
         work.wait()
 
 
-# ------------------------------------------------------------------------------------- scatter_from, gather_to
+# ---------------------------------------------------------------------------------- scatter_from, gather_to
 
 
 @right("scatter_from")
