@@ -4,8 +4,8 @@ It touches no submission and holds no secret, so that its children find none in 
 nothing either: a process that has, cannot safely be forked, for its thread pools are not copied.
 
 Its standard input is a socket, over which `graders.sandbox` gives its orders, one JSON object each:
-{"do": "import", "modules": [...]}, {"do": "fork"} together with the descriptor of the child's own socket, and
-{"do": "end", "pid": ...}, which kills the child with all its descendants and answers how it ended.
+{"do": "fork"} together with the descriptor of the child's own socket, and {"do": "end", "pid": ...}, which
+kills the child with all its descendants and answers how it ended.
 """
 
 import ctypes
@@ -71,11 +71,6 @@ def main() -> None:
 def _obey(order: dict[str, Any], descriptors: list[int], control: socket.socket) -> dict[str, Any]:
     """Carry out one order; returns the answer."""
     match order["do"]:
-        case "import":
-            for module in order["modules"]:
-                with suppress(Exception):  # the submission will meet the same error, and be told of it
-                    importlib.import_module(module)
-            return {}
         case "fork":
             return {"pid": _fork(descriptors[0], control)}
         case "end":

@@ -17,7 +17,7 @@
 # - name the fifteen steps, in order, and say which of them change with many devices;
 # - write a training step and an evaluation that are exact, also for a batch that is shorter than the others;
 # - train with batches that do not fit into memory;
-# - measure how fast a training is, on a device that runs ahead of your program;
+# - measure how fast a training is, on a device that lags behind your program;
 # - say how much memory a training needs before you start it.
 
 # %% tags=["parameters"]
@@ -329,7 +329,7 @@ for count in (64, 30, 4):
 # **The first steps are slow.** Memory is allocated, libraries choose their algorithms, caches are cold. So run some steps
 # first that do not count: the **warm-up**.
 #
-# **A GPU runs behind your program.** A call such as `model(inputs)` puts work into the device's queue and returns at once.
+# **A GPU lags behind your program.** A call such as `model(inputs)` puts work into the device's queue and returns at once.
 # A clock around it measures how fast Python can fill a queue. To wait until the queue is empty, **synchronize**
 # (`torch.cuda.synchronize()`), once before the clock starts and once before it stops. Not after every step: then
 # the queue runs empty each time, and you measure a slower training than yours.
@@ -388,8 +388,8 @@ def random_batch(batch_size: int) -> tuple[Tensor, Tensor]:
 def throughput(batch_size: int) -> float:
     """Samples a second of whole training steps, for about as many samples whatever the batch size."""
     batch = random_batch(batch_size)
-    steps = max(5, min(100, 4096 // batch_size))
-    return measure_throughput(lambda: train_step(model, *batch, optimizer), batch_size, 5, steps, wait)
+    steps = max(3, min(100, 2048 // batch_size))
+    return measure_throughput(lambda: train_step(model, *batch, optimizer), batch_size, 3, steps, wait)
 
 
 model.train()
@@ -440,7 +440,7 @@ def whole_step() -> None:
 
 def milliseconds(step: Callable[[], object]) -> float:
     """Time of one step."""
-    return 1e3 / measure_throughput(step, 1, 20, 200, wait)
+    return 1e3 / measure_throughput(step, 1, 5, 50, wait)
 
 
 until = [0.0, *(milliseconds(step) for step in (prepare, forward, backward, whole_step))]
@@ -635,25 +635,22 @@ both.timeline(title="two trainings that know nothing of each other")
 """
 ## 8 Now on nodes
 
-A training on one device is one task of one node. As a script under Slurm:
+A training on one device is one task on one node. Papermill runs this notebook from top to bottom, with other parameters,
+and writes what came out to a new notebook; progress bars become plain lines. So the notebook itself can be the batch job:
 
 ```bash
 #!/bin/bash
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
-#SBATCH --gpus-per-node=1        # sites differ: some want --gres=gpu:1, some give a whole node anyway
+#SBATCH --gpus-per-node=1
 #SBATCH --time=00:30:00
-#SBATCH --array=0-3              # four such jobs, independent of each other
 
-srun python train.py --seed "$SLURM_ARRAY_TASK_ID"
+srun papermill 01_single_gpu.ipynb fashion.ipynb -p dataset fashion_mnist -p epochs 10
 ```
 
-This notebook can be the script as well: papermill runs it from top to bottom, with other parameters, and writes what came
-out to a new notebook. Its progress bars become plain lines.
-
-```bash
-papermill 01_single_gpu.ipynb fashion.ipynb -p dataset fashion_mnist -p epochs 10
-```
+Sites differ in how they give out GPUs: some want `--gres=gpu:1`, some allow neither and always give a whole node. With
+`--array=0-3` Slurm starts four such jobs, independent of each other, and tells each its number in `SLURM_ARRAY_TASK_ID`:
+section 7 on four nodes.
 
 Compute nodes often have no network. Get the data before, on a login node:
 `python -c "from course_lib.data import load; load('fashion_mnist', download=True)"`.

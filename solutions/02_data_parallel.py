@@ -81,7 +81,8 @@ weighted_average_picture((8, 8, 5))
 #
 # If all shards are equally large, $m_k / n = 1/p$, and this is the plain mean. If not, the plain mean is the gradient
 # of another loss, in which a sample of a small shard counts more than one of a large shard. A worker without samples
-# ($m_k = 0$) contributes nothing. Take care there: its mean loss is $0/0$, and PyTorch gives it the gradient NaN.
+# ($m_k = 0$) contributes nothing. Take care there: its mean loss is $0/0$, NaN. PyTorch's gradient is zero for an empty
+# batch, but NaN where a mask, `(losses * mask).sum() / mask.sum()`, leaves no sample; and $0 \cdot$ NaN is NaN.
 #
 # The derivation uses one property of the loss: it is a mean of terms, one a sample. A batch norm breaks that, since
 # it makes each $\ell_i$ depend on the other samples of its shard.
@@ -93,7 +94,7 @@ def combine_gradients(gradients: list[Tensor], counts: list[int]) -> Tensor:
 
     gradients: one tensor a worker, all of one shape: the gradient of the mean loss over that worker's samples.
     counts: how many samples each worker had; at least one is above 0. A worker with 0 contributes nothing,
-        whatever its gradient holds (NaN, usually).
+        whatever its gradient holds (it may be NaN).
     Returns a new tensor of the gradients' shape and dtype; the given ones stay as they are. No communication:
     all gradients are here.
     """
@@ -146,7 +147,7 @@ for name, combined in [("weights m_k / n", weighted), ("plain mean", plain)]:
 #
 # - **shuffle**: every rank draws the same permutation, from a generator seeded with `seed + epoch`;
 # - **pad**: if the number of samples does not divide by the number of ranks, some are given out twice, so that all
-#   ranks get equally many;
+#   ranks get equally many (with `drop_last=True` some are left out instead);
 # - **partition**: rank $r$ of $p$ takes the entries $r, r + p, r + 2p, \dots$ of the permutation;
 # - **reshuffle**: the training loop calls `sampler.set_epoch(epoch)` before each epoch. Without it every epoch deals
 #   the same cards.
@@ -571,8 +572,8 @@ line_figure(
 
 # %% [markdown]
 # So it depends on the network. With 1 µs, overlap is all that counts. With 20 µs there is a best size in between.
-# With 100 µs it does not pay to send a second message: sixteen buckets wait $16 \cdot 2(p-1)\,\alpha = 9.6$ ms for
-# latency alone.
+# With 100 µs it does not pay to send a second message: sixteen buckets wait $16 \cdot 2(p-1)\,\alpha = 9.6$ ms on
+# four nodes for latency alone.
 #
 # Move the sliders: in which of these steps does the network stand idle, and in which does the device?
 
@@ -666,7 +667,7 @@ def load_once(load):
 #
 # - **Weights.** Shards may differ by one sample, so the last batch may be uneven, even empty. The loop scales each
 #   rank's summed loss by $p / n$, where $n$ is the size of the whole batch. The mean over ranks of these gradients is
-#   $\sum_k \frac{m_k}{n} g_k$, the formula of section 1, and an empty batch gives zeros, not NaN.
+#   $\sum_k \frac{m_k}{n} g_k$, the formula of section 1, and an empty batch adds a loss of 0, not NaN.
 # - **Equal numbers of steps.** Every rank makes as many steps as the one with the largest shard. Otherwise the last
 #   all-reduce would wait for ever for a rank that has left the loop.
 # - **Talking.** The loss of each step is summed over ranks once an epoch, in one call, and only rank 0 prints.
@@ -788,8 +789,9 @@ line_figure(
 #
 # ```bash
 # head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-# srun --nodes=2 --ntasks=2 --ntasks-per-node=1 torchrun --nnodes=2 --nproc-per-node=4 \
-#      --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-endpoint="$head:29500" train_on_nodes.py
+# srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 \
+#      torchrun --nnodes=2 --nproc-per-node=4 --rdzv-id="$SLURM_JOB_ID" \
+#      --rdzv-backend=c10d --rdzv-endpoint="$head:29500" train_on_nodes.py
 # ```
 #
 # or by `srun` itself, which gives every task a number but calls it by other names:
@@ -813,7 +815,7 @@ line_figure(
 #
 # | What you see | What happened | What to do |
 # |---|---|---|
-# | Hangs at the end of the first epoch | Shards of unequal size: one rank has left the loop, the others wait in its all-reduce | Equal numbers of steps: pad, drop the rest, let empty batches take part, or `model.join()` |
+# | Hangs at the end of the first epoch | Shards of unequal size: one rank has left the loop, the others wait in its all-reduce | Equal numbers of steps: pad, drop the rest, let empty batches take part, or `with ddp.join():` |
 # | Hangs, or an error about unused parameters | A parameter got no gradient on some rank | `find_unused_parameters=True`, or a model that uses all; your `finish()` sends zeros |
 # | Trains, but worse than one process | Every epoch deals the same samples | `sampler.set_epoch(epoch)` |
 # | Trains, but slowly | Gradients divided twice: by `all_reduce` with `AVG` and again, or by the loss and again | Find the one place that divides |
@@ -821,7 +823,7 @@ line_figure(
 # | Replicas drift apart | Other seeds and no broadcast; or a rank that skips its step | Broadcast at the start; compare a hash of the weights now and then |
 # | All ranks augment alike | One seed for everything | The same seed for weights and shuffling, another a rank for augmentation and dropout |
 # | Accuracy depends on the number of ranks | Padding in the test set; mean of the ranks' accuracies | Deal without padding, sum the counts |
-# | Every line comes four times, files are torn | All ranks print and save | `if rank == 0:`, but never round a collective |
+# | Every line comes four times, files are torn | All ranks print and save | `if rank == 0:`, but never before a collective |
 # | Gradients wrong after accumulation | All-reduce in every micro-step | `with ddp.no_sync():` in all but the last |
 #
 # The last remedy but one has a trap of its own: `if rank == 0: print(global_accuracy(...))` hangs, for rank 0 then

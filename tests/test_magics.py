@@ -166,11 +166,20 @@ def test_the_cell_runs_on_processes(shell):
     )
 
 
+# The first barrier: rank 1 must not end the run before rank 0 has printed.
+FAILS = """%%ranks 2 --on {engine}
+print('before')
+dist.barrier()
+if dist.get_rank() == 1:
+    1 / 0
+dist.barrier()
+"""
+
+
 @pytest.mark.parametrize("engine", ["simulated", "processes"])
 def test_an_error_is_told_with_the_cells_line_and_the_output_until_then(shell, engine):
     number = shell.execution_count
-    cell = f"%%ranks 2 --on {engine}\nprint('before')\n\nif dist.get_rank() == 1:\n    1 / 0\ndist.barrier()"
-    error = error_of(shell, cell, RankFailed)
+    error = error_of(shell, FAILS.format(engine=engine), RankFailed)
     assert error.root.rank == 1
     assert error.root.type == "ZeroDivisionError"
     assert "line 5: 1 / 0" in error.report

@@ -54,8 +54,20 @@ def descendants() -> set[int]:
     below = {os.getpid()}
     while more := {pid for pid, parent in parents.items() if parent in below} - below:
         below |= more
-    warm = {pid for pid, parent in parents.items() if parent == os.getpid()}
-    return below - warm - {os.getpid()}
+    return below - {pid for pid, parent in parents.items() if parent == os.getpid()} - {os.getpid()}
+
+
+def warm_processes() -> list[int]:
+    """Children of this process that ranks are forked from."""
+    found = []
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            parent = int((command.parent / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == os.getpid() and b"forkserver import serve" in command.read_bytes():
+                found.append(int(command.parent.name))
+        except OSError:
+            continue
+    return found
 
 
 def is_alive(pid: int) -> bool:
@@ -721,6 +733,17 @@ def test_unsendable_things_that_are_not_used_do_no_harm() -> None:
     assert on_processes(namespace["program"]).results == [1.0, 1.0]
 
 
+def test_a_function_that_mentions_a_part_of_torch_can_be_sent() -> None:
+    # torch.classes is a module that pickle refuses, and `data.classes` looks like a mention of it.
+    cell: dict[str, Any] = {"__name__": "__main__"}
+    exec(
+        "import torch\ndef f(data):\n    return torch.ones(1), getattr(data, 'classes', 0) or data.classes",
+        cell,
+    )
+    data = type("Data", (), {"classes": ("a", "b")})
+    assert on_processes(cell["f"], data).results[1][1] == ("a", "b")
+
+
 def test_nccl_without_gpus_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(BadLaunch, match="NCCL needs a GPU for each rank: there are 0 GPUs here and 2 ranks"):
@@ -845,6 +868,17 @@ def test_launches_from_several_threads_at_once() -> None:
     for thread in threads:
         thread.join()
     assert results == {number: [2.0 * number] * 2 for number in range(3)}
+
+
+def test_a_warm_process_that_was_killed_is_replaced() -> None:
+    def number() -> int:
+        return os.getppid()
+
+    on_processes(number)
+    (warm,) = warm_processes()
+    os.kill(warm, signal.SIGKILL)
+    assert len(on_processes(number).results) == 2
+    assert warm not in warm_processes()
 
 
 def test_a_function_of_a_notebook_cell() -> None:

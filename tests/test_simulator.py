@@ -457,6 +457,12 @@ def test_each_rank_has_its_own_random_state_output_and_environment():
     assert "RANK" not in os.environ
 
 
+def test_the_kernels_own_hooks_are_put_back():
+    kept = sys.excepthook, sys.stdout, sys.stderr, os.environ, torch.get_num_threads()
+    launch(me, ranks=3)
+    assert kept == (sys.excepthook, sys.stdout, sys.stderr, os.environ, torch.get_num_threads())
+
+
 def test_output_is_shown_with_its_rank(capsys):
     launch(lambda: print("one\ntwo"), ranks=2)
     assert capsys.readouterr().out.splitlines() == [
@@ -489,6 +495,19 @@ def test_global_variables_of_a_notebook_are_not_shared_between_ranks():
     before = cell["model"].weight.clone()
     assert launch(cell["f"], ranks=3).results == [(0.0, 1), (4.0, 1), (8.0, 1)]
     assert torch.equal(cell["model"].weight, before)
+    assert cell["counts"] == []
+
+
+def test_a_function_that_mentions_a_part_of_torch_is_copied_too():
+    # torch.classes is a module of a kind that pickle refuses, and `data.classes` looks like a mention of it.
+    cell = notebook(
+        "import torch\n"
+        "counts = []\n"
+        "def f(data):\n"
+        "    counts.append(torch.ones(1))\n"
+        "    return len(counts), getattr(data, 'classes', None), data.classes if False else 0\n"
+    )
+    assert [count for count, *_ in launch(cell["f"], {}, ranks=2).results] == [1, 1]
     assert cell["counts"] == []
 
 
@@ -601,6 +620,18 @@ def test_bytes_and_messages_are_counted():
 
 
 COMPUTING = Cluster(devices_per_node=2, flops=1e9, memory_bandwidth=1e12)
+
+
+def test_waiting_is_not_computing():
+    def f():
+        work = dist.isend(torch.ones(1), 1 - me())
+        dist.recv(torch.ones(1), 1 - me())
+        work.wait()
+
+    assert {e.kind for e in launch(f, ranks=2, cluster=COMPUTING).events} >= {Kind.POINT_TO_POINT}
+    waiting = [e for e in launch(f, ranks=2, cluster=COMPUTING).events if e.kind is Kind.COMPUTE]
+    # Making the tensors is computing; nothing between the send and the end of the wait is.
+    assert all(e.end <= 2 * 4 * 3 / 1e12 for e in waiting)
 
 
 def test_computing_takes_the_time_of_its_operations():

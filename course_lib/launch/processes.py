@@ -41,6 +41,7 @@ from course_lib.simulator.diagnosis import (
     timed_out_report,
 )
 from course_lib.simulator.network import Mismatch, Operation
+from course_lib.timeline.events import LazyEvents
 
 _LOOK_SECONDS = 0.05
 """How often to read the journals when nothing calls for it sooner."""
@@ -320,7 +321,7 @@ class _Watch:
         return Run(
             results=[None] * self._request.ranks if results is None else results,
             outputs=[self._output(rank) for rank in ranks],
-            events=self._picture.events(),
+            events=LazyEvents(self._picture.events),
             cluster=self._request.cluster,
             engine="processes",
             seconds=self._picture.seconds,
