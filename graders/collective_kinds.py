@@ -24,7 +24,7 @@ def _one_tensor_a_rank(draw: Draw, world: World) -> list[Arguments]:
     return [[drawn(draw, world)] for _ in range(world.ranks)]
 
 
-# ------------------------------------------------------------------------------------------ from and to a root
+# ----------------------------------------------------------------------------------------- from, to a root
 
 
 def _scatter_arguments(draw: Draw, world: World) -> list[Arguments]:
@@ -86,7 +86,7 @@ BROADCAST = Collective(_one_tensor_a_rank, _broadcast_outcomes, _src)
 REDUCE = Collective(_one_tensor_a_rank, _reduce_outcomes, _dst)
 
 
-# ------------------------------------------------------------------------------------------- for all to all
+# ------------------------------------------------------------------------------------------ for all to all
 
 
 def _reduce_scatter_outcomes(world: World, given: list[Arguments]) -> list[Outcome]:

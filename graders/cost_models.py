@@ -9,7 +9,7 @@ from graders.exercise import Finding
 def expected_time(
     algorithm: str, nbytes: int, ranks: int, alpha: float, beta: float, gamma: float = 0.0
 ) -> float:
-    """Seconds of an all-reduce on `ranks` ranks (Thakur, Rabenseifner, Gropp 2005, section 4; Rabenseifner 2004)."""
+    """Seconds of an all-reduce on `ranks` ranks (Thakur, Rabenseifner, Gropp 2005, section 4)."""
     messages, sent, reduced = _busiest(algorithm, nbytes, ranks)
     return messages * alpha + sent * beta + reduced * gamma
 

@@ -56,7 +56,7 @@ ONLY_MESSAGES = Criterion(
 LAYOUT_IN_PLACE = Criterion(
     "any layout",
     1,
-    "Messages need contiguous tensors. Work on x.contiguous(), a copy if x is not, and end with x.copy_(...).",
+    "Messages need contiguous tensors. Work on x.contiguous(), a copy if x is not, then x.copy_(...).",
 )
 
 
@@ -71,7 +71,7 @@ CHUNK_LENGTHS = _lengths(
 WHOLE_LENGTHS = _lengths("Nothing needs to divide here: the whole tensor travels.")
 
 
-# ------------------------------------------------------------------------------------- scatter_from, gather_to
+# ---------------------------------------------------------------------------------- scatter_from, gather_to
 
 
 @exercise(
@@ -236,7 +236,7 @@ def reduce_tree(answer: Answer, draw: Draw) -> Iterator[Finding]:
 RING_RANKS = Criterion(
     "any number of ranks",
     1,
-    "Neighbours are (rank + 1) % p and (rank - 1) % p. All ranks do the same, so if all send first, all wait: "
+    "Neighbours are (rank + 1) % p and (rank - 1) % p. All do the same, so if all send first, all wait: "
     "isend, recv, wait.",
 )
 ROUND_THE_RING = Criterion(
@@ -253,7 +253,7 @@ ROUND_THE_RING = Criterion(
         Criterion(
             "its chunk of the sum",
             2,
-            "Rank r returns chunk r of the sum. In each step add the chunk that arrives to your own, and pass "
+            "Rank r returns chunk r of the sum. Add the chunk that arrives to your own, and pass "
             "on what you have just added up.",
         ),
         RING_RANKS,
@@ -365,7 +365,7 @@ def ring_all_reduce(answer: Answer, draw: Draw) -> Iterator[Finding]:
         Criterion(
             "any number of ranks",
             2,
-            "Let c be the largest power of two in p. Ranks from c on give their tensor to rank - c, wait, and "
+            "Let c be the largest power of two in p. Ranks from c on give their tensor to rank - c, and "
             "get the result.",
         ),
         _lengths("Both partners must cut in the same place; halves may differ by one and may be empty."),
@@ -480,7 +480,7 @@ def hierarchical_all_reduce(answer: Answer, draw: Draw) -> Iterator[Finding]:
         Criterion(
             "any number of ranks",
             1,
-            "In step s send to (rank + s) % p and receive from (rank - s) % p; rank ^ s needs a power of two.",
+            "In step s send to (rank + s) % p, receive from (rank - s) % p; rank ^ s needs a power of two.",
         ),
         _lengths("Parts may differ in length; outputs[i] has the right one already."),
         ANY_DTYPE,
@@ -492,8 +492,8 @@ def hierarchical_all_reduce(answer: Answer, draw: Draw) -> Iterator[Finding]:
         Criterion(
             "rounds",
             2,
-            "In each of p - 1 rounds every rank sends to one and receives from one. If all begin with rank 0, "
-            "they queue up before it.",
+            "In each of p - 1 rounds every rank sends to one and receives from one. If all begin with "
+            "rank 0, they queue up before it.",
         ),
     ),
     hints=(

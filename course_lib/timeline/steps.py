@@ -1,9 +1,9 @@
 """What every rank holds after each step of a collective, and whose data is in it.
 
-The collective is run on the simulator with numbers that tell where they come from: rank r's tensor is full of
-16**r, so that the hexadecimal digits of a sum say how often each rank contributed. A dispatch mode looks on while
-the function works: whatever tensor of the given length it changes, x itself or a working copy, is noted with
-its virtual time. On links that take one second a message, that time is the number of the step.
+The collective is run on the simulator with numbers that tell where they come from: rank r's tensor is full
+of 16**r, so that the hexadecimal digits of a sum say how often each rank contributed. A dispatch mode looks
+on while the function works: whatever tensor of the given length it changes, x itself or a working copy, is
+noted with its virtual time. On links that take one second a message, that time is the number of the step.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from course_lib.launch.run import Run
 from course_lib.timeline.events import span_recorder
 
 MOST_RANKS = 8
-"""Sixteen to the eighth is the largest power that a sum of int64 leaves room for, and eight colours differ."""
+"""Eight colours differ; and eight digits of 16 fit into int64 with room for sums."""
 
 _ONE_SECOND = Link(latency=1.0, bandwidth=1e30)
 

@@ -113,7 +113,7 @@ def _draw_messages(axes: Axes, steps: Steps, step: Step) -> None:
 def _all_in_words(steps: Steps) -> str:
     last = steps.steps[-1]
     return (
-        f"{steps.name} on {steps.ranks} ranks in {len(steps.steps) - 1} steps, one panel each: what every rank "
+        f"{steps.name} on {steps.ranks} ranks in {len(steps.steps) - 1} steps, one panel each: what each rank "
         f"holds of every chunk, coloured by contributor. {' '.join(_states_in_words(last))}"
     )
 

@@ -1,4 +1,4 @@
-"""What runs on an MPI rank beside the answer. It is sent to the ranks as source-free code, and imports no PyTorch."""
+"""What runs on an MPI rank beside the answer. It is sent there by value, and imports no PyTorch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,8 +7,8 @@ from typing import Any
 def play(comm: Any, answer: Callable[..., Any], cases: list[list[Any]]) -> dict[str, Any]:
     """Let the answer work on each case's array of this rank, with a communicator that notes every call.
 
-    cases: arrays, by case and rank. Returns for each case the result, the array afterwards, whether the result
-    is the array itself, and the calls as (name, messages sent, bytes sent).
+    cases: arrays, by case and rank. Returns for each case the result, the array afterwards, whether the
+    result is the array itself, and the calls as (name, messages sent, bytes sent).
     """
     from mpi4py import MPI
 

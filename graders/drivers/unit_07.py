@@ -1,4 +1,4 @@
-"""Drivers of unit 07: each gives the answer its tensors, laid out as asked, and returns what became of them."""
+"""Drivers of unit 07: each gives the answer its tensors, laid out as asked, and tells what became of them."""
 
 from collections.abc import Callable
 from typing import Any
