@@ -195,7 +195,7 @@ def traffic(criterion: str, played: Played, allowance: Sequence[Allowance]) -> F
                 criterion,
                 False,
                 f"with {world}, rank {rank} sends {seen.messages:,} messages of {seen.sent:,} bytes "
-                f"altogether; at most {allowed.messages:,} messages and {allowed.nbytes:,} bytes are allowed.",
+                f"altogether; at most {allowed.messages:,} messages, {allowed.nbytes:,} bytes are allowed.",
             )
     return Finding(criterion, True, f"with {world}, no rank sends more than {most:,} bytes.")
 
@@ -303,8 +303,8 @@ def common_findings(
     subgroups: Sequence[World],
     values: str,
 ) -> Iterator[Finding]:
-    """What holds for every collective, in this order: values, ranks, lengths, dtypes, in place, layout,
-    group, only messages. `values` is the name of the first criterion; worlds of one inner list share a launch.
+    """What holds for every collective: values, ranks, lengths, dtypes, in place, layout, group, messages.
+    `values` is the name of the first criterion; worlds of one inner list share a launch.
     """
     first = [play(answer, draw, collective, [world]) for world in basic]
     yield results(values, *first)

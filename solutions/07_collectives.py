@@ -40,7 +40,7 @@ from graders import check, hint, progress, reset
 # %% [markdown]
 # ## The picture
 #
-# The manual of `MPI_Reduce` is usually explained with four ranks that hold two numbers each: (5, 1), (2, 3), (7, 8) and
+# `MPI_Reduce` is usually explained with four ranks that hold two numbers each: (5, 1), (2, 3), (7, 8) and
 # (4, 2). Element by element they add up to $5 + 2 + 7 + 4 = 18$ and $1 + 3 + 8 + 2 = 14$. After a **reduce** the root
 # has (18, 14); after an **all-reduce** everyone has.
 
@@ -102,9 +102,9 @@ def scatter_from(
 ) -> Tensor:
     """Give every rank of the group its part of a list that rank src has.
 
-    x: of the shape and dtype of this rank's part; overwritten with it, and returned. parts: on src one tensor for
-    each place of the group, on all other ranks None; they may differ in length, and stay as they are. src: a global rank.
-    The root sends each other rank its part, and nothing else is sent.
+    x: of the shape and dtype of this rank's part; overwritten with it, and returned. parts: on src one
+    tensor for each place of the group, on all other ranks None; they may differ in length, and stay as
+    they are. src: a global rank. The root sends each other rank its part, and nothing else is sent.
     """
     ### BEGIN SOLUTION
     rank, root = dist.get_rank(group), dist.get_group_rank(group or dist.group.WORLD, src)
@@ -125,9 +125,9 @@ def gather_to(
 ) -> list[Tensor] | None:
     """Collect every rank's x on rank dst.
 
-    parts: on dst one tensor for each place of the group, of the shape and dtype of that rank's x; overwritten, and
-    returned. On all other ranks parts is None, and None is returned. x stays as it is. dst: a global rank.
-    Each rank but the root sends its x once, to the root.
+    parts: on dst one tensor for each place of the group, of the shape and dtype of that rank's x;
+    overwritten, and returned. On all other ranks parts is None, and None is returned. x stays as it is.
+    dst: a global rank. Each rank but the root sends its x once, to the root.
     """
     ### BEGIN SOLUTION
     rank, root = dist.get_rank(group), dist.get_group_rank(group or dist.group.WORLD, dst)
@@ -173,8 +173,8 @@ launch(scatter_a_megabyte, cluster=slow).timeline(title="scatter from rank 0")
 def broadcast_tree(x: Tensor, src: int = 0, group: dist.ProcessGroup | None = None) -> Tensor:
     """Give every rank of the group rank src's x, by a binomial tree.
 
-    x: on src the tensor, on all others one of its shape and dtype; overwritten, and returned. src: a global rank.
-    Takes ceil(log2 p) rounds on p ranks; every rank but the root receives once.
+    x: on src the tensor, on all others one of its shape and dtype; overwritten, and returned. src: a
+    global rank. Takes ceil(log2 p) rounds on p ranks; every rank but the root receives once.
     """
     ### BEGIN SOLUTION
     size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -196,8 +196,9 @@ def broadcast_tree(x: Tensor, src: int = 0, group: dist.ProcessGroup | None = No
 def reduce_tree(x: Tensor, dst: int = 0, group: dist.ProcessGroup | None = None) -> Tensor:
     """Add up every rank's x on rank dst, by a binomial tree.
 
-    x: of one shape and dtype on all ranks. On dst it becomes the sum; on all other ranks it stays as it is. Returned
-    is x. dst: a global rank. Takes ceil(log2 p) rounds on p ranks; every rank but the root sends once.
+    x: of one shape and dtype on all ranks. On dst it becomes the sum; on all other ranks it stays as it
+    is. Returned is x. dst: a global rank. Takes ceil(log2 p) rounds on p ranks; every rank but the root
+    sends once.
     """
     ### BEGIN SOLUTION
     size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -252,9 +253,9 @@ step_through(steps_of(broadcast_tree, ranks=8, chunks=2))
 def ring_reduce_scatter(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """This rank's chunk of the sum of all ranks' x, by p - 1 steps round the ring.
 
-    x: of one shape and dtype on all ranks; it stays as it is. Returns a new 1-D tensor: on the rank at place r, chunk r
-    of torch.tensor_split(sum.flatten(), p). Each rank sends only to the next place, p - 1 messages of a chunk each, and
-    all ranks send at the same time.
+    x: of one shape and dtype on all ranks; it stays as it is. Returns a new 1-D tensor: on the rank at
+    place r, chunk r of torch.tensor_split(sum.flatten(), p). Each rank sends only to the next place,
+    p - 1 messages of a chunk each, and all ranks send at the same time.
     """
     ### BEGIN SOLUTION
     size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -275,9 +276,10 @@ def ring_reduce_scatter(x: Tensor, group: dist.ProcessGroup | None = None) -> Te
 def ring_all_gather(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """Give every rank every chunk of x, by p - 1 steps round the ring.
 
-    x: of one shape and dtype on all ranks. The rank at place r brings chunk r of torch.tensor_split(x.flatten(), p); all
-    other chunks of its x are overwritten with those of the other ranks. Returns x. Each rank sends only to the next
-    place, p - 1 messages of a chunk each, and all ranks send at the same time.
+    x: of one shape and dtype on all ranks. The rank at place r brings chunk r of
+    torch.tensor_split(x.flatten(), p); all other chunks of its x are overwritten with those of the
+    other ranks. Returns x. Each rank sends only to the next place, p - 1 messages of a chunk each, and
+    all ranks send at the same time.
     """
     ### BEGIN SOLUTION
     size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -296,8 +298,8 @@ def ring_all_gather(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor
 def ring_all_reduce(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """Replace x by the sum of all ranks' x, by 2 (p - 1) steps round the ring; returns x.
 
-    x: of one shape and dtype on all ranks. Each rank sends only to the next place, 2 (p - 1) messages of one chunk of
-    torch.tensor_split(x.flatten(), p) each, and all ranks send at the same time.
+    x: of one shape and dtype on all ranks. Each rank sends only to the next place, 2 (p - 1) messages
+    of one chunk of torch.tensor_split(x.flatten(), p) each, and all ranks send at the same time.
     """
     ### BEGIN SOLUTION
     data = x.contiguous()
@@ -310,7 +312,8 @@ def ring_all_reduce(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor
 
 
 # %% [markdown]
-# The ring, all steps at once. Follow one column downwards and from panel to panel: that is a chunk on its way.
+# The ring, all steps at once. Follow one column from panel to panel: that is a chunk on its way. Σ is a complete sum. After
+# step 3 the working copy of the reduce-scatter has done its work; what is shown from there on is x itself.
 
 # %% demo=true
 steps_figure(steps_of(ring_all_reduce, ranks=4))
@@ -418,10 +421,10 @@ figure
 def halving_doubling_all_reduce(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """Replace x by the sum of all ranks' x, by recursive halving and doubling; returns x.
 
-    x: of one shape and dtype on all ranks; any number p of ranks. With c the largest power of two that is at most p,
-    the rank at place c + i sends its tensor to place i before, and gets the result after. Among the places below c, 2 log2 c
-    rounds with one message each way; what is sent halves from round to round (halves may differ by one element), and
-    then doubles.
+    x: of one shape and dtype on all ranks; any number p of ranks. With c the largest power of two that
+    is at most p, the rank at place c + i sends its tensor to place i before, and gets the result after.
+    Among the places below c, 2 log2 c rounds with one message each way; what is sent halves from round
+    to round (halves may differ by one element), and then doubles.
     """
     ### BEGIN SOLUTION
     size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -484,9 +487,9 @@ step_through(steps_of(halving_doubling_all_reduce, ranks=8))
 def hierarchical_all_reduce(x: Tensor, gpus_per_node: int, group: dist.ProcessGroup | None = None) -> Tensor:
     """Replace x by the sum of all ranks' x, within nodes first; returns x.
 
-    x: of one shape and dtype on all ranks. The group's places 0 to gpus_per_node - 1 are node 0, and so on; their number
-    divides by gpus_per_node. Ring reduce-scatter within the node, ring all-reduce of this rank's chunk among the ranks
-    with the same place on each node, ring all-gather within the node.
+    x: of one shape and dtype on all ranks. The group's places 0 to gpus_per_node - 1 are node 0, and so
+    on; their number divides by gpus_per_node. Ring reduce-scatter within the node, ring all-reduce of
+    this rank's chunk among the ranks with the same place on each node, ring all-gather within the node.
     """
     ### BEGIN SOLUTION
     size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -569,9 +572,9 @@ def all_to_all_pairwise(
 ) -> list[Tensor]:
     """Send inputs[i] to the rank at place i, and receive outputs[i] from it; returns outputs.
 
-    inputs, outputs: one tensor for each place of the group, in any lengths; outputs[i] has the shape and dtype of what
-    place i has for this rank, and is overwritten. inputs stay as they are. Takes p - 1 rounds; in each, every rank sends
-    one message and receives one, and no two send to the same rank.
+    inputs, outputs: one tensor for each place of the group, in any lengths; outputs[i] has the shape
+    and dtype of what place i has for this rank, and is overwritten. inputs stay as they are. Takes
+    p - 1 rounds; in each, every rank sends one message and receives one, and no two send to the same rank.
     """
     ### BEGIN SOLUTION
     size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -606,14 +609,16 @@ def predict_time(
 ) -> float:
     """Seconds that an all-reduce of nbytes on so many ranks takes.
 
-    alpha: seconds a message. beta: seconds a byte. gamma: seconds to add a received byte. algorithm is one of
-        "master"            each rank in turn sends its tensor to rank 0, which adds it; then rank 0 sends to each in turn
-        "exchange"          each rank sends its whole tensor to each other one in turn, all ranks at the same time,
-                            and adds what it receives
+    alpha: seconds a message. beta: seconds a byte. gamma: seconds to add a received byte. algorithm is
+    one of
+        "master"            each rank in turn sends its tensor to rank 0, which adds it; then rank 0
+                            sends the sum to each in turn
+        "exchange"          each rank sends its whole tensor to each other one in turn, all ranks at the
+                            same time, and adds what it receives
         "tree"              reduce_tree, then broadcast_tree: ceil(log2 p) rounds each
         "ring"              ring_all_reduce, in chunks of nbytes / ranks, which need not be whole
-        "halving_doubling"  with c the largest power of two up to ranks: 2 log2 c rounds, and if ranks > c one message
-                            of nbytes before, which is added, and one after
+        "halving_doubling"  with c the largest power of two up to ranks: 2 log2 c rounds, and if
+                            ranks > c one message of nbytes before, which is added, and one after
     A single rank takes 0 seconds.
     """
     ### BEGIN SOLUTION
@@ -657,8 +662,8 @@ for name, function in functions.items():
 # %% demo=true
 
 
-def ping_pong(sizes: list[int], repeats: int = 9) -> list[tuple[int, float]]:
-    """(bytes, seconds) of one message from rank 0 to rank 1, for each size: the median of several round trips, halved."""
+def ping_pong(sizes: list[int], repeats: int = 7) -> list[tuple[int, float]]:
+    """(bytes, seconds) of one message, for each size: the median of several round trips, halved."""
     me, samples = dist.get_rank(), []
     for nbytes in sizes:
         ball, seconds = torch.zeros(nbytes, dtype=torch.uint8), []
@@ -671,7 +676,7 @@ def ping_pong(sizes: list[int], repeats: int = 9) -> list[tuple[int, float]]:
     return samples
 
 
-message_sizes = [4**power for power in range(5, 13)]
+message_sizes = [4**power for power in range(6, 14)]
 samples = launch(ping_pong, message_sizes, ranks=2, on="processes", timeout=120).results[0]
 for nbytes, seconds in samples:
     print(f"{nbytes:12,} bytes {seconds * 1e6:10.1f} µs {nbytes / seconds / 1e9:8.2f} GB/s")
@@ -686,8 +691,8 @@ for nbytes, seconds in samples:
 def fit_alpha_beta(samples: list[tuple[int, float]]) -> tuple[float, float]:
     """The (alpha, beta) for which alpha + nbytes * beta is nearest to the measured seconds, in relative terms.
 
-    samples: pairs (nbytes, seconds), at least two different sizes, in any order; the list stays as it is. Minimises the
-    sum of squared relative errors. Returns two Python floats.
+    samples: pairs (nbytes, seconds), at least two different sizes, in any order; the list stays as it
+    is. Minimises the sum of squared relative errors. Returns two Python floats.
     """
     ### BEGIN SOLUTION
     nbytes, seconds = torch.tensor(samples, dtype=torch.float64).T
@@ -715,7 +720,7 @@ line_figure(
     y="time (µs)",
     log_x=True,
     log_y=True,
-    alt="Time of one message between two processes against its size, on logarithmic axes: flat up to some ten kilobytes, "
+    alt="Time of one message between two processes against its size, on logarithmic axes: flat "
     "where latency counts, then rising in proportion; the fitted line goes through the measured points.",
 )
 
@@ -959,10 +964,11 @@ hangs(chain, per_rank([4.0, -9.0, 16.0]), ranks=3)
 
 # %% exercise="causes_of_hangs" points=6
 def causes_of_hangs() -> dict[str, str]:
-    """Why each program hangs: a dictionary with the keys "swap", "shift", "report", "grid_sums", "collect" and "chain".
+    """Why each program hangs: a dictionary from program to cause.
 
-    The values, each used once: "all receive first" · "all send first" · "a collective that some ranks skip" ·
-    "groups made in different orders" · "more receives than sends" · "a barrier after an error".
+    The keys are "swap", "shift", "report", "grid_sums", "collect" and "chain".
+    The values, each used once: "all receive first" · "all send first" · "a collective that some ranks
+    skip" · "groups made in different orders" · "more receives than sends" · "a barrier after an error".
     """
     ### BEGIN SOLUTION
     return {
@@ -1003,8 +1009,8 @@ def mend_swap(x: Tensor) -> Tensor:
 def mend_shift(x: Tensor) -> Tensor:
     """The tensor of the left neighbour on the ring, for any number of ranks from 2.
 
-    Returns a new tensor; x stays as it is. One send and one receive a rank, and whatever the number of ranks, no more
-    than the time of three messages.
+    Returns a new tensor; x stays as it is. One send and one receive a rank, and whatever the number of
+    ranks, no more than the time of three messages.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -1030,8 +1036,8 @@ def mend_report(loss: float) -> float | None:
 def mend_grid_sums(x: Tensor, columns: int) -> tuple[Tensor, Tensor]:
     """The sums of x over the ranks of this rank's row, and over those of its column.
 
-    Rank r stands in row r // columns and column r % columns; the grid is full. x stays as it is. One all_reduce in a
-    group of the row's ranks, and one in a group of the column's.
+    Rank r stands in row r // columns and column r % columns; the grid is full. x stays as it is. One
+    all_reduce in a group of the row's ranks, and one in a group of the column's.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -1048,8 +1054,8 @@ def mend_grid_sums(x: Tensor, columns: int) -> tuple[Tensor, Tensor]:
 def mend_collect(rows: list[Tensor]) -> list[Tensor] | None:
     """The rows of all ranks, in the order of ranks, on rank 0; None on all other ranks.
 
-    rows: float32 tensors of 40 elements, of which each rank has a number of its own, perhaps none. Each row is sent
-    once; beside the rows at most 64 bytes a rank may be sent.
+    rows: float32 tensors of 40 elements, of which each rank has a number of its own, perhaps none. Each
+    row is sent once; beside the rows at most 64 bytes a rank may be sent.
     """
     ### BEGIN SOLUTION
     if dist.get_rank() != 0:
@@ -1073,8 +1079,8 @@ def mend_collect(rows: list[Tensor]) -> list[Tensor] | None:
 def mend_chain(value: float) -> float:
     """The sum of the square roots of the values of ranks 0 to this one, each passed on to the next rank.
 
-    If all goes well, all ranks meet in one barrier at the end. If a value is negative, the ValueError of math.sqrt comes
-    out of its rank at once, and ends the run.
+    If all goes well, all ranks meet in one barrier at the end. If a value is negative, the ValueError
+    of math.sqrt comes out of its rank at once, and ends the run.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -1138,7 +1144,7 @@ line_figure(
     log_x=True,
     log_y=True,
     alt="Time of an all-reduce on two real processes against size: ring, halving-doubling and Gloo's all_reduce, and what "
-    "the fitted alpha and beta predict for the ring. All are flat up to some ten kilobytes and then rise together.",
+    "the fitted alpha and beta predict for the ring. All are flat for short tensors and rise together for long ones.",
 )
 
 # %% [markdown]
@@ -1226,8 +1232,9 @@ else:
 def mpi_ring_all_reduce(comm, x: np.ndarray) -> np.ndarray:
     """Replace x by the sum of all ranks' x, by 2 (p - 1) steps round the ring; returns x.
 
-    comm: a communicator of mpi4py. x: a contiguous 1-D array, of one length and dtype on all ranks. Chunks are those of
-    numpy.array_split(x, p). Each rank sends 2 (p - 1) messages of one chunk each; no collective of MPI's is called.
+    comm: a communicator of mpi4py. x: a contiguous 1-D array, of one length and dtype on all ranks.
+    Chunks are those of numpy.array_split(x, p). Each rank sends 2 (p - 1) messages of one chunk each;
+    no collective of MPI's is called.
     """
     ### BEGIN SOLUTION
     rank, size = comm.Get_rank(), comm.Get_size()

@@ -6,8 +6,10 @@ on while the function works: whatever tensor of the given length it changes, x i
 noted with its virtual time. On links that take one second a message, that time is the number of the step.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -76,10 +78,21 @@ def steps_of(
         raise ValueError(f"Steps can be shown of 1 to {MOST_RANKS} ranks; got {ranks}.")
     length = chunks or ranks
     cluster = Cluster(nodes=ranks, intra_node=_ONE_SECOND, inter_node=_ONE_SECOND)
-    run = launch(_watched, function, length, arguments, ranks=ranks, cluster=cluster, quiet=True)
+    try:
+        run = launch(_watched, function, length, arguments, ranks=ranks, cluster=cluster, quiet=True)
+    finally:
+        _owners.clear()
     arrivals = sorted({round(event.end) for event in run.events if event.op == "recv"} | {0})
     steps = tuple(_step(run, number, time) for number, time in enumerate(arrivals))
     return Steps(getattr(function, "__name__", "the collective"), ranks, length, steps, run)
+
+
+_owners: "dict[int, _Watch]" = {}
+"""Address of a storage -> the watch of the rank that it belongs to.
+
+No argument of the launch, of which each rank would get a copy: a message moves in the turn of either side, so
+every rank must know whose tensor it is.
+"""
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -101,13 +114,19 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
+        if _done_by_the_network():
+            # A message's data moves when it is matched, and has arrived a second later.
+            owner = _owners.get(result.untyped_storage().data_ptr())
+            if owner is not None:
+                owner.look(_virtual_time() + _ONE_SECOND.latency)
+            return result
         if isinstance(result, Tensor):
             self._know(result)
-        self.look()
+        self.look(_virtual_time())
         return result
 
-    def look(self) -> None:
-        """Note what has changed since the last look: messages may have arrived in the meantime."""
+    def look(self, time: float) -> None:
+        """Note what has changed since the last look, as a change at that time."""
         with _disable_current_modes():
             for key, whole in self._whole.items():
                 now = whole.tolist()
@@ -115,7 +134,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self._last[key] = now
                     # What is not made of ranks' numbers is memory that nobody has written yet.
                     if all(value >= 0 for value in now):
-                        self.history.append((_virtual_time(), now))
+                        self.history.append((time, now))
 
     def _know(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
@@ -123,6 +142,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if fits and storage.data_ptr() not in self._whole:
             with _disable_current_modes():
                 whole = tensor.detach().as_strided((self._length,), (1,), 0)
+                _owners[storage.data_ptr()] = self
                 self._whole[storage.data_ptr()] = whole
                 self._last[storage.data_ptr()] = whole.tolist()
 
@@ -135,8 +155,16 @@ def _watched(
     watch = _Watch(x)
     with watch:
         function(x, *arguments)
-    watch.look()
-    return watch.history
+    watch.look(_virtual_time())
+    return sorted(watch.history, key=lambda noted: noted[0])
+
+
+def _done_by_the_network() -> bool:
+    """Whether the operation that is being dispatched is the simulator's, and not the function's."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("torch."):
+        frame = frame.f_back
+    return frame is not None and str(frame.f_globals.get("__name__")).startswith("course_lib.simulator.")
 
 
 def _virtual_time() -> float:

@@ -11,6 +11,8 @@ from course_lib.timeline.steps import Step, Steps
 from course_lib.widgets.explore import Slider, explore
 
 _PANELS_A_ROW = 4
+_MOST_DIGITS = 3
+"""With more contributors the strips are too narrow for digits."""
 
 
 def steps_figure(steps: Steps) -> Drawing:
@@ -38,6 +40,7 @@ def step_figure(steps: Steps, number: int) -> Drawing:
         gridspec_kw={"width_ratios": [3, 2]},
     )
     _draw_step(state, steps, step)
+    state.set_xlabel("chunk")
     _draw_messages(arrows, steps, step)
     return figure
 
@@ -73,22 +76,21 @@ def _draw_step(axes: Axes, steps: Steps, step: Step) -> None:
 
 
 def _draw_cell(axes: Axes, chunk: int, rank: int, counts: Sequence[int]) -> None:
-    """A strip for each contributor, with its rank in it, and how often where that is not once."""
+    """A strip for each contributor, with its rank in it, and how often if not once; Σ if all are in it."""
     contributors = [source for source, count in enumerate(counts) if count]
+    complete = all(count == 1 for count in counts) and len(counts) > 1
     left, width = chunk + 0.05, 0.9 / max(1, len(contributors))
     for position, source in enumerate(contributors):
         colour = rank_colour(source)
         axes.add_patch(Rectangle((left + position * width, rank + 0.08), width, 0.84, facecolor=colour))
         often = f"×{counts[source]}" if counts[source] > 1 else ""
-        axes.text(
-            left + (position + 0.5) * width,
-            rank + 0.5,
-            f"{source}{often}",
-            ha="center",
-            va="center",
-            fontsize=8,
-            color=ink_on(colour),
-        )
+        if not complete and len(contributors) <= _MOST_DIGITS:
+            place = (left + (position + 0.5) * width, rank + 0.5)
+            ink = ink_on(colour)
+            axes.text(*place, f"{source}{often}", ha="center", va="center", fontsize=8, color=ink)
+    if complete:
+        box = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"}
+        axes.text(chunk + 0.5, rank + 0.5, "Σ", ha="center", va="center", fontsize=8, bbox=box)
 
 
 def _draw_messages(axes: Axes, steps: Steps, step: Step) -> None:
@@ -104,8 +106,9 @@ def _draw_messages(axes: Axes, steps: Steps, step: Step) -> None:
         axes.text(0.18, rank + 0.5, f"rank {rank}", ha="right", va="center", fontsize=9)
         axes.text(0.82, rank + 0.5, f"rank {rank}", ha="left", va="center", fontsize=9)
     sizes = sorted({message.nbytes // 8 for message in step.messages})
-    chunks = " or ".join(str(size) for size in sizes)
-    said = f"{len(step.messages)} messages of {chunks} chunks" if step.messages else "no messages yet"
+    count = " or ".join(str(size) for size in sizes)
+    chunks = "chunk" if count == "1" else "chunks"
+    said = f"{len(step.messages)} messages of {count} {chunks}" if step.messages else "no messages yet"
     axes.set(xlim=(0, 1), ylim=(steps.ranks, 0), title=said)
     axes.axis("off")
 
@@ -113,8 +116,8 @@ def _draw_messages(axes: Axes, steps: Steps, step: Step) -> None:
 def _all_in_words(steps: Steps) -> str:
     last = steps.steps[-1]
     return (
-        f"{steps.name} on {steps.ranks} ranks in {len(steps.steps) - 1} steps, one panel each: what each rank "
-        f"holds of every chunk, coloured by contributor. {' '.join(_states_in_words(last))}"
+        f"{steps.name} on {steps.ranks} ranks in {len(steps.steps) - 1} steps, one panel each: what "
+        f"each rank holds of every chunk, coloured by contributor. {' '.join(_states_in_words(last))}"
     )
 
 
