@@ -38,7 +38,7 @@ def test_a_rank_that_raises_aborts_the_others():
             raise ValueError("no data here")
         comm.Barrier()
 
-    with pytest.raises(RankFailed, match="rank 1 .*ValueError: no data here") as failed:
+    with pytest.raises(RankFailed, match=r"rank 1 .*ValueError: no data here") as failed:
         mpirun(fails, ranks=3)
     assert 'raise ValueError("no data here")' in failed.value.report
 

@@ -108,7 +108,8 @@ def _draw_messages(axes: Axes, steps: Steps, step: Step) -> None:
     sizes = sorted({message.nbytes // 8 for message in step.messages})
     count = " or ".join(str(size) for size in sizes)
     chunks = "chunk" if count == "1" else "chunks"
-    said = f"{len(step.messages)} messages of {count} {chunks}" if step.messages else "no messages yet"
+    messages = "message" if len(step.messages) == 1 else "messages"
+    said = f"{len(step.messages)} {messages} of {count} {chunks}" if step.messages else "no messages yet"
     axes.set(xlim=(0, 1), ylim=(steps.ranks, 0), title=said)
     axes.axis("off")
 
