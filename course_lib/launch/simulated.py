@@ -1,8 +1,8 @@
 """The engine "simulated": ranks are threads of this process, time is virtual, every run repeats itself.
 
-Everything above the process group is torch's own, so DistributedDataParallel, FSDP2 (`fully_shard`), DTensor and
-device meshes run too. What cannot run: code that needs a GPU's streams or NCCL itself, and subprocesses or
-threads of a rank that want to communicate, for they are not the rank.
+Everything above the process group is torch's own, so DistributedDataParallel, FSDP2 (`fully_shard`), DTensor
+and device meshes run too. What cannot run: code that needs a GPU's streams or NCCL itself, and threads or
+subprocesses of a rank that want to communicate, for they are not the rank.
 """
 
 import time
