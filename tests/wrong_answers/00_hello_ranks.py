@@ -122,6 +122,21 @@ def _me():
 
 
 @wrong("pass_the_token", fails="the token comes back")
+def reads_before_it_has_arrived(token):
+    """Calls irecv, never waits, and uses what may not be there yet."""
+    rank, size = _me()
+    if size == 1:
+        return token
+    if rank == 0:
+        dist.send(token, 1)
+    dist.irecv(token, (rank - 1) % size)
+    if rank > 0:
+        token += rank
+        dist.send(token, (rank + 1) % size)
+    return token
+
+
+@wrong("pass_the_token", fails="the token comes back")
 def all_send_first(token):
     """Every rank waits until the next one receives, and none ever does."""
     rank, size = _me()
