@@ -104,9 +104,10 @@ class ProgressTable:
 
         body = "".join(f"<tr>{row(texts, 'td')}</tr>" for texts in self._rows())
         head = row((name for name, _ in _COLUMNS), "th")
+        foot = row(self._total(), "th")
         return (
-            f'<table style="border-collapse:collapse;"><thead><tr>{head}</tr></thead><tbody>{body}</tbody>'
-            f"<tfoot><tr>{row(self._total(), 'th')}</tr></tfoot></table>"
+            f'<table style="border-collapse:collapse;color:inherit;font-size:inherit;">'
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody><tfoot><tr>{foot}</tr></tfoot></table>"
         )
 
     def __repr__(self) -> str:
@@ -172,8 +173,8 @@ def hints_seen(unit: str, exercise: str) -> int:
 
 
 def read_records() -> Iterator[Record]:
-    """What was recorded, oldest first. A line that a crash has torn is passed over."""
-    with suppress(FileNotFoundError), progress_file().open(encoding="utf-8", errors="replace") as lines:
+    """What was recorded, oldest first; nothing if it cannot be read. A line that is torn is passed over."""
+    with suppress(OSError), progress_file().open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             with suppress(ValueError):
                 record = json.loads(line)

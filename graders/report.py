@@ -31,7 +31,7 @@ class Look:
 LOOKS = {
     Verdict.PASSED: Look("✔", "green", "#3fbf97"),
     Verdict.FAILED: Look("✘", "bold red", "#f08a4b"),
-    Verdict.BLOCKED: Look("⏸", "yellow", "#f0e442"),
+    Verdict.BLOCKED: Look("■", "yellow", "#f0e442"),
     Verdict.NOT_ATTEMPTED: Look("○", "cyan", "#9ccff0"),
 }
 
@@ -111,7 +111,8 @@ class Report:
 
 def as_text(shown: RenderableType) -> str:
     """What rich makes of it, a hundred characters wide, without colours."""
-    console = Console(file=io.StringIO(), width=100, color_system=None, force_terminal=False)
+    # In a kernel rich would show what it renders, besides returning it.
+    console = Console(file=io.StringIO(), width=100, color_system=None, force_jupyter=False)
     with console.capture() as capture:
         console.print(shown)
     return capture.get()
@@ -173,12 +174,12 @@ def _headline(result: ExerciseResult) -> str:
 
 def _advice(result: ExerciseResult) -> str:
     """One line on what to do next."""
-    name = result.exercise.name
     if result.passed or result.mistake:
         return ""
+    advice = "Mend the first row that failed, then check again."
     if not result.attempted:
-        return f'Write the answer in place of "raise NotImplementedError". A first hint: hint("{name}").'
-    return f'Mend the first row that failed, then check again. More help: hint("{name}").'
+        advice = 'Write the answer in place of "raise NotImplementedError".'
+    return advice + (f' More help: hint("{result.exercise.name}").' if result.exercise.hints else "")
 
 
 def _printed_lines(result: ExerciseResult) -> list[str]:
@@ -238,7 +239,7 @@ def _html_exercise(result: ExerciseResult) -> str:
     advice = _advice(result)
     printed = _printed_lines(result)
     return (
-        f'<table style="border-collapse:collapse;margin:6px 0;font-size:1em;">'
+        f'<table style="border-collapse:collapse;margin:6px 0;color:inherit;font-size:inherit;">'
         f'<caption style="text-align:left;caption-side:top;font-weight:bold;padding:4px 0;color:inherit;">'
         f"{escape(_headline(result))}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
         + (f'<p style="margin:4px 0;">{escape(advice)}</p>' if advice else "")

@@ -334,7 +334,7 @@ class _Watch:
         return f"{text}\n... (the rest of the output is left out)\n" if more else text
 
     def _raise_mismatch(self, mismatch: Mismatch) -> NoReturn:
-        calls = self._picture.pending(mismatch.calls)
+        calls = self._picture.pending(sorted(mismatch.calls, key=lambda call: call.rank))
         if mismatch.position is None:
             report = message_mismatch_report(calls)
         else:

@@ -1,9 +1,9 @@
 """Process groups that note every call in the rank's journal, and are torch's own in everything else.
 
 `install` has `torch.distributed` make a `RecordedGroup` wherever it would make a `ProcessGroup`. Each method
-notes the call and hands it to the method of the base class, which hands it to Gloo or NCCL. So everything
-that speaks through a group is seen: the functions of `torch.distributed`, and from C++
-DistributedDataParallel, functional collectives, DTensor and FSDP2.
+notes the call and hands it to an ordinary group, which hands it to Gloo or NCCL. So everything that speaks
+through a group is seen: the functions of `torch.distributed`, and from C++ DistributedDataParallel,
+functional collectives, DTensor and FSDP2.
 """
 
 # torch's stubs list older forms of each method, which torch itself does not call.
@@ -39,10 +39,10 @@ class Call:
 
 
 class RecordedGroup(dist.ProcessGroup):
-    """One rank's end of a process group, which notes every call.
+    """One rank's end of a process group, which notes every call and hands it to an ordinary group.
 
-    Each method must have the base class's name and call it itself: C++ looks for a Python override by name,
-    and knows that it is called from within one by the name of the calling function.
+    It does not call the base class's own methods: those of a Python subclass hold Python's global lock while
+    Gloo takes its own locks, and Gloo's threads do the reverse when they let go of tensors.
     """
 
     recorder: Recorder
@@ -50,11 +50,29 @@ class RecordedGroup(dist.ProcessGroup):
 
     def __init__(self, store: Store, rank: int, size: int) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg] # the form for subclasses
-        self._store = store
+        self._inner = dist.ProcessGroup(store, rank, size)
 
     def get_group_store(self) -> Store:
         """The store through which the members have met."""
-        return self._store
+        return self._inner.get_group_store()
+
+    # What torch tells a new group goes to both: C++ asks this one for its backends.
+
+    def _register_backend(self, device: torch.device, kind: Any, backend: Any = None) -> None:
+        super()._register_backend(device, kind, backend)
+        self._inner._register_backend(device, kind, backend)
+
+    def _set_default_backend(self, kind: Any) -> None:
+        super()._set_default_backend(kind)
+        self._inner._set_default_backend(kind)
+
+    def _set_group_name(self, name: Any) -> None:
+        super()._set_group_name(name)
+        self._inner._set_group_name(name)
+
+    def _set_group_desc(self, description: str) -> None:
+        super()._set_group_desc(description)
+        self._inner._set_group_desc(description)
 
     @functools.cached_property
     def _members(self) -> tuple[int, ...]:
@@ -65,73 +83,73 @@ class RecordedGroup(dist.ProcessGroup):
 
     def send(self, tensors: list[Tensor], rank: int, tag: int) -> Any:
         number = self._message("send", tensors[0], self._members[rank], tag)
-        return self._work(super().send(tensors, rank, tag), number)
+        return self._work(self._inner.send(tensors, rank, tag), number)
 
     def recv(self, tensors: list[Tensor], rank: int, tag: int) -> Any:
         number = self._message("recv", tensors[0], self._members[rank], tag)
-        return self._work(super().recv(tensors, rank, tag), number)
+        return self._work(self._inner.recv(tensors, rank, tag), number)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> Any:
         number = self._message("recv", tensors[0], None, tag)
-        return RecordedWork(super().recv_anysource(tensors, tag), self.recorder, number, self._members)
+        return RecordedWork(self._inner.recv_anysource(tensors, tag), self.recorder, number, self._members)
 
     # --- Collectives
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> Any:
         call = self._collective("broadcast", tensors, opts, root=_root(opts))
-        return self._collective_work(super().broadcast(tensors, *_given(opts)), call)
+        return self._collective_work(self._inner.broadcast(tensors, *_given(opts)), call)
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
         call = self._collective("all_reduce", tensors, opts, reduces=True)
-        return self._collective_work(super().allreduce(tensors, *_given(opts)), call)
+        return self._collective_work(self._inner.allreduce(tensors, *_given(opts)), call)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Any:
         call = self._collective("all_reduce_coalesced", tensors, opts, reduces=True)
-        return self._collective_work(super().allreduce_coalesced(tensors, *_given(opts)), call)
+        return self._collective_work(self._inner.allreduce_coalesced(tensors, *_given(opts)), call)
 
     def reduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
         call = self._collective("reduce", tensors, opts, root=_root(opts), reduces=True)
-        return self._collective_work(super().reduce(tensors, *_given(opts)), call)
+        return self._collective_work(self._inner.reduce(tensors, *_given(opts)), call)
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
         call = self._collective("all_gather", inputs, opts)
-        return self._collective_work(super().allgather(outputs, inputs, *_given(opts)), call)
+        return self._collective_work(self._inner.allgather(outputs, inputs, *_given(opts)), call)
 
     def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
         call = self._collective("all_gather_coalesced", inputs, opts)
-        work = super().allgather_coalesced(outputs, inputs, *_given(opts))
+        work = self._inner.allgather_coalesced(outputs, inputs, *_given(opts))
         return self._collective_work(work, call)
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         call = self._collective("all_gather_into_tensor", [tensor], opts)
-        work = super().all_gather_single(output, tensor, *_given(opts))
+        work = self._inner.all_gather_single(output, tensor, *_given(opts))
         return self._collective_work(work, call)
 
     def all_gather_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> Any:
         call = self._collective("all_gather_into_tensor_coalesced", inputs, opts)
-        work = super().all_gather_single_coalesced(outputs, inputs, *_given(opts))
+        work = self._inner.all_gather_single_coalesced(outputs, inputs, *_given(opts))
         return self._collective_work(work, call)
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
         call = self._collective("gather", inputs, opts, root=_root(opts))
-        work = super().gather(outputs, inputs, *_given(opts))
+        work = self._inner.gather(outputs, inputs, *_given(opts))
         return self._collective_work(work, call)
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> Any:
         call = self._collective("scatter", outputs, opts, root=_root(opts))
-        work = super().scatter(outputs, inputs, *_given(opts))
+        work = self._inner.scatter(outputs, inputs, *_given(opts))
         return self._collective_work(work, call)
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> Any:
         call = self._collective("reduce_scatter", outputs, opts, reduces=True, payload=inputs[0])
-        work = super().reduce_scatter(outputs, inputs, *_given(opts))
+        work = self._inner.reduce_scatter(outputs, inputs, *_given(opts))
         return self._collective_work(work, call)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         call = self._collective("reduce_scatter_tensor", [output], opts, reduces=True, payload=[tensor])
-        work = super().reduce_scatter_single(output, tensor, *_given(opts))
+        work = self._inner.reduce_scatter_single(output, tensor, *_given(opts))
         return self._collective_work(work, call)
 
     def reduce_scatter_single_coalesced(
@@ -140,13 +158,13 @@ class RecordedGroup(dist.ProcessGroup):
         call = self._collective(
             "reduce_scatter_tensor_coalesced", outputs, opts, reduces=True, payload=inputs
         )
-        work = super().reduce_scatter_single_coalesced(outputs, inputs, *_given(opts))
+        work = self._inner.reduce_scatter_single_coalesced(outputs, inputs, *_given(opts))
         return self._collective_work(work, call)
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
         parts = (_bytes(inputs), _bytes(outputs))
         call = self._collective("all_to_all", inputs, opts, parts=parts)
-        return self._collective_work(super().alltoall(outputs, inputs, *_given(opts)), call)
+        return self._collective_work(self._inner.alltoall(outputs, inputs, *_given(opts)), call)
 
     def all_to_all_single(
         self,
@@ -161,18 +179,18 @@ class RecordedGroup(dist.ProcessGroup):
             _part_bytes(output, output_sizes, self.size()),
         )
         call = self._collective("all_to_all_single", [tensor], opts, parts=parts)
-        work = super().all_to_all_single(output, tensor, output_sizes, input_sizes, *_given(opts))
+        work = self._inner.all_to_all_single(output, tensor, output_sizes, input_sizes, *_given(opts))
         return self._collective_work(work, call)
 
     def barrier(self, opts: Any = None) -> Any:
         call = self._collective("barrier", [], opts)
-        return self._collective_work(super().barrier(*_given(opts)), call)
+        return self._collective_work(self._inner.barrier(*_given(opts)), call)
 
     def monitored_barrier(self, *arguments: Any, **options: Any) -> None:
         number = self._collective("monitored_barrier", [], None).number
         self.recorder.waits(number)
         try:
-            super().monitored_barrier(*arguments, **options)  # type: ignore[misc]
+            self._inner.monitored_barrier(*arguments, **options)  # type: ignore[attr-defined]
         except BaseException:
             self.recorder.gone(number)
             raise

@@ -56,6 +56,10 @@ class ObservedNetwork(Network):
         for call in calls:
             call.done = True
 
+    def events(self) -> list[Event]:
+        """The calls that communicate as events."""
+        return [self._event(operation) for operation in self.log if operation.op != NEW_GROUP]
+
 
 def _elements(operation: Operation) -> object:
     """Dtype and number of elements of a message."""
@@ -233,7 +237,7 @@ class Picture:
 
     def events(self) -> tuple[Event, ...]:
         """Everything that has happened, in the order of its beginning, in seconds since `zero`."""
-        calls = [event for event in self.network.events() if event.op != NEW_GROUP]
+        calls = self.network.events()
         spans = [
             Event(view.rank, span.label, Kind.SPAN, span.start, span.end, 0)
             for view in self.views

@@ -55,8 +55,9 @@ class Reporter(Protocol):
 
 
 class PlainReporter:
-    """A line now and then: about ten in all where the total is known, fewer and fewer where it is not."""
+    """A line a step if there are few steps, else about ten in all; fewer and fewer if nobody knows how many."""
 
+    _FEW = 20
     _LINES = 10
     _SILENCE = 60.0
 
@@ -79,7 +80,10 @@ class PlainReporter:
 
     def _print(self, progress: Progress, words: str) -> None:
         self._last_seconds = progress.seconds
-        step = progress.done if progress.total is None else progress.total / self._LINES
+        if progress.total is None:
+            step = progress.done
+        else:
+            step = 1.0 if progress.total <= self._FEW else progress.total / self._LINES
         self._next_done = progress.done + step
         line = f"{progress}" + (f"  {words}" if words else "")
         if line != self._last_line:

@@ -1,0 +1,548 @@
+"""`check`, `hint` and `reset`: what a tired student sees."""
+
+import functools
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import torch
+import torch.distributed as dist
+from jupyter_client.manager import start_new_kernel
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from graders import check, commands, hint, originals, reset
+from graders.answer import Answer
+from graders.draw import Draw
+from graders.exercise import REGISTRY, Criterion, Exercise, Finding, Verdict
+from graders.grading import grade
+from graders.kernel_answer import kernel_answer
+from graders.notice import Notice
+from graders.report import Report
+from graders.reset import CannotReset, reset_in_file
+from tests import sample_unit
+from tests.sample_unit import DOUBLE, TOTAL
+
+
+@pytest.fixture(autouse=True)
+def sample(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """The sample unit is there, progress goes to a folder of the test, originals too."""
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(originals, "DIRECTORY", tmp_path / "stubs")
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    with sample_unit.registered():
+        yield
+
+
+def double(x: Any) -> Any:
+    return 2 * x
+
+
+def total(x: torch.Tensor) -> torch.Tensor:
+    dist.all_reduce(x)
+    return x
+
+
+def report_of(answer: Any, exercise: Exercise = DOUBLE) -> Report:
+    result = grade(exercise, kernel_answer(answer, exercise.name), Draw(1))
+    assert not result.mistake
+    return Report(exercise.unit, (result,))
+
+
+def verdicts(answer: Any, exercise: Exercise = DOUBLE) -> list[str]:
+    return [each.verdict.value for each in report_of(answer, exercise).exercises[0].criteria]
+
+
+def seen(answer: Any, exercise: Exercise = DOUBLE) -> str:
+    return report_of(answer, exercise).exercises[0].criteria[0].seen
+
+
+# --- verdicts
+
+
+def test_right_answer_passes() -> None:
+    # All criteria, all points, and the plain text that nbgrader reads is the number of points.
+    report = check(double)
+    assert isinstance(report, Report)
+    assert report.passed
+    assert report._repr_mimebundle_()["text/plain"] == "3"
+    assert check(total)._repr_mimebundle_()["text/plain"] == "2"
+
+
+def test_wrong_answer_loses_only_what_is_wrong() -> None:
+    # Multiplying by 2.0 turns whole numbers into floats.
+    report = report_of(lambda x: 2.0 * x)
+    assert [each.verdict for each in report.exercises[0].criteria] == [Verdict.PASSED, Verdict.FAILED]
+    assert report.points == 2
+    assert "float32[2]; expected int64[2]" in report.text()
+    assert "Keep the dtype" in report.text()
+
+
+def test_stub_is_not_attempted() -> None:
+    # nbgrader's stub and one without brackets; but not PyTorch's complaint about a missing operation.
+    def stub(x: Any) -> Any:
+        raise NotImplementedError
+
+    def stub_called(x: Any) -> Any:
+        raise NotImplementedError()
+
+    def unsupported(x: Any) -> Any:
+        raise NotImplementedError("could not run 'aten::mul'")
+
+    for exercise in (DOUBLE, TOTAL):
+        assert set(verdicts(stub, exercise)) == {"not attempted"}
+        assert set(verdicts(stub_called, exercise)) == {"not attempted"}
+        assert verdicts(unsupported, exercise) == ["failed", "blocked"]
+
+
+def test_exception_is_told_with_the_students_line() -> None:
+    # No frame of the graders or of PyTorch stands between the error and the line that caused it.
+    def broken(x: Any) -> Any:
+        return x + torch.zeros(7)
+
+    assert verdicts(broken) == ["failed", "blocked"]
+    said = seen(broken).splitlines()
+    assert said[0].startswith("RuntimeError: The size of tensor a (3)")
+    assert len(said) == 2
+    assert re.fullmatch(r"  in broken, test_check.py, line \d+: return x \+ torch.zeros\(7\)", said[1])
+
+
+def test_deadlock_is_told() -> None:
+    # Who waits for whom, and in which line.
+    def sends_first(x: torch.Tensor) -> torch.Tensor:
+        dist.send(x, (dist.get_rank() + 1) % 3)
+        return x
+
+    said = seen(sends_first, TOTAL)
+    assert "rank 0 waits for rank 1 to receive" in said
+    assert "test_check.py, line" in said
+
+
+def test_exit_does_not_end_the_kernel() -> None:
+    # sys.exit() in an answer is a failure like any other.
+    def leaves(x: Any) -> Any:
+        raise SystemExit(3)
+
+    assert verdicts(leaves) == ["failed", "blocked"]
+
+
+def test_interrupt_is_the_students_own() -> None:
+    # The stop button stops the check.
+    def interrupted(x: Any) -> Any:
+        raise KeyboardInterrupt
+
+    answer = kernel_answer(interrupted, "double")
+    with pytest.raises(KeyboardInterrupt):
+        grade(DOUBLE, answer, Draw(1))
+
+
+@pytest.mark.parametrize("value", [None, "6", [1], 3.5, object(), torch.zeros(2), double], ids=repr)
+def test_strange_results_fail_without_an_error(value: Any) -> None:
+    # Whatever an answer returns, the table says what it is.
+    assert verdicts(lambda x: value)[0] == "failed"
+
+
+def test_printing_is_shown_with_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    # What the answer prints is kept for its author, cut to a length that can be read; nothing is on stderr.
+    def chatty(x: Any) -> Any:
+        for number in range(100):
+            print("line", number)
+        return 2 * x
+
+    report = report_of(chatty)
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+    assert "line 19" in report.text()
+    assert "line 20" not in report.text()
+    assert "80 more lines" in report.html()
+
+
+def test_html_of_hostile_text_is_only_text() -> None:
+    # What a student's code says is shown, never interpreted.
+    def hostile(x: Any) -> Any:
+        raise ValueError("<script>alert(1)</script> \x1b[31mred\x1b[0m \ud800")
+
+    html = report_of(hostile).html()
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+    assert "\x1b" not in html
+    html.encode("utf-8")
+
+
+def test_verdicts_are_told_by_word_and_sign_not_by_colour() -> None:
+    # Every verdict stands there in words, with a sign, and black on light whatever the page is like.
+    html = report_of(lambda x: 2.0 * x).html()
+    assert "✔ passed" in html
+    assert "✘ failed" in html
+    assert 'scope="col"' in html
+    assert "color:#000" in html
+
+
+# --- graders that go wrong
+
+
+def broken_exercise(*findings: Finding | Exception) -> Exercise:
+    def judge(answer: Answer, draw: Draw) -> Iterator[Finding]:
+        for finding in findings:
+            if isinstance(finding, Exception):
+                raise finding
+            yield finding
+
+    rubric = (Criterion("first", 1, "x"), Criterion("second", 1, "x"))
+    return Exercise("90_sample", "double", rubric, judge, 1, 1)
+
+
+FIRST, SECOND = Finding("first", True, "fine"), Finding("second", True, "fine")
+
+
+@pytest.mark.parametrize(
+    ("findings", "verdict", "said"),
+    [
+        ([FIRST, ZeroDivisionError("oops")], "blocked", "ZeroDivisionError: oops"),
+        ([FIRST], "blocked", 'nothing on "second"'),
+        ([FIRST, FIRST], "blocked", 'yielded "first" where its rubric has "second"'),
+        ([FIRST, Finding("third", True, "")], "blocked", 'yielded "third"'),
+        ([FIRST, SECOND, SECOND], "passed", ""),
+    ],
+    ids=["raises", "stops early", "out of order", "unknown", "too many"],
+)
+def test_graders_own_mistake_is_not_blamed_on_the_student(
+    findings: list[Finding | Exception], verdict: str, said: str
+) -> None:
+    # What the grader has not judged is blocked, with an apology, and the mistake is kept for the course.
+    result = grade(broken_exercise(*findings), kernel_answer(double, "double"), Draw(1))
+    assert [each.verdict.value for each in result.criteria] == ["passed", verdict]
+    assert result.mistake
+    assert said in result.criteria[1].seen
+    assert not said or "not counted as your mistake" in result.criteria[1].seen
+
+
+def test_unknown_driver_is_the_graders_mistake() -> None:
+    # A driver's name is the grader's; a wrong one costs the student nothing but the wait.
+    def judge(answer: Answer, draw: Draw) -> Iterator[Finding]:
+        answer.call("unit_99.nothing")
+        yield FIRST
+
+    exercise = Exercise("90_sample", "double", (Criterion("first", 1, "x"),), judge, 1, 1)
+    result = grade(exercise, kernel_answer(double, "double"), Draw(1))
+    assert "There is no driver unit_99.nothing" in result.criteria[0].seen
+    assert result.criteria[0].verdict is Verdict.BLOCKED
+
+
+# --- given something else
+
+
+class Wrapped:
+    """An instance of a class is not the class."""
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "check got None. Give it the function itself, without calling it"),
+        ("double", "without quotes: check(double)"),
+        (3, "check got a int"),
+        (torch.zeros(2), "check got a Tensor"),
+        (lambda x: x, 'There is no exercise named "<lambda>"'),
+        (torch.add, 'There is no exercise named "add"'),
+        (functools.partial(functools.partial(print)), 'named "print"'),
+    ],
+    ids=["None", "text", "number", "tensor", "lambda", "another function", "partial"],
+)
+def test_what_is_no_exercise_gives_a_sentence(given: object, said: str) -> None:
+    # No traceback, no points, and what to do.
+    notice = check(given)
+    assert isinstance(notice, Notice)
+    assert said in notice.sentence
+    assert notice._repr_mimebundle_()["text/plain"] == "0"
+
+
+def test_misspelt_name_finds_its_exercise() -> None:
+    # The nearest name is offered.
+    def doubel(x: Any) -> Any:
+        return x
+
+    assert "Did you mean double?" in repr(check(doubel))
+    assert "Did you mean double?" in repr(hint("doubel"))
+
+
+def test_same_name_in_two_units(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # The notebook's name decides; without one the student is asked.
+    monkeypatch.setitem(REGISTRY, "91_other", {"double": TOTAL})
+    assert "Say which: check(double, unit='90_sample')" in repr(check(double))
+    assert isinstance(check(double, unit="90_sample"), Report)
+    assert 'no unit "92"' in repr(check(double, unit="92"))
+    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "90_sample" / "90_sample.ipynb"))
+    assert isinstance(check(double), Report)
+
+
+def test_without_a_notebook_the_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    # In a plain interpreter nothing shows itself.
+    check(double)
+    assert "✔ passed" in capsys.readouterr().out
+
+
+# --- hints
+
+
+def test_hints_come_one_by_one() -> None:
+    # Each call shows the next one; one that has been seen can be read again without moving on.
+    assert "Hint 1 of 2 for double: Multiply." in hint("double").sentence
+    assert "Hint 2 of 2 for double: Multiply by two." in hint("double").sentence
+    assert "You have seen all 2 hints" in hint("double").sentence
+    assert "Hint 1 of 2" in hint(double, 1).sentence
+    assert "You have seen all 2 hints" in hint("double").sentence
+
+
+def test_hints_that_are_not_there() -> None:
+    # A sentence for each way of asking for nothing.
+    assert "total has no hints" in hint("total").sentence
+    assert "the hints 1 to 2; there is no hint 3" in hint("double", 3).sentence
+    assert 'hint got a NoneType. Give it the name of the exercise: hint("average' in hint(None).sentence
+
+
+# --- reset
+
+
+def notebook(*sources: str) -> nbformat.NotebookNode:
+    """A student's notebook whose cells that define `double` are answer cells."""
+    cells = [new_markdown_cell("# Sample")]
+    for source in sources:
+        cells.append(new_code_cell(source))
+        if source.startswith("def double"):
+            cells[-1].metadata["exercise"] = "double"
+    return new_notebook(cells=cells)
+
+
+def released(tmp_path: Path) -> None:
+    """Keep the original of `double`, as the build does."""
+    path = tmp_path / "90_sample.ipynb"
+    nbformat.write(notebook(sample_unit.STUBS["double"]), path)
+    originals.write_originals(path)
+
+
+def test_reset_in_a_file_keeps_a_copy(tmp_path: Path) -> None:
+    # The answer is the original again, everything else and the old notebook are untouched.
+    released(tmp_path)
+    path = tmp_path / "90_sample.ipynb"
+    before = notebook("import torch", "def double(x): return 7", "x = 1")
+    before.cells[2].outputs = [nbformat.v4.new_output("stream", text="old")]
+    nbformat.write(before, path)
+    said = reset_in_file(path, "double")
+    after = nbformat.read(path, as_version=4)
+    assert [cell.source for cell in after.cells[1:]] == ["import torch", sample_unit.STUBS["double"], "x = 1"]
+    assert after.cells[2].outputs == []
+    backup = tmp_path / "90_sample.before-reset-1.ipynb"
+    assert str(backup) in said
+    assert nbformat.read(backup, as_version=4).cells[2].source == "def double(x): return 7"
+    reset_in_file(path, "double")
+    assert (tmp_path / "90_sample.before-reset-2.ipynb").exists()
+
+
+def test_reset_tells_of_duplicates(tmp_path: Path) -> None:
+    # A copied answer cell is named, because only one of the two counts.
+    released(tmp_path)
+    path = tmp_path / "90_sample.ipynb"
+    nbformat.write(notebook("def double(x): return 1", "x = 1", "def double(x): return 2"), path)
+    said = reset_in_file(path, "double")
+    assert "2 cells for double: number 2 and 4" in said
+    sources = [cell.source for cell in nbformat.read(path, as_version=4).cells]
+    assert sources[1] == "def double(x): return 1"
+    assert sources[3] == sample_unit.STUBS["double"]
+
+
+def test_reset_that_cannot_be_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Each reason is a sentence, and no file is changed.
+    path = tmp_path / "90_sample.ipynb"
+    nbformat.write(notebook("x = 1"), path)
+    with pytest.raises(CannotReset, match="not installed here"):
+        reset_in_file(path, "double")
+    released(tmp_path)
+    nbformat.write(notebook("x = 1"), path)
+    with pytest.raises(CannotReset, match="has no cell for double"):
+        reset_in_file(path, "double")
+    assert commands.reset(tmp_path / "none.ipynb", "double") == commands.BAD_INPUT
+    assert "There is no file" in capsys.readouterr().err
+    assert commands.reset(path, "trouble") == commands.BAD_INPUT
+    assert "Did you mean double?" in capsys.readouterr().err
+    assert list(tmp_path.glob("*before-reset*")) == []
+
+
+def test_reset_outside_of_a_notebook_names_the_command(tmp_path: Path) -> None:
+    # There is no cell to replace.
+    released(tmp_path)
+    assert "course reset FILE double" in reset("double").sentence
+    assert 'reset got a int. Give it the name of the exercise: reset("average' in reset(3).sentence
+
+
+# --- in a real kernel
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A kernel in which the sample unit is registered."""
+    home = tmp_path_factory.mktemp("kernel")
+    path = home / "90_sample.ipynb"
+    nbformat.write(notebook(sample_unit.STUBS["double"], "x = 1", sample_unit.STUBS["double"]), path)
+    manager, client = start_new_kernel(
+        kernel_name="python3",
+        cwd=str(Path(__file__).parents[1]),
+        extra_arguments=["--HistoryManager.hist_file=:memory:"],
+        env={**os.environ, "COURSE_HOME": str(home), "JPY_SESSION_NAME": str(path)},
+    )
+    setup = f"""
+import sys; sys.path.insert(0, '')
+from pathlib import Path
+from tests import sample_unit
+from graders import check, hint, originals, progress, reset
+from graders.exercise import REGISTRY
+REGISTRY[sample_unit.UNIT] = {{"double": sample_unit.DOUBLE, "total": sample_unit.TOTAL}}
+originals.DIRECTORY = Path({str(home / "stubs")!r})
+originals.write_originals(Path({str(path)!r}))
+"""
+    try:
+        reply, outputs = run(client, setup)
+        assert reply["status"] == "ok", outputs
+        yield client
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def run(client: Any, code: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Execute a cell; returns the reply, and each message that it puts out."""
+    messages: list[dict[str, Any]] = []
+    reply = client.execute_interactive(code, timeout=60, output_hook=messages.append)
+    outputs = [{"type": m["msg_type"], **m["content"]} for m in messages if m["msg_type"] != "status"]
+    return reply["content"], [o for o in outputs if o["type"] != "execute_input"]
+
+
+def test_check_in_a_kernel_shows_the_table_once(kernel: Any) -> None:
+    # One result with the table and the points, and no word on stdout or stderr.
+    reply, outputs = run(kernel, "def double(x):\n    return 2.0 * x\ncheck(double)")
+    assert reply["status"] == "ok"
+    assert [output["type"] for output in outputs] == ["execute_result"]
+    assert outputs[0]["data"]["text/plain"] == "2"
+    assert "✘ failed" in outputs[0]["data"]["text/html"]
+
+
+def test_errors_in_a_kernel_name_the_cell(kernel: Any) -> None:
+    # The student's line is given as the notebook shows it.
+    _, outputs = run(kernel, "import torch\ndef double(x):\n    return x + torch.zeros(9)\ncheck(double)")
+    assert re.search(r"cell In\[\d+\], line 3: return x \+ torch.zeros\(9\)", outputs[0]["data"]["text/html"])
+
+
+def test_source_of_a_class_in_a_kernel_is_found(kernel: Any) -> None:
+    # `inspect.getsource` does not find a notebook's classes; graders may look at the source all the same.
+    meter = "class Meter:\n    def read(self): return 1\n"
+    _, outputs = run(kernel, meter + "from graders.kernel_answer import source_of\nsource_of(Meter)")
+    assert outputs[0]["data"]["text/plain"] == repr(meter.strip())
+
+
+def test_check_leaves_the_kernels_random_state_alone(kernel: Any) -> None:
+    # A check between two draws changes nothing about the second.
+    _, plain = run(kernel, "torch.manual_seed(3); torch.rand(1); torch.rand(1).item()")
+    code = "torch.manual_seed(3); torch.rand(1); _ = check(double); torch.rand(1).item()"
+    _, checked = run(kernel, code)
+    assert checked[-1]["data"] == plain[-1]["data"]
+
+
+def test_reset_in_a_kernel_replaces_the_cell(kernel: Any) -> None:
+    # The notebook is asked to put the stub in this cell's place, and the copied cell is told of.
+    reply, outputs = run(kernel, 'reset("double")')
+    (payload,) = reply["payload"]
+    assert payload["source"] == "set_next_input"
+    assert payload["replace"] is True
+    assert payload["text"] == sample_unit.STUBS["double"]
+    assert "2 cells for double: number 2 and 4" in outputs[0]["data"]["text/html"]
+
+
+def test_progress_in_a_kernel_is_a_table(kernel: Any) -> None:
+    # Checks and hints of this kernel are in it.
+    run(kernel, 'check(double)\nhint("double")')
+    _, outputs = run(kernel, "progress()")
+    assert [output["type"] for output in outputs] == ["execute_result"]
+    rows = re.findall(r"<tr>(.*?)</tr>", outputs[0]["data"]["text/html"])
+    (row,) = [row for row in rows if ">double<" in row]
+    assert "… under way" in row
+    assert ">1/2<" in row
+
+
+# --- course check
+
+
+FILES = {
+    "none.ipynb": (None, "There is no file"),
+    "folder.ipynb": ("folder", "is a folder"),
+    "notes.txt": ("x = 1", "neither a notebook (.ipynb) nor a Python file (.py)"),
+    "torn.ipynb": ('{"cells": [', "no valid JSON"),
+    "list.ipynb": ("[1, 2]", "is no notebook: it has no cells"),
+    "odd.ipynb": ('{"cells": 3, "nbformat": 4, "nbformat_minor": 5, "metadata": {}}', "damaged notebook"),
+    "binary.py": (b"\xff\xfe\x00", "no text file in UTF-8"),
+    "other.py": ("def something_else(): pass", "defines no exercise of any unit"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_bad_file_gives_a_sentence(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Exit status 2, a sentence on stderr that says what to do, and nothing on stdout.
+    content, said = FILES[name]
+    path = tmp_path / name
+    if content == "folder":
+        path.mkdir()
+    elif isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        path.write_text(content)
+    assert commands.check(path, as_json=True) == commands.BAD_INPUT
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert said in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_wrong_unit_gives_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # An unknown unit, and one that the file has nothing to do with.
+    path = tmp_path / "mine.py"
+    path.write_text("def something(): pass")
+    assert commands.check(path, "90_sample") == commands.BAD_INPUT
+    assert "defines none of the exercises of 90_sample, which are double, total" in capsys.readouterr().err
+    assert commands.check(path, "77") == commands.BAD_INPUT
+    assert 'There is no unit "77"' in capsys.readouterr().err
+
+
+def test_course_check_gives_the_json_of_the_design(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # One object on stdout; the exit status says whether all points are there.
+    path = tmp_path / "mine.ipynb"
+    cells = ["print('{}')", sample_unit.SOLVED["double"], "check(double)", sample_unit.STUBS["total"]]
+    nbformat.write(notebook(*cells), path)
+    assert commands.check(path, as_json=True) == commands.NOT_ALL_POINTS
+    report = json.loads(capsys.readouterr().out)
+    assert list(report) == ["unit", "points", "max_points", "exercises"]
+    assert (report["unit"], report["points"], report["max_points"]) == ("90_sample", 3, 5)
+    solved, stub = report["exercises"]
+    assert list(solved) == ["name", "points", "max_points", "criteria"]
+    assert list(solved["criteria"][0]) == ["name", "verdict", "points", "max_points", "seen", "hint"]
+    assert {each["verdict"] for each in solved["criteria"]} == {"passed"}
+    assert {each["verdict"] for each in stub["criteria"]} == {"not attempted"}
+    assert commands.check(path) == commands.NOT_ALL_POINTS
+    shown = capsys.readouterr().out
+    assert "○ not attempted" in shown
+    assert "3/5" in shown
+
+
+def test_check_is_quick() -> None:
+    # A simulated exercise answers while the student still looks at the cell.
+    seconds = []
+    for _ in range(9):
+        began = time.perf_counter()
+        check(total)
+        seconds.append(time.perf_counter() - began)
+    assert sorted(seconds)[4] < 0.3

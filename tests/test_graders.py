@@ -1,0 +1,137 @@
+"""Every grader is proved: by the stub, the solution, mistakes that people make, and right answers."""
+
+import json
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import pytest
+from nbgrader.preprocessors import ClearSolutions
+
+from graders import commands
+from graders.catalogue import load_all
+from graders.cells import Cell, run_cells
+from graders.draw import Draw
+from graders.exercise import Exercise, Verdict
+from graders.grading import ExerciseResult, grade
+from graders.kernel_answer import kernel_answer
+from graders.submission import read_submission
+from tests.answers import Proof, right_answers, wrong_answers
+
+SOLUTIONS = Path(__file__).parents[1] / "solutions"
+SEEDS = (1, 2, 3)
+
+EXERCISES = [exercise for unit in load_all().values() for exercise in unit.values()]
+UNITS = sorted({exercise.unit for exercise in EXERCISES})
+
+
+def _proofs(find: Any) -> list[Any]:
+    return [
+        pytest.param(unit, proof, id=f"{proof.exercise}-{proof.name}")
+        for unit in UNITS
+        for proof in find(unit)
+    ]
+
+
+def _result(exercise: Exercise, answer: Any, seed: int) -> ExerciseResult:
+    result = grade(exercise, kernel_answer(answer, exercise.name), Draw(seed))
+    assert not result.mistake, f"the grader of {exercise.name} itself stopped:\n{result.mistake}"
+    return result
+
+
+def _seen(result: ExerciseResult) -> str:
+    return "\n".join(f"{each.criterion.name}: {each.verdict} | {each.seen}" for each in result.criteria)
+
+
+@cache
+def _solved(unit: str) -> dict[str, Any]:
+    """The namespace that the unit's own cells leave behind, solutions included."""
+    namespace: dict[str, Any] = {"__name__": "solutions"}
+    failures = run_cells(read_submission(SOLUTIONS / f"{unit}.py").cells, namespace)
+    assert not failures, failures
+    return namespace
+
+
+@cache
+def _stubs(unit: str) -> dict[str, Any]:
+    """The namespace with every solution replaced by nbgrader's stub."""
+    namespace = dict(_solved(unit))
+    for cell in jupytext.read(SOLUTIONS / f"{unit}.py", fmt="py:percent").cells:
+        if "exercise" in cell.metadata:
+            ClearSolutions()._replace_solution_region(cell, "python")
+            assert not run_cells([Cell(f"<stub of {cell.metadata['exercise']}>", cell.source)], namespace)
+    return namespace
+
+
+EACH_EXERCISE = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)
+
+
+@EACH_EXERCISE
+def test_stub_is_not_attempted(exercise: Exercise) -> None:
+    # The untouched stub earns nothing, and is told apart from a wrong answer.
+    result = _result(exercise, _stubs(exercise.unit)[exercise.name], seed=0)
+    assert result.points == 0
+    assert not result.attempted, _seen(result)
+
+
+@EACH_EXERCISE
+def test_solution_earns_all_points(exercise: Exercise) -> None:
+    # Whatever inputs are drawn, the solution passes every criterion.
+    for seed in SEEDS:
+        result = _result(exercise, _solved(exercise.unit)[exercise.name], seed)
+        assert result.passed, f"with seed {seed}:\n{_seen(result)}"
+
+
+@EACH_EXERCISE
+def test_enough_proofs(exercise: Exercise) -> None:
+    # Five mistakes and two ways to be right, at the least, and each mistake has a name and a criterion.
+    wrong = [proof for proof in wrong_answers(exercise.unit) if proof.exercise == exercise.name]
+    right = [proof for proof in right_answers(exercise.unit) if proof.exercise == exercise.name]
+    assert len(wrong) >= 5
+    assert len(right) >= 2
+    assert all(proof.answer.__doc__ for proof in wrong), "a wrong answer's docstring says what the mistake is"
+    assert Counter(proof.name for proof in wrong + right).most_common(1)[0][1] == 1, (
+        "two proofs have one name"
+    )
+    assert {proof.fails for proof in wrong} <= {criterion.name for criterion in exercise.rubric}
+
+
+@EACH_EXERCISE
+def test_points_and_effort_are_told(exercise: Exercise) -> None:
+    # The answer cell says what the grader gives, and a student is told of the effort.
+    cells = jupytext.read(SOLUTIONS / f"{exercise.unit}.py", fmt="py:percent").cells
+    points = {c.metadata["exercise"]: c.metadata["points"] for c in cells if "exercise" in c.metadata}
+    assert points[exercise.name] == exercise.points
+    assert exercise.minutes > 0
+    assert 1 <= exercise.difficulty <= 5
+    assert all(criterion.hint for criterion in exercise.rubric)
+
+
+@pytest.mark.parametrize(("unit", "proof"), _proofs(wrong_answers))
+def test_wrong_answer_fails_its_criterion(unit: str, proof: Proof) -> None:
+    # A mistake fails the criterion that names it, whatever is drawn, and none of those before it.
+    for seed in SEEDS:
+        result = _result(load_all()[unit][proof.exercise], proof.answer, seed)
+        verdicts = {each.criterion.name: each.verdict for each in result.criteria}
+        before = list(verdicts)[: list(verdicts).index(str(proof.fails))]
+        assert verdicts[str(proof.fails)] is Verdict.FAILED, f"with seed {seed}:\n{_seen(result)}"
+        assert all(verdicts[name] is Verdict.PASSED for name in before), f"with seed {seed}:\n{_seen(result)}"
+
+
+@pytest.mark.parametrize(("unit", "proof"), _proofs(right_answers))
+def test_right_answer_earns_all_points(unit: str, proof: Proof) -> None:
+    # There is more than one way to be right.
+    for seed in SEEDS:
+        result = _result(load_all()[unit][proof.exercise], proof.answer, seed)
+        assert result.passed, f"with seed {seed}:\n{_seen(result)}"
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_solutions_earn_all_points_in_the_sandbox(unit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    # `course check` on the solutions gives all points, and says so with its exit status.
+    status = commands.check(SOLUTIONS / f"{unit}.py", unit, as_json=True)
+    report = json.loads(capsys.readouterr().out)
+    assert report["points"] == report["max_points"], json.dumps(report, indent=1)
+    assert status == commands.ALL_POINTS

@@ -1,0 +1,136 @@
+"""Progress: kept outside of notebooks, whatever happens to them."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graders import check, commands, hint, progress
+from graders.grading import grade
+from graders.kernel_answer import kernel_answer
+from graders.progress import hints_seen, progress_file, progress_table, read_records, record_check
+from graders.report import Report
+from tests import sample_unit
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    with sample_unit.registered():
+        yield tmp_path
+
+
+def double(x: Any) -> Any:
+    return 2 * x
+
+
+def half_right(x: Any) -> Any:
+    return 2.0 * x
+
+
+half_right.__name__ = "double"
+
+
+def stub(x: Any) -> Any:
+    raise NotImplementedError
+
+
+stub.__name__ = "double"
+
+
+def standing(name: str = "double") -> tuple[str, float, int, int, int]:
+    (found,) = [s for s in progress_table().standings if s.exercise.name == name]
+    return found.state, found.points, found.attempts, found.hints, found.minutes_left
+
+
+def test_nothing_done_yet() -> None:
+    # Every exercise of every unit is there, not attempted, with all its minutes left.
+    assert standing() == ("not attempted", 0, 0, 0, 5)
+    assert standing("total") == ("not attempted", 0, 0, 0, 10)
+
+
+def test_a_check_is_one_record() -> None:
+    # What, when, how many points, which verdicts, and how many hints it took.
+    hint("double")
+    check(half_right)
+    *_, record = read_records()
+    assert {key: record[key] for key in record.keys() - {"time"}} == {
+        "event": "check",
+        "unit": "90_sample",
+        "exercise": "double",
+        "points": 2,
+        "max_points": 3,
+        "verdicts": {"doubles": "passed", "whole numbers too": "failed"},
+        "hints": 1,
+    }
+    assert record["time"].endswith("+00:00")
+
+
+def test_from_not_attempted_to_solved() -> None:
+    # A check of the stub is no attempt; the best points count; a solved exercise takes no more time.
+    check(stub)
+    assert standing() == ("not attempted", 0, 0, 0, 5)
+    check(half_right)
+    assert standing() == ("under way", 2, 1, 0, 5)
+    check(double)
+    check(half_right)
+    assert standing() == ("solved", 3, 3, 0, 0)
+
+
+def test_hints_count_by_the_furthest() -> None:
+    # To read the first one again is no further hint.
+    hint("double")
+    hint("double")
+    hint("double", 1)
+    assert hints_seen("90_sample", "double") == 2
+    assert standing()[3] == 2
+
+
+def test_torn_and_foreign_lines_are_passed_over(home: Path) -> None:
+    # A crash in the midst of a line, or an editor, costs that line only.
+    check(double)
+    with progress_file().open("ab") as file:
+        file.write(b'{"event": "check", "unit": "90_sa\n[1]\n\xff\xfe\n')
+        file.write(b'{"event": "check", "unit": 1, "exercise": 2}\n')
+    check(double)
+    assert standing()[:3] == ("solved", 3, 2)
+
+
+def test_many_checks_at_once_lose_none(home: Path) -> None:
+    # Notebooks of several units may be open, and append at the same time.
+    result = grade(sample_unit.DOUBLE, kernel_answer(double, "double"))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: record_check(result), range(200)))
+    lines = progress_file().read_text().splitlines()
+    assert len(lines) == 200
+    assert all(json.loads(line)["points"] == 3 for line in lines)
+
+
+def test_unwritable_home_does_not_stop_a_check(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    # The table is shown all the same, and says that it was not recorded.
+    (home / "file").touch()
+    monkeypatch.setenv("COURSE_HOME", str(home / "file"))
+    report = check(double)
+    assert isinstance(report, Report)
+    assert report.passed
+    assert "could not be recorded" in report.text()
+    assert "Hint 1 of 2" in hint("double").sentence
+    assert standing()[0] == "not attempted"
+
+
+def test_progress_shows_units_exercises_and_time(capsys: pytest.CaptureFixture[str]) -> None:
+    # On a terminal, in a notebook and as the command `course progress`, with the totals below.
+    check(half_right)
+    hint("double")
+    capsys.readouterr()
+    table = progress()
+    printed = capsys.readouterr().out
+    assert commands.progress() == commands.ALL_POINTS
+    assert "double" in capsys.readouterr().out
+    html = table._repr_mimebundle_()["text/html"]
+    for shown in (printed, html):
+        for text in ("90_sample", "double", "… under way", "2/3", "1/2", "○ not attempted", "together"):
+            assert text in shown
