@@ -102,6 +102,9 @@ def join_group(backend: str | None = None) -> Seat:
     """
     seat = take_seat()
     _set_meeting_point(seat)
+    if "OMP_NUM_THREADS" not in os.environ:
+        # Else every rank of a node computes with as many threads as the node has cores.
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // seat.local_ranks))
     gpus = torch.cuda.device_count()
     if gpus:
         torch.cuda.set_device(seat.local_rank % gpus)

@@ -43,8 +43,8 @@ _QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 def place(ranks: int | None) -> tuple[int, Cluster]:
     """How many ranks a launch has, and where they sit, if it does not say so itself.
 
-    Every task of the allocation, or `ranks` of them, in blocks over all of its nodes. Raises BadLaunch outside
-    an allocation.
+    Every task of the allocation, or `ranks` of them, in blocks over all of its nodes. Raises BadLaunch
+    outside an allocation.
     """
     allocation = _allocation()
     ranks = allocation.tasks if ranks is None else ranks

@@ -287,8 +287,15 @@ def supervise(directory: Path, owner: int) -> None:
         ["setpriv", "--pdeathsig", "KILL", "unshare", *user, *_NAMESPACES, *_module("head", directory)]
     )
     try:
-        cluster._init.write_text(str(_only_child(head.pid)))
-        select.select([owners_end, os.pidfd_open(head.pid)], [], [])
+        init = _only_child(head.pid)
+        cluster._init.write_text(str(init))
+        heads_end = os.pidfd_open(init)
+        try:
+            select.select([owners_end, heads_end], [], [])
+        finally:
+            head.kill()
+            # Process 1 ends after all others of its namespace.
+            select.select([heads_end], [], [], _STOP_SECONDS)
     finally:
         head.kill()
         head.wait()
