@@ -10,6 +10,7 @@ x
 
 import argparse
 import ast
+import functools
 import html
 import linecache
 import re
@@ -18,7 +19,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import FrameType, FunctionType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from IPython.core.getipython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
@@ -144,18 +145,28 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 
 
 def _bind_functions(namespace: dict[str, Any]) -> None:
-    """Let the notebook's functions read and set the rank's variables, as they do in the notebook."""
-    for name, value in list(namespace.items()):
+    """Let the notebook's functions read and set the rank's variables, as they do in the notebook.
+
+    A function that came to a rank brought copies of the variables that it uses, other functions among them.
+    """
+    unseen = list(namespace)
+    while unseen:
+        name = unseen.pop()
+        value = namespace[name]
         if isinstance(value, FunctionType) and value.__module__ == "__main__":
-            for own_name, own in value.__globals__.items():
-                namespace.setdefault(own_name, own)
-            bound = FunctionType(
-                value.__code__, namespace, value.__name__, value.__defaults__, value.__closure__
-            )
-            bound.__kwdefaults__ = value.__kwdefaults__
-            bound.__dict__.update(value.__dict__)
-            bound.__doc__ = value.__doc__
-            namespace[name] = bound
+            brought = {other: own for other, own in value.__globals__.items() if other not in namespace}
+            namespace.update(brought)
+            unseen.extend(brought)
+            namespace[name] = _with_globals(value, namespace)
+
+
+def _with_globals(function: FunctionType, namespace: dict[str, Any]) -> FunctionType:
+    """The same function with other global variables."""
+    bound = FunctionType(
+        function.__code__, namespace, function.__name__, function.__defaults__, function.__closure__
+    )
+    bound.__kwdefaults__ = function.__kwdefaults__
+    return cast(FunctionType, functools.update_wrapper(bound, function, updated=("__dict__",)))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -218,7 +229,8 @@ def _show(outputs: list[RankOutput]) -> None:
     rows = "".join(
         f'<tr><th scope="row" style="text-align:left;vertical-align:top;white-space:nowrap;'
         f'border-left:6px solid {rank_colour(ranks[0])}">{ranks_in_words(ranks)}</th>'
-        f'<td style="text-align:left"><pre style="margin:0">{html.escape(output.text)}</pre></td></tr>'
+        f'<td style="text-align:left"><pre style="margin:0;background:transparent">'
+        f"{html.escape(output.text)}</pre></td></tr>"
         for output, ranks in groups
     )
     table = f'<table aria-label="output of each rank"><tbody>{rows}</tbody></table>'

@@ -4,14 +4,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graders.lookup import NoSuchExercise, find_exercise, name_of
-from graders.notice import Notice, shows_html
+from graders.notice import Notice, shown
 from graders.progress import record_check
 
 if TYPE_CHECKING:
     from graders.report import Report
 
 
-def check(answer: object, unit: str | None = None) -> "Report | Notice":
+def check(answer: object = None, unit: str | None = None) -> "Report | Notice":
     """Grade one of your answers: `check(average_gradients)` shows what it must do, and what it does.
 
     answer: the function or class itself. unit: only needed if two units have an exercise of this name.
@@ -23,7 +23,7 @@ def check(answer: object, unit: str | None = None) -> "Report | Notice":
         exercise = find_exercise(name_of(answer), unit)
     except NoSuchExercise as error:
         # The points, 0, stand as plain text, as with every check: a check cell may be marked by them.
-        return _shown(Notice(str(error), plain="0"))
+        return shown(Notice(str(error), plain="0"))
     # Graders import PyTorch, which takes a second; `from graders import check` should not.
     from graders.grading import grade
     from graders.kernel_answer import kernel_answer
@@ -35,13 +35,4 @@ def check(answer: object, unit: str | None = None) -> "Report | Notice":
         record_check(result)
     except OSError as error:
         report = replace(report, notes=(f"This check could not be recorded: {error}.",))
-    return _shown(report)
-
-
-def _shown(shown: "Report | Notice") -> "Report | Notice":
-    """In a notebook a cell's last value shows itself; elsewhere it is printed."""
-    if not shows_html():
-        from rich.console import Console
-
-        Console().print(shown)
-    return shown
+    return shown(report)

@@ -20,10 +20,11 @@ def check(file: Path, unit: str | None = None, as_json: bool = False) -> int:
     """Grade a notebook or Python file, its code in a sandbox: `course check FILE --unit NN_name [--json]`."""
     from graders.marking import mark_file
     from graders.submission import BadSubmission
+    from graders.workers import SandboxFailed
 
     try:
         report = mark_file(file, unit)
-    except BadSubmission as error:
+    except (BadSubmission, SandboxFailed) as error:
         print(error, file=sys.stderr)
         return BAD_INPUT
     if as_json:
@@ -35,9 +36,10 @@ def check(file: Path, unit: str | None = None, as_json: bool = False) -> int:
 
 def progress() -> int:
     """Show how far the user has come: `course progress`."""
-    from graders.progress import progress_table
+    from graders.progress import read_records
+    from graders.standings import progress_table
 
-    Console().print(progress_table())
+    Console().print(progress_table(list(read_records())))
     return ALL_POINTS
 
 

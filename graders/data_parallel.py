@@ -35,6 +35,16 @@ def weighted_mean(tensors: Sequence[Tensor], weights: Sequence[int]) -> Tensor:
     return mean
 
 
+def gradients_kept(seen: Sequence[Any], given: Sequence[Tensor]) -> Finding:
+    """Passes if the gradients that were given are as they were."""
+    name = "gradients unchanged"
+    for worker, (now, before) in enumerate(zip(seen, given, strict=True)):
+        finding = judge.close(name, now, before, f"the gradient given for worker {worker}", rtol=0, atol=0)
+        if not finding.passed:
+            return finding
+    return Finding(name, True, "The gradients that were given are as they were.")
+
+
 @dataclass(frozen=True, slots=True)
 class Deal:
     """What shard_indices dealt to every rank, for some pairs of epoch and seed.
@@ -356,11 +366,12 @@ def step_as_expected(criterion: str, training: Training, observed: Observed, ste
         seen = [rank[step] for rank in observed.results]
         finding = _gradients_as(criterion, seen, [means[step]] * len(seen), rtol=1e-4)
         if not finding.passed:
-            return Finding(criterion, False, f"in step {step}: {finding.seen}")
-    return Finding(criterion, True, f"The gradients are the means over {len(observed.results)} ranks.")
+            return Finding(criterion, False, f"step {step}: {finding.seen}")
+    which = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+    return Finding(criterion, True, f"{which}: the gradients are the means over all ranks.")
 
 
-def _greedy_buckets(sizes: Sequence[int], limit: int) -> list[int]:
+def greedy_buckets(sizes: Sequence[int], limit: int) -> list[int]:
     """Bytes of each bucket: filled in order, closed before the size that would take it above the limit."""
     buckets: list[int] = []
     for size in sizes:
@@ -406,7 +417,7 @@ def _steps(observed: Observed) -> Iterator[Step]:
 def buckets_as_specified(training: Training, observed: Observed) -> Finding:
     """Passes if every rank made one all_reduce a bucket, in order, and nothing else, in every step."""
     sizes = [parameter.nbytes for parameter in drivers.Chain(training.widths).parameters()]
-    expected = [("all_reduce", nbytes) for nbytes in _greedy_buckets(sizes[::-1], training.bucket_bytes)]
+    expected = [("all_reduce", nbytes) for nbytes in greedy_buckets(sizes[::-1], training.bucket_bytes)]
     wanted = _calls_in_words(expected)
     for step in _steps(observed):
         seen = [(call.op, call.nbytes) for call in step.calls]

@@ -3,22 +3,19 @@
 from contextlib import suppress
 
 from graders.lookup import NoSuchExercise, named_exercise
-from graders.notice import Notice, shows_html
+from graders.notice import Notice, shown
 from graders.progress import hints_seen, record_hint
 
 
-def hint(exercise: object, number: int | None = None) -> Notice:
+def hint(exercise: object = None, number: int | None = None) -> Notice:
     """Show the next hint of an exercise, or hint `number`: `hint("average_gradients")`.
 
     Which hints you have seen is recorded with your progress.
     """
     try:
-        notice = Notice(hint_text(exercise, number))
+        return shown(Notice(hint_text(exercise, number)))
     except NoSuchExercise as error:
-        notice = Notice(str(error))
-    if not shows_html():
-        print(notice)
-    return notice
+        return shown(Notice(str(error)))
 
 
 def hint_text(exercise: object, number: int | None = None) -> str:
@@ -35,8 +32,8 @@ def hint_text(exercise: object, number: int | None = None) -> str:
     seen = hints_seen(found.unit, name)
     if number is None and seen >= count:
         return f'You have seen all {count} hints for {name}. To read one again: hint("{name}", 1).'
-    shown = number or seen + 1
+    given = number or seen + 1
     with suppress(OSError):  # a hint is worth more than the note that it was given
-        record_hint(found, shown)
-    more = f'\nThe next one: hint("{name}").' if shown < count else ""
-    return f"Hint {shown} of {count} for {name}: {found.hints[shown - 1]}{more}"
+        record_hint(found, given)
+    more = f'\nThe next one: hint("{name}").' if given < count else ""
+    return f"Hint {given} of {count} for {name}: {found.hints[given - 1]}{more}"

@@ -58,9 +58,8 @@ def named_exercise(given: object, caller: str) -> "Exercise":
     try:
         name = name_of(given)
     except NoSuchExercise as error:
-        kind = type(given).__name__
         raise NoSuchExercise(
-            f'{caller} got a {kind}. Give it the name of the exercise: {caller}("average_gradients").'
+            f'{caller} needs the name of an exercise, in quotes: {caller}("average_gradients").'
         ) from error
     return find_exercise(name)
 
@@ -86,7 +85,7 @@ def _not_an_answer(answer: object) -> str:
     kind = type(answer)
     if answer is None:
         return (
-            "check got None. Give it the function itself, without calling it: "
+            "check got nothing to check. Give it the function itself, without calling it: "
             "check(average_gradients), not check(average_gradients(model))."
         )
     if isinstance(answer, str):

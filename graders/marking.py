@@ -15,7 +15,7 @@ from graders.submission import BadSubmission, Submission, read_submission
 def mark_file(path: Path, unit: str | None = None) -> Report:
     """The marks of a notebook or Python file; without `unit`, of the unit that it looks to be about.
 
-    Raises BadSubmission.
+    Raises BadSubmission and SandboxFailed.
     """
     submission = read_submission(path)
     return mark(submission, unit or guess_unit(submission))
@@ -24,7 +24,7 @@ def mark_file(path: Path, unit: str | None = None) -> Report:
 def mark(submission: Submission, unit: str, limits: Limits = DEFAULT_LIMITS) -> Report:
     """The marks of a submission, whose code is kept within the limits.
 
-    Raises BadSubmission if it has nothing to do with the unit.
+    Raises BadSubmission if it has nothing to do with the unit, SandboxFailed if its code cannot be run here.
     """
     exercises = _exercises(unit)
     if not any(submission.defines(exercise.name) for exercise in exercises):

@@ -36,6 +36,7 @@ from graders.grading import ExerciseResult, not_attempted
 from graders.marking import mark
 from graders.report import Report
 from graders.submission import BadSubmission, check_cell_exercise, from_notebook, is_graded_cell
+from graders.wall import can_build_wall
 
 Notebook = Any
 """An `nbformat.NotebookNode`."""
@@ -51,7 +52,10 @@ class GradeInSandbox(NbGraderPreprocessor):  # type: ignore[misc]
     """Marks the notebook as `course check` does, and writes each verdict as the output of its check cell."""
 
     def preprocess(self, nb: Notebook, resources: Resources) -> tuple[Notebook, Resources]:
-        """See `nbconvert.preprocessors.Preprocessor`. Raises WrongCourse."""
+        """See `nbconvert.preprocessors.Preprocessor`.
+
+        Raises WrongCourse or SandboxFailed; nbgrader then says so and records no grade.
+        """
         unit = resources["nbgrader"]["notebook"]
         checks = {check_cell_exercise(cell): cell for cell in nb.cells if is_graded_cell(cell)}
         results = self._results(nb, unit)
@@ -66,6 +70,8 @@ class GradeInSandbox(NbGraderPreprocessor):  # type: ignore[misc]
 
     def _results(self, nb: Notebook, unit: str) -> dict[str, ExerciseResult]:
         """The result of each exercise; a notebook without any answer earns nothing."""
+        if not can_build_wall():
+            self.log.warning("There is no bubblewrap here: submissions can read what you can read.")
         submission = from_notebook(nb, f"{unit}.ipynb")
         try:
             report = mark(submission, unit)

@@ -2,7 +2,12 @@
 
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+Shown = TypeVar("Shown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +21,22 @@ class Notice:
         html = f'<p style="margin:4px 0;white-space:pre-wrap;">{escape(self.sentence)}</p>'
         return {"text/html": html, "text/plain": self.plain or self.sentence}
 
+    def __rich__(self) -> "Text":
+        from rich.text import Text
+
+        return Text(self.sentence)
+
     def __repr__(self) -> str:
         return self.sentence
+
+
+def shown(value: Shown) -> Shown:
+    """Return what is to be shown. In a notebook a cell's last value shows itself; elsewhere it is printed."""
+    if not shows_html():
+        from rich.console import Console
+
+        Console().print(value)
+    return value
 
 
 def shows_html() -> bool:

@@ -225,7 +225,10 @@ def _rich_printed(result: ExerciseResult) -> list[RenderableType]:
 # ------------------------------------------------------------------------------------------------- in HTML
 
 _CELL = "text-align:left;vertical-align:top;padding:4px 10px;border:1px solid rgba(128,128,128,.45);"
-_BOX = "margin:4px 0;white-space:pre-wrap;overflow-wrap:anywhere;background:transparent;color:inherit;"
+_BOX = (
+    "margin:4px 0;white-space:pre-wrap;overflow-wrap:anywhere;word-break:normal;"
+    "background:transparent;color:inherit;"
+)
 _BADGE = "display:inline-block;padding:1px 8px;border-radius:9px;white-space:nowrap;color:#000;"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graders.lookup import NoSuchExercise, find_exercise, named_exercise, session_notebook
-from graders.notice import Notice, shows_html
+from graders.notice import Notice, shown, shows_html
 
 if TYPE_CHECKING:
     from graders.exercise import Exercise
@@ -16,7 +16,7 @@ class CannotReset(Exception):
     """The cell cannot be reset; the message says what to do."""
 
 
-def reset(exercise: object) -> Notice:
+def reset(exercise: object = None) -> Notice:
     """Put the original of an answer back: write `reset("average_gradients")` in its cell and run that.
 
     The cell in which it runs is replaced, whatever else stands in it.
@@ -25,9 +25,9 @@ def reset(exercise: object) -> Notice:
         found = named_exercise(exercise, "reset")
         source = _original(found)["source"]
     except (NoSuchExercise, CannotReset) as error:
-        return _shown(Notice(str(error)))
+        return shown(Notice(str(error)))
     if not shows_html():
-        return _shown(
+        return shown(
             Notice(f"Outside of a notebook, reset the cell in its file: course reset FILE {found.name}")
         )
     replace_this_cell(source)
@@ -135,9 +135,3 @@ def _backup_name(path: Path) -> Path:
     while (backup := path.with_name(f"{path.stem}.before-reset-{number}{path.suffix}")).exists():
         number += 1
     return backup
-
-
-def _shown(notice: Notice) -> Notice:
-    if not shows_html():
-        print(notice)
-    return notice

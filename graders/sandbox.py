@@ -23,7 +23,7 @@ from graders.records import check_fields
 from graders.remote import RemoteAnswer
 from graders.submission import Submission
 from graders.wire import WireError, decode, encode
-from graders.workers import Process, Worker
+from graders.workers import Process, SandboxFailed, Worker
 
 DEFAULT_LIMITS = Limits()
 
@@ -33,7 +33,10 @@ _IMPORTED_ONCE = frozenset({"course_lib", "matplotlib", "numpy", "sklearn", "tor
 
 
 class Sandbox:
-    """A context in which the answers of one submission can be reached, one after the other."""
+    """A context in which the answers of one submission can be reached, one after the other.
+
+    Entering it raises SandboxFailed if it does not work here.
+    """
 
     def __init__(self, submission: Submission, limits: Limits = DEFAULT_LIMITS) -> None:
         self.submission = submission
@@ -48,6 +51,12 @@ class Sandbox:
     def __enter__(self) -> Self:
         for cell in self.submission.cells:
             remember_source(cell)
+        try:
+            # Now, so that a sandbox that does not work here is not taken for answers that do not.
+            self._live_worker()
+        except SandboxFailed:
+            self._scratch.cleanup()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

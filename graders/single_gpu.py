@@ -50,13 +50,13 @@ def joined(batches: Sequence[Batch]) -> Batch:
 
 
 def first_wrong(findings: Iterator[Finding] | Sequence[Finding]) -> Finding:
-    """The first that did not pass, or else the last; those after the first wrong one are not asked for."""
-    finding = None
+    """The first that did not pass, or else the first; those after a wrong one are not asked for."""
+    right = []
     for finding in findings:
         if not finding.passed:
-            break
-    assert finding is not None
-    return finding
+            return finding
+        right.append(finding)
+    return right[0]
 
 
 # -------------------------------------------------------------------------------------------- train_step

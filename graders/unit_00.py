@@ -16,6 +16,62 @@ from graders.exercise import Criterion, Finding, exercise
 UNIT = "00_hello_ranks"
 
 
+# --------------------------------------------------------------------------------------- amdahl_speedup
+
+
+@exercise(
+    unit=UNIT,
+    name="amdahl_speedup",
+    minutes=5,
+    difficulty=1,
+    rubric=(
+        Criterion(
+            "one worker", 1, "One worker takes as long as before, whatever the fraction: a speedup of 1."
+        ),
+        Criterion(
+            "nothing serial",
+            1,
+            "If all of the work can be shared, w workers are w times as fast: old time / new time.",
+        ),
+        Criterion(
+            "partly serial",
+            1,
+            "The serial part takes as long as ever; only the parallel part is divided by the workers. Add "
+            "the times, then divide.",
+        ),
+    ),
+    hints=(
+        "Let one worker take 1 second. How long is the serial part of it, and how long the parallel part?",
+        "With w workers the parallel part takes parallel_fraction / w. What is the time altogether?",
+    ),
+)
+def amdahl_speedup(answer: Answer, draw: Draw) -> Iterator[Finding]:
+    """The two ends first, then what lies between them."""
+    fraction = _draw_fraction(draw)
+    yield _speedups("one worker", answer, [(fraction, 1), (0.0, 1), (1.0, 1)])
+    yield _speedups("nothing serial", answer, [(1.0, draw.integer(2, 100)), (1.0, draw.integer(101, 5000))])
+    cases = [(_draw_fraction(draw), draw.integer(2, 300)) for _ in range(3)]
+    limits = [(0.0, draw.integer(2, 100)), (_draw_fraction(draw), 10**9)]
+    yield _speedups("partly serial", answer, [*limits, *cases])
+
+
+def _draw_fraction(draw: Draw) -> float:
+    return draw.integer(50, 990) / 1000
+
+
+def _speedups(criterion: str, answer: Answer, cases: list[tuple[float, int]]) -> Finding:
+    """Passes if the answer agrees with Amdahl (1967) in every case."""
+    finding = Finding(criterion, False, "")
+    for fraction, workers in cases:
+        value = answer.call("plain.call", fraction, workers)
+        expected = 1 / ((1 - fraction) + fraction / workers)
+        what = f"the speedup of {_count(workers, 'worker')} with a parallel fraction of {fraction:g}"
+        finding = judge.near(criterion, value, expected, what)
+        if not finding.passed:
+            return finding
+    return finding
+
+
 # ----------------------------------------------------------------------------------------------- who_am_i
 
 
@@ -68,7 +124,7 @@ def _every_pair(criterion: str, position: int, runs: Sequence[tuple[Cluster, Obs
                 text = f"{where}, has {seen[position]!r:.80} as its {criterion}; expected {expected}"
                 return Finding(criterion, False, f"{text}.")
     worlds = " and ".join(f"{cluster.size} ranks on {_count(cluster.nodes, 'node')}" for cluster, _ in runs)
-    return Finding(criterion, True, f"right on every rank, with {worlds}.")
+    return Finding(criterion, True, f"The {criterion} is right on every rank, with {worlds}.")
 
 
 # --------------------------------------------------------------------------------------- rank_coordinates
@@ -103,7 +159,7 @@ def rank_coordinates(answer: Answer, draw: Draw) -> Iterator[Finding]:
     yield _coordinates("node", answer, gpus, nodes, (0,))
     yield _coordinates("local rank", answer, gpus, nodes, (1,))
     findings = [_coordinates("any GPUs per node", answer, g, 3, (0, 1)) for g in (1, 2, 7, 8)]
-    yield next((finding for finding in findings if not finding.passed), findings[0])
+    yield _first_wrong(findings)
 
 
 def _coordinates(
@@ -121,7 +177,8 @@ def _coordinates(
         if wrong:
             name = ("node", "local rank")[wrong[0]]
             return Finding(criterion, False, f"{text}, expected {name} {expected[wrong[0]]} (whole numbers).")
-    return Finding(criterion, True, f"right for all {_count(len(ranks), 'rank')} that were tried.")
+    right = " and ".join(("node", "local rank")[p] for p in positions)
+    return Finding(criterion, True, f"The {right} of {_count(len(ranks), 'rank')} is right, {gpus} a node.")
 
 
 # ---------------------------------------------------------------------------------------- pass_the_token
@@ -234,62 +291,6 @@ def _alone(answer: Answer, draw: Draw) -> Finding:
     return Finding(
         criterion, not calls, f"The only rank returned the token and called {', '.join(calls) or 'nothing'}."
     )
-
-
-# --------------------------------------------------------------------------------------- amdahl_speedup
-
-
-@exercise(
-    unit=UNIT,
-    name="amdahl_speedup",
-    minutes=5,
-    difficulty=1,
-    rubric=(
-        Criterion(
-            "one worker", 1, "One worker takes as long as before, whatever the fraction: a speedup of 1."
-        ),
-        Criterion(
-            "nothing serial",
-            1,
-            "If all of the work can be shared, w workers are w times as fast: old time / new time.",
-        ),
-        Criterion(
-            "partly serial",
-            1,
-            "The serial part takes as long as ever; only the parallel part is divided by the workers. Add "
-            "the times, then divide.",
-        ),
-    ),
-    hints=(
-        "Let one worker take 1 second. How long is the serial part of it, and how long the parallel part?",
-        "With w workers the parallel part takes parallel_fraction / w. What is the time altogether?",
-    ),
-)
-def amdahl_speedup(answer: Answer, draw: Draw) -> Iterator[Finding]:
-    """The two ends first, then what lies between them."""
-    fraction = _draw_fraction(draw)
-    yield _speedups("one worker", answer, [(fraction, 1), (0.0, 1), (1.0, 1)])
-    yield _speedups("nothing serial", answer, [(1.0, draw.integer(2, 100)), (1.0, draw.integer(101, 5000))])
-    cases = [(_draw_fraction(draw), draw.integer(2, 300)) for _ in range(3)]
-    limits = [(0.0, draw.integer(2, 100)), (_draw_fraction(draw), 10**9)]
-    yield _speedups("partly serial", answer, [*limits, *cases])
-
-
-def _draw_fraction(draw: Draw) -> float:
-    return draw.integer(50, 990) / 1000
-
-
-def _speedups(criterion: str, answer: Answer, cases: list[tuple[float, int]]) -> Finding:
-    """Passes if the answer agrees with Amdahl (1967) in every case."""
-    finding = Finding(criterion, False, "")
-    for fraction, workers in cases:
-        value = answer.call("plain.call", fraction, workers)
-        expected = 1 / ((1 - fraction) + fraction / workers)
-        what = f"the speedup of {_count(workers, 'worker')} with a parallel fraction of {fraction:g}"
-        finding = judge.near(criterion, value, expected, what)
-        if not finding.passed:
-            return finding
-    return finding
 
 
 # ------------------------------------------------------------------------------------------------ shared

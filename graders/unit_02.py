@@ -22,6 +22,7 @@ from graders.data_parallel import (
     draw_training,
     first_alone,
     gradients_in_place,
+    gradients_kept,
     launched_accuracy,
     loading_cluster,
     missing_gradients,
@@ -102,9 +103,7 @@ def combine_gradients(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "empty shards", empty["result"], expected, f"the combination of means over {[0, *counts]} samples"
     )
 
-    yield judge.close_on_all_ranks(
-        "gradients unchanged", seen["gradients"], gradients, "the gradient given for a worker"
-    )
+    yield gradients_kept(seen["gradients"], gradients)
 
 
 # -------------------------------------------------------------------------------------------- shard_indices
@@ -171,7 +170,8 @@ def shard_indices(answer: Answer, draw: Draw) -> Iterator[Finding]:
     kept = dealt.state_kept
     seen = "stays as it was" if all(kept) else f"changes on rank {kept.index(False)}"
     yield Finding("random state kept", all(kept), f"The rank's own random state {seen}.")
-    yield judge.no_calls("no communication", dealt.calls, dealt.calls, "shard_indices")
+    made = ", ".join(sorted(set(dealt.calls)))
+    yield Finding("no communication", not made, f"Calls that communicate: {made or 'none'}.")
 
 
 # --------------------------------------------------------------------------------------- broadcast_parameters
@@ -225,12 +225,12 @@ def broadcast_parameters(answer: Answer, draw: Draw) -> Iterator[Finding]:
     in_place = [rank["in_place"] for rank in observed.results]
     wanted = [parameter.requires_grad for parameter in parameters]
     trainable = all(rank["trainable"] == wanted for rank in observed.results)
-    seen = "the model keeps its tensors, and what is trainable stays so"
+    seen = "The model keeps its tensors, and what is trainable stays so."
     if not all(in_place):
-        seen = f"on rank {in_place.index(False)} other tensors have taken the place of the model's own"
+        seen = f"On rank {in_place.index(False)} other tensors have taken the place of the model's own."
     elif not trainable:
-        seen = "requires_grad of some parameter has changed"
-    yield Finding("in place", all(in_place) and trainable, f"{seen}.")
+        seen = "requires_grad of some parameter has changed."
+    yield Finding("in place", all(in_place) and trainable, seen)
 
     nbytes = sum(tensor.nbytes for tensor in (*parameters, *buffers))
     yield calls_and_payload("each tensor sent once", observed, "broadcast", nbytes)

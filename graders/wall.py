@@ -36,7 +36,8 @@ def walled(command: list[str], scratch: Path) -> list[str]:
     There is no network, no other process, no home, no notebook, no gradebook. `scratch` is its /tmp, the only
     place where it can write.
     """
-    return [*_bubblewrap(), *_visible(), "--bind", str(scratch), "/tmp", "--chdir", "/tmp", *command]
+    # /tmp first: the course itself may lie below it.
+    return [*_bubblewrap(), "--bind", str(scratch), "/tmp", *_visible(), "--chdir", "/tmp", *command]
 
 
 def _bubblewrap() -> list[str]:

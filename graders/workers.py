@@ -100,7 +100,8 @@ class Worker:
         self.close()
         said = self._errors.decode(errors="replace").strip().splitlines()
         return SandboxFailed(
-            f"The process that runs submissions ended: {said[-1] if said else 'without a word'}"
+            f"The process that runs submissions ended, so nothing can be graded here: "
+            f"{said[-1] if said else 'it gave no reason'}"
         )
 
 

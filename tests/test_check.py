@@ -237,14 +237,15 @@ def test_unknown_driver_is_the_graders_mistake() -> None:
 # --- given something else
 
 
-class Wrapped:
+class Wrapper(torch.nn.Module):
     """An instance of a class is not the class."""
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (None, "check got None. Give it the function itself, without calling it"),
+        (None, "check got nothing to check. Give it the function itself, without calling it"),
+        (Wrapper(), "check got an object of the class Wrapper. Give it the class itself: check(Wrapper)"),
         ("double", "without quotes: check(double)"),
         (3, "check got a int"),
         (torch.zeros(2), "check got a Tensor"),
@@ -252,7 +253,7 @@ class Wrapped:
         (torch.add, 'There is no exercise named "add"'),
         (functools.partial(functools.partial(print)), 'named "print"'),
     ],
-    ids=["None", "text", "number", "tensor", "lambda", "another function", "partial"],
+    ids=["None", "instance", "text", "number", "tensor", "lambda", "another function", "partial"],
 )
 def test_what_is_no_exercise_gives_a_sentence(given: object, said: str) -> None:
     # No traceback, no points, and what to do.
@@ -303,7 +304,7 @@ def test_hints_that_are_not_there() -> None:
     # A sentence for each way of asking for nothing.
     assert "total has no hints" in hint("total").sentence
     assert "the hints 1 to 2; there is no hint 3" in hint("double", 3).sentence
-    assert 'hint got a NoneType. Give it the name of the exercise: hint("average' in hint(None).sentence
+    assert 'hint needs the name of an exercise, in quotes: hint("average' in hint().sentence
 
 
 # --- reset
@@ -377,7 +378,7 @@ def test_reset_outside_of_a_notebook_names_the_command(tmp_path: Path) -> None:
     # There is no cell to replace.
     released(tmp_path)
     assert "course reset FILE double" in reset("double").sentence
-    assert 'reset got a int. Give it the name of the exercise: reset("average' in reset(3).sentence
+    assert 'reset needs the name of an exercise, in quotes: reset("average' in reset(3).sentence
 
 
 # --- in a real kernel

@@ -30,7 +30,10 @@ from course_lib import (
     per_rank,
     span,
 )
-from course_lib.launch.journal import Journal, JournalReader, Started, Waits
+from course_lib.launch.completion import CompletionPoller
+from course_lib.launch.journal import Failed, Journal, JournalReader, Started, Waits
+from course_lib.launch.recording import RecordedGroup
+from course_lib.launch.watchdog import Picture
 from course_lib.timeline.events import Kind
 
 ROOT = Path(__file__).parents[1]
@@ -51,8 +54,20 @@ def descendants() -> set[int]:
     below = {os.getpid()}
     while more := {pid for pid, parent in parents.items() if parent in below} - below:
         below |= more
-    warm = {pid for pid, parent in parents.items() if parent == os.getpid()}
-    return below - warm - {os.getpid()}
+    return below - {pid for pid, parent in parents.items() if parent == os.getpid()} - {os.getpid()}
+
+
+def warm_processes() -> list[int]:
+    """Children of this process that ranks are forked from."""
+    found = []
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            parent = int((command.parent / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == os.getpid() and b"forkserver import serve" in command.read_bytes():
+                found.append(int(command.parent.name))
+        except OSError:
+            continue
+    return found
 
 
 def is_alive(pid: int) -> bool:
@@ -443,17 +458,19 @@ def test_a_collective_meets_another_one_in_a_message() -> None:
     assert caught.value.cycle == (0, 1)
 
 
-def test_distributed_data_parallel_with_uneven_batches() -> None:
+def test_a_rank_skips_the_backward_pass_of_distributed_data_parallel() -> None:
     def program() -> None:
         model = DistributedDataParallel(torch.nn.Linear(2, 2))
-        for _ in range(2 - dist.get_rank()):
-            model(torch.ones(1, 2)).sum().backward()
+        loss = model(torch.ones(1, 2)).sum()
+        if dist.get_rank() == 0:
+            loss.backward()
 
     with pytest.raises(Deadlock) as caught:
         on_processes(program)
     assert caught.value.finished == (1,)
-    # The wait is inside C++; the line is the student's all the same.
-    assert "backward()" in caught.value.report
+    # The wait is inside C++; it is found all the same, and the line is the student's.
+    assert "rank 0 waits for rank 1 to call all_reduce" in caught.value.report
+    assert "loss.backward()" in caught.value.report
 
 
 def test_different_shapes() -> None:
@@ -842,6 +859,17 @@ def test_launches_from_several_threads_at_once() -> None:
     assert results == {number: [2.0 * number] * 2 for number in range(3)}
 
 
+def test_a_warm_process_that_was_killed_is_replaced() -> None:
+    def number() -> int:
+        return os.getppid()
+
+    on_processes(number)
+    (warm,) = warm_processes()
+    os.kill(warm, signal.SIGKILL)
+    assert len(on_processes(number).results) == 2
+    assert warm not in warm_processes()
+
+
 def test_a_function_of_a_notebook_cell() -> None:
     cells = [
         "import threading, torch, torch.distributed as dist\n"
@@ -857,6 +885,7 @@ def test_a_function_of_a_notebook_cell() -> None:
         "def stuck():\n    dist.recv(torch.zeros(1), src=1 - dist.get_rank())\n"
         "try:\n    launch(stuck, ranks=2, on='processes')\n"
         "except Deadlock as error:\n    print(error.report)",
+        "import inspect\nlaunch(lambda: print(inspect.getsource(helper)[:10]), ranks=1, on='processes')",
         "def wrong():\n    return undefined_name\nlaunch(wrong, ranks=2, on='processes')",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
@@ -865,12 +894,53 @@ def test_a_function_of_a_notebook_cell() -> None:
     printed = notebook.cells[2].outputs[0].text
     assert "[rank 0] rank 0\n[rank 1] rank 1\n[2.0, 2.0] True\ncell In[2], line 2" in printed
     assert "cell In[4], line 2: dist.recv(torch.zeros(1)" in notebook.cells[3].outputs[0].text
-    failure = notebook.cells[4].outputs[0]
+    assert "[rank 0] def helper" in notebook.cells[4].outputs[0].text
+    failure = notebook.cells[5].outputs[0]
     assert failure.ename == "RankFailed"
-    assert "cell In[5], line 2: return undefined_name" in "\n".join(failure.traceback)
+    assert "cell In[6], line 2: return undefined_name" in "\n".join(failure.traceback)
 
 
 # --- Pieces
+
+
+def test_every_method_that_communicates_is_recorded() -> None:
+    words = ("reduce", "gather", "scatter", "to_all", "toall", "barrier", "broadcast", "send", "recv")
+    names = [name for name in dir(dist.ProcessGroup) if not name.startswith("__")]
+    methods = {name for name in names if any(word in name for word in words)}
+    assert methods - set(vars(RecordedGroup)) == set()
+
+
+def test_a_closed_connection_is_never_the_root_unless_there_is_nothing_else() -> None:
+    def failed(at: float, message: str) -> Failed:
+        return Failed(at, "RuntimeError", message, (), f"RuntimeError: {message}")
+
+    picture = Picture(Cluster(devices_per_node=3), 3)
+    picture.add([(0, failed(1.0, "Connection closed by peer [127.0.0.1]:1234"))])
+    (lonely,) = picture.failures({}, ["", "", ""])
+    assert (lonely.rank, lonely.secondary) == (0, False)
+    picture.add([(2, failed(3.0, "third")), (1, failed(2.0, "second"))])
+    failures = picture.failures({}, ["", "", ""])
+    assert [(each.rank, each.secondary) for each in failures] == [(1, False), (2, False), (0, True)]
+
+
+def test_calls_on_a_gpu_end_when_they_report_it() -> None:
+    class Work:
+        over = False
+
+        def is_completed(self) -> bool:
+            return self.over
+
+    ended: list[int] = []
+    poller = CompletionPoller(ended.append)
+    first, second = Work(), Work()
+    poller.watch(1, first)
+    poller.watch(2, second)
+    second.over = True
+    poller.drain(seconds=0.1)
+    assert ended == [2]
+    first.over = True
+    poller.drain()
+    assert ended == [2, 1]
 
 
 def test_a_journal_is_readable_while_a_note_is_half_written(tmp_path: Path) -> None:

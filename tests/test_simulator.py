@@ -457,6 +457,12 @@ def test_each_rank_has_its_own_random_state_output_and_environment():
     assert "RANK" not in os.environ
 
 
+def test_the_kernels_own_hooks_are_put_back():
+    kept = sys.excepthook, sys.stdout, sys.stderr, os.environ, torch.get_num_threads()
+    launch(me, ranks=3)
+    assert kept == (sys.excepthook, sys.stdout, sys.stderr, os.environ, torch.get_num_threads())
+
+
 def test_output_is_shown_with_its_rank(capsys):
     launch(lambda: print("one\ntwo"), ranks=2)
     assert capsys.readouterr().out.splitlines() == [
@@ -603,6 +609,18 @@ def test_bytes_and_messages_are_counted():
 COMPUTING = Cluster(devices_per_node=2, flops=1e9, memory_bandwidth=1e12)
 
 
+def test_waiting_is_not_computing():
+    def f():
+        work = dist.isend(torch.ones(1), 1 - me())
+        dist.recv(torch.ones(1), 1 - me())
+        work.wait()
+
+    assert {e.kind for e in launch(f, ranks=2, cluster=COMPUTING).events} >= {Kind.POINT_TO_POINT}
+    waiting = [e for e in launch(f, ranks=2, cluster=COMPUTING).events if e.kind is Kind.COMPUTE]
+    # Making the tensors is computing; nothing between the send and the end of the wait is.
+    assert all(e.end <= 2 * 4 * 3 / 1e12 for e in waiting)
+
+
 def test_computing_takes_the_time_of_its_operations():
     def f():
         a, b = torch.ones(100, 100), torch.ones(100, 100)
@@ -633,6 +651,16 @@ def test_asynchronous_communication_overlaps_computing():
     }
     product = 2 * 200**3 / 1e9
     assert alone - overlapped == pytest.approx(min(product, reduce), rel=1e-3)
+
+
+def test_collectives_of_one_rank_share_its_link():
+    def f(count):
+        works = [dist.all_reduce(torch.ones(1000), async_op=True) for _ in range(count)]
+        for work in works:
+            work.wait()
+
+    one, three = (launch(f, count, ranks=4, cluster=SWITCH).seconds for count in (1, 3))
+    assert three == pytest.approx(3 * one)
 
 
 def test_torchs_ddp_overlaps_its_buckets_with_the_backward_pass():

@@ -46,9 +46,12 @@ def test_every_unit_runs_with_each_engine_that_it_knows(tmp_path):
     # Invariant: simulated ranks and local processes for a unit with the parameter `on`, once for one without;
     # digits where a unit asks for data; no parameter that a unit does not have.
     both = read_unit(write_unit(tmp_path))
-    assert parameters_of(both) == {"simulated": {"on": "simulated"}, "processes": {"on": "processes"}}
+    assert parameters_of(both) == {
+        "executed on simulated ranks": {"on": "simulated"},
+        "executed on local processes": {"on": "processes"},
+    }
     plain = read_unit(write_unit(tmp_path, SOURCE.replace('on = "simulated"', 'dataset = "fashion_mnist"')))
-    assert parameters_of(plain) == {"simulated": {"dataset": "digits"}}
+    assert parameters_of(plain) == {"executed": {"dataset": "digits"}}
 
 
 def test_a_lost_point_is_explained():
@@ -70,8 +73,8 @@ def test_what_fails_is_said_and_nothing_old_is_shown(tmp_path: Path, capfd):
     (places.pages / "80_sample.html").write_text("old")
     with pytest.raises(CommandFailed) as caught:
         make_workbook(places, lambda _: EFFORTS, jobs=2)
-    simulated, processes, grades = caught.value.complaints
-    assert simulated.startswith("80_sample with simulated ranks: the cell that begins with")
+    processes, simulated, grades = sorted(caught.value.complaints)
+    assert simulated.startswith("80_sample executed on simulated ranks: the cell that begins with")
     assert "raised OSError: no disk" in simulated
     assert "raised OSError: no disk" in processes
     assert grades.startswith("80_sample graded: There is no unit")

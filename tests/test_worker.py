@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from graders import commands, workers
 from graders.answer import NOT_ATTEMPTED, AnswerFailed
 from graders.cells import Cell
 from graders.limits import Limits
@@ -335,6 +337,32 @@ def test_no_process_survives(cases: Sandbox) -> None:
         assert answer.call("plain.call", 3) == 6
         assert processes_with(TOKEN), "the child runs while its exercise does"
     assert not processes_with(TOKEN), "and not a moment longer"
+
+
+def test_without_a_wall_marks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Where bubblewrap is not to be had, a submission runs all the same, and nothing of it survives.
+    monkeypatch.setattr(workers, "can_build_wall", lambda: False)
+    token = f"unwalled {time.time_ns()}"
+    double = f"""def double(x):
+    command = [sys.executable, "-c", "import time; time.sleep(600) # {token}"]
+    subprocess.Popen(command, start_new_session=True)
+    return 2 * x"""
+    assert points(marks(double, TOTAL, limits=Limits())) == [3, 2]
+    assert not processes_with(token)
+
+
+def test_sandbox_that_does_not_work_gives_no_marks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # No points because of a broken installation would be an injustice: it is an error, which says why.
+    command = [sys.executable, "-c", "raise SystemExit('torch is not installed')"]
+    monkeypatch.setattr(workers, "_command", lambda _: command)
+    path = tmp_path / "90_sample.py"
+    path.write_text(DOUBLE)
+    assert commands.check(path, as_json=True) == commands.BAD_INPUT
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.strip().endswith("nothing can be graded here: torch is not installed")
 
 
 def test_worker_that_was_killed_is_replaced() -> None:

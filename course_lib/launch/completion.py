@@ -16,13 +16,21 @@ class CompletionPoller:
         self._on_completed = on_completed
         self._incoming: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._open = 0
 
     def watch(self, number: int, work: Any) -> None:
         """Call on_completed(number) when the work is over."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._poll, name="completion poller", daemon=True)
             self._thread.start()
+        self._open += 1
         self._incoming.put((number, work))
+
+    def drain(self, seconds: float = 1.0) -> None:
+        """Return when all that was watched is over, or after that many seconds."""
+        deadline = time.monotonic() + seconds
+        while self._open and time.monotonic() < deadline:
+            time.sleep(_PAUSE_SECONDS)
 
     def _poll(self) -> None:
         watched: list[tuple[int, Any]] = []
@@ -34,5 +42,6 @@ class CompletionPoller:
             over = [number for number, work in watched if work.is_completed()]
             for number in over:
                 self._on_completed(number)
+                self._open -= 1
             watched = [each for each in watched if each[0] not in over]
             time.sleep(_PAUSE_SECONDS)

@@ -9,7 +9,6 @@ import contextlib
 import ctypes
 import gc
 import importlib
-import importlib.util
 import os
 import select
 import shutil
@@ -30,8 +29,8 @@ SHOW_STACKS = b"s"
 WARM_MODULES = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor")
 """What optimizers, DistributedDataParallel and FSDP2 import at their first use; together about a second."""
 
-_IDLE_MODULES = ("course_lib.data", "course_lib.models")
-"""Imported when there has been nothing to do for a while."""
+_IDLE_MODULES = ("course_lib.training.data_parallel", "course_lib.models", "sklearn.datasets")
+"""What ranks that train import; loaded when there has been nothing to do for a while."""
 
 _IDLE_SECONDS = 1.0
 
@@ -48,11 +47,13 @@ def serve(descriptor: int) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()
     control.sendall(READY)
-    later = [name for name in _IDLE_MODULES if importlib.util.find_spec(name)]
+    later = list(_IDLE_MODULES)
     while True:
         readable, _, _ = select.select([control], [], [], _IDLE_SECONDS if later else None)
         if not readable:
-            importlib.import_module(later.pop(0))
+            # A module that cannot be loaded here says so in the rank that needs it.
+            with contextlib.suppress(Exception):
+                importlib.import_module(later.pop(0))
             gc.freeze()
             continue
         path, descriptors, _, _ = socket.recv_fds(control, 4096, 1)
@@ -67,11 +68,21 @@ def serve(descriptor: int) -> NoReturn:
 def _keep(launcher: socket.socket, folder: LaunchFolder) -> NoReturn:
     """Be the keeper of one launch."""
     os.setsid()
+<<<<<<< HEAD
     adopt_orphans()
+=======
+    _prctl(_PR_SET_CHILD_SUBREAPER)
+    keeper = _Keeper(launcher, folder)
+>>>>>>> main
     try:
-        _Keeper(launcher, folder).run()
+        keeper.run()
     finally:
+<<<<<<< HEAD
         end_all_children()
+=======
+        keeper.end_ranks()
+        _end_all_children()
+>>>>>>> main
         shutil.rmtree(folder.path, ignore_errors=True)
         os._exit(0)
 
@@ -108,6 +119,14 @@ class _Keeper:
             if woken in readable:
                 woken.recv(4096)
                 self._reap()
+
+    def end_ranks(self) -> None:
+        """Kill the ranks and what is still in their process groups."""
+        for pid in self._rank_of:
+            for kill in (os.kill, os.killpg):
+                # A rank that was forked just now may not have its group yet.
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    kill(pid, signal.SIGKILL)
 
     def _obey(self, command: bytes) -> bool:
         """Do what the launcher says. False if it is gone or has let go."""
@@ -164,7 +183,7 @@ def _children() -> list[int]:
     try:
         return [int(pid) for pid in Path(f"/proc/{own}/task/{own}/children").read_text().split()]
     except FileNotFoundError:
-        # Some sandboxes have no such file.
+        # Not every kernel has this file.
         return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/stat") if _parent(path) == own]
 
 

@@ -8,6 +8,7 @@ not take the large tensor along.
 import io
 import pickle
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -100,10 +101,14 @@ def _rebuild_tensor(
     return tensor
 
 
+_registry = threading.Lock()
+"""cloudpickle's list of modules to send by value is one for the process."""
+
+
 @contextmanager
 def _unfindable_modules_by_value() -> Iterator[None]:
     """Send functions of modules that another process would not find by name as those of a notebook."""
-    with ExitStack() as undo:
+    with _registry, ExitStack() as undo:
         for module in list(sys.modules.values()):
             if isinstance(module, ModuleType) and _is_unfindable(module):
                 cloudpickle.register_pickle_by_value(module)

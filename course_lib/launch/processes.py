@@ -42,6 +42,7 @@ from course_lib.simulator.diagnosis import (
     timed_out_report,
 )
 from course_lib.simulator.network import Mismatch, Operation
+from course_lib.timeline.events import LazyEvents
 
 _LOOK_SECONDS = 0.05
 """How often to read the journals when nothing calls for it sooner."""
@@ -208,9 +209,13 @@ class Watch:
     def run(self) -> Run:
         """Wait until all ranks have returned; raise what the launch deserves if they do not."""
         bell = os.open(self._folder.bell, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        # Not select.select: a kernel may have more descriptors open than that can name.
+        poll = select.poll()
+        poll.register(bell, select.POLLIN)
+        poll.register(self._keeper, select.POLLIN)
         try:
             while not self._picture.all_returned:
-                readable, _, _ = select.select([self._keeper.fileno(), bell], [], [], _LOOK_SECONDS)
+                readable = {descriptor for descriptor, _ in poll.poll(_LOOK_SECONDS * 1000)}
                 if bell in readable:
                     os.read(bell, 4096)
                 self._look(self._keeper.fileno() in readable)
@@ -241,7 +246,7 @@ class Watch:
         for rank in range(self._request.ranks):
             path = self._folder.output(rank)
             if path.exists() and path.stat().st_size > 2 * OUTPUT_BYTES:
-                os.truncate(path, OUTPUT_BYTES)
+                os.truncate(path, OUTPUT_BYTES + 1)
 
     # --- Judging
 
@@ -338,7 +343,7 @@ class Watch:
         return Run(
             results=[None] * self._request.ranks if results is None else results,
             outputs=[self._output(rank) for rank in ranks],
-            events=self._picture.events(),
+            events=LazyEvents(self._picture.events),
             cluster=self._request.cluster,
             engine=self._engine,
             seconds=self._picture.seconds,

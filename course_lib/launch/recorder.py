@@ -2,14 +2,14 @@
 
 import itertools
 import threading
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from course_lib.launch.completion import CompletionPoller
-from course_lib.launch.journal import Done, Gone, Journal, Posted, Spanned, Waits, now, place_of
+from course_lib.launch.journal import Done, Journal, Posted, Resumed, Spanned, Waits, now, place_of
 from course_lib.timeline.lines import caller_line
 
 _NO_TIMEOUT = timedelta(0)
@@ -22,7 +22,7 @@ class Recorder:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._numbers = itertools.count()
-        self._main_thread = threading.main_thread()
+        self._main_thread = threading.get_ident()
         self._poller = CompletionPoller(self.done)
 
     def posted(
@@ -34,7 +34,7 @@ class Recorder:
         peer: int | None = None,
         tag: int = 0,
         reduction: str = "",
-        shape: tuple[torch.dtype, tuple[int, ...]] | None = None,
+        shape: tuple[str, tuple[int, ...]] | None = None,
         parts: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
         nbytes: int = 0,
         asynchronous: bool = False,
@@ -56,6 +56,7 @@ class Recorder:
                 parts,
                 nbytes,
                 asynchronous,
+                not asynchronous and self._is_main_thread(),
                 place,
             )
         )
@@ -63,30 +64,37 @@ class Recorder:
 
     def waits(self, number: int) -> None:
         """Note that the rank waits. Only the main thread counts: a rank is stuck when that is."""
-        if threading.current_thread() is self._main_thread:
+        if self._is_main_thread():
             self._journal.write(Waits(number))
+
+    def _is_main_thread(self) -> bool:
+        return threading.get_ident() == self._main_thread
 
     def done(self, number: int, source: int | None = None) -> None:
         """Note that a call is over."""
         self._journal.write(Done(number, now(), source))
 
-    def gone(self, number: int) -> None:
-        """Note that the wait for a call ended with an error."""
-        self._journal.write(Gone(number))
+    def resumed(self, number: int) -> None:
+        """Note that a wait has ended and the call has not."""
+        self._journal.write(Resumed(number))
 
-    def note_end(self, number: int, work: Any, on_gpu: bool) -> None:
-        """Note the end of an asynchronous call when it comes, whether or not somebody waits for it."""
-        if on_gpu:
-            # The future is completed when the kernel is queued, not when it has run.
-            self._poller.watch(number, work)
-        else:
-            work.get_future().add_done_callback(lambda future: self._ended(number, future))
+    def note_end_on_gpu(self, number: int, work: Any) -> None:
+        """Note the end of a call when it comes. Its future tells only that its kernel is queued."""
+        self._poller.watch(number, work)
+
+    def note_end(self, number: int, work: Any) -> None:
+        """Note the end of an asynchronous collective when it comes, whether or not somebody waits for it."""
+        work.get_future().add_done_callback(lambda future: self._ended(number, future))
+
+    def settle(self) -> None:
+        """Return when the ends of all calls on GPUs that are over are noted."""
+        self._poller.drain()
 
     def _ended(self, number: int, future: Any) -> None:
         try:
             future.value()
         except RuntimeError:
-            self.gone(number)
+            self.resumed(number)
         else:
             self.done(number)
 
@@ -101,27 +109,46 @@ class Recorder:
         self._journal.write(Spanned(label, start, end))
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that has been noted and is about to be made."""
+
+    number: int
+    asynchronous: bool
+    on_gpu: bool
+
+
 class RecordedWork(dist.Work):
     """The handle of a call: the inner one, with notes of when somebody waits for it and when it is over."""
 
-    def __init__(self, inner: Any, recorder: Recorder, number: int, members: tuple[int, ...] | None) -> None:
-        """members: global ranks of the group for a receive from anyone, else None."""
+    def __init__(
+        self,
+        inner: Any,
+        recorder: Recorder,
+        call: Call,
+        members: tuple[int, ...] | None = None,
+    ) -> None:
+        """members: global ranks of the group, for a receive from anyone only."""
         super().__init__()
         self._inner = inner
         self._recorder = recorder
-        self._number = number
+        self._call = call
         self._members = members
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Block until the call is over; on a GPU, until the current stream would wait for it."""
-        self._recorder.waits(self._number)
+        if self._call.asynchronous:
+            self._recorder.waits(self._call.number)
         try:
             waited: bool = self._inner.wait(timeout)
         except BaseException:
-            self._recorder.gone(self._number)
+            self._recorder.resumed(self._call.number)
             raise
+        if self._call.on_gpu:
+            self._recorder.resumed(self._call.number)
+            return waited
         source = None if self._members is None else self._members[self._inner._source_rank()]
-        self._recorder.done(self._number, source)
+        self._recorder.done(self._call.number, source)
         return waited
 
     def is_completed(self) -> bool:

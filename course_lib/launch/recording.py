@@ -7,11 +7,10 @@ functional collectives, DTensor and FSDP2.
 """
 
 # torch's stubs list older forms of each method, which torch itself does not call.
-# mypy: disable-error-code="override"
+# mypy: disable-error-code="override, assignment"
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,21 +20,12 @@ from torch._C._distributed_c10d import Store
 from torch.distributed import distributed_c10d
 
 from course_lib.launch.journal import Journal
-from course_lib.launch.recorder import RecordedWork, Recorder
+from course_lib.launch.recorder import Call, RecordedWork, Recorder
 from course_lib.simulator.collectives import reduction_name
 from course_lib.timeline.operations import called_blocking
 
 NEW_GROUP = "new_group"
 """The name under which the making of a group stands in the journal. It is no communication, but can hang."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A collective that has been noted and is about to be made."""
-
-    number: int
-    asynchronous: bool
-    on_gpu: bool
 
 
 class RecordedGroup(dist.ProcessGroup):
@@ -79,19 +69,24 @@ class RecordedGroup(dist.ProcessGroup):
         """Global ranks, in the order of the group."""
         return tuple(dist.get_process_group_ranks(self))
 
+    @functools.cached_property
+    def _name(self) -> str:
+        return self.group_name
+
     # --- Point to point
 
     def send(self, tensors: list[Tensor], rank: int, tag: int) -> Any:
-        number = self._message("send", tensors[0], self._members[rank], tag)
-        return self._work(self._inner.send(tensors, rank, tag), number)
+        call = self._message("send", tensors[0], self._members[rank], tag)
+        return self._work(self._inner.send(tensors, rank, tag), call)
 
     def recv(self, tensors: list[Tensor], rank: int, tag: int) -> Any:
-        number = self._message("recv", tensors[0], self._members[rank], tag)
-        return self._work(self._inner.recv(tensors, rank, tag), number)
+        call = self._message("recv", tensors[0], self._members[rank], tag)
+        return self._work(self._inner.recv(tensors, rank, tag), call)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> Any:
-        number = self._message("recv", tensors[0], None, tag)
-        return RecordedWork(self._inner.recv_anysource(tensors, tag), self.recorder, number, self._members)
+        call = self._message("recv", tensors[0], None, tag)
+        work = self._inner.recv_anysource(tensors, tag)
+        return self._work(work, call, self._members)
 
     # --- Collectives
 
@@ -188,27 +183,35 @@ class RecordedGroup(dist.ProcessGroup):
 
     def monitored_barrier(self, *arguments: Any, **options: Any) -> None:
         number = self._collective("monitored_barrier", [], None).number
-        self.recorder.waits(number)
         try:
             self._inner.monitored_barrier(*arguments, **options)  # type: ignore[attr-defined]
         except BaseException:
-            self.recorder.gone(number)
+            self.recorder.resumed(number)
             raise
         self.recorder.done(number)
 
+    # Older names, which torch keeps for programs that use groups directly.
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
     # --- Noting
 
-    def _message(self, op: str, tensor: Tensor, peer: int | None, tag: int) -> int:
-        return self.recorder.posted(
+    def _message(self, op: str, tensor: Tensor, peer: int | None, tag: int) -> Call:
+        asynchronous = not called_blocking(op)
+        number = self.recorder.posted(
             op,
-            self.group_name,
+            self._name,
             self._members,
             peer=peer,
             tag=tag,
-            shape=(tensor.dtype, tuple(tensor.shape)),
+            shape=_common_shape([tensor]),
             nbytes=tensor.nbytes,
-            asynchronous=not called_blocking(op),
+            asynchronous=asynchronous,
         )
+        return Call(number, asynchronous, tensor.is_cuda)
 
     def _collective(
         self,
@@ -225,7 +228,7 @@ class RecordedGroup(dist.ProcessGroup):
         asynchronous = bool(getattr(opts, "asyncOp", False))
         number = self.recorder.posted(
             op,
-            self.group_name,
+            self._name,
             self._members,
             peer=None if root is None else self._members[root],
             reduction=reduction_name(getattr(opts, "reduceOp", dist.ReduceOp.SUM)) if reduces else "",
@@ -236,17 +239,19 @@ class RecordedGroup(dist.ProcessGroup):
         )
         return Call(number, asynchronous, any(tensor.is_cuda for tensor in about))
 
-    def _work(self, inner: Any, number: int) -> RecordedWork:
-        return RecordedWork(inner, self.recorder, number, None)
+    def _work(self, inner: Any, call: Call, members: tuple[int, ...] | None = None) -> RecordedWork:
+        if call.on_gpu:
+            self.recorder.note_end_on_gpu(call.number, inner)
+        return RecordedWork(inner, self.recorder, call, members)
 
     def _collective_work(self, inner: Any, call: Call) -> RecordedWork | None:
         """The handle of a collective; None where the backend has none since the call is over."""
         if inner is None:
             self.recorder.done(call.number)
             return None
-        if call.asynchronous or call.on_gpu:
-            self.recorder.note_end(call.number, inner, call.on_gpu)
-        return self._work(inner, call.number)
+        if call.asynchronous and not call.on_gpu:
+            self.recorder.note_end(call.number, inner)
+        return self._work(inner, call)
 
 
 def install(journal: Journal) -> Recorder:
@@ -270,11 +275,10 @@ def _recording_new_group(make: Any, recorder: Recorder) -> Any:
         number = recorder.posted(
             NEW_GROUP, f"{NEW_GROUP}{members if alone else ''}", callers, reduction=str(list(members))
         )
-        recorder.waits(number)
         try:
             group = make(ranks, *arguments, **options)
         except BaseException:
-            recorder.gone(number)
+            recorder.resumed(number)
             raise
         recorder.done(number)
         return group
@@ -292,13 +296,14 @@ def _root(options: Any) -> int:
     return root
 
 
-def _common_shape(tensors: Sequence[Tensor]) -> tuple[torch.dtype, tuple[int, ...]] | None:
+def _common_shape(tensors: Sequence[Tensor]) -> tuple[str, tuple[int, ...]] | None:
     """Dtype and shape of the one tensor; of several, their number of elements together."""
     if not tensors:
         return None
+    dtype = str(tensors[0].dtype).removeprefix("torch.")
     if len(tensors) == 1:
-        return (tensors[0].dtype, tuple(tensors[0].shape))
-    return (tensors[0].dtype, (sum(tensor.numel() for tensor in tensors),))
+        return (dtype, tuple(tensors[0].shape))
+    return (dtype, (sum(tensor.numel() for tensor in tensors),))
 
 
 def _bytes(tensors: Sequence[Tensor]) -> tuple[int, ...]:

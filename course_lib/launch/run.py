@@ -51,7 +51,7 @@ class Run:
 
     results: list[Any]
     outputs: list[str]
-    events: tuple[Event, ...]
+    events: Sequence[Event]
     cluster: Cluster
     engine: str
     seconds: float

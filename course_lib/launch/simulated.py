@@ -35,7 +35,7 @@ from course_lib.simulator.isolation import Isolation, current_rank, private_copy
 from course_lib.simulator.network import Mismatch
 from course_lib.simulator.process_group import BACKEND, current_scheduler
 from course_lib.simulator.scheduler import Ending, RankStopped, Scheduler
-from course_lib.timeline.events import Kind, span_recorder
+from course_lib.timeline.events import Event, Kind, LazyEvents, span_recorder
 from course_lib.timeline.lines import stack_lines
 
 
@@ -143,17 +143,21 @@ class _Simulation:
     def _record(self) -> Run:
         """The run as it stands, complete or not."""
         network = self.scheduler.network
-        events = sorted([*network.events(), *self.scheduler.spans], key=lambda event: event.sequence)
         return Run(
             results=self.results,
             outputs=self.isolation.outputs,
-            events=tuple(events),
+            events=LazyEvents(self._events),
             cluster=self.request.cluster,
             engine="simulated",
             seconds=self.scheduler.seconds,
             wall_seconds=time.perf_counter() - self.started,
             unmatched=tuple(network.pending(operation) for operation in network.unmatched()),
         )
+
+    def _events(self) -> tuple[Event, ...]:
+        """Communication, computing and spans, in the order in which they began."""
+        events = [*self.scheduler.network.events(), *self.scheduler.spans]
+        return tuple(sorted(events, key=lambda event: event.sequence))
 
     def _raise_rank_failed(self) -> NoReturn:
         report = rank_failed_report(self.failures, self.scheduler.waiting)

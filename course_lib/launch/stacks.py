@@ -41,6 +41,12 @@ def read_stack(path: Path) -> Stack:
             threads[-1].append((match["file"], int(match["line"]), match["function"]))
         elif "most recent call first" in line:
             threads.append([])
-    # The main thread is the one whose outermost frames are those of a rank's life.
-    mains = [frames for frames in threads if any(frame[0] == worker.__file__ for frame in frames)]
-    return Stack(tuple(mains[-1])) if mains else Stack(())
+    # The main thread is the one that lives a rank's life; what is outside of that is the warm process's.
+    mains = [inside for frames in threads if (inside := _inside_rank(frames))]
+    return Stack(mains[-1]) if mains else Stack(())
+
+
+def _inside_rank(frames: list[Place]) -> tuple[Place, ...]:
+    """The frames up to the outermost one of a rank's life, innermost first; none for another thread."""
+    outermost = [number for number, frame in enumerate(frames) if frame[0] == worker.__file__]
+    return tuple(frames[: outermost[-1]]) if outermost else ()

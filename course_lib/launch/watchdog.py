@@ -8,15 +8,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
+
 from course_lib.cluster import Cluster
 from course_lib.errors import PendingCall, RankTraceback
 from course_lib.launch.journal import (
     Done,
     Failed,
-    Gone,
     Note,
     Place,
     Posted,
+    Resumed,
     Returned,
     Spanned,
     Started,
@@ -129,7 +131,7 @@ class Picture:
                 self._post(view, note)
             case Waits(number):
                 view.waits_for = number
-            case Gone(number):
+            case Resumed(number):
                 if view.waits_for == number:
                     view.waits_for = None
             case Done():
@@ -152,13 +154,15 @@ class Picture:
             peer=note.peer,
             tag=note.tag,
             reduction=note.reduction,
-            shape=note.shape,
+            shape=None if note.shape is None else (getattr(torch, note.shape[0]), note.shape[1]),
             parts=note.parts,
             nbytes=note.nbytes,
             asynchronous=note.asynchronous,
             line=line_of(note.place),
         )
         view.calls[note.number] = view.last_call = operation
+        if note.waits:
+            view.waits_for = note.number
         if note.op == "send":
             self.network.post_send(operation)
         elif note.op == "recv":

@@ -138,6 +138,7 @@ def _seed(seed: int) -> None:
 def _leave_result(folder: LaunchFolder, rank: int, result: object, recorder: Recorder) -> None:
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
+        recorder.settle()
     try:
         written = pack(result)
     except Exception as error:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TextIO, TypeVar
+from typing import Any, NamedTuple, TextIO, TypeVar
 
 import cloudpickle
 import numpy as np
@@ -48,13 +48,20 @@ class RankWorld:
     pg_config_info: list[Any] = field(default_factory=list)
 
 
+class TorchState(NamedTuple):
+    """A state of torch's generator, and the same as bytes, which are compared in a third of the time."""
+
+    tensor: torch.Tensor
+    content: bytes
+
+
 @dataclass(slots=True)
 class RankGlobals:
     """Everything process-wide that one rank has for itself."""
 
     world: RankWorld
-    torch_state: torch.Tensor
-    numpy_bits: np.random.BitGenerator
+    torch_state: TorchState
+    numpy_random: np.random.RandomState
     python_random: random.Random
     environment: dict[str, str | None]
     """Variables that the rank sees differently from the kernel; None for one that it has deleted."""
@@ -65,12 +72,13 @@ class Isolation:
     """Swaps and serves the globals of `ranks` ranks while it is entered."""
 
     def __init__(self, cluster: Cluster, ranks: int, seed: int) -> None:
-        torch_state = torch.Generator().manual_seed(seed).get_state()
+        state = torch.Generator().manual_seed(seed).get_state()
+        torch_state = TorchState(state, state.numpy().tobytes())
         self._ranks = [
             RankGlobals(
                 RankWorld(),
                 torch_state,
-                np.random.MT19937(seed),
+                np.random.RandomState(seed),
                 random.Random(seed),
                 dict(_torchrun_variables(rank, ranks, cluster)),
                 io.StringIO(),
@@ -85,17 +93,23 @@ class Isolation:
         threads = torch.get_num_threads()
         kernel_world = distributed_c10d._world
         kernel_state = torch.get_rng_state()
-        kernel_bits = np.random.mtrand.get_bit_generator()
+        numpy_state = np.random.get_state()
         with ExitStack() as undo:
             undo.callback(torch.set_num_threads, threads)
             undo.callback(setattr, distributed_c10d, "_world", kernel_world)
+            # init_process_group wraps the hook, once a rank, to say which rank an error is from.
+            undo.callback(setattr, sys, "excepthook", sys.excepthook)
             undo.callback(torch.set_rng_state, kernel_state)
-            undo.callback(np.random.mtrand.set_bit_generator, kernel_bits)
+            undo.callback(np.random.set_state, numpy_state)
             undo.enter_context(_replaced(sys, "stdout", RankStream(sys.stdout, self._output)))
             undo.enter_context(_replaced(sys, "stderr", RankStream(sys.stderr, self._output)))
             undo.enter_context(_replaced(os, "environ", RankEnvironment(os.environ, self._environment)))
             for name in _RANDOM_FUNCTIONS:
-                undo.enter_context(_replaced(random, name, self._random_function(name)))
+                function = self._by_rank(getattr(random, name), lambda rank: rank.python_random)
+                undo.enter_context(_replaced(random, name, function))
+            for name in _NUMPY_FUNCTIONS:
+                function = self._by_rank(getattr(np.random, name), lambda rank: rank.numpy_random)
+                undo.enter_context(_replaced(np.random, name, function))
             # One thread a rank: ranks take turns, and a pool of workers for each would only cost time.
             torch.set_num_threads(1)
             undo.callback(_set_thread_isolation_mode, False)
@@ -106,13 +120,27 @@ class Isolation:
         """Put the globals of `rank` in place of those of the rank that ran before it."""
         if rank == self._present:
             return
-        if self._present is not None:
-            self._ranks[self._present].torch_state = torch.default_generator.get_state()
         globals_ = self._ranks[rank]
-        torch.default_generator.set_state(globals_.torch_state)
-        np.random.mtrand.set_bit_generator(globals_.numpy_bits)
+        self._swap_torch_state(globals_)
         distributed_c10d._world = globals_.world  # type: ignore[assignment]
         self._present = rank
+
+    def _swap_torch_state(self, resumed: RankGlobals) -> None:
+        """Put the random state of a rank in place of the present one, which is kept for its rank.
+
+        Ranks that have drawn nothing yet share one state, and most turns pass without a draw: then nothing is
+        copied to and fro, which with hundreds of ranks costs more than the message that passes the turn.
+        """
+        if self._present is None:
+            torch.default_generator.set_state(resumed.torch_state.tensor)
+            return
+        left = self._ranks[self._present]
+        state = torch.default_generator.get_state()
+        content = state.numpy().tobytes()
+        if content != left.torch_state.content:
+            left.torch_state = TorchState(state, content)
+        if resumed.torch_state is not left.torch_state:
+            torch.default_generator.set_state(resumed.torch_state.tensor)
 
     @property
     def outputs(self) -> list[str]:
@@ -125,13 +153,15 @@ class Isolation:
     def _environment(self, rank: int) -> dict[str, str | None]:
         return self._ranks[rank].environment
 
-    def _random_function(self, name: str) -> Callable[..., Any]:
-        """`random.<name>` that draws from the random state of the rank that calls it."""
-        kernels = getattr(random, name)
+    def _by_rank(
+        self, kernels: Callable[..., Any], source: Callable[[RankGlobals], object]
+    ) -> Callable[..., Any]:
+        """`random.<name>` or `numpy.random.<name>` that draws from the state of the rank that calls it."""
+        name = kernels.__name__
 
         def function(*args: Any, **kwargs: Any) -> Any:
             rank = current_rank.get()
-            own = kernels if rank is None else getattr(self._ranks[rank].python_random, name)
+            own = kernels if rank is None else getattr(source(self._ranks[rank]), name)
             return own(*args, **kwargs)
 
         return function
@@ -141,6 +171,11 @@ _RANDOM_FUNCTIONS = tuple(
     name
     for name in random.__all__
     if not isinstance(getattr(random, name), type) and hasattr(random.Random, name)
+)
+_NUMPY_FUNCTIONS = tuple(
+    name
+    for name in np.random.__all__
+    if not isinstance(getattr(np.random, name), type) and hasattr(np.random.RandomState, name)
 )
 
 

@@ -287,13 +287,20 @@ class Network:
         return free + link.latency
 
     def _time_collective(self, calls: Sequence[Operation]) -> None:
-        """All members end together: when the last one has come, plus what the usual algorithm takes."""
+        """All members end together: when the last has come and their links are free, plus the usual time.
+
+        A collective has its members' links to itself, as on one NCCL stream: several at once take as long as
+        one after another.
+        """
         members = calls[0].group.members
         link = self.cluster.slowest_link(members)
         payload = max(call.nbytes for call in calls)
-        end = max(call.posted for call in calls) + seconds_of(calls[0].op, payload, len(members), link)
+        free = (max(self._way_out_free[rank], self._way_in_free[rank]) for rank in members)
+        start = max(*free, *(call.posted for call in calls))
+        end = start + seconds_of(calls[0].op, payload, len(members), link)
         for call in calls:
             call.done, call.end = True, end
+            self._way_out_free[call.rank] = self._way_in_free[call.rank] = end
 
     def _missing(self, call: Operation) -> tuple[int, ...]:
         """Members of a collective that have not made the call."""

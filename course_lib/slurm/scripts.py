@@ -60,6 +60,7 @@ class Job:
     image: str | None = None
     restarts: int = 3
     units: tuple[str, ...] = ()
+    notebooks: Path = DIRECTORY.parent / "notebooks"
     parameters: Mapping[str, str] = field(default_factory=dict)
     program: str = ""
     signal_seconds: int = _SIGNAL_SECONDS
@@ -175,6 +176,7 @@ def _values(job: Job, site: Site) -> dict[str, Any]:
         "per_rank": f"bash -c '{site.per_task}; exec {python}'" if site.per_task else python,
         "program": program,
         "restarts": job.restarts,
+        "notebooks": shlex.quote(str(job.notebooks)),
         "units": " ".join(map(shlex.quote, job.units)),
         "cell_seconds": 600,
         "parameters": "".join(

@@ -5,12 +5,13 @@ The simulator writes virtual seconds, the process engine measured ones; everythi
 """
 
 import linecache
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from functools import cached_property
+from typing import Protocol, overload
 
 
 class Kind(StrEnum):
@@ -84,6 +85,37 @@ class Event:
     @property
     def seconds(self) -> float:
         return self.end - self.start
+
+
+class LazyEvents(Sequence[Event]):
+    """Events that are made when somebody first looks: a large run has millions, and not everyone looks."""
+
+    def __init__(self, make: Callable[[], tuple[Event, ...]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _events(self) -> tuple[Event, ...]:
+        return self._make()
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Event, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Event | tuple[Event, ...]:
+        return self._events[index]
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self._events)
+
+    def __eq__(self, other: object) -> bool:
+        return self._events == (other._events if isinstance(other, LazyEvents) else other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class SpanRecorder(Protocol):

@@ -93,7 +93,6 @@ _PAINTS: Mapping[Category, _Paint] = {
 
 _PHASE_COLOURS = ("#F4DCEB", "#DDE8F4", "#F7E8CC", "#DDEFE8", "#E6E6E6", "#F9DCCB")
 _MARKERS = "vDs^oP"
-_LEGEND_COLUMNS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +157,9 @@ def timeline_figure(
         *_draw_phases(axes, layout.phases, view, unit_inches),
     ]
     _finish(axes, layout, view, run.engine, title)
-    notes = [] if draws_arrows else [f"{len(in_view):,} messages are not drawn as arrows"]
-    _draw_legend(figure, handles, notes)
+    if not draws_arrows:
+        axes.set_xlabel(f"{axes.get_xlabel()}; {len(in_view):,} messages are not drawn as arrows")
+    _draw_legend(figure, handles)
     return figure
 
 
@@ -444,18 +444,21 @@ def _finish(axes: Axes, layout: Layout, view: _View, engine: str, title: str) ->
         axes.text(0.5, 0.5, "no events", transform=axes.transAxes, ha="center", va="center")
 
 
-def _draw_legend(figure: Drawing, handles: Sequence[Artist], notes: Sequence[str]) -> None:
-    """The legend under the axes, where it hides nothing, and what the figure leaves out."""
-    said = [Line2D([], [], linestyle="none", label=note) for note in notes]
-    entries = [*handles, *said]
-    if entries:
-        columns = min(_LEGEND_COLUMNS, len(entries))
-        by_rows = [entry for column in range(columns) for entry in entries[column::columns]]
-        with look():
-            figure.legend(
-                handles=by_rows,
-                loc="outside lower left",
-                ncols=columns,
-                columnspacing=1.4,
-                handletextpad=0.6,
-            )
+def _draw_legend(figure: Drawing, handles: Sequence[Artist]) -> None:
+    """The legend under the axes, where it hides nothing, read row by row."""
+    if not handles:
+        return
+    columns = next(
+        n for n in range(len(handles), 0, -1) if n == 1 or _legend_inches(handles, n) < WIDTH - 0.2
+    )
+    by_rows = [handle for column in range(columns) for handle in handles[column::columns]]
+    with look():
+        figure.legend(
+            handles=by_rows, loc="outside lower left", ncols=columns, columnspacing=1.4, handletextpad=0.6
+        )
+
+
+def _legend_inches(handles: Sequence[Artist], columns: int) -> float:
+    """About how wide a legend of so many columns is."""
+    widths = [0.55 + CHARACTER_INCHES * len(str(handle.get_label())) for handle in handles]
+    return sum(max(widths[column::columns]) for column in range(columns))

@@ -1,46 +1,13 @@
-"""The names of operations: what a process group's method is called in `torch.distributed`."""
+"""How the program called an operation, where that does not show in what reaches the process group."""
 
 import sys
-from types import MappingProxyType
+from types import FrameType
 
-from torch.distributed import distributed_c10d
-
-OPERATIONS = MappingProxyType(
-    {
-        "send": "send",
-        "recv": "recv",
-        "recv_anysource": "recv",
-        "broadcast": "broadcast",
-        "reduce": "reduce",
-        "allreduce": "all_reduce",
-        "allreduce_coalesced": "all_reduce_coalesced",
-        "gather": "gather",
-        "allgather": "all_gather",
-        "allgather_coalesced": "all_gather_coalesced",
-        "_allgather_base": "all_gather_into_tensor",
-        "all_gather_single": "all_gather_into_tensor",
-        "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
-        "all_gather_single_coalesced": "all_gather_into_tensor_coalesced",
-        "scatter": "scatter",
-        "reduce_scatter": "reduce_scatter",
-        "_reduce_scatter_base": "reduce_scatter_tensor",
-        "reduce_scatter_single": "reduce_scatter_tensor",
-        "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor_coalesced",
-        "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
-        "alltoall": "all_to_all",
-        "alltoall_base": "all_to_all_single",
-        "all_to_all_single": "all_to_all_single",
-        "barrier": "barrier",
-        "monitored_barrier": "monitored_barrier",
-    }
-)
-"""Method of `ProcessGroup` -> name of the operation in events. `*_object` calls appear as what they are made
-of: an all_gather_object is two all_gathers, of the sizes and of the bytes. isend and irecv appear as "send"
-and "recv", marked asynchronous."""
+from torch.distributed import c10d_logger, distributed_c10d
 
 _C10D = distributed_c10d.__file__
-_FRAMES_IN_TORCH = 8
-"""How deep the way from `dist.isend` into a process group is at most."""
+_C10D_WRAPPERS = c10d_logger.__file__
+"""The decorator round every call of `torch.distributed`."""
 
 
 def called_blocking(operation: str) -> bool:
@@ -48,11 +15,15 @@ def called_blocking(operation: str) -> bool:
 
     The blocking call is the other and a wait, so it is looked for among torch's frames on the stack.
     """
-    frame = sys._getframe(1)
-    for _ in range(_FRAMES_IN_TORCH):
-        if frame.f_code.co_filename == _C10D and frame.f_code.co_name == operation:
-            return True
-        if frame.f_back is None:
-            break
+    frame: FrameType | None = sys._getframe(1)
+    inside_torch = False
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == _C10D:
+            if code.co_name == operation:
+                return True
+            inside_torch = True
+        elif inside_torch and code.co_filename != _C10D_WRAPPERS:
+            return False
         frame = frame.f_back
     return False

@@ -6,7 +6,8 @@ DistributedDataParallel fits in the same place.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,8 +19,9 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.data import Dataset, Samples, load
+from course_lib.launch.run import Run
 from course_lib.models import SmallCNN
-from course_lib.timeline.events import span
+from course_lib.timeline.events import Kind, span
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,8 @@ class Recipe:
 
     dataset: str = "digits"
     epochs: int = 3
-    batch_size: int = 128
-    learning_rate: float = 0.05
+    batch_size: int = 64
+    learning_rate: float = 0.1
     momentum: float = 0.9
     seed: int = 0
 
@@ -117,8 +119,14 @@ def train(recipe: Recipe, replication: Replication, pieces: Pieces) -> History:
 def train_alone(recipe: Recipe, shards: Sequence[Sequence[Tensor]]) -> History:
     """The same training in a single process: each step's batch is what all ranks have in that step.
 
-    shards[r][e]: rank r's indices in epoch e.
+    shards[r][e]: rank r's indices in epoch e. It computes on one thread, as each rank does: for batches this
+    small a second thread costs more than it brings.
     """
+    with _one_thread():
+        return _train_alone(recipe, shards)
+
+
+def _train_alone(recipe: Recipe, shards: Sequence[Sequence[Tensor]]) -> History:
     data = load(recipe.dataset)
     model = build_model(data, recipe.seed)
     optimizer = _optimizer(model, recipe)
@@ -197,6 +205,12 @@ def timed_step(replication: Replication, layers: int, width: int, samples: int) 
         replication.synchronize(module)
 
 
+def step_limits(run: Run) -> tuple[float, float]:
+    """When the step of a launched `timed_step` began and ended, in seconds: its setting up is left out."""
+    phases = [event for event in run.events if event.kind is Kind.SPAN]
+    return min(phase.start for phase in phases), max(phase.end for phase in phases)
+
+
 def _optimizer(module: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     return torch.optim.SGD(module.parameters(), lr=recipe.learning_rate, momentum=recipe.momentum)
 
@@ -216,6 +230,17 @@ def _step(loss: Tensor, optimizer: torch.optim.Optimizer, synchronize: Callable[
         synchronize()
     with span("optimizer"):
         optimizer.step()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch compute on one thread in this block."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _nothing() -> None:

@@ -15,7 +15,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from course_lib.data import Dataset, Samples
-from course_lib.timeline.events import span
 from course_lib.widgets import LiveCurves
 
 Batch = tuple[Tensor, Tensor]
@@ -47,9 +46,8 @@ class Batches:
         for images, labels in DataLoader(
             self.samples, batch_size=self.batch_size, shuffle=self.shuffle, pin_memory=pinned
         ):
-            with span("copy to device"):
-                inputs = images.to(self.device, non_blocking=True)
-                targets = labels.to(self.device, non_blocking=True)
+            inputs = images.to(self.device, non_blocking=True)
+            targets = labels.to(self.device, non_blocking=True)
             yield (inputs if self.prepare is None else self.prepare(inputs)), targets
 
 
@@ -89,8 +87,7 @@ def fit(
         for _ in range(epochs):
             train_loss = train_epoch(model, train, optimizer, train_step)
             scheduler.step()
-            with span("validate"):
-                test_loss, accuracy = evaluate(model, test)
+            test_loss, accuracy = evaluate(model, test)
             history.train_losses.append(train_loss)
             history.test_losses.append(test_loss)
             history.accuracies.append(accuracy)
@@ -109,22 +106,22 @@ def train_epoch(model: nn.Module, batches: Batches, optimizer: Optimizer, train_
     # On the device: fetching each loss would make every step wait for it.
     total = torch.zeros((), device=batches.device)
     for inputs, targets in batches:
-        with span("step"):
-            total += train_step(model, inputs, targets, optimizer) * len(targets)
+        total += train_step(model, inputs, targets, optimizer) * len(targets)
     return total.item() / len(batches.samples)
 
 
 def random_shift(images: Tensor) -> Tensor:
-    """Move each image [B, C, S, S] by up to a pixel in both directions, black moving in; a new tensor.
+    """Move each image [B, C, H, W] by up to a pixel in both directions, black moving in; a new tensor.
 
     A digit stays the same digit, so there are nine training images for one: the simplest augmentation.
     """
-    count, _, side, _ = images.shape
+    count, _, height, width = images.shape
     padded = functional.pad(images, (1, 1, 1, 1))
-    offsets = torch.randint(0, 3, (2, count, 1), device=images.device)
-    rows, columns = torch.arange(side, device=images.device) + offsets
+    down, right = torch.randint(0, 3, (2, count, 1), device=images.device)
+    rows = torch.arange(height, device=images.device) + down
+    columns = torch.arange(width, device=images.device) + right
     samples = torch.arange(count, device=images.device)[:, None, None]
-    # Indices in the first, third and fourth place put the channels last: [B, S, S, C].
+    # Indices in the first, third and fourth place put the channels last: [B, H, W, C].
     return padded[samples, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 

@@ -49,7 +49,7 @@ class LiveCurves:
         """
         steps = self.history.steps
         place = (steps[-1].at + 1 if steps else 1.0) if at is None else float(at)
-        step = Step(place, self._seconds, {name: float(value) for name, value in values.items()})
+        step = Step(place, self._seconds, {name: _number(value) for name, value in values.items()})
         steps.append(step)
         self._file.append(step)
         self._reporter.show(self._progress, self._words, self.figure)
@@ -93,6 +93,12 @@ class LiveCurves:
             return ""
         last = self.history.steps[-1].values
         return "  ".join(f"{name} {value:.4g}" for name, value in last.items())
+
+
+def _number(value: SupportsFloat) -> float:
+    """A value as a plain number; a tensor without its history, of which torch would warn."""
+    detach = getattr(value, "detach", None)
+    return float(value if detach is None else detach())
 
 
 def curves_figure(history: History) -> Drawing:

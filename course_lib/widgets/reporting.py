@@ -55,7 +55,7 @@ class Reporter(Protocol):
 
 
 class PlainReporter:
-    """A line a step if there are few steps, else about ten in all; fewer and fewer if nobody knows how many."""
+    """A line a step if there are few, else about ten in all; ever fewer if nobody knows how many."""
 
     _FEW = 20
     _LINES = 10

@@ -1,5 +1,6 @@
 """What the command `course` does with the workbook, as plain functions."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -10,18 +11,22 @@ from rich.table import Table
 
 from course_lib.workbook.complaints import CommandFailed
 from course_lib.workbook.notebook import WorkInTheWay, publish, publish_over, write_source
+from course_lib.workbook.pages import write_index
 from course_lib.workbook.places import Places
 from course_lib.workbook.progress import reporter
 from course_lib.workbook.unit import Unit, read_units
-from course_lib.workbook.workbook import Efforts, Outcome, build, run, step_count
+from course_lib.workbook.workbook import Efforts, Outcome, build, run, steps_of
 
 
 def make_workbook(places: Places, efforts: Efforts, jobs: int) -> None:
     """Build, execute, grade and render every unit, and print a table. Raises CommandFailed."""
-    units = _built(places, efforts)
-    report, shown = reporter(Console(stderr=True), step_count(units))
+    outcomes = [Outcome(unit) for unit in _built(places, efforts)]
+    steps = [step for outcome in outcomes for step in steps_of(outcome, places)]
+    shutil.rmtree(places.pages, ignore_errors=True)
+    report, shown = reporter(Console(stderr=True), len(steps))
     with shown:
-        outcomes = run(units, places, jobs, report)
+        run(steps, jobs, report)
+    write_index([outcome.page for outcome in outcomes if outcome.page], places.pages)
     Console().print(_table(outcomes))
     failures = [failure for outcome in outcomes for failure in outcome.failures]
     if failures:

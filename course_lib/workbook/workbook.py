@@ -1,29 +1,31 @@
 """The whole workbook: build every unit, execute it, grade its solutions, write its page."""
 
 import json
-import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from course_lib.workbook.execute import ExecutionFailed, execute
 from course_lib.workbook.notebook import Effort, release, write_source
-from course_lib.workbook.pages import BadFormula, Page, write_index, write_page
+from course_lib.workbook.pages import BadFormula, Page, write_page
 from course_lib.workbook.places import Places
 from course_lib.workbook.progress import Reporter
 from course_lib.workbook.unit import Unit
 
 ENGINES = {"simulated": "simulated ranks", "processes": "local processes"}
-"""Value of the parameter `on` -> what it means; every unit runs once with each, if it knows the parameter."""
+"""Value of the parameter `on` -> what it means; every unit that knows the parameter runs once with each."""
 
 DATASET = "digits"
 """The data set that needs no download."""
+
+Parameters = Mapping[str, str | int]
+"""What papermill gives a unit."""
 
 Efforts = Callable[[str], Mapping[str, Effort]]
 """Unit name -> its exercises by name, as their graders describe them."""
@@ -35,14 +37,21 @@ class GradingFailed(RuntimeError):
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a unit. `failures` are sentences; there are none if all went well."""
+    """What became of a unit. `failures` are sentences; there are none if all went well.
+
+    Its steps run in several threads, of which each only adds to a list or sets what no other sets.
+    """
 
     unit: Unit
     passed: int = 0
     points: float = 0.0
-    seconds: float = 0.0
     page: Page | None = None
+    step_seconds: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.step_seconds)
 
 
 def build(units: Sequence[Unit], efforts: Efforts, places: Places) -> None:
@@ -52,74 +61,76 @@ def build(units: Sequence[Unit], efforts: Efforts, places: Places) -> None:
         release(unit.name, places)
 
 
-def step_count(units: Sequence[Unit]) -> int:
-    """How many steps `run` reports."""
-    return sum(len(parameters_of(unit)) + 2 for unit in units)
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A part of the work on a unit that needs no other part; it may raise what `FAILURES` lists."""
+
+    name: str
+    outcome: Outcome
+    work: Callable[[], object]
 
 
-def run(units: Sequence[Unit], places: Places, jobs: int, report: Reporter) -> list[Outcome]:
-    """Execute, grade and render units that are built, `jobs` at a time; write the index of their pages."""
-    shutil.rmtree(places.pages, ignore_errors=True)
+FAILURES = (ExecutionFailed, GradingFailed, BadFormula)
+
+
+def steps_of(outcome: Outcome, places: Places) -> Iterator[Step]:
+    """Executing a unit in every way that it knows, and grading it. The first execution becomes the page."""
+    name = outcome.unit.name
+    for number, (way, parameters) in enumerate(parameters_of(outcome.unit).items()):
+        work = _execute if number else _show
+        yield Step(f"{name} {way}", outcome, partial(work, outcome, places, parameters))
+    yield Step(f"{name} graded", outcome, partial(_grade, outcome, places))
+
+
+def run(steps: Sequence[Step], jobs: int, report: Reporter) -> None:
+    """Take all steps, `jobs` at a time; what fails is noted in the outcomes."""
     with ThreadPoolExecutor(jobs) as pool:
-        outcomes = list(pool.map(lambda unit: _run_unit(unit, places, report), units))
-    write_index([outcome.page for outcome in outcomes if outcome.page], places.pages)
-    return outcomes
+        list(pool.map(lambda step: _take(step, report), steps))
 
 
-def _run_unit(unit: Unit, places: Places, report: Reporter) -> Outcome:
-    """All steps of one unit, in order. A step that fails is told and the steps that need it are left out."""
-    outcome = Outcome(unit)
+def _take(step: Step, report: Reporter) -> None:
+    """Take a step, report it and how long it took, and note it in its outcome if it fails."""
+    report.begin(step.name)
     began = time.perf_counter()
-    solved: list[Path] = []
-    for engine, parameters in parameters_of(unit).items():
-        with _step(report, f"{unit.name} with {ENGINES[engine]}", outcome):
-            output = _solved(places, unit, engine)
-            execute(places.of_unit(places.source, unit.name), output, parameters)
-            solved.append(output)
-    with _step(report, f"{unit.name} graded", outcome):
-        _grade(places.of_unit(places.source, unit.name), outcome)
-    if solved:
-        with _step(report, f"{unit.name} as a page", outcome):
-            page = Page(unit.name, unit.title, len(unit.answers), unit.points)
-            write_page(solved[0], page, places.pages)
-            outcome.page = page
-    outcome.seconds = time.perf_counter() - began
-    return outcome
-
-
-@contextmanager
-def _step(report: Reporter, name: str, outcome: Outcome) -> Iterator[None]:
-    """Report a step and how long it took; note it in the outcome if it fails."""
-    report.begin(name)
-    began = time.perf_counter()
-    ended = name
+    ended = step.name
     try:
-        yield
-    except (ExecutionFailed, GradingFailed, BadFormula) as error:
-        outcome.failures.append(f"{name}: {error}")
-        ended = f"{name} FAILED"
-    finally:
-        report.end(name, f"{ended} ({time.perf_counter() - began:.1f} s)")
+        step.work()
+    except FAILURES as error:
+        step.outcome.failures.append(f"{step.name}: {error}")
+        ended = f"{step.name} FAILED"
+    seconds = time.perf_counter() - began
+    step.outcome.step_seconds.append(seconds)
+    report.end(step.name, f"{ended} ({seconds:.1f} s)")
 
 
-def parameters_of(unit: Unit) -> dict[str, dict[str, str | int]]:
-    """Engine -> the parameters that papermill gives the unit for it."""
-    data: dict[str, str | int] = {"dataset": DATASET} if "dataset" in unit.parameters else {}
+def _show(outcome: Outcome, places: Places, parameters: Parameters) -> None:
+    """Execute a unit and write its page."""
+    unit = outcome.unit
+    page = Page(unit.name, unit.title, len(unit.answers), unit.points)
+    write_page(_execute(outcome, places, parameters), page, places.pages)
+    outcome.page = page
+
+
+def _execute(outcome: Outcome, places: Places, parameters: Parameters) -> Path:
+    """Execute a unit's solutions; returns the executed notebook, which has a folder for itself."""
+    name = outcome.unit.name
+    output = places.of_unit(places.solved / str(parameters.get("on", "once")), name)
+    execute(places.of_unit(places.source, name), output, parameters)
+    return output
+
+
+def parameters_of(unit: Unit) -> dict[str, Parameters]:
+    """How to execute the unit, in words -> the parameters that papermill gives it for that."""
+    data: Parameters = {"dataset": DATASET} if "dataset" in unit.parameters else {}
     if "on" not in unit.parameters:
-        return {"simulated": data}
-    return {engine: {**data, "on": engine} for engine in ENGINES}
+        return {"executed": data}
+    return {f"executed on {words}": {**data, "on": engine} for engine, words in ENGINES.items()}
 
 
-def _solved(places: Places, unit: Unit, engine: str) -> Path:
-    """Where an executed unit goes: the first engine's is the one that is shown, so it has the unit's name."""
-    suffix = "" if engine == next(iter(ENGINES)) else f"-{engine}"
-    return places.solved / unit.name / f"{unit.name}{suffix}.ipynb"
-
-
-def _grade(notebook: Path, outcome: Outcome) -> None:
+def _grade(outcome: Outcome, places: Places) -> None:
     """Grade the solutions as `course check` grades a student's notebook, and note what they earn."""
     unit = outcome.unit
-    grades = checked(notebook, unit.name)
+    grades = checked(places.of_unit(places.source, unit.name), unit.name)
     outcome.points = grades["points"]
     for exercise in grades["exercises"]:
         if exercise["points"] == exercise["max_points"]:

@@ -144,7 +144,7 @@ def _evaluated(model, loader):
     loss, correct, total = 0.0, 0, 0
     for inputs, targets in loader:
         logits = model(inputs)
-        loss += float(functional.cross_entropy(logits, targets, reduction="sum"))
+        loss += functional.cross_entropy(logits, targets, reduction="sum").item()
         correct += int((logits.argmax(1) == targets).sum())
         total += len(targets)
     return loss, correct, total

@@ -1,0 +1,565 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+# ---
+
+# %% [markdown]
+# # Hello, ranks: one program, many processes
+#
+# A distributed training run is one program, started many times. Each copy is told its number, its **rank**, and how
+# many there are, and nothing else tells them apart. Whatever they know of each other they have to send.
+#
+# After this unit you can
+#
+# - say why a large model has to be trained on many devices, and how much faster that can get at best;
+# - tell rank, local rank, node, world size, process group and backend apart;
+# - write one function that runs on every rank, and run it on simulated ranks and on real processes;
+# - pass messages with `send` and `recv`, and read from a report why a program hangs;
+# - name the collective operation that a sentence describes.
+
+# %% tags=["parameters"]
+ranks = 4
+on = "simulated"
+
+# %%
+import os
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib import Cluster, Deadlock, Link, launch, per_rank
+from graders import check, hint, progress, reset
+
+# %% [markdown]
+# ## The picture
+#
+# Two machines, called **nodes**, with four GPUs each. One process drives one GPU, so eight processes run:
+
+# %% demo=true
+from course_lib.pictures import layout_picture
+
+layout_picture(nodes=2, gpus_per_node=4)
+
+# %% [markdown]
+# - The **rank** is a process's number among all, from 0.
+# - The **world size** is how many there are: 8.
+# - The **local rank** is its number on its own node, from 0 on every node. It chooses the GPU.
+#
+# Links inside a node are fast, links between nodes are slower, and what is not sent is not shared: every process has a
+# memory of its own.
+#
+# **Predict, before you measure.** Write your guesses down.
+#
+# 1. GPT-3 took $3.14 \cdot 10^{23}$ floating-point operations to train. How long does one GPU need that really does
+#    $6.7 \cdot 10^{13}$ of them a second? (Section 1)
+# 2. Of a program's work, 95 % can be shared out among workers. How much faster do 1,000 workers make it? (Section 1)
+# 3. Eight ranks stand in a ring, a message to a neighbour takes a millisecond, and a token goes once round. How long
+#    does it take? How long does each rank work, and how long does it wait? (Section 4)
+
+# %% [markdown]
+# ## 1 Why distribute at all
+#
+# There are two reasons, time and memory.
+
+# %% demo=true
+flop, flop_per_second = 3.14e23, 6.7e13
+years = flop / flop_per_second / (365.25 * 24 * 3600)
+print(f"time:   {years:.0f} years on one GPU that keeps up 67 TFLOP/s")
+
+parameters, bytes_each = 175e9, 2
+print(f"memory: {parameters * bytes_each / 1e9:.0f} GB for 175 billion parameters of 16 bits each")
+
+# %% [markdown]
+# Nobody waits 150 years, and no GPU holds 350 GB. So the work is cut up, and the parts run side by side.
+#
+# A **serial** program does one thing after another. A **parallel** one does some of its work at the same time on several
+# workers, and the rest still one after another: reading a file, waiting for the slowest, adding up results. Amdahl
+# (1967) asked what that rest costs. Let one worker take 1 second, of which the fraction $f$ can be shared out evenly.
+# Speedup is the old time divided by the new one.
+
+
+# %% exercise="amdahl_speedup" points=3
+def amdahl_speedup(parallel_fraction: float, workers: int) -> float:
+    """How many times faster `workers` workers are than one, after Amdahl (1967).
+
+    parallel_fraction: the part of one worker's time that can be shared out evenly, from 0 to 1; the rest stays
+        serial, however many workers there are.
+    workers: at least 1.
+    Returns the time of one worker divided by the time of all. 0.9 with 9 workers: 0.1 + 0.1 seconds, so 5.
+    """
+    ### BEGIN SOLUTION
+    serial = 1 - parallel_fraction
+    return 1 / (serial + parallel_fraction / workers)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# The cell with `check` runs the exercise's grader: the same one that gives the marks. Each line of its table is one
+# criterion, with what was seen. `hint(amdahl_speedup)` gives a hint, and another each time you ask; `reset(amdahl_speedup)`
+# brings the empty cell back; `progress()` shows how far you are in all units.
+#
+# Now the second prediction.
+
+# %% demo=true
+for workers in (1, 10, 100, 1_000, 10_000):
+    print(f"{workers:6,} workers: {amdahl_speedup(0.95, workers):6.2f} times as fast")
+
+# %% [markdown]
+# With ever more workers the parallel part takes no time, and the serial part is all that is left: the limit is
+# $1 / (1 - f)$, here 20. The last 9,000 workers bring almost nothing.
+#
+# **Question for the slider:** how parallel must a program be for 1,024 workers to be worth 500?
+
+# %% demo=true
+from course_lib.pictures import speedup_picture
+from course_lib.widgets import Slider, explore
+
+
+def speedups(parallel_fraction: float):
+    """Speedup against workers, up to 1,024."""
+    figure = speedup_picture(amdahl_speedup, [parallel_fraction])
+    figure.suptitle(f"{amdahl_speedup(parallel_fraction, 1024):.1f} times as fast with 1,024 workers")
+    return figure
+
+
+fractions = [0.5, 0.8, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9995, 0.9999]
+explore(speedups, parallel_fraction=Slider(fractions, start=0.95, label="parallel fraction"))
+
+# %% [markdown]
+# One part in a thousand may be serial, no more: 0.999 gives 506. Large systems do better than that. Horovod's authors report that
+# 512 GPUs train VGG-16 with 68 % efficiency, so 348 times as fast as one GPU. Solve Amdahl's formula for the serial
+# fraction (A. Karp and H. Flatt, 1990):
+
+# %% demo=true
+workers, speedup = 512, 0.68 * 512
+serial = (workers / speedup - 1) / (workers - 1)
+print(f"speedup {speedup:.0f} with {workers} workers: as if {serial:.2%} of the work were serial")
+
+# %% [markdown]
+# How can that be, with so much to communicate? Gustafson (1988) gave the answer in one sentence: with more workers
+# people do not solve the same problem faster, they solve a larger one in the same time, and it is the parallel part
+# that grows.
+#
+# ## 2 Ranks: the same function everywhere
+#
+# The usual style is called **SPMD**, single program, multiple data: every process runs the same code, and asks for its
+# rank where it has to differ. `launch` starts a function on every rank, and waits for all of them.
+
+
+# %% demo=true
+def greet(name: str) -> str:
+    """Runs on every rank; each returns a value of its own."""
+    rank = dist.get_rank()
+    print(f"hello from rank {rank}")
+    return f"{name} number {rank}"
+
+
+run = launch(greet, "worker", ranks=ranks, on=on)
+run.results
+
+# %% [markdown]
+# `run.results[r]` is what rank `r` returned. The argument `"worker"` went to every rank; an argument that should differ is
+# marked: `launch(f, per_rank([a, b, c, d]), ranks=4)` gives rank `r` item `r`.
+#
+# These ranks are **simulated**. Each is a thread of this notebook, they take turns, and a message takes as long as a model
+# of the network says. So a run is over in milliseconds and goes the same way every time. The function cannot tell:
+# it calls plain `torch.distributed`, and will run unchanged on real processes (section 6) and on many nodes (section 7).
+
+
+# %% exercise="who_am_i" points=3
+def who_am_i() -> tuple[int, int]:
+    """This process's rank, and the world size.
+
+    Runs on every rank of an initialised default group. Returns (rank, world_size), two ints: the number of this
+    process among all processes on all nodes, and how many these are. No communication.
+    """
+    ### BEGIN SOLUTION
+    return dist.get_rank(), dist.get_world_size()
+    ### END SOLUTION
+
+
+# %% demo=true
+launch(who_am_i, ranks=ranks, on=on).results
+
+# %% [markdown]
+# For trying things out there is a magic: `%%ranks 4` runs the whole cell on four ranks, each with a copy of your
+# variables, and shows what each printed and its last value.
+
+# %% demo=true
+# %load_ext course_lib.magics
+
+# %% demo=true
+# %%ranks 4
+rank, world_size = who_am_i()
+share = torch.tensor_split(torch.arange(10), world_size)[rank]
+print("my part of ten numbers:", share.tolist())
+share.sum().item()
+
+# %% [markdown]
+# Ten numbers on four ranks: two of them get three, two get two. That is how work is shared out everywhere in this
+# workbook, and no message was needed for it: every rank computed its own part from its rank.
+#
+# Rank, world size and the rest come from the program that starts the processes, the **launcher**. It puts them into
+# environment variables, here as `torchrun` does:
+
+# %% demo=true
+# %%ranks 4
+{name: os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")}
+
+# %% [markdown]
+# ## 3 Where a rank sits
+#
+# Launchers fill one node before they go on to the next, as in the picture above. So rank and place follow from each
+# other. The local rank is the one that chooses a device: `torch.cuda.set_device(local_rank)`. Whoever writes
+# `set_device(rank)` has a program that runs on one node, and on the second asks for GPU number 4 of four.
+
+
+# %% exercise="rank_coordinates" points=3
+def rank_coordinates(rank: int, gpus_per_node: int) -> tuple[int, int]:
+    """Where a rank sits: (node, local_rank), both counted from 0.
+
+    Ranks fill one node after another, one rank a GPU: with 4 GPUs a node, ranks 0 to 3 are on node 0 and have
+    the local ranks 0 to 3, rank 4 is on node 1 and has the local rank 0.
+    Pure arithmetic, on two ints: nothing is launched, nobody is asked.
+    """
+    ### BEGIN SOLUTION
+    return rank // gpus_per_node, rank % gpus_per_node
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Compare it with what the ranks of a simulated machine are told. A `Cluster` says how many nodes there are, how many
+# devices each has, and how fast the links are.
+
+# %% demo=true
+machine = Cluster(nodes=3, devices_per_node=2)
+
+
+def told() -> tuple[int, int]:
+    """(node, local rank) as the launcher has put them into the environment."""
+    return int(os.environ["GROUP_RANK"]), int(os.environ["LOCAL_RANK"])
+
+
+for rank, place in enumerate(launch(told, cluster=machine).results):
+    print(f"rank {rank}: told {place}, computed {rank_coordinates(rank, machine.devices_per_node)}")
+
+# %% [markdown]
+# ### Groups and backends
+#
+# A **process group** is a set of ranks that communicate. The **default group** holds all of them; `init_process_group`
+# makes it, and `launch` has done so before your function starts. Smaller groups come later, with
+# models that are cut up in two directions at once.
+#
+# The **backend** is the library that carries the messages.
+#
+# | backend | carries | use it for | keep in mind |
+# |---|---|---|---|
+# | **Gloo** | CPU tensors, over TCP | training on CPUs; small messages between hosts; trying things out | everywhere, also on a laptop |
+# | **NCCL** (RCCL on AMD) | GPU tensors, over NVLink, PCIe, InfiniBand | training on GPUs, always | one rank a GPU; CPU tensors are refused |
+# | **MPI** | CPU tensors; GPU tensors if the MPI library is built for it | machines whose network only their own MPI knows well | needs a PyTorch built from source |
+#
+# A group can have two: with `backend="cpu:gloo,cuda:nccl"` the tensor's device decides. What is there in your PyTorch:
+
+# %% demo=true
+print(f"Gloo {dist.is_gloo_available()}, NCCL {dist.is_nccl_available()}, MPI {dist.is_mpi_available()}")
+print("GPUs here:", torch.cuda.device_count())
+
+# %% [markdown]
+# ## 4 Messages
+#
+# The simplest operation has two sides. Rank 0 calls `dist.send(tensor, dst=1)`, and rank 1 calls
+# `dist.recv(tensor, src=0)`, with a tensor of the same shape and dtype, into which the message is written.
+
+# %% demo=true
+from course_lib.pictures import collective_picture
+
+collective_picture("point_to_point", ranks=2)
+
+# %% [markdown]
+# Both calls **block**: they return when their part is done. A `recv` is done when the message has arrived. When is a `send`
+# done? That depends on the backend. Gloo waits until the other side has posted its `recv`, and this is what the simulator
+# does. So here is a program that looks harmless. Two ranks want to swap their tensors:
+
+
+# %% demo=true
+from course_lib.figures import show
+
+
+def swap(mine: Tensor) -> Tensor:
+    """Send mine to the other rank, and return what it sent."""
+    other = 1 - dist.get_rank()
+    theirs = torch.empty_like(mine)
+    dist.send(mine, dst=other)
+    dist.recv(theirs, src=other)
+    return theirs
+
+
+two_tensors = per_rank([torch.tensor([10.0]), torch.tensor([20.0])])
+try:
+    launch(swap, two_tensors, ranks=2)
+except Deadlock as deadlock:
+    print(deadlock)
+    show(deadlock.figure())
+
+# %% [markdown]
+# A **deadlock**: every rank waits for another one, in a circle. On a real machine nothing would be shown at all. The
+# program would stand still, using your allocation, until somebody stops it. The report says what you would otherwise
+# have to find out:
+#
+# - for each rank the call in which it waits, and the line;
+# - the circle, in words and in the figure: 0 waits for 1 to receive, 1 waits for 0 to receive;
+# - what to do. Here one of them has to receive first, or `isend`, which returns at once, takes the place of `send`.
+#
+# And when a program hangs only sometimes? MPI libraries copy a short message into a buffer, so that `send` can return
+# at once; a long one waits. Let the simulator buffer messages of up to 64 bytes:
+
+# %% demo=true
+buffering = Cluster(devices_per_node=2, eager_limit=64)
+for length in (16, 17):
+    tensors = per_rank([torch.zeros(length), torch.ones(length)])
+    try:
+        launch(swap, tensors, cluster=buffering)
+        print(f"{length} numbers, {4 * length} bytes: all is well")
+    except Deadlock as deadlock:
+        print(f"{length} numbers, {4 * length} bytes: deadlock of ranks {deadlock.cycle}")
+
+# %% [markdown]
+# The program was wrong with 16 numbers too. It passed its tests, and will hang on the day when somebody makes the
+# tensor longer. This is why the simulator buffers nothing unless you ask it to: what passes here hangs nowhere.
+#
+# Now yours. The ranks stand in a ring, and a token goes once round.
+
+# %% demo=true
+from course_lib.pictures import ring_picture
+
+ring_picture(ranks)
+
+
+# %% exercise="pass_the_token" points=5
+def pass_the_token(token: Tensor) -> Tensor:
+    """Pass a token once round the ring of all ranks; each rank adds its own rank to it.
+
+    token: on rank 0 the token; on every other rank a tensor of the same shape and dtype, whose values mean
+        nothing (it may be received into).
+    The token starts at rank 0, goes to 1, 2, ... p - 1, and comes back to rank 0. Rank r adds r before it sends
+    the token on; rank 0 has nothing to add.
+    Returns the token as this rank last held it: on rank r > 0 the start plus 1 + 2 + ... + r, on rank 0 the start
+    plus 1 + 2 + ... + (p - 1). Shape and dtype stay as they are.
+
+    Communication: send and recv (or isend and irecv) only. Every rank receives one message, from the rank before
+    it, and sends one, to the rank after it. A single rank sends nothing and returns the token.
+    """
+    ### BEGIN SOLUTION
+    rank, size = dist.get_rank(), dist.get_world_size()
+    before, after = (rank - 1) % size, (rank + 1) % size
+    if size == 1:
+        return token
+    if rank == 0:
+        dist.send(token, dst=after)
+        dist.recv(token, src=before)
+    else:
+        dist.recv(token, src=before)
+        token += rank
+        dist.send(token, dst=after)
+    return token
+    ### END SOLUTION
+
+
+# %% demo=true
+tokens = per_rank([torch.tensor([100.0]), *(torch.zeros(1) for _ in range(ranks - 1))])
+run = launch(pass_the_token, tokens, ranks=ranks, on=on)
+print(run.results)
+run.traffic
+
+# %% [markdown]
+# `run.traffic` counts messages and bytes, rank by rank: one message of four bytes each. Now the third prediction: a
+# message takes a millisecond, and time is virtual.
+#
+# **Question for the slider:** how does the time grow with the number of ranks, and how many of them do something useful at
+# any moment?
+
+
+# %% demo=true
+def token_on(ranks: int):
+    """The timeline of one round of the token, a millisecond a message."""
+    slow = Cluster(devices_per_node=ranks, intra_node=Link(latency=1e-3, bandwidth=1e9))
+    round_trip = launch(pass_the_token, torch.zeros(1), cluster=slow)
+    return round_trip.timeline(title=f"{ranks} ranks: {round_trip.seconds * 1e3:.1f} ms")
+
+
+explore(token_on, ranks=Slider([2, 4, 8, 16], start=8, label="ranks"))
+
+# %% [markdown]
+# Eight ranks, eight messages, eight milliseconds: the time grows with the number of ranks. At any moment one message is
+# on its way, and everybody else waits. The program runs on eight processors and is serial. Nothing is wrong
+# with its messages; what is wrong is their order, each of which waits for the one before.
+#
+# So being distributed does not make a program parallel. The good algorithms of the later units send as many bytes round
+# the same ring, in such an order that all links are busy all the time.
+#
+# ## 5 Collectives: everybody at once
+#
+# Most communication in training follows a few patterns in which the whole group takes part. They have names, and a
+# backend has a good algorithm for each. In `torch.distributed` **every rank of the group makes the call**, also those that
+# only give or only receive.
+#
+# | operation | before | after |
+# |---|---|---|
+# | broadcast | one rank has a tensor | all have it |
+# | scatter | one rank has a part for each | each has its part |
+# | gather | each rank has a part | one rank has all parts |
+# | all-gather | each rank has a part | all ranks have all parts |
+# | reduce | each rank has a tensor | one rank has their sum (or maximum, ...) |
+# | all-reduce | each rank has a tensor | all ranks have the sum |
+#
+# The same in pictures. The colour says on which rank a piece was at first.
+
+# %% demo=true
+for name in ("broadcast", "scatter", "gather", "all_gather", "all_reduce"):
+    show(collective_picture(name, ranks=3))
+
+# %% [markdown]
+# All-reduce is the one that training lives on: each rank has gradients of its own, and all need the average. A sum of
+# the ranks, which took the token one round and left it on one rank, is a single call:
+
+# %% demo=true
+# %%ranks 4
+mine = torch.tensor([dist.get_rank()])
+dist.all_reduce(mine)
+mine.item()
+
+# %% [markdown]
+# Which operation is it? Think before you open the answer.
+#
+# 1. At the start rank 0 reads a checkpoint, and all ranks need the weights.
+# 2. Each rank has counted its hits on a part of the test set, and rank 0 prints the accuracy.
+# 3. Each rank holds a quarter of a weight matrix, and all ranks need the whole matrix for the next layer.
+# 4. All ranks stop as soon as one of them has seen a NaN.
+#
+# <details><summary>Answers</summary>
+#
+# 1. Broadcast. 2. Reduce, of two numbers: hits and samples. 3. All-gather. 4. All-reduce with the maximum of a flag. If
+# only the rank that has seen the NaN stopped, the others would wait for it in their next collective.
+#
+# </details>
+#
+# ## 6 Now on real processes
+#
+# `on="processes"` starts real processes of the operating system, each with its own Python and its own memory. They talk
+# over Gloo; where each rank has a GPU of its own, over NCCL. The function is the same.
+
+# %% demo=true
+run = launch(pass_the_token, tokens, ranks=ranks, on="processes")
+print(run.results)
+print(f"{run.seconds * 1e3:.1f} ms, measured, from the first rank's start to the last one's end")
+run.traffic
+
+# %% [markdown]
+# The numbers and the messages are the same as before. The time is not virtual any more, and it differs from run to run:
+# the ranks do not start at the same moment, and the machine has other things to do.
+
+# %% demo=true
+run.timeline()
+
+# %% [markdown]
+"""
+A deadlock is found here too, but not at once: nobody sees all processes at the same time. A watchdog waits until
+nothing has moved for a while, asks every process where it stands, and ends them all.
+
+## 7 Now on nodes
+
+On a cluster a launcher starts the processes, and your function becomes a script that does what `launch` has done for
+you: it makes the default group, and ends it.
+
+```python
+# hello.py
+import os
+import torch
+import torch.distributed as dist
+
+def main() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group()          # NCCL for GPU tensors, Gloo for CPU tensors
+    print(f"rank {dist.get_rank()} of {dist.get_world_size()}")
+    dist.destroy_process_group()
+
+main()
+```
+
+`torchrun` starts it on one machine, with four processes:
+
+```bash
+torchrun --standalone --nproc-per-node=4 hello.py
+```
+
+Under Slurm one `torchrun` a node starts that node's ranks. They find each other at the first node's address:
+
+```bash
+#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --time=00:05:00
+
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+srun torchrun --nnodes=2 --nproc-per-node=4 \
+     --rdzv-backend=c10d --rdzv-endpoint="$head:29500" hello.py
+```
+
+Write this to `hello.sbatch`, add what your site wants (account, partition, GPUs), and submit it with
+`sbatch hello.sbatch`. That makes eight ranks: `torchrun` sets `RANK`, `WORLD_SIZE` and `LOCAL_RANK` for each, and
+`init_process_group()` reads them. Unit 03 does all this in earnest.
+"""
+
+# %% [markdown]
+# ## 8 Where it comes from
+#
+# - **Amdahl's law.** G. Amdahl, *Validity of the single processor approach to achieving large scale computing
+#   capabilities*, AFIPS 1967. **Gustafson's answer.** J. Gustafson, *Reevaluating Amdahl's law*, Communications of the ACM
+#   31(5), 1988. **The serial fraction, measured.** A. Karp, H. Flatt, *Measuring parallel processor performance*,
+#   Communications of the ACM 33(5), 1990.
+# - **How far it goes in training.**
+#
+# | system | result |
+# |---|---|
+# | DistBelief (J. Dean et al. 2012) | a network 30 times larger than any before it; 12 times as fast on 81 machines |
+# | FireCaffe (F. Iandola et al. 2016) | 128 GPUs, 47 times as fast on GoogLeNet: 37 % efficiency |
+# | P. Goyal et al. 2017 | ImageNet in one hour on 256 GPUs with a batch of 8,192; about 90 % efficiency from 8 GPUs to 256 |
+# | Horovod (A. Sergeev, M. Del Balso 2018, and its documentation) | 512 GPUs: 90 % on Inception V3 and ResNet-101, 68 % on VGG-16 |
+# | Megatron-LM (M. Shoeybi et al. 2019) | 8.3 billion parameters on 512 GPUs at 15.1 PFLOP/s: 76 % of 512 times one GPU |
+#
+# Compare the serial fractions that Karp and Flatt's formula gives for these. The efficiency says little without the
+# number of workers:
+
+# %% demo=true
+for system, workers, efficiency in [
+    ("FireCaffe, GoogLeNet", 128, 47 / 128),
+    ("Horovod, VGG-16", 512, 0.68),
+    ("Horovod, ResNet-101", 512, 0.90),
+    ("Megatron-LM", 512, 0.76),
+]:
+    serial = (1 / efficiency - 1) / (workers - 1)
+    print(f"{system:21} {workers:4} GPUs, efficiency {efficiency:3.0%}: serial fraction {serial:.3%}")
+
+# %% [markdown]
+# ## 9 What goes wrong in practice
+#
+# - **It hangs, and says nothing.** Some rank waits for a message that nobody sends, or has left a collective out. Look for
+#   communication inside of `if rank == 0:` first. PyTorch's time-out ends such a job after 10 minutes with NCCL and 30
+#   with Gloo, unless `init_process_group(timeout=...)` says otherwise.
+# - **It hangs with larger tensors only.** Two ranks send first, and short messages had been buffered (section 4).
+# - **Eight lines of output instead of one.** Every rank prints. Print on rank 0, and keep communication out of that `if`.
+# - **Everything lands on GPU 0.** Nobody has called `set_device(local_rank)`. NCCL then finds two ranks on one device and
+#   refuses.
+# - **"Address already in use".** Two jobs on one node have chosen the same port. `torchrun --standalone` finds a free one.
+# - **It got slower with more ranks.** What is serial has become all there is (section 1), or messages wait for each
+#   other in a row (section 4). The timeline shows which.
+# - **`RANK` is missing.** The script was started with `python` and not by a launcher. Under plain `srun` the rank is in
+#   `SLURM_PROCID`, under `mpirun` in `OMPI_COMM_WORLD_RANK`; unit 03 reads them all.
+
+# %% demo=true
+progress()

@@ -1,0 +1,691 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+# ---
+
+# %% [markdown]
+# # Training on one device: fifteen steps
+#
+# Before a training is spread over many devices it should be right on one, and you should know what it costs there: time
+# and memory. This unit takes it apart into fifteen steps. Later units change five of them and leave the others alone.
+#
+# After this unit you can
+#
+# - name the fifteen steps, in order, and say which of them change with many devices;
+# - write a training step and an evaluation that are exact, also for a batch that is shorter than the others;
+# - train with batches that do not fit into memory;
+# - measure how fast a training is, on a device that lags behind your program;
+# - say how much memory a training needs before you start it.
+
+# %% tags=["parameters"]
+dataset = "digits"
+epochs = 20
+
+# %%
+import time
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import Optimizer
+
+from course_lib import launch, per_rank
+from graders import check, hint, progress, reset
+
+if dataset == "digits":
+    # The images are tiny. Two threads that wait for each other at every layer cost more than they share.
+    torch.set_num_threads(1)
+
+# %% [markdown]
+# ## The picture
+
+# %% demo=true
+from course_lib.training.steps import steps_picture
+
+steps_picture()
+
+# %% [markdown]
+# Data go in on the left, and control comes back on the left when all epochs are over. An **epoch** is one pass over the
+# training set, a **batch** is what goes through the model at once. The five marked steps are those at which devices that
+# train together have to agree: who reads the data, who gets which part, whose gradients count, who validates what, who
+# writes the checkpoint.
+#
+# **Predict, before you measure.** Write your guesses down.
+#
+# 1. Of the time that a batch takes, how much goes into taking and preparing it, into forward, into backward, and into the
+#    update? (Section 5)
+# 2. How many more samples a second does a batch of 256 bring than a batch of 1? (Section 5)
+# 3. A model has 7.5 billion parameters and trains with Adam in mixed precision. How much memory is taken before the first
+#    image goes in? (Section 6)
+
+# %% [markdown]
+# ## 1 One step
+#
+# Steps 6 to 10 belong together. They are the **training step**:
+#
+# 6. clear the gradients, since `backward` adds to what is there;
+# 7. forward: the model turns a batch of images into **logits**, one number a class;
+# 8. the loss: the mean cross-entropy between logits and labels;
+# 9. backward: the gradient of the loss for every parameter, into `parameter.grad`;
+# 10. update: the optimizer moves every parameter along its gradient.
+#
+# The step returns its loss, for the curves. Return it **detached**. A loss that still has its history keeps the whole
+# graph of its step alive, every activation in it; collect a thousand of them and you run out of memory. And return it
+# as a tensor, not as a number: to make a number of it, `loss.item()` has to wait until the device has computed it.
+
+
+# %% exercise="train_step" points=4
+def train_step(model: nn.Module, inputs: Tensor, targets: Tensor, optimizer: Optimizer) -> Tensor:
+    """One step of training on one batch.
+
+    inputs: [B, ...]. targets: labels [B], int64. model(inputs) gives logits [B, classes]. All on one device.
+    optimizer: over the model's parameters. Gradients that are there from before do not count.
+
+    Changes the parameters by one optimizer step along the gradient of the mean cross-entropy of this batch.
+    Returns that loss, as it was before the step: a scalar tensor without history (it does not require grad).
+    """
+    ### BEGIN SOLUTION
+    optimizer.zero_grad()
+    loss = functional.cross_entropy(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Twenty steps on one and the same batch: the loss must fall. If it does not, something is wrong with the step, and no
+# amount of data will help. It is the first test of any training code.
+
+# %% demo=true
+from course_lib.data import load
+from course_lib.models import SmallCNN, parameter_count
+
+data = load(dataset)
+(channels, _, size), class_count = data.image_shape, len(data.classes)
+print(f"{len(data.train):,} images for training, {len(data.test):,} for testing, {class_count} classes")
+
+torch.manual_seed(0)
+model = SmallCNN(channels, class_count, size, dropout=0.25)
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+images, labels = data.train[:32]
+losses = [train_step(model, images, labels, optimizer).item() for _ in range(20)]
+print(
+    f"{parameter_count(model):,} parameters; loss {losses[0]:.3f} at first, {losses[-1]:.3f} in the 20th step"
+)
+
+# %% [markdown]
+# ## 2 Is it any good?
+#
+# Step 13 runs the model on samples that it has not been trained on. Three things make it a function of its own.
+#
+# **Mode.** Dropout and batch norm behave differently in training. `model.eval()` turns that off, and afterwards the model
+# has to go back to the mode in which it was, or the next epoch trains without dropout and nobody notices.
+#
+# **No graph.** Without `backward` nothing has to be kept. Under `torch.no_grad()` a forward pass needs a fraction of the
+# memory.
+#
+# **Exactness.** The last batch is usually shorter. The mean over batches of their means then counts its samples for
+# more than the others. A hundred samples in batches of 32 leave four in the last: each of these would count eight times as
+# much. Many samples in few batches hide it, and an accuracy that depends on the batch size is wrong all the same.
+
+
+# %% exercise="evaluate" points=6
+def evaluate(model: nn.Module, loader: Iterable[tuple[Tensor, Tensor]]) -> tuple[float, float]:
+    """Mean cross-entropy and accuracy over all samples of a loader.
+
+    loader: yields batches (inputs [B, ...], targets [B]), on the model's device; the last may be shorter.
+    Returns (loss, accuracy), two floats: the mean over samples, and the share, from 0 to 1, of the samples whose
+    largest logit is at their label. Both do not depend on how the samples are cut into batches.
+
+    The forward passes run in evaluation mode and record no graph. Afterwards the model is in the mode in which
+    it came, and gradients are recorded again.
+    """
+    ### BEGIN SOLUTION
+    was_training = model.training
+    model.eval()
+    loss_sum, correct, samples = 0.0, 0, 0
+    with torch.no_grad():
+        for inputs, targets in loader:
+            logits = model(inputs)
+            loss_sum += functional.cross_entropy(logits, targets, reduction="sum").item()
+            correct += (logits.argmax(dim=1) == targets).sum().item()
+            samples += len(targets)
+    model.train(was_training)
+    return loss_sum / samples, correct / samples
+    ### END SOLUTION
+
+
+# %% demo=true
+from torch.utils.data import DataLoader
+
+for batch_size in (7, 64, 360):
+    loss, accuracy = evaluate(model, DataLoader(data.test, batch_size))
+    print(f"batches of {batch_size:3}: loss {loss:.6f}, accuracy {accuracy:.4%}")
+
+# %% [markdown]
+# Twenty steps on 32 images, and it recognises something already. The numbers do not depend on the batch size, up to
+# rounding: sums of floating-point numbers in another order.
+#
+# ## 3 All fifteen
+#
+# The library has the loop round your two functions: `fit` in `course_lib/training/single_device.py`, some thirty lines. It
+# takes batches, copies them to the device, shifts every image by up to a pixel (a shifted seven is a seven, so there are
+# nine images for one), calls `train_step`, and after each epoch the scheduler and `evaluate`.
+#
+# Everything runs on whatever device there is. The device is chosen once, the model and the batches are moved to it, and no
+# other line of code knows:
+
+# %% demo=true
+from course_lib.training.single_device import best_device, fit, new_batches
+
+device = best_device()
+batch_size = 32 if dataset == "digits" else 128
+train_batches, test_batches = new_batches(data, batch_size, device)
+
+torch.manual_seed(0)
+model = SmallCNN(channels, class_count, size, dropout=0.25).to(device)
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
+
+history = fit(
+    model,
+    optimizer,
+    scheduler,
+    train_batches,
+    test_batches,
+    epochs=epochs,
+    train_step=train_step,
+    evaluate=evaluate,
+    name="01_single_gpu",
+)
+print(f"test accuracy {history.accuracies[-1]:.2%} after {history.seconds:.1f} s on {device.type}")
+
+# %% [markdown]
+# The curves are on disk as well: if the browser closes or the kernel dies, `LiveCurves.reload("01_single_gpu")` from
+# `course_lib.widgets` brings them back.
+#
+# The training loss lies above the test loss. That is no mistake: it is measured with dropout, on shifted images, and before
+# the updates of its epoch.
+#
+# What does the model still get wrong?
+
+# %% demo=true
+from course_lib.figures import new_figure
+
+model.eval()
+with torch.no_grad():
+    predicted = model(data.test.images.to(device)).argmax(1).cpu()
+wrong = (predicted != data.test.labels).nonzero().flatten()[:10].tolist()
+pairs = [(data.classes[data.test.labels[i]], data.classes[predicted[i]]) for i in wrong]
+told = "; ".join(f"{label} taken for {guess}" for label, guess in pairs) or "none"
+
+figure, axes = new_figure(alt=f"Test images that are classified wrongly: {told}.", height=1.9, columns=10)
+for place in axes:
+    place.set_axis_off()
+for place, index, (label, guess) in zip(axes, wrong, pairs):
+    place.imshow(data.test.images[index].permute(1, 2, 0).squeeze(-1), cmap="gray_r")
+    place.set_title(f"{label}, not {guess}" if len(label) < 3 else f"{label},\nnot {guess}", fontsize=9)
+figure
+
+# %% [markdown]
+# Step 14, the checkpoint, in its simplest form. Weights alone are not enough: the optimizer has moments, the scheduler has
+# a place on its curve. A job that is killed while it writes leaves half a file; unit 03 mends that.
+
+# %% demo=true
+from course_lib.home import course_home
+
+checkpoint = course_home() / "01_single_gpu.pt"
+parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+torch.save({"epoch": epochs} | {name: part.state_dict() for name, part in parts.items()}, checkpoint)
+
+saved = torch.load(checkpoint, map_location=device)
+model.load_state_dict(saved["model"])
+print(f"epoch {saved['epoch']}, {checkpoint.stat().st_size / 1e6:.2f} MB,", end=" ")
+print(f"accuracy {evaluate(model, test_batches)[1]:.2%} after loading")
+
+# %% [markdown]
+# Three times the size of the weights: AdamW keeps two more numbers for each.
+#
+# ## 4 A batch that does not fit
+#
+# The larger the batch, the more memory the forward pass leaves behind for backward. If a batch of $n$ samples does not fit,
+# cut it into **micro-batches**, run forward and backward on one after the other, and let the gradients add up in
+# `parameter.grad`, as `backward` does anyway. After the last one take one optimizer step.
+#
+# The sum has to be the gradient of the whole batch's loss, which is a mean over $n$ samples. A micro-batch of $m_k$ samples
+# gives a mean over $m_k$. So
+#
+# $$ L = \frac1n \sum_{i=1}^{n} \ell_i = \sum_k \frac{m_k}{n} L_k, \qquad L_k = \frac{1}{m_k} \sum_{i \in S_k} \ell_i . $$
+#
+# With micro-batches of one size the weight is one over their number, which is what most code divides by. The last
+# one of an epoch is often shorter, and then that is wrong, silently. Unit 02 will meet the same formula again, with workers
+# in the place of micro-batches.
+
+
+# %% exercise="accumulate_gradients" points=5
+def accumulate_gradients(
+    model: nn.Module,
+    micro_batches: list[tuple[Tensor, Tensor]],
+    loss_fn: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    """The gradient of a full batch, computed one micro-batch at a time.
+
+    micro_batches: pairs (inputs [m, ...], targets [m]); m may differ, and is at least 1.
+    loss_fn(outputs, targets): a scalar, the mean over the samples given.
+    Gradients are clear (None) before the call.
+
+    Afterwards every parameter's .grad is the gradient of the mean loss over the samples of all micro-batches
+    together. Each micro-batch goes forward once and backward once, before the next one goes forward, so that only
+    one graph is in memory. No optimizer step.
+    Returns the mean loss over all samples, a scalar tensor without history.
+    """
+    ### BEGIN SOLUTION
+    samples = sum(len(inputs) for inputs, _ in micro_batches)
+    total = 0.0
+    for inputs, targets in micro_batches:
+        loss = loss_fn(model(inputs), targets) * (len(inputs) / samples)
+        loss.backward()
+        total += loss.detach()
+    return total
+    ### END SOLUTION
+
+
+# %% [markdown]
+# One batch of 64 at once, and in three pieces of 30, 30 and 4:
+
+# %% demo=true
+from course_lib.training.memory import activation_bytes
+
+
+def gradient_of(sizes: list[int]) -> Tensor:
+    """The gradient that micro-batches of these sizes lead to, as one long vector."""
+    model.zero_grad()
+    pieces = zip(images.split(sizes), labels.split(sizes))
+    accumulate_gradients(model, list(pieces), functional.cross_entropy)
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+images, labels = (tensor.to(device) for tensor in data.train[:64])
+whole, pieces = gradient_of([64]), gradient_of([30, 30, 4])
+print(f"relative difference of the gradients: {(pieces - whole).norm() / whole.norm():.1e}")
+for count in (64, 30, 4):
+    print(f"{count:3} images leave {activation_bytes(model, images[:count]) / 1e3:7.0f} kB for backward")
+
+# %% [markdown]
+# The gradients agree to rounding (the model is in evaluation mode here: dropout would draw other units each time). Memory
+# falls with the largest piece. Time does not: the work is the same.
+#
+# ## 5 How fast?
+#
+# **Samples a second** is what one compares: between devices, batch sizes, and later numbers of workers. It looks easy to
+# measure. Two things go wrong.
+#
+# **The first steps are slow.** Memory is allocated, libraries choose their algorithms, caches are cold. So run some steps
+# first that do not count: the **warm-up**.
+#
+# **A GPU lags behind your program.** A call such as `model(inputs)` puts work into the device's queue and returns at once.
+# A clock around it measures how fast Python can fill a queue. To wait until the queue is empty, **synchronize**
+# (`torch.cuda.synchronize()`), once before the clock starts and once before it stops. Not after every step: then
+# the queue runs empty each time, and you measure a slower training than yours.
+
+
+# %% exercise="measure_throughput" points=6
+def measure_throughput(
+    step: Callable[[], object],
+    batch_size: int,
+    warmup: int,
+    steps: int,
+    synchronize: Callable[[], None],
+) -> float:
+    """Samples a second of a training step, on a device that works off a queue.
+
+    step(): queues one training step on batch_size samples, and may return before the device has done it.
+    synchronize(): waits until the device has done all that has been queued.
+    warmup: steps that come first and are not measured; may be 0. steps: those that are measured, at least 1.
+
+    Calls step() warmup + steps times, and synchronize() twice: directly before the first measured step and after
+    the last one. The time is wall-clock time (time.perf_counter) between two moments at which the device has
+    nothing to do. Returns measured samples divided by it.
+    """
+    ### BEGIN SOLUTION
+    for _ in range(warmup):
+        step()
+    synchronize()
+    started = time.perf_counter()
+    for _ in range(steps):
+        step()
+    synchronize()
+    return batch_size * steps / (time.perf_counter() - started)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# The second prediction, measured: samples a second for batches of several sizes. To have enough of them, the data are drawn
+# with repetition.
+
+# %% demo=true
+from functools import partial
+
+from course_lib.figures import line_figure
+from course_lib.training.single_device import synchronize
+
+wait = partial(synchronize, device)
+
+
+def random_batch(batch_size: int) -> tuple[Tensor, Tensor]:
+    """A batch of training samples on the device."""
+    indices = torch.randint(0, len(data.train), (batch_size,))
+    images, labels = data.train[indices]
+    return images.to(device), labels.to(device)
+
+
+def throughput(batch_size: int) -> float:
+    """Samples a second of whole training steps, for about as many samples whatever the batch size."""
+    batch = random_batch(batch_size)
+    steps = max(3, min(100, 2048 // batch_size))
+    return measure_throughput(lambda: train_step(model, *batch, optimizer), batch_size, 3, steps, wait)
+
+
+model.train()
+batch_sizes = [1, 4, 16, 64, 256, 1024]
+rates = [throughput(batch_size) for batch_size in batch_sizes]
+line_figure(
+    {"training": (batch_sizes, rates)},
+    x="batch size (samples)",
+    y="samples a second",
+    log_x=True,
+    log_y=True,
+    title=f"a batch of 256 is {rates[4] / rates[0]:.0f} times as fast a sample as a batch of 1",
+    alt="Samples a second against the batch size, both logarithmic: "
+    + ", ".join(f"{rate:,.0f} at {batch_size}" for batch_size, rate in zip(batch_sizes, rates)),
+)
+
+# %% [markdown]
+# Every step pays for some things once, however large the batch: calling some dozens of operations, updating all parameters.
+# With one image there is nothing else; with hundreds they hardly count, and the curve becomes flat. A GPU becomes flat
+# later and higher. Remember this curve when a batch is cut into parts for many workers: each of them moves to the left.
+#
+# Now the first prediction: where a step's time goes. Measure the step again and again, each time with one phase more, and
+# take differences.
+
+# %% demo=true
+from course_lib.figures import bar_figure
+from course_lib.training.single_device import random_shift
+
+
+def prepare() -> tuple[Tensor, Tensor]:
+    images, labels = random_batch(batch_size)
+    return random_shift(images), labels
+
+
+def forward() -> Tensor:
+    images, labels = prepare()
+    return functional.cross_entropy(model(images), labels)
+
+
+def backward() -> None:
+    optimizer.zero_grad()
+    forward().backward()
+
+
+def whole_step() -> None:
+    train_step(model, *prepare(), optimizer)
+
+
+def milliseconds(step: Callable[[], object]) -> float:
+    """Time of one step."""
+    return 1e3 / measure_throughput(step, 1, 5, 50, wait)
+
+
+until = [0.0, *(milliseconds(step) for step in (prepare, forward, backward, whole_step))]
+phases = ["take and prepare", "forward, loss", "clear, backward", "update"]
+times = [max(0.0, later - earlier) for earlier, later in pairwise(until)]
+bar_figure(
+    {"a batch": times},
+    names=phases,
+    y="milliseconds a batch",
+    title=f"{until[-1]:.2f} ms for a batch of {batch_size}",
+    alt="Milliseconds a batch by phase: "
+    + ", ".join(f"{phase} {spent:.2f}" for phase, spent in zip(phases, times)),
+)
+
+# %% [markdown]
+# Backward takes longer than forward: it computes two gradients for each layer, for its weights and for its inputs. In a
+# large model the ratio is close to two, since matrix products are all that counts. Here many small things count as
+# well, and the update is not cheap either: AdamW touches every parameter several times, however small the batch.
+#
+# ## 6 How much memory?
+#
+# Four kinds of data live on the device while a model trains:
+#
+# | what | how much |
+# |---|---|
+# | weights | a number a parameter |
+# | gradients | a number a parameter |
+# | optimizer states | SGD none, momentum one, Adam two numbers a parameter |
+# | activations, kept for backward | grows with the batch and the depth |
+#
+# The first three are called **model states**. They are there before the first sample comes, and do not depend on the batch.
+#
+# How many bytes a number has is a choice. In **mixed precision** the weights and gradients that forward and backward use
+# have 16 bits, which halves the traffic and lets matrix units run at least twice as fast. The optimizer keeps a second copy
+# of the weights, and its states, in 32 bits. Why it has to, one line shows: a weight of 1, and an update of 0.001.
+
+# %% demo=true
+one = torch.tensor(1.0, dtype=torch.bfloat16)
+print("bfloat16:", (one + 0.001).item(), " after a thousand updates:", sum([0.001] * 1000, start=one).item())
+print("float32: ", (one.float() + 0.001).item())
+
+# %% [markdown]
+# A `bfloat16` has 8 significant bits. Above 1 the next number is 1.0078, and whatever is smaller than half of that step is
+# rounded away, a thousand times. The 32-bit copy adds them up.
+
+
+# %% exercise="training_memory_bytes" points=4
+def training_memory_bytes(parameters: int, optimizer: str, precision: str) -> int:
+    """Bytes of the model states: weights, gradients and optimizer states; activations are left out.
+
+    parameters: how many numbers the model learns.
+    optimizer: "sgd" keeps nothing, "momentum" one number a parameter, "adam" two.
+    precision: "fp32": 4 bytes for everything. "bf16": 2 bytes for everything. "mixed": 2 bytes for a weight and 2
+        for its gradient; the optimizer keeps a copy of the weights, and all its numbers, in 4 bytes each.
+    Returns an int. Raises ValueError for any other optimizer or precision.
+
+    The convention for "mixed" is that of S. Rajbhandari et al., ZeRO, 2020, section 3.1: with Adam 2 + 2 + 12
+    bytes a parameter. With the other optimizers the copy stays, and what they keep beside it is counted.
+    """
+    ### BEGIN SOLUTION
+    states = {"sgd": 0, "momentum": 1, "adam": 2}
+    widths = {"fp32": (4, 4, 0), "bf16": (2, 2, 0), "mixed": (2, 4, 4)}  # weight, state, copy of a weight
+    if optimizer not in states:
+        raise ValueError(f"unknown optimizer {optimizer!r}; known are {', '.join(states)}")
+    if precision not in widths:
+        raise ValueError(f"unknown precision {precision!r}; known are {', '.join(widths)}")
+    weight, state, copy = widths[precision]
+    return parameters * (weight + weight + copy + states[optimizer] * state)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# The third prediction: 7.5 billion parameters.
+
+# %% demo=true
+optimizers, precisions = ("sgd", "momentum", "adam"), ("fp32", "mixed", "bf16")
+for precision in precisions:
+    taken = [training_memory_bytes(7_500_000_000, name, precision) / 1e9 for name in optimizers]
+    print(f"{precision:6}", ", ".join(f"{name} {amount:.0f} GB" for name, amount in zip(optimizers, taken)))
+
+# %% [markdown]
+# With Adam 120 GB, and mixed precision saves nothing of it: it is there for speed, and it halves the activations. Section 3.1
+# of the ZeRO paper begins with such a count, and unit 09 will cut the 16 bytes up among the workers.
+#
+# **Question for the sliders:** how large a model can train with Adam, in mixed precision, on a device of 80 GB? How much
+# larger may it be with momentum and everything in 16 bits?
+
+
+# %% demo=true
+from course_lib.figures import COLOURS
+from course_lib.widgets import Slider, explore
+
+
+def model_states(billions: float, device_gb: int):
+    """Model states for nine choices, against the device's memory."""
+    count = int(billions * 1e9)
+    gigabytes = {
+        precision: [training_memory_bytes(count, name, precision) / 1e9 for name in optimizers]
+        for precision in precisions
+    }
+    fits = sum(value <= device_gb for values in gigabytes.values() for value in values)
+    figure = bar_figure(
+        gigabytes,
+        names=optimizers,
+        y="model states (GB)",
+        title=f"{billions:g} billion parameters: {fits} of 9 choices fit into {device_gb} GB",
+        alt=f"Bars of the gigabytes that model states take with {billions:g} billion parameters, from "
+        f"{gigabytes['bf16'][0]:g} to {gigabytes['mixed'][2]:g}, and a line at {device_gb} GB, the device's memory.",
+    )
+    figure.axes[0].axhline(device_gb, color=COLOURS["black"], linestyle="--")
+    figure.axes[0].annotate(f"device, {device_gb} GB", (-0.45, device_gb), va="bottom")
+    return figure
+
+
+explore(
+    model_states,
+    billions=Slider([1, 1.5, 3, 5, 7.5, 10, 13, 20, 70, 175], 7.5, "parameters (billions)"),
+    device_gb=Slider([16, 24, 40, 80, 141, 192], 80, "device memory (GB)"),
+)
+
+# %% [markdown]
+# Five billion, at 16 bytes each; thirteen billion at 6. And not one activation is in there yet. Those can be counted:
+# PyTorch tells which tensors a forward pass keeps.
+
+# %% demo=true
+counts = [1, 4, 16, 64, 256, 1024]
+kept = [activation_bytes(model, random_batch(count)[0]) / 1e6 for count in counts]
+states = training_memory_bytes(parameter_count(model), "adam", "fp32") / 1e6
+line_figure(
+    {"activations": (counts, kept), "model states, Adam, fp32": (counts, [states] * len(counts))},
+    x="batch size (samples)",
+    y="memory (MB)",
+    log_x=True,
+    log_y=True,
+    alt=f"Activations against batch size, both logarithmic: a straight line from {kept[0]:.2f} to {kept[-1]:.0f} MB "
+    f"that crosses the model states, {states:.2f} MB.",
+)
+
+# %% [markdown]
+# In a convolutional network activations soon outweigh everything else; that is where `accumulate_gradients` helps. In a
+# large language model it can be the other way round, even with one sample at a time. No micro-batch is small enough
+# then, and the model states themselves have to be spread over devices.
+#
+# ## 7 Now on real processes
+#
+# The simplest use of several processes needs no message at all: trainings that differ in one setting. `train_once` below is
+# an ordinary function; `launch` runs it in two processes, each with a learning rate of its own.
+
+
+# %% demo=true
+from course_lib.timeline.events import span
+from course_lib.training.single_device import train_epoch
+
+
+def train_once(learning_rate: float) -> tuple[float, float]:
+    """Three epochs with this learning rate: the test accuracy, and the samples a second while training."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    data = load(dataset)
+    device = best_device()
+    train_batches, test_batches = new_batches(data, batch_size, device)
+    model = SmallCNN(channels, class_count, size, dropout=0.25).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
+    started = time.perf_counter()
+    for _ in range(3):
+        with span("epoch"):
+            train_epoch(model, train_batches, optimizer, train_step)
+    rate = 3 * len(data.train) / (time.perf_counter() - started)
+    with span("validate"):
+        return evaluate(model, test_batches)[1], rate
+
+
+alone = launch(train_once, per_rank([3e-3]), ranks=1, on="processes", timeout=600)
+both = launch(train_once, per_rank([1e-3, 3e-3]), ranks=2, on="processes", timeout=600)
+for learning_rate, (accuracy, rate) in zip([1e-3, 3e-3], both.results):
+    print(f"learning rate {learning_rate:g}: accuracy {accuracy:.1%}, {rate:,.0f} samples a second")
+together = sum(rate for _, rate in both.results)
+print(f"alone {alone.results[0][1]:,.0f} samples a second, two together {together:,.0f}")
+print(f"{both.traffic.messages} messages")
+
+# %% demo=true
+both.timeline(title="two trainings that know nothing of each other")
+
+# %% [markdown]
+# Two processes on two free cores do twice the work in the same time: nothing is serial, nothing is sent. If yours do less,
+# they share something after all: cores, memory bandwidth, or a GPU. And there are now two small models, not one that was trained
+# twice as fast. For that they have to talk, which is unit 02.
+#
+# This works on one GPU too, as long as the trainings fit into its memory together.
+
+# %% [markdown]
+"""
+## 8 Now on nodes
+
+A training on one device is one task on one node. Papermill runs this notebook from top to bottom, with other parameters,
+and writes what came out to a new notebook; progress bars become plain lines. So the notebook itself can be the batch job:
+
+```bash
+#!/bin/bash
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=1
+#SBATCH --time=00:30:00
+
+srun papermill 01_single_gpu.ipynb fashion.ipynb -p dataset fashion_mnist -p epochs 10
+```
+
+Sites differ in how they give out GPUs: some want `--gres=gpu:1`, some allow neither and always give a whole node. With
+`--array=0-3` Slurm starts four such jobs, independent of each other, and tells each its number in `SLURM_ARRAY_TASK_ID`:
+section 7 on four nodes.
+
+Compute nodes often have no network. Get the data before, on a login node:
+`python -c "from course_lib.data import load; load('fashion_mnist', download=True)"`.
+
+## 9 Where it comes from
+
+- **Data.** Digits: E. Alpaydin, C. Kaynak, *Optical recognition of handwritten digits*, UCI 1998. Fashion-MNIST: H. Xiao,
+  K. Rasul, R. Vollgraf, arXiv:1708.07747. CIFAR-10: A. Krizhevsky, *Learning multiple layers of features from tiny images*,
+  2009.
+- **Optimizer.** I. Loshchilov, F. Hutter, *Decoupled weight decay regularization* (AdamW), arXiv:1711.05101, after
+  D. Kingma, J. Ba, *Adam*, arXiv:1412.6980.
+- **Mixed precision.** P. Micikevicius et al., arXiv:1710.03740: 16-bit arithmetic with a 32-bit copy of the weights.
+- **16 bytes a parameter.** S. Rajbhandari, J. Rasley, O. Ruwase, Y. He, *ZeRO: memory optimizations toward training trillion
+  parameter models*, arXiv:1910.02054, section 3.1. Its Figure 1 has 7.5 billion parameters: 120 GB on each device, and
+  31.4, 16.6 and 1.9 GB when 64 devices share optimizer states, gradients and weights, step by step.
+- **Activations.** V. Korthikanti et al., arXiv:2205.05198: a transformer layer keeps $sbh\,(34 + 5as/h)$ bytes for a
+  sequence of $s$ tokens, micro-batches of $b$, hidden size $h$ and $a$ heads.
+
+## 10 What goes wrong in practice
+
+- **The loss does not fall.** Try twenty steps on one batch (section 1). Softmax before `cross_entropy`, gradients that are
+  never cleared, and labels in another order than images are the usual reasons.
+- **Memory grows from step to step.** Somebody keeps losses with their history. Look for `total += loss`.
+- **Accuracy in training mode.** `evaluate` was called without `eval()`, or left the model in it.
+- **The GPU is idle half of the time.** The batches do not come fast enough. Measure steps 3 to 5 alone; give the
+  `DataLoader` workers (`num_workers=4`), pin memory, and cache what is decoded again and again.
+- **A step takes no time at all.** Nothing has waited for the device (section 5).
+- **`loss.item()` or `print(loss)` in every step.** Each one waits for the device. Add up on the device, and read once in a while.
+- **Out of memory in the second step.** In the first there were no optimizer states yet: Adam makes them when it first updates.
+- **Out of memory after an exception in a notebook.** The traceback keeps the frames, and they keep the tensors. Restart the kernel.
+- **NaN in half precision.** `float16` ends at 65,504, and small gradients become zero: it needs loss scaling (`torch.amp.GradScaler`).
+  `bfloat16` has the range of `float32`, and does not.
+- **Other numbers in each run.** Seed `torch.manual_seed`; the same seed on other hardware, or with another number of
+  threads, may still differ in the last digits.
+"""
+
+# %% demo=true
+progress()

@@ -1,0 +1,841 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+# ---
+
+# %% [markdown]
+# # Data parallelism: one model on many workers
+#
+# Every worker holds a whole copy of the model and a part of the data. After each backward pass the workers average
+# their gradients, so that all copies take the same step. Nothing else is shared. It is the first kind of parallelism
+# to try, and the one that all others are combined with.
+#
+# After this unit you can
+#
+# - derive which average of the workers' gradients is the gradient of the whole batch, and say when the plain mean is
+#   not;
+# - deal out a data set so that every sample is seen once an epoch, and differently in every epoch;
+# - turn a training script for one process into one for many, with a broadcast and an all-reduce;
+# - write a small `DistributedDataParallel` with hooks and buckets, and read from a timeline what it hides;
+# - prove that many workers train the model that one would have trained.
+
+# %% tags=["parameters"]
+ranks = 4
+on = "simulated"
+dataset = "digits"
+epochs = 3
+
+# %%
+from functools import partial
+from itertools import chain
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
+from course_lib import Cluster, Link, launch, per_rank
+from graders import check, hint, progress, reset
+
+# %% [markdown]
+# ## The picture
+#
+# One step with three workers, whose parts of the batch need not be equally large:
+
+# %% demo=true
+from course_lib.pictures import weighted_average_picture
+
+weighted_average_picture((8, 8, 5))
+
+# %% [markdown]
+# 1. All workers hold the same weights.
+# 2. Each runs forward and backward on its own samples, the **shard** of the batch that it was dealt, and has a
+#    gradient of its own.
+# 3. The gradients are averaged over the workers: an **all-reduce**, after which all hold the same average.
+# 4. Each takes the same optimizer step from the same weights with the same gradient. So the weights are the same
+#    again, and are never sent.
+#
+# **Predict, before you measure.** Write your guesses down; sections 4 and 5 measure them.
+#
+# 1. ResNet-50 has 25.6 million parameters, so its gradients take 97.5 MiB in 32 bits. Four workers average them with
+#    a ring all-reduce. How much does each worker send in a step? How much with 1,000 workers?
+# 2. Every worker now computes on twice as many samples. How much does it send then?
+# 3. Gradients can be sent while backward is still computing others. Does that go faster in many small messages or in
+#    few large ones?
+
+# %% [markdown]
+# ## 1 The average that is right
+#
+# A batch of $n$ samples has the loss $L = \frac1n \sum_{i=1}^{n} \ell_i$. Deal the samples out to $p$ workers: worker
+# $k$ gets the set $S_k$ of $m_k$ samples, $\sum_k m_k = n$. It computes the gradient of its own mean loss,
+#
+# $$ g_k = \nabla \frac{1}{m_k} \sum_{i \in S_k} \ell_i, \qquad\text{so}\qquad
+#    \sum_{i \in S_k} \nabla \ell_i = m_k \, g_k . $$
+#
+# The gradient of the whole batch is the sum over all samples, taken worker by worker:
+#
+# $$ \nabla L = \frac1n \sum_{k=1}^{p} \sum_{i \in S_k} \nabla \ell_i = \sum_{k=1}^{p} \frac{m_k}{n} \, g_k . $$
+#
+# If all shards are equally large, $m_k / n = 1/p$, and this is the plain mean. If not, the plain mean is the gradient
+# of another loss, in which a sample of a small shard counts more than one of a large shard. A worker without samples
+# ($m_k = 0$) contributes nothing. Take care there: its mean loss is $0/0$, and PyTorch gives it the gradient NaN.
+#
+# The derivation uses one property of the loss: it is a mean of terms, one a sample. A batch norm breaks that, since
+# it makes each $\ell_i$ depend on the other samples of its shard.
+
+
+# %% exercise="combine_gradients" points=4
+def combine_gradients(gradients: list[Tensor], counts: list[int]) -> Tensor:
+    """The gradient of the mean loss over all samples, from the workers' gradients.
+
+    gradients: one tensor a worker, all of one shape: the gradient of the mean loss over that worker's samples.
+    counts: how many samples each worker had; at least one is above 0. A worker with 0 contributes nothing,
+        whatever its gradient holds (NaN, usually).
+    Returns a new tensor of the gradients' shape and dtype; the given ones stay as they are. No communication:
+    all gradients are here.
+    """
+    ### BEGIN SOLUTION
+    total = sum(counts)
+    pairs = zip(gradients, counts, strict=True)
+    return sum(count / total * gradient for gradient, count in pairs if count > 0)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# With a real model: 32 images on three workers that get 20, 8 and 4 of them.
+
+# %% demo=true
+from course_lib.data import load
+from course_lib.models import SmallCNN
+
+data = load(dataset)
+channels, _, side = data.image_shape
+
+
+def new_model(seed: int = 0) -> nn.Module:
+    """The classifier of unit 01 with weights drawn from `seed`."""
+    torch.manual_seed(seed)
+    return SmallCNN(channels, len(data.classes), side)
+
+
+def flat_gradient(model: nn.Module, first: int, last: int) -> Tensor:
+    """The gradient of the mean loss over the training samples first .. last - 1, as one long vector."""
+    images, labels = data.train[first:last]
+    loss = functional.cross_entropy(model(images), labels)
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
+
+
+model = new_model()
+whole = flat_gradient(model, 0, 32)
+parts = [flat_gradient(model, 0, 20), flat_gradient(model, 20, 28), flat_gradient(model, 28, 32)]
+weighted = combine_gradients(parts, [20, 8, 4])
+plain = sum(parts) / len(parts)
+for name, combined in [("weights m_k / n", weighted), ("plain mean", plain)]:
+    print(f"{name:16} relative error {(combined - whole).norm() / whole.norm():.1e}")
+
+# %% [markdown]
+# The weighted sum is off by rounding. The plain mean is off by a third, and nothing says so: training would go on, a
+# little worse, and nobody would know.
+#
+# ## 2 Who gets which sample
+#
+# PyTorch's `DistributedSampler` deals the samples of an epoch in four moves, without any communication:
+#
+# - **shuffle**: every rank draws the same permutation, from a generator seeded with `seed + epoch`;
+# - **pad**: if the number of samples does not divide by the number of ranks, some are given out twice, so that all
+#   ranks get equally many (with `drop_last=True` some are left out instead);
+# - **partition**: rank $r$ of $p$ takes the entries $r, r + p, r + 2p, \dots$ of the permutation;
+# - **reshuffle**: the training loop calls `sampler.set_epoch(epoch)` before each epoch. Without it every epoch deals
+#   the same cards.
+
+# %% demo=true
+from torch.utils.data import DistributedSampler
+
+
+def dealt(epoch: int) -> list[list[int]]:
+    """What each of 4 ranks gets of 10 samples."""
+    samplers = [DistributedSampler(range(10), num_replicas=4, rank=rank, seed=1) for rank in range(4)]
+    for sampler in samplers:
+        sampler.set_epoch(epoch)
+    return [list(sampler) for sampler in samplers]
+
+
+for epoch in (0, 1):
+    print(f"epoch {epoch}: {dealt(epoch)}")
+
+# %% [markdown]
+# Ten samples, twelve places: two samples come twice. For training that hardly matters. For validation it makes the
+# accuracy slightly wrong, and different for another number of ranks. Your version deals every sample out once. The
+# price is that shards may differ by one, and that the training loop has to cope with it (section 8).
+
+
+# %% exercise="shard_indices" points=6
+def shard_indices(length: int, epoch: int, seed: int) -> Tensor:
+    """This rank's part of the samples 0 .. length - 1 in this epoch.
+
+    Returns a 1-D int64 tensor of indices, shuffled. Over all ranks of the default group every index is dealt
+    once, and the ranks' sizes differ by at most one; length may be anything from 1, also below the number of
+    ranks. Which samples a rank gets depends on seed and on epoch; the same seed and epoch always deal the same.
+
+    Every rank draws the same permutation by itself: no communication. The rank's global random state, which
+    dropout and augmentation use, stays as it is.
+    """
+    ### BEGIN SOLUTION
+    generator = torch.Generator().manual_seed(seed + epoch)
+    permutation = torch.randperm(length, generator=generator)
+    return permutation[dist.get_rank() :: dist.get_world_size()]
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Three epochs of 26 samples, each coloured by the rank that gets it:
+
+# %% demo=true
+from course_lib.figures import new_figure, rank_colour
+
+figure, axes = new_figure(
+    alt="A row of 26 squares for each of three epochs, coloured by rank: every row has each sample once, and no "
+    "two rows are alike.",
+    height=2.2,
+)
+for epoch in range(3):
+    for rank, part in enumerate(launch(shard_indices, 26, epoch, 0, ranks=ranks, on=on).results):
+        colour = rank_colour(rank)
+        label = f"rank {rank}" if epoch == 0 else None
+        axes.scatter(part, [epoch] * len(part), marker="s", s=150, color=colour, label=label)
+        for index in part.tolist():
+            axes.text(index, epoch, str(rank), ha="center", va="center", fontsize=8)
+axes.set(xlabel="sample", ylabel="epoch", yticks=range(3), ylim=(2.6, -0.6))
+axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.3), ncols=ranks, frameon=False)
+figure
+
+# %% [markdown]
+# ## 3 The same start
+#
+# Equal weights and equal updates give equal weights: that is the whole proof that replicas stay replicas. The updates
+# are equal if the gradients are. The weights have to be made equal once, at the start.
+#
+# A common seed often does it, until one rank draws one random number more, or loads a checkpoint that the others do
+# not see. A **broadcast** from one rank always does it, and costs nothing, since it happens once. Buffers belong to
+# it: the running statistics of a batch norm are no parameters, yet a replica with other statistics is another model.
+#
+# Autograd does not know about communication. Where it might look on, as with parameters, hand over `tensor.detach()`:
+# the same memory without a history. Otherwise a later backward warns that it was led through an operation it cannot
+# differentiate.
+
+
+# %% exercise="broadcast_parameters" points=4
+def broadcast_parameters(model: nn.Module, src: int) -> None:
+    """Give every rank's model the parameters and buffers that rank src's model has.
+
+    Called on every rank of the default group, with models of one architecture. All parameters, trainable or
+    frozen, and all buffers, also those that are not in the state dict, are overwritten in place: they stay the
+    same tensors. One dist.broadcast a tensor, or fewer; every byte is sent once.
+    """
+    ### BEGIN SOLUTION
+    for tensor in chain(model.parameters(), model.buffers()):
+        dist.broadcast(tensor.detach(), src)
+    ### END SOLUTION
+
+
+# %% demo=true
+def first_weights(model: nn.Module) -> tuple[float, float]:
+    """The sum of this rank's weights before and after the broadcast."""
+    before = sum(parameter.sum().item() for parameter in model.parameters())
+    broadcast_parameters(model, src=0)
+    return before, sum(parameter.sum().item() for parameter in model.parameters())
+
+
+models = per_rank(new_model(seed) for seed in range(ranks))
+for rank, (before, after) in enumerate(launch(first_weights, models, ranks=ranks, on=on).results):
+    print(f"rank {rank}: sum of the weights {before:+.6f} before, {after:+.6f} after")
+
+# %% [markdown]
+# ## 4 The same gradient
+#
+# Now the average itself. From here on shards are equally large or the loss is scaled so that the plain mean over
+# ranks is right; section 8 shows how.
+#
+# Two things make this more than a loop over `model.parameters()`.
+#
+# **Every rank must make the same calls.** A collective is complete when all ranks of the group have made it. A rank
+# that skips one, because a parameter got no gradient in its forward pass, leaves the others waiting, or pairs their
+# call for one parameter with its own for the next. What a rank lacks counts as zero, and is sent as zero.
+#
+# **Every call costs latency.** A ring all-reduce of $n$ bytes over $p$ ranks takes $2(p-1)$ messages one after
+# another: $2(p-1)\,\alpha + 2\frac{p-1}{p}\,n\,\beta$ seconds, with $\alpha$ the latency of a message and $\beta$ the
+# time a byte takes. A small tensor pays $\alpha$ all the same. So lay all gradients end to end in one flat tensor and
+# call once.
+
+
+# %% exercise="average_gradients" points=6
+def average_gradients(model: nn.Module) -> None:
+    """Replace every gradient of the model by its mean over the ranks of the default group.
+
+    Called on every rank after backward, for any number of ranks from 1. Gradients are overwritten in place:
+    a p.grad that is there stays the same tensor. A trainable parameter whose .grad is None on this rank counts
+    as zero here, and has the mean as its gradient afterwards (zeros if no rank had one). A frozen parameter
+    (requires_grad is False) is left out and not sent. All gradients have one dtype.
+
+    Communication: one all_reduce, the same on every rank, that sends every gradient once.
+    """
+    ### BEGIN SOLUTION
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    flat = torch.cat([parameter.grad.flatten() for parameter in parameters])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    means = flat.split([parameter.numel() for parameter in parameters])
+    for parameter, mean in zip(parameters, means, strict=True):
+        parameter.grad.copy_(mean.view_as(parameter))
+    ### END SOLUTION
+
+
+# %% [markdown]
+# The first prediction, measured: what one rank sends for each byte of gradients.
+
+
+# %% demo=true
+def backward_and_average(model: nn.Module) -> int:
+    """One backward pass and one averaging; returns the bytes of the gradients."""
+    images, labels = data.train[:8]
+    functional.cross_entropy(model(images), labels).backward()
+    average_gradients(model)
+    return sum(parameter.grad.nbytes for parameter in model.parameters())
+
+
+for size in (2, 4, 8, 16):
+    run = launch(backward_and_average, new_model(), ranks=size)
+    ratio = run.traffic[0].sent / run.results[0]
+    print(
+        f"{size:4} ranks: {run.traffic[0].sent:9,} bytes sent for {run.results[0]:,} of gradients: x {ratio:.3f}"
+    )
+
+# %% [markdown]
+# It is $2\frac{p-1}{p}$ times the gradients: 146 MiB for ResNet-50 on 4 workers, 195 MiB on 1,000. It never exceeds
+# twice the gradients, however many workers there are, and that is the least possible (Patarasuk and Yuan 2009). This
+# is why data parallelism scales at all.
+#
+# The second prediction: the batch does not come into it. Twice the samples a worker, the same bytes, twice the
+# computing: so large batches a worker make communication cheap (and section 9 says what they cost).
+#
+# The simulator can also say what one call instead of many is worth. Here are sixteen layers on four nodes with a
+# latency of 20 µs; the function that calls once for every parameter does not even divide.
+
+# %% demo=true
+network = Cluster(nodes=ranks, inter_node=Link(latency=20e-6, bandwidth=2.5e9))
+
+
+def one_call_a_parameter(model: nn.Module) -> None:
+    """Only the communication: one all_reduce for each gradient."""
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+
+
+def averaged_by(average, layers: int) -> None:
+    """Layers with gradients, averaged by the function given."""
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(layers)))
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    average(model)
+
+
+runs = {
+    f"{name}, {average.__name__}": launch(averaged_by, average, 16, cluster=network)
+    for name, average in [("many calls", one_call_a_parameter), ("one call", average_gradients)]
+}
+for name, run in runs.items():
+    print(f"{name:33} {run.traffic[0].calls['all_reduce']:3} calls {run.seconds * 1e3:6.3f} ms")
+
+# %% [markdown]
+# The bytes are the same; the latencies are not. The same function on real processes, each with its own interpreter,
+# talking over Gloo:
+
+# %% demo=true
+run = launch(backward_and_average, new_model(), ranks=ranks, on="processes")
+run.traffic
+
+# %% [markdown]
+# ## 5 The same gradient, while backward still computes
+#
+# Backward works from the last layer to the first. When it has the last layer's gradient, that gradient is final: it
+# could be on its way while the layers before it are still being computed. The picture shows the step of a network
+# with four equal parts, once with all communication after backward, once with each part sent as soon as it is
+# complete.
+
+# %% demo=true
+from course_lib.pictures import bucket_picture
+
+bucket_picture(backward=[1.0, 1.0, 1.0, 1.0], communication=[0.8, 0.8, 0.8, 0.8])
+
+# %% [markdown]
+# PyTorch's `DistributedDataParallel` gets there by three means, and so will yours.
+#
+# - **Hooks.** `parameter.register_post_accumulate_grad_hook(hook)` makes autograd call `hook(parameter)` during
+#   backward, as soon as `parameter.grad` is complete.
+# - **Buckets.** One message a parameter would pay the latency many times; one message for all could not start before
+#   the end. So gradients are gathered in buckets of a bounded size. Backward goes through the layers in reverse, and
+#   so do the buckets.
+# - **Asynchronous calls.** `handle = dist.all_reduce(flat, async_op=True)` returns at once. Until `handle.wait()` has
+#   returned, `flat` belongs to the communication: do not read it, do not write it.
+#
+# The order of the calls must be the same on every rank, as always, but hooks fire in whatever order the rank's own
+# graph has, and for a parameter that its forward pass did not use no hook fires at all. The remedy: start the buckets
+# strictly in order, bucket $i + 1$ only after bucket $i$; and let `finish()` start those that are left.
+
+
+# %% exercise="BucketedDDP" points=10
+class BucketedDDP(nn.Module):
+    """A wrapper that averages a model's gradients over the ranks while backward is still computing.
+
+    ddp = BucketedDDP(model, bucket_bytes=1_000_000)
+    loss = loss_fn(ddp(inputs), targets)
+    loss.backward()         # hooks start the all-reduce of every bucket that is complete
+    ddp.finish()            # waits; now every p.grad is the mean over ranks
+    optimizer.step()
+
+    Constructor, on every rank: the model gets rank 0's parameters and buffers. Its trainable parameters are put
+    into buckets in the reverse of the order of model.parameters(): a bucket is closed before the parameter that
+    would take it above bucket_bytes, so a parameter larger than that has a bucket to itself. A parameter that
+    several layers share is in one bucket, once; frozen parameters are in none.
+
+    backward: when the gradients of a bucket are complete, and all buckets before it have been started, its
+    all_reduce is started with async_op=True. Backward never waits for communication.
+
+    finish(), once after every backward: starts the buckets that are left, in order; waits for all; leaves in
+    every trainable parameter's .grad the mean over ranks, where a gradient that a rank lacks counts as zero.
+    Afterwards everything is as before the step, ready for the next.
+
+    Communication of a step: one all_reduce a bucket, in the same order on every rank, and nothing else.
+    """
+
+    def __init__(self, model: nn.Module, bucket_bytes: int) -> None:
+        super().__init__()
+        self.module = model
+        ### BEGIN SOLUTION
+        broadcast_parameters(model, src=0)
+        self.buckets = []
+        room = 0
+        for parameter in reversed([p for p in model.parameters() if p.requires_grad]):
+            if not self.buckets or parameter.nbytes > room:
+                self.buckets.append([])
+                room = bucket_bytes
+            self.buckets[-1].append(parameter)
+            room -= parameter.nbytes
+            hook = partial(self.gradient_ready, len(self.buckets) - 1)
+            parameter.register_post_accumulate_grad_hook(hook)
+        self.reset()
+        ### END SOLUTION
+
+    def forward(self, *args, **kwargs):
+        """What the model itself computes."""
+        return self.module(*args, **kwargs)
+
+    # The next three are a suggestion: change them as you like.
+
+    def reset(self) -> None:
+        """Forget the last step: no gradient is there, no bucket is under way."""
+        ### BEGIN SOLUTION
+        self.missing = [len(bucket) for bucket in self.buckets]
+        self.under_way = []
+        ### END SOLUTION
+
+    def gradient_ready(self, bucket: int, parameter: nn.Parameter) -> None:
+        """The hook: the gradient of this parameter, which is in this bucket, is complete."""
+        ### BEGIN SOLUTION
+        self.missing[bucket] -= 1
+        while len(self.under_way) < len(self.buckets) and self.missing[len(self.under_way)] == 0:
+            self.start_next()
+        ### END SOLUTION
+
+    def start_next(self) -> None:
+        """Start the all_reduce of the first bucket that is not under way."""
+        ### BEGIN SOLUTION
+        bucket = self.buckets[len(self.under_way)]
+        for parameter in bucket:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        flat = torch.cat([parameter.grad.flatten() for parameter in bucket])
+        self.under_way.append((flat, dist.all_reduce(flat, async_op=True)))
+        ### END SOLUTION
+
+    def finish(self) -> None:
+        """Complete the averaging: call it after backward and before the optimizer's step."""
+        ### BEGIN SOLUTION
+        while len(self.under_way) < len(self.buckets):
+            self.start_next()
+        for bucket, (flat, handle) in zip(self.buckets, self.under_way, strict=True):
+            handle.wait()
+            flat /= dist.get_world_size()
+            means = flat.split([parameter.numel() for parameter in bucket])
+            for parameter, mean in zip(bucket, means, strict=True):
+                parameter.grad.copy_(mean.view_as(parameter))
+        self.reset()
+        ### END SOLUTION
+
+
+# %% [markdown]
+# ### What the buckets hide
+#
+# Eight linear layers, four nodes. Here a device computes 10¹¹ operations a second, so that computing takes virtual
+# time; the network is the one from above. All ranks do the same, so two of them are shown. First all gradients after
+# backward, then in buckets of two layers each.
+
+# %% demo=true
+from course_lib.training.data_parallel import Replication, step_limits, timed_step
+
+
+def broadcast_and_keep(model: nn.Module) -> nn.Module:
+    """Equal replicas without a wrapper."""
+    broadcast_parameters(model, src=0)
+    return model
+
+
+def in_buckets(kib: int) -> Replication:
+    """Your class as the training loops of this course take it."""
+    return Replication("BucketedDDP", partial(BucketedDDP, bucket_bytes=kib * 1024), BucketedDDP.finish)
+
+
+def step_with(replication: Replication, latency_us: float):
+    """One step of eight linear layers of width 256 on devices of 100 GFLOP/s and a network of 20 Gbit/s."""
+    link = Link(latency=latency_us * 1e-6, bandwidth=2.5e9)
+    cluster = Cluster(nodes=ranks, inter_node=link, flops=1e11, memory_bandwidth=1e11)
+    return launch(timed_step, replication, 8, 256, 64, cluster=cluster)
+
+
+def milliseconds(run) -> float:
+    """How long the step took."""
+    start, end = step_limits(run)
+    return (end - start) * 1e3
+
+
+def draw_step(run, title: str):
+    """The timeline of the step on two ranks."""
+    start, end = step_limits(run)
+    return run.timeline(
+        start=start, end=end, ranks=range(min(2, ranks)), title=f"{title}: {milliseconds(run):.2f} ms"
+    )
+
+
+at_the_end = step_with(Replication("average_gradients", broadcast_and_keep, average_gradients), latency_us=20)
+draw_step(at_the_end, "All after backward")
+
+# %% demo=true
+overlapped = step_with(in_buckets(528), latency_us=20)
+draw_step(overlapped, "Buckets of two layers")
+
+# %% [markdown]
+# In the second picture communication starts as soon as backward has done two layers of eight. Collectives queue: the
+# network carries one at a time. What is left after backward is what the step is longer for. The events say the same
+# in numbers:
+
+# %% demo=true
+start, _ = step_limits(overlapped)
+backward = next(event for event in overlapped.events if event.op == "backward" and event.rank == 0)
+for event in overlapped.events:
+    if event.op == "all_reduce" and event.rank == 0:
+        when = "during" if event.start < backward.end else "after"
+        began, ended = (event.start - start) * 1e3, (event.end - start) * 1e3
+        print(
+            f"{event.nbytes:8,} bytes, called {began:.2f} ms into the step, {when} backward; done at {ended:.2f} ms"
+        )
+
+# %% [markdown]
+# ### How large should a bucket be?
+#
+# The third prediction. Small buckets start early, but each pays the latency; large buckets pay it seldom, but start
+# late.
+
+# %% demo=true
+from course_lib.figures import line_figure
+
+bucket_kib = [2, 264, 528, 1056, 2112]
+latencies_us = [1, 20, 100]
+steps = {(kib, us): step_with(in_buckets(kib), us) for us in latencies_us for kib in bucket_kib}
+line_figure(
+    {
+        f"latency {us} µs": (bucket_kib, [milliseconds(steps[kib, us]) for kib in bucket_kib])
+        for us in latencies_us
+    },
+    x="bucket size (KiB)",
+    y="step (ms)",
+    log_x=True,
+    alt="Time of a step against bucket size. With a latency of 1 µs the smallest buckets are best, with 20 µs those of "
+    "528 KiB, with 100 µs one bucket for everything; there the smallest take three times as long.",
+)
+
+# %% [markdown]
+# So it depends on the network. With 1 µs, overlap is all that counts. With 20 µs there is a best size in between.
+# With 100 µs it does not pay to send a second message: sixteen buckets wait $16 \cdot 2(p-1)\,\alpha = 9.6$ ms on
+# four nodes for latency alone.
+#
+# Move the sliders: in which of these steps does the network stand idle, and in which does the device?
+
+# %% demo=true
+from course_lib.widgets import Slider, explore
+
+
+def draw(kib: int, us: float):
+    """The timeline of one step."""
+    run = steps[kib, us]
+    calls = run.traffic[0].calls["all_reduce"]
+    return draw_step(run, f"{calls} buckets of at most {kib} KiB, latency {us} µs")
+
+
+explore(
+    draw,
+    kib=Slider(bucket_kib, start=528, label="bucket size (KiB)"),
+    us=Slider(latencies_us, start=20, label="latency (µs)"),
+)
+
+# %% [markdown]
+# PyTorch's default is 25 MiB (`bucket_cap_mb=25`), with a first bucket of 1 MiB so that communication starts soon. It
+# was chosen for networks and models larger than these; what you have just done is how to choose it for yours.
+#
+# ## 6 One accuracy for all
+#
+# Each rank evaluates its part of the test set. What rank 0 prints should be the accuracy on the whole of it, so
+# numbers have to be combined first: once more $\sum_k m_k \dots / n$, now with counts. Reduce what can be added, the
+# two counts, and divide at the end.
+
+
+# %% exercise="global_accuracy" points=3
+def global_accuracy(correct: int, total: int) -> float:
+    """The accuracy over the samples of all ranks, the same float on every rank.
+
+    correct, total: how many samples this rank classified correctly, and how many it had; total may be 0 here,
+    but not on all ranks. Communication: one collective.
+    """
+    ### BEGIN SOLUTION
+    counts = torch.tensor([correct, total])
+    dist.all_reduce(counts)
+    all_correct, everything = counts.tolist()
+    return all_correct / everything
+    ### END SOLUTION
+
+
+# %% demo=true
+correct, total = [9, 1, 50, 90], [10, 10, 100, 100]
+print("mean of the ranks' accuracies:", sum(c / t for c, t in zip(correct, total, strict=True)) / 4)
+print(
+    "accuracy over all samples:    ",
+    launch(global_accuracy, per_rank(correct), per_rank(total), ranks=4).results[0],
+)
+
+# %% [markdown]
+# ## 7 One download for all
+#
+# Four ranks of a node that all find the data set missing download it four times, into the same files. One rank of
+# each node has to go first, and the others have to wait: they **barrier**, and then load what is there. Each node has
+# its own first rank, since each may have its own disk: the one with local rank 0.
+#
+# A rank that fails on the way must not leave the others waiting for ever.
+
+
+# %% exercise="load_once" points=4
+def load_once(load):
+    """Call load() on every rank, on one rank of each node before all others, and return what it gave.
+
+    load: a function without arguments. Every rank calls it exactly once: the rank with local rank 0
+    (dist.get_node_local_rank()) at once, the others of its node only when it has returned there.
+
+    If load() raises on a first rank, that rank raises the same exception, and nobody is left waiting: the other
+    ranks go on as if it had returned, and find out for themselves.
+    """
+    ### BEGIN SOLUTION
+    if dist.get_node_local_rank() > 0:
+        dist.barrier()
+        return load()
+    try:
+        return load()
+    finally:
+        dist.barrier()
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## 8 The whole thing, with real processes
+#
+# Now everything together: real processes, Gloo between them, your functions in the loop. The loop itself is
+# `course_lib.training.data_parallel.train`; read it, it is short. Three details are worth a look:
+#
+# - **Weights.** Shards may differ by one sample, so the last batch may be uneven, even empty. The loop scales each
+#   rank's summed loss by $p / n$, where $n$ is the size of the whole batch. The mean over ranks of these gradients is
+#   $\sum_k \frac{m_k}{n} g_k$, the formula of section 1, and an empty batch gives zeros, not NaN.
+# - **Equal numbers of steps.** Every rank makes as many steps as the one with the largest shard. Otherwise the last
+#   all-reduce would wait for ever for a rank that has left the loop.
+# - **Talking.** The loss of each step is summed over ranks once an epoch, in one call, and only rank 0 prints.
+
+# %% demo=true
+from course_lib.training.data_parallel import TORCH_DDP, Pieces, Recipe, deal_epochs, train, train_alone
+
+recipe = Recipe(dataset=dataset, epochs=epochs)
+pieces = Pieces(shard_indices, global_accuracy, load_once)
+mine = launch(train, recipe, in_buckets(128), pieces, ranks=ranks, on="processes", timeout=300)
+
+# %% [markdown]
+# The same with PyTorch's own `DistributedDataParallel` in place of yours, and once in a single process, on the union
+# of the ranks' batches:
+
+# %% demo=true
+pytorchs = launch(train, recipe, TORCH_DDP, pieces, ranks=ranks, on="processes", timeout=300)
+shards = launch(deal_epochs, shard_indices, len(data.train), epochs, recipe.seed, ranks=ranks).results
+alone = train_alone(recipe, shards)
+print(f"one process: loss {alone.losses[-1]:.4f}, test accuracy {alone.accuracies[-1]:.2%}")
+
+# %% [markdown]
+# Two claims, as assertions. The replicas are still equal, in every bit. And the loss curves are equal to rounding:
+# floating-point sums depend on their order, and an all-reduce adds in another order than a matrix product.
+
+# %% demo=true
+for run in (mine, pytorchs):
+    assert len({history.fingerprint for history in run.results}) == 1, "the replicas differ"
+
+curves = {
+    f"{ranks} processes, BucketedDDP": mine.results[0].losses,
+    f"{ranks} processes, torch's DDP": pytorchs.results[0].losses,
+    "1 process": alone.losses,
+}
+# In a long training rounding errors grow like any other difference, so the claim is about the first 50 steps.
+expected = torch.tensor(alone.losses[:50])
+for name, losses in curves.items():
+    torch.testing.assert_close(torch.tensor(losses[:50]), expected, rtol=0, atol=1e-4)
+    print(f"{name:25} largest difference {(torch.tensor(losses[:50]) - expected).abs().max():.1e}")
+
+# %% demo=true
+from course_lib.figures import COLOURS
+
+figure, (left, right) = new_figure(
+    columns=2,
+    alt="Left: three loss curves that lie on one another. Right: their differences from the single process's, which "
+    "stay near the rounding error of 32-bit numbers.",
+)
+styles = zip(curves.items(), ("blue", "vermillion", "black"), ("-", "--", ":"), strict=True)
+for (name, losses), colour, style in styles:
+    left.plot(losses, style, color=COLOURS[colour], label=name, linewidth=2)
+    if name != "1 process":
+        difference = [(a - b) * 1e7 for a, b in zip(losses, alone.losses, strict=True)]
+        right.plot(difference, style, color=COLOURS[colour], label=name)
+left.set(xlabel="step", ylabel="training loss")
+left.legend(frameon=False)
+right.set(xlabel="step", ylabel="loss minus that of 1 process ($10^{-7}$)")
+figure
+
+# %% [markdown]
+# ## 9 What a larger batch costs
+#
+# More workers with the same batch each make the whole batch larger: fewer steps an epoch. The steps cost less
+# communication, but are there enough of them? Here the same data is seen eight times, with a batch of 32, with one of
+# 256, and with one of 256 and a learning rate that is eight times as large.
+
+# %% demo=true
+from dataclasses import replace
+
+small = Recipe(dataset=dataset, epochs=8, batch_size=32, learning_rate=0.02)
+large = replace(small, batch_size=256)
+scaled = replace(large, learning_rate=8 * small.learning_rate)
+eight_epochs = launch(deal_epochs, shard_indices, len(data.train), 8, small.seed, ranks=ranks).results
+line_figure(
+    {
+        f"batch {recipe.batch_size}, learning rate {recipe.learning_rate}": (
+            list(range(1, 9)),
+            [100 * accuracy for accuracy in train_alone(recipe, eight_epochs).accuracies],
+        )
+        for recipe in (small, large, scaled)
+    },
+    x="epoch",
+    y="test accuracy (%)",
+    alt="Test accuracy against epochs. Batch 32 climbs steadily; batch 256 with the same learning rate stays far "
+    "below; batch 256 with eight times the learning rate stumbles at first, then comes close to batch 32.",
+)
+
+# %% [markdown]
+# A gradient over eight times the samples points more exactly downhill, but not eight times as far. The **linear
+# scaling rule** makes up for it: multiply the learning rate by what the batch was multiplied by. Its weak point is
+# the beginning, where the weights change fast and a large step overshoots; the third curve shows it. Goyal et al.
+# (2017) let the rate grow over the first epochs, a **warm-up**, and so trained ResNet-50 on ImageNet with batches of
+# up to 8,192 images without loss of accuracy: on 256 GPUs in one hour, with about 90 % scaling efficiency from 8 GPUs
+# to 256. Unit 04 builds that warm-up. Past some batch size, which differs from problem to problem, no rule helps.
+#
+# ## 10 Now on nodes
+#
+# Nothing in your functions knows how the ranks were started. Copy the answers `shard_indices`, `global_accuracy` and
+# `load_once`, with their imports, into `answers.py`, and beside it put `train_on_nodes.py`:
+#
+# ```python
+# import torch.distributed as dist
+#
+# from answers import global_accuracy, load_once, shard_indices
+# from course_lib.training.data_parallel import TORCH_DDP, Pieces, Recipe, train
+#
+# dist.init_process_group("gloo")  # rank, world size and meeting place come from the environment
+# train(Recipe(epochs=5), TORCH_DDP, Pieces(shard_indices, global_accuracy, load_once))
+# dist.destroy_process_group()
+# ```
+#
+# On this machine, four ranks:
+#
+# ```bash
+# torchrun --standalone --nproc-per-node=4 train_on_nodes.py
+# ```
+#
+# In a Slurm allocation of two nodes (`salloc --nodes=2 --ntasks-per-node=4`), started by `torchrun`, one a node:
+#
+# ```bash
+# head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+# srun --nodes=2 --ntasks=2 --ntasks-per-node=1 torchrun --nnodes=2 --nproc-per-node=4 \
+#      --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-endpoint="$head:29500" train_on_nodes.py
+# ```
+#
+# or by `srun` itself, which gives every task a number but calls it by other names:
+#
+# ```bash
+# export MASTER_ADDR=$head MASTER_PORT=29500
+# srun --nodes=2 --ntasks=8 --ntasks-per-node=4 bash -c \
+#      'RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID exec python train_on_nodes.py'
+# ```
+#
+# They need: both files and the Python environment under the same path on all nodes, and a port, 29500 here, that the
+# first node lets the others reach. Where nodes have several networks, `export GLOO_SOCKET_IFNAME=...` names the one
+# to use.
+#
+# **Which backend when.** This training stays on the CPU, so it names Gloo. For GPUs, each rank moves its model and
+# its batches to `torch.device("cuda", local_rank)`, and the group is initialised without naming a backend: PyTorch
+# then takes NCCL for tensors on GPUs and Gloo for those on CPUs. MPI needs a PyTorch built from source against the
+# site's library; it pays where only that knows the network well.
+#
+# ## 11 What goes wrong
+#
+# | What you see | What happened | What to do |
+# |---|---|---|
+# | Hangs at the end of the first epoch | Shards of unequal size: one rank has left the loop, the others wait in its all-reduce | Equal numbers of steps: pad, drop the rest, let empty batches take part, or `with ddp.join():` |
+# | Hangs, or an error about unused parameters | A parameter got no gradient on some rank | `find_unused_parameters=True`, or a model that uses all; your `finish()` sends zeros |
+# | Trains, but worse than one process | Every epoch deals the same samples | `sampler.set_epoch(epoch)` |
+# | Trains, but slowly | Gradients divided twice: by `all_reduce` with `AVG` and again, or by the loss and again | Find the one place that divides |
+# | Loss differs from one process after a few steps | Batch norm computes its statistics a shard | `SyncBatchNorm`, group or layer norm, or larger batches a worker |
+# | Replicas drift apart | Other seeds and no broadcast; or a rank that skips its step | Broadcast at the start; compare a hash of the weights now and then |
+# | All ranks augment alike | One seed for everything | The same seed for weights and shuffling, another a rank for augmentation and dropout |
+# | Accuracy depends on the number of ranks | Padding in the test set; mean of the ranks' accuracies | Deal without padding, sum the counts |
+# | Every line comes four times, files are torn | All ranks print and save | `if rank == 0:`, but never before a collective |
+# | Gradients wrong after accumulation | All-reduce in every micro-step | `with ddp.no_sync():` in all but the last |
+#
+# The last remedy but one has a trap of its own: `if rank == 0: print(global_accuracy(...))` hangs, for rank 0 then
+# waits for an all-reduce that the others never make. First reduce on all ranks, then print on one.
+#
+# ## 12 Where it comes from
+#
+# - S. Li et al., *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*, PVLDB 13(12), 2020
+#   ([arXiv:2006.15704](https://arxiv.org/abs/2006.15704)): `DistributedDataParallel`. Buckets, overlap with backward,
+#   and skipping synchronisation when gradients are accumulated; near-linear scaling to 256 GPUs when configured well.
+# - P. Goyal et al., *Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour*, 2017
+#   ([arXiv:1706.02677](https://arxiv.org/abs/1706.02677)): linear scaling and warm-up.
+# - P. Patarasuk, X. Yuan, *Bandwidth optimal all-reduce algorithms for clusters of workstations*, J. Parallel and
+#   Distributed Computing 69(2), 2009: the ring, and why no all-reduce sends less.
+#
+# Data parallelism keeps a whole model on every worker. When the model no longer fits, its layers are split over
+# workers (unit 05), or each layer is (unit 06).

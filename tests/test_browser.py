@@ -1,0 +1,227 @@
+"""A student's hour in a real browser: unit 02 in JupyterLab; an answer is typed, judged, mended; all runs."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from course_lib.workbook.unit import read_unit
+
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="pip install playwright, which drives a browser"
+)
+
+ROOT = Path(__file__).parents[1]
+UNIT = "02_data_parallel"
+EXERCISE = "combine_gradients"
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+SECOND = 1000
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(CHROMIUM is None, reason="Install Chromium (Debian: apt-get install chromium)."),
+]
+
+PLAIN_MEAN = """\
+def combine_gradients(gradients, counts):
+    return sum(gradients) / len(gradients)
+"""
+
+RIGHT = """\
+def combine_gradients(gradients, counts):
+    total = sum(counts)
+    return sum(g * (m / total) for g, m in zip(gradients, counts) if m > 0)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """A running JupyterLab, on a port that was free."""
+
+    url: str
+    token: str
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    """JupyterLab as `make lab` starts it, on a copy of unit 02 in which all but one exercise is solved."""
+    work = tmp_path / "work"
+    (work / UNIT).mkdir(parents=True)
+    nbformat.write(nearly_solved(), work / UNIT / f"{UNIT}.ipynb")
+    runtime = tmp_path / "runtime"
+    environment = os.environ | {
+        "JUPYTER_CONFIG_PATH": str(ROOT / ".jupyter"),
+        "JUPYTER_RUNTIME_DIR": str(runtime),
+        "COURSE_HOME": str(tmp_path / "home"),
+        "HOME": str(tmp_path),
+    }
+    server = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1"),
+            *("--ServerApp.port=0", f"--ServerApp.root_dir={work}"),
+        ],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=(tmp_path / "lab.log").open("w"),
+        start_new_session=True,
+    )
+    try:
+        yield connection(runtime, server, tmp_path / "lab.log")
+    finally:
+        stop(server)
+
+
+def nearly_solved() -> nbformat.NotebookNode:
+    """The student's notebook with every solution filled in but that of EXERCISE."""
+    notebook = nbformat.read(ROOT / "notebooks" / UNIT / f"{UNIT}.ipynb", as_version=4)
+    solved = {
+        cell.metadata["exercise"]: cell.source
+        for cell in read_unit(ROOT / "solutions" / f"{UNIT}.py").notebook.cells
+        if "exercise" in cell.metadata
+    }
+    for cell in notebook.cells:
+        name = cell.metadata.get("nbgrader", {}).get("grade_id")
+        if name in solved and name != EXERCISE:
+            cell.source = solved[name]
+    return notebook
+
+
+def connection(runtime: Path, server: "subprocess.Popen[bytes]", log: Path) -> Lab:
+    """Where the server listens, once it does."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and server.poll() is None:
+        for file in runtime.glob("jpserver-*.json"):
+            found: dict[str, Any] = json.loads(file.read_text() or "{}")
+            if found.get("port"):
+                return Lab(f"http://127.0.0.1:{found['port']}", found["token"])
+        time.sleep(0.1)
+    raise AssertionError(f"JupyterLab did not start:\n{log.read_text()}")
+
+
+def stop(server: "subprocess.Popen[bytes]") -> None:
+    """End the server with its kernels; none may be left."""
+    server.send_signal(signal.SIGTERM)
+    try:
+        server.wait(20)
+    except subprocess.TimeoutExpired:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+@pytest.fixture
+def page(lab: Lab) -> Iterator[Any]:
+    """Unit 02, open in a browser window."""
+    with playwright.sync_playwright() as player:
+        browser = player.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        window = browser.new_page(viewport={"width": 1400, "height": 1000})
+        window.goto(f"{lab.url}/lab/tree/{UNIT}/{UNIT}.ipynb?token={lab.token}")
+        window.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=60 * SECOND)
+        yield window
+        browser.close()
+
+
+def cell_with(page: Any, text: str) -> Any:
+    """The code cell whose source contains `text`, scrolled to: the notebook draws only what is near."""
+    cell = page.locator(".jp-CodeCell", has=page.locator(".cm-content", has_text=text)).first
+    for _ in range(200):
+        if cell.count():
+            cell.scroll_into_view_if_needed()
+            return cell
+        page.locator(".jp-WindowedPanel-outer").first.evaluate("panel => panel.scrollBy(0, 600)")
+        page.wait_for_timeout(50)
+    raise AssertionError(f"no cell with {text!r}")
+
+
+def to_top(page: Any) -> None:
+    page.locator(".jp-WindowedPanel-outer").first.evaluate("panel => panel.scrollTo(0, 0)")
+
+
+def type_into(page: Any, cell: Any, source: str) -> None:
+    """Replace a cell's source as a person would, with the keyboard."""
+    cell.locator(".cm-content").click()
+    page.keyboard.press("Control+A")
+    page.keyboard.press("Delete")
+    # Text that is typed key by key would be indented once more by the editor.
+    page.keyboard.insert_text(source)
+
+
+def run_cell(page: Any, cell: Any) -> None:
+    cell.locator(".cm-content").click()
+    page.keyboard.press("Control+Enter")
+
+
+def keep(page: Any, name: str) -> None:
+    """Leave a screenshot where COURSE_SCREENSHOTS says, for a person to look at."""
+    folder = os.environ.get("COURSE_SCREENSHOTS")
+    if folder:
+        page.screenshot(path=Path(folder) / f"{name}.png")
+
+
+def test_a_student_solves_an_exercise_and_runs_the_unit(page: Any) -> None:
+    run_cell(page, cell_with(page, "from graders import"))
+    answer = cell_with(page, f"def {EXERCISE}")
+    verdicts = cell_with(page, f"check({EXERCISE})").locator(".jp-OutputArea")
+
+    # The stub is not attempted, which is not the same as failed.
+    run_cell(page, answer)
+    run_cell(page, cell_with(page, f"check({EXERCISE})"))
+    playwright.expect(verdicts).to_contain_text("not attempted", timeout=60 * SECOND)
+    keep(page, "1-not-attempted")
+
+    # A tired student's answer fails, and the table says what is wrong.
+    type_into(page, answer, PLAIN_MEAN)
+    run_cell(page, answer)
+    run_cell(page, cell_with(page, f"check({EXERCISE})"))
+    playwright.expect(verdicts).to_contain_text("failed", timeout=60 * SECOND)
+    keep(page, "2-failed")
+
+    # Mended, it passes.
+    type_into(page, answer, RIGHT)
+    run_cell(page, answer)
+    run_cell(page, cell_with(page, f"check({EXERCISE})"))
+    playwright.expect(verdicts).not_to_contain_text("failed", timeout=60 * SECOND)
+    playwright.expect(verdicts).to_contain_text("passed")
+    keep(page, "3-passed")
+
+    # With everything solved the whole unit runs: the last cell has run, and none has stopped with an error.
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    page.wait_for_function(
+        "() => document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle'"
+        " && ![...document.querySelectorAll('.jp-InputPrompt')].some(p => p.textContent.includes('*'))",
+        timeout=300 * SECOND,
+    )
+    assert page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.error']").count() == 0
+
+    # A slider answers with another figure.
+    to_top(page)
+    explored = cell_with(page, "explore(")
+    figure = explored.locator(".jp-OutputArea img").first
+    playwright.expect(figure).to_be_visible(timeout=60 * SECOND)
+    before, told = figure.get_attribute("src"), figure.get_attribute("alt")
+    assert told, "a figure has alt text"
+    keep(page, "4-slider-before")
+    handle = explored.locator(".noUi-handle, input[type=range]").first
+    handle.focus()
+    page.keyboard.press("ArrowRight")
+    playwright.expect(figure).not_to_have_attribute("src", before, timeout=60 * SECOND)
+    keep(page, "5-slider-after")

@@ -1,0 +1,238 @@
+"""nbgrader's whole pipeline with our preprocessors: assign, autograde, formgrader, feedback, export."""
+
+import csv
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from nbgrader.api import Gradebook
+from nbgrader.apps.api import NbGraderAPI
+from nbgrader.coursedir import CourseDirectory
+from traitlets.config import Config
+from traitlets.config.loader import PyFileConfigLoader
+
+from graders import nbgrader_preprocessor
+from graders.marking import mark_file
+from tests import sample_unit
+from tests.sample_unit import DOUBLE, SOLVED, STUBS, TOTAL, UNIT
+
+ROOT = Path(__file__).parents[1]
+Notebook = nbformat.NotebookNode
+Edit = Callable[[Notebook], None]
+
+
+def answer_cell(name: str) -> Notebook:
+    head, _, body = SOLVED[name].partition("\n")
+    docstring = STUBS[name].splitlines()[1]
+    source = f"{head}\n{docstring}\n    ### BEGIN SOLUTION\n{body}\n    ### END SOLUTION"
+    return new_code_cell(
+        source,
+        metadata={"exercise": name, "nbgrader": marks(name, solution=True, grade=False, locked=False)},
+    )
+
+
+def check_cell(name: str, points: float) -> Notebook:
+    marks_ = {**marks(f"check_{name}", solution=False, grade=True, locked=True), "points": points}
+    return new_code_cell(f"check({name})", metadata={"nbgrader": marks_})
+
+
+def marks(name: str, **flags: bool) -> dict[str, object]:
+    return {"grade_id": name, "schema_version": 3, "task": False, **flags}
+
+
+def source_notebook() -> Notebook:
+    cells = [
+        new_markdown_cell("# A sample"),
+        new_code_cell("import time\nimport torch.distributed as dist\nfrom graders import check"),
+        answer_cell("double"),
+        check_cell("double", DOUBLE.points),
+        new_code_cell("while True: time.sleep(9)", metadata={"demo": True}),
+        answer_cell("total"),
+        check_cell("total", TOTAL.points),
+    ]
+    return new_notebook(cells=cells)
+
+
+def configuration() -> str:
+    """An nbgrader_config.py: what the preprocessor's docstring tells to write, and the sample unit."""
+    documented = re.findall(r"^    (.*)$", inspect.getdoc(nbgrader_preprocessor) or "", re.MULTILINE)
+    return "\n".join(
+        [
+            "c = get_config()",
+            *documented,
+            f"import sys; sys.path.insert(0, {str(ROOT)!r})",
+            "from tests import sample_unit",
+            "from graders.exercise import REGISTRY",
+            "REGISTRY[sample_unit.UNIT] = {e.name: e for e in (sample_unit.DOUBLE, sample_unit.TOTAL)}",
+        ]
+    )
+
+
+def nbgrader(course: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "nbgrader", *arguments],
+        cwd=course,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "JUPYTER_CONFIG_DIR": str(course / "no-config"), "HOME": str(course)},
+    )
+
+
+def submit(course: Path, student: str, edit: Edit) -> Path:
+    """Hand in the released notebook after a student has worked on it."""
+    notebook = nbformat.read(course / "release" / UNIT / f"{UNIT}.ipynb", as_version=4)
+    edit(notebook)
+    path = course / "submitted" / student / UNIT / f"{UNIT}.ipynb"
+    path.parent.mkdir(parents=True)
+    nbformat.write(notebook, path)
+    return path
+
+
+def cell_of(notebook: Notebook, grade_id: str) -> Notebook:
+    found = [c for c in notebook.cells if c.metadata.get("nbgrader", {}).get("grade_id") == grade_id]
+    return found[0]
+
+
+def half_solved(notebook: Notebook) -> None:
+    """The first exercise is solved, the second untouched."""
+    cell_of(notebook, "double").source = SOLVED["double"]
+
+
+def partly_right(notebook: Notebook) -> None:
+    """The first exercise earns part of its points; the check of the second has been changed."""
+    cell_of(notebook, "double").source = "def double(x):\n    return 2.0 * x"
+    cell_of(notebook, "total").source = SOLVED["total"]
+    cell_of(notebook, "check_total").source = "100"
+
+
+def muddled(notebook: Notebook) -> None:
+    """A check cell is copied, another deleted, an answer cell pasted without its marks; one cell hangs."""
+    half_solved(notebook)
+    check = cell_of(notebook, "check_double")
+    notebook.cells.append(new_code_cell(check.source, metadata=check.metadata))
+    notebook.cells.remove(cell_of(notebook, "check_total"))
+    cell_of(notebook, "total").metadata.pop("nbgrader")
+    notebook.cells.insert(2, new_code_cell("import os\nos._exit(1)"))
+
+
+def stripped(notebook: Notebook) -> None:
+    """All marks are gone, as some editors leave it, and so are all checks."""
+    half_solved(notebook)
+    for cell in notebook.cells:
+        cell.metadata = nbformat.NotebookNode()
+    notebook.cells = [cell for cell in notebook.cells if not cell.source.startswith(("check(", "while"))]
+
+
+def emptied(notebook: Notebook) -> None:
+    """Nothing is left but a title."""
+    notebook.cells = notebook.cells[:1]
+
+
+STUDENTS: dict[str, tuple[Edit, float]] = {
+    "half_solved": (half_solved, 3),
+    "partly_right": (partly_right, 4),
+    "muddled": (muddled, 3),
+    "stripped": (stripped, 3),
+    "emptied": (emptied, 0),
+}
+
+
+@pytest.fixture(autouse=True)
+def sample() -> Iterator[None]:
+    with sample_unit.registered():
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def programs() -> Iterator[None]:
+    """nbgrader calls `alembic` by its name, so the environment's programs must be on the path."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+        yield
+
+
+@pytest.fixture(scope="module")
+def course(programs: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A course whose submissions have been graded by `nbgrader autograde`."""
+    root = tmp_path_factory.mktemp("course")
+    (root / "nbgrader_config.py").write_text(configuration())
+    source = root / "source" / UNIT / f"{UNIT}.ipynb"
+    source.parent.mkdir(parents=True)
+    nbformat.write(source_notebook(), source)
+    assigned = nbgrader(root, "generate_assignment", UNIT)
+    assert assigned.returncode == 0, assigned.stderr
+    for student, (edit, _) in STUDENTS.items():
+        submit(root, student, edit)
+    graded = nbgrader(root, "autograde", UNIT)
+    assert graded.returncode == 0, graded.stderr
+    return root
+
+
+def scores(course: Path, student: str) -> tuple[float, dict[str, float | None]]:
+    """What the gradebook has for a student: in all, and for each check cell."""
+    with Gradebook(f"sqlite:///{course}/gradebook.db") as gradebook:
+        submission = gradebook.find_submission(UNIT, student)
+        grades = {grade.cell.name: grade.auto_score for grade in submission.notebooks[0].grades}
+        assert not submission.needs_manual_grade
+        return submission.score, grades
+
+
+@pytest.mark.parametrize("student", STUDENTS)
+def test_gradebook_has_what_course_check_gives(course: Path, student: str) -> None:
+    # The same grader, the same points, by nbgrader's command and by ours; no grade is left open.
+    total, grades = scores(course, student)
+    assert total == STUDENTS[student][1]
+    assert None not in grades.values()
+    if student != "emptied":
+        report = mark_file(course / "submitted" / student / UNIT / f"{UNIT}.ipynb", UNIT)
+        assert grades == {f"check_{r.exercise.name}": r.points for r in report.exercises}
+
+
+def test_check_cells_hold_the_tables(course: Path) -> None:
+    # Whoever opens the autograded notebook sees the verdicts, and that the check cell is the course's own.
+    path = course / "autograded" / "partly_right" / UNIT / f"{UNIT}.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    (output,) = cell_of(notebook, "check_double").outputs
+    assert output["output_type"] == "execute_result"
+    assert output["data"]["text/plain"] == "2"
+    assert "float32[2]; expected int64[2]" in output["data"]["text/html"]
+    assert cell_of(notebook, "check_total").source == "check(total)"
+
+
+def test_formgraders_button_grades_the_same_way(course: Path) -> None:
+    # The API behind the button, on a submission that has come in since.
+    submit(course, "late", partly_right)
+    config = PyFileConfigLoader("nbgrader_config.py", path=str(course)).load_config()
+    config.merge(Config({"CourseDirectory": {"root": str(course)}}))
+    api = NbGraderAPI(CourseDirectory(config=config), config=config)
+    result = api.autograde(UNIT, "late")
+    assert result["success"], result
+    assert scores(course, "late") == scores(course, "partly_right")
+
+
+def test_feedback_shows_verdicts_and_hints(course: Path) -> None:
+    # Students get a page with the same tables as in their own notebook.
+    done = nbgrader(course, "generate_feedback", UNIT, "--student", "partly_right")
+    assert done.returncode == 0, done.stderr
+    page = (course / "feedback" / "partly_right" / UNIT / f"{UNIT}.html").read_text()
+    assert "✘ failed" in page
+    assert "Keep the dtype" in page
+
+
+def test_export_has_the_scores(course: Path) -> None:
+    # The table for the registrar.
+    done = nbgrader(course, "export", "--to", "grades.csv")
+    assert done.returncode == 0, done.stderr
+    with (course / "grades.csv").open() as file:
+        rows = {row["student_id"]: float(row["score"]) for row in csv.DictReader(file)}
+    assert rows["partly_right"] == 4
+    assert rows["emptied"] == 0
+    assert set(STUDENTS) <= set(rows)

@@ -1,0 +1,150 @@
+"""Unit 02: the training loops round the student's pieces, what the graders draw, and what the text claims."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from course_lib import Cluster, Link, Run, launch
+from course_lib.data import load
+from course_lib.training.data_parallel import (
+    TORCH_DDP,
+    History,
+    Pieces,
+    Recipe,
+    Replication,
+    deal_epochs,
+    local_batches,
+    step_limits,
+    timed_step,
+    train,
+    train_alone,
+)
+from graders.data_parallel import draw_training, greedy_buckets
+from graders.draw import Draw
+from graders.drivers.unit_02 import Chain
+from tests.answers import right_answers
+
+ANSWERS: dict[str, Callable[..., Any]] = {
+    proof.exercise: proof.answer for proof in right_answers("02_data_parallel")
+}
+
+PIECES = Pieces(ANSWERS["shard_indices"], ANSWERS["global_accuracy"], ANSWERS["load_once"])
+
+
+def broadcast_and_keep(model: nn.Module) -> nn.Module:
+    ANSWERS["broadcast_parameters"](model, 0)
+    return model
+
+
+def in_buckets(nbytes: int) -> Replication:
+    wrapper: Any = ANSWERS["BucketedDDP"]
+    return Replication("BucketedDDP", partial(wrapper, bucket_bytes=nbytes), wrapper.finish)
+
+
+FLAT = Replication("average_gradients", broadcast_and_keep, ANSWERS["average_gradients"])
+
+REPLICATIONS = pytest.mark.parametrize(
+    "replication", [FLAT, in_buckets(128 * 1024), TORCH_DDP], ids=lambda replication: replication.name
+)
+
+
+def trained(
+    recipe: Recipe, replication: Replication, ranks: int, on: str = "simulated"
+) -> tuple[list[History], History]:
+    """The histories of all ranks, and that of a single process on the same batches."""
+    run = launch(train, recipe, replication, PIECES, ranks=ranks, on=on, quiet=True)
+    length = len(load(recipe.dataset).train)
+    dealt = launch(deal_epochs, PIECES.shard_indices, length, recipe.epochs, recipe.seed, ranks=ranks)
+    return run.results, train_alone(recipe, dealt.results)
+
+
+def assert_same_training(histories: list[History], alone: History) -> None:
+    # Invariant: replicas end equal bit by bit, and all ranks report the same history.
+    assert len({history.fingerprint for history in histories}) == 1
+    assert all(history == histories[0] for history in histories)
+    # Invariant: many workers take the single process's steps, to rounding.
+    for seen, expected in zip(
+        (histories[0].losses, histories[0].accuracies), (alone.losses, alone.accuracies), strict=True
+    ):
+        torch.testing.assert_close(torch.tensor(seen), torch.tensor(expected), rtol=0, atol=1e-5)
+
+
+@REPLICATIONS
+def test_many_simulated_workers_train_as_one_process(replication: Replication) -> None:
+    assert_same_training(*trained(Recipe(epochs=1), replication, ranks=4))
+
+
+def test_real_processes_train_as_one_process() -> None:
+    assert_same_training(*trained(Recipe(epochs=1), in_buckets(128 * 1024), ranks=2, on="processes"))
+
+
+@REPLICATIONS
+def test_empty_batches_take_part_and_contribute_nothing(replication: Replication) -> None:
+    # 1,437 samples on 4 ranks in batches of 4 * 359: the second step has one sample, on one rank.
+    histories, alone = trained(Recipe(epochs=1, batch_size=4 * 359), replication, ranks=4)
+    assert len(histories[0].losses) == 2
+    assert_same_training(histories, alone)
+
+
+def test_a_rank_count_that_divides_nothing() -> None:
+    assert_same_training(*trained(Recipe(epochs=1), FLAT, ranks=3))
+
+
+@pytest.mark.parametrize(("length", "ranks", "batch_size"), [(10, 4, 1), (9, 4, 2), (8, 4, 2), (3, 4, 5)])
+def test_every_rank_makes_the_same_number_of_steps(length: int, ranks: int, batch_size: int) -> None:
+    shards = torch.arange(length).tensor_split(ranks)
+    batches = [local_batches(shard, length, batch_size, ranks) for shard in shards]
+    # Invariant: equally many batches a rank, none too large, and together each sample once.
+    assert len({len(of_rank) for of_rank in batches}) == 1
+    assert all(len(batch) <= batch_size for of_rank in batches for batch in of_rank)
+    assert torch.cat([batch for of_rank in batches for batch in of_rank]).tolist() == list(range(length))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "limit", "expected"),
+    [
+        ([4, 4, 4], 8, [8, 4]),
+        ([4, 100, 4], 8, [4, 100, 4]),
+        ([3, 3, 3], 8, [6, 3]),
+        ([8], 1, [8]),
+    ],
+)
+def test_a_bucket_is_closed_before_it_overflows(sizes: list[int], limit: int, expected: list[int]) -> None:
+    assert greedy_buckets(sizes, limit) == expected
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_right_wrapper_can_always_start_before_the_first_layer(seed: int) -> None:
+    training = draw_training(Draw(seed))
+    sizes = [parameter.nbytes for parameter in Chain(training.widths).parameters()][::-1]
+    buckets = greedy_buckets(sizes, training.bucket_bytes)
+    # Invariant: the first bucket holds the last layer and nothing of the first two parameters, so a grader
+    # may ask for communication before backward reaches the first layer.
+    assert buckets[0] >= sum(sizes[:2])
+    assert buckets[0] <= sum(sizes[:-2])
+
+
+def step_seconds(run: Run) -> float:
+    start, end = step_limits(run)
+    return end - start
+
+
+def simulated_step(replication: Replication, latency: float) -> float:
+    """The step that the unit shows: eight layers of width 256 on four nodes."""
+    link = Link(latency=latency, bandwidth=2.5e9)
+    cluster = Cluster(nodes=4, inter_node=link, flops=1e11, memory_bandwidth=1e11)
+    return step_seconds(launch(timed_step, replication, 8, 256, 64, cluster=cluster))
+
+
+@pytest.mark.parametrize(("latency", "best"), [(1e-6, 2), (20e-6, 528), (100e-6, 2112)])
+def test_the_best_bucket_grows_with_the_latency(latency: float, best: int) -> None:
+    seconds = {kib: simulated_step(in_buckets(kib * 1024), latency) for kib in (2, 528, 2112)}
+    assert min(seconds, key=lambda kib: seconds[kib]) == best
+
+
+def test_buckets_hide_communication_that_a_flat_call_does_not() -> None:
+    assert simulated_step(in_buckets(528 * 1024), 20e-6) < 0.9 * simulated_step(FLAT, 20e-6)
