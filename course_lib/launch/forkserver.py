@@ -68,21 +68,13 @@ def serve(descriptor: int) -> NoReturn:
 def _keep(launcher: socket.socket, folder: LaunchFolder) -> NoReturn:
     """Be the keeper of one launch."""
     os.setsid()
-<<<<<<< HEAD
     adopt_orphans()
-=======
-    _prctl(_PR_SET_CHILD_SUBREAPER)
     keeper = _Keeper(launcher, folder)
->>>>>>> main
     try:
         keeper.run()
     finally:
-<<<<<<< HEAD
-        end_all_children()
-=======
         keeper.end_ranks()
-        _end_all_children()
->>>>>>> main
+        end_all_children()
         shutil.rmtree(folder.path, ignore_errors=True)
         os._exit(0)
 

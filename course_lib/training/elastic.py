@@ -1,8 +1,8 @@
 """Training that survives: the loss of a worker, of a node, of the allocation, and another number of ranks.
 
 `python -m course_lib.training.elastic --folder FOLDER` is what the batch scripts start on every rank, by
-srun, torchrun, mpirun or ibrun alike. It goes on from the newest complete checkpoint in FOLDER, stops with a new
-one when FOLDER/stop appears, and writes FOLDER/finished at the end.
+srun, torchrun, mpirun or ibrun alike. It goes on from the newest complete checkpoint in FOLDER, stops with a
+new one when FOLDER/stop appears, and writes FOLDER/finished at the end.
 
 Which samples make up a step follows from the seed and the number of the step alone, so a checkpoint needs to
 know no more of the data than that number: whoever resumes, with however many ranks, goes on with the sample
