@@ -112,7 +112,9 @@ def _papermill(cluster: VirtualCluster) -> tuple[float, float]:
         "from course_lib import launch\nfrom benchmarks.programs import small_all_reduce\n"
         "launch(small_all_reduce, ranks=4)"
     )
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)]), notebook)
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    cells = [nbformat.v4.new_code_cell(code)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), notebook)
     words = [str(Path(sys.executable).parent / "papermill"), str(notebook), str(cluster.shared / "out.ipynb")]
     words += ["--kernel", "python3", "--no-progress-bar"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

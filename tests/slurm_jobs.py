@@ -63,7 +63,8 @@ class Jobs:
         deadline = time.monotonic() + seconds
         while text not in self.output(name) and time.monotonic() < deadline:
             time.sleep(0.2)
-        assert text in self.output(name)
+        said = self.output(name)
+        assert text in said, said
 
     def finished(self, job: str, name: str) -> str:
         """Wait for a job that must end well; returns its output."""

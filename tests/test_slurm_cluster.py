@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -169,7 +170,7 @@ def test_an_error_on_one_node_is_told_with_its_line(outcomes: dict[str, Any]):
     assert seen["error"] == "RankFailed"
     assert seen["message"].startswith("rank 3 raised ValueError: no such thing")
     assert 'raise ValueError("no such thing")' in seen["message"]
-    assert "tests/slurm_scenarios.py" in seen["message"]
+    assert "at slurm_scenarios.py, line" in seen["message"]
 
 
 def test_a_deadlock_across_nodes_is_diagnosed(outcomes: dict[str, Any]):
@@ -242,7 +243,7 @@ def test_the_doctor_knows_login_and_compute_nodes(jobs: Jobs):
     in_job = jobs.head("salloc", "--quiet", *options, "srun", "-N1", "-n1", "bash", "-c", doctor)
     assert "a compute node of this job" in in_job
     assert "2 nodes, 4 tasks" in in_job
-    assert "0 h 6 min" in in_job
+    assert re.search("Time left +0 h [67] min", in_job)
 
 
 # --- Batch scripts
@@ -288,7 +289,19 @@ def train_script(jobs: Jobs, launcher: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def trained(jobs: Jobs, outcomes: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def crashed(jobs: Jobs, crashing: str, outcomes: dict[str, Any]) -> str:
+    """The training on node 3, which has come to step 6 when the node crashes."""
+    log = jobs.folder / "crashing" / "steps.jsonl"
+    deadline = time.monotonic() + 60
+    while not log.exists() or len(log.read_text().splitlines()) < 6:
+        assert time.monotonic() < deadline, jobs.output("crashing")
+        time.sleep(0.2)
+    jobs.cluster.crash("node3")
+    return crashing
+
+
+@pytest.fixture(scope="module")
+def trained(jobs: Jobs, crashed: str) -> dict[str, dict[str, Any]]:
     """The same short training by every launcher: what each left in `finished`."""
     tools = jobs.folder / "bin"
     tools.mkdir()
@@ -330,7 +343,9 @@ def test_papermill_in_an_allocation(jobs: Jobs):
     for name, source in cells.items():
         (notebooks / name).mkdir(parents=True)
         title = nbformat.v4.new_markdown_cell(f"# Unit {name}")
-        notebook = nbformat.v4.new_notebook(cells=[title, parameters, nbformat.v4.new_code_cell(source)])
+        code_cells = [parameters, nbformat.v4.new_code_cell(source)]
+        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+        notebook = nbformat.v4.new_notebook(cells=[title, *code_cells], metadata=kernel)
         nbformat.write(notebook, notebooks / name / f"{name}.ipynb")
     given = {"on": "slurm", "ranks": "2"}
     job = Job("workbook", nodes=2, minutes=5, units=("bad", "good"), parameters=given, notebooks=notebooks)
@@ -419,28 +434,22 @@ def test_time_limit_checkpoint_requeue(jobs: Jobs, trained: dict[str, dict[str, 
     assert json.loads((folder / "finished").read_text())["weights"] == trained["srun"]["weights"]
 
 
-def test_a_crashed_node_costs_no_more_than_a_few_steps(jobs: Jobs, crashing: str):
+def test_a_crashed_node_costs_no_more_than_a_few_steps(jobs: Jobs, crashed: str):
     # Invariant: Slurm misses the node, requeues the job, and training goes on from its checkpoint.
-    log = jobs.folder / "crashing" / "steps.jsonl"
-    deadline = time.monotonic() + 120
-    while not log.exists() or len(log.read_text().splitlines()) < 6:
-        assert time.monotonic() < deadline, jobs.output("crashing")
-        time.sleep(0.2)
-    jobs.cluster.crash("node3")
-    jobs.wait(crashing, "PENDING", seconds=90)
+    jobs.wait(crashed, "PENDING", seconds=90)
     jobs.cluster.boot("node3")
-    said = jobs.finished(crashing, "crashing")
+    said = jobs.finished(crashed, "crashing")
     assert "going on after step 4 of 12" in said
     assert (jobs.folder / "crashing" / "finished").exists()
-    steps = [json.loads(line)["step"] for line in log.read_text().splitlines()]
-    assert sorted(set(steps)) == list(range(12))
+    lines = (jobs.folder / "crashing" / "steps.jsonl").read_text().splitlines()
+    assert {json.loads(line)["step"] for line in lines} == set(range(12))
 
 
 def test_a_full_disk_is_a_sentence_and_spoils_nothing(jobs: Jobs):
     # Invariant: the checkpoint before is intact and is what the next run begins with.
     disk = jobs.folder / "disk"
     disk.mkdir()
-    jobs.head("mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", disk)
+    jobs.head("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk)
     try:
         train = [PYTHON, "-m", "course_lib.training.elastic", "--folder", disk, "--save-every", "4"]
         full = jobs.cluster.run([*train, "--epochs", "1"], capture_output=True)

@@ -161,6 +161,7 @@ def train(
     data = load(recipe.dataset)
     model = DistributedDataParallel(build_model(data, recipe.seed))
     optimizer = torch.optim.SGD(model.parameters(), lr=recipe.learning_rate, momentum=recipe.momentum)
+    _warm_up(model, data)
     first = _restore(model, optimizer, checkpoints)
     last = recipe.epochs * recipe.steps_an_epoch(len(data.train))
     if first and dist.get_rank() == 0:
@@ -180,6 +181,17 @@ def train(
         (run / FINISHED).write_text(json.dumps({"steps": last, "weights": fingerprint(model)}) + "\n")
         print(f"finished after {last} steps; weights {fingerprint(model)[:12]}", flush=True)
     return True
+
+
+def _warm_up(model: nn.Module, data: Dataset) -> None:
+    """A backward pass whose gradients nobody uses.
+
+    After its first, DistributedDataParallel deals the parameters into other buckets, in which sums over ranks
+    are taken in another order. Were that first one a step, a resumed training would round differently.
+    """
+    model(data.train.images[:1]).sum().backward()
+    # get_state_dict makes an optimizer's missing state only if there are no gradients.
+    model.zero_grad()
 
 
 def _one_step(
