@@ -11,6 +11,9 @@ import torch.distributed as dist
 from course_lib.launch.ranks import join_group
 from course_lib.training.elastic import Recipe, SavedByTorch, leave_group, train
 
+SLOWNESS = {"slow": 15, "limit": 6}
+"""Seconds for a step, after the first ones and until the job is started again."""
+
 RECIPE = Recipe(epochs=1, save_every=4)
 
 
@@ -29,9 +32,9 @@ def main(folder: Path, fault: str) -> None:
     def after_step(step: int) -> None:
         if fault == "sigkill" and step == 6:
             die_once(folder)
-        if fault == "slow" and "SLURM_RESTART_COUNT" not in os.environ and step >= 6:
-            # So that the time limit, or the crash, comes before the end.
-            time.sleep(15)
+        if step >= 6 and "SLURM_RESTART_COUNT" not in os.environ:
+            # So that what is to happen happens before the end.
+            time.sleep(SLOWNESS.get(fault, 0))
 
     train(RECIPE, folder, SavedByTorch(folder / "checkpoints"), after_step)
     leave_group()

@@ -55,7 +55,8 @@ class Jobs:
         deadline = time.monotonic() + seconds
         while (state := self.state(job)) not in over and time.monotonic() < deadline:
             time.sleep(0.2)
-        assert state in over, f"job {job} is still {state}"
+        said = "".join(path.read_text() for path in self.folder.glob("*.out")) if state not in over else ""
+        assert state in over, f"job {job} is still {state}; all jobs have said:\n{said}"
         return state
 
     def wait_for_text(self, name: str, text: str, seconds: float = 120) -> None:

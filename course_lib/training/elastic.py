@@ -68,7 +68,8 @@ class SavedByTorch:
         try:
             state_dict_saver.save(state, checkpoint_id=self.directory / f"step-{step:08}")
         except (OSError, CheckpointException) as error:
-            raise CheckpointFailed(_why(error, self._complete())) from error
+            free = shutil.disk_usage(self.directory).free
+            raise CheckpointFailed(_why(error, free, self._complete())) from error
         if dist.get_rank() == 0:
             for old in self._complete()[: -self.kept]:
                 shutil.rmtree(old, ignore_errors=True)
@@ -245,13 +246,16 @@ def _from_rank_zero(paths: Sequence[Path]) -> list[Path]:
     return held[0]
 
 
-def _why(error: BaseException, complete: Sequence[Path]) -> str:
-    """Why a checkpoint could not be written, in a sentence."""
+def _why(error: BaseException, free: int, complete: Sequence[Path]) -> str:
+    """Why a checkpoint could not be written. torch's own message hides that the disk is full."""
     causes = error.failures.values() if isinstance(error, CheckpointException) else [error]
     first = next(iter(causes), error)
     cause = first[0] if isinstance(first, tuple) else first
     before = f"The one before, {complete[-1].name}, is intact." if complete else "There is none before it."
-    return f"The checkpoint could not be written: {cause}. {before} Make room and submit again."
+    return (
+        f"The checkpoint could not be written ({str(cause).strip()}); {free / 1e6:.1f} MB are free on its "
+        f"disk. {before} Make room and submit again."
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
