@@ -38,7 +38,8 @@ setup: $(VENV)/.installed $(VENV)/.packages
 $(VENV)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("This is Python %d.%d; Python 3.11 or later is needed. Name another one: make workbook PYTHON=python3.12" % sys.version_info[:2])'
 	@$(PYTHON) -m venv $(VENV) || { echo "Python cannot make a virtual environment here. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
-	$(BIN)/python -m pip install --disable-pip-version-check "torch==2.13.0" "torchvision==0.28.0" -e ".[dev]"
+	@echo "Setting up $(VENV). The first time, pip downloads PyTorch and JupyterLab: some minutes."
+	@set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check "torch==2.13.0" "torchvision==0.28.0" -e ".[dev]" | sed '/^Requirement already satisfied/d'
 	@touch $@
 
 $(VENV)/.packages: apt.txt .ci/packages | $(VENV)/.installed

@@ -28,7 +28,7 @@ from graders.messages import (
     write_reply,
 )
 from graders.records import event_to_plain
-from graders.wire import WireError
+from graders.wire import NotPlain, WireError, in_words
 
 STUB_SEEN = "The answer is still the stub."
 
@@ -60,7 +60,7 @@ def perform(answer: Any, message: bytes) -> bytes:
     reply = replace(reply, printed=reply.printed + printed.text())
     try:
         return write_reply(reply)
-    except WireError as error:
+    except NotPlain as error:
         return write_reply(Failure("NotPlainData", _not_plain(error), reply.printed))
 
 
@@ -80,7 +80,7 @@ def tell(error: BaseException) -> str:
     """An exception for the student: what it says, and the lines of their code that it passed through."""
     said = "".join(traceback.format_exception_only(error)).strip()
     lines = own_lines(traceback.walk_tb(error.__traceback__))
-    return "\n".join([said, *_told_lines(lines)])
+    return "\n".join([_cut(said), *_told_lines(lines)])
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -88,7 +88,7 @@ def failure_of(error: BaseException) -> Failure:
     # PyTorch raises NotImplementedError too, for an operation that a device lacks, but never without a word.
     if type(error) is NotImplementedError and not str(error):
         return Failure(NOT_ATTEMPTED, STUB_SEEN, "")
-    return Failure(type(error).__name__, tell(error), "")
+    return Failure(type(error).__name__[:100], tell(error), "")
 
 
 def _attempt(answer: Any, driver: Driver, request: Request) -> Value | Failure | Refusal:
@@ -100,7 +100,8 @@ def _attempt(answer: Any, driver: Driver, request: Request) -> Value | Failure |
             case LaunchRequest():
                 return _launch(answer, driver, request)
     except BadLaunch as error:
-        return Refusal(str(error))
+        # In a call it can only come from a launch of the student's own.
+        return Refusal(str(error)) if isinstance(request, LaunchRequest) else failure_of(error)
     except LaunchError as error:
         return _launch_failure(error)
     except OutOfTime as error:
@@ -149,11 +150,19 @@ def _launch_failure(error: LaunchError) -> Failure:
     printed = _joined(error.run.outputs) if error.run else ""
     if isinstance(error, RankFailed) and error.root.type == "NotImplementedError" and not error.root.message:
         return Failure(NOT_ATTEMPTED, STUB_SEEN, printed)
-    return Failure(type(error).__name__, error.report, printed)
+    return Failure(type(error).__name__, _cut(error.report), printed)
 
 
-def _not_plain(error: WireError) -> str:
-    return f"What came back cannot be judged: {error}."
+def _not_plain(error: NotPlain) -> str:
+    """Why a reply cannot be sent, for the student."""
+    match error.path:
+        case ("value", "results", int(rank), *within):
+            where = in_words(f"rank {rank}'s result", tuple(within))
+        case (_, *within):
+            where = in_words("the result", tuple(within))
+        case _:
+            where = "the result"
+    return f"What came back cannot be judged: {where} {error.problem}."
 
 
 _SHOWN = 3

@@ -116,7 +116,7 @@ class MendCells(NbGraderPreprocessor):  # type: ignore[misc]
         seen: set[str] = set()
         for cell in reversed(nb.cells):
             name = _grade_id(cell)
-            if name in seen:
+            if name and name in seen:
                 self.log.warning("There are several cells with the id %s; the last one counts.", name)
             cell.metadata.pop("nbgrader", None)
             if name in marks and name not in seen:

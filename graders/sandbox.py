@@ -5,7 +5,6 @@ every exercise it forks a process, which runs the submission's cells and then do
 asks. So a hang or a crash costs one exercise. The grader, its seeds and its expected values stay here.
 """
 
-import re
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -26,10 +25,6 @@ from graders.wire import WireError, decode, encode
 from graders.workers import Process, SandboxFailed, Worker
 
 DEFAULT_LIMITS = Limits()
-
-_IMPORT = re.compile(r"^\s*(?:from|import)\s+([A-Za-z_][\w.]*)", re.MULTILINE)
-_IMPORTED_ONCE = frozenset({"course_lib", "matplotlib", "numpy", "sklearn", "torch", "torchvision"})
-"""Packages that the worker imports for all exercises, if the submission does: they take longest."""
 
 
 class Sandbox:
@@ -119,13 +114,7 @@ class Sandbox:
             if self._worker is not None:
                 self._worker.close()
             self._worker = Worker(Path(self._scratch.name))
-            self._worker.order({"do": "import", "modules": self._modules()})
         return self._worker
-
-    def _modules(self) -> list[str]:
-        """What the cells import of the packages that are worth importing once."""
-        found = {module for cell in self.submission.cells for module in _IMPORT.findall(cell.source)}
-        return sorted(module for module in found if module.split(".")[0] in _IMPORTED_ONCE)
 
     def _leave_out(self, begun: list[str], error: Exception, ended: str) -> None:
         """Note that the cell that ran last must not run again. Raises AnswerFailed if there is none."""

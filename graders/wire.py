@@ -37,8 +37,26 @@ _MAGIC = b"DTW1"
 _PLAIN = "None, bool, int, float, str, bytes, tensors, and lists, tuples and text-keyed dictionaries of these"
 
 
+Path = tuple[str | int, ...]
+"""Keys and positions that lead to a part of a value."""
+
+
 class WireError(ValueError):
     """What was to be sent is no plain data, or what came is no valid message."""
+
+
+class NotPlain(WireError):
+    """A part of a value, at `path`, cannot be sent. `problem` is what follows after the part's name."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(f"{in_words('the value', path)} {problem}")
+        self.path = path
+        self.problem = problem
+
+
+def in_words(name: str, path: Path) -> str:
+    """Where a part stands: `the value['weights'][0]`."""
+    return name + "".join(f"[{step!r}]" for step in path)
 
 
 def encode(value: PlainData) -> bytes:
@@ -48,20 +66,20 @@ def encode(value: PlainData) -> bytes:
     PyTorch itself hands out are made plain: a Parameter becomes its tensor, torch.Size a tuple, a number of
     NumPy's a number, an ordered dictionary a dictionary. Tensors arrive dense, on the CPU, without a graph.
 
-    Raises WireError, which names the place and the type.
+    Raises NotPlain, which names the place and the type.
     """
     encoder = _Encoder()
-    plain = encoder.plain(value, "the result", 0)
+    plain = encoder.plain(value, ())
     try:
         structure = json.dumps(plain, separators=(",", ":")).encode("ascii")
     except ValueError as error:  # an integer of thousands of digits
-        raise WireError(f"the result cannot be written down: {error}") from error
+        raise NotPlain((), f"cannot be written down: {error}") from error
     if len(structure) > MAX_STRUCTURE:
-        raise WireError(f"the result takes {len(structure):,} bytes as text; allowed are {MAX_STRUCTURE:,}")
+        raise NotPlain((), f"takes {len(structure):,} bytes as text; allowed are {MAX_STRUCTURE:,}")
     try:
         tensors = save_tensors(encoder.tensors) if encoder.tensors else b""
     except (SafetensorError, KeyError, ValueError, RuntimeError) as error:  # a type it has no name for
-        raise WireError(f"a tensor of the result cannot be written down: {error}") from error
+        raise NotPlain((), f"holds a tensor that cannot be written down: {error}") from error
     return _HEAD.pack(_MAGIC, len(structure)) + structure + tensors
 
 
@@ -92,10 +110,10 @@ class _Encoder:
         self.tensors: dict[str, Tensor] = {}
         self._nbytes = 0
 
-    def plain(self, value: Any, path: str, depth: int) -> Any:
+    def plain(self, value: Any, path: Path) -> Any:
         """The JSON structure of `value`, which stands at `path`."""
-        if depth > MAX_DEPTH:
-            raise WireError(f"{path} is nested more than {MAX_DEPTH} levels deep")
+        if len(path) > MAX_DEPTH:
+            raise NotPlain(path[:3], f"and so on, more than {MAX_DEPTH} levels deep, is nested too deeply")
         value = _made_plain(value)
         kind = type(value)
         if value is None or kind in (bool, int, float, str):
@@ -105,26 +123,26 @@ class _Encoder:
         if kind is Tensor:
             return {"tensor": self._add(value, path)}
         if kind in (list, tuple):
-            items = [self.plain(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
+            items = [self.plain(item, (*path, position)) for position, item in enumerate(value)]
             return items if kind is list else {"tuple": items}
         if kind is dict:
-            return {"dict": [self._pair(key, item, path, depth) for key, item in value.items()]}
-        raise WireError(f"{path} is {_described(kind)}; what can be handed over is {_PLAIN}")
+            return {"dict": [self._pair(key, item, path) for key, item in value.items()]}
+        raise NotPlain(path, f"is {_described(kind)}; what can be handed over is {_PLAIN}")
 
-    def _pair(self, key: Any, item: Any, path: str, depth: int) -> list[Any]:
+    def _pair(self, key: Any, item: Any, path: Path) -> list[Any]:
         if type(key) is not str:
-            raise WireError(f"{path} has a key that is {_described(type(key))}; its keys must be text")
-        return [key, self.plain(item, f"{path}[{key!r}]", depth + 1)]
+            raise NotPlain(path, f"has a key that is {_described(type(key))}; its keys must be text")
+        return [key, self.plain(item, (*path, key))]
 
-    def _add(self, tensor: Tensor, path: str) -> int:
+    def _add(self, tensor: Tensor, path: Path) -> int:
         """Keep a dense copy of a tensor; returns its index."""
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
-            raise WireError(
-                f"{path} is a tensor without plain numbers in it ({tensor.layout}, {tensor.device})"
+            raise NotPlain(
+                path, f"is a tensor without plain numbers in it ({tensor.layout}, {tensor.device})"
             )
         self._nbytes += tensor.numel() * tensor.element_size()
         if self._nbytes > MAX_TENSORS:
-            raise WireError(f"with {path} the tensors take more than the {MAX_TENSORS:,} bytes allowed")
+            raise NotPlain(path, f"makes the tensors take more than the {MAX_TENSORS:,} bytes allowed")
         index = len(self.tensors)
         # A clone: safetensors refuses tensors that share memory, as tied weights and views do.
         self.tensors[str(index)] = tensor.detach().cpu().resolve_conj().resolve_neg().clone().contiguous()

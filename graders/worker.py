@@ -4,8 +4,8 @@ It touches no submission and holds no secret, so that its children find none in 
 nothing either: a process that has, cannot safely be forked, for its thread pools are not copied.
 
 Its standard input is a socket, over which `graders.sandbox` gives its orders, one JSON object each:
-{"do": "import", "modules": [...]}, {"do": "fork"} together with the descriptor of the child's own socket, and
-{"do": "end", "pid": ...}, which kills the child with all its descendants and answers how it ended.
+{"do": "fork"} together with the descriptor of the child's own socket, and {"do": "end", "pid": ...}, which
+kills the child with all its descendants and answers how it ended.
 """
 
 import ctypes
@@ -20,13 +20,13 @@ import tempfile
 import time
 import types
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NoReturn
 
 import cloudpickle
 import torch
 
 from course_lib.launch import ENGINES
+from course_lib.launch.descendants import end_descendants
 from graders.cells import Cell, run_cells
 from graders.driving import perform
 from graders.frames import ChannelClosed, receive_frame, send_frame
@@ -65,17 +65,12 @@ def main() -> None:
         if not order:
             break
         control.sendall(json.dumps(_obey(json.loads(order), descriptors, control)).encode())
-    _end_children()
+    end_descendants()
 
 
 def _obey(order: dict[str, Any], descriptors: list[int], control: socket.socket) -> dict[str, Any]:
     """Carry out one order; returns the answer."""
     match order["do"]:
-        case "import":
-            for module in order["modules"]:
-                with suppress(Exception):  # the submission will meet the same error, and be told of it
-                    importlib.import_module(module)
-            return {}
         case "fork":
             return {"pid": _fork(descriptors[0], control)}
         case "end":
@@ -105,36 +100,9 @@ def _end(pid: int) -> str:
         os.killpg(pid, signal.SIGKILL)
     if not ended:
         _, status = os.waitpid(pid, 0)
-    _end_children()
+    end_descendants()
     code = os.waitstatus_to_exitcode(status)
     return f"exit status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
-
-
-def _end_children() -> None:
-    """Kill every descendant that is left: orphans become children of this process."""
-    while True:
-        for pid in _children():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            return
-
-
-def _children() -> list[int]:
-    """The ids of this process's children, as /proc has them; none where there is no /proc."""
-    me = os.getpid()
-    return [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if _parent(entry) == me]
-
-
-def _parent(entry: Path) -> int:
-    """The id of the parent of a process in /proc; 0 if the process is gone."""
-    try:
-        # The name of the program, in brackets, may itself hold brackets and spaces.
-        return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
 
 
 def _adopt_orphans() -> None:

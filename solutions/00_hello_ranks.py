@@ -258,7 +258,7 @@ for rank, place in enumerate(launch(told, cluster=machine).results):
 #
 # | backend | carries | use it for | keep in mind |
 # |---|---|---|---|
-# | **Gloo** | CPU tensors, over TCP | training on CPUs; small messages between hosts; trying things out | everywhere, also on a laptop |
+# | **Gloo** | CPU tensors, over TCP; some collectives of GPU tensors, by way of the CPU | training on CPUs; small messages between hosts; trying things out | everywhere, also on a laptop |
 # | **NCCL** (RCCL on AMD) | GPU tensors, over NVLink, PCIe, InfiniBand | training on GPUs, always | one rank a GPU; CPU tensors are refused |
 # | **MPI** | CPU tensors; GPU tensors if the MPI library is built for it | machines whose network only their own MPI knows well | needs a PyTorch built from source |
 #
@@ -503,10 +503,11 @@ Under Slurm one `torchrun` a node starts that node's ranks. They find each other
 #!/bin/bash
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=4
 #SBATCH --time=00:05:00
 
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-srun torchrun --nnodes=2 --nproc-per-node=4 \
+srun --cpus-per-task=4 torchrun --nnodes=2 --nproc-per-node=4 \
      --rdzv-backend=c10d --rdzv-endpoint="$head:29500" hello.py
 ```
 

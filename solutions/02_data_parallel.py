@@ -81,7 +81,8 @@ weighted_average_picture((8, 8, 5))
 #
 # If all shards are equally large, $m_k / n = 1/p$, and this is the plain mean. If not, the plain mean is the gradient
 # of another loss, in which a sample of a small shard counts more than one of a large shard. A worker without samples
-# ($m_k = 0$) contributes nothing. Take care there: its mean loss is $0/0$, and PyTorch gives it the gradient NaN.
+# ($m_k = 0$) contributes nothing. Take care there: its mean loss is $0/0$, NaN. PyTorch's gradient is zero for an empty
+# batch, but NaN where a mask, `(losses * mask).sum() / mask.sum()`, leaves no sample; and $0 \cdot$ NaN is NaN.
 #
 # The derivation uses one property of the loss: it is a mean of terms, one a sample. A batch norm breaks that, since
 # it makes each $\ell_i$ depend on the other samples of its shard.
@@ -93,7 +94,7 @@ def combine_gradients(gradients: list[Tensor], counts: list[int]) -> Tensor:
 
     gradients: one tensor a worker, all of one shape: the gradient of the mean loss over that worker's samples.
     counts: how many samples each worker had; at least one is above 0. A worker with 0 contributes nothing,
-        whatever its gradient holds (NaN, usually).
+        whatever its gradient holds (it may be NaN); a NaN of any other worker must stay visible.
     Returns a new tensor of the gradients' shape and dtype; the given ones stay as they are. No communication:
     all gradients are here.
     """
@@ -641,8 +642,9 @@ print(
 def load_once(load):
     """Call load() on every rank, on one rank of each node before all others, and return what it gave.
 
-    load: a function without arguments. Every rank calls it exactly once: the rank with local rank 0
-    (dist.get_node_local_rank()) at once, the others of its node only when it has returned there.
+    load: a function without arguments, which may return anything, None too. Every rank calls it exactly once: the
+    rank with local rank 0 (dist.get_node_local_rank()) at once, the others of its node only when it has returned
+    there.
 
     If load() raises on a first rank, that rank raises the same exception, and nobody is left waiting: the other
     ranks go on as if it had returned, and find out for themselves.
@@ -666,7 +668,7 @@ def load_once(load):
 #
 # - **Weights.** Shards may differ by one sample, so the last batch may be uneven, even empty. The loop scales each
 #   rank's summed loss by $p / n$, where $n$ is the size of the whole batch. The mean over ranks of these gradients is
-#   $\sum_k \frac{m_k}{n} g_k$, the formula of section 1, and an empty batch gives zeros, not NaN.
+#   $\sum_k \frac{m_k}{n} g_k$, the formula of section 1, and an empty batch adds a loss of 0, not NaN.
 # - **Equal numbers of steps.** Every rank makes as many steps as the one with the largest shard. Otherwise the last
 #   all-reduce would wait for ever for a rank that has left the loop.
 # - **Talking.** The loss of each step is summed over ranks once an epoch, in one call, and only rank 0 prints.
@@ -788,8 +790,9 @@ line_figure(
 #
 # ```bash
 # head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-# srun --nodes=2 --ntasks=2 --ntasks-per-node=1 torchrun --nnodes=2 --nproc-per-node=4 \
-#      --rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-endpoint="$head:29500" train_on_nodes.py
+# srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 \
+#      torchrun --nnodes=2 --nproc-per-node=4 --rdzv-id="$SLURM_JOB_ID" \
+#      --rdzv-backend=c10d --rdzv-endpoint="$head:29500" train_on_nodes.py
 # ```
 #
 # or by `srun` itself, which gives every task a number but calls it by other names:

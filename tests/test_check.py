@@ -16,6 +16,7 @@ import torch.distributed as dist
 from jupyter_client.manager import start_new_kernel
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from course_lib import launch
 from graders import check, commands, hint, originals, reset
 from graders.answer import Answer
 from graders.draw import Draw
@@ -141,10 +142,28 @@ def test_interrupt_is_the_students_own() -> None:
         grade(DOUBLE, answer, Draw(1))
 
 
-@pytest.mark.parametrize("value", [None, "6", [1], 3.5, object(), torch.zeros(2), double], ids=repr)
+@pytest.mark.parametrize(
+    "value", [None, "6", [1], 3.5, object(), torch.zeros(2), double], ids=lambda value: type(value).__name__
+)
 def test_strange_results_fail_without_an_error(value: Any) -> None:
     # Whatever an answer returns, the table says what it is.
     assert verdicts(lambda x: value)[0] == "failed"
+
+
+def test_result_that_is_no_plain_data_is_named() -> None:
+    # Where it stands, what it is, and what would do.
+    assert "the result is a numpy.ndarray; what can be handed over is None, bool" in seen(lambda x: x.numpy())
+    said = seen(lambda x: [x, {"y": x.numpy()}], TOTAL)
+    assert "rank 0's result[1]['y'] is a numpy.ndarray" in said
+
+
+def test_bad_launch_inside_an_answer_is_the_answers_failure() -> None:
+    # A launch that the student's own code makes is theirs to mend.
+    def launches(x: Any) -> Any:
+        return launch(print, ranks=0)
+
+    assert verdicts(launches) == ["failed", "blocked"]
+    assert "BadLaunch" in seen(launches)
 
 
 def test_printing_is_shown_with_the_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -400,6 +419,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 import sys; sys.path.insert(0, '')
 from pathlib import Path
 from tests import sample_unit
+from course_lib import launch
 from graders import check, hint, originals, progress, reset
 from graders.exercise import REGISTRY
 REGISTRY[sample_unit.UNIT] = {{"double": sample_unit.DOUBLE, "total": sample_unit.TOTAL}}

@@ -616,6 +616,7 @@ def test_a_wrong_peer() -> None:
     with pytest.raises(RankFailed) as caught:
         on_processes(program)
     assert "dist.send(torch.ones(1), dst=5)" in caught.value.report
+    assert "There is no rank 5 in a group of 2" in caught.value.report
 
 
 @pytest.mark.parametrize(
@@ -731,6 +732,17 @@ def test_unsendable_things_that_are_not_used_do_no_harm() -> None:
     namespace = {"unrelated": threading.Lock(), "large": bytearray(1000), "torch": torch}
     exec("def program():\n    return torch.ones(1).item()\n", namespace)
     assert on_processes(namespace["program"]).results == [1.0, 1.0]
+
+
+def test_a_function_that_mentions_a_part_of_torch_can_be_sent() -> None:
+    # torch.classes is a module that pickle refuses, and `data.classes` looks like a mention of it.
+    cell: dict[str, Any] = {"__name__": "__main__"}
+    exec(
+        "import torch\ndef f(data):\n    return torch.ones(1), getattr(data, 'classes', 0) or data.classes",
+        cell,
+    )
+    data = type("Data", (), {"classes": ("a", "b")})
+    assert on_processes(cell["f"], data).results[1][1] == ("a", "b")
 
 
 def test_nccl_without_gpus_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,14 +114,14 @@ NOT_PLAIN = [
     (AlwaysEqual(1.0), "AlwaysEqual (a subclass of float)"),
     (torch.zeros(2).as_subclass(LyingTensor), "LyingTensor (a subclass of Tensor)"),
     (Pretender(), "Pretender"),
-    ([1, {"a": np.zeros(2)}], "the result[1]['a'] is a numpy.ndarray"),
+    ([1, {"a": np.zeros(2)}], "the value[1]['a'] is a numpy.ndarray"),
     ({1: 2}, "a key that is a int"),
     ((x for x in []), "generator"),
     (len, "builtin_function_or_method"),
     (torch.zeros(2).to_sparse(), "sparse"),
     (torch.zeros(2, device="meta"), "meta"),
     (10**5000, "digits"),
-    (CYCLE, "nested"),
+    (CYCLE, "nested too deeply"),
     (torch.zeros(1).expand(2**40), "bytes allowed"),
     ("x" * (wire.MAX_STRUCTURE + 1), "bytes"),
 ]
@@ -260,7 +260,7 @@ def test_impossible_event_is_refused(change: dict[str, Any]) -> None:
 
 def test_requests_come_back_equal() -> None:
     # The worker is asked what the grader asked, per-rank arguments and cluster included.
-    call = CallRequest("unit_02.combine", ([1, 2], "x"))
+    call = CallRequest("unit_02.combine", ([1, 2], "x"), 2.5)
     cluster = Cluster(nodes=2, devices_per_node=2, inter_node=Link(1e-3, 1e6), eager_limit=8, flops=1e9)
     launch = LaunchRequest("unit_02.average", (per_rank([1, 2]), (3,)), 2, cluster, "simulated", 5.0, 1)
     assert read_request(write_request(call)) == call

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from course_lib.launch import worker
+from course_lib.launch.descendants import end_descendants
 from course_lib.launch.folder import LaunchFolder
 
 READY = b"ready"
@@ -74,7 +75,8 @@ def _keep(launcher: socket.socket, folder: LaunchFolder) -> NoReturn:
         keeper.run()
     finally:
         keeper.end_ranks()
-        end_all_children()
+        signal.set_wakeup_fd(-1)
+        end_descendants()
         shutil.rmtree(folder.path, ignore_errors=True)
         os._exit(0)
 
@@ -155,36 +157,6 @@ def become_rank(keeper: int, *sockets: socket.socket) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != keeper:
         os._exit(1)
-
-
-def end_all_children() -> None:
-    """Kill every descendant. Orphans of a killed process become children of this one, so they follow."""
-    signal.set_wakeup_fd(-1)
-    while True:
-        for pid in _children():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            return
-
-
-def _children() -> list[int]:
-    own = os.getpid()
-    try:
-        return [int(pid) for pid in Path(f"/proc/{own}/task/{own}/children").read_text().split()]
-    except FileNotFoundError:
-        # Not every kernel has this file.
-        return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/stat") if _parent(path) == own]
-
-
-def _parent(stat: Path) -> int | None:
-    """The parent's process id, from /proc/PID/stat; None if the process is gone."""
-    try:
-        return int(stat.read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return None
 
 
 def adopt_orphans() -> None:

@@ -5,6 +5,7 @@ they use. Tensors travel as plain copies on the CPU, of the part that is seen: a
 not take the large tensor along.
 """
 
+import importlib
 import io
 import pickle
 import sys
@@ -72,6 +73,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, value: Any) -> Any:
         if type(value) in (Tensor, Parameter) and value.layout is torch.strided and not value.is_meta:
             return _reduce_tensor(value)
+        if isinstance(value, ModuleType) and type(value) is not ModuleType:
+            # By name: cloudpickle refuses modules of a kind of their own. One is torch.classes, and a
+            # function that uses torch and says `data.classes` takes it along.
+            return importlib.import_module, (value.__name__,)
         return super().reducer_override(value)
 
 

@@ -30,6 +30,11 @@ class ComputeClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._flops = cluster.flops or math.inf
         self._memory_bandwidth = cluster.memory_bandwidth or math.inf
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing here is compiled; saying so keeps torch from importing its compiler for seconds."""
+        return False
+
     def __torch_dispatch__(
         self,
         func: Any,

@@ -99,7 +99,7 @@ def message_mismatch_report(calls: Sequence[PendingCall]) -> str:
 def rank_failed_report(failures: Sequence[RankTraceback], waiting: Sequence[PendingCall] = ()) -> str:
     """Every failed rank's traceback, the first of `failures` as the root cause, equal ones told once."""
     root = failures[0]
-    parts = [f"rank {root.rank} raised {root.type}: {root.message}", ""]
+    parts = [f"rank {root.rank} failed with {root.type}: {root.message}", ""]
     told: dict[str, list[RankTraceback]] = {}
     for failure in failures:
         told.setdefault(failure.traceback, []).append(failure)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, NamedTuple, TextIO, TypeVar
 
 import cloudpickle
@@ -291,14 +292,14 @@ def private_copy(value: Value) -> Callable[[], Value]:
 
 
 class _RankPickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Copies values; leaves classes alone and tensors to `copy.deepcopy`, which is faster than pickling."""
+    """Copies values; leaves classes and modules alone, and tensors to `copy.deepcopy`, which is faster."""
 
     def __init__(self, buffer: io.BytesIO, shared: list[Any]) -> None:
         super().__init__(buffer)
         self._shared = shared
 
     def persistent_id(self, value: Any) -> int | None:
-        if not isinstance(value, type | torch.Tensor):
+        if not isinstance(value, type | ModuleType | torch.Tensor):
             return None
         self._shared.append(value)
         return len(self._shared) - 1
@@ -314,7 +315,7 @@ class _RankUnpickler(pickle.Unpickler):
 
     def persistent_load(self, position: int) -> Any:
         value = self._shared[position]
-        if isinstance(value, type):
+        if isinstance(value, type | ModuleType):
             return value
         if not value.is_leaf:
             # deepcopy refuses a tensor with history; another process would get its values.

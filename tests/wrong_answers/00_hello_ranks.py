@@ -218,6 +218,23 @@ def buffer_of_another_dtype(token):
     return buffer
 
 
+@wrong("pass_the_token", fails="the token comes back")
+def one_dimension_taken_for_granted(token):
+    """Receives into a vector, whatever the token's shape."""
+    rank, size = _me()
+    buffer = torch.zeros(len(token) if token.dim() else 1, dtype=token.dtype)
+    if size == 1:
+        return token
+    if rank == 0:
+        dist.send(token, 1)
+        dist.recv(buffer, size - 1)
+    else:
+        dist.recv(buffer, rank - 1)
+        buffer += rank
+        dist.send(buffer, (rank + 1) % size)
+    return buffer
+
+
 @wrong("pass_the_token", fails="every rank returns what it held")
 def total_on_every_rank(token):
     """Tells all ranks the end of the story; each was asked for what it last held."""
