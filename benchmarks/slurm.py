@@ -74,12 +74,12 @@ def _starts(cluster: VirtualCluster) -> tuple[float, float, float, float]:
     """Seconds: first launch, later launches, srun, torchrun."""
     first, later = map(float, _in_allocation(cluster, [sys.executable, "-c", _LAUNCHES]).split()[-2:])
     tasks = [sys.executable, "-c", _JOIN]
-    by_srun = _timed(cluster, ["srun", "-N2", "--ntasks-per-node=2", *tasks])
+    by_srun = _timed(cluster, ["srun", "-N2", "-n4", "--ntasks-per-node=2", *tasks])
     program = cluster.shared / "join.py"
     program.write_text(_JOIN)
     torchrun = [str(Path(sys.executable).parent / "torchrun"), "--nnodes=2", "--nproc-per-node=2"]
     meeting = ["--rdzv-backend=c10d", "--rdzv-endpoint=node1:29400", str(program)]
-    by_torchrun = _timed(cluster, ["srun", "-N2", "--ntasks-per-node=1", *torchrun, *meeting])
+    by_torchrun = _timed(cluster, ["srun", "-N2", "-n2", "--ntasks-per-node=1", *torchrun, *meeting])
     return first, later, by_srun, by_torchrun
 
 
