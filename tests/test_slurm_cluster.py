@@ -168,7 +168,7 @@ def test_one_rank_a_task_over_all_nodes(outcomes: dict[str, Any]):
 def test_an_error_on_one_node_is_told_with_its_line(outcomes: dict[str, Any]):
     seen = outcomes["raises"]
     assert seen["error"] == "RankFailed"
-    assert re.match(r"rank 3 \w+ \w*\s?ValueError: no such thing", seen["message"])
+    assert seen["message"].startswith("rank 3 failed with ValueError: no such thing")
     assert 'raise ValueError("no such thing")' in seen["message"]
     assert "at slurm_scenarios.py, line" in seen["message"]
 
@@ -188,7 +188,7 @@ def test_different_calls_on_two_nodes_are_a_mismatch(outcomes: dict[str, Any]):
 
 def test_a_killed_rank_is_the_root_cause(outcomes: dict[str, Any]):
     assert outcomes["killed"]["error"] == "RankFailed"
-    assert re.match(r"rank 2 \w+ \w*\s?SIGKILL", outcomes["killed"]["message"])
+    assert outcomes["killed"]["message"].startswith("rank 2 failed with SIGKILL")
 
 
 def test_the_next_launch_does_not_wait_for_torch_again(outcomes: dict[str, Any]):
