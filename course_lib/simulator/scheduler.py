@@ -132,8 +132,10 @@ class Scheduler:
         """Hand an operation to the network, at the rank's present time; `move` for a collective."""
         if self._stopping:
             raise RankStopped
-        self.end_computing(operation.rank)
-        operation.posted = self.ranks[operation.rank].clock
+        state = self.ranks[operation.rank]
+        if state.computing_since is not None:
+            self.end_computing(operation.rank)
+        operation.posted = state.clock
         self._vain_polls = 0
         self.communicating = True
         try:
@@ -147,7 +149,8 @@ class Scheduler:
         finally:
             self.communicating = False
         for done in completed:
-            self._wake_waiter(done)
+            if self.ranks[done.rank].waits_for is done:
+                self._wake_waiter(done)
 
     def wait(self, operation: Operation) -> None:
         """Block the rank until the operation is done; its clock moves to the operation's end."""
@@ -158,9 +161,10 @@ class Scheduler:
         """Block the rank until the operation's data is there, and leave its clock alone."""
         if self._stopping:
             raise RankStopped
-        self.end_computing(operation.rank)
+        state = self.ranks[operation.rank]
+        if state.computing_since is not None:
+            self.end_computing(operation.rank)
         if not operation.done:
-            state = self.ranks[operation.rank]
             state.waits_for = operation
             state.waits_at = caller_line() if operation.asynchronous else None
             self._give_turn_away(state)
@@ -265,11 +269,10 @@ class Scheduler:
             self.communicating = False
 
     def _wake_waiter(self, operation: Operation) -> None:
-        """An operation is done: whoever waits for it may run once its clock has come."""
+        """An operation is done: the rank that waits for it may run once its clock has come."""
         state = self.ranks[operation.rank]
-        if state.waits_for is operation:
-            state.waits_for = None
-            heapq.heappush(self._ready, (max(state.clock, operation.end), state.number))
+        state.waits_for = None
+        heapq.heappush(self._ready, (max(state.clock, operation.end), state.number))
 
     def _next_clock(self, default: float) -> float:
         return self._ready[0][0] if self._ready else default
