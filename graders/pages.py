@@ -23,7 +23,7 @@ _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; margin: 0.5rem 0 1.5rem; }
 .class th, .class td { border: 1px solid rgba(128,128,128,.45); padding: 4px 10px; text-align: left;
-  vertical-align: top; overflow-wrap: anywhere; }
+  vertical-align: top; overflow-wrap: break-word; }
 .class td.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 .bar { display: flex; width: 16rem; height: 1.4rem; border: 1px solid rgba(128,128,128,.6); }
 .bar span { overflow: hidden; color: #000; text-align: center; font-size: .85rem; }
@@ -138,7 +138,7 @@ def class_page(unit: str, class_: Sequence[Marked]) -> str:
             _miss_rows(found),
             (2, 3, 5),
         ),
-        "<h2>What nobody could grade</h2>",
+        "<h2>Nothing could be graded</h2>",
         _table(("Student", "Why"), ((m.student, m.reason) for m in class_ if m.reason)),
         "<h2>Slowest</h2>",
         _table(("Student", "Seconds"), ((m.student, f"{m.seconds:.1f}") for m in _slowest(class_)), (1,)),

@@ -107,7 +107,11 @@ def several(*puts: Put) -> Put:
     return put
 
 
-PYTHON = "\n".join(cell.source for cell in solved().cells if "exercise" in cell.metadata)
+PYTHON = "\n".join(
+    cell.source
+    for cell in solved().cells
+    if cell.cell_type == "code" and not cell.metadata.get("demo") and "%" not in cell.source
+)
 CONFLICT = json.dumps(blank(), indent=1).replace('"cells"', '\n<<<<<<< HEAD\n"cells"', 1)
 WINDOWS = "\ufeff" + json.dumps(solved(), indent=1).replace("\n", "\r\n")
 
@@ -121,7 +125,7 @@ HANDED_IN: dict[str, tuple[Put, float, str]] = {
     "nonsense_marks": (edited(spoil_marks), ALL, ""),
     "old_release": (edited(age), ALL - 3, ""),
     "flooded": (edited(flood), ALL, ""),
-    "conflict": (written(NAME, CONFLICT), 0, "holds the marks of a merge conflict, the first in line 2"),
+    "conflict": (written(NAME, CONFLICT), 0, "holds the marks of a merge conflict, the first in line 3"),
     "broken_json": (written(NAME, '{"cells": ['), 0, "is a damaged notebook: it is no valid JSON"),
     "not_a_notebook": (written(NAME, "[1, 2]"), 0, "is no notebook: it has no cells"),
     "binary": (written(NAME, b"PK\x03\x04\xff\xfe"), 0, "is no text file in UTF-8"),
