@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -28,6 +28,12 @@ def combined(answer: Answer, gradients: list[Tensor], counts: list[int]) -> Plai
     return answer.call("unit_02.combine", [gradient.clone() for gradient in gradients], counts)
 
 
+def draw_gradients(draw: Draw, workers: int, dims: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """A gradient a worker, all of one shape with so many dimensions."""
+    shape = [draw.integer(2, 4) for _ in range(dims)]
+    return [draw.normal(*shape, dtype=dtype) for _ in range(workers)]
+
+
 def weighted_mean(tensors: Sequence[Tensor], weights: Sequence[int]) -> Tensor:
     """The mean of the tensors, each counted as often as its weight says."""
     stacked = torch.stack(list(tensors))
@@ -35,14 +41,35 @@ def weighted_mean(tensors: Sequence[Tensor], weights: Sequence[int]) -> Tensor:
     return mean
 
 
-def gradients_kept(seen: Sequence[Any], given: Sequence[Tensor]) -> Finding:
-    """Passes if the gradients that were given are as they were."""
+def nan_kept(seen: Any) -> Finding:
+    """Passes if the NaN of a worker that had samples is in the combination: it must not be hidden."""
+    hidden = isinstance(seen, Tensor) and not seen.isnan().any()
+    text = "A worker with samples has NaN in its gradient, and the combination has none; expected NaN there."
+    return Finding(
+        "empty shards", not hidden, text if hidden else "Only what an empty shard holds is left out."
+    )
+
+
+def gradients_kept(seen: PlainData, given: Sequence[Tensor]) -> Finding:
+    """Passes if the gradients that were given are as they were, and the result has memory of its own."""
     name = "gradients unchanged"
-    for worker, (now, before) in enumerate(zip(seen, given, strict=True)):
-        finding = judge.close(name, now, before, f"the gradient given for worker {worker}", rtol=0, atol=0)
+    for worker, (now, before) in enumerate(zip(seen["gradients"], given, strict=True)):
+        what = f"the gradient given for worker {worker}"
+        # As bits, since NaN equals nothing.
+        finding = judge.equal(name, _bits(now), _bits(before), f"{what}, as bytes")
         if not finding.passed:
-            return finding
-    return Finding(name, True, "The gradients that were given are as they were.")
+            return Finding(name, False, f"{what} has changed.")
+    if seen["shared"]:
+        return Finding(
+            name, False, "The result shares memory with a gradient that was given; expected a new tensor."
+        )
+    return Finding(
+        name, True, "The gradients that were given are as they were, and the result is a new tensor."
+    )
+
+
+def _bits(tensor: Any) -> bytes:
+    return bytes(tensor.contiguous().view(torch.uint8).numpy()) if isinstance(tensor, Tensor) else b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +77,13 @@ class Deal:
     """What shard_indices dealt to every rank, for some pairs of epoch and seed.
 
     parts[i][r]: what rank r got for pair i; again[i][r]: what it got when it asked once more.
+    changed[r]: the libraries whose random state changed on rank r.
     """
 
     length: int
     parts: list[list[Any]]
     again: list[list[Any]]
-    state_kept: list[bool]
+    changed: list[list[str]]
     calls: list[str]
 
     def indices(self, pair: int) -> list[Tensor]:
@@ -78,7 +106,7 @@ def deal(answer: Answer, length: int, pairs: Sequence[tuple[int, int]], ranks: i
         length,
         parts=[[rank["first"][pair] for rank in observed.results] for pair in range(len(pairs))],
         again=[[rank["again"][pair] for rank in observed.results] for pair in range(len(pairs))],
-        state_kept=[rank["state_kept"] for rank in observed.results],
+        changed=[rank["changed"] for rank in observed.results],
         calls=[call for rank in range(ranks) for call in observed.calls(rank)],
     )
 
@@ -89,7 +117,8 @@ def partition(*deals: Deal) -> Finding:
     for dealt in deals:
         for rank, part in enumerate(dealt.parts[0]):
             if not _is_index_list(part):
-                what = f"a {type(part).__name__}, {part!r}"[:120]
+                kind = f"{part.dtype}, {part.dim()}-D" if isinstance(part, Tensor) else type(part).__name__
+                what = f"{kind}: {part!r}"[:120]
                 return Finding(name, False, f"rank {rank} returned {what}; expected a 1-D int64 tensor.")
         times = Counter(torch.cat(dealt.indices(0)).tolist())
         problems = {
@@ -116,31 +145,52 @@ def balance(*deals: Deal) -> Finding:
 
 
 def shuffling(parts: list[Tensor], other_seed: list[Tensor]) -> Finding:
-    """Passes if another seed deals other samples, and the samples of no rank come in ascending order."""
-    in_order = [rank for rank, part in enumerate(parts) if torch.equal(part, part.sort().values)]
+    """Passes if another seed deals other samples, and the samples of no rank come in ascending order, also
+    not in an order that begins in the middle and goes on at the start.
+    """
+    if not all(map(len, parts)):
+        return Finding("shuffled", False, "Not every rank returned a list of indices to look at.")
+    in_order = [rank for rank, part in enumerate(parts) if (part.diff() < 0).sum() <= 1]
     if in_order:
-        return Finding("shuffled", False, f"rank {in_order[0]}'s indices come in ascending order.")
-    same = _ranks_with_same_samples(parts, other_seed)
+        text = f"rank {in_order[0]}'s indices come in ascending order: {parts[in_order[0]].tolist()!r:.60}"
+        return Finding("shuffled", False, f"{text}.")
+    same = _same_samples(parts, other_seed)
     if same:
-        return Finding("shuffled", False, f"rank {same[0]} gets the same samples whatever the seed.")
+        return Finding("shuffled", False, f"{same} with another seed.")
     return Finding("shuffled", True, "Another seed deals other samples to every rank.")
 
 
 def reshuffling(parts: list[Tensor], next_epoch: list[Tensor], again: list[Any]) -> Finding:
     """Passes if the next epoch deals other samples, and the same epoch once more the same."""
     name = "reshuffled each epoch"
-    same = _ranks_with_same_samples(parts, next_epoch)
+    if not all(map(len, parts)):
+        return Finding(name, False, "Not every rank returned a list of indices to look at.")
+    same = _same_samples(parts, next_epoch)
     if same:
-        return Finding(name, False, f"rank {same[0]} gets the same samples in two epochs.")
+        return Finding(name, False, f"{same} in the next epoch.")
     for rank, (part, repeated) in enumerate(zip(parts, again, strict=True)):
         if not judge.close(name, repeated, part, "the part").passed:
             return Finding(name, False, f"rank {rank} gets another part when it asks for the epoch again.")
     return Finding(name, True, "Each epoch deals anew, and the same epoch always alike.")
 
 
-def _ranks_with_same_samples(parts: list[Tensor], others: list[Tensor]) -> list[int]:
-    pairs = zip(parts, others, strict=True)
-    return [rank for rank, (a, b) in enumerate(pairs) if set(a.tolist()) == set(b.tolist())]
+def random_state_kept(dealt: Deal) -> Finding:
+    """Passes if no rank's own random state has changed, in whatever library."""
+    for rank, libraries in enumerate(dealt.changed):
+        if libraries:
+            text = f"the random state of {' and '.join(libraries)} changes on rank {rank}"
+            return Finding("random state kept", False, f"{text}; expected it to stay as it was.")
+    return Finding("random state kept", True, "The rank's own random state stays as it was.")
+
+
+def _same_samples(parts: list[Tensor], others: list[Tensor]) -> str:
+    """Whose samples stay together, in words; empty if all are dealt anew."""
+    owners = {frozenset(part.tolist()): rank for rank, part in enumerate(others)}
+    for rank, part in enumerate(parts):
+        owner = owners.get(frozenset(part.tolist()))
+        if owner is not None:
+            return f"the samples that rank {rank} gets all go to rank {owner}"
+    return ""
 
 
 def _some(indices: list[int]) -> str:
@@ -242,9 +292,14 @@ def averages(answer: Answer, draw: Draw) -> Finding:
     for ranks, dtype in zip(sizes, (torch.float32, torch.float64, torch.float32), strict=True):
         case = draw_chain(draw, ranks, dtype)
         observed = averaged(answer, case)
-        finding = _gradients_as(name, [rank["gradients"] for rank in observed.results], [case.mean] * ranks)
+        seen = [rank["gradients"] for rank in observed.results]
+        # In double precision a detour through single precision shows.
+        rtol, atol = (1e-12, 1e-13) if dtype is torch.float64 else (1e-5, 1e-6)
+        finding = _gradients_as(name, seen, [case.mean] * ranks, rtol, atol)
         if not finding.passed:
-            return Finding(name, False, f"on {ranks} ranks: {finding.seen}")
+            where = "on one rank" if ranks == 1 else f"on {ranks} ranks"
+            text = f"{where}, in {str(dtype).removeprefix('torch.')}: {finding.seen}"
+            return Finding(name, False, text)
     return Finding(name, True, f"On {sizes[0]}, {sizes[1]} and {sizes[2]} ranks each gradient is the mean.")
 
 
@@ -260,6 +315,7 @@ def _gradients_as(
     seen: Sequence[Sequence[Any]],
     expected: Sequence[Sequence[Tensor | None]],
     rtol: float = 1e-5,
+    atol: float = 1e-6,
 ) -> Finding:
     """Passes if each rank has the expected gradients, and none where None is expected.
 
@@ -271,7 +327,7 @@ def _gradients_as(
             if mean is None:
                 finding = judge.equal(criterion, gradient, None, what)
             else:
-                finding = judge.close(criterion, gradient, mean, what, rtol=rtol)
+                finding = judge.close(criterion, gradient, mean, what, rtol, atol)
             if not finding.passed:
                 return finding
     return Finding(criterion, True, f"All gradients are as expected on all {len(seen)} ranks.")
@@ -330,6 +386,22 @@ class Training:
             cluster=cluster,
         )
 
+    def buckets(self) -> list[int]:
+        """Bytes of each bucket."""
+        sizes = [parameter.nbytes for parameter in drivers.Chain(self.widths).parameters()]
+        return greedy_buckets(sizes[::-1], self.bucket_bytes)
+
+    def deadlines(self) -> list[str]:
+        """For each bucket the mark before which its gradients are complete and it must have been started.
+
+        Backward computes a layer's gradients between its mark and that of the layer before.
+        """
+        layers = [number for number in range(len(self.widths) - 1) for _ in ("weight", "bias")][::-1]
+        sizes = [parameter.nbytes for parameter in drivers.Chain(self.widths).parameters()][::-1]
+        ends = list(accumulate(sizes))
+        lowest = [layers[ends.index(end)] for end in accumulate(self.buckets())]
+        return [drivers.reaches(layer - 1) if layer else "backward ends" for layer in lowest]
+
     def mean_gradients(self) -> list[list[Tensor]]:
         """For every step the mean over ranks of their gradients, from rank 0's parameters on."""
         model = drivers.Chain(self.widths)
@@ -347,16 +419,16 @@ class Training:
 
 
 def draw_training(draw: Draw) -> Training:
-    """Two to four ranks, three steps; the first bucket has room for the last layer and hardly more."""
+    """Two to four ranks, three steps; the last layer fills a bucket to the byte, one weight is too large."""
     ranks = draw.integer(2, 4)
-    widths = [draw.integer(5, 8) for _ in range(5)]
+    widths = [draw.integer(5, 8), 9, 9, draw.integer(5, 8), draw.integer(5, 8)]
     shapes = [parameter.shape for parameter in drivers.Chain(widths).parameters()]
     values = [[draw.normal(*shape) for shape in shapes] for _ in range(ranks)]
     batches = [
         [(draw.normal(4, widths[0]), draw.normal(4, widths[-1])) for _ in range(3)] for _ in range(ranks)
     ]
     last_layer = 4 * (widths[-2] + 1) * widths[-1]
-    return Training(widths, values, batches, rate=0.05, bucket_bytes=last_layer + draw.choice((0, 4, 8)))
+    return Training(widths, values, batches, rate=0.05, bucket_bytes=last_layer)
 
 
 def step_as_expected(criterion: str, training: Training, observed: Observed, steps: range) -> Finding:
@@ -416,8 +488,7 @@ def _steps(observed: Observed) -> Iterator[Step]:
 
 def buckets_as_specified(training: Training, observed: Observed) -> Finding:
     """Passes if every rank made one all_reduce a bucket, in order, and nothing else, in every step."""
-    sizes = [parameter.nbytes for parameter in drivers.Chain(training.widths).parameters()]
-    expected = [("all_reduce", nbytes) for nbytes in greedy_buckets(sizes[::-1], training.bucket_bytes)]
+    expected = [("all_reduce", nbytes) for nbytes in training.buckets()]
     wanted = _calls_in_words(expected)
     for step in _steps(observed):
         seen = [(call.op, call.nbytes) for call in step.calls]
@@ -433,17 +504,21 @@ def _calls_in_words(calls: Sequence[tuple[str, int]]) -> str:
     return f"{len(calls)} {ops} calls of {sizes} bytes" if calls else "no communication"
 
 
-def starts_during_backward(observed: Observed) -> Finding:
-    """Passes if on every rank, in every step, a bucket set off before backward reached the first layer."""
+def starts_during_backward(training: Training, observed: Observed) -> Finding:
+    """Passes if on every rank, in every step, each bucket set off as soon as its gradients were complete."""
     name = "starts during backward"
+    deadlines = training.deadlines()
     for step in _steps(observed):
-        reached = step.marks.get("backward reaches the first layer")
-        if reached is None:
+        if drivers.reaches(0) not in step.marks:
             return Finding(name, False, f"{step}: backward did not go through the model that was wrapped.")
-        if not any(call.sequence < reached.sequence for call in step.calls):
-            text = f"of {len(step.calls)} calls none was made before backward reached the first layer"
-            return Finding(name, False, f"{step}: {text}.")
-    return Finding(name, True, "Buckets set off before backward reaches the first layer, on every rank.")
+        for number, deadline in enumerate(deadlines, start=1):
+            made = sum(call.sequence < step.marks[deadline].sequence for call in step.calls)
+            if made < number:
+                text = (
+                    f"when {deadline}, {number} of {len(deadlines)} buckets are complete and {made} started"
+                )
+                return Finding(name, False, f"{step}: {text}.")
+    return Finding(name, True, "Every bucket sets off as soon as its gradients are complete, on every rank.")
 
 
 def never_waits_in_backward(observed: Observed) -> Finding:
@@ -543,13 +618,19 @@ def loading_cluster(nodes: int, devices: int) -> Cluster:
     return Cluster(nodes=nodes, devices_per_node=devices, flops=flops)
 
 
-def all_loaded(observed: Observed, values: list[Tensor]) -> Finding:
-    """Passes if every rank called `load` once and returned what it gave."""
+def all_loaded(observed: Observed, values: Sequence[Tensor | None]) -> Finding:
+    """Passes if every rank called `load` once and returned what it gave, which may be None."""
     name = "every rank has the data"
     for rank, (result, value) in enumerate(zip(observed.results, values, strict=True)):
         if result["calls"] != 1:
-            return Finding(name, False, f"rank {rank} called load() {result['calls']} times; expected once.")
-        finding = judge.close(name, result["result"], value, f"what rank {rank} returned")
+            gave = " (it gives None here, as a mere download does)" if value is None else ""
+            text = f"rank {rank} called load() {result['calls']} times{gave}; expected once"
+            return Finding(name, False, f"{text}.")
+        what = f"what rank {rank} returned"
+        if value is None:
+            finding = judge.equal(name, result["result"], None, what)
+        else:
+            finding = judge.close(name, result["result"], value, what)
         if not finding.passed:
             return finding
     return Finding(name, True, f"Each of the {len(values)} ranks called load() once and returned its value.")
@@ -572,3 +653,22 @@ def first_alone(criterion: str, observed: Observed, cluster: Cluster) -> Finding
             return Finding(criterion, False, f"{text}.")
     nodes = "the node" if cluster.nodes == 1 else f"each of the {cluster.nodes} nodes"
     return Finding(criterion, True, f"One rank of {nodes} loads first, the others when it has loaded.")
+
+
+def error_frees_the_others(observed: Observed, failing: int) -> Finding:
+    """Passes if the rank whose load failed raised that error, and every other rank went on to load."""
+    name = "an error frees the others"
+    wanted = "OSError: no space left on this device"
+    seen = observed.results[failing]["raised"]
+    if seen != wanted:
+        text = f"load() raised {wanted} on rank {failing}, and load_once there"
+        return Finding(
+            name, False, f"{text} {f'raised {seen}' if seen else 'raised nothing'}; expected the same error."
+        )
+    for rank, result in enumerate(observed.results):
+        if result["calls"] != 1 and not result["raised"]:
+            text = f"after the error on rank {failing}, rank {rank} called load() {result['calls']} times"
+            return Finding(name, False, f"{text} and returned; expected one call, to find out for itself.")
+    return Finding(
+        name, True, f"load() raised on rank {failing}, load_once there too; nobody is left waiting."
+    )

@@ -30,7 +30,7 @@ from graders.messages import (
 from graders.records import event_to_plain
 from graders.wire import NotPlain, WireError, in_words
 
-STUB_SEEN = "The answer is still the stub."
+STUB_SEEN = "`raise NotImplementedError()` is still there: replace it by your answer."
 
 Driver = Callable[..., PlainData]
 

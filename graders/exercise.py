@@ -39,6 +39,13 @@ class Finding:
     """One sentence with the values: what came out, and what was expected."""
 
 
+class MachineLacks(Exception):
+    """Raised by a grader where this machine lacks what the exercise needs: the rest is blocked, not failed.
+
+    The message is a sentence that says what is missing and how to get it.
+    """
+
+
 Judge = Callable[[Answer, Draw], Iterator[Finding]]
 
 

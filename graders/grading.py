@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from graders.answer import NOT_ATTEMPTED, Answer, AnswerFailed
 from graders.draw import Draw
-from graders.exercise import Criterion, Exercise, Finding, Verdict
+from graders.exercise import Criterion, Exercise, Finding, MachineLacks, Verdict
 from graders.remote import GraderMistake
 
 SEEN_CHARACTERS = 4000
@@ -64,6 +64,9 @@ def grade(exercise: Exercise, answer: Answer, draw: Draw | None = None) -> Exerc
             results.append(CriterionResult(exercise.rubric[len(results)], verdict, readable(finding.seen)))
     except AnswerFailed as failure:
         results += _after_failure(exercise.rubric[len(results) :], failure)
+    except MachineLacks as lack:
+        seen = readable(f"Not judged: {lack}")
+        results += [CriterionResult(each, Verdict.BLOCKED, seen) for each in exercise.rubric[len(results) :]]
     except Exception as error:
         mistake = traceback.format_exc()
         results += _after_mistake(exercise.rubric[len(results) :], error)

@@ -21,13 +21,14 @@ def close(
 ) -> Finding:
     """Passes if `seen` is a tensor of expected's shape and dtype, equal to it within the tolerances."""
     if type(seen) is not Tensor:
-        return Finding(criterion, False, f"{what} is {_shown(seen)}; expected {_kind(expected)}.")
+        return Finding(criterion, False, f"{what} is {_shown(seen)}; expected a tensor, {_kind(expected)}.")
     if seen.shape != expected.shape or seen.dtype != expected.dtype:
         return Finding(criterion, False, f"{what} is {_kind(seen)}; expected {_kind(expected)}.")
     # equal_nan stays off: a NaN where a number is expected is wrong.
     if torch.allclose(seen, expected, rtol=rtol, atol=atol):
         return Finding(criterion, True, f"{what} is as expected: {_shown(expected)}.")
-    return Finding(criterion, False, f"{what} is {_shown(seen)}; expected {_shown(expected)}.")
+    text = f"{what} is {_shown(seen)}; expected {_shown(expected)}"
+    return Finding(criterion, False, f"{text}{_difference(seen, expected, rtol, atol)}.")
 
 
 def close_on_all_ranks(
@@ -60,7 +61,8 @@ def near(
     """Passes if seen is a finite real number within rtol of expected."""
     number = isinstance(seen, int | float) and not isinstance(seen, bool)
     passed = number and abs(seen - expected) <= rtol * max(1.0, abs(expected))
-    return Finding(criterion, passed, f"{what} is {_shown(seen)}{unit}; expected {expected:.10g}{unit}.")
+    shown = f"a tensor, {_shown(seen)}" if isinstance(seen, Tensor) else f"{_shown(seen)}{unit}"
+    return Finding(criterion, passed, f"{what} is {shown}; expected {_number(expected)}{unit}.")
 
 
 def at_most(criterion: str, seen: float, limit: float, what: str, unit: str = "") -> Finding:
@@ -81,6 +83,22 @@ def _kind(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     return f"a {type(value).__name__}"
+
+
+def _difference(seen: Tensor, expected: Tensor, rtol: float, atol: float) -> str:
+    """How many numbers differ, and the first of them with all its digits: `_shown` may show none of them."""
+    if expected.numel() <= 1:
+        return ""
+    wrong = ~torch.isclose(seen, expected, rtol=rtol, atol=atol)
+    place = wrong.nonzero()[0].tolist()
+    got, wanted = (_number(tensor[tuple(place)].item()) for tensor in (seen, expected))
+    return (
+        f"; {int(wrong.sum())} of {wrong.numel()} numbers differ, the first at {place}: {got}, not {wanted}"
+    )
+
+
+def _number(value: Any) -> str:
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
 
 
 def _shown(value: Any) -> str:

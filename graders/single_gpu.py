@@ -121,6 +121,20 @@ def parameters_as_expected(criterion: str, training: Training, seen: list[dict[s
     )
 
 
+def one_pass_each_way(training: Training, seen: list[dict[str, Any]]) -> Finding:
+    """Passes if every step went forward once, in training mode, and backward once."""
+    criterion = "one update"
+    for number, (step, (inputs, _)) in enumerate(zip(seen, training.batches, strict=True), start=1):
+        expected = [f"forward {len(inputs)}", f"backward {len(inputs)}"]
+        if step["log"] != expected:
+            text = f"step {number} made the passes {', '.join(step['log']) or '(none)'}"
+            return Finding(criterion, False, f"{text} (with samples); expected {', '.join(expected)}.")
+        if not all(step["modes"]):
+            text = f"step {number} went forward in evaluation mode; the model came in training mode"
+            return Finding(criterion, False, f"{text}.")
+    return Finding(criterion, True, "Every step goes forward once and backward once, in training mode.")
+
+
 def no_history(seen: list[dict[str, Any]]) -> Finding:
     """Passes if no loss that a step returned holds on to a graph."""
     kept = any(step["history"] for step in seen)
@@ -224,6 +238,8 @@ def no_graph(seen: dict[str, Any]) -> Finding:
     if any(seen["graphs"]):
         text = f"{sum(seen['graphs'])} of {len(seen['graphs'])} forward passes recorded a graph for backward"
         return Finding(criterion, False, f"{text}.")
+    if not seen["trainable"]:
+        return Finding(criterion, False, "After evaluate some parameter does not require grad any more.")
     if not seen["grad_enabled"]:
         return Finding(criterion, False, "Gradients are still off after evaluate has returned.")
     return Finding(
@@ -243,9 +259,10 @@ class Accumulation:
     loss: str
 
     @classmethod
-    def draw(cls, draw: Draw, sizes: Sequence[int]) -> "Accumulation":
+    def draw(cls, draw: Draw, sizes: Sequence[int], loss: str) -> "Accumulation":
+        """loss: one of the driver's `LOSSES`."""
         problem = Problem.draw(draw)
-        return cls(problem, problem.draw_batches(draw, sizes), draw.choice(sorted(LOSSES)))
+        return cls(problem, problem.draw_batches(draw, sizes), loss)
 
     @property
     def sizes(self) -> list[int]:
@@ -289,12 +306,23 @@ def full_batch_loss(accumulation: Accumulation, seen: dict[str, Any]) -> Finding
 
 
 def one_graph_at_a_time(accumulation: Accumulation, seen: dict[str, Any]) -> Finding:
-    """Passes if each micro-batch goes forward and then backward before the next one goes forward."""
-    expected = [f"{way} {size}" for size in accumulation.sizes for way in ("forward", "backward")]
-    passed = seen["log"] == expected
-    text = "The passes, by their number of samples: " + (", ".join(seen["log"]) or "none")
+    """Passes if each micro-batch goes forward and then backward before the next one goes forward, and if what
+    its forward pass kept is gone by then. In which order the micro-batches come is no matter.
+    """
+    name = "one graph at a time"
+    passes = ", ".join(seen["log"]) or "none"
+    forwards = [text for text in seen["log"] if text.startswith("forward")]
+    in_turn = [text for forward in forwards for text in (forward, forward.replace("forward", "backward"))]
+    if seen["log"] != in_turn or sorted(forwards) != sorted(f"forward {size}" for size in accumulation.sizes):
+        wanted = ", ".join(f"{way} {size}" for size in accumulation.sizes for way in ("forward", "backward"))
+        return Finding(name, False, f"The passes, by their number of samples: {passes}; expected {wanted}.")
+    if any(seen["kept"]):
+        text = (
+            f"{max(seen['kept'])} tensors of an earlier graph are still kept when the next pass goes forward"
+        )
+        return Finding(name, False, f"{text}; expected none.")
     return Finding(
-        "one graph at a time", passed, text + (f"; expected {', '.join(expected)}." if not passed else ".")
+        name, True, f"The passes, by their number of samples: {passes}; nothing is kept between them."
     )
 
 
@@ -445,7 +473,11 @@ def unknown_names_rejected(answer: Answer) -> Finding:
         except AnswerFailed as failure:
             if failure.kind == "ValueError":
                 continue
-            return Finding(criterion, False, f'("{optimizer}", "{precision}") raised {failure.kind}.')
+            return Finding(
+                criterion,
+                False,
+                f'("{optimizer}", "{precision}") raised {failure.kind}; expected ValueError.',
+            )
         return Finding(
             criterion, False, f'("{optimizer}", "{precision}") gave {seen!r:.80}; expected ValueError.'
         )

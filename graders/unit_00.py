@@ -218,7 +218,7 @@ def _coordinates(
 )
 def pass_the_token(answer: Answer, draw: Draw) -> Iterator[Finding]:
     """Values first, in worlds of several sizes and tensors of several dtypes, then who sent what to whom."""
-    worlds = [_draw_tokens(draw, ranks, dtype) for ranks, dtype in _WORLDS]
+    worlds = [_draw_tokens(draw, *world) for world in _WORLDS]
     runs = [_passed(answer, tokens) for tokens in worlds]
 
     yield _first_wrong(
@@ -232,13 +232,12 @@ def pass_the_token(answer: Answer, draw: Draw) -> Iterator[Finding]:
     yield _alone(answer, draw)
 
 
-_WORLDS = ((2, torch.float32), (3, torch.int64), (5, torch.float64))
-"""Ranks and the token's dtype: neither may be taken for granted."""
+_WORLDS = ((2, torch.float32, (4,)), (3, torch.int64, (2, 3)), (5, torch.float64, ()))
+"""Ranks, and the token's dtype and shape: none of them may be taken for granted."""
 
 
-def _draw_tokens(draw: Draw, ranks: int, dtype: torch.dtype) -> list[Tensor]:
+def _draw_tokens(draw: Draw, ranks: int, dtype: torch.dtype, shape: tuple[int, ...]) -> list[Tensor]:
     """What each rank is called with: rank 0 the token, the others something of its kind that is not it."""
-    shape = (draw.integer(1, 4),)
     return [draw.integers(100 * (rank + 1), 100 * (rank + 1) + 50, *shape).to(dtype) for rank in range(ranks)]
 
 
@@ -282,7 +281,7 @@ def _round_the_ring(observed: Observed) -> Finding:
 def _alone(answer: Answer, draw: Draw) -> Finding:
     """Passes if the only rank of a world returns the token and sends nothing."""
     criterion = "a world of one"
-    tokens = _draw_tokens(draw, 1, torch.float32)
+    tokens = _draw_tokens(draw, 1, torch.float32, (3,))
     observed = _passed(answer, tokens)
     finding = _returned(criterion, tokens, observed, (0,))
     if not finding.passed:

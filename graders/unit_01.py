@@ -22,6 +22,7 @@ from graders.single_gpu import (
     no_graph,
     no_history,
     one_graph_at_a_time,
+    one_pass_each_way,
     parameters_as_expected,
     rate_as_measured,
     right_number_of_steps,
@@ -49,7 +50,8 @@ UNIT = "01_single_gpu"
         Criterion(
             "one update",
             1,
-            "Gradients of the loss, then one optimizer.step(). What lies between them must not undo either.",
+            "One forward and one backward pass, in the mode that the model is in, then one optimizer.step(). "
+            "What lies between them must not undo either.",
         ),
         Criterion(
             "gradients start at zero",
@@ -73,7 +75,7 @@ def train_step(answer: Answer, draw: Draw) -> Iterator[Finding]:
     first = Training.draw(draw, steps=1, with_stale_gradients=False)
     seen = first.seen(answer)
     yield losses_as_expected("loss", first, seen)
-    yield parameters_as_expected("one update", first, seen)
+    yield first_wrong([parameters_as_expected("one update", first, seen), one_pass_each_way(first, seen)])
 
     several = Training.draw(draw, steps=3, with_stale_gradients=True)
     yield parameters_as_expected("gradients start at zero", several, several.seen(answer))
@@ -162,8 +164,8 @@ def evaluate(answer: Answer, draw: Draw) -> Iterator[Finding]:
         Criterion(
             "one graph at a time",
             2,
-            "Call backward() on each micro-batch before the next goes forward: it frees that graph, and "
-            "saving memory is what all this is for.",
+            "Call backward() on each micro-batch before the next goes forward: it frees that graph (unless "
+            "retain_graph=True keeps it), and saving memory is what all this is for.",
         ),
     ),
     hints=(
@@ -175,11 +177,12 @@ def evaluate(answer: Answer, draw: Draw) -> Iterator[Finding]:
 def accumulate_gradients(answer: Answer, draw: Draw) -> Iterator[Finding]:
     """Equal micro-batches, uneven ones, and that only one of them is in memory at a time."""
     size = draw.integer(3, 6)
-    equal = Accumulation.draw(draw, [size] * draw.integer(2, 4))
+    equal = Accumulation.draw(draw, [size] * draw.integer(2, 4), "cross_entropy")
     seen = equal.seen(answer)
     yield gradients_as_expected("equal micro-batches", equal, seen)
 
-    uneven = Accumulation.draw(draw, [draw.integer(6, 9), draw.integer(3, 5), draw.integer(1, 2)])
+    # Another loss, so that an answer that does not use the one it is given shows.
+    uneven = Accumulation.draw(draw, [draw.integer(6, 9), draw.integer(3, 5), draw.integer(1, 2)], "mse")
     seen = uneven.seen(answer)
     yield gradients_as_expected("uneven micro-batches", uneven, seen)
     yield full_batch_loss(uneven, seen)

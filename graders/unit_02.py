@@ -18,16 +18,20 @@ from graders.data_parallel import (
     combined,
     deal,
     draw_chain,
+    draw_gradients,
     draw_normed,
     draw_training,
+    error_frees_the_others,
     first_alone,
     gradients_in_place,
     gradients_kept,
     launched_accuracy,
     loading_cluster,
     missing_gradients,
+    nan_kept,
     never_waits_in_backward,
     partition,
+    random_state_kept,
     reshuffling,
     same_tensors,
     shuffling,
@@ -64,12 +68,14 @@ UNIT = "02_data_parallel"
         Criterion(
             "empty shards",
             1,
-            "The mean over no samples is NaN, and 0 * NaN is NaN: leave out a worker whose count is 0.",
+            "0 * NaN is NaN: leave out a worker whose count is 0, and only such a worker. A NaN where there "
+            "were samples has to be seen.",
         ),
         Criterion(
             "gradients unchanged",
             1,
-            "Add into a new tensor: `total = gradients[0]; total += ...` overwrites worker 0's gradient.",
+            "Add into a new tensor: `total = gradients[0]; total += ...` overwrites worker 0's gradient, and "
+            "so does every method whose name ends in an underscore.",
         ),
     ),
     hints=(
@@ -78,32 +84,31 @@ UNIT = "02_data_parallel"
     ),
 )
 def combine_gradients(answer: Answer, draw: Draw) -> Iterator[Finding]:
-    """The m_k / n formula."""
-    workers = draw.integer(2, 5)
-    shape = (draw.integer(2, 4), draw.integer(2, 4))
-    gradients = [draw.normal(*shape) for _ in range(workers)]
-
-    count = draw.integer(1, 9)
+    """The m_k / n formula, with tensors of one, two and three dimensions, in single and double precision."""
+    workers, count = draw.integer(2, 5), draw.integer(1, 9)
+    gradients = draw_gradients(draw, workers, dims=2)
     seen = combined(answer, gradients, [count] * workers)
-    expected = torch.stack(gradients).mean(0)
-    yield judge.close(
-        "equal shards", seen["result"], expected, f"the combination of {workers} means over {count} samples"
-    )
+    what = f"the combination of {workers} means over {count} samples"
+    yield judge.close("equal shards", seen["result"], torch.stack(gradients).mean(0), what)
 
     counts = [draw.integer(1, 4), *(draw.integer(5, 20) for _ in range(workers - 1))]
-    seen = combined(answer, gradients, counts)
-    expected = weighted_mean(gradients, counts)
-    yield judge.close(
-        "unequal shards", seen["result"], expected, f"the combination of means over {counts} samples"
-    )
+    doubles = draw_gradients(draw, workers, dims=1, dtype=torch.float64)
+    seen = combined(answer, doubles, counts)
+    what = f"the combination of means over {counts} samples"
+    yield judge.close("unequal shards", seen["result"], weighted_mean(doubles, counts), what)
 
-    with_empty = [torch.full(shape, torch.nan), *gradients]
+    gradients = draw_gradients(draw, workers, dims=3)
+    nothing = torch.full_like(gradients[0], torch.nan)
+    with_empty = [nothing, *gradients]
     empty = combined(answer, with_empty, [0, *counts])
-    yield judge.close(
-        "empty shards", empty["result"], expected, f"the combination of means over {[0, *counts]} samples"
-    )
+    what = f"the combination of means over {[0, *counts]} samples"
+    left_out = judge.close("empty shards", empty["result"], weighted_mean(gradients, counts), what)
+    diverged = combined(answer, [nothing, *gradients[1:]], counts)
+    yield nan_kept(diverged["result"]) if left_out.passed else left_out
 
-    yield gradients_kept(seen["gradients"], gradients)
+    alone = combined(answer, gradients[:1], counts[:1])
+    kept = [gradients_kept(*pair) for pair in ((seen, doubles), (empty, with_empty), (alone, gradients[:1]))]
+    yield next((finding for finding in kept if not finding.passed), kept[0])
 
 
 # -------------------------------------------------------------------------------------------- shard_indices
@@ -140,7 +145,8 @@ def combine_gradients(answer: Answer, draw: Draw) -> Iterator[Finding]:
         Criterion(
             "random state kept",
             1,
-            "Draw from a torch.Generator of your own; torch.manual_seed resets every dropout mask too.",
+            "Draw from a torch.Generator of your own; torch.manual_seed resets every dropout mask too, and "
+            "random.seed and numpy.random.seed the augmentation.",
         ),
         Criterion(
             "no communication",
@@ -157,19 +163,19 @@ def shard_indices(answer: Answer, draw: Draw) -> Iterator[Finding]:
     """A partition of a permutation that depends on seed and epoch only."""
     ranks = draw.integer(3, 5)
     length = ranks * draw.integer(12, 20) + ranks - 1
-    epoch, seed = draw.integer(0, 50), draw.integer(0, 10_000)
-    dealt = deal(answer, length, [(epoch, seed), (epoch + 1, seed), (epoch, seed + 1000)], ranks)
+    epoch, seed = draw.integer(2, 50), draw.integer(0, 10_000)
+    # From epoch 0 on, where seed * epoch is the same for every seed.
+    dealt = deal(answer, length, [(0, seed), (1, seed), (0, seed + 1000), (epoch, seed)], ranks)
     even = deal(answer, 2 * ranks, [(epoch, seed)], ranks)
     scarce = deal(answer, ranks - 1, [(epoch, seed)], ranks)
     yield partition(dealt, even, scarce)
     yield balance(dealt, even, scarce)
 
-    this, next_epoch, other_seed = (dealt.indices(pair) for pair in range(3))
+    this, next_epoch, other_seed, later = (dealt.indices(pair) for pair in range(4))
     yield shuffling(this, other_seed)
-    yield reshuffling(this, next_epoch, dealt.again[0])
-    kept = dealt.state_kept
-    seen = "stays as it was" if all(kept) else f"changes on rank {kept.index(False)}"
-    yield Finding("random state kept", all(kept), f"The rank's own random state {seen}.")
+    findings = [reshuffling(this, following, dealt.again[0]) for following in (next_epoch, later)]
+    yield next((finding for finding in findings if not finding.passed), findings[0])
+    yield random_state_kept(dealt)
     made = ", ".join(sorted(set(dealt.calls)))
     yield Finding("no communication", not made, f"Calls that communicate: {made or 'none'}.")
 
@@ -329,7 +335,8 @@ def average_gradients(answer: Answer, draw: Draw) -> Iterator[Finding]:
         Criterion(
             "starts during backward",
             2,
-            "The hook of a bucket's last gradient starts its all_reduce; do not leave it to finish().",
+            "The hook of a bucket's last gradient starts its all_reduce, for every bucket; do not leave it "
+            "to a later hook, or to finish().",
         ),
         Criterion(
             "never waits in backward",
@@ -366,7 +373,7 @@ def bucketed_ddp(answer: Answer, draw: Draw) -> Iterator[Finding]:
     yield step_as_expected("averages", training, observed, steps=range(1))
     yield step_as_expected("every step", training, observed, steps=range(1, len(training.batches[0])))
     yield buckets_as_specified(training, observed)
-    yield starts_during_backward(observed)
+    yield starts_during_backward(training, observed)
     yield never_waits_in_backward(observed)
 
     yield unused_parameters(answer, draw)
@@ -460,7 +467,9 @@ def load_once(answer: Answer, draw: Draw) -> Iterator[Finding]:
     one_node = loading_cluster(nodes=1, devices=devices)
     values = [draw.normal(3) for _ in range(devices)]
     observed = answer.launch("unit_02.loading", per_rank(values), ranks=devices, cluster=one_node)
-    yield all_loaded(observed, values)
+    loaded = all_loaded(observed, values)
+    without = answer.launch("unit_02.loading", None, ranks=devices, cluster=one_node)
+    yield all_loaded(without, [None] * devices) if loaded.passed else loaded
     yield first_alone("others wait for the first", observed, one_node)
 
     two_nodes = loading_cluster(nodes=2, devices=2)
@@ -468,7 +477,6 @@ def load_once(answer: Answer, draw: Draw) -> Iterator[Finding]:
     observed = answer.launch("unit_02.loading", per_rank(values), ranks=4, cluster=two_nodes)
     yield first_alone("one first rank on each node", observed, two_nodes)
 
-    observed = answer.launch("unit_02.failing_load", values[0], ranks=devices, cluster=one_node)
-    seen, wanted = observed.results[0], "OSError: no space left on this device"
-    text = f"load() raised on rank 0; nobody is left waiting, and load_once there raised {seen}."
-    yield Finding("an error frees the others", seen == wanted, text)
+    # The first rank of the second node, whose number is not 0.
+    observed = answer.launch("unit_02.failing_load", values[0], 2, ranks=4, cluster=two_nodes)
+    yield error_frees_the_others(observed, failing=2)

@@ -94,7 +94,7 @@ def combine_gradients(gradients: list[Tensor], counts: list[int]) -> Tensor:
 
     gradients: one tensor a worker, all of one shape: the gradient of the mean loss over that worker's samples.
     counts: how many samples each worker had; at least one is above 0. A worker with 0 contributes nothing,
-        whatever its gradient holds (it may be NaN).
+        whatever its gradient holds (it may be NaN); a NaN of any other worker must stay visible.
     Returns a new tensor of the gradients' shape and dtype; the given ones stay as they are. No communication:
     all gradients are here.
     """
@@ -642,8 +642,9 @@ print(
 def load_once(load):
     """Call load() on every rank, on one rank of each node before all others, and return what it gave.
 
-    load: a function without arguments. Every rank calls it exactly once: the rank with local rank 0
-    (dist.get_node_local_rank()) at once, the others of its node only when it has returned there.
+    load: a function without arguments, which may return anything, None too. Every rank calls it exactly once: the
+    rank with local rank 0 (dist.get_node_local_rank()) at once, the others of its node only when it has returned
+    there.
 
     If load() raises on a first rank, that rank raises the same exception, and nobody is left waiting: the other
     ranks go on as if it had returned, and find out for themselves.

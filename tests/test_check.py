@@ -142,7 +142,9 @@ def test_interrupt_is_the_students_own() -> None:
         grade(DOUBLE, answer, Draw(1))
 
 
-@pytest.mark.parametrize("value", [None, "6", [1], 3.5, object(), torch.zeros(2), double], ids=repr)
+@pytest.mark.parametrize(
+    "value", [None, "6", [1], 3.5, object(), torch.zeros(2), double], ids=lambda value: type(value).__name__
+)
 def test_strange_results_fail_without_an_error(value: Any) -> None:
     # Whatever an answer returns, the table says what it is.
     assert verdicts(lambda x: value)[0] == "failed"

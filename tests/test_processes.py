@@ -616,6 +616,7 @@ def test_a_wrong_peer() -> None:
     with pytest.raises(RankFailed) as caught:
         on_processes(program)
     assert "dist.send(torch.ones(1), dst=5)" in caught.value.report
+    assert "There is no rank 5 in a group of 2" in caught.value.report
 
 
 @pytest.mark.parametrize(

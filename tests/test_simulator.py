@@ -845,13 +845,57 @@ def test_a_send_that_nobody_receives_is_reported_at_the_end():
     assert [call.rank for call in run.unmatched] == [0]
 
 
-def test_groups_made_in_a_different_order_do_not_meet():
+@pytest.mark.parametrize("ranks", [([0, 1], [1, 2]), ([0, 1], [0, 1, 2])])
+def test_groups_that_are_not_the_same_everywhere_are_a_mismatch(ranks):
     def f():
-        mine = [[0, 1], [0, 1]]
-        groups = [dist.new_group(ranks) for ranks in mine]
+        first, second = ranks if me() else reversed(ranks)
+        dist.new_group(first)
+        dist.new_group(second)
+
+    report = stops(CollectiveMismatch, f, ranks=3).report
+    assert f"new_group({ranks[0]})" in report
+    assert f"new_group({ranks[1]})" in report
+
+
+def test_a_group_that_only_some_ranks_make():
+    deadlock = stops(Deadlock, lambda: dist.new_group([0, 1]) if me() == 0 else None, ranks=2)
+    assert "waits for rank 1 to call new_group" in deadlock.report
+
+
+def test_the_wrong_one_of_two_groups():
+    def f():
+        groups = [dist.new_group([0, 1]), dist.new_group([0, 1])]
         dist.all_reduce(torch.ones(1), group=groups[me()])
 
     assert stops(Deadlock, f).cycle == (0, 1)
+
+
+def test_results_are_there_only_after_waiting():
+    def f():
+        x, y = torch.zeros(1), torch.full((1,), float(me()))
+        if me() == 0:
+            dist.send(torch.ones(1), 1)
+        else:
+            dist.irecv(x, 0)
+        work = dist.all_reduce(y, async_op=True)
+        dist.barrier()
+        seen = x.item(), y.item()
+        work.wait()
+        return *seen, y.item()
+
+    with pytest.warns(UnmatchedMessage, match=r"recv\(float32\[1\]\) from rank 0.*never waited for"):
+        run = launch(f, ranks=2)
+    assert run.results == [(0, 0, 1), (0, 1, 1)]
+    assert [call.rank for call in run.unmatched] == [1]
+
+
+def test_a_deep_recursion_is_told_in_short():
+    def deeper(n):
+        return deeper(n + 1)
+
+    report = stops(RankFailed, lambda: deeper(0), ranks=1).report
+    assert "more calls" in report
+    assert len(report.splitlines()) < 40
 
 
 def test_a_wait_names_its_own_line_and_that_of_the_call():

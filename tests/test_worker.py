@@ -145,9 +145,9 @@ def test_raising_cell_does_not_stop_the_others() -> None:
 # --- answers that are not there
 
 ABSENT = {
-    "stub": ("def stub(x):\n    raise NotImplementedError", NOT_ATTEMPTED, "still the stub"),
+    "stub": ("def stub(x):\n    raise NotImplementedError", NOT_ATTEMPTED, "is still there"),
     "missing": ("", NOT_ATTEMPTED, "90_sample.ipynb does not define missing"),
-    "stub_in_class": ("class stub_in_class:\n    raise NotImplementedError", NOT_ATTEMPTED, "still the stub"),
+    "stub_in_class": ("class stub_in_class:\n    raise NotImplementedError", NOT_ATTEMPTED, "is still there"),
     "no_syntax": ("def no_syntax(x:\n    return x", "SyntaxError", "def no_syntax(x:"),
     "deleted": ("def deleted(x): return x\ndel deleted", "NameError", "afterwards there was no deleted"),
     "too_late": ("1 / 0\ndef too_late(x): return x", "ZeroDivisionError", "The cell that defines too_late"),

@@ -22,10 +22,8 @@ from torch.distributed import distributed_c10d
 from course_lib.launch.journal import Journal
 from course_lib.launch.recorder import Call, RecordedWork, Recorder
 from course_lib.simulator.collectives import reduction_name
-from course_lib.timeline.operations import called_blocking
-
-NEW_GROUP = "new_group"
-"""The name under which the making of a group stands in the journal. It is no communication, but can hang."""
+from course_lib.simulator.network import NEW_GROUP
+from course_lib.timeline.operations import called_blocking, member
 
 
 class RecordedGroup(dist.ProcessGroup):
@@ -76,11 +74,11 @@ class RecordedGroup(dist.ProcessGroup):
     # --- Point to point
 
     def send(self, tensors: list[Tensor], rank: int, tag: int) -> Any:
-        call = self._message("send", tensors[0], self._members[rank], tag)
+        call = self._message("send", tensors[0], member(self._members, rank), tag)
         return self._work(self._inner.send(tensors, rank, tag), call)
 
     def recv(self, tensors: list[Tensor], rank: int, tag: int) -> Any:
-        call = self._message("recv", tensors[0], self._members[rank], tag)
+        call = self._message("recv", tensors[0], member(self._members, rank), tag)
         return self._work(self._inner.recv(tensors, rank, tag), call)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> Any:
@@ -230,7 +228,7 @@ class RecordedGroup(dist.ProcessGroup):
             op,
             self._name,
             self._members,
-            peer=None if root is None else self._members[root],
+            peer=None if root is None else member(self._members, root),
             reduction=reduction_name(getattr(opts, "reduceOp", dist.ReduceOp.SUM)) if reduces else "",
             shape=_common_shape(about),
             parts=parts,

@@ -1,9 +1,15 @@
-"""The engine "simulated": ranks are threads of this process, time is virtual, every run repeats itself."""
+"""The engine "simulated": ranks are threads of this process, time is virtual, every run repeats itself.
+
+Everything above the process group is torch's own, so DistributedDataParallel, FSDP2 (`fully_shard`), DTensor
+and device meshes run too. What cannot run: code that needs a GPU's streams or NCCL itself, and threads or
+subprocesses of a rank that want to communicate, for they are not the rank.
+"""
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -14,6 +20,7 @@ from course_lib.errors import (
     BadLaunch,
     CollectiveMismatch,
     Deadlock,
+    PendingCall,
     RankFailed,
     RankTraceback,
     TimedOut,
@@ -33,7 +40,7 @@ from course_lib.simulator.diagnosis import (
 )
 from course_lib.simulator.isolation import Isolation, current_rank, private_copy
 from course_lib.simulator.network import Mismatch
-from course_lib.simulator.process_group import BACKEND, current_scheduler
+from course_lib.simulator.process_group import BACKEND, agreed_groups, current_scheduler
 from course_lib.simulator.scheduler import Ending, RankStopped, Scheduler
 from course_lib.timeline.events import Event, Kind, LazyEvents, span_recorder
 from course_lib.timeline.lines import stack_lines
@@ -76,7 +83,7 @@ class _Simulation:
 
     def run(self) -> Run:
         """Run all ranks; raise what the run deserves."""
-        with self.isolation.entered():
+        with self.isolation.entered(), agreed_groups():
             ending = self.scheduler.run(self._bodies(), self.request.timeout)
         if ending is Ending.OUT_OF_TIME and not self.failures:
             self._raise_timed_out()
@@ -142,7 +149,6 @@ class _Simulation:
 
     def _record(self) -> Run:
         """The run as it stands, complete or not."""
-        network = self.scheduler.network
         return Run(
             results=self.results,
             outputs=self.isolation.outputs,
@@ -151,8 +157,17 @@ class _Simulation:
             engine="simulated",
             seconds=self.scheduler.seconds,
             wall_seconds=time.perf_counter() - self.started,
-            unmatched=tuple(network.pending(operation) for operation in network.unmatched()),
+            unmatched=tuple(self._still_open()),
         )
+
+    def _still_open(self) -> Iterator[PendingCall]:
+        """Calls that nothing matched, and asynchronous ones whose results were never asked for."""
+        network = self.scheduler.network
+        for operation in network.unmatched():
+            yield network.pending(operation)
+        for operation in network.not_waited_for():
+            call = network.pending(operation)
+            yield replace(call, detail=f"{call.detail}, never waited for, so its tensor was not filled,")
 
     def _events(self) -> tuple[Event, ...]:
         """Communication, computing and spans, in the order in which they began."""

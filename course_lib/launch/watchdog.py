@@ -25,8 +25,7 @@ from course_lib.launch.journal import (
     Waits,
     line_of,
 )
-from course_lib.launch.recording import NEW_GROUP
-from course_lib.simulator.network import Mismatch, Network, Operation
+from course_lib.simulator.network import NEW_GROUP, Mismatch, Network, Operation
 from course_lib.timeline.events import Event, Kind
 
 _SECONDARY_SIGNS = (

@@ -182,6 +182,15 @@ def _barrier_seconds(nbytes: int, ranks: int, link: Link) -> float:
     return tree_rounds(ranks) * link.seconds(0)
 
 
+def _no_traffic(nbytes: int, ranks: int, position: int) -> CallTraffic:
+    """Making a group is bookkeeping: it goes by way of the rendezvous, not over the links."""
+    return CallTraffic(0, 0, 0)
+
+
+def _no_seconds(nbytes: int, ranks: int, link: Link) -> float:
+    return 0.0
+
+
 _SEND = Algorithm(_send_traffic, _message_seconds)
 _RECV = Algorithm(_recv_traffic, _message_seconds)
 _ALL_GATHER = Algorithm(_all_gather_traffic, _all_gather_seconds)
@@ -204,5 +213,6 @@ ALGORITHMS: dict[str, Algorithm] = {
     "scatter": Algorithm(_scatter_traffic, _root_link_seconds),
     "barrier": _BARRIER,
     "monitored_barrier": _BARRIER,
+    "new_group": Algorithm(_no_traffic, _no_seconds),
 }
 """Operation, by its name in `torch.distributed` -> its algorithm."""

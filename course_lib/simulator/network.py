@@ -50,6 +50,7 @@ class Operation:
     """Global rank of the other side or of the root; None for a receive from anyone."""
     tag: int = 0
     reduction: str = ""
+    """How a collective combines; for the making of a group, its ranks."""
     shape: Shape | None = None
     """Dtype and shape of the tensor that the call is about."""
     parts: tuple[tuple[int, ...], tuple[int, ...]] | None = None
@@ -57,6 +58,8 @@ class Operation:
     nbytes: int = 0
     asynchronous: bool = False
     line: SourceLine | None = None
+    landing: tuple[Tensor, ...] = ()
+    """The caller's tensors while `outputs` are copies: an asynchronous call fills them when waited for."""
     done: bool = False
     end: float = 0.0
     sequence: int = 0
@@ -117,6 +120,10 @@ class Mismatch:
     position: int | None
 
 
+NEW_GROUP = "new_group"
+"""The making of a group, in which all ranks take part with the same list of ranks. No event shows it."""
+
+
 class PartsDiffer(ValueError):
     """A part that one rank sends is not as large as its receiver expects."""
 
@@ -169,6 +176,7 @@ class Network:
     def post_receive(self, receive: Operation) -> list[Operation]:
         """Accept a message. Returns the operations that this completes."""
         self._record(receive)
+        _stage(receive)
         if receive.peer is None:
             return self._receive_from_anyone(receive)
         offered = self._sends[receive.group, receive.peer, receive.rank, receive.tag]
@@ -180,6 +188,7 @@ class Network:
     def post_collective(self, call: Operation, move: Move) -> list[Operation]:
         """Join the next collective of the group. Returns the operations that this completes: none or all."""
         self._record(call)
+        _stage(call)
         position = self._next_slot[call.group, call.rank]
         self._next_slot[call.group, call.rank] += 1
         slot = self._slots.setdefault((call.group, position), CollectiveSlot())
@@ -198,8 +207,16 @@ class Network:
         self._time_collective(calls)
         del self._slots[call.group, position]
         for each in calls:
-            each.inputs = each.outputs = ()
+            each.inputs = ()
+            if not each.landing:
+                each.outputs = ()
         return calls
+
+    def deliver(self, operation: Operation) -> None:
+        """Fill the caller's tensors, now that it has waited for an asynchronous call."""
+        for target, source in zip(operation.landing, operation.outputs, strict=True):
+            target.detach().copy_(source)
+        operation.landing = operation.outputs = ()
 
     def collective_mismatches(self) -> list[Mismatch]:
         """Everything that does not fit together: messages whose sizes differ, collectives that differ."""
@@ -237,9 +254,13 @@ class Network:
         calls.extend(call for slot in self._slots.values() for call in slot.calls.values())
         return sorted(calls, key=lambda operation: operation.sequence)
 
+    def not_waited_for(self) -> list[Operation]:
+        """Asynchronous calls that are over and whose tensors nobody has asked for."""
+        return [operation for operation in self.log if operation.done and operation.landing]
+
     def events(self) -> list[Event]:
         """The log as events; an operation that never completed ends where it began."""
-        return [self._event(operation) for operation in self.log]
+        return [self._event(operation) for operation in self.log if operation.op != NEW_GROUP]
 
     def _record(self, operation: Operation) -> None:
         operation.sequence = len(self.log)
@@ -269,7 +290,9 @@ class Network:
         receive.peer = send.rank
         arrival = self._occupy_ways(send, receive)
         receive.done, receive.end = True, max(arrival, receive.posted)
-        send.inputs = receive.outputs = ()
+        send.inputs = ()
+        if not receive.landing:
+            receive.outputs = ()
         if send.done:
             return [receive]
         send.done, send.end = True, arrival
@@ -331,6 +354,16 @@ class Network:
             detail=operation.detail,
             line=operation.line,
         )
+
+
+def _stage(operation: Operation) -> None:
+    """Keep an asynchronous call's results apart until it is waited for, as a real network might.
+
+    Otherwise a program that never waits would find its data there, which elsewhere it finds only sometimes.
+    """
+    if operation.asynchronous and operation.outputs:
+        operation.landing = operation.outputs
+        operation.outputs = tuple(tensor.detach().clone() for tensor in operation.landing)
 
 
 def _traffic(operation: Operation) -> CallTraffic:

@@ -7,20 +7,23 @@ DistributedDataParallel, DTensor, device meshes.
 # torch declares each method of ProcessGroup with several signatures; Python's calls use the one given here.
 # mypy: disable-error-code="override, assignment, call-arg"
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import wraps
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d
 
 from course_lib.simulator import collectives
 from course_lib.simulator.isolation import current_rank
-from course_lib.simulator.network import Move, Operation
+from course_lib.simulator.network import NEW_GROUP, Move, Operation
 from course_lib.simulator.scheduler import Scheduler
 from course_lib.timeline.lines import caller_line
-from course_lib.timeline.operations import called_blocking
+from course_lib.timeline.operations import called_blocking, member
 
 BACKEND = "simulated"
 
@@ -134,11 +137,11 @@ class SimulatedGroup(dist.ProcessGroup):
 
     def send(self, tensors: list[Tensor], rank: int, tag: int) -> SimulatedWork:
         """Offer tensors[0] to a member."""
-        return self._point_to_point("send", tensors, self._member(rank), tag)
+        return self._point_to_point("send", tensors, member(self._members, rank), tag)
 
     def recv(self, tensors: list[Tensor], rank: int, tag: int) -> SimulatedWork:
         """Receive tensors[0] from a member."""
-        return self._point_to_point("recv", tensors, self._member(rank), tag)
+        return self._point_to_point("recv", tensors, member(self._members, rank), tag)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> SimulatedWork:
         """Receive tensors[0] from whoever offers first."""
@@ -252,15 +255,6 @@ class SimulatedGroup(dist.ProcessGroup):
 
     # --- Posting
 
-    def _member(self, position: int) -> int:
-        """The global rank of the member at a position. torch does not check the number of a peer."""
-        if not 0 <= position < len(self._members):
-            raise ValueError(
-                f"There is no rank {position} in a group of {len(self._members)}: its ranks are 0 to "
-                f"{len(self._members) - 1}. A neighbour on a ring is (rank + 1) % world_size."
-            )
-        return self._members[position]
-
     def _point_to_point(self, name: str, tensors: list[Tensor], peer: int | None, tag: int) -> SimulatedWork:
         (tensor,) = tensors
         if not tensor.is_contiguous():
@@ -307,7 +301,7 @@ class SimulatedGroup(dist.ProcessGroup):
             posted=0.0,
             inputs=tuple(inputs),
             outputs=tuple(outputs),
-            peer=None if root is None else self._member(root),
+            peer=None if root is None else member(self._members, root),
             reduction=reduction,
             shape=_common_shape(about),
             parts=(_bytes(inputs), _bytes(outputs)) if exchange else None,
@@ -362,6 +356,41 @@ def _make_group(options: Any, backend_options: Any) -> SimulatedGroup:
     # The default group comes without a list of its members.
     members: Sequence[int] = options.global_ranks_in_group or range(options.group_size)
     return SimulatedGroup(current_scheduler.get(), rank, options.group_id, members)
+
+
+@contextmanager
+def agreed_groups() -> Iterator[None]:
+    """Have simulated ranks meet in every `new_group`, which all must call alike, as they do elsewhere."""
+    make = distributed_c10d._new_group_with_tag
+
+    @wraps(make)
+    def new_group(ranks: Any = None, *arguments: Any, **options: Any) -> Any:
+        rank = current_rank.get()
+        if rank is not None and not options.get("use_local_synchronization", False):
+            _agree_on_group(rank, ranks)
+        return make(ranks, *arguments, **options)
+
+    distributed_c10d._new_group_with_tag = new_group
+    try:
+        yield
+    finally:
+        distributed_c10d._new_group_with_tag = make
+
+
+def _agree_on_group(rank: int, ranks: Sequence[int] | None) -> None:
+    """Wait until every rank makes a group of these ranks."""
+    scheduler = current_scheduler.get()
+    everyone = range(dist.get_world_size())
+    operation = Operation(
+        rank,
+        NEW_GROUP,
+        scheduler.network.group(NEW_GROUP, everyone),
+        posted=0.0,
+        reduction=str(sorted(everyone if ranks is None else ranks)),
+        line=caller_line(),
+    )
+    scheduler.post(operation, collectives.barrier)
+    scheduler.wait(operation)
 
 
 dist.Backend.register_backend(BACKEND, _make_group, extended_api=True, devices=["cpu", "cuda"])

@@ -164,6 +164,8 @@ class Scheduler:
             state.waits_for = operation
             state.waits_at = caller_line() if operation.asynchronous else None
             self._give_turn_away(state)
+        if operation.landing:
+            self._deliver(operation)
 
     def poll(self, operation: Operation) -> bool:
         """Whether the operation is over by now. A rank that asks in vain lets the others go on first."""
@@ -172,6 +174,8 @@ class Scheduler:
         state = self.ranks[operation.rank]
         self.end_computing(state.number)
         if operation.done and operation.end <= state.clock:
+            if operation.landing:
+                self._deliver(operation)
             return True
         if operation.done:
             self.advance_to(state.number, operation.end)
@@ -252,6 +256,13 @@ class Scheduler:
             raise RankStopped
         self.running = state.number
         self._on_resume(state.number)
+
+    def _deliver(self, operation: Operation) -> None:
+        self.communicating = True
+        try:
+            self.network.deliver(operation)
+        finally:
+            self.communicating = False
 
     def _wake_waiter(self, operation: Operation) -> None:
         """An operation is done: whoever waits for it may run once its clock has come."""

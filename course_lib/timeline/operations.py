@@ -1,6 +1,7 @@
 """How the program called an operation, where that does not show in what reaches the process group."""
 
 import sys
+from collections.abc import Sequence
 from types import FrameType
 
 from torch.distributed import c10d_logger, distributed_c10d
@@ -27,3 +28,13 @@ def called_blocking(operation: str) -> bool:
             return False
         frame = frame.f_back
     return False
+
+
+def member(members: Sequence[int], position: int) -> int:
+    """The global rank at a position of a group. torch does not check the number of a peer."""
+    if not 0 <= position < len(members):
+        raise ValueError(
+            f"There is no rank {position} in a group of {len(members)}: its ranks are 0 to "
+            f"{len(members) - 1}. A neighbour on a ring is (rank + 1) % world_size."
+        )
+    return members[position]

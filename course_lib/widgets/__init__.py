@@ -3,5 +3,6 @@
 from course_lib.widgets.curves import LiveCurves
 from course_lib.widgets.explore import Slider, explore
 from course_lib.widgets.reporting import progress
+from course_lib.widgets.stepping import step_figure, step_through, steps_figure
 
-__all__ = ["LiveCurves", "Slider", "explore", "progress"]
+__all__ = ["LiveCurves", "Slider", "explore", "progress", "step_figure", "step_through", "steps_figure"]

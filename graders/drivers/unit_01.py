@@ -3,6 +3,7 @@ it, and returns what became of it.
 """
 
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,13 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 """Mean-reduced losses of logits [B, classes] and labels [B]."""
 
 
+class _Saved:
+    """A tensor that a graph keeps for backward; it lives as long as the graph needs it."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
 class Watched(nn.Module):
     """Two linear layers that write down how they are used."""
 
@@ -40,6 +48,9 @@ class Watched(nn.Module):
         """Whether a forward pass found the model in training mode."""
         self.graphs: list[bool] = []
         """Whether a forward pass could record a graph."""
+        self.kept: list[int] = []
+        """How many tensors of earlier graphs were still kept when a forward pass began."""
+        self._saved: list[weakref.ref[_Saved]] = []
         with torch.no_grad():
             for parameter, value in zip(self.parameters(), values, strict=True):
                 parameter.copy_(value)
@@ -49,10 +60,17 @@ class Watched(nn.Module):
         self.log.append(f"forward {samples}")
         self.modes.append(self.training)
         self.graphs.append(torch.is_grad_enabled())
-        logits: Tensor = self.second(torch.tanh(self.first(inputs)))
+        self.kept.append(sum(saved() is not None for saved in self._saved))
+        with torch.autograd.graph.saved_tensors_hooks(self._save, lambda saved: saved.tensor):
+            logits: Tensor = self.second(torch.tanh(self.first(inputs)))
         if logits.requires_grad:
             logits.register_hook(lambda _: self.log.append(f"backward {samples}"))  # type: ignore[no-untyped-call]
         return logits
+
+    def _save(self, tensor: Tensor) -> _Saved:
+        saved = _Saved(tensor)
+        self._saved.append(weakref.ref(saved))
+        return saved
 
 
 def steps(
@@ -62,7 +80,7 @@ def steps(
     batches: list[Batch],
     rates: dict[str, float],
 ) -> PlainData:
-    """What each of several steps returned, and the parameters after it.
+    """What each of several steps returned, the parameters after it, and how it used the model.
 
     stale: gradients that are there before the first step. rates: the arguments of torch.optim.SGD.
     """
@@ -73,9 +91,17 @@ def steps(
     optimizer = torch.optim.SGD(model.parameters(), **rates)  # type: ignore[arg-type]
     seen = []
     for inputs, targets in batches:
+        model.log, model.modes = [], []
         loss = answer(model, inputs, targets, optimizer)
-        parameters = [parameter.detach().clone() for parameter in model.parameters()]
-        seen.append({"loss": _plain(loss), "history": _has_history(loss), "parameters": parameters})
+        seen.append(
+            {
+                "loss": _plain(loss),
+                "history": _has_history(loss),
+                "parameters": [parameter.detach().clone() for parameter in model.parameters()],
+                "log": model.log,
+                "modes": model.modes,
+            }
+        )
     return seen
 
 
@@ -94,6 +120,7 @@ def evaluation(
         "graphs": model.graphs,
         "training": model.training,
         "grad_enabled": grad_enabled,
+        "trainable": all(parameter.requires_grad for parameter in model.parameters()),
     }
 
 
@@ -107,6 +134,7 @@ def accumulation(answer: Answer, values: list[Tensor], micro_batches: list[Batch
         "history": _has_history(result),
         "gradients": gradients,
         "log": model.log,
+        "kept": model.kept,
     }
 
 

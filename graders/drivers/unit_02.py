@@ -2,10 +2,12 @@
 what became of it.
 """
 
+import random
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -21,24 +23,42 @@ LOAD_SIDE = 64
 
 
 def combine(answer: Answer, gradients: list[Tensor], counts: list[int]) -> PlainData:
-    """The combination, and the gradients as the answer left them."""
+    """The combination, the gradients as the answer left them, and whether the two share memory."""
     result = answer(gradients, counts)
-    return {"result": result, "gradients": gradients}
+    memory = {gradient.untyped_storage().data_ptr() for gradient in gradients}
+    shared = isinstance(result, Tensor) and result.untyped_storage().data_ptr() in memory
+    return {"result": result, "gradients": gradients, "shared": shared}
 
 
 def shards(answer: Answer, length: int, epochs: list[int], seeds: list[int]) -> PlainData:
-    """This rank's indices for every (epoch, seed), twice, and whether its random state stayed as it was.
+    """This rank's indices for every (epoch, seed), twice, and the libraries whose random state changed.
 
     The ranks' own random states differ, as they do in training with dropout or augmentation.
     """
     torch.manual_seed(1000 + dist.get_rank())
-    before = torch.get_rng_state()
+    before = _random_states()
     pairs = list(zip(epochs, seeds, strict=True))
     first = [answer(length, epoch, seed) for epoch, seed in pairs]
-    state_kept = torch.equal(before, torch.get_rng_state())
+    after = _random_states()
     torch.rand(1 + dist.get_rank())
     again = [answer(length, epoch, seed) for epoch, seed in pairs]
-    return {"first": first, "again": again, "state_kept": state_kept}
+    return {
+        "first": first,
+        "again": again,
+        "changed": [library for library, state in before.items() if after[library] != state],
+    }
+
+
+def _random_states() -> dict[str, bytes]:
+    """This rank's random state in each library that has one."""
+    numpy_state = np.random.get_state()
+    return {
+        "torch": bytes(torch.get_rng_state().numpy()),
+        "random": repr(random.getstate()).encode(),
+        "numpy.random": repr(
+            [part.tobytes() if isinstance(part, np.ndarray) else part for part in numpy_state]
+        ).encode(),
+    }
 
 
 class Normed(nn.Module):
@@ -128,18 +148,22 @@ class _MarkInBackward(torch.autograd.Function):
 
 
 class Chain(nn.Module):
-    """Linear layers with tanh between them; backward marks when it reaches the first."""
+    """Linear layers with tanh between them; backward marks when it reaches each."""
 
     def __init__(self, widths: Sequence[int]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(wide, narrow) for wide, narrow in pairwise(widths))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        first, *others = self.layers
-        hidden: Tensor = _MarkInBackward.apply(first(inputs), "backward reaches the first layer")  # type: ignore[no-untyped-call]
-        for layer in others:
-            hidden = layer(torch.tanh(hidden))
+        hidden = inputs
+        for number, layer in enumerate(self.layers):
+            hidden = _MarkInBackward.apply(layer(torch.tanh(hidden)), reaches(number))  # type: ignore[no-untyped-call]
         return hidden
+
+
+def reaches(layer: int) -> str:
+    """The mark that backward makes before it computes this layer's gradients."""
+    return f"backward reaches layer {layer}"
 
 
 def constructed(answer: Answer, values: list[Tensor], inputs: Tensor) -> PlainData:
@@ -261,14 +285,14 @@ def accuracy(answer: Answer, correct: int, total: int) -> PlainData:
     return answer(correct, total)
 
 
-def loading(answer: Answer, value: Tensor) -> PlainData:
+def loading(answer: Answer, value: Tensor | None) -> PlainData:
     """What the answer returned on this rank, and how often it called `load`.
 
     `load` takes virtual time on a cluster with `flops`, and marks its phase "load".
     """
     calls = 0
 
-    def load() -> Tensor:
+    def load() -> Tensor | None:
         nonlocal calls
         calls += 1
         _take_time()
@@ -277,23 +301,27 @@ def loading(answer: Answer, value: Tensor) -> PlainData:
     return {"result": answer(load), "calls": calls}
 
 
-def failing_load(answer: Answer, value: Tensor) -> PlainData:
-    """What the answer raised on this rank, as text, where `load` fails on rank 0; None where it returned.
+def failing_load(answer: Answer, value: Tensor, failing: int) -> PlainData:
+    """What the answer raised on this rank, as text, None where it returned, and how often it called `load`,
+    which fails on rank `failing`.
 
     Every rank's exception is caught, so that the run ends unless some rank is left waiting.
     """
+    calls = 0
 
     def load() -> Tensor:
+        nonlocal calls
+        calls += 1
         _take_time()
-        if dist.get_rank() == 0:
+        if dist.get_rank() == failing:
             raise OSError("no space left on this device")
         return value
 
     try:
         answer(load)
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return None
+        return {"raised": f"{type(error).__name__}: {error}", "calls": calls}
+    return {"raised": None, "calls": calls}
 
 
 def _take_time() -> None:

@@ -82,6 +82,21 @@ def neighbours_first(token):
     return token
 
 
+@right("pass_the_token")
+def from_whoever_sends(token):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if size == 1:
+        return token
+    if rank == 0:
+        dist.send(token, group_dst=1)
+        dist.recv(token)
+    else:
+        dist.recv(token)
+        token.add_(rank)
+        dist.send(token, group_dst=(rank + 1) % size)
+    return token
+
+
 @right("amdahl_speedup")
 def by_times(parallel_fraction, workers):
     serial = 1 - parallel_fraction

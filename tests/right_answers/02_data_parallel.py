@@ -1,5 +1,6 @@
 """Right answers to unit 02 that are written otherwise than the solution."""
 
+import os
 from collections import deque
 from contextlib import contextmanager
 from itertools import chain
@@ -276,3 +277,18 @@ def tells_the_others(load):
     if failed.item():
         raise RuntimeError("the first rank of some node could not load the data")
     return value if first else load()
+
+
+@right("load_once")
+def with_a_group_for_each_node(load):
+    """Nobody waits for another node."""
+    size = int(os.environ["LOCAL_WORLD_SIZE"])
+    groups = [dist.new_group(list(range(first, first + size))) for first in range(0, _ranks(), size)]
+    mine = groups[dist.get_rank() // size]
+    if dist.get_node_local_rank() > 0:
+        dist.barrier(mine)
+        return load()
+    try:
+        return load()
+    finally:
+        dist.barrier(mine)

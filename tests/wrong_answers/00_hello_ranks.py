@@ -122,6 +122,21 @@ def _me():
 
 
 @wrong("pass_the_token", fails="the token comes back")
+def reads_before_it_has_arrived(token):
+    """Calls irecv, never waits, and uses what may not be there yet."""
+    rank, size = _me()
+    if size == 1:
+        return token
+    if rank == 0:
+        dist.send(token, 1)
+    dist.irecv(token, (rank - 1) % size)
+    if rank > 0:
+        token += rank
+        dist.send(token, (rank + 1) % size)
+    return token
+
+
+@wrong("pass_the_token", fails="the token comes back")
 def all_send_first(token):
     """Every rank waits until the next one receives, and none ever does."""
     rank, size = _me()
@@ -208,6 +223,23 @@ def buffer_of_another_dtype(token):
     if size == 1:
         return token
     buffer = torch.zeros(token.shape)
+    if rank == 0:
+        dist.send(token, 1)
+        dist.recv(buffer, size - 1)
+    else:
+        dist.recv(buffer, rank - 1)
+        buffer += rank
+        dist.send(buffer, (rank + 1) % size)
+    return buffer
+
+
+@wrong("pass_the_token", fails="the token comes back")
+def one_dimension_taken_for_granted(token):
+    """Receives into a vector, whatever the token's shape."""
+    rank, size = _me()
+    buffer = torch.zeros(len(token) if token.dim() else 1, dtype=token.dtype)
+    if size == 1:
+        return token
     if rank == 0:
         dist.send(token, 1)
         dist.recv(buffer, size - 1)

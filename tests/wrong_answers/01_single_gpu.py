@@ -107,6 +107,28 @@ def steps_twice(model, inputs, targets, optimizer):
     return loss.detach()
 
 
+@wrong("train_step", fails="one update")
+def in_evaluation_mode(model, inputs, targets, optimizer):
+    """Trains without dropout."""
+    model.eval()
+    optimizer.zero_grad()
+    loss = functional.cross_entropy(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+@wrong("train_step", fails="one update")
+def goes_forward_twice(model, inputs, targets, optimizer):
+    """A second forward pass for the loss: twice the work, and with dropout another loss."""
+    optimizer.zero_grad()
+    functional.cross_entropy(model(inputs), targets).backward()
+    with torch.no_grad():
+        loss = functional.cross_entropy(model(inputs), targets)
+    optimizer.step()
+    return loss
+
+
 @wrong("train_step", fails="gradients start at zero")
 def never_clears(model, inputs, targets, optimizer):
     """Every step goes along the sum of all gradients so far."""
@@ -309,6 +331,18 @@ def records_graphs(model, loader):
 
 
 @wrong("evaluate", fails="no graph")
+def freezes_the_model(model, loader):
+    """Turns gradients off at every parameter, and never on again."""
+    was_training = model.training
+    model.eval()
+    model.requires_grad_(False)
+    with torch.no_grad():
+        loss, correct, total = _evaluated(model, loader)
+    model.train(was_training)
+    return loss / total, correct / total
+
+
+@wrong("evaluate", fails="no graph")
 def gradients_off_for_good(model, loader):
     """Turns gradients off, and never on again: the next training step fails."""
     was_training = model.training
@@ -391,6 +425,17 @@ def size_of_the_first(model, micro_batches, loss_fn):
     return total
 
 
+@wrong("accumulate_gradients", fails="uneven micro-batches")
+def cross_entropy_whatever_is_asked(model, micro_batches, loss_fn):
+    """Does not use the loss that it is given."""
+    total, n = 0.0, _samples(micro_batches)
+    for inputs, targets in micro_batches:
+        loss = functional.cross_entropy(model(inputs), targets) * len(inputs) / n
+        loss.backward()
+        total += loss.detach()
+    return total
+
+
 @wrong("accumulate_gradients", fails="loss of the full batch")
 def loss_of_the_last(model, micro_batches, loss_fn):
     """The right gradients, with the last micro-batch's loss."""
@@ -430,6 +475,16 @@ def one_backward_at_the_end(model, micro_batches, loss_fn):
     loss = sum(loss_fn(model(inputs), targets) * len(inputs) / n for inputs, targets in micro_batches)
     loss.backward()
     return loss.detach()
+
+
+@wrong("accumulate_gradients", fails="one graph at a time")
+def retains_every_graph(model, micro_batches, loss_fn):
+    """retain_graph=True keeps what backward would have freed."""
+    losses, n = [], _samples(micro_batches)
+    for inputs, targets in micro_batches:
+        losses.append(loss_fn(model(inputs), targets) * len(inputs) / n)
+        losses[-1].backward(retain_graph=True)
+    return torch.stack(losses).sum().detach()
 
 
 @wrong("accumulate_gradients", fails="one graph at a time")

@@ -1,7 +1,9 @@
 """Mistakes that people make in unit 02, each with the criterion that must find it."""
 
+import random
 from itertools import chain
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -37,11 +39,53 @@ def inverse_weights(gradients, counts):
     return sum(w * g for g, w in zip(gradients, weights / weights.sum(), strict=True))
 
 
+@wrong("combine_gradients", fails="unequal shards")
+def always_in_single_precision(gradients, counts):
+    """Adds up in a tensor of the default dtype."""
+    total = torch.zeros(gradients[0].shape)
+    for gradient, count in zip(gradients, counts, strict=True):
+        if count:
+            total += gradient * count / sum(counts)
+    return total
+
+
+@wrong("combine_gradients", fails="unequal shards")
+def matrices_taken_for_granted(gradients, counts):
+    """Weights in a shape that fits gradients of two dimensions only."""
+    used = [(gradient, count) for gradient, count in zip(gradients, counts, strict=True) if count]
+    weights = torch.tensor([count for _, count in used]).view(-1, 1, 1) / sum(counts)
+    return (torch.stack([gradient for gradient, _ in used]) * weights).sum(0)
+
+
+@wrong("combine_gradients", fails="empty shards")
+def hides_every_nan(gradients, counts):
+    """Makes zeros of any NaN, so that nobody sees when training has diverged."""
+    n = sum(counts)
+    return sum(m / n * g.nan_to_num() for g, m in zip(gradients, counts, strict=True))
+
+
 @wrong("combine_gradients", fails="empty shards")
 def multiplies_nan_by_zero(gradients, counts):
     """Counts on 0 * NaN being 0."""
     n = sum(counts)
     return sum(m / n * g for g, m in zip(gradients, counts, strict=True))
+
+
+@wrong("combine_gradients", fails="gradients unchanged")
+def clears_empty_shards_in_place(gradients, counts):
+    """Writes zeros into the gradient of a worker without samples."""
+    n = sum(counts)
+    pairs = zip(gradients, counts, strict=True)
+    return sum((m / n * g) if m else g.zero_() for g, m in pairs)
+
+
+@wrong("combine_gradients", fails="gradients unchanged")
+def hands_a_single_gradient_on(gradients, counts):
+    """With one worker, returns the very tensor that it was given."""
+    if len(gradients) == 1:
+        return gradients[0]
+    n = sum(counts)
+    return sum(m / n * g for g, m in zip(gradients, counts, strict=True) if m)
 
 
 @wrong("combine_gradients", fails="gradients unchanged")
@@ -114,6 +158,27 @@ def shuffles_its_own_part(length, epoch, seed):
     return mine[torch.randperm(len(mine), generator=_generator(seed + epoch))]
 
 
+@wrong("shard_indices", fails="shuffled")
+def multiplies_seed_and_epoch(length, epoch, seed):
+    """In epoch 0 every seed is 0."""
+    order = torch.randperm(length, generator=_generator(seed * epoch))
+    return order[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("shard_indices", fails="shuffled")
+def shifts(length, epoch, seed):
+    """Begins at another sample, and goes on in order."""
+    order = (torch.arange(length) + seed + epoch) % length
+    return order[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("shard_indices", fails="reshuffled each epoch")
+def hands_parts_on(length, epoch, seed):
+    """Rolls one permutation: the same samples stay together, on another rank."""
+    order = torch.randperm(length, generator=_generator(seed)).roll(epoch)
+    return order[dist.get_rank() :: dist.get_world_size()]
+
+
 @wrong("shard_indices", fails="reshuffled each epoch")
 def forgets_the_epoch(length, epoch, seed):
     """The same cards in every epoch, as without set_epoch."""
@@ -126,6 +191,21 @@ def seeds_everything(length, epoch, seed):
     """Resets the random state that dropout and augmentation use."""
     torch.manual_seed(seed + epoch)
     return torch.randperm(length)[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("shard_indices", fails="random state kept")
+def seeds_numpy(length, epoch, seed):
+    """Resets the random state that augmentation by NumPy uses."""
+    np.random.seed(seed + epoch)
+    return torch.from_numpy(np.random.permutation(length))[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("shard_indices", fails="random state kept")
+def seeds_the_standard_library(length, epoch, seed):
+    """Resets the random state of Python's own module."""
+    random.seed(seed + epoch)
+    order = torch.tensor(random.sample(range(length), length))
+    return order[dist.get_rank() :: dist.get_world_size()]
 
 
 @wrong("shard_indices", fails="no communication")
@@ -276,6 +356,20 @@ def loses_the_result(model):
     flat = torch.cat([parameter.grad.flatten() for parameter in _trainable(model)])
     dist.all_reduce(flat)
     flat /= dist.get_world_size()
+
+
+@wrong("average_gradients", fails="averages over ranks")
+def by_way_of_single_precision(model):
+    """Sends through a buffer of the default dtype, and loses the digits of double precision."""
+    parameters = _trainable(model)
+    _fill(parameters)
+    buffer = torch.zeros(sum(parameter.numel() for parameter in parameters))
+    buffer.copy_(torch.cat([parameter.grad.flatten() for parameter in parameters]))
+    dist.all_reduce(buffer)
+    buffer /= dist.get_world_size()
+    parts = buffer.split([parameter.numel() for parameter in parameters])
+    for parameter, part in zip(parameters, parts, strict=True):
+        parameter.grad.copy_(part.view_as(parameter))
 
 
 @wrong("average_gradients", fails="in place")
@@ -503,6 +597,34 @@ class ClosesTooLate(_Bucketed):
                 self.buckets.append([parameter])
 
 
+@wrong("BucketedDDP", fails="buckets")
+class ClosesTooEarly(_Bucketed):
+    """Leaves out the parameter that would fill a bucket to the byte."""
+
+    def fill_buckets(self, bucket_bytes):
+        super().fill_buckets(bucket_bytes - 1)
+
+
+@wrong("BucketedDDP", fails="starts during backward")
+class FirstBucketOnly(_Bucketed):
+    """Starts one bucket during backward, and leaves the others to finish()."""
+
+    def ready(self, index):
+        self.missing[index] -= 1
+        if not self.started and not self.missing[0]:
+            self.start(0)
+
+
+@wrong("BucketedDDP", fails="starts during backward")
+class OneBucketLate(_Bucketed):
+    """Starts a bucket when the next one is complete."""
+
+    def ready(self, index):
+        self.missing[index] -= 1
+        while len(self.started) + 1 < len(self.buckets) and not any(self.missing[: len(self.started) + 2]):
+            self.start(len(self.started))
+
+
 @wrong("BucketedDDP", fails="starts during backward")
 class AllAtTheEnd(_Bucketed):
     """Leaves all communication to finish()."""
@@ -668,6 +790,18 @@ def sends_the_value(load):
     return value[0]
 
 
+@wrong("load_once", fails="every rank has the data")
+def takes_none_for_not_loaded(load):
+    """Calls load() again where it has given None, as a mere download does."""
+    first, value = dist.get_node_local_rank() == 0, None
+    try:
+        if first:
+            value = load()
+    finally:
+        dist.barrier()
+    return load() if value is None else value
+
+
 @wrong("load_once", fails="others wait for the first")
 def nobody_waits(load):
     """All load at once."""
@@ -716,5 +850,36 @@ def swallows_the_error(load):
         value = load()
     except OSError as error:
         print(error)
+    dist.barrier()
+    return value
+
+
+@wrong("load_once", fails="an error frees the others")
+def spares_the_others(load):
+    """Tells the other ranks of the error, and they return without data, as if all were well."""
+    first, value, error = dist.get_node_local_rank() == 0, None, None
+    try:
+        value = load() if first else None
+    except OSError as caught:
+        error = caught
+    failed = torch.tensor(int(error is not None))
+    dist.all_reduce(failed)
+    if error:
+        raise error
+    return value if first or failed else load()
+
+
+@wrong("load_once", fails="an error frees the others")
+def frees_them_from_rank_0_only(load):
+    """On every other node an error leaves all ranks waiting."""
+    if dist.get_node_local_rank() > 0:
+        dist.barrier()
+        return load()
+    try:
+        value = load()
+    except OSError:
+        if dist.get_rank() == 0:
+            dist.barrier()
+        raise
     dist.barrier()
     return value

@@ -1,0 +1,122 @@
+"""Running a function under `mpirun`, from a notebook: every rank gets a communicator of mpi4py.
+
+The ranks run `python -m mpi4py`, so a rank that raises aborts all of them (MPI_Abort) instead of leaving the
+others waiting for it. See https://mpi4py.readthedocs.io/en/stable/mpi4py.run.html.
+"""
+
+import importlib.util
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from course_lib.errors import BadLaunch, RankFailed, RankTraceback, TimedOut
+from course_lib.simulator.diagnosis import rank_failed_report
+from course_lib.timeline.events import SourceLine
+from course_lib.timeline.lines import is_grader, is_library
+
+_ENDING_SECONDS = 5.0
+
+
+def mpi_missing() -> str:
+    """What this machine lacks to run MPI programs, as a sentence; empty if nothing."""
+    if shutil.which("mpirun") is None:
+        return "There is no mpirun here. On Debian or Ubuntu: apt-get install openmpi-bin libopenmpi-dev."
+    if importlib.util.find_spec("mpi4py") is None:
+        return "There is no mpi4py here: pip install mpi4py."
+    return ""
+
+
+def mpirun(function: Callable[..., Any], *arguments: Any, ranks: int = 4, timeout: float = 60.0) -> list[Any]:
+    """Call `function(comm, *arguments)` on every rank of `mpirun -np ranks`; returns each rank's result.
+
+    function: may be defined in a notebook. comm: MPI.COMM_WORLD.
+
+    Raises BadLaunch where MPI is missing, RankFailed where a rank raised, TimedOut after `timeout` seconds.
+    """
+    missing = mpi_missing()
+    if missing:
+        raise BadLaunch(missing)
+    if ranks < 1:
+        raise BadLaunch(f"ranks is {ranks}; a launch needs at least one rank.")
+    with tempfile.TemporaryDirectory(prefix="course-mpi-", ignore_cleanup_errors=True) as path:
+        folder = Path(path)
+        (folder / "call").write_bytes(cloudpickle.dumps((function, arguments)))
+        status, said = _run(folder, ranks, timeout)
+        failures = _failures(folder)
+        if failures:
+            raise RankFailed(rank_failed_report(failures), failures)
+        results = [folder / f"result.{rank}" for rank in range(ranks)]
+        if status != 0 or not all(file.exists() for file in results):
+            raise RankFailed(*_unexplained(status, said))
+        return [pickle.loads(file.read_bytes()) for file in results]
+
+
+def _run(folder: Path, ranks: int, timeout: float) -> tuple[int, str]:
+    """Exit status of mpirun, and what it said. Raises TimedOut."""
+    command = ["mpirun", "-np", str(ranks), sys.executable, "-m", "mpi4py"]
+    command += [str(Path(__file__).with_name("mpi_rank.py")), str(folder)]
+    with (folder / "said").open("w+b") as said:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=_environment()
+        )
+        try:
+            status = process.wait(timeout)
+        except BaseException as error:
+            # mpirun ends its ranks when it is asked to end.
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_ENDING_SECONDS)
+            process.kill()
+            process.wait()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise TimedOut(
+                    f"The MPI program was stopped after {timeout:g} s; it had not come to its end. MPI does "
+                    f"not say who waits for whom: look for a receive without a send, or for sends that all "
+                    f"wait for their receivers."
+                ) from None
+            raise
+        said.seek(0)
+        return status, said.read().decode(errors="replace")
+
+
+def _environment() -> dict[str, str]:
+    """Modules are found as here; more ranks than cores are allowed, and root is too, as in a container."""
+    allowances = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        # Several ranks share a core: one that waits must let the others run.
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    return {**os.environ, **allowances, "PYTHONPATH": path}
+
+
+def _failures(folder: Path) -> list[RankTraceback]:
+    """What the ranks that raised left behind, the first to raise first."""
+    told = {int(file.suffix[1:]): pickle.loads(file.read_bytes()) for file in folder.glob("failed.*")}
+    return [_traceback(rank, told[rank]) for rank in sorted(told, key=lambda rank: told[rank]["time"])]
+
+
+def _traceback(rank: int, told: dict[str, Any]) -> RankTraceback:
+    """An exception of another process as text, with the lines that are the student's."""
+    own = [frame for frame in told["frames"] if not is_library(frame[0]) and not is_grader(frame[0])]
+    lines = [f"    at {SourceLine(*frame)}" for frame in own]
+    return RankTraceback(rank, told["type"], told["message"], "\n".join([*lines, told["ending"]]))
+
+
+def _unexplained(status: int, said: str) -> tuple[str, list[RankTraceback]]:
+    """The report of a run that ended badly without a Python exception."""
+    ending = "\n".join(said.strip().splitlines()[-20:])
+    report = f"mpirun ended with status {status}:\n{ending}"
+    return report, [RankTraceback(0, "MPIError", f"status {status}", ending)]

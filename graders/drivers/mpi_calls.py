@@ -1,0 +1,80 @@
+"""What runs on an MPI rank beside the answer. It is sent there by value, and imports no PyTorch."""
+
+from collections.abc import Callable
+from typing import Any
+
+
+def play(comm: Any, answer: Callable[..., Any], cases: list[list[Any]]) -> dict[str, Any]:
+    """Let the answer work on each case's array of this rank, with a communicator that notes every call.
+
+    cases: arrays, by case and rank. Returns for each case the result, the array afterwards, whether the
+    result is the array itself, and the calls as (name, messages sent, bytes sent).
+    """
+    from mpi4py import MPI
+
+    class Noting(MPI.Intracomm):
+        """A communicator that notes which of its methods are called, and what they send."""
+
+        calls: list[tuple[str, int, int]]
+
+        def __getattribute__(self, name: str) -> Any:
+            method = super().__getattribute__(name)
+            if name not in communication or not callable(method):
+                return method
+
+            def noted(*arguments: Any, **options: Any) -> Any:
+                sent = options.get("sendbuf", options.get("buf", arguments[0] if arguments else None))
+                noting = name in sends
+                self.calls.append((name, int(noting), size_of(sent) if noting else 0))
+                return method(*arguments, **options)
+
+            return noted
+
+    def size_of(buffer: Any) -> int:
+        """Bytes of an array, or of the array in a buffer specification such as [array, MPI.DOUBLE]."""
+        array = buffer[0] if isinstance(buffer, list | tuple) and buffer else buffer
+        return int(getattr(array, "nbytes", len(MPI.pickle.dumps(buffer))))
+
+    sends = {
+        *(
+            "Send",
+            "Isend",
+            "Ssend",
+            "Issend",
+            "Bsend",
+            "Ibsend",
+            "Rsend",
+            "Irsend",
+            "Sendrecv",
+            "Sendrecv_replace",
+        ),
+        *("send", "isend", "ssend", "issend", "bsend", "ibsend", "sendrecv"),
+    }
+    receives = {"Recv", "Irecv", "recv", "irecv", "Probe", "Iprobe", "probe", "iprobe"}
+    collectives = {
+        prefix + name + suffix
+        for name in (
+            "allreduce",
+            "reduce",
+            "bcast",
+            "gather",
+            "allgather",
+            "scatter",
+            "alltoall",
+            "scan",
+            "exscan",
+        )
+        for prefix, suffix in (("", ""), ("", "v"), ("i", ""), ("i", "v"), ("", "w"))
+    }
+    collectives |= {name.capitalize() for name in collectives}
+    collectives |= {"Reduce_scatter", "Reduce_scatter_block", "Barrier", "barrier", "Ibarrier"}
+    communication = sends | receives | collectives
+
+    noting = Noting(comm.Dup())
+    told = []
+    for arrays in cases:
+        array = arrays[comm.Get_rank()].copy()
+        noting.calls = []
+        result = answer(noting, array)
+        told.append({"result": result, "array": array, "same": result is array, "calls": list(noting.calls)})
+    return {"told": told}

@@ -1,0 +1,742 @@
+"""Right answers to unit 07, written in other ways than the solutions."""
+
+import math
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from tests.answers import right
+
+
+def _members(group):
+    return dist.get_process_group_ranks(group or dist.group.WORLD)
+
+
+def _place(group):
+    return dist.get_rank(group), dist.get_world_size(group)
+
+
+def _both(outgoing, to, incoming, source, group):
+    """Send and receive at once, as one batch, with global ranks."""
+    members = _members(group)
+    ops = [
+        dist.P2POp(dist.isend, outgoing, members[to], group),
+        dist.P2POp(dist.irecv, incoming, members[source], group),
+    ]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+
+
+# ---------------------------------------------------------------------------------- scatter_from, gather_to
+
+
+@right("scatter_from")
+def all_sends_at_once(x, parts=None, src=0, group=None):
+    if dist.get_rank() == src:
+        works = []
+        for member, part in zip(_members(group), parts, strict=True):
+            if member == src:
+                x.copy_(part)
+            else:
+                works.append(dist.isend(part.contiguous(), member, group=group))
+        for work in works:
+            work.wait()
+        return x
+    buffer = torch.empty(x.shape, dtype=x.dtype)
+    dist.recv(buffer, src, group=group)
+    x[...] = buffer
+    return x
+
+
+@right("scatter_from")
+def last_place_first(x, parts=None, src=0, group=None):
+    members = _members(group)
+    if parts is None:
+        buffer = torch.zeros(len(x), dtype=x.dtype)
+        dist.irecv(buffer, src, group=group).wait()
+        return x.copy_(buffer)
+    for place in reversed(range(len(members))):
+        if members[place] != src:
+            dist.send(parts[place].clone(memory_format=torch.contiguous_format), members[place], group=group)
+    return x.copy_(parts[members.index(src)])
+
+
+@right("gather_to")
+def all_receives_at_once(x, parts=None, dst=0, group=None):
+    if parts is None:
+        dist.send(x.contiguous(), dst, group=group)
+        return None
+    buffers = [torch.empty(part.shape, dtype=part.dtype) for part in parts]
+    works = []
+    for member, buffer in zip(_members(group), buffers, strict=True):
+        if member == dst:
+            buffer.copy_(x)
+        else:
+            works.append(dist.irecv(buffer, member, group=group))
+    for work in works:
+        work.wait()
+    for part, buffer in zip(parts, buffers, strict=True):
+        part.copy_(buffer)
+    return parts
+
+
+@right("gather_to")
+def with_isend(x, parts=None, dst=0, group=None):
+    members = _members(group)
+    if dist.get_rank() != dst:
+        dist.isend(x.clone(memory_format=torch.contiguous_format), dst, group=group).wait()
+        return None
+    for place in reversed(range(len(members))):
+        if members[place] == dst:
+            parts[place].copy_(x)
+            continue
+        buffer = torch.zeros(len(parts[place]), dtype=x.dtype)
+        dist.recv(buffer, members[place], group=group)
+        parts[place].copy_(buffer)
+    return parts
+
+
+# ----------------------------------------------------------------------------------------------------- trees
+
+
+@right("broadcast_tree")
+def far_ones_first(x, src=0, group=None):
+    """MPICH's order: the largest distance first; the parent is the place without its lowest bit."""
+    rank, size = _place(group)
+    root = _members(group).index(src)
+    place = (rank - root) % size
+    data = x.contiguous()
+    mask = 1
+    while mask < size and not place & mask:
+        mask *= 2
+    if place:
+        dist.recv(data, group_src=(place - mask + root) % size, group=group)
+    mask //= 2
+    while mask:
+        if place + mask < size:
+            dist.send(data, group_dst=(place + mask + root) % size, group=group)
+        mask //= 2
+    return x.copy_(data)
+
+
+@right("broadcast_tree")
+def recursively(x, src=0, group=None):
+    rank, size = _place(group)
+    members = _members(group)
+    order = [*members[members.index(src) :], *members[: members.index(src)]]
+    me = order.index(members[rank])
+    data = x.contiguous()
+
+    def tell(first, last):
+        """Place `first` has the data; the places up to `last` get it."""
+        if last - first <= 1:
+            return
+        middle = (first + last + 1) // 2
+        if me == first:
+            dist.send(data, order[middle], group=group)
+        elif me == middle:
+            dist.recv(data, order[first], group=group)
+        if me < middle:
+            tell(first, middle)
+        else:
+            tell(middle, last)
+
+    tell(0, size)
+    return x.copy_(data)
+
+
+@right("reduce_tree")
+def recursive_sum(x, dst=0, group=None):
+    rank, size = _place(group)
+    members = _members(group)
+    order = [*members[members.index(dst) :], *members[: members.index(dst)]]
+    me = order.index(members[rank])
+    total = x.clone(memory_format=torch.contiguous_format)
+
+    def add_up(first, last):
+        """The sum of the places first to last - 1 comes to `first`."""
+        if last - first <= 1:
+            return
+        middle = (first + last + 1) // 2
+        if me < middle:
+            add_up(first, middle)
+        else:
+            add_up(middle, last)
+        if me == first:
+            other = torch.empty_like(total)
+            dist.recv(other, order[middle], group=group)
+            total.add_(other)
+        elif me == middle:
+            dist.send(total, order[first], group=group)
+
+    add_up(0, size)
+    if me == 0:
+        x.copy_(total)
+    return x
+
+
+@right("reduce_tree")
+def halving_the_world(x, dst=0, group=None):
+    """The upper half of the places sends to the lower half, until one is left."""
+    rank, size = _place(group)
+    root = _members(group).index(dst)
+    place = (rank - root) % size
+    total = x.contiguous().clone()
+    left = size
+    while left > 1:
+        half = (left + 1) // 2
+        if place >= half:
+            dist.send(total, group_dst=(place - half + root) % size, group=group)
+            break
+        if place + half < left:
+            arriving = torch.empty_like(total)
+            dist.recv(arriving, group_src=(place + half + root) % size, group=group)
+            total = total + arriving
+        left = half
+    return x.copy_(total) if place == 0 else x
+
+
+# ----------------------------------------------------------------------------------------------------- rings
+
+
+@right("ring_reduce_scatter")
+def carries_a_partial_sum(x, group=None):
+    """Keeps x whole and carries one partial sum round."""
+    rank, size = _place(group)
+    chunks = torch.tensor_split(x.reshape(-1), size)
+    carried = chunks[(rank - 1) % size].clone(memory_format=torch.contiguous_format)
+    for step in range(size - 1):
+        own = chunks[(rank - 2 - step) % size]
+        arriving = torch.empty(len(own), dtype=x.dtype)
+        _both(carried, (rank + 1) % size, arriving, (rank - 1) % size, group)
+        carried = arriving + own
+    return carried
+
+
+@right("ring_reduce_scatter")
+def receives_posted_first(x, group=None):
+    rank, size = _place(group)
+    work = [chunk.clone() for chunk in torch.tensor_split(x.flatten(), size)]
+    for step in range(1, size):
+        give, take = (rank - step) % size, (rank - step - 1) % size
+        arriving = torch.zeros_like(work[take])
+        receiving = dist.irecv(arriving, group_src=(rank - 1) % size, group=group)
+        sending = dist.isend(work[give], group_dst=(rank + 1) % size, group=group)
+        receiving.wait()
+        sending.wait()
+        work[take] = work[take] + arriving
+    return work[rank]
+
+
+@right("ring_all_gather")
+def carries_a_chunk(x, group=None):
+    rank, size = _place(group)
+    chunks = [chunk.clone() for chunk in torch.tensor_split(x.flatten(), size)]
+    for step in range(size - 1):
+        take = (rank - 1 - step) % size
+        _both(chunks[(take + 1) % size], (rank + 1) % size, chunks[take], (rank - 1) % size, group)
+    x.copy_(torch.cat(chunks).view(x.shape))
+    return x
+
+
+@right("ring_all_gather")
+def by_bounds(x, group=None):
+    rank, size = _place(group)
+    flat = x.reshape(-1).clone()
+    bounds = np.cumsum([0, *(len(part) for part in torch.tensor_split(flat, size))]).tolist()
+    current = rank
+    for _ in range(size - 1):
+        previous = (current - 1) % size
+        sending = dist.isend(
+            flat[bounds[current] : bounds[current + 1]], group_dst=(rank + 1) % size, group=group
+        )
+        dist.irecv(
+            flat[bounds[previous] : bounds[previous + 1]], group_src=(rank - 1) % size, group=group
+        ).wait()
+        sending.wait()
+        current = previous
+    return x.copy_(flat.view_as(x))
+
+
+def _ring(chunks, group):
+    rank, size = _place(group)
+    for step in range(2 * (size - 1)):
+        adding = step < size - 1
+        give, take = (rank - step) % size, (rank - step - 1) % size
+        arriving = torch.empty_like(chunks[take])
+        _both(chunks[give], (rank + 1) % size, arriving, (rank - 1) % size, group)
+        if adding:
+            chunks[take] += arriving
+        else:
+            chunks[take].copy_(arriving)
+
+
+@right("ring_all_reduce")
+def one_loop(x, group=None):
+    """Both passes in one loop; the chunks end one place further than usual."""
+    data = x.contiguous()
+    _ring(list(torch.tensor_split(data.view(-1), dist.get_world_size(group))), group)
+    return x.copy_(data)
+
+
+@right("ring_all_reduce")
+def to_the_left(x, group=None):
+    """The ring the other way round."""
+    rank, size = _place(group)
+    chunks = list(torch.tensor_split(x.reshape(-1).clone(), size))
+    right_rank, left_rank = (rank + 1) % size, (rank - 1) % size
+    for step in range(size - 1):
+        give, take = (rank + step) % size, (rank + step + 1) % size
+        arriving = torch.empty_like(chunks[take])
+        sending = dist.isend(chunks[give], group_dst=left_rank, group=group)
+        dist.recv(arriving, group_src=right_rank, group=group)
+        sending.wait()
+        chunks[take] += arriving
+    for step in range(size - 1):
+        give, take = (rank + step - 1) % size, (rank + step) % size
+        sending = dist.isend(chunks[give], group_dst=left_rank, group=group)
+        dist.recv(chunks[take], group_src=right_rank, group=group)
+        sending.wait()
+    return x.copy_(torch.cat(chunks).view_as(x))
+
+
+# ------------------------------------------------------------------------------------ hypercubes, hierarchies
+
+
+@right("halving_doubling_all_reduce")
+def on_chunks(x, group=None):
+    """Chunks of tensor_split and ranges of them, instead of bounds."""
+    rank, size = _place(group)
+    core = 2 ** int(math.log2(size))
+    flat = x.reshape(-1).clone()
+    if rank >= core:
+        dist.send(flat, group_dst=rank - core, group=group)
+        dist.recv(flat, group_src=rank - core, group=group)
+        return x.copy_(flat.view_as(x))
+    if rank + core < size:
+        extra = torch.empty_like(flat)
+        dist.recv(extra, group_src=rank + core, group=group)
+        flat += extra
+    ends = [0, *torch.tensor([len(c) for c in torch.tensor_split(flat, core)]).cumsum(0).tolist()]
+    first, count = 0, core
+    while count > 1:
+        count //= 2
+        partner = rank ^ count
+        keep = first + (count if rank & count else 0)
+        give = first + (0 if rank & count else count)
+        kept = flat[ends[keep] : ends[keep + count]]
+        arriving = torch.empty_like(kept)
+        _both(flat[ends[give] : ends[give + count]], partner, arriving, partner, group)
+        kept += arriving
+        first = keep
+    while count < core:
+        partner = rank ^ count
+        other = first ^ count
+        _both(
+            flat[ends[first] : ends[first + count]],
+            partner,
+            flat[ends[other] : ends[other + count]],
+            partner,
+            group,
+        )
+        first, count = min(first, other), count * 2
+    if rank + core < size:
+        dist.send(flat, group_dst=rank + core, group=group)
+    return x.copy_(flat.view_as(x))
+
+
+@right("halving_doubling_all_reduce")
+def recursively_halved(x, group=None):
+    rank, size = _place(group)
+    core = 1
+    while 2 * core <= size:
+        core *= 2
+    data = x.contiguous()
+
+    def reduce_among(part, distance):
+        if not distance:
+            return
+        lower, upper = part[: len(part) // 2], part[len(part) // 2 :]
+        mine, other = (upper, lower) if rank & distance else (lower, upper)
+        arriving = torch.empty_like(mine)
+        _both(other, rank ^ distance, arriving, rank ^ distance, group)
+        mine += arriving
+        reduce_among(mine, distance // 2)
+        _both(mine, rank ^ distance, other, rank ^ distance, group)
+
+    flat = data.view(-1)
+    if rank >= core:
+        dist.isend(flat, group_dst=rank - core, group=group).wait()
+        dist.irecv(flat, group_src=rank - core, group=group).wait()
+    else:
+        guest = rank + core if rank + core < size else None
+        if guest is not None:
+            arriving = torch.empty_like(flat)
+            dist.recv(arriving, group_src=guest, group=group)
+            flat += arriving
+        reduce_among(flat, core // 2)
+        if guest is not None:
+            dist.send(flat, group_dst=guest, group=group)
+    return x.copy_(data)
+
+
+def _ring_among(chunks, members, rank, group, passes=("add", "copy")):
+    """Ring passes among some places of the group; chunk i belongs to members[i]."""
+    me, count = members.index(rank), len(members)
+    right_rank, left_rank = members[(me + 1) % count], members[me - 1]
+    for name in passes:
+        shift = 1 if name == "add" else 0
+        for step in range(count - 1):
+            give, take = (me - shift - step) % count, (me - shift - step - 1) % count
+            arriving = torch.empty_like(chunks[take])
+            _both(chunks[give], right_rank, arriving, left_rank, group)
+            if name == "add":
+                chunks[take] += arriving
+            else:
+                chunks[take].copy_(arriving)
+
+
+@right("hierarchical_all_reduce")
+def three_stages(x, gpus_per_node, group=None):
+    rank, size = _place(group)
+    first = rank - rank % gpus_per_node
+    flat = x.flatten().clone()
+    node = list(range(first, first + gpus_per_node))
+    rail = [r for r in range(size) if r % gpus_per_node == rank % gpus_per_node]
+    chunks = list(torch.tensor_split(flat, gpus_per_node))
+    _ring_among(chunks, node, rank, group, ("add",))
+    _ring_among(list(torch.tensor_split(chunks[rank % gpus_per_node], len(rail))), rail, rank, group)
+    _ring_among(chunks, node, rank, group, ("copy",))
+    return x.copy_(flat.view_as(x))
+
+
+@right("hierarchical_all_reduce")
+def backwards_within_the_node(x, gpus_per_node, group=None):
+    """The ring within the node runs the other way."""
+    rank, size = _place(group)
+    node, local = divmod(rank, gpus_per_node)
+    data = x.contiguous()
+    mates = [node * gpus_per_node + i for i in reversed(range(gpus_per_node))]
+    rail = list(range(local, size, gpus_per_node))
+    chunks = list(torch.tensor_split(data.view(-1), gpus_per_node))[::-1]
+    mine = chunks[mates.index(rank)]
+    _ring_among(chunks, mates, rank, group, ("add",))
+    _ring_among(list(torch.tensor_split(mine, len(rail))), rail, rank, group)
+    _ring_among(chunks, mates, rank, group, ("copy",))
+    return x.copy_(data)
+
+
+@right("all_to_all_pairwise")
+def downwards(outputs, inputs, group=None):
+    rank, size = _place(group)
+    for step in range(size):
+        to, source = (rank - step) % size, (rank + step) % size
+        arriving = torch.empty(len(outputs[source]), dtype=outputs[source].dtype)
+        if step == 0:
+            arriving.copy_(inputs[rank])
+        else:
+            _both(inputs[to].contiguous(), to, arriving, source, group)
+        outputs[source].copy_(arriving)
+    return outputs
+
+
+@right("all_to_all_pairwise")
+def receive_posted_first(outputs, inputs, group=None):
+    rank, size = _place(group)
+    for step in range(1, size):
+        to, source = (rank + step) % size, (rank - step) % size
+        arriving = torch.zeros(outputs[source].shape, dtype=outputs[source].dtype)
+        receiving = dist.irecv(arriving, group_src=source, group=group)
+        dist.send(inputs[to].clone(memory_format=torch.contiguous_format), group_dst=to, group=group)
+        receiving.wait()
+        outputs[source].copy_(arriving)
+    outputs[rank].copy_(inputs[rank])
+    return outputs
+
+
+# ---------------------------------------------------------------------------------------------- cost models
+
+
+@right("predict_time")
+def case_by_case(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+    message = alpha + nbytes * beta
+    add = nbytes * gamma
+    if algorithm == "master":
+        return (ranks - 1) * (2 * message + add)
+    if algorithm == "exchange":
+        return (ranks - 1) * (message + add)
+    if algorithm == "tree":
+        return math.ceil(math.log2(ranks)) * (2 * message + add)
+    if algorithm == "ring":
+        return (ranks - 1) * (2 * alpha + nbytes / ranks * (2 * beta + gamma))
+    core = 2 ** math.floor(math.log2(ranks))
+    seconds = 2 * message + add if core < ranks else 0.0
+    part = nbytes
+    for _ in range(round(math.log2(core))):
+        part /= 2
+        seconds += 2 * (alpha + part * beta) + part * gamma
+    return seconds
+
+
+@right("predict_time")
+def step_by_step(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+    seconds = 0.0
+    if algorithm in ("master", "exchange"):
+        for _ in range(ranks - 1):
+            seconds += alpha + nbytes * (beta + gamma)
+            if algorithm == "master":
+                seconds += alpha + nbytes * beta
+    elif algorithm == "ring":
+        for _ in range(ranks - 1):
+            seconds += alpha + nbytes / ranks * (beta + gamma)
+            seconds += alpha + nbytes / ranks * beta
+    else:
+        reached = 1
+        while reached * (1 if algorithm == "tree" else 2) < (ranks if algorithm == "tree" else ranks + 1):
+            reached *= 2
+            part = nbytes if algorithm == "tree" else nbytes / reached
+            seconds += 2 * (alpha + part * beta) + part * gamma
+        if algorithm != "tree" and reached < ranks:
+            seconds += 2 * (alpha + nbytes * beta) + nbytes * gamma
+    return seconds
+
+
+@right("fit_alpha_beta")
+def with_numpy(samples):
+    data = np.array(samples, dtype=float)
+    nbytes, seconds = data[:, 0], data[:, 1]
+    top = nbytes.max()
+    columns = np.column_stack([np.ones_like(seconds), nbytes / top]) / seconds[:, None]
+    scale = np.linalg.norm(columns, axis=0)
+    solution = np.linalg.lstsq(columns / scale, np.ones(len(seconds)), rcond=None)[0] / scale
+    return float(solution[0]), float(solution[1] / top)
+
+
+@right("fit_alpha_beta")
+def weighted_line(samples):
+    """The textbook's weighted regression, with weights 1 / t squared."""
+    weights = [1 / t**2 for _, t in samples]
+    total = sum(weights)
+    mean_n = sum(w * n for w, (n, _) in zip(weights, samples, strict=True)) / total
+    mean_t = sum(w * t for w, (_, t) in zip(weights, samples, strict=True)) / total
+    covariance = sum(w * (n - mean_n) * (t - mean_t) for w, (n, t) in zip(weights, samples, strict=True))
+    variance = sum(w * (n - mean_n) ** 2 for w, (n, _) in zip(weights, samples, strict=True))
+    beta = covariance / variance
+    return mean_t - beta * mean_n, beta
+
+
+# ------------------------------------------------------------------------------------------- the deadlock lab
+
+
+@right("causes_of_hangs")
+def in_another_order():
+    return {
+        "chain": "a barrier after an error",
+        "collect": "more receives than sends",
+        "grid_sums": "groups made in different orders",
+        "report": "a collective that some ranks skip",
+        "shift": "all send first",
+        "swap": "all receive first",
+    }
+
+
+@right("causes_of_hangs")
+def zipped():
+    programs = ["swap", "shift", "report", "grid_sums", "collect", "chain"]
+    causes = ["all receive first", "all send first", "a collective that some ranks skip"]
+    causes += ["groups made in different orders", "more receives than sends", "a barrier after an error"]
+    return dict(zip(programs, causes, strict=True))
+
+
+@right("mend_swap")
+def swap_with_isend(x):
+    partner = dist.get_rank() ^ 1
+    arriving = torch.empty_like(x)
+    sending = dist.isend(x, partner)
+    dist.recv(arriving, partner)
+    sending.wait()
+    return arriving
+
+
+@right("mend_swap")
+def swap_with_irecv(x):
+    rank = dist.get_rank()
+    partner = rank + 1 if rank % 2 == 0 else rank - 1
+    arriving = torch.zeros_like(x)
+    receiving = dist.irecv(arriving, partner)
+    dist.send(x, partner)
+    receiving.wait()
+    return arriving
+
+
+@right("mend_shift")
+def shift_with_irecv(x):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    arriving = torch.empty_like(x)
+    receiving = dist.irecv(arriving, (rank - 1) % size)
+    dist.send(x, (rank + 1) % size)
+    receiving.wait()
+    return arriving
+
+
+@right("mend_shift")
+def odd_and_even(x):
+    """Even ranks send first, odd ones receive first: three rounds where the number of ranks is odd."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    arriving = torch.empty_like(x)
+    if rank % 2 == 0:
+        dist.send(x, (rank + 1) % size)
+        dist.recv(arriving, (rank - 1) % size)
+    else:
+        dist.recv(arriving, (rank - 1) % size)
+        dist.send(x, (rank + 1) % size)
+    return arriving
+
+
+@right("mend_report")
+def averages_first(loss):
+    mean = torch.tensor([loss / dist.get_world_size()], dtype=torch.float64)
+    dist.all_reduce(mean)
+    if dist.get_rank() == 0:
+        return float(mean)
+    return None
+
+
+@right("mend_report")
+def with_a_handle(loss):
+    total = torch.tensor(loss)
+    dist.all_reduce(total, async_op=True).wait()
+    if dist.get_rank():
+        return None
+    return (total / dist.get_world_size()).item()
+
+
+@right("mend_grid_sums")
+def one_loop_over_all_groups(x, columns):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    rows = [[r for r in range(size) if r // columns == row] for row in range(size // columns)]
+    lines = rows + [[r for r in range(size) if r % columns == column] for column in range(columns)]
+    sums = []
+    for line in lines:
+        group = dist.new_group(line)
+        if rank in line:
+            total = x.clone()
+            dist.all_reduce(total, group=group)
+            sums.append(total)
+    return tuple(sums)
+
+
+@right("mend_grid_sums")
+def with_a_mesh(x, columns):
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size() // columns, columns), mesh_dim_names=("y", "x"))
+    row_sum, column_sum = x.clone(), x.clone()
+    dist.all_reduce(row_sum, group=mesh["x"].get_group())
+    dist.all_reduce(column_sum, group=mesh["y"].get_group())
+    return row_sum, column_sum
+
+
+@right("mend_collect")
+def one_tensor_of_rows(rows):
+    """The count, then all rows in one message."""
+    if dist.get_rank() != 0:
+        dist.send(torch.tensor(len(rows)), 0)
+        if rows:
+            dist.send(torch.stack(rows), 0)
+        return None
+    collected = [row.clone() for row in rows]
+    for rank in range(1, dist.get_world_size()):
+        count = torch.tensor(0)
+        dist.recv(count, rank)
+        if count > 0:
+            arriving = torch.empty(int(count), 40)
+            dist.recv(arriving, rank)
+            collected.extend(arriving.unbind())
+    return collected
+
+
+@right("mend_collect")
+def counts_by_gather(rows):
+    mine = torch.tensor([len(rows)])
+    size = dist.get_world_size()
+    counts = [torch.zeros_like(mine) for _ in range(size)] if dist.get_rank() == 0 else None
+    dist.gather(mine, counts)
+    if counts is None:
+        for row in rows:
+            dist.send(row, 0)
+        return None
+    collected = list(rows)
+    for rank in range(1, size):
+        for _ in range(int(counts[rank])):
+            row = torch.empty(40)
+            dist.recv(row, rank)
+            collected.append(row)
+    return collected
+
+
+@right("mend_chain")
+def barrier_in_else(value):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    total = torch.zeros(1, dtype=torch.float64)
+    try:
+        if rank > 0:
+            dist.recv(total, rank - 1)
+        total += math.sqrt(value)
+        if rank < size - 1:
+            dist.send(total, rank + 1)
+    except ValueError:
+        raise
+    else:
+        dist.barrier()
+    return total.item()
+
+
+@right("mend_chain")
+def computes_first(value):
+    root = math.sqrt(value)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    total = torch.tensor([root], dtype=torch.float64)
+    if rank > 0:
+        before = torch.zeros_like(total)
+        dist.recv(before, rank - 1)
+        total += before
+    if rank + 1 < size:
+        dist.send(total, rank + 1)
+    dist.barrier()
+    return float(total)
+
+
+# ------------------------------------------------------------------------------------------------------- MPI
+
+
+@right("mpi_ring_all_reduce")
+def with_isend_and_recv(comm, x):
+    rank, size = comm.Get_rank(), comm.Get_size()
+    chunks = np.array_split(x, size)
+    for step in range(2 * (size - 1)):
+        give, take = (rank - step) % size, (rank - step - 1) % size
+        arriving = np.empty_like(chunks[take])
+        request = comm.Isend(chunks[give], dest=(rank + 1) % size, tag=step)
+        comm.Recv(arriving, source=(rank - 1) % size, tag=step)
+        request.Wait()
+        if step < size - 1:
+            chunks[take] += arriving
+        else:
+            chunks[take][:] = arriving
+    return x
+
+
+@right("mpi_ring_all_reduce")
+def with_irecv_first(comm, x):
+    rank, size = comm.rank, comm.size
+    chunks = np.array_split(x, size)
+    for step in range(2 * (size - 1)):
+        give, take = (rank - step) % size, (rank - step - 1) % size
+        arriving = np.zeros_like(chunks[take])
+        request = comm.Irecv(arriving, source=(rank - 1) % size)
+        comm.Send(chunks[give], dest=(rank + 1) % size)
+        request.Wait()
+        chunks[take][...] = chunks[take] + arriving if step < size - 1 else arriving
+    return x

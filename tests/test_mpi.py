@@ -1,0 +1,78 @@
+"""A function under mpirun: results come back, a failure ends all ranks, a hang ends in time."""
+
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+from course_lib import BadLaunch, RankFailed, TimedOut
+from course_lib.launch import mpi
+from course_lib.launch.mpi import mpi_missing, mpirun
+from graders.catalogue import load_all
+from graders.draw import Draw
+from graders.exercise import Verdict
+from graders.grading import grade
+from graders.kernel_answer import kernel_answer
+
+needs_mpi = pytest.mark.skipif(bool(mpi_missing()), reason=mpi_missing() or "MPI is here")
+
+
+def summed(comm, numbers):
+    mine, total = np.array(numbers[comm.Get_rank()]), np.zeros(2, dtype=int)
+    comm.Allreduce(mine, total)
+    return total.tolist()
+
+
+@needs_mpi
+def test_every_ranks_result_comes_back():
+    # The example of every course on MPI: 5 + 2 + 7 + 4 = 18 and 1 + 3 + 8 + 2 = 14, on every rank.
+    assert mpirun(summed, [[5, 1], [2, 3], [7, 8], [4, 2]], ranks=4) == [[18, 14]] * 4
+
+
+@needs_mpi
+def test_a_rank_that_raises_aborts_the_others():
+    # The others wait in a barrier for ever, unless they are aborted; the report has the line that raised.
+    def fails(comm):
+        if comm.Get_rank() == 1:
+            raise ValueError("no data here")
+        comm.Barrier()
+
+    with pytest.raises(RankFailed, match=r"rank 1 .*ValueError: no data here") as failed:
+        mpirun(fails, ranks=3)
+    assert 'raise ValueError("no data here")' in failed.value.report
+
+
+@needs_mpi
+def test_a_hang_ends_in_time_and_leaves_no_process():
+    def hangs(comm):
+        comm.recv(source=(comm.Get_rank() + 1) % comm.Get_size())
+
+    start = time.monotonic()
+    with pytest.raises(TimedOut, match="after 2 s"):
+        mpirun(hangs, ranks=2, timeout=2)
+    assert time.monotonic() - start < 15
+    running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert "course_lib/launch/mpi_rank.py" not in running
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"), [("mpirun", "apt-get install openmpi-bin"), ("mpi4py", "pip install")]
+)
+def test_what_is_missing_is_said(monkeypatch, missing, words):
+    if missing == "mpirun":
+        monkeypatch.setattr(mpi.shutil, "which", lambda _: None)
+    else:
+        monkeypatch.setattr(mpi.shutil, "which", lambda _: "/usr/bin/mpirun")
+        monkeypatch.setattr(mpi.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(BadLaunch, match=words):
+        mpirun(summed, [], ranks=2)
+
+
+def test_the_mpi_exercise_is_blocked_and_not_failed_without_mpi(monkeypatch):
+    monkeypatch.setattr(mpi.shutil, "which", lambda _: None)
+    exercise = load_all()["07_collectives"]["mpi_ring_all_reduce"]
+    result = grade(exercise, kernel_answer(summed, exercise.name), Draw(0))
+    assert {each.verdict for each in result.criteria} == {Verdict.BLOCKED}
+    assert not result.mistake
+    assert "There is no mpirun here" in result.criteria[0].seen

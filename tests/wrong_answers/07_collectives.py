@@ -1,0 +1,2162 @@
+"""Mistakes that people make in unit 07."""
+
+import math
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from tests.answers import wrong
+
+
+def _place(group):
+    return dist.get_rank(group), dist.get_world_size(group)
+
+
+def _root(group, rank):
+    return dist.get_group_rank(group or dist.group.WORLD, rank)
+
+
+def _both(outgoing, to, incoming, source, group):
+    """Send and receive at the same time."""
+    sending = dist.isend(outgoing, group_dst=to, group=group)
+    dist.recv(incoming, group_src=source, group=group)
+    sending.wait()
+
+
+# ------------------------------------------------------------------------------------------- scatter_from
+
+
+def _scatter(x, parts, root, group):
+    rank, size = _place(group)
+    if rank == root:
+        for place in range(size):
+            if place != root:
+                dist.send(parts[place].contiguous(), group_dst=place, group=group)
+        return x.copy_(parts[root])
+    arriving = x.contiguous()
+    dist.recv(arriving, group_src=root, group=group)
+    return x.copy_(arriving)
+
+
+@wrong("scatter_from", fails="its part on every rank")
+def sends_to_itself(x, parts=None, src=0, group=None):
+    """The root waits for itself."""
+    if parts is not None:
+        for place, part in enumerate(parts):
+            dist.send(part.contiguous(), group_dst=place, group=group)
+    dist.recv(x, src, group=group)
+    return x
+
+
+@wrong("scatter_from", fails="its part on every rank")
+def forgets_its_own_part(x, parts=None, src=0, group=None):
+    """The root hands everything out and keeps nothing."""
+    if dist.get_rank() == src:
+        for place, part in enumerate(parts):
+            if place != _root(group, src):
+                dist.send(part.contiguous(), group_dst=place, group=group)
+        return x
+    dist.recv(x, src, group=group)
+    return x
+
+
+@wrong("scatter_from", fails="its part on every rank")
+def root_is_always_rank_0(x, parts=None, src=0, group=None):
+    """Ignores src."""
+    return _scatter(x, parts, 0, group)
+
+
+@wrong("scatter_from", fails="any length")
+def all_parts_as_long_as_the_first(x, parts=None, src=0, group=None):
+    """Makes its own buffer, as long as the root's longest part would be if all were equal."""
+    rank, _size = _place(group)
+    root = _root(group, src)
+    if rank == root:
+        longest = max(len(part) for part in parts)
+        for place, part in enumerate(parts):
+            if place != root:
+                padded = torch.zeros(longest, dtype=part.dtype)
+                padded[: len(part)] = part
+                dist.send(padded, group_dst=place, group=group)
+        return x.copy_(parts[root])
+    arriving = x.contiguous()
+    dist.recv(arriving, group_src=root, group=group)
+    return x.copy_(arriving)
+
+
+@wrong("scatter_from", fails="any dtype")
+def buffer_of_float32(x, parts=None, src=0, group=None):
+    """Sends and receives in PyTorch's default dtype."""
+    if parts is not None:
+        parts = [part.float() for part in parts]
+    arriving = torch.empty(x.shape)
+    _scatter(arriving, parts, _root(group, src), group)
+    return x.copy_(arriving)
+
+
+@wrong("scatter_from", fails="in place")
+def returns_a_new_tensor(x, parts=None, src=0, group=None):
+    """What was to be filled stays empty."""
+    return _scatter(torch.empty_like(x), parts, _root(group, src), group)
+
+
+@wrong("scatter_from", fails="any layout")
+def receives_straight_into_x(x, parts=None, src=0, group=None):
+    """x may have gaps, which messages cannot fill."""
+    if parts is None:
+        dist.recv(x, src, group=group)
+        return x
+    return _scatter(x, parts, _root(group, src), group)
+
+
+@wrong("scatter_from", fails="on a subgroup")
+def src_taken_for_a_place(x, parts=None, src=0, group=None):
+    """A global rank is no place in the group."""
+    return _scatter(x, parts, src, group)
+
+
+@wrong("scatter_from", fails="only send and recv")
+def the_librarys_scatter(x, parts=None, src=0, group=None):
+    """Parts of different lengths need padding even there; broadcasts all of them instead."""
+    lengths = torch.zeros(dist.get_world_size(group), dtype=torch.int64)
+    if parts is not None:
+        lengths = torch.tensor([len(part) for part in parts])
+    dist.broadcast(lengths, src, group=group)
+    whole = torch.empty(int(lengths.sum()), dtype=x.dtype)
+    if parts is not None:
+        whole = torch.cat(parts)
+    dist.broadcast(whole, src, group=group)
+    return x.copy_(whole.split(lengths.tolist())[dist.get_rank(group)])
+
+
+@wrong("scatter_from", fails="bytes and messages")
+def passes_the_rest_on(x, parts=None, src=0, group=None):
+    """A chain: each rank takes its part and sends all others on."""
+    rank, size = _place(group)
+    root = _root(group, src)
+    place = (rank - root) % size
+    if place == 0:
+        ordered = [parts[(root + i) % size] for i in range(size)]
+        lengths = torch.tensor([len(part) for part in ordered])
+        rest = torch.cat(ordered)
+    else:
+        lengths = torch.zeros(size, dtype=torch.int64)
+        dist.recv(lengths, group_src=(rank - 1) % size, group=group)
+        rest = torch.empty(int(lengths[place - 1 :].sum()), dtype=x.dtype)
+        dist.recv(rest, group_src=(rank - 1) % size, group=group)
+        rest = rest[int(lengths[place - 1]) :]
+    if place < size - 1:
+        dist.send(lengths, group_dst=(rank + 1) % size, group=group)
+        dist.send(rest.contiguous(), group_dst=(rank + 1) % size, group=group)
+    return x.copy_(rest[: int(lengths[place])])
+
+
+# ---------------------------------------------------------------------------------------------- gather_to
+
+
+def _gather(x, parts, root, group):
+    rank, size = _place(group)
+    if rank != root:
+        dist.send(x.contiguous(), group_dst=root, group=group)
+        return None
+    for place in range(size):
+        arriving = parts[place].contiguous()
+        if place != root:
+            dist.recv(arriving, group_src=place, group=group)
+        parts[place].copy_(x if place == root else arriving)
+    return parts
+
+
+@wrong("gather_to", fails="every part on the root")
+def takes_whoever_comes_first(x, parts=None, dst=0, group=None):
+    """Receives from anyone, and files what comes in the order in which it comes."""
+    if parts is None:
+        dist.send(x.contiguous(), dst, group=group)
+        return None
+    for part in parts[1:]:
+        dist.recv(part, group=group)
+    parts[0].copy_(x)
+    return parts
+
+
+@wrong("gather_to", fails="every part on the root")
+def returns_parts_everywhere(x, parts=None, dst=0, group=None):
+    """The other ranks return their own tensor."""
+    result = _gather(x, parts, _root(group, dst), group)
+    return x if result is None else result
+
+
+@wrong("gather_to", fails="every part on the root")
+def gathers_to_rank_0(x, parts=None, dst=0, group=None):
+    """Ignores dst."""
+    return _gather(x, parts, 0, group)
+
+
+@wrong("gather_to", fails="every part on the root")
+def receives_from_itself(x, parts=None, dst=0, group=None):
+    """The root waits for a message from itself."""
+    if parts is None:
+        dist.send(x.contiguous(), dst, group=group)
+        return None
+    for place, part in enumerate(parts):
+        dist.recv(part, group_src=place, group=group)
+    return parts
+
+
+@wrong("gather_to", fails="in place")
+def a_list_of_its_own(x, parts=None, dst=0, group=None):
+    """Returns what has arrived, and leaves parts as they were."""
+    if parts is not None:
+        parts = [part.clone() for part in parts]
+    return _gather(x, parts, _root(group, dst), group)
+
+
+@wrong("gather_to", fails="any layout")
+def sends_x_with_gaps(x, parts=None, dst=0, group=None):
+    """A message needs a contiguous tensor."""
+    if parts is None:
+        dist.send(x, dst, group=group)
+        return None
+    return _gather(x, parts, _root(group, dst), group)
+
+
+@wrong("gather_to", fails="on a subgroup")
+def dst_taken_for_a_place(x, parts=None, dst=0, group=None):
+    """A global rank is no place in the group."""
+    return _gather(x, parts, dst, group)
+
+
+@wrong("gather_to", fails="only send and recv")
+def announced_by_a_barrier(x, parts=None, dst=0, group=None):
+    """A barrier that orders nothing."""
+    dist.barrier(group=group)
+    return _gather(x, parts, _root(group, dst), group)
+
+
+@wrong("gather_to", fails="bytes and messages")
+def sends_length_and_tensor(x, parts=None, dst=0, group=None):
+    """Two messages a rank, though the root knows all lengths."""
+    if parts is None:
+        dist.send(torch.tensor([len(x)]), dst, group=group)
+    else:
+        for place in range(dist.get_world_size(group)):
+            if place != _root(group, dst):
+                dist.recv(torch.zeros(1, dtype=torch.int64), group_src=place, group=group)
+    return _gather(x, parts, _root(group, dst), group)
+
+
+# --------------------------------------------------------------------------------------------- broadcast_tree
+
+
+def _tree(x, root, group, rounds=None):
+    rank, size = _place(group)
+    place = (rank - root) % size
+    data = x.contiguous()
+    distance = 1
+    while distance < size:
+        if place < distance and place + distance < size:
+            dist.send(data, group_dst=(rank + distance) % size, group=group)
+        elif distance <= place < 2 * distance:
+            dist.recv(data, group_src=(rank - distance) % size, group=group)
+        distance *= 2
+    return x.copy_(data)
+
+
+@wrong("broadcast_tree", fails="the root's values on every rank")
+def root_0_only(x, src=0, group=None):
+    """Ignores src."""
+    return _tree(x, 0, group)
+
+
+@wrong("broadcast_tree", fails="any number of ranks")
+def a_hypercube(x, src=0, group=None):
+    """rank ^ distance needs a power of two: some partners do not exist, and some ranks get nothing."""
+    rank, size = _place(group)
+    root = _root(group, src)
+    place = rank ^ root
+    data = x.contiguous()
+    distance = 1
+    while distance < size:
+        if place < 2 * distance:
+            partner = rank ^ distance
+            if place < distance:
+                dist.send(data, group_dst=partner, group=group)
+            else:
+                dist.recv(data, group_src=partner, group=group)
+        distance *= 2
+    return x.copy_(data)
+
+
+@wrong("broadcast_tree", fails="any number of ranks")
+def wraps_round(x, src=0, group=None):
+    """Places beyond the last are not left out, but taken modulo p: they get the tensor twice."""
+    rank, size = _place(group)
+    place = (rank - _root(group, src)) % size
+    data = x.contiguous()
+    distance = 1
+    while distance < size:
+        if place < distance:
+            dist.send(data, group_dst=(rank + distance) % size, group=group)
+        elif distance <= place < 2 * distance:
+            dist.recv(data, group_src=(rank - distance) % size, group=group)
+        distance *= 2
+    return x.copy_(data)
+
+
+@wrong("broadcast_tree", fails="any dtype")
+def through_float64(x, src=0, group=None):
+    """Large integers lose their last digits."""
+    data = x.double()
+    _tree(data, _root(group, src), group)
+    return x.copy_(data)
+
+
+@wrong("broadcast_tree", fails="in place")
+def broadcasts_a_copy(x, src=0, group=None):
+    """x itself stays as it was."""
+    return _tree(x.clone(), _root(group, src), group)
+
+
+@wrong("broadcast_tree", fails="any layout")
+def copies_and_forgets(x, src=0, group=None):
+    """x.contiguous() is a copy if there are gaps, and nobody copies it back."""
+    _tree(x.contiguous(), _root(group, src), group)
+    return x
+
+
+@wrong("broadcast_tree", fails="on a subgroup")
+def ranks_of_the_world(x, src=0, group=None):
+    """Takes rank and size from the default group."""
+    return _tree(x, src, None)
+
+
+@wrong("broadcast_tree", fails="only send and recv")
+def the_librarys_broadcast(x, src=0, group=None):
+    """One line, and not the exercise."""
+    data = x.contiguous()
+    dist.broadcast(data, src, group=group)
+    return x.copy_(data)
+
+
+@wrong("broadcast_tree", fails="bytes and messages")
+def from_the_root_to_each(x, src=0, group=None):
+    """The root sends p - 1 messages at once: a star."""
+    rank, size = _place(group)
+    root = _root(group, src)
+    data = x.contiguous()
+    if rank == root:
+        works = [dist.isend(data, group_dst=p, group=group) for p in range(size) if p != root]
+        for work in works:
+            work.wait()
+    else:
+        dist.recv(data, group_src=root, group=group)
+    return x.copy_(data)
+
+
+@wrong("broadcast_tree", fails="rounds")
+def along_a_chain(x, src=0, group=None):
+    """From rank to rank: p - 1 rounds."""
+    rank, size = _place(group)
+    place = (rank - _root(group, src)) % size
+    data = x.contiguous()
+    if place > 0:
+        dist.recv(data, group_src=(rank - 1) % size, group=group)
+    if place < size - 1:
+        dist.send(data, group_dst=(rank + 1) % size, group=group)
+    return x.copy_(data)
+
+
+# ------------------------------------------------------------------------------------------------ reduce_tree
+
+
+def _sum_tree(total, root, group):
+    rank, size = _place(group)
+    place = (rank - root) % size
+    arriving = torch.empty_like(total)
+    distance = 1
+    while distance < size:
+        if place % (2 * distance) == distance:
+            dist.send(total, group_dst=(rank - distance) % size, group=group)
+            break
+        if place + distance < size:
+            dist.recv(arriving, group_src=(rank + distance) % size, group=group)
+            total += arriving
+        distance *= 2
+    return total
+
+
+@wrong("reduce_tree", fails="the sum on the root")
+def sum_on_rank_0(x, dst=0, group=None):
+    """Ignores dst."""
+    total = _sum_tree(x.clone(), 0, group)
+    return x.copy_(total) if dist.get_rank(group) == 0 else x
+
+
+@wrong("reduce_tree", fails="the sum on the root")
+def replaces_instead_of_adding(x, dst=0, group=None):
+    """Receives into the sum itself."""
+    rank, size = _place(group)
+    place = (rank - _root(group, dst)) % size
+    distance = 1
+    total = x.clone()
+    while distance < size:
+        if place % (2 * distance) == distance:
+            dist.send(total, group_dst=(rank - distance) % size, group=group)
+            break
+        if place + distance < size:
+            dist.recv(total, group_src=(rank + distance) % size, group=group)
+        distance *= 2
+    return x.copy_(total) if place == 0 else x
+
+
+@wrong("reduce_tree", fails="any number of ranks")
+def receives_from_ranks_that_do_not_exist(x, dst=0, group=None):
+    """Waits for place + distance whether or not there is one."""
+    rank, size = _place(group)
+    place = (rank - _root(group, dst)) % size
+    total = x.clone(memory_format=torch.contiguous_format)
+    distance = 1
+    while distance < size:
+        if place % (2 * distance):
+            dist.send(total, group_dst=(rank - distance) % size, group=group)
+            break
+        arriving = torch.empty_like(total)
+        dist.recv(arriving, group_src=(rank + distance) % size, group=group)
+        total += arriving
+        distance *= 2
+    return x.copy_(total) if place == 0 else x
+
+
+@wrong("reduce_tree", fails="any dtype")
+def adds_up_in_float(x, dst=0, group=None):
+    """Accumulates in the wrong dtype."""
+    total = _sum_tree(x.double(), _root(group, dst), group)
+    return x.copy_(total) if dist.get_rank() == dst else x
+
+
+@wrong("reduce_tree", fails="in place")
+def adds_into_x_everywhere(x, dst=0, group=None):
+    """Ranks in the middle of the tree overwrite their own input; they return what they were given."""
+    before = x.clone()
+    total = _sum_tree(x, _root(group, dst), group)
+    return total if dist.get_rank() == dst else before
+
+
+@wrong("reduce_tree", fails="any layout")
+def empty_like_keeps_gaps(x, dst=0, group=None):
+    """Sends x itself in the first round."""
+    rank, size = _place(group)
+    root = _root(group, dst)
+    if (rank - root) % size % 2:
+        dist.send(x, group_dst=(rank - 1) % size, group=group)
+        return x
+    total = x.clone(memory_format=torch.contiguous_format)
+    place, distance = (rank - root) % size, 1
+    while distance < size:
+        if place % (2 * distance) == distance:
+            dist.send(total, group_dst=(rank - distance) % size, group=group)
+            break
+        if place + distance < size:
+            arriving = torch.empty_like(total)
+            dist.recv(arriving, group_src=(rank + distance) % size, group=group)
+            total += arriving
+        distance *= 2
+    return x.copy_(total) if place == 0 else x
+
+
+@wrong("reduce_tree", fails="only send and recv")
+def the_librarys_reduce(x, dst=0, group=None):
+    """One line, and not the exercise."""
+    total = x.clone(memory_format=torch.contiguous_format)
+    dist.reduce(total, dst, group=group)
+    return x.copy_(total) if dist.get_rank() == dst else x
+
+
+@wrong("reduce_tree", fails="bytes and messages")
+def then_broadcasts_it(x, dst=0, group=None):
+    """An all-reduce whose result most ranks throw away."""
+    total = _sum_tree(x.clone(memory_format=torch.contiguous_format), _root(group, dst), group)
+    _tree(total, _root(group, dst), group)
+    return x.copy_(total) if dist.get_rank() == dst else x
+
+
+@wrong("reduce_tree", fails="rounds")
+def all_to_the_root(x, dst=0, group=None):
+    """A star: the root's link takes p - 1 tensors."""
+    rank, size = _place(group)
+    root = _root(group, dst)
+    if rank != root:
+        dist.send(x.contiguous(), group_dst=root, group=group)
+        return x
+    total = x.contiguous().clone()
+    for place in range(size):
+        if place != root:
+            arriving = torch.empty_like(total)
+            dist.recv(arriving, group_src=place, group=group)
+            total += arriving
+    return x.copy_(total)
+
+
+# ---------------------------------------------------------------------------------------- ring_reduce_scatter
+
+
+def _reduce_scatter(chunks, group, shift=1):
+    """p - 1 steps; with shift 1 the rank's own chunk is complete, with 0 the next one."""
+    rank, size = _place(group)
+    for step in range(size - 1):
+        target = chunks[(rank - shift - 1 - step) % size]
+        arriving = torch.empty_like(target)
+        _both(chunks[(rank - shift - step) % size], (rank + 1) % size, arriving, (rank - 1) % size, group)
+        target += arriving
+    return chunks
+
+
+def _cut(x, group):
+    return list(torch.tensor_split(x.clone(memory_format=torch.contiguous_format).view(-1), _place(group)[1]))
+
+
+@wrong("ring_reduce_scatter", fails="its chunk of the sum")
+def the_next_ranks_chunk(x, group=None):
+    """Begins with its own chunk, so that it ends with that of the next rank; and returns its own."""
+    return _reduce_scatter(_cut(x, group), group, shift=0)[dist.get_rank(group)].clone()
+
+
+@wrong("ring_reduce_scatter", fails="its chunk of the sum")
+def one_step_too_few(x, group=None):
+    """p - 2 steps: the last rank's part is missing."""
+    rank, size = _place(group)
+    chunks = _cut(x, group)
+    for step in range(size - 2):
+        target = chunks[(rank - 2 - step) % size]
+        arriving = torch.empty_like(target)
+        _both(chunks[(rank - 1 - step) % size], (rank + 1) % size, arriving, (rank - 1) % size, group)
+        target += arriving
+    return chunks[rank].clone()
+
+
+@wrong("ring_reduce_scatter", fails="any number of ranks")
+def hangs_for_odd_sizes(x, group=None):
+    """Sends before it receives where p is odd: no pairing of neighbours comes out even there."""
+    rank, size = _place(group)
+    chunks = _cut(x, group)
+    for step in range(size - 1):
+        outgoing, target = chunks[(rank - 1 - step) % size], chunks[(rank - 2 - step) % size]
+        arriving = torch.empty_like(target)
+        right, left = (rank + 1) % size, (rank - 1) % size
+        if size % 2:
+            dist.send(outgoing, group_dst=right, group=group)
+            dist.recv(arriving, group_src=left, group=group)
+        else:
+            _both(outgoing, right, arriving, left, group)
+        target += arriving
+    return chunks[rank].clone()
+
+
+@wrong("ring_reduce_scatter", fails="any length")
+def only_where_p_divides_n(x, group=None):
+    """view(p, -1) needs a length that divides."""
+    size = dist.get_world_size(group)
+    chunks = list(x.clone(memory_format=torch.contiguous_format).view(size, -1))
+    return _reduce_scatter(chunks, group)[dist.get_rank(group)].clone()
+
+
+@wrong("ring_reduce_scatter", fails="any length")
+def buffers_of_one_length(x, group=None):
+    """Receives every chunk into a buffer of the first one's length."""
+    rank, size = _place(group)
+    chunks = _cut(x, group)
+    arriving = torch.empty_like(chunks[0])
+    for step in range(size - 1):
+        outgoing, target = chunks[(rank - 1 - step) % size], chunks[(rank - 2 - step) % size]
+        _both(outgoing, (rank + 1) % size, arriving, (rank - 1) % size, group)
+        target += arriving
+    return chunks[rank].clone()
+
+
+@wrong("ring_reduce_scatter", fails="any dtype")
+def adds_in_float64(x, group=None):
+    """Accumulates in the wrong dtype."""
+    return _reduce_scatter(_cut(x.double(), group), group)[dist.get_rank(group)].to(x.dtype)
+
+
+@wrong("ring_reduce_scatter", fails="in place")
+def adds_into_its_input(x, group=None):
+    """tensor_split gives views: x is changed. The input is no place to work in."""
+    chunks = list(torch.tensor_split(x.view(-1), dist.get_world_size(group)))
+    return _reduce_scatter(chunks, group)[dist.get_rank(group)].clone()
+
+
+@wrong("ring_reduce_scatter", fails="on a subgroup")
+def neighbours_of_the_world(x, group=None):
+    """dst and src are global ranks; in a group the neighbour is somebody else."""
+    rank, size = _place(group)
+    chunks = _cut(x, group)
+    for step in range(size - 1):
+        target = chunks[(rank - 2 - step) % size]
+        arriving = torch.empty_like(target)
+        sending = dist.isend(chunks[(rank - 1 - step) % size], (rank + 1) % size, group=group)
+        dist.recv(arriving, (rank - 1) % size, group=group)
+        sending.wait()
+        target += arriving
+    return chunks[rank].clone()
+
+
+@wrong("ring_reduce_scatter", fails="only send and recv")
+def all_reduce_and_cut(x, group=None):
+    """Twice the bytes, and not the exercise."""
+    total = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total, group=group)
+    return torch.tensor_split(total.view(-1), dist.get_world_size(group))[dist.get_rank(group)].clone()
+
+
+@wrong("ring_reduce_scatter", fails="neighbours only")
+def straight_to_the_owner(x, group=None):
+    """Sends each chunk to the rank that wants it: right, as cheap, and no ring."""
+    rank, size = _place(group)
+    chunks = _cut(x, group)
+    total = chunks[rank].clone()
+    for step in range(1, size):
+        arriving = torch.empty_like(total)
+        _both(chunks[(rank + step) % size], (rank + step) % size, arriving, (rank - step) % size, group)
+        total += arriving
+    return total
+
+
+@wrong("ring_reduce_scatter", fails="bytes and messages")
+def whole_tensors_round_the_ring(x, group=None):
+    """The right sum, with p times the bytes."""
+    rank, size = _place(group)
+    total = x.clone(memory_format=torch.contiguous_format)
+    passing = total.clone()
+    for _ in range(size - 1):
+        arriving = torch.empty_like(passing)
+        _both(passing, (rank + 1) % size, arriving, (rank - 1) % size, group)
+        total += arriving
+        passing = arriving
+    return torch.tensor_split(total.view(-1), size)[rank].clone()
+
+
+@wrong("ring_reduce_scatter", fails="rounds")
+def one_after_another(x, group=None):
+    """Rank 0 sends first, all others receive first: a message runs round while everyone waits."""
+    rank, size = _place(group)
+    chunks = _cut(x, group)
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for step in range(size - 1):
+        outgoing, target = chunks[(rank - 1 - step) % size], chunks[(rank - 2 - step) % size]
+        arriving = torch.empty_like(target)
+        if rank == 0:
+            dist.send(outgoing, group_dst=right, group=group)
+            dist.recv(arriving, group_src=left, group=group)
+        else:
+            dist.recv(arriving, group_src=left, group=group)
+            dist.send(outgoing, group_dst=right, group=group)
+        target += arriving
+    return chunks[rank].clone()
+
+
+# -------------------------------------------------------------------------------------------- ring_all_gather
+
+
+def _all_gather(chunks, group, shift=0, steps=None):
+    rank, size = _place(group)
+    for step in range(size - 1 if steps is None else steps):
+        _both(
+            chunks[(rank - shift - step) % size],
+            (rank + 1) % size,
+            chunks[(rank - shift - step - 1) % size],
+            (rank - 1) % size,
+            group,
+        )
+
+
+@wrong("ring_all_gather", fails="every chunk on every rank")
+def sends_its_own_chunk_every_time(x, group=None):
+    """The same chunk in each step: the neighbour gets it p - 1 times."""
+    rank, size = _place(group)
+    data = x.contiguous()
+    chunks = torch.tensor_split(data.view(-1), size)
+    for step in range(size - 1):
+        _both(chunks[rank], (rank + 1) % size, chunks[(rank - step - 1) % size], (rank - 1) % size, group)
+    return x.copy_(data)
+
+
+@wrong("ring_all_gather", fails="every chunk on every rank")
+def forgets_the_last_chunk(x, group=None):
+    """p - 2 steps."""
+    data = x.contiguous()
+    size = dist.get_world_size(group)
+    _all_gather(torch.tensor_split(data.view(-1), size), group, steps=size - 2)
+    return x.copy_(data)
+
+
+@wrong("ring_all_gather", fails="every chunk on every rank")
+def begins_with_the_next_chunk(x, group=None):
+    """As after a reduce-scatter that ends one place further; here each rank brings its own."""
+    data = x.contiguous()
+    _all_gather(torch.tensor_split(data.view(-1), dist.get_world_size(group)), group, shift=-1)
+    return x.copy_(data)
+
+
+@wrong("ring_all_gather", fails="every chunk on every rank")
+def everyone_sends_first(x, group=None):
+    """Blocking sends all round the ring: nobody receives."""
+    rank, size = _place(group)
+    data = x.contiguous()
+    chunks = torch.tensor_split(data.view(-1), size)
+    for step in range(size - 1):
+        dist.send(chunks[(rank - step) % size], group_dst=(rank + 1) % size, group=group)
+        dist.recv(chunks[(rank - step - 1) % size], group_src=(rank - 1) % size, group=group)
+    return x.copy_(data)
+
+
+@wrong("ring_all_gather", fails="any length")
+def torch_chunk_instead_of_tensor_split(x, group=None):
+    """torch.chunk makes fewer chunks than ranks, and other ones."""
+    data = x.contiguous()
+    size = dist.get_world_size(group)
+    chunks = list(torch.chunk(data.view(-1), size))
+    chunks += [data.view(-1)[:0]] * (size - len(chunks))
+    _all_gather(chunks, group)
+    return x.copy_(data)
+
+
+@wrong("ring_all_gather", fails="in place")
+def leaves_x_alone(x, group=None):
+    """Gathers into a copy, and returns that."""
+    data = x.clone(memory_format=torch.contiguous_format)
+    _all_gather(torch.tensor_split(data.view(-1), dist.get_world_size(group)), group)
+    return data
+
+
+@wrong("ring_all_gather", fails="any layout")
+def flattens_and_forgets(x, group=None):
+    """x.flatten() of a tensor with gaps is a copy."""
+    _all_gather(torch.tensor_split(x.flatten(), dist.get_world_size(group)), group)
+    return x
+
+
+@wrong("ring_all_gather", fails="only send and recv")
+def a_broadcast_for_each_chunk(x, group=None):
+    """p broadcasts."""
+    data = x.contiguous()
+    for place, chunk in enumerate(torch.tensor_split(data.view(-1), dist.get_world_size(group))):
+        dist.broadcast(chunk, group_src=place, group=group)
+    return x.copy_(data)
+
+
+@wrong("ring_all_gather", fails="neighbours only")
+def own_chunk_to_everyone(x, group=None):
+    """Sends its chunk to each other rank itself."""
+    rank, size = _place(group)
+    data = x.contiguous()
+    chunks = torch.tensor_split(data.view(-1), size)
+    for step in range(1, size):
+        _both(chunks[rank], (rank + step) % size, chunks[(rank - step) % size], (rank - step) % size, group)
+    return x.copy_(data)
+
+
+@wrong("ring_all_gather", fails="bytes and messages")
+def passes_on_all_that_it_has(x, group=None):
+    """The whole tensor in every step; the receiver takes what it lacks."""
+    rank, size = _place(group)
+    data = x.contiguous()
+    for step in range(size - 1):
+        arriving = torch.empty_like(data)
+        _both(data, (rank + 1) % size, arriving, (rank - 1) % size, group)
+        fresh = (rank - step - 1) % size
+        torch.tensor_split(data.view(-1), size)[fresh].copy_(
+            torch.tensor_split(arriving.view(-1), size)[fresh]
+        )
+    return x.copy_(data)
+
+
+# -------------------------------------------------------------------------------------------- ring_all_reduce
+
+
+def _all_reduce(data, group):
+    chunks = torch.tensor_split(data.view(-1), dist.get_world_size(group))
+    _reduce_scatter(chunks, group)
+    _all_gather(chunks, group)
+    return data
+
+
+@wrong("ring_all_reduce", fails="the sum on every rank")
+def gathers_the_wrong_chunk(x, group=None):
+    """After this reduce-scatter rank r has chunk r + 1, and passes on chunk r."""
+    data = x.contiguous()
+    chunks = torch.tensor_split(data.view(-1), dist.get_world_size(group))
+    _reduce_scatter(chunks, group, shift=0)
+    _all_gather(chunks, group)
+    return x.copy_(data)
+
+
+@wrong("ring_all_reduce", fails="the sum on every rank")
+def averages(x, group=None):
+    """The mean, not the sum."""
+    data = _all_reduce(x.contiguous(), group)
+    return x.copy_(data / dist.get_world_size(group))
+
+
+@wrong("ring_all_reduce", fails="any number of ranks")
+def hangs_for_odd_rings(x, group=None):
+    """Waits for a partner that nobody is: odd p leaves one rank alone."""
+    rank, size = _place(group)
+    if size % 2 and size > 1:
+        dist.recv(x, group_src=(rank - 1) % size, group=group)
+    return x.copy_(_all_reduce(x.contiguous(), group))
+
+
+@wrong("ring_all_reduce", fails="any number of ranks")
+def no_ring_of_one(x, group=None):
+    """One rank has no neighbour but itself."""
+    _rank, size = _place(group)
+    if size == 1:
+        dist.send(x, group_dst=0, group=group)
+    return x.copy_(_all_reduce(x.contiguous(), group))
+
+
+@wrong("ring_all_reduce", fails="any length")
+def drops_the_remainder(x, group=None):
+    """Chunks of n // p elements: what is left over at the end is never added."""
+    size = dist.get_world_size(group)
+    data = x.contiguous()
+    flat = data.view(-1)
+    part = flat.numel() // size
+    chunks = [flat[i * part : (i + 1) * part] for i in range(size)]
+    _reduce_scatter(chunks, group)
+    _all_gather(chunks, group)
+    return x.copy_(data)
+
+
+@wrong("ring_all_reduce", fails="any dtype")
+def sums_in_float64(x, group=None):
+    """Accumulates in the wrong dtype: integers above 2**53 are rounded."""
+    return x.copy_(_all_reduce(x.double(), group))
+
+
+@wrong("ring_all_reduce", fails="in place")
+def returns_a_copy(x, group=None):
+    """The sum is returned, and x stays as it was."""
+    return _all_reduce(x.clone(memory_format=torch.contiguous_format), group)
+
+
+@wrong("ring_all_reduce", fails="any layout")
+def needs_contiguous_memory(x, group=None):
+    """x.view(-1) raises for a tensor with gaps."""
+    return _all_reduce(x, group)
+
+
+@wrong("ring_all_reduce", fails="on a subgroup")
+def the_whole_world(x, group=None):
+    """Ignores the group."""
+    return x.copy_(_all_reduce(x.contiguous(), None))
+
+
+@wrong("ring_all_reduce", fails="only send and recv")
+def uses_the_librarys(x, group=None):
+    """dist.all_reduce."""
+    data = x.contiguous()
+    dist.all_reduce(data, group=group)
+    return x.copy_(data)
+
+
+@wrong("ring_all_reduce", fails="neighbours only")
+def not_round_the_ring(x, group=None):
+    """Chunks go straight to their owners, and back to all: the same bytes on other ways."""
+    rank, size = _place(group)
+    data = x.contiguous()
+    chunks = torch.tensor_split(data.view(-1), size)
+    own = chunks[rank].clone()
+    for step in range(1, size):
+        arriving = torch.empty_like(own)
+        _both(chunks[(rank + step) % size], (rank + step) % size, arriving, (rank - step) % size, group)
+        own += arriving
+    chunks[rank].copy_(own)
+    for step in range(1, size):
+        _both(own, (rank + step) % size, chunks[(rank - step) % size], (rank - step) % size, group)
+    return x.copy_(data)
+
+
+@wrong("ring_all_reduce", fails="bytes and messages")
+def whole_tensors(x, group=None):
+    """Everyone's whole tensor goes round once: the right sum, and p / 2 times the bytes."""
+    rank, size = _place(group)
+    total = x.clone(memory_format=torch.contiguous_format)
+    passing = total.clone()
+    for _ in range(size - 1):
+        arriving = torch.empty_like(passing)
+        _both(passing, (rank + 1) % size, arriving, (rank - 1) % size, group)
+        total += arriving
+        passing = arriving
+    return x.copy_(total)
+
+
+@wrong("ring_all_reduce", fails="bytes and messages")
+def twice_the_bytes(x, group=None):
+    """Sends every chunk twice, to be sure."""
+    rank, size = _place(group)
+    data = x.contiguous()
+    chunks = torch.tensor_split(data.view(-1), size)
+    for step in range(2 * (size - 1)):
+        give, take = chunks[(rank - step) % size], chunks[(rank - step - 1) % size]
+        arriving = torch.empty_like(take)
+        for _ in range(2):
+            _both(give, (rank + 1) % size, arriving, (rank - 1) % size, group)
+        take.copy_(take + arriving if step < size - 1 else arriving)
+    return x.copy_(data)
+
+
+@wrong("ring_all_reduce", fails="rounds")
+def rank_0_begins(x, group=None):
+    """No deadlock, since rank 0 sends first and the others receive first; and no two messages at a time."""
+    rank, size = _place(group)
+    data = x.contiguous()
+    chunks = torch.tensor_split(data.view(-1), size)
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for step in range(2 * (size - 1)):
+        give, take = chunks[(rank - step) % size], chunks[(rank - step - 1) % size]
+        arriving = torch.empty_like(take)
+        if rank == 0:
+            dist.send(give, group_dst=right, group=group)
+            dist.recv(arriving, group_src=left, group=group)
+        else:
+            dist.recv(arriving, group_src=left, group=group)
+            dist.send(give, group_dst=right, group=group)
+        take.copy_(take + arriving if step < size - 1 else arriving)
+    return x.copy_(data)
+
+
+# -------------------------------------------------------------------------------- halving_doubling_all_reduce
+
+
+def _halving_doubling(flat, group, core, halve=True):
+    rank, _ = _place(group)
+    part, rounds, distance = flat, [], core // 2
+    while distance:
+        middle = part.numel() // 2
+        lower, upper = part[:middle], part[middle:]
+        kept, given = (upper, lower) if rank & distance else (lower, upper)
+        arriving = torch.empty_like(kept)
+        _both(given, rank ^ distance, arriving, rank ^ distance, group)
+        kept += arriving
+        rounds.append((rank ^ distance, kept, given))
+        part, distance = kept, distance // 2
+    for partner, kept, given in reversed(rounds):
+        _both(kept, partner, given, partner, group)
+
+
+def _folded(x, group, work):
+    """Folds the ranks beyond the largest power of two, and lets `work(flat, group, core)` do the rest."""
+    rank, size = _place(group)
+    core = 1 << (size.bit_length() - 1)
+    data = x.contiguous()
+    flat = data.view(-1)
+    if rank >= core:
+        dist.send(flat, group_dst=rank - core, group=group)
+        dist.recv(flat, group_src=rank - core, group=group)
+        return x.copy_(data)
+    if rank + core < size:
+        arriving = torch.empty_like(flat)
+        dist.recv(arriving, group_src=rank + core, group=group)
+        flat += arriving
+    work(flat, group, core)
+    if rank + core < size:
+        dist.send(flat, group_dst=rank + core, group=group)
+    return x.copy_(data)
+
+
+@wrong("halving_doubling_all_reduce", fails="the sum on every rank")
+def only_halves(x, group=None):
+    """A reduce-scatter: each rank has a part of the sum, and nobody all of it."""
+
+    def halve(flat, group, core):
+        rank = dist.get_rank(group)
+        part, distance = flat, core // 2
+        while distance:
+            lower, upper = part[: len(part) // 2], part[len(part) // 2 :]
+            part, given = (upper, lower) if rank & distance else (lower, upper)
+            arriving = torch.empty_like(part)
+            _both(given, rank ^ distance, arriving, rank ^ distance, group)
+            part += arriving
+            distance //= 2
+
+    return _folded(x, group, halve)
+
+
+@wrong("halving_doubling_all_reduce", fails="the sum on every rank")
+def both_receive_first(x, group=None):
+    """Partners who both receive first wait for each other."""
+    partner = dist.get_rank(group) ^ 1
+    arriving = torch.empty_like(x)
+    dist.recv(arriving, group_src=partner, group=group)
+    dist.send(x, group_dst=partner, group=group)
+    x += arriving
+    return x
+
+
+@wrong("halving_doubling_all_reduce", fails="any number of ranks")
+def powers_of_two_only(x, group=None):
+    """Partners that do not exist where p is no power of two."""
+    data = x.contiguous()
+    size = dist.get_world_size(group)
+    _halving_doubling(data.view(-1), group, 1 << (size - 1).bit_length())
+    return x.copy_(data)
+
+
+@wrong("halving_doubling_all_reduce", fails="any number of ranks")
+def forgets_to_give_back(x, group=None):
+    """Folded ranks never get the result."""
+    rank, size = _place(group)
+    core = 1 << (size.bit_length() - 1)
+    data = x.contiguous()
+    flat = data.view(-1)
+    if rank >= core:
+        dist.send(flat, group_dst=rank - core, group=group)
+        return x
+    if rank + core < size:
+        arriving = torch.empty_like(flat)
+        dist.recv(arriving, group_src=rank + core, group=group)
+        flat += arriving
+    _halving_doubling(flat, group, core)
+    return x.copy_(data)
+
+
+@wrong("halving_doubling_all_reduce", fails="any length")
+def lengths_that_halve_evenly(x, group=None):
+    """Each partner cuts its own half of n // 2 elements: with an odd length they do not meet."""
+
+    def work(flat, group, core):
+        rank = dist.get_rank(group)
+        part, rounds, distance = flat, [], core // 2
+        while distance:
+            half = len(part) // 2
+            kept, given = (part[-half:], part[:half]) if rank & distance else (part[:half], part[half:])
+            arriving = torch.empty_like(kept)
+            _both(given, rank ^ distance, arriving, rank ^ distance, group)
+            kept += arriving
+            rounds.append((rank ^ distance, kept, given))
+            part, distance = kept, distance // 2
+        for partner, kept, given in reversed(rounds):
+            _both(kept, partner, given, partner, group)
+
+    return _folded(x, group, work)
+
+
+@wrong("halving_doubling_all_reduce", fails="any dtype")
+def halves_in_double(x, group=None):
+    """Accumulates in the wrong dtype."""
+    data = x.double()
+    _folded(data, group, _halving_doubling)
+    return x.copy_(data)
+
+
+@wrong("halving_doubling_all_reduce", fails="in place")
+def works_on_a_copy(x, group=None):
+    """x itself stays as it was."""
+    return _folded(x.clone(memory_format=torch.contiguous_format), group, _halving_doubling)
+
+
+@wrong("halving_doubling_all_reduce", fails="only send and recv")
+def library_behind_it(x, group=None):
+    """Swaps once for show, and lets dist.all_reduce do the work."""
+    data = x.contiguous()
+    dist.all_reduce(data, group=group)
+    return x.copy_(data)
+
+
+@wrong("halving_doubling_all_reduce", fails="bytes and messages")
+def recursive_doubling(x, group=None):
+    """Whole tensors in each of log2 p rounds: half the messages, and log2 p times the tensor."""
+
+    def double(flat, group, core):
+        rank = dist.get_rank(group)
+        distance = 1
+        while distance < core:
+            arriving = torch.empty_like(flat)
+            _both(flat.clone(), rank ^ distance, arriving, rank ^ distance, group)
+            flat += arriving
+            distance *= 2
+
+    return _folded(x, group, double)
+
+
+@wrong("halving_doubling_all_reduce", fails="bytes and messages")
+def a_ring_under_another_name(x, group=None):
+    """2 (p - 1) messages instead of 2 log2 p."""
+    return x.copy_(_all_reduce(x.contiguous(), group))
+
+
+@wrong("halving_doubling_all_reduce", fails="rounds")
+def one_direction_at_a_time(x, group=None):
+    """The lower partner sends, then receives: two messages one after another in each round."""
+
+    def work(flat, group, core):
+        rank = dist.get_rank(group)
+
+        def swap(outgoing, partner, incoming):
+            if rank < partner:
+                dist.send(outgoing, group_dst=partner, group=group)
+                dist.recv(incoming, group_src=partner, group=group)
+            else:
+                dist.recv(incoming, group_src=partner, group=group)
+                dist.send(outgoing, group_dst=partner, group=group)
+
+        part, rounds, distance = flat, [], core // 2
+        while distance:
+            lower, upper = part[: len(part) // 2], part[len(part) // 2 :]
+            kept, given = (upper, lower) if rank & distance else (lower, upper)
+            arriving = torch.empty_like(kept)
+            swap(given, rank ^ distance, arriving)
+            kept += arriving
+            rounds.append((rank ^ distance, kept, given))
+            part, distance = kept, distance // 2
+        for partner, kept, given in reversed(rounds):
+            swap(kept, partner, given)
+
+    return _folded(x, group, work)
+
+
+# ------------------------------------------------------------------------------------ hierarchical_all_reduce
+
+
+def _among(chunks, members, rank, group, passes):
+    """Ring passes among places of the group; passes: of (shift, adds)."""
+    me, count = members.index(rank), len(members)
+    for shift, adds in passes:
+        for step in range(count - 1):
+            give, take = chunks[(me - shift - step) % count], chunks[(me - shift - step - 1) % count]
+            arriving = torch.empty_like(take)
+            _both(give, members[(me + 1) % count], arriving, members[me - 1], group)
+            take.copy_(take + arriving if adds else arriving)
+
+
+REDUCE, GATHER = (1, True), (0, False)
+
+
+def _hierarchy(data, gpus_per_node, group, stages=(1, 2, 3)):
+    rank, size = _place(group)
+    node, local = divmod(rank, gpus_per_node)
+    mates = list(range(node * gpus_per_node, (node + 1) * gpus_per_node))
+    rail = list(range(local, size, gpus_per_node))
+    chunks = torch.tensor_split(data.view(-1), gpus_per_node)
+    pieces = torch.tensor_split(chunks[local], len(rail))
+    if 1 in stages:
+        _among(chunks, mates, rank, group, [REDUCE])
+    if 2 in stages:
+        _among(pieces, rail, rank, group, [REDUCE, GATHER])
+    if 3 in stages:
+        _among(chunks, mates, rank, group, [GATHER])
+    return data
+
+
+@wrong("hierarchical_all_reduce", fails="the sum on every rank")
+def within_nodes_only(x, gpus_per_node, group=None):
+    """Each node has a sum of its own."""
+    return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group, stages=(1, 3)))
+
+
+@wrong("hierarchical_all_reduce", fails="the sum on every rank")
+def forgets_the_last_stage(x, gpus_per_node, group=None):
+    """Each rank has its chunk of the sum, and nothing else."""
+    return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group, stages=(1, 2)))
+
+
+@wrong("hierarchical_all_reduce", fails="any number of ranks")
+def two_nodes_only(x, gpus_per_node, group=None):
+    """Swaps with the other node, as if there were always one and only one."""
+    _rank, size = _place(group)
+    if size // gpus_per_node == 2:
+        return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group))
+    _hierarchy(x, gpus_per_node, group, stages=(1, 3))
+    return x
+
+
+@wrong("hierarchical_all_reduce", fails="any length")
+def needs_divisible_lengths(x, gpus_per_node, group=None):
+    """Refuses what does not divide by the number of ranks."""
+    if x.numel() % 2:
+        raise ValueError("the length must divide")
+    return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group))
+
+
+@wrong("hierarchical_all_reduce", fails="any dtype")
+def through_float(x, gpus_per_node, group=None):
+    """Accumulates in float32."""
+    if x.dtype == torch.float32:
+        return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group))
+    return x.copy_(_hierarchy(x.float(), gpus_per_node, group))
+
+
+@wrong("hierarchical_all_reduce", fails="in place")
+def sum_in_a_new_tensor(x, gpus_per_node, group=None):
+    """x itself stays as it was."""
+    return _hierarchy(x.clone(memory_format=torch.contiguous_format), gpus_per_node, group)
+
+
+@wrong("hierarchical_all_reduce", fails="any layout")
+def flat_copy_lost(x, gpus_per_node, group=None):
+    """Works on x.flatten(), which is a copy if there are gaps."""
+    flat = x.view(-1) if x.is_contiguous() else x.flatten()
+    _hierarchy(flat, gpus_per_node, group)
+    return x
+
+
+@wrong("hierarchical_all_reduce", fails="only send and recv")
+def library_between_nodes(x, gpus_per_node, group=None):
+    """all_reduce for everything."""
+    data = x.contiguous()
+    dist.all_reduce(data, group=group)
+    return x.copy_(data)
+
+
+@wrong("hierarchical_all_reduce", fails="bytes between nodes")
+def one_big_ring(x, gpus_per_node, group=None):
+    """A ring over all ranks crosses between nodes with all that it has: 2 (p - 1) / p of the tensor."""
+    return x.copy_(_all_reduce(x.contiguous(), group))
+
+
+@wrong("hierarchical_all_reduce", fails="bytes between nodes")
+def whole_tensors_between_nodes(x, gpus_per_node, group=None):
+    """All-reduce within the node, then every rank all-reduces the whole tensor between nodes."""
+    rank, size = _place(group)
+    data = x.contiguous()
+    _hierarchy(data, gpus_per_node, group, stages=(1, 3))
+    rail = list(range(rank % gpus_per_node, size, gpus_per_node))
+    _among(torch.tensor_split(data.view(-1), len(rail)), rail, rank, group, [REDUCE, GATHER])
+    return x.copy_(data)
+
+
+@wrong("hierarchical_all_reduce", fails="bytes within a node")
+def a_leader_for_each_node(x, gpus_per_node, group=None):
+    """All send whole tensors to the node's first rank, the leaders make a ring, and broadcast."""
+    rank, size = _place(group)
+    leader = rank - rank % gpus_per_node
+    data = x.contiguous()
+    mates = range(leader + 1, leader + gpus_per_node)
+    if rank != leader:
+        dist.send(data, group_dst=leader, group=group)
+        dist.recv(data, group_src=leader, group=group)
+        dist.send(torch.zeros_like(data), group_dst=leader, group=group)
+        return x.copy_(data)
+    for mate in mates:
+        arriving = torch.empty_like(data)
+        dist.recv(arriving, group_src=mate, group=group)
+        data += arriving
+    leaders = list(range(0, size, gpus_per_node))
+    _among(torch.tensor_split(data.view(-1), len(leaders)), leaders, rank, group, [REDUCE, GATHER])
+    for mate in mates:
+        dist.send(data, group_dst=mate, group=group)
+        dist.recv(torch.empty_like(data), group_src=mate, group=group)
+    return x.copy_(data)
+
+
+@wrong("hierarchical_all_reduce", fails="rounds")
+def the_leader_carries_everything(x, gpus_per_node, group=None):
+    """Reduce to a leader, a ring of leaders, and back: the other ranks' cards are idle."""
+    rank, size = _place(group)
+    leader = rank - rank % gpus_per_node
+    data = x.contiguous()
+    if rank != leader:
+        dist.send(data, group_dst=leader, group=group)
+        dist.recv(data, group_src=leader, group=group)
+        return x.copy_(data)
+    for mate in range(leader + 1, leader + gpus_per_node):
+        arriving = torch.empty_like(data)
+        dist.recv(arriving, group_src=mate, group=group)
+        data += arriving
+    leaders = list(range(0, size, gpus_per_node))
+    _among(torch.tensor_split(data.view(-1), len(leaders)), leaders, rank, group, [REDUCE, GATHER])
+    for mate in range(leader + 1, leader + gpus_per_node):
+        dist.send(data, group_dst=mate, group=group)
+    return x.copy_(data)
+
+
+# ---------------------------------------------------------------------------------------- all_to_all_pairwise
+
+
+def _exchange(outputs, inputs, group, steps):
+    rank, size = _place(group)
+    for step in steps:
+        to, source = (rank + step) % size, (rank - step) % size
+        arriving = outputs[source].contiguous()
+        _both(inputs[to].contiguous(), to, arriving, source, group)
+        outputs[source].copy_(arriving)
+
+
+@wrong("all_to_all_pairwise", fails="every part at its place")
+def forgets_its_own(outputs, inputs, group=None):
+    """What a rank has for itself must be copied too."""
+    _exchange(outputs, inputs, group, range(1, dist.get_world_size(group)))
+    return outputs
+
+
+@wrong("all_to_all_pairwise", fails="every part at its place")
+def forgets_the_last_round(outputs, inputs, group=None):
+    """p - 2 rounds."""
+    rank, size = _place(group)
+    outputs[rank].copy_(inputs[rank])
+    _exchange(outputs, inputs, group, range(1, size - 1))
+    return outputs
+
+
+@wrong("all_to_all_pairwise", fails="every part at its place")
+def sends_its_own_part(outputs, inputs, group=None):
+    """inputs[rank] to everyone: an all-gather. Where lengths agree nothing complains."""
+    rank, size = _place(group)
+    outputs[rank].copy_(inputs[rank])
+    for step in range(1, size):
+        to, source = (rank + step) % size, (rank - step) % size
+        _both(inputs[rank].contiguous(), to, outputs[source], source, group)
+    return outputs
+
+
+@wrong("all_to_all_pairwise", fails="any number of ranks")
+def by_exclusive_or(outputs, inputs, group=None):
+    """rank ^ step is a partner only if p is a power of two."""
+    rank, size = _place(group)
+    outputs[rank].copy_(inputs[rank])
+    for step in range(1, 1 << (size - 1).bit_length()):
+        partner = rank ^ step
+        arriving = outputs[partner].contiguous()
+        _both(inputs[partner].contiguous(), partner, arriving, partner, group)
+        outputs[partner].copy_(arriving)
+    return outputs
+
+
+@wrong("all_to_all_pairwise", fails="any length")
+def parts_of_one_length(outputs, inputs, group=None):
+    """Stacks the parts, which need not be equally long."""
+    stacked = torch.stack([part.contiguous() for part in inputs])
+    rank, size = _place(group)
+    outputs[rank].copy_(stacked[rank])
+    _exchange(outputs, list(stacked), group, range(1, size))
+    return outputs
+
+
+@wrong("all_to_all_pairwise", fails="in place")
+def returns_a_new_list(outputs, inputs, group=None):
+    """outputs stay empty."""
+    filled = [torch.empty_like(output) for output in outputs]
+    rank, size = _place(group)
+    filled[rank].copy_(inputs[rank])
+    _exchange(filled, inputs, group, range(1, size))
+    return filled
+
+
+@wrong("all_to_all_pairwise", fails="in place")
+def swaps_in_place(outputs, inputs, group=None):
+    """Uses inputs as buffers: they are overwritten."""
+    rank, size = _place(group)
+    outputs[rank].copy_(inputs[rank])
+    _exchange(outputs, inputs, group, range(1, size))
+    for output, given in zip(outputs, inputs, strict=True):
+        given.zero_()
+        given[: len(output)] = output[: len(given)] if len(output) >= len(given) else 0
+    return outputs
+
+
+@wrong("all_to_all_pairwise", fails="any layout")
+def parts_with_gaps(outputs, inputs, group=None):
+    """Sends and receives straight from and into tensors that are not contiguous."""
+    rank, size = _place(group)
+    outputs[rank].copy_(inputs[rank])
+    for step in range(1, size):
+        to, source = (rank + step) % size, (rank - step) % size
+        _both(inputs[to], to, outputs[source], source, group)
+    return outputs
+
+
+@wrong("all_to_all_pairwise", fails="only send and recv")
+def the_librarys_all_to_all(outputs, inputs, group=None):
+    """dist.all_to_all."""
+    arrived = [output.contiguous() for output in outputs]
+    dist.all_to_all(arrived, [part.contiguous() for part in inputs], group=group)
+    for output, part in zip(outputs, arrived, strict=True):
+        output.copy_(part)
+    return outputs
+
+
+@wrong("all_to_all_pairwise", fails="bytes and messages")
+def everything_to_everyone(outputs, inputs, group=None):
+    """Sends the whole input to each rank, which picks its part out."""
+    rank, size = _place(group)
+    outputs[rank].copy_(inputs[rank])
+    whole = torch.cat(inputs)
+    for step in range(1, size):
+        to, source = (rank + step) % size, (rank - step) % size
+        sizes = torch.tensor([len(part) for part in inputs])
+        theirs = torch.empty_like(sizes)
+        _both(sizes, to, theirs, source, group)
+        arriving = torch.empty(int(theirs.sum()), dtype=whole.dtype)
+        _both(whole, to, arriving, source, group)
+        outputs[source].copy_(arriving.split(theirs.tolist())[rank])
+    return outputs
+
+
+@wrong("all_to_all_pairwise", fails="rounds")
+def all_begin_with_rank_0(outputs, inputs, group=None):
+    """Each in turn sends to everyone, while the others wait for it."""
+    rank, size = _place(group)
+    outputs[rank].copy_(inputs[rank])
+    for sender in range(size):
+        if rank == sender:
+            for to in range(size):
+                if to != rank:
+                    dist.send(inputs[to].contiguous(), group_dst=to, group=group)
+        else:
+            arriving = outputs[sender].contiguous()
+            dist.recv(arriving, group_src=sender, group=group)
+            outputs[sender].copy_(arriving)
+    return outputs
+
+
+# ----------------------------------------------------------------------------------------------- predict_time
+
+
+def _right_time(algorithm, n, p, alpha, beta, gamma=0.0):
+    rounds, core = (p - 1).bit_length(), 1 << (p.bit_length() - 1)
+    fold, half = int(p > core), (core - 1) / core * n
+    messages, sent, added = {
+        "master": (2 * (p - 1), 2 * (p - 1) * n, (p - 1) * n),
+        "exchange": (p - 1, (p - 1) * n, (p - 1) * n),
+        "tree": (2 * rounds, 2 * rounds * n, rounds * n),
+        "ring": (2 * (p - 1), 2 * (p - 1) * n / p, (p - 1) * n / p),
+        "halving_doubling": (
+            2 * (core.bit_length() - 1) + 2 * fold,
+            2 * half + 2 * fold * n,
+            half + fold * n,
+        ),
+    }[algorithm]
+    return messages * alpha + sent * beta + added * gamma
+
+
+@wrong("predict_time", fails="master")
+def all_at_once_into_the_master(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+    """As if p - 1 messages took no longer than one through one link."""
+    if algorithm == "master":
+        return 2 * (alpha + nbytes * beta)
+    return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
+
+
+@wrong("predict_time", fails="tree")
+def a_tree_one_way(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+    """Forgets that the sum has to come down again."""
+    seconds = _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
+    return seconds / 2 if algorithm == "tree" else seconds
+
+
+@wrong("predict_time", fails="ring")
+def a_ring_of_whole_tensors(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+    """2 (p - 1) messages of n bytes."""
+    if algorithm == "ring":
+        return 2 * (ranks - 1) * (alpha + nbytes * beta)
+    return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
+
+
+@wrong("predict_time", fails="ring")
+def p_steps_instead_of_p_minus_1(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+    """Nearly right for many ranks."""
+    if algorithm == "ring":
+        return 2 * ranks * (alpha + nbytes / ranks * beta)
+    return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
+
+
+@wrong("predict_time", fails="halving_doubling")
+def whole_tensors_in_every_round(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+    """Recursive doubling's bytes."""
+    if algorithm == "halving_doubling":
+        return 2 * math.log2(ranks) * (alpha + nbytes * beta)
+    return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
+
+
+@wrong("predict_time", fails="ranks beyond a power of two")
+def a_logarithm_with_a_fraction(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+    """There is no half round."""
+    if algorithm == "halving_doubling":
+        return 2 * math.log2(ranks) * alpha + (ranks - 1) / ranks * nbytes * (2 * beta + gamma)
+    return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
+
+
+@wrong("predict_time", fails="reduction")
+def additions_are_free(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+    """Leaves gamma out."""
+    return _right_time(algorithm, nbytes, ranks, alpha, beta)
+
+
+@wrong("predict_time", fails="reduction")
+def copies_are_additions(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+    """Pays gamma for every byte that arrives, also for those that are only copied."""
+    return _right_time(algorithm, nbytes, ranks, alpha, beta + gamma)
+
+
+@wrong("predict_time", fails="one rank")
+def at_least_one_round(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+    """One rank has nobody to send to."""
+    return _right_time(algorithm, nbytes, max(2, ranks), alpha, beta, gamma)
+
+
+# --------------------------------------------------------------------------------------------- fit_alpha_beta
+
+
+def _weighted(samples, weights):
+    data = np.array(samples, dtype=float)
+    nbytes, seconds, weights = data[:, 0], data[:, 1], np.array(weights)
+    columns = np.column_stack([weights, weights * nbytes])
+    scale = np.abs(columns).max(axis=0)
+    solution = np.linalg.lstsq(columns / scale, weights * seconds, rcond=None)[0] / scale
+    return float(solution[0]), float(solution[1])
+
+
+@wrong("fit_alpha_beta", fails="exact samples")
+def bandwidth_instead_of_beta(samples):
+    """Bytes a second instead of seconds a byte."""
+    alpha, beta = _weighted(samples, [1 / t for _, t in samples])
+    return alpha, 1 / beta
+
+
+@wrong("fit_alpha_beta", fails="exact samples")
+def beta_before_alpha(samples):
+    """The pair the wrong way round."""
+    return _weighted(samples, [1 / t for _, t in samples])[::-1]
+
+
+@wrong("fit_alpha_beta", fails="exact samples")
+def shortest_and_longest(samples):
+    """The shortest message's whole time as alpha."""
+    shortest, longest = min(samples), max(samples)
+    return shortest[1], longest[1] / longest[0]
+
+
+@wrong("fit_alpha_beta", fails="noisy samples")
+def ordinary_least_squares(samples):
+    """The errors of the longest messages, in seconds, decide about alpha."""
+    return _weighted(samples, [1.0] * len(samples))
+
+
+@wrong("fit_alpha_beta", fails="noisy samples")
+def through_two_points(samples):
+    """Two samples make a line, and their noise too."""
+    (n1, t1), (n2, t2) = sorted(samples)[0], sorted(samples)[-1]
+    beta = (t2 - t1) / (n2 - n1)
+    return t1 - n1 * beta, beta
+
+
+@wrong("fit_alpha_beta", fails="samples unchanged")
+def sorts_the_samples(samples):
+    """list.sort works in place."""
+    samples.sort()
+    return _weighted(samples, [1 / t for _, t in samples])
+
+
+@wrong("fit_alpha_beta", fails="samples unchanged")
+def a_list_instead_of_a_pair(samples):
+    """A list is no tuple."""
+    return list(_weighted(samples, [1 / t for _, t in samples]))
+
+
+# ------------------------------------------------------------------------------------------- causes_of_hangs
+
+CAUSES = {
+    "swap": "all receive first",
+    "shift": "all send first",
+    "report": "a collective that some ranks skip",
+    "grid_sums": "groups made in different orders",
+    "collect": "more receives than sends",
+    "chain": "a barrier after an error",
+}
+
+
+@wrong("causes_of_hangs", fails="swap")
+def senders_and_receivers_confused():
+    """Waiting for a send means that nobody sends: all receive."""
+    return CAUSES | {"swap": "all send first", "shift": "all receive first"}
+
+
+@wrong("causes_of_hangs", fails="swap")
+def a_list_of_causes():
+    """In the order of the programs, but without their names."""
+    return list(CAUSES.values())
+
+
+@wrong("causes_of_hangs", fails="report")
+def a_barrier_to_blame():
+    """There is a barrier in the second report, but it is not what is wrong."""
+    return CAUSES | {"report": "a barrier after an error", "chain": "a collective that some ranks skip"}
+
+
+@wrong("causes_of_hangs", fails="grid_sums")
+def a_skipped_collective():
+    """All ranks call all_reduce; they do so in different groups."""
+    return CAUSES | {"grid_sums": "a collective that some ranks skip"}
+
+
+@wrong("causes_of_hangs", fails="collect")
+def an_early_end_is_no_cause():
+    """The sender has returned because it had sent all that it has."""
+    return CAUSES | {"collect": "a collective that some ranks skip"}
+
+
+@wrong("causes_of_hangs", fails="chain")
+def the_chain_waits_for_a_send():
+    """It does; but why did the sender not send?"""
+    return CAUSES | {"chain": "more receives than sends"}
+
+
+# ------------------------------------------------------------------------------------------------- mend_swap
+
+
+@wrong("mend_swap", fails="comes to an end")
+def still_receives_first(x):
+    """As it was."""
+    partner = dist.get_rank() ^ 1
+    arriving = torch.empty_like(x)
+    dist.recv(arriving, partner)
+    dist.send(x, partner)
+    return arriving
+
+
+@wrong("mend_swap", fails="comes to an end")
+def now_both_send_first(x):
+    """A circle of sends instead of a circle of receives."""
+    partner = dist.get_rank() ^ 1
+    arriving = torch.empty_like(x)
+    dist.send(x, partner)
+    dist.recv(arriving, partner)
+    return arriving
+
+
+@wrong("mend_swap", fails="comes to an end")
+def only_rank_0_sends_first(x):
+    """Right for two ranks; ranks 2 and 3 both receive first."""
+    partner = dist.get_rank() ^ 1
+    arriving = torch.empty_like(x)
+    if dist.get_rank() == 0:
+        dist.send(x, partner)
+        dist.recv(arriving, partner)
+    else:
+        dist.recv(arriving, partner)
+        dist.send(x, partner)
+    return arriving
+
+
+@wrong("mend_swap", fails="the partner's tensor")
+def waits_too_late(x):
+    """Returns before the message has arrived: a copy of what was there."""
+    partner = dist.get_rank() ^ 1
+    arriving = torch.zeros_like(x)
+    receiving = dist.irecv(arriving, partner)
+    result = arriving.clone()
+    dist.send(x, partner)
+    receiving.wait()
+    return result - 1
+
+
+@wrong("mend_swap", fails="the partner's tensor")
+def returns_its_own(x):
+    """Returns what it has sent."""
+    partner = dist.get_rank() ^ 1
+    arriving = torch.empty_like(x)
+    sending = dist.isend(x, partner)
+    dist.recv(arriving, partner)
+    sending.wait()
+    return x
+
+
+@wrong("mend_swap", fails="x unchanged")
+def receives_into_x(x):
+    """Overwrites its input."""
+    partner, own = dist.get_rank() ^ 1, x.clone()
+    sending = dist.isend(own, partner)
+    dist.recv(x, partner)
+    sending.wait()
+    return x
+
+
+@wrong("mend_swap", fails="one message each")
+def gathers_everything(x):
+    """An all-gather of which one part is needed."""
+    everyone = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, x)
+    return everyone[dist.get_rank() ^ 1]
+
+
+# ------------------------------------------------------------------------------------------------ mend_shift
+
+
+@wrong("mend_shift", fails="comes to an end")
+def still_all_send_first(x):
+    """As it was."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    arriving = torch.empty_like(x)
+    dist.send(x, (rank + 1) % size)
+    dist.recv(arriving, (rank - 1) % size)
+    return arriving
+
+
+@wrong("mend_shift", fails="comes to an end")
+def waits_before_it_receives(x):
+    """isend(...).wait() is send."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    arriving = torch.empty_like(x)
+    dist.isend(x, (rank + 1) % size).wait()
+    dist.recv(arriving, (rank - 1) % size)
+    return arriving
+
+
+@wrong("mend_shift", fails="comes to an end")
+def all_receive_now(x):
+    """A circle of receives instead of a circle of sends."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    arriving = torch.empty_like(x)
+    dist.recv(arriving, (rank - 1) % size)
+    dist.send(x, (rank + 1) % size)
+    return arriving
+
+
+@wrong("mend_shift", fails="comes to an end")
+def no_wrap_for_the_last(x):
+    """The last rank has no right neighbour, rank 0 waits for it."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    arriving = torch.empty_like(x)
+    sending = dist.isend(x, rank + 1) if rank + 1 < size else None
+    dist.recv(arriving, (rank - 1) % size)
+    if sending:
+        sending.wait()
+    return arriving
+
+
+@wrong("mend_shift", fails="the left neighbour's tensor")
+def shifts_to_the_left(x):
+    """The other way round the ring."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    arriving = torch.empty_like(x)
+    sending = dist.isend(x, (rank - 1) % size)
+    dist.recv(arriving, (rank + 1) % size)
+    sending.wait()
+    return arriving
+
+
+@wrong("mend_shift", fails="x unchanged")
+def shifts_in_place(x):
+    """x becomes the neighbour's."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    own = x.clone()
+    sending = dist.isend(own, (rank + 1) % size)
+    dist.recv(x, (rank - 1) % size)
+    sending.wait()
+    return x
+
+
+@wrong("mend_shift", fails="one message each")
+def with_a_barrier_between(x):
+    """A barrier that mends nothing: isend has."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    arriving = torch.empty_like(x)
+    sending = dist.isend(x, (rank + 1) % size)
+    dist.recv(arriving, (rank - 1) % size)
+    sending.wait()
+    dist.barrier()
+    return arriving
+
+
+@wrong("mend_shift", fails="all at the same time")
+def rank_0_receives_first(x):
+    """It ends, one message after another."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    arriving = torch.empty_like(x)
+    if rank == 0:
+        dist.recv(arriving, (rank - 1) % size)
+        dist.send(x, (rank + 1) % size)
+    else:
+        dist.send(x, (rank + 1) % size)
+        dist.recv(arriving, (rank - 1) % size)
+    return arriving
+
+
+# ----------------------------------------------------------------------------------------------- mend_report
+
+
+@wrong("mend_report", fails="comes to an end")
+def still_behind_the_if(loss):
+    """As it was."""
+    if dist.get_rank() == 0:
+        total = torch.tensor(loss)
+        dist.all_reduce(total)
+        return total.item() / dist.get_world_size()
+    return None
+
+
+@wrong("mend_report", fails="comes to an end")
+def others_call_something_else(loss):
+    """reduce on some ranks and all_reduce on others are two calls."""
+    total = torch.tensor(loss)
+    if dist.get_rank() == 0:
+        dist.all_reduce(total)
+        return total.item() / dist.get_world_size()
+    dist.reduce(total, 0)
+    return None
+
+
+@wrong("mend_report", fails="the mean on rank 0")
+def reports_the_sum(loss):
+    """Forgets to divide."""
+    total = torch.tensor(loss)
+    dist.all_reduce(total)
+    return total.item() if dist.get_rank() == 0 else None
+
+
+@wrong("mend_report", fails="the mean on rank 0")
+def reports_its_own_loss(loss):
+    """No hang, and no mean: the collective was thrown out."""
+    return loss if dist.get_rank() == 0 else None
+
+
+@wrong("mend_report", fails="the mean on rank 0")
+def others_bring_zero(loss):
+    """The other ranks take part, with nothing."""
+    total = torch.tensor(loss if dist.get_rank() == 0 else 0.0)
+    dist.all_reduce(total)
+    return total.item() / dist.get_world_size() if dist.get_rank() == 0 else None
+
+
+@wrong("mend_report", fails="None elsewhere")
+def everyone_reports(loss):
+    """Every rank returns the mean."""
+    total = torch.tensor(loss)
+    dist.all_reduce(total)
+    return total.item() / dist.get_world_size()
+
+
+@wrong("mend_report", fails="one collective")
+def barrier_to_be_sure(loss):
+    """A barrier that an all_reduce makes needless."""
+    dist.barrier()
+    total = torch.tensor(loss)
+    dist.all_reduce(total)
+    return total.item() / dist.get_world_size() if dist.get_rank() == 0 else None
+
+
+# -------------------------------------------------------------------------------------------- mend_grid_sums
+
+
+def _lines(columns):
+    size = dist.get_world_size()
+    rows = [list(range(first, first + columns)) for first in range(0, size, columns)]
+    verticals = [list(range(first, size, columns)) for first in range(columns)]
+    return rows, verticals
+
+
+@wrong("mend_grid_sums", fails="comes to an end")
+def still_sorted(x, columns):
+    """As it was: each rank makes its two groups in sorted order, which is not the same order everywhere."""
+    rows, verticals = _lines(columns)
+    rank = dist.get_rank()
+    row, column = rows[rank // columns], verticals[rank % columns]
+    groups = {tuple(line): dist.new_group(line) for line in sorted([row, column])}
+    row_sum, column_sum = x.clone(), x.clone()
+    dist.all_reduce(row_sum, group=groups[tuple(row)])
+    dist.all_reduce(column_sum, group=groups[tuple(column)])
+    return row_sum, column_sum
+
+
+@wrong("mend_grid_sums", fails="comes to an end")
+def columns_first_on_odd_ranks(x, columns):
+    """All ranks make all groups, but not in one order."""
+    rows, verticals = _lines(columns)
+    rank = dist.get_rank()
+    lines = verticals + rows if rank % 2 else rows + verticals
+    groups = {tuple(line): dist.new_group(line) for line in lines}
+    row_sum, column_sum = x.clone(), x.clone()
+    dist.all_reduce(row_sum, group=groups[tuple(rows[rank // columns])])
+    dist.all_reduce(column_sum, group=groups[tuple(verticals[rank % columns])])
+    return row_sum, column_sum
+
+
+def _all_groups(columns):
+    rows, verticals = _lines(columns)
+    return [dist.new_group(line) for line in rows], [dist.new_group(line) for line in verticals]
+
+
+@wrong("mend_grid_sums", fails="row sums")
+def columns_before_rows(x, columns):
+    """The pair the wrong way round."""
+    rows, verticals = _all_groups(columns)
+    rank = dist.get_rank()
+    row_sum, column_sum = x.clone(), x.clone()
+    dist.all_reduce(row_sum, group=rows[rank // columns])
+    dist.all_reduce(column_sum, group=verticals[rank % columns])
+    return column_sum, row_sum
+
+
+@wrong("mend_grid_sums", fails="column sums")
+def sums_of_sums(x, columns):
+    """The column's sum of row sums is the sum over the whole grid."""
+    rows, verticals = _all_groups(columns)
+    rank = dist.get_rank()
+    total = x.clone()
+    dist.all_reduce(total, group=rows[rank // columns])
+    row_sum = total.clone()
+    dist.all_reduce(total, group=verticals[rank % columns])
+    return row_sum, total
+
+
+@wrong("mend_grid_sums", fails="x unchanged")
+def reduces_x_itself(x, columns):
+    """all_reduce works in place: x becomes the column's sum."""
+    rows, verticals = _all_groups(columns)
+    rank = dist.get_rank()
+    row_sum = x.clone()
+    dist.all_reduce(row_sum, group=rows[rank // columns])
+    dist.all_reduce(x, group=verticals[rank % columns])
+    return row_sum, x.clone()
+
+
+@wrong("mend_grid_sums", fails="within groups")
+def gathers_the_grid(x, columns):
+    """No groups at all: gathers every rank's tensor and adds up what it needs."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    everyone = [torch.empty_like(x) for _ in range(size)]
+    dist.all_gather(everyone, x)
+    row = [everyone[r] for r in range(size) if r // columns == rank // columns]
+    column = [everyone[r] for r in range(size) if r % columns == rank % columns]
+    return torch.stack(row).sum(0), torch.stack(column).sum(0)
+
+
+# ---------------------------------------------------------------------------------------------- mend_collect
+
+
+@wrong("mend_collect", fails="comes to an end")
+def still_its_own_number(rows):
+    """As it was: rank 0 expects of each rank as many rows as it has itself."""
+    if dist.get_rank() != 0:
+        for row in rows:
+            dist.send(row, 0)
+        return None
+    collected = list(rows)
+    for rank in range(1, dist.get_world_size()):
+        for _ in rows:
+            arriving = torch.empty(40)
+            dist.recv(arriving, rank)
+            collected.append(arriving)
+    return collected
+
+
+@wrong("mend_collect", fails="comes to an end")
+def the_shortest_of_all(rows):
+    """Everyone agrees on the least number: what is left over is never received."""
+    least = torch.tensor([len(rows)])
+    dist.all_reduce(least, op=dist.ReduceOp.MIN)
+    if dist.get_rank() != 0:
+        sending = [dist.isend(row, 0) for row in rows]
+        for work in sending[: int(least)]:
+            work.wait()
+        return None
+    collected = list(rows)
+    for rank in range(1, dist.get_world_size()):
+        for _ in range(int(least)):
+            arriving = torch.empty(40)
+            dist.recv(arriving, rank)
+            collected.append(arriving)
+    return collected
+
+
+def _collect(rows, add):
+    if dist.get_rank() != 0:
+        dist.send(torch.tensor([len(rows)]), 0)
+        for row in rows:
+            dist.send(row, 0)
+        return None
+    collected = []
+    for rank in range(1, dist.get_world_size()):
+        count = torch.zeros(1, dtype=torch.int64)
+        dist.recv(count, rank)
+        for _ in range(int(count)):
+            arriving = torch.empty(40)
+            dist.recv(arriving, rank)
+            collected.append(arriving)
+    return add(list(rows), collected)
+
+
+@wrong("mend_collect", fails="all rows on rank 0")
+def its_own_rows_last(rows):
+    """Rank 0's rows come first."""
+    return _collect(rows, lambda own, others: others + own)
+
+
+@wrong("mend_collect", fails="all rows on rank 0")
+def without_its_own_rows(rows):
+    """Rank 0 has rows too."""
+    return _collect(rows, lambda own, others: others)
+
+
+@wrong("mend_collect", fails="all rows on rank 0")
+def one_buffer_for_all(rows):
+    """Appends the same tensor again and again: all rows become the last one."""
+    return _collect(rows, lambda own, others: own + [others[-1]] * len(others))
+
+
+@wrong("mend_collect", fails="ranks without rows")
+def at_least_one_row(rows):
+    """A rank without rows has no rows[0]."""
+    rows[0].sum()
+    return _collect(rows, lambda own, others: own + others)
+
+
+@wrong("mend_collect", fails="each row sent once")
+def pads_to_the_longest(rows):
+    """All send as many rows as the longest has, and the padding is thrown away."""
+    mine = torch.tensor([len(rows)])
+    size = dist.get_world_size()
+    counts = [torch.zeros_like(mine) for _ in range(size)]
+    dist.all_gather(counts, mine)
+    most = int(max(counts))
+    padded = list(rows) + [torch.zeros(40)] * (most - len(rows))
+    if dist.get_rank() != 0:
+        for row in padded:
+            dist.send(row, 0)
+        return None
+    collected = list(rows)
+    for rank in range(1, size):
+        arrived = [torch.empty(40) for _ in range(most)]
+        for row in arrived:
+            dist.recv(row, rank)
+        collected += arrived[: int(counts[rank])]
+    return collected
+
+
+# ------------------------------------------------------------------------------------------------ mend_chain
+
+
+def _chain(value, root):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    total = torch.zeros(1, dtype=torch.float64)
+    if rank > 0:
+        dist.recv(total, rank - 1)
+    total += root(value)
+    if rank < size - 1:
+        dist.send(total, rank + 1)
+    return total.item()
+
+
+@wrong("mend_chain", fails="comes to an end")
+def barrier_before_the_work_of_some(value):
+    """Rank 0 meets nobody: the others come to their barrier only after its message."""
+    if dist.get_rank() == 0:
+        dist.barrier()
+        return _chain(value, math.sqrt)
+    total = _chain(value, math.sqrt)
+    dist.barrier()
+    return total
+
+
+@wrong("mend_chain", fails="the sums")
+def adds_the_value(value):
+    """Without the root nothing can raise."""
+    total = _chain(value, lambda v: v)
+    dist.barrier()
+    return total
+
+
+@wrong("mend_chain", fails="the error comes out")
+def still_in_finally(value):
+    """As it was."""
+    try:
+        return _chain(value, math.sqrt)
+    finally:
+        dist.barrier()
+
+
+@wrong("mend_chain", fails="the error comes out")
+def swallows_the_error(value):
+    """Goes on with zero: nobody learns that the value was wrong."""
+    total = _chain(value, lambda v: math.sqrt(v) if v >= 0 else 0.0)
+    dist.barrier()
+    return total
+
+
+@wrong("mend_chain", fails="the error comes out")
+def not_a_number(value):
+    """NaN spreads silently to all ranks behind."""
+    total = _chain(value, lambda v: v**0.5 if v >= 0 else math.nan)
+    dist.barrier()
+    return total
+
+
+@wrong("mend_chain", fails="one barrier")
+def barrier_thrown_out(value):
+    """No barrier, no hang; and nobody waits for the others any more."""
+    return _chain(value, math.sqrt)
+
+
+# --------------------------------------------------------------------------------------- mpi_ring_all_reduce
+
+
+def _mpi_ring(comm, x, chunks=None, steps=None):
+    rank, size = comm.Get_rank(), comm.Get_size()
+    chunks = np.array_split(x, size) if chunks is None else chunks
+    for step in range(2 * (size - 1) if steps is None else steps):
+        give, take = chunks[(rank - step) % size], chunks[(rank - step - 1) % size]
+        arriving = np.empty_like(take)
+        comm.Sendrecv(give, dest=(rank + 1) % size, recvbuf=arriving, source=(rank - 1) % size)
+        take[:] = take + arriving if step < size - 1 else arriving
+    return x
+
+
+@wrong("mpi_ring_all_reduce", fails="the sum on every rank")
+def mpi_one_pass_only(comm, x):
+    """The reduce-scatter without the all-gather."""
+    return _mpi_ring(comm, x, steps=comm.Get_size() - 1)
+
+
+@wrong("mpi_ring_all_reduce", fails="the sum on every rank")
+def mpi_one_rank_raises(comm, x):
+    """An error on one rank; the others are aborted and do not wait for ever."""
+    if comm.Get_rank() == 2:
+        raise IndexError("chunk 4 of 4")
+    return _mpi_ring(comm, x)
+
+
+@wrong("mpi_ring_all_reduce", fails="any length")
+def mpi_drops_the_remainder(comm, x):
+    """Chunks of n // p elements leave the rest out."""
+    part = len(x) // comm.Get_size()
+    return _mpi_ring(comm, x, [x[i * part : (i + 1) * part] for i in range(comm.Get_size())])
+
+
+@wrong("mpi_ring_all_reduce", fails="any dtype")
+def mpi_in_float64(comm, x):
+    """Accumulates in the wrong dtype."""
+    total = _mpi_ring(comm, x.astype(np.float64))
+    x[:] = total.astype(x.dtype)
+    return x
+
+
+@wrong("mpi_ring_all_reduce", fails="in place")
+def mpi_returns_a_copy(comm, x):
+    """x itself stays as it was."""
+    return _mpi_ring(comm, x.copy())
+
+
+@wrong("mpi_ring_all_reduce", fails="only messages")
+def mpi_allreduce(comm, x):
+    """MPI's own."""
+    total = np.empty_like(x)
+    comm.Allreduce(x, total)
+    x[:] = total
+    return x
+
+
+@wrong("mpi_ring_all_reduce", fails="bytes and messages")
+def mpi_whole_arrays(comm, x):
+    """Whole arrays round the ring."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+    passing, total = x.copy(), x.copy()
+    for _ in range(size - 1):
+        arriving = np.empty_like(passing)
+        comm.Sendrecv(passing, dest=(rank + 1) % size, recvbuf=arriving, source=(rank - 1) % size)
+        total += arriving
+        passing = arriving
+    x[:] = total
+    return x
