@@ -7,7 +7,6 @@ that hang are left out of its sample, which spares it their time-outs. Both are 
 """
 
 import ast
-import inspect
 import os
 import random
 import resource
@@ -15,9 +14,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import textwrap
 import time
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import nbformat
@@ -25,7 +24,6 @@ import nbformat
 from benchmarks.measure import Row, show, times_faster
 from course_lib.workbook.unit import BEGIN, END
 from graders.catalogue import exercises
-from tests.answers import wrong_answers
 
 ROOT = Path(__file__).parents[1]
 UNIT = "02_data_parallel"
@@ -114,20 +112,19 @@ def _answer(name: str, right: dict[str, str], stubs: dict[str, str], chance: ran
     return f"def {name}(*arguments):\n    {end}"
 
 
+@cache
 def _wrong_sources(name: str) -> Sequence[str]:
     """The proofs' wrong answers as a student would have written them: under the exercise's own name."""
-    return [
-        _renamed(inspect.getsource(proof.answer), name)
-        for proof in wrong_answers(UNIT)
-        if proof.exercise == name
-    ]
-
-
-def _renamed(source: str, name: str) -> str:
-    (definition,) = ast.parse(textwrap.dedent(source)).body
-    assert isinstance(definition, ast.FunctionDef | ast.ClassDef)
-    definition.decorator_list, definition.name = [], name
-    return "from itertools import chain\nfrom torch import nn\n" + ast.unparse(definition)
+    proofs = ast.parse((ROOT / "tests" / "wrong_answers" / f"{UNIT}.py").read_text())
+    found = []
+    for node in proofs.body:
+        match node:
+            case ast.FunctionDef() | ast.ClassDef():
+                decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
+                if any(decorator.startswith(f"wrong({name!r}") for decorator in decorators):
+                    node.decorator_list, node.name = [], name
+                    found.append(ast.unparse(node))
+    return [f"from itertools import chain\nfrom torch import nn\n{source}" for source in found]
 
 
 def _seconds(command: list[str], root: Path) -> float:

@@ -51,6 +51,10 @@ class Marked:
             **self.report.to_json(),
             "notes": list(self.report.notes),
             "printed": {each.exercise.name: each.printed for each in self.report.exercises},
+            "figures": {
+                each.exercise.name: [criterion.figure for criterion in each.criteria]
+                for each in self.report.exercises
+            },
             "mistakes": {each.exercise.name: each.mistake for each in self.report.exercises if each.mistake},
         }
         fields = ("student", "key", "file", "reason", "seconds", "walled", "recorded")
@@ -125,19 +129,16 @@ def _graders_key(unit: str) -> str:
 
 def _report_from_json(plain: dict[str, Any]) -> Report:
     unit = plain["unit"]
-    results = tuple(
-        _result_from_json(unit, each, plain["printed"], plain["mistakes"]) for each in plain["exercises"]
-    )
+    results = tuple(_result_from_json(plain, each) for each in plain["exercises"])
     return Report(unit, results, tuple(plain["notes"]))
 
 
-def _result_from_json(
-    unit: str, plain: dict[str, Any], printed: dict[str, str], mistakes: dict[str, str]
-) -> ExerciseResult:
-    exercise = exercises(unit)[plain["name"]]
+def _result_from_json(report: dict[str, Any], plain: dict[str, Any]) -> ExerciseResult:
+    exercise = exercises(report["unit"])[plain["name"]]
+    printed, mistakes, figures = report["printed"], report["mistakes"], report["figures"][exercise.name]
     criteria = tuple(
-        CriterionResult(criterion, Verdict(told["verdict"]), told["seen"])
-        for criterion, told in zip(exercise.rubric, plain["criteria"], strict=True)
+        CriterionResult(criterion, Verdict(told["verdict"]), told["seen"], figure)
+        for criterion, told, figure in zip(exercise.rubric, plain["criteria"], figures, strict=True)
         if criterion.name == told["name"]
     )
     if len(criteria) != len(exercise.rubric):

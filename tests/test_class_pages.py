@@ -8,12 +8,17 @@ from pathlib import Path
 import pytest
 
 from graders.answer import AnswerFailed
+from graders.cells import Cell
 from graders.exercise import Exercise, Verdict
 from graders.grading import CriterionResult, ExerciseResult, answer_failed, not_attempted
 from graders.marker import nothing_earned
+from graders.marking import mark
 from graders.pages import class_csv, class_page, standings, student_page, write_pages
+from graders.records import deadlock_from_plain
 from graders.report import Report
+from graders.submission import Submission
 from graders.verdicts import Marked, Verdicts
+from graders.wire import WireError
 from tests import sample_unit
 from tests.sample_unit import DOUBLE, TOTAL, UNIT
 
@@ -49,6 +54,37 @@ def class_() -> list[Marked]:
         marked("dan", judged(DOUBLE, F, F, seen="none of it"), not_attempted(TOTAL, "still the stub")),
         nothing,
     ]
+
+
+STUCK = """import torch.distributed as dist
+def total(x):
+    dist.recv(x, src=(dist.get_rank() + 1) % 3)"""
+
+
+def test_a_deadlock_is_drawn_and_the_drawing_is_kept(tmp_path):
+    # Invariant: the student sees who waited for whom, also after the verdicts were read from the disk.
+    submission = Submission(f"{UNIT}.ipynb", (Cell("<cell>", STUCK),), main=True)
+    stuck = Marked("eve", "key", mark(submission, UNIT))
+    html = student_page(stuck)
+    assert html.count('<img alt="Ranks in a circle') == 1
+    assert "The cycle of waits goes from rank 0 to 1 to 2 to 0." in html
+    kept = Verdicts(tmp_path)
+    kept.keep(stuck)
+    assert student_page(kept.find("eve")) == html
+
+
+WAIT = {"rank": 0, "op": "recv", "peers": (1,), "expects": "send", "detail": "recv()"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"rank": -1}, {"rank": True}, {"peers": (10**9,)}, {"peers": [1]}, {"detail": "$x$"}, {"more": 1}],
+)
+def test_a_forged_deadlock_is_not_drawn(change):
+    # Invariant: nothing reaches the figure but calls of ranks that there can be.
+    plain = {"waiting": [{**WAIT, **change}], "cycle": (), "finished": ()}
+    with pytest.raises(WireError):
+        deadlock_from_plain(plain)
 
 
 def test_standings_count_everybody_once(class_):
