@@ -104,7 +104,8 @@ def deadlock_from_plain(plain: PlainData) -> Deadlock:
         raise WireError("a deadlock has too many ranks")
     for call in plain["waiting"]:
         check_fields(call, _CALL_TYPES, "a call that waits")
-        _check_label(call["detail"])
+        for name in ("op", "expects", "detail"):
+            _check_label(call[name])
         _check_ranks((call["rank"],))
         _check_ranks(call["peers"])
     _check_ranks(plain["cycle"])

@@ -110,7 +110,7 @@ def several(*puts: Put) -> Put:
 PYTHON = "\n".join(
     cell.source
     for cell in solved().cells
-    if cell.cell_type == "code" and not cell.metadata.get("demo") and "%" not in cell.source
+    if cell.cell_type == "code" and not cell.metadata.get("demo") and not cell.source.startswith("%")
 )
 CONFLICT = json.dumps(blank(), indent=1).replace('"cells"', '\n<<<<<<< HEAD\n"cells"', 1)
 WINDOWS = "\ufeff" + json.dumps(solved(), indent=1).replace("\n", "\r\n")
