@@ -16,7 +16,7 @@ workbook: setup
 	@$(BIN)/course workbook --jobs $(JOBS)
 
 test: setup
-	$(BIN)/pytest -n $(JOBS)
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup
 
 lab: setup
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from course_lib.slurm import commands as slurm_commands
 from course_lib.workbook.complaints import CommandFailed
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+app.add_typer(slurm_commands.cluster, name="cluster")
+app.add_typer(slurm_commands.slurm, name="slurm")
+app.command()(slurm_commands.doctor)
 
 Root = Annotated[Path, typer.Option(help="The folder that holds solutions/ and notebooks/.")]
 HERE = Path()

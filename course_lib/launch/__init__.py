@@ -14,8 +14,13 @@ __all__ = ["ENGINES", "LaunchRequest", "launch", "per_rank"]
 ENGINES = {
     "simulated": "course_lib.launch.simulated",
     "processes": "course_lib.launch.processes",
+    "slurm": "course_lib.launch.slurm",
 }
-"""Engine name -> module with a function `run(request: LaunchRequest) -> Run`."""
+"""Engine name -> module with a function `run(request: LaunchRequest) -> Run`.
+
+A module may also have `place(ranks: int | None) -> tuple[int, Cluster]`: how many ranks a launch has, and
+where they sit, when it names no cluster.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +52,14 @@ def launch(
     function: plain `torch.distributed` code. Its group is ready; it calls no `init_process_group`.
     arguments: an argument made by `per_rank` gives rank r its item r; any other goes to every rank (simulated
         ranks get the very same object unless it is a tensor or a module, which each gets a copy of).
-    ranks: how many; by default as many as `cluster` holds, or as the `per_rank` arguments have values.
-    on: "simulated" (threads of this process, virtual time, deterministic) or "processes" (real ones on this
-        machine; Gloo on CPUs, NCCL where each rank has a GPU).
-    cluster: where the ranks sit, and in the simulator how fast its links are; by default one node.
-    backend: for "processes": "gloo" or "nccl"; by default NCCL if each rank has a GPU, else Gloo.
+    ranks: how many; by default as many as `cluster` holds, or as the `per_rank` arguments have values, or on
+        "slurm" as the allocation has tasks.
+    on: "simulated" (threads of this process, virtual time, deterministic), "processes" (real ones on this
+        machine; Gloo on CPUs, NCCL where each rank has a GPU) or "slurm" (on the nodes of the allocation that
+        this process runs in).
+    cluster: where the ranks sit, and in the simulator how fast its links are; by default one node, on "slurm"
+        those of the allocation.
+    backend: for real processes: "gloo" or "nccl"; by default NCCL if each rank has a GPU, else Gloo.
     timeout: seconds of real time after which the ranks are stopped.
     seed: each rank's random state starts from it and from nothing else, the same on every rank, as after
         `torch.manual_seed(seed)`.
@@ -67,6 +75,9 @@ def launch(
             f"launch runs a function, but got {function!r}, a {type(function).__name__}. "
             f"Pass the function itself: launch(f, ranks=4), not launch(f(), ranks=4)."
         )
+    engine = importlib.import_module(ENGINES[on])
+    if cluster is None and hasattr(engine, "place"):
+        ranks, cluster = engine.place(ranks)
     ranks = _rank_count(ranks, cluster, arguments)
     check_per_rank(arguments, ranks)
     cluster = cluster or Cluster(devices_per_node=ranks)
@@ -77,7 +88,6 @@ def launch(
         )
     if timeout <= 0:
         raise BadLaunch(f"timeout is {timeout} s; it must be above 0.")
-    engine = importlib.import_module(ENGINES[on])
     request = LaunchRequest(function, arguments, ranks, cluster, timeout, seed, backend)
     run: Run = engine.run(request)
     if not quiet:

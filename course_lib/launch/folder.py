@@ -2,9 +2,13 @@
 
 import os
 import pickle
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+OUTPUT_BYTES = 1_000_000
+"""So much of a rank's output is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,14 +20,16 @@ class Plan:
     timeout: float
     seed: int
     threads: int
-    environments: tuple[dict[str, str], ...]
-    """Each rank's environment variables."""
+    environments: Mapping[int, dict[str, str]]
+    """Each rank's environment variables; a node's copy of the plan has those of the rank there."""
     working_directory: str
     module_path: tuple[str, ...]
     program: tuple[str, ...]
     """`sys.argv` of the launcher."""
     sources: dict[str, Any]
     """Entries of `linecache` for code without a file, such as notebook cells."""
+    meeting: tuple[str, int] | None = None
+    """Host and port of the store through which ranks of several nodes meet; on one machine a file serves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ READY = b"ready"
 SHOW_STACKS = b"s"
 """What the launcher says to a keeper to have all ranks write their stacks."""
 
-_WARM_MODULES = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor")
+WARM_MODULES = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor")
 """What optimizers, DistributedDataParallel and FSDP2 import at their first use; together about a second."""
 
 _IDLE_MODULES = ("course_lib.training.data_parallel", "course_lib.models", "sklearn.datasets")
@@ -43,7 +43,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 def serve(descriptor: int) -> NoReturn:
     """Fork a keeper for every launch asked for on the socket, until the launcher closes it."""
     control = socket.socket(fileno=descriptor)
-    for name in _WARM_MODULES:
+    for name in WARM_MODULES:
         importlib.import_module(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()
@@ -69,7 +69,7 @@ def serve(descriptor: int) -> NoReturn:
 def _keep(launcher: socket.socket, folder: LaunchFolder) -> NoReturn:
     """Be the keeper of one launch."""
     os.setsid()
-    _prctl(_PR_SET_CHILD_SUBREAPER)
+    adopt_orphans()
     keeper = _Keeper(launcher, folder)
     try:
         keeper.run()
@@ -100,7 +100,7 @@ class _Keeper:
             pid = os.fork()
             if pid == 0:
                 try:
-                    _become_rank(keeper, self._launcher, woken, wake)
+                    become_rank(keeper, self._launcher, woken, wake)
                     worker.live(self._folder, plan, rank)
                 finally:
                     os._exit(1)
@@ -147,7 +147,7 @@ class _Keeper:
             self._launcher.sendall(f"{what} {rank} {number}\n".encode())
 
 
-def _become_rank(keeper: int, *sockets: socket.socket) -> None:
+def become_rank(keeper: int, *sockets: socket.socket) -> None:
     """Let go of what belongs to the keeper, and die when it dies."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -157,6 +157,11 @@ def _become_rank(keeper: int, *sockets: socket.socket) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != keeper:
         os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends."""
+    _prctl(_PR_SET_CHILD_SUBREAPER)
 
 
 def _prctl(option: int, value: int = 1) -> None:

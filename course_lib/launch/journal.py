@@ -97,9 +97,18 @@ _KIND_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
 _LENGTH = struct.Struct("<I")
 
 
+_clock_offset = 0.0
+
+
+def set_clock_offset(seconds: float) -> None:
+    """Have `now` tell the launcher's time: so much later than the clock of this machine."""
+    global _clock_offset
+    _clock_offset = seconds
+
+
 def now() -> float:
-    """Seconds on a clock that all processes of this machine share (CLOCK_MONOTONIC)."""
-    return time.monotonic()
+    """Seconds on a clock that all processes of a launch share: the launcher's CLOCK_MONOTONIC."""
+    return time.monotonic() + _clock_offset
 
 
 class Journal:

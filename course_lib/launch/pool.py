@@ -10,8 +10,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 from course_lib.errors import BadLaunch
@@ -53,8 +54,14 @@ class Keeper:
         self._connection = connection
         self._connection.setblocking(False)
         self._rest = b""
+        self._processes: dict[int, int] = {}
         self.lost = False
         """Whether the keeper has gone, and with it every rank."""
+        self.last_words = (
+            "The process that keeps the ranks has ended, and with it all ranks: something on this "
+            "machine killed it, perhaps because memory ran out."
+        )
+        """What to say if it is lost."""
 
     def fileno(self) -> int:
         return self._connection.fileno()
@@ -76,12 +83,18 @@ class Keeper:
             fresh = b""
         self.lost = not fresh
         *lines, self._rest = (self._rest + fresh).split(b"\n")
-        return [_report(line.decode()) for line in lines]
+        reports = [_report(line.decode()) for line in lines]
+        self._processes.update(report for report in reports if isinstance(report, RankForked))
+        return reports
 
     def show_stacks(self) -> None:
         """Have every rank write its stack to its file."""
         with contextlib.suppress(BrokenPipeError):
             self._connection.sendall(b"s")
+
+    def all_sleep(self, ranks: Sequence[int]) -> bool:
+        """Whether the main threads of these ranks sleep."""
+        return all(sleeps(self._processes.get(rank)) for rank in ranks)
 
     def end(self) -> None:
         """Kill every process of the launch, and wait until they are gone."""
@@ -91,6 +104,15 @@ class Keeper:
             while self._connection.recv(1 << 16):
                 pass
         self._connection.close()
+
+
+def sleeps(pid: int | None) -> bool:
+    """Whether the main thread of a process of this machine sleeps, see proc_pid_stat(5)."""
+    try:
+        stat = Path(f"/proc/{pid}/task/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] == "S"
 
 
 def _report(line: str) -> RankForked | RankEnded:

@@ -9,8 +9,9 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import torch
 import torch.distributed as dist
@@ -25,10 +26,10 @@ from course_lib.errors import (
     UnmatchedMessage,
 )
 from course_lib.launch import LaunchRequest, worker
-from course_lib.launch.folder import LaunchFolder, Plan
-from course_lib.launch.journal import JournalReader, line_of
+from course_lib.launch.folder import OUTPUT_BYTES, LaunchFolder, Plan
+from course_lib.launch.journal import JournalReader, Note, line_of
 from course_lib.launch.parcel import Parcel, pack_launch
-from course_lib.launch.pool import Keeper, RankEnded, RankForked, forked_ranks
+from course_lib.launch.pool import RankEnded, RankForked, forked_ranks
 from course_lib.launch.run import Run
 from course_lib.launch.stacks import Stack, read_stack
 from course_lib.launch.watchdog import Picture, RankView, merged
@@ -55,9 +56,6 @@ _GRACE_SECONDS = 1.0
 _START_SECONDS = 120.0
 """How long the ranks have to find each other before the launch's own time begins."""
 
-_OUTPUT_BYTES = 1_000_000
-"""So much of a rank's output is kept."""
-
 _STACK_SECONDS = 0.5
 """How long a rank has to write where it is."""
 
@@ -80,10 +78,16 @@ def run(request: LaunchRequest) -> Run:
         folder = LaunchFolder(Path(path))
         _fill(folder, plan, parcel)
         with forked_ranks(folder) as keeper:
-            finished = _Watch(request, folder, keeper, started).run()
-    for call in finished.unmatched:
-        warnings.warn(f"Nobody answered {call}. It was still open at the end.", UnmatchedMessage, 3)
+            journals = [JournalReader(folder.journal(rank)) for rank in range(request.ranks)]
+            finished = Watch("processes", request, folder, keeper, journals, started).run()
+    warn_of_unmatched(finished)
     return finished
+
+
+def warn_of_unmatched(finished: Run) -> None:
+    """Say which messages were never received, as a warning of the line that called `launch`."""
+    for call in finished.unmatched:
+        warnings.warn(f"Nobody answered {call}. It was still open at the end.", UnmatchedMessage, 4)
 
 
 def _plan(request: LaunchRequest) -> Plan:
@@ -94,11 +98,11 @@ def _plan(request: LaunchRequest) -> Plan:
         timeout=request.timeout,
         seed=request.seed,
         threads=max(1, cores // request.ranks),
-        environments=tuple(_environment(request, rank) for rank in range(request.ranks)),
+        environments={rank: _environment(request, rank) for rank in range(request.ranks)},
         working_directory=os.getcwd(),
         module_path=tuple(sys.path),
         program=tuple(sys.argv),
-        sources=_sources_without_file(),
+        sources=sources_without_file(),
     )
 
 
@@ -140,7 +144,7 @@ def _environment(request: LaunchRequest, rank: int) -> dict[str, str]:
     )
 
 
-def _sources_without_file() -> dict[str, Any]:
+def sources_without_file() -> dict[str, Any]:
     """Source text that exists only in this process, such as that of notebook cells."""
     return {
         name: entry
@@ -157,17 +161,48 @@ def _fill(folder: LaunchFolder, plan: Plan, parcel: Parcel) -> None:
         folder.arguments(rank).write_bytes(own)
 
 
-class _Watch:
+class RankKeeper(Protocol):
+    """Whatever holds the ranks of a launch. See `course_lib.launch.pool.Keeper`."""
+
+    lost: bool
+    last_words: str
+
+    def fileno(self) -> int: ...
+
+    def read(self) -> Sequence[RankForked | RankEnded]: ...
+
+    def show_stacks(self) -> None: ...
+
+    def all_sleep(self, ranks: Sequence[int]) -> bool: ...
+
+
+class Notes(Protocol):
+    """Where a rank's notes come from. See `course_lib.launch.journal.JournalReader`."""
+
+    def read(self) -> list[Note]: ...
+
+    def close(self) -> None: ...
+
+
+class Watch:
     """Watches one launch from its start to its end."""
 
-    def __init__(self, request: LaunchRequest, folder: LaunchFolder, keeper: Keeper, started: float) -> None:
+    def __init__(
+        self,
+        engine: str,
+        request: LaunchRequest,
+        folder: LaunchFolder,
+        keeper: RankKeeper,
+        journals: Sequence[Notes],
+        started: float,
+    ) -> None:
+        self._engine = engine
         self._request = request
         self._folder = folder
         self._keeper = keeper
         self._started = started
         self._picture = Picture(request.cluster, request.ranks)
-        self._journals = [JournalReader(folder.journal(rank)) for rank in range(request.ranks)]
-        self._processes: dict[int, int] = {}
+        self._journals = journals
         self._last_change = time.monotonic()
         self._trouble_since: float | None = None
 
@@ -200,11 +235,8 @@ class _Watch:
         fresh = {rank: notes for rank, each in enumerate(self._journals) if (notes := each.read())}
         self._picture.add(merged(fresh))
         for report in reports:
-            match report:
-                case RankForked(rank, pid):
-                    self._processes[rank] = pid
-                case RankEnded(rank, code):
-                    self._picture.add_exit(rank, code)
+            if isinstance(report, RankEnded):
+                self._picture.add_exit(report.rank, report.code)
         if fresh or reports:
             self._last_change = time.monotonic()
         self._bound_outputs()
@@ -213,8 +245,8 @@ class _Watch:
         """Keep a rank that prints without end from filling the disk."""
         for rank in range(self._request.ranks):
             path = self._folder.output(rank)
-            if path.exists() and path.stat().st_size > 2 * _OUTPUT_BYTES:
-                os.truncate(path, _OUTPUT_BYTES + 1)
+            if path.exists() and path.stat().st_size > 2 * OUTPUT_BYTES:
+                os.truncate(path, OUTPUT_BYTES + 1)
 
     # --- Judging
 
@@ -227,8 +259,7 @@ class _Watch:
             self._raise_failed()
         if self._keeper.lost and not self._picture.all_returned:
             raise RankFailed(
-                "The process that keeps the ranks has ended, and with it all ranks: something on this "
-                "machine killed it, perhaps because memory ran out.",
+                self._keeper.last_words,
                 [RankTraceback(0, "SIGKILL", "the process was killed from outside", "")],
                 self._record(),
             )
@@ -272,22 +303,13 @@ class _Watch:
 
         DistributedDataParallel waits for its buckets in C++, where no note is made.
         """
-        if any(view.open_call is None or not self._sleeps(view.rank) for view in views):
+        ranks = [view.rank for view in views]
+        if any(view.open_call is None for view in views) or not self._keeper.all_sleep(ranks):
             return False
-        stacks = self._stacks([view.rank for view in views])
+        stacks = self._stacks(ranks)
         folder = os.path.dirname(torch.__file__)
-        return all(stack.innermost_in(folder) for stack in stacks.values()) and all(
-            self._sleeps(view.rank) for view in views
-        )
-
-    def _sleeps(self, rank: int) -> bool:
-        """Whether the main thread of a rank's process sleeps, see proc_pid_stat(5)."""
-        pid = self._processes.get(rank)
-        try:
-            stat = Path(f"/proc/{pid}/task/{pid}/stat").read_text()
-        except FileNotFoundError:
-            return False
-        return stat.rpartition(")")[2].split()[0] == "S"
+        inside = all(stack.innermost_in(folder) for stack in stacks.values())
+        return inside and self._keeper.all_sleep(ranks)
 
     def _stacks(self, ranks: list[int]) -> dict[int, Stack]:
         """Where the ranks are in their code."""
@@ -323,7 +345,7 @@ class _Watch:
             outputs=[self._output(rank) for rank in ranks],
             events=LazyEvents(self._picture.events),
             cluster=self._request.cluster,
-            engine="processes",
+            engine=self._engine,
             seconds=self._picture.seconds,
             wall_seconds=time.perf_counter() - self._started,
             unmatched=self._picture.unmatched(),
@@ -332,7 +354,7 @@ class _Watch:
     def _output(self, rank: int) -> str:
         try:
             with self._folder.output(rank).open("rb") as file:
-                kept, more = file.read(_OUTPUT_BYTES), file.read(1)
+                kept, more = file.read(OUTPUT_BYTES), file.read(1)
         except FileNotFoundError:
             return ""
         text = kept.decode(errors="replace")

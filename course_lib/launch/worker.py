@@ -14,7 +14,7 @@ from typing import NoReturn
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore
+from torch._C._distributed_c10d import FileStore, Store, TCPStore
 
 from course_lib.launch.folder import LaunchFolder, Plan
 from course_lib.launch.journal import Failed, Journal, Returned, Started, now, place_of
@@ -29,6 +29,9 @@ STACK_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2)
 
 _TIMEOUT_MARGIN_SECONDS = 30
 """So much later than the launcher's deadline torch would give up by itself."""
+
+_MEETING_SECONDS = 60
+"""How long a rank tries to reach the store of the ranks."""
 
 _is_rank = False
 
@@ -107,14 +110,23 @@ def _resemble_launcher(plan: Plan, rank: int) -> None:
 
 def _join_group(folder: LaunchFolder, plan: Plan, rank: int) -> None:
     if "nccl" in plan.backend:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        # A batch system may show each rank its own GPU alone.
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     dist.init_process_group(
         plan.backend,
-        store=FileStore(str(folder.store), plan.ranks),
+        store=_store(folder, plan),
         rank=rank,
         world_size=plan.ranks,
         timeout=timedelta(seconds=plan.timeout + _TIMEOUT_MARGIN_SECONDS),
     )
+
+
+def _store(folder: LaunchFolder, plan: Plan) -> Store:
+    """Through it the ranks find each other."""
+    if plan.meeting is None:
+        return FileStore(str(folder.store), plan.ranks)
+    host, port = plan.meeting
+    return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_MEETING_SECONDS))
 
 
 def _seed(seed: int) -> None:

@@ -1,0 +1,187 @@
+"""Which rank this process is, whatever has started it.
+
+Every launcher leaves it in environment variables of its own. They are taken over into those of torchrun,
+which `torch.distributed` reads; from then on a program need not care.
+"""
+
+import ipaddress
+import os
+import socket
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from course_lib.errors import BadLaunch
+
+_JOIN_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Launcher:
+    """The names of a launcher's variables; an empty name where it has none."""
+
+    name: str
+    rank: str
+    ranks: str
+    local_rank: str = ""
+    local_ranks: str = ""
+    node: str = ""
+
+
+_LAUNCHERS = (
+    _Launcher("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
+    _Launcher(
+        "Horovod",
+        "HOROVOD_RANK",
+        "HOROVOD_SIZE",
+        "HOROVOD_LOCAL_RANK",
+        "HOROVOD_LOCAL_SIZE",
+        "HOROVOD_CROSS_RANK",
+    ),
+    _Launcher(
+        "Open MPI",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    _Launcher(
+        "MVAPICH2",
+        "MV2_COMM_WORLD_RANK",
+        "MV2_COMM_WORLD_SIZE",
+        "MV2_COMM_WORLD_LOCAL_RANK",
+        "MV2_COMM_WORLD_LOCAL_SIZE",
+    ),
+    # In a batch script itself SLURM_PROCID is 0 and SLURM_NTASKS what the job asked for: one process that
+    # would wait for the others for ever. The step's variables are there only if srun has started it.
+    _Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", "SLURM_NODEID"),
+    _Launcher("PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    _Launcher("PMIx", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
+)
+"""The innermost first: torchrun is often started by srun, and mpirun inside a Slurm job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """This process's place among all ranks, and what started it."""
+
+    rank: int
+    ranks: int
+    local_rank: int
+    local_ranks: int
+    node: int
+    nodes: int
+    launcher: str
+
+
+def take_seat() -> Seat:
+    """Find out which rank this process is, and set torchrun's variables in `os.environ` accordingly.
+
+    A process that no launcher has started is the only rank. Raises BadLaunch if the variables contradict
+    each other.
+    """
+    seat = _seat(os.environ)
+    os.environ.update(
+        RANK=str(seat.rank),
+        WORLD_SIZE=str(seat.ranks),
+        LOCAL_RANK=str(seat.local_rank),
+        LOCAL_WORLD_SIZE=str(seat.local_ranks),
+        GROUP_RANK=str(seat.node),
+    )
+    return seat
+
+
+def join_group(backend: str | None = None) -> Seat:
+    """Take the seat and initialise the default group: NCCL where each rank has a GPU, else Gloo.
+
+    Raises BadLaunch where the ranks could only wait for each other in vain.
+    """
+    seat = take_seat()
+    _set_meeting_point(seat)
+    if "OMP_NUM_THREADS" not in os.environ:
+        # Else every rank of a node computes with as many threads as the node has cores.
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // seat.local_ranks))
+    gpus = torch.cuda.device_count()
+    if gpus:
+        torch.cuda.set_device(seat.local_rank % gpus)
+    dist.init_process_group(
+        backend or ("cpu:gloo,cuda:nccl" if gpus and dist.is_nccl_available() else "gloo"),
+        timeout=timedelta(seconds=_JOIN_SECONDS),
+    )
+    return seat
+
+
+def _seat(environment: Mapping[str, str]) -> Seat:
+    launcher = next((each for each in _LAUNCHERS if _has_started_this(each, environment)), None)
+    if launcher is None:
+        return Seat(0, 1, 0, 1, 0, 1, "nothing")
+    rank, ranks = int(environment[launcher.rank]), int(environment[launcher.ranks])
+    if not 0 <= rank < ranks:
+        raise BadLaunch(
+            f"{launcher.rank} is {rank} and {launcher.ranks} is {ranks}: a rank counts from 0 and is below "
+            f"the number of ranks. Unset what an outer launcher has left behind."
+        )
+    nodes = _nodes(launcher, ranks, environment)
+    local_ranks = int(environment.get(launcher.local_ranks) or -(-ranks // nodes))
+    local_rank = int(environment.get(launcher.local_rank) or rank % local_ranks)
+    node = int(environment.get(launcher.node) or rank // local_ranks)
+    return Seat(
+        rank, ranks, local_rank, local_ranks, node, max(nodes, -(-ranks // local_ranks)), launcher.name
+    )
+
+
+def _has_started_this(launcher: _Launcher, environment: Mapping[str, str]) -> bool:
+    return bool(environment.get(launcher.rank) and environment.get(launcher.ranks))
+
+
+def _nodes(launcher: _Launcher, ranks: int, environment: Mapping[str, str]) -> int:
+    """How many nodes the ranks are on, as far as it is known."""
+    if local := environment.get(launcher.local_ranks):
+        return -(-ranks // int(local))
+    return int(environment.get("SLURM_STEP_NUM_NODES") or environment.get("SLURM_JOB_NUM_NODES") or 1)
+
+
+# --- Where the ranks meet
+
+
+def _set_meeting_point(seat: Seat) -> None:
+    """Set MASTER_ADDR and MASTER_PORT where nobody has; refuse an address that other nodes cannot reach."""
+    address = os.environ.setdefault("MASTER_ADDR", _first_host(seat))
+    os.environ.setdefault("MASTER_PORT", str(_port_of_job()))
+    if seat.nodes > 1 and _is_loopback(address):
+        raise BadLaunch(
+            f"MASTER_ADDR is {address}, which on every node means that node itself, but the {seat.ranks} "
+            f"ranks are on {seat.nodes} nodes: those away from rank 0 would wait for ever. Set MASTER_ADDR "
+            f"to the host of rank 0: $(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)."
+        )
+
+
+def _first_host(seat: Seat) -> str:
+    """The host of rank 0 as far as this process can know it."""
+    nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST")
+    if seat.nodes == 1 or not nodes:
+        return "localhost" if seat.nodes == 1 else socket.gethostname()
+    listed = subprocess.run(
+        ["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, check=True
+    )
+    return listed.stdout.split()[0]
+
+
+def _port_of_job() -> int:
+    """The same on all nodes of a job and different for jobs on one node, so that it clashes rarely."""
+    return 20_000 + int(os.environ.get("SLURM_JOB_ID") or 0) % 10_000
+
+
+def _is_loopback(address: str) -> bool:
+    """Whether an address leads back to whoever uses it. A host may call itself by 127.0.1.1: not meant."""
+    if address in (socket.gethostname(), socket.getfqdn(), os.environ.get("SLURMD_NODENAME")):
+        return False
+    try:
+        found = socket.getaddrinfo(address, None)
+    except socket.gaierror:
+        return False
+    return all(ipaddress.ip_address(str(info[4][0]).split("%")[0]).is_loopback for info in found)

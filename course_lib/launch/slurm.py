@@ -1,0 +1,197 @@
+"""The engine "slurm": ranks are the tasks of a Slurm step, on every node of the allocation that this runs in.
+
+The launcher may be the kernel of a portal's Jupyter session, a batch script, or a shell of `salloc`. The step
+takes nothing from the allocation: it shares the cores and GPUs with whatever else runs there, and ends with
+the launch.
+"""
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from course_lib.cluster import Cluster
+from course_lib.errors import BadLaunch
+from course_lib.launch import LaunchRequest, worker
+from course_lib.launch.folder import LaunchFolder, Plan
+from course_lib.launch.parcel import pack_launch
+from course_lib.launch.processes import Watch, sources_without_file, warn_of_unmatched
+from course_lib.launch.run import Run
+from course_lib.launch.step import Layout, Work, step_of_ranks
+from course_lib.slurm.allocation import Allocation, NoAllocation, present_allocation
+from course_lib.slurm.environment import for_a_step
+from course_lib.slurm.sites import Site, site_here
+
+_OF_A_NODE = frozenset(
+    {
+        *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
+        *("GPU_DEVICE_ORDINAL", "HOSTNAME", "TMPDIR", "XDG_RUNTIME_DIR", "GLOO_SOCKET_IFNAME"),
+    }
+)
+"""Environment variables that each node has for itself."""
+
+_QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+"""Else every rank warns that the names of the others' addresses cannot be looked up."""
+
+
+def place(ranks: int | None) -> tuple[int, Cluster]:
+    """How many ranks a launch has, and where they sit, if it does not say so itself.
+
+    Every task of the allocation, or `ranks` of them, in blocks over all of its nodes. Raises BadLaunch
+    outside an allocation.
+    """
+    allocation = _allocation()
+    ranks = allocation.tasks if ranks is None else ranks
+    per_node = -(-ranks // len(allocation.hosts))
+    return ranks, Cluster(nodes=-(-ranks // per_node), devices_per_node=per_node)
+
+
+def run(request: LaunchRequest) -> Run:
+    """Run a launch as a step of the present allocation. See `course_lib.launch.launch`."""
+    if worker.is_rank():
+        raise BadLaunch(
+            "This is a rank already, and a rank cannot launch ranks. "
+            "Call launch outside of the function that you launch."
+        )
+    allocation, site = _allocation(), site_here()
+    _check_size(request, allocation, site)
+    parcel = pack_launch(request.function, request.arguments, request.ranks)
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="course-launch-", ignore_cleanup_errors=True) as path:
+        folder = LaunchFolder(Path(path))
+        os.mkfifo(folder.bell, 0o600)
+        work = Work(folder, partial(_plan, request, allocation), _shared_environment(), parcel)
+        command_for = partial(_command, request, allocation, site)
+        environment = for_a_step(os.environ) | _placement(request, site) | _QUIET
+        layout = Layout(allocation.job, tuple(command_for([])), request.ranks)
+        with step_of_ranks(layout, command_for, environment, work) as step:
+            finished = Watch("slurm", request, folder, step, step.journals, started).run()
+    warn_of_unmatched(finished)
+    return finished
+
+
+def _allocation() -> Allocation:
+    try:
+        return present_allocation()
+    except NoAllocation as error:
+        raise BadLaunch(_how_to_get_one(str(error))) from None
+
+
+def _how_to_get_one(why: str) -> str:
+    """What to say to somebody without an allocation."""
+    site = site_here()
+    ways = f"From a terminal: {site.request()}; then start Jupyter or Python inside it."
+    if site.portal:
+        ways = f"From {site.portal}: choose 2 nodes and {2 * site.tasks_per_node} tasks. {ways}"
+    if "no Slurm on this machine" in why:
+        ways = (
+            'Without a cluster, use on="processes" for real processes of this machine, or try a virtual one: '
+            "course cluster start, then course cluster run salloc --nodes=2 --ntasks-per-node=2 COMMAND."
+        )
+    return (
+        f'on="slurm" runs on the nodes of an allocation, and {why}. {ways} '
+        f"course slurm render makes a batch script."
+    )
+
+
+def _check_size(request: LaunchRequest, allocation: Allocation, site: Site) -> None:
+    cluster = request.cluster
+    if request.ranks > allocation.tasks:
+        per_node = -(-request.ranks // len(allocation.hosts))
+        raise BadLaunch(
+            f"{request.ranks} ranks, but job {allocation.job} has {allocation.tasks} tasks on "
+            f"{len(allocation.hosts)} nodes. Launch at most {allocation.tasks}, or request more: "
+            f"--nodes={len(allocation.hosts)} --ntasks-per-node={per_node}."
+        )
+    if -(-request.ranks // cluster.devices_per_node) > len(allocation.hosts):
+        raise BadLaunch(
+            f"{request.ranks} ranks with {cluster.devices_per_node} a node need more nodes than the "
+            f"{len(allocation.hosts)} of job {allocation.job}."
+        )
+    if allocation.seconds_left is not None and allocation.seconds_left < 1:
+        raise BadLaunch(f"The time of job {allocation.job} is up. {_how_to_get_one('it ends now')}")
+
+
+def _plan(request: LaunchRequest, allocation: Allocation, meeting: tuple[str, int]) -> Plan:
+    """What holds for every rank; environment and threads differ from node to node and are set there."""
+    return Plan(
+        ranks=request.ranks,
+        backend=_backend(request, allocation),
+        timeout=request.timeout,
+        seed=request.seed,
+        threads=1,
+        environments={},
+        working_directory=os.getcwd(),
+        module_path=tuple(sys.path),
+        program=tuple(sys.argv),
+        sources=sources_without_file(),
+        meeting=meeting,
+    )
+
+
+def _backend(request: LaunchRequest, allocation: Allocation) -> str:
+    """NCCL for tensors on GPUs, with a GPU for each rank of a node, and Gloo for those on the CPU."""
+    gpus = torch.cuda.device_count() if allocation.here else allocation.gpus_per_node
+    possible = dist.is_nccl_available() and gpus >= request.cluster.devices_per_node
+    match request.backend:
+        case None:
+            return "cpu:gloo,cuda:nccl" if possible else "gloo"
+        case "gloo":
+            return "gloo"
+        case "nccl" if possible:
+            return "cpu:gloo,cuda:nccl"
+        case "nccl":
+            raise BadLaunch(
+                f"NCCL needs a GPU for each rank: there are {gpus} GPUs on a node and "
+                f'{request.cluster.devices_per_node} ranks. Request GPUs, or say backend="gloo".'
+            )
+        case other:
+            raise BadLaunch(f'There is no backend "{other}" here. The backends are "gloo" and "nccl".')
+
+
+def _shared_environment() -> dict[str, str]:
+    """Variables of this process that hold for the ranks too, wherever they are."""
+    return {
+        name: value
+        for name, value in for_a_step(os.environ).items()
+        if name not in _OF_A_NODE and not name.startswith("SLURM")
+    }
+
+
+def _nodes(request: LaunchRequest) -> int:
+    return -(-request.ranks // request.cluster.devices_per_node)
+
+
+def _placement(request: LaunchRequest, site: Site) -> dict[str, str]:
+    """What the launcher of the site wants to read in the environment."""
+    if site.launcher == "ibrun":
+        return {"TACC_TASKS_PER_NODE": str(request.cluster.devices_per_node)}
+    return {}
+
+
+def _command(request: LaunchRequest, allocation: Allocation, site: Site, program: Sequence[str]) -> list[str]:
+    """The command that starts `program` as every rank."""
+    if site.launcher == "ibrun":
+        return ["ibrun", "-n", str(request.ranks), "-o", "0", *program]
+    whole_node = request.cluster.devices_per_node == site.tasks_per_node
+    return [
+        "srun",
+        f"--nodes={_nodes(request)}",
+        f"--ntasks={request.ranks}",
+        f"--ntasks-per-node={request.cluster.devices_per_node}",
+        f"--cpus-per-task={allocation.cpus_per_task}",
+        "--distribution=block",
+        "--job-name=course-launch",
+        # The notebook's own step, if it is one, holds cores and memory that this one must share.
+        "--overlap",
+        "--export=ALL",
+        "--input=none",
+        *([site.binding] if site.binding and whole_node else []),
+        *program,
+    ]

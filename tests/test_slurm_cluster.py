@@ -1,0 +1,461 @@
+"""The engine "slurm", the batch scripts and training's faults, on a real Slurm in namespaces."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from course_lib.slurm.scripts import SCRIPTS, Job, render
+from course_lib.slurm.sites import site_named
+from course_lib.slurm.virtual_cluster import (
+    ClusterFailed,
+    Shape,
+    VirtualCluster,
+    missing_programs,
+)
+from tests.slurm_jobs import PYTHON, ROOT, Jobs
+
+pytestmark = [
+    pytest.mark.skipif(
+        bool(missing_programs()),
+        reason="Slurm is not installed: apt-get install slurmctld slurmd slurm-client",
+    ),
+    pytest.mark.xdist_group("slurm"),
+]
+
+LOCAL = site_named("local")
+FAULTS = ROOT / "tests" / "elastic_faults.py"
+NOT_CRASHING = "--exclude=node3"
+"""A job that must not be on the node that a test crashes."""
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
+    """A cluster of three nodes. What takes long is submitted at once, and tested when it has come about."""
+    with tempfile.TemporaryDirectory(prefix="vc-") as folder:
+        cluster = VirtualCluster(Path(folder) / "c")
+        os.environ["COURSE_HOME"] = str(tmp_path_factory.mktemp("home"))
+        cluster.start(Shape(nodes=3), os.getpid())
+        os.environ["COURSE_HOME"] = str(cluster.shared / "home")
+        try:
+            yield Jobs(cluster)
+        finally:
+            cluster.stop()
+            del os.environ["COURSE_HOME"]
+
+
+@pytest.fixture(scope="module")
+def crashing(jobs: Jobs) -> str:
+    """A training on node 3, submitted before everything else: Slurm takes half a minute to miss a node."""
+    return jobs.submit_lines(
+        "crashing",
+        f"srun --ntasks=2 {PYTHON} {FAULTS} {jobs.folder}/crashing slow",
+        options=["--nodelist=node3", "--ntasks=2", "--requeue", "--open-mode=append"],
+    )
+
+
+@pytest.fixture(scope="module")
+def outcomes(jobs: Jobs, crashing: str) -> dict[str, Any]:
+    """What came of the launches of slurm_scenarios, made in one allocation of 2 nodes with 2 tasks each."""
+    job = jobs.submit_lines(
+        "scenarios",
+        f"cd {ROOT} && {PYTHON} -m tests.slurm_scenarios {jobs.folder}/outcomes.json",
+        options=["--nodes=2", "--ntasks-per-node=2", NOT_CRASHING],
+    )
+    jobs.finished(job, "scenarios")
+    held: dict[str, Any] = json.loads((jobs.folder / "outcomes.json").read_text())
+    return held
+
+
+# --- The cluster
+
+
+def test_nodes_are_machines_of_their_own(jobs: Jobs, crashing: str):
+    # Invariant: own host name, own address, own loopback, own /tmp; the shared folder is the same.
+    script = "hostname; hostname -i; touch /tmp/$(hostname); ls /tmp | tr '\\n' ' '; echo; ls -d $0"
+    said = jobs.head("srun", NOT_CRASHING, "-N2", "--label", "bash", "-c", script, jobs.folder)
+    by_task = {task: [] for task in "01"}
+    for line in said.splitlines():
+        by_task[line[0]].append(line[3:])
+    for task, name in (("0", "node1"), ("1", "node2")):
+        host, address, temporary, shared = by_task[task]
+        assert (host, address) == (name, f"10.77.0.{name[-1]}")
+        assert name in temporary.split()
+        assert len([word for word in temporary.split() if word.startswith("node")]) == 1
+        assert shared == str(jobs.folder)
+
+
+def test_gpus_are_handed_out(jobs: Jobs):
+    said = jobs.head("srun", NOT_CRASHING, "-N1", "--gpus-per-node=2", "printenv", "CUDA_VISIBLE_DEVICES")
+    assert said.strip() == "0,1"
+
+
+def test_a_second_start_and_an_unknown_node_are_sentences(jobs: Jobs):
+    with pytest.raises(ClusterFailed, match=r"runs in .* already: course cluster stop"):
+        jobs.cluster.start(Shape(), os.getpid())
+    with pytest.raises(ClusterFailed, match=r"No node node9 is running\. The nodes are node1, node2, node3"):
+        jobs.cluster.crash("node9")
+
+
+def processes_of(directory: Path) -> list[str]:
+    """Commands of processes that know a cluster's directory."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            known = (path / "environ").read_bytes() + (path / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if str(directory).encode() in known and path.name != str(os.getpid()):
+            found.append((path / "cmdline").read_bytes().decode())
+    return found
+
+
+def test_nothing_is_left_when_its_user_is_killed(tmp_path: Path):
+    # Invariant: the owner's end, even by SIGKILL, ends every process and removes every file.
+    directory = Path(tempfile.mkdtemp(prefix="vc-")) / "c"
+    program = (
+        "import os, sys, time; from pathlib import Path\n"
+        "from course_lib.slurm.virtual_cluster import *\n"
+        "cluster = VirtualCluster(Path(sys.argv[1])); cluster.start(Shape(nodes=2), os.getpid())\n"
+        "cluster.run(['sbatch', '--wrap', 'sleep 500', '-o', '/dev/null'])\n"
+        "print('up', flush=True); time.sleep(600)"
+    )
+    user = subprocess.Popen(
+        [sys.executable, "-c", program, str(directory)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert user.stdout is not None
+    assert any(line == "up\n" for line in user.stdout)
+    assert len(processes_of(directory)) > 4
+    user.kill()
+    user.wait()
+    user.stdout.close()
+    deadline = time.monotonic() + 10
+    while (directory.exists() or processes_of(directory)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not processes_of(directory)
+    assert not directory.exists()
+    directory.parent.rmdir()
+
+
+# --- The engine
+
+
+def test_one_rank_a_task_over_all_nodes(outcomes: dict[str, Any]):
+    # Invariant: as many ranks as the allocation has tasks, in blocks; results, output and events come back.
+    seen = outcomes["sums"]
+    assert [result["host"] for result in seen["results"]] == ["node1", "node1", "node2", "node2"]
+    assert [result["sum"] for result in seen["results"]] == [10.0] * 4
+    assert [result["RANK"] for result in seen["results"]] == list("0123")
+    assert [result["LOCAL_RANK"] for result in seen["results"]] == list("0101")
+    assert [result["GROUP_RANK"] for result in seen["results"]] == list("0011")
+    assert {result["WORLD_SIZE"] + result["LOCAL_WORLD_SIZE"] for result in seen["results"]} == {"42"}
+    assert {result["COLOUR"] for result in seen["results"]} == {"blue"}
+    assert seen["outputs"] == [f"rank {rank} speaks\n" for rank in range(4)]
+    assert {"adding", "all_reduce"} <= set(seen["calls"])
+    assert seen["ordered"]
+    assert seen["sent"] > 0
+
+
+def test_an_error_on_one_node_is_told_with_its_line(outcomes: dict[str, Any]):
+    seen = outcomes["raises"]
+    assert seen["error"] == "RankFailed"
+    assert seen["message"].startswith("rank 3 failed with ValueError: no such thing")
+    assert 'raise ValueError("no such thing")' in seen["message"]
+    assert "at slurm_scenarios.py, line" in seen["message"]
+
+
+def test_a_deadlock_across_nodes_is_diagnosed(outcomes: dict[str, Any]):
+    # Invariant: it is found long before the deadline, with who waits for whom.
+    seen = outcomes["deadlock"]
+    assert seen["error"] == "Deadlock"
+    assert "rank 0 waits for rank 2 to send" in seen["message"]
+    assert seen["seconds"] < 30
+
+
+def test_different_calls_on_two_nodes_are_a_mismatch(outcomes: dict[str, Any]):
+    assert outcomes["mismatch"]["error"] == "CollectiveMismatch"
+    assert "rank 1: all_reduce(float32[3], SUM)" in outcomes["mismatch"]["message"]
+
+
+def test_a_killed_rank_is_the_root_cause(outcomes: dict[str, Any]):
+    assert outcomes["killed"]["error"] == "RankFailed"
+    assert outcomes["killed"]["message"].startswith("rank 2 failed with SIGKILL")
+
+
+def test_the_next_launch_does_not_wait_for_torch_again(outcomes: dict[str, Any]):
+    # Invariant: the tasks of one launch serve the next one of the same shape, even after a failure.
+    assert outcomes["again"]["results"] == outcomes["sums"]["results"]
+    assert outcomes["again"]["seconds"] < outcomes["sums"]["seconds"] / 2
+
+
+def test_a_deadline_ends_the_step_and_only_the_step(jobs: Jobs, outcomes: dict[str, Any]):
+    # Invariant: the launch's step is gone when launch returns, another step of the job goes on, and no
+    # process that a rank has started is left on any node.
+    seen = outcomes["deadline"]
+    assert seen["error"] == "TimedOut"
+    assert "while True" in seen["message"] or "time.sleep" in seen["message"]
+    assert "course-launch" in outcomes["again"]["steps"]
+    assert "bystander" in seen["steps"]
+    assert "course-launch" not in seen["steps"]
+    left = jobs.head("bash", "-c", "pgrep -fa '^sleep 987$' || true")
+    assert left == ""
+
+
+def test_more_ranks_than_tasks_is_a_sentence(outcomes: dict[str, Any]):
+    seen = outcomes["too many"]
+    assert seen["error"] == "BadLaunch"
+    assert (
+        "has 4 tasks on 2 nodes. Launch at most 4, or request more: --nodes=2 --ntasks-per-node=3."
+        in (seen["message"])
+    )
+
+
+def test_outside_of_an_allocation_a_sentence_says_what_to_request(jobs: Jobs):
+    program = (
+        "from course_lib import launch, BadLaunch\n"
+        "try: launch(print, on='slurm')\n"
+        "except BadLaunch as error: print(error)"
+    )
+    said = jobs.head(PYTHON, "-c", program)
+    assert "this process runs in no Slurm job" in said
+    assert "salloc --nodes=2 --ntasks-per-node=2 --time=01:00:00 --partition=main" in said
+
+
+# --- course doctor
+
+
+def test_the_doctor_knows_login_and_compute_nodes(jobs: Jobs):
+    doctor = f"cd {ROOT} && COLUMNS=200 {PYTHON} -m course_lib.cli doctor"
+    on_head = jobs.head("bash", "-c", doctor)
+    assert "a virtual cluster on this machine" in on_head
+    assert "a login node" in on_head
+    assert "salloc --nodes=2" in on_head
+    options = (NOT_CRASHING, "-N2", "--ntasks-per-node=2", "--time=7")
+    in_job = jobs.head("salloc", "--quiet", *options, "srun", "-N1", "-n1", "bash", "-c", doctor)
+    assert "a compute node of this job" in in_job
+    assert "2 nodes, 4 tasks" in in_job
+    assert re.search("Time left +0 h [67] min", in_job)
+
+
+# --- Batch scripts
+
+
+@pytest.mark.parametrize("script", [name for name in SCRIPTS if name != "train_ibrun"])
+def test_slurm_accepts_every_script(jobs: Jobs, script: str):
+    # Invariant: rendering has passed the lint; sbatch would start it.
+    units = ("00_hello_ranks",) if script == "workbook" else ()
+    path = jobs.folder / f"accepted-{script}.sbatch"
+    path.write_text(render(Job(script, nodes=2, units=units), LOCAL))
+    done = jobs.cluster.run(["sbatch", "--test-only", path], capture_output=True)
+    assert "to start at" in done.stderr
+    assert done.returncode == 0
+
+
+def test_slurm_refuses_what_no_node_can_run(jobs: Jobs):
+    path = jobs.folder / "too-large.sbatch"
+    path.write_text(render(Job("train_srun", nodes=9), LOCAL))
+    done = jobs.cluster.run([PYTHON, "-m", "course_lib.cli", "slurm", "submit", path], capture_output=True)
+    assert done.returncode == 1
+    assert "sbatch refuses it" in done.stderr
+
+
+IBRUN = """#!/bin/bash
+# Stands in for TACC's ibrun, which is a wrapper round an MPI's own launcher, too.
+[ "$1" = -n ] && [ "$3" = -o ] || exit 9
+exec mpirun -np "$2" --map-by "ppr:$TACC_TASKS_PER_NODE:node" --bind-to none -x PATH -x PYTHONPATH \\
+    -x MASTER_ADDR -x MASTER_PORT -x TORCH_CPP_LOG_LEVEL "${@:5}"
+"""
+
+
+def train_script(jobs: Jobs, launcher: str) -> str:
+    """The script train_LAUNCHER, for a short training on 2 nodes."""
+    program = '-m course_lib.training.elastic --epochs 1 --save-every 4 --folder "$run"'
+    site = LOCAL
+    if launcher == "ibrun":
+        from dataclasses import replace
+
+        site = replace(LOCAL, launcher="ibrun")
+    name = f"train_{launcher}"
+    return render(Job(name, nodes=2, minutes=5, run=str(jobs.folder / name), program=program), site)
+
+
+@pytest.fixture(scope="module")
+def crashed(jobs: Jobs, crashing: str, outcomes: dict[str, Any]) -> str:
+    """The training on node 3, which has come to step 6 when the node crashes."""
+    log = jobs.folder / "crashing" / "steps.jsonl"
+    deadline = time.monotonic() + 60
+    while not log.exists() or len(log.read_text().splitlines()) < 6:
+        assert time.monotonic() < deadline, jobs.output("crashing")
+        time.sleep(0.2)
+    jobs.cluster.crash("node3")
+    return crashing
+
+
+@pytest.fixture(scope="module")
+def trained(jobs: Jobs, crashed: str) -> dict[str, dict[str, Any]]:
+    """The same short training by every launcher: what each left in `finished`."""
+    tools = jobs.folder / "bin"
+    tools.mkdir()
+    (tools / "ibrun").write_text(IBRUN)
+    (tools / "ibrun").chmod(0o755)
+    results = {}
+    for launcher in ("srun", "torchrun", "mpirun", "ibrun"):
+        text = train_script(jobs, launcher).replace("export PATH=", f"export PATH={tools}:", 1)
+        job = jobs.submit(f"train_{launcher}", text, NOT_CRASHING)
+        said = jobs.finished(job, f"train_{launcher}")
+        finished = json.loads((jobs.folder / f"train_{launcher}" / "finished").read_text())
+        results[launcher] = finished | {"said": said}
+    return results
+
+
+def test_every_launcher_trains_the_same_model(trained: dict[str, dict[str, Any]]):
+    # Invariant: four ranks are four ranks, whoever has started them: equal weights, bit for bit.
+    names = {"srun": "srun", "torchrun": "torchrun", "mpirun": "Open MPI", "ibrun": "Open MPI"}
+    for launcher, result in trained.items():
+        assert f"4 ranks on 2 nodes, started by {names[launcher]}" in result["said"]
+    assert len({result["weights"] for result in trained.values()}) == 1
+
+
+def test_papermill_in_an_allocation(jobs: Jobs):
+    # Invariant: the output notebook, its page and the exit status are there, for a unit that ends well and
+    # for one that raises; parameters arrive; a launch uses the nodes of the job.
+    notebooks = jobs.folder / "notebooks"
+    parameters = nbformat.v4.new_code_cell("on, ranks = 'simulated', 2", metadata={"tags": ["parameters"]})
+    code = (
+        "import socket\n"
+        "import torch.distributed as dist\n"
+        "from course_lib import launch\n"
+        "def where():\n"
+        "    dist.barrier()\n"
+        "    return socket.gethostname()\n"
+        "print(launch(where, ranks=ranks, on=on).results)"
+    )
+    cells = {"good": code, "bad": "raise RuntimeError('as it should')"}
+    for name, source in cells.items():
+        (notebooks / name).mkdir(parents=True)
+        title = nbformat.v4.new_markdown_cell(f"# Unit {name}")
+        code_cells = [parameters, nbformat.v4.new_code_cell(source)]
+        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+        notebook = nbformat.v4.new_notebook(cells=[title, *code_cells], metadata=kernel)
+        nbformat.write(notebook, notebooks / name / f"{name}.ipynb")
+    given = {"on": "slurm", "ranks": "2"}
+    job = Job("workbook", nodes=2, minutes=5, units=("bad", "good"), parameters=given, notebooks=notebooks)
+    text = render(job, LOCAL).replace("runs/workbook-$SLURM_JOB_ID", str(jobs.folder / "executed"))
+    number = jobs.submit("workbook", text, NOT_CRASHING, "--ntasks-per-node=1")
+    assert jobs.wait(number) == "FAILED"
+    executed = jobs.folder / "executed"
+    assert (executed / "good.status").read_text() == "0\n", jobs.output("workbook")
+    assert (executed / "bad.status").read_text() == "1\n"
+    assert "['node1', 'node2']" in (executed / "good.ipynb").read_text()
+    assert "node2" in (executed / "good.html").read_text()
+    assert "as it should" in (executed / "bad.html").read_text()
+    assert "https://cdn" not in (executed / "good.html").read_text()
+
+
+def test_jupyter_prints_its_tunnel_and_ends(jobs: Jobs):
+    job = jobs.submit("jupyter", render(Job("jupyter", nodes=1), LOCAL), NOT_CRASHING)
+    jobs.wait_for_text("jupyter", "is running at")
+    said = jobs.output("jupyter")
+    assert "ssh -N -L" in said
+    assert "/lab?token=" in said
+    jobs.head("scancel", job)
+    jobs.wait(job, "CANCELLED")
+
+
+def test_arrays_and_dependencies(jobs: Jobs):
+    # Invariant: each task of an array has a folder of its own, and a job that depends on it comes later.
+    text = render(Job("train_srun", array="0-1", program="-c 'print()'"), LOCAL)
+    text = text.split("# All ranks meet")[0] + 'echo "$run" >>order\n'
+    array = jobs.submit("array", text, NOT_CRASHING, f"--output={jobs.folder}/array-%a.out")
+    late = render(Job("train_srun", after=(array,), program="-c 'print()'"), LOCAL)
+    late = late.split("# All ranks meet")[0] + "echo late >>order\n"
+    jobs.finished(jobs.submit("late", late, NOT_CRASHING), "late")
+    *tasks, last = (jobs.folder / "order").read_text().split()
+    assert sorted(tasks) == [f"runs/train_srun-{array}_0", f"runs/train_srun-{array}_1"]
+    assert last == "late"
+
+
+def test_localhost_as_a_meeting_point_is_a_sentence(jobs: Jobs):
+    # Invariant: nobody waits: neither in the scripts, nor in a program that is started without them.
+    text = train_script(jobs, "srun")
+    job = jobs.submit("localhost", text, NOT_CRASHING, "--export=ALL,MASTER_ADDR=localhost")
+    assert jobs.wait(job, seconds=60) == "FAILED"
+    assert "MASTER_ADDR is localhost, which on every node means that node itself" in jobs.output("localhost")
+    bare = jobs.submit_lines(
+        "bare",
+        "export MASTER_ADDR=localhost",
+        f"srun -N2 -n2 {PYTHON} {FAULTS} {jobs.folder}/bare none",
+        options=["--nodes=2", NOT_CRASHING],
+    )
+    assert jobs.wait(bare, seconds=90) == "FAILED"
+    assert "those away from rank 0 would wait for ever" in jobs.output("bare")
+
+
+# --- Faults
+
+
+def test_torchrun_restarts_after_a_kill(jobs: Jobs, trained: dict[str, dict[str, Any]]):
+    # Invariant: a worker killed between two checkpoints costs some steps and changes no weight.
+    folder = jobs.folder / "sigkill"
+    program = f"{FAULTS} {folder} sigkill"
+    text = render(Job("train_torchrun", nodes=2, minutes=5, run=str(folder), program=program), LOCAL)
+    said = jobs.finished(jobs.submit("sigkill", text, NOT_CRASHING), "sigkill")
+    assert (folder / "died").exists()
+    assert "going on after step 4 of 12 with 4 ranks" in said
+    finished = json.loads((folder / "finished").read_text())
+    assert finished["weights"] == trained["srun"]["weights"]
+
+
+def test_time_limit_checkpoint_requeue(jobs: Jobs, trained: dict[str, dict[str, Any]]):
+    # Invariant: near its limit the job saves, goes back into the queue, and ends with the same weights.
+    folder = jobs.folder / "limit"
+    job = Job(
+        "train_srun",
+        nodes=2,
+        minutes=1,
+        run=str(folder),
+        program=f"{FAULTS} {folder} limit",
+        signal_seconds=30,
+    )
+    number = jobs.submit("limit", render(job, LOCAL), NOT_CRASHING)
+    said = jobs.finished(number, "limit")
+    assert "The time is nearly up" in said
+    assert "back into the queue" in said
+    assert "going on after step" in said
+    assert json.loads((folder / "finished").read_text())["weights"] == trained["srun"]["weights"]
+
+
+def test_a_crashed_node_costs_no_more_than_a_few_steps(jobs: Jobs, crashed: str):
+    # Invariant: Slurm misses the node, requeues the job, and training goes on from its checkpoint.
+    jobs.wait(crashed, "PENDING", seconds=90)
+    jobs.cluster.boot("node3")
+    said = jobs.finished(crashed, "crashing")
+    assert "going on after step 4 of 12" in said
+    assert (jobs.folder / "crashing" / "finished").exists()
+    lines = (jobs.folder / "crashing" / "steps.jsonl").read_text().splitlines()
+    assert {json.loads(line)["step"] for line in lines} == set(range(12))
+
+
+def test_a_full_disk_is_a_sentence_and_spoils_nothing(jobs: Jobs):
+    # Invariant: the checkpoint before is intact and is what the next run begins with.
+    disk = jobs.folder / "disk"
+    disk.mkdir()
+    jobs.head("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk)
+    try:
+        train = [PYTHON, "-m", "course_lib.training.elastic", "--folder", disk, "--save-every", "4"]
+        full = jobs.cluster.run([*train, "--epochs", "1"], capture_output=True)
+        assert full.returncode == 1, full.stdout
+        assert "The checkpoint could not be written" in full.stderr
+        assert "0.0 MB are free on its disk" in full.stderr
+        assert "is intact" in full.stderr
+    finally:
+        jobs.head("umount", disk)
