@@ -3,6 +3,7 @@
 Each command imports what it needs when it runs: torch and nbgrader take seconds that `--help` need not wait.
 """
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -53,6 +54,24 @@ def check(
     from graders import commands
 
     raise typer.Exit(commands.check(file, unit, as_json=json))
+
+
+@app.command()
+def grade(
+    unit: Annotated[str, typer.Argument(help="Its name: 02_data_parallel.")],
+    student: Annotated[
+        list[str] | None, typer.Option(help="Only this one; may be given several times.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="How many submissions at the same time; by default one a core.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Grade again what has not changed.")] = False,
+    root: Annotated[Path, typer.Option(help="The folder that holds nbgrader_config.py.")] = HERE,
+) -> None:
+    """Grade all submissions of a unit into nbgrader's gradebook. Stopped at any moment, it goes on."""
+    from graders import commands
+
+    raise typer.Exit(commands.grade(root, unit, student or (), jobs or os.cpu_count() or 1, force))
 
 
 @app.command()

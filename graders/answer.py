@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from course_lib.cluster import Cluster
+from course_lib.errors import Deadlock
 from course_lib.timeline.events import Event
 from course_lib.timeline.traffic import Traffic
 
@@ -46,12 +47,14 @@ class AnswerFailed(Exception):
     kind: "not attempted", or the error's class name: "RankFailed", "Deadlock", "CollectiveMismatch",
         "TimedOut", or, for a plain call, the exception's own ("ValueError").
     report: the whole story, for the student.
+    deadlock: who waited for whom, if that is what happened and it is known.
     """
 
-    def __init__(self, kind: str, report: str) -> None:
+    def __init__(self, kind: str, report: str, deadlock: Deadlock | None = None) -> None:
         super().__init__(f"{kind}: {report}")
         self.kind = kind
         self.report = report
+        self.deadlock = deadlock
 
 
 class Answer(Protocol):

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from course_lib.errors import BadLaunch, LaunchError, RankFailed, UnmatchedMessage
+from course_lib.errors import BadLaunch, Deadlock, LaunchError, RankFailed, UnmatchedMessage
 from course_lib.launch import launch
 from course_lib.launch.run import Run
 from course_lib.timeline.events import SourceLine
@@ -150,7 +150,8 @@ def _launch_failure(error: LaunchError) -> Failure:
     printed = _joined(error.run.outputs) if error.run else ""
     if isinstance(error, RankFailed) and error.root.type == "NotImplementedError" and not error.root.message:
         return Failure(NOT_ATTEMPTED, STUB_SEEN, printed)
-    return Failure(type(error).__name__, _cut(error.report), printed)
+    deadlock = error if isinstance(error, Deadlock) else None
+    return Failure(type(error).__name__, _cut(error.report), printed, deadlock)
 
 
 def _not_plain(error: NotPlain) -> str:

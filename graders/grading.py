@@ -21,6 +21,8 @@ class CriterionResult:
     criterion: Criterion
     verdict: Verdict
     seen: str
+    figure: str = ""
+    """A picture of what was seen, as HTML that needs nothing else."""
 
     @property
     def points(self) -> float:
@@ -125,9 +127,23 @@ def _after_failure(remaining: Sequence[Criterion], failure: AnswerFailed) -> lis
     first, *others = remaining
     blocked = f'Not judged: "{first.name}" has to be mended first.'
     return [
-        CriterionResult(first, Verdict.FAILED, readable(failure.report)),
+        CriterionResult(first, Verdict.FAILED, readable(failure.report), _figure(failure)),
         *(CriterionResult(criterion, Verdict.BLOCKED, blocked) for criterion in others),
     ]
+
+
+def _figure(failure: AnswerFailed) -> str:
+    """Who waited for whom, drawn, if the answer came to a deadlock."""
+    if failure.deadlock is None:
+        return ""
+    try:
+        # Imported here: nobody whose answer ends needs matplotlib.
+        from course_lib.figures import figure_html
+        from course_lib.timeline.deadlock import deadlock_figure
+
+        return figure_html(deadlock_figure(failure.deadlock))
+    except Exception:  # the calls come from the answer's process: what cannot be drawn is told in words
+        return ""
 
 
 def _after_mistake(remaining: Sequence[Criterion], error: Exception) -> list[CriterionResult]:

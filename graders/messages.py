@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_lib.cluster import Cluster
+from course_lib.errors import Deadlock
 from course_lib.launch.run import PerRank, per_rank
 from graders.answer import PlainData
-from graders.records import cluster_from_plain, cluster_to_plain
+from graders.records import cluster_from_plain, cluster_to_plain, deadlock_from_plain, deadlock_to_plain
 from graders.wire import WireError, decode, encode
 
 
@@ -54,6 +55,7 @@ class Failure:
     kind: str
     report: str
     printed: str
+    deadlock: Deadlock | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +106,9 @@ def write_reply(reply: Reply) -> bytes:
     match reply:
         case Value(value, printed):
             return encode({"value": value, "printed": printed})
-        case Failure(kind, report, printed):
-            return encode({"kind": kind, "report": report, "printed": printed})
+        case Failure(kind, report, printed, deadlock):
+            waits = None if deadlock is None else deadlock_to_plain(deadlock)
+            return encode({"kind": kind, "report": report, "printed": printed, "deadlock": waits})
         case Refusal(reason):
             return encode({"refused": reason})
 
@@ -116,8 +119,9 @@ def read_reply(message: bytes) -> Reply:
     names = frozenset(plain) if type(plain) is dict else frozenset()
     if names == {"value", "printed"}:
         return Value(plain["value"], _text(plain, "printed"))
-    if names == {"kind", "report", "printed"}:
-        return Failure(_text(plain, "kind"), _text(plain, "report"), _text(plain, "printed"))
+    if names == {"kind", "report", "printed", "deadlock"}:
+        waits = None if plain["deadlock"] is None else deadlock_from_plain(plain["deadlock"])
+        return Failure(_text(plain, "kind"), _text(plain, "report"), _text(plain, "printed"), waits)
     if names == {"refused"}:
         return Refusal(_text(plain, "refused"))
     raise WireError("the message is no reply")

@@ -44,6 +44,10 @@ Resources = dict[str, Any]
 """What nbgrader passes from one preprocessor to the next."""
 
 
+REPORT = "course_report"
+"""Where in the resources a `Report` may stand, if the notebook has been marked before."""
+
+
 class WrongCourse(RuntimeError):
     """The course's own files do not fit together; the message says which."""
 
@@ -58,7 +62,8 @@ class GradeInSandbox(NbGraderPreprocessor):  # type: ignore[misc]
         """
         unit = resources["nbgrader"]["notebook"]
         checks = {check_cell_exercise(cell): cell for cell in nb.cells if is_graded_cell(cell)}
-        results = self._results(nb, unit)
+        known = resources.get(REPORT)
+        results = by_name(known) if known else self._results(nb, unit)
         for exercise, cell in checks.items():
             if exercise in results:
                 _write_outcome(cell, results[exercise])
@@ -83,7 +88,7 @@ class GradeInSandbox(NbGraderPreprocessor):  # type: ignore[misc]
         for result in report.exercises:
             if result.mistake:
                 self.log.error("The grader of %s stopped:\n%s", result.exercise.name, result.mistake)
-        return {result.exercise.name: result for result in report.exercises}
+        return by_name(report)
 
 
 class MendCells(NbGraderPreprocessor):  # type: ignore[misc]
@@ -122,6 +127,11 @@ class MendCells(NbGraderPreprocessor):  # type: ignore[misc]
             if name in marks and name not in seen:
                 cell.metadata["nbgrader"] = marks[name]
             seen.add(name)
+
+
+def by_name(report: Report) -> dict[str, ExerciseResult]:
+    """The results of a report by the exercises' names."""
+    return {result.exercise.name: result for result in report.exercises}
 
 
 def _grade_id(cell: Notebook) -> str:

@@ -9,6 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from course_lib.cluster import Cluster, Link
+from course_lib.errors import Deadlock, PendingCall
 from course_lib.timeline.events import Event, Kind, SourceLine
 from graders.answer import PlainData
 from graders.wire import WireError
@@ -85,6 +86,53 @@ def _event_from_plain(plain: Any, ranks: int, keep_line: Callable[[str], bool]) 
         raise WireError(f"an event has the unknown kind {plain['kind'][:40]!r}")
     line = _line_from_plain(plain["line"], keep_line)
     return Event(**{**plain, "kind": Kind(plain["kind"]), "line": line})
+
+
+def deadlock_to_plain(deadlock: Deadlock) -> PlainData:
+    """Who waited for whom, as a dictionary, without the source lines."""
+    waiting = [
+        {"rank": c.rank, "op": c.op, "peers": c.peers, "expects": c.expects, "detail": c.detail}
+        for c in deadlock.waiting
+    ]
+    return {"waiting": waiting, "cycle": deadlock.cycle, "finished": deadlock.finished}
+
+
+def deadlock_from_plain(plain: PlainData) -> Deadlock:
+    """The deadlock of `deadlock_to_plain`, without its report. Raises WireError for what cannot be drawn."""
+    check_fields(plain, {"waiting": (list,), "cycle": (tuple,), "finished": (tuple,)}, "a deadlock")
+    if len(plain["waiting"]) > _MOST_RANKS:
+        raise WireError("a deadlock has too many ranks")
+    for call in plain["waiting"]:
+        check_fields(call, _CALL_TYPES, "a call that waits")
+        for name in ("op", "expects", "detail"):
+            _check_label(call[name])
+        _check_ranks((call["rank"],))
+        _check_ranks(call["peers"])
+    _check_ranks(plain["cycle"])
+    _check_ranks(plain["finished"])
+    calls = [PendingCall(**call) for call in plain["waiting"]]
+    return Deadlock("", calls, plain["cycle"], plain["finished"])
+
+
+_MOST_RANKS, _LONGEST_LABEL = 1024, 1000
+_CALL_TYPES: dict[str, tuple[type, ...]] = {
+    "rank": (int,),
+    "op": (str,),
+    "peers": (tuple,),
+    "expects": (str,),
+    "detail": (str,),
+}
+
+
+def _check_label(text: str) -> None:
+    """Raise WireError for a text that matplotlib would take for a formula, or that is no label."""
+    if len(text) > _LONGEST_LABEL or "$" in text:
+        raise WireError("a call that waits is described in an impossible way")
+
+
+def _check_ranks(ranks: Sequence[Any]) -> None:
+    if len(ranks) > _MOST_RANKS or not all(type(rank) is int and 0 <= rank < _MOST_RANKS for rank in ranks):
+        raise WireError("a deadlock is of ranks that there cannot be")
 
 
 def _line_to_plain(line: SourceLine | None) -> PlainData:

@@ -81,9 +81,9 @@ class RemoteAnswer:
             case Value(value, printed):
                 self.printed = printed or self.printed
                 return value
-            case Failure(kind, report, printed):
+            case Failure(kind, report, printed, deadlock):
                 self.printed = printed or self.printed
-                raise AnswerFailed(kind, report)
+                raise AnswerFailed(kind, report, deadlock)
             case Refusal(reason):
                 raise GraderMistake(reason)
 

@@ -255,7 +255,11 @@ def _html_row(result: CriterionResult, seen: str) -> str:
     badge = f'<span style="{_BADGE}background:{look.background};">{verdict_words(result.verdict)}</span>'
     hint = _shown_hint(result)
     story = _html_box(seen) if "\n" in seen else escape(seen)
-    said = story + (f'<div style="margin-top:4px;"><b>Hint:</b> {escape(hint)}</div>' if hint else "")
+    said = (
+        story
+        + result.figure
+        + (f'<div style="margin-top:4px;"><b>Hint:</b> {escape(hint)}</div>' if hint else "")
+    )
     return (
         f'<tr><th scope="row" style="{_CELL}font-weight:normal;">{escape(result.criterion.name)}</th>'
         f'<td style="{_CELL}">{badge}</td>'

@@ -36,11 +36,21 @@ class Submission:
 
 def read_submission(path: Path) -> Submission:
     """The submission in a file. Raises BadSubmission."""
+    return from_cells(read_cells(path), path.name, main=path.suffix == ".ipynb")
+
+
+def read_cells(path: Path) -> Iterable[Any]:
+    """All cells of a notebook or Python file, as `nbformat.NotebookNode`s. Raises BadSubmission."""
     if path.suffix == ".ipynb":
-        return from_notebook(read_notebook(path), path.name)
+        return read_notebook(path).cells  # type: ignore[no-any-return]
     if path.suffix == ".py":
-        return Submission(path.name, tuple(_graded(_python_cells(path))), main=False)
+        return _python_cells(path)
     raise BadSubmission(f"{path} is neither a notebook (.ipynb) nor a Python file (.py). Give one of these.")
+
+
+def from_cells(cells: Iterable[Any], name: str, main: bool) -> Submission:
+    """The submission that these cells are, without demonstrations and checks."""
+    return Submission(name, tuple(_graded(cells)), main)
 
 
 def read_notebook(path: Path) -> Any:
@@ -51,7 +61,7 @@ def read_notebook(path: Path) -> Any:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadSubmission(_damaged(path, f"it is no valid JSON ({error})")) from error
+        raise BadSubmission(_no_json(path, text, error)) from error
     if not isinstance(content, dict) or not ("cells" in content or "worksheets" in content):
         raise BadSubmission(f"{path} is no notebook: it has no cells. Give the file that JupyterLab saved.")
     try:
@@ -62,7 +72,7 @@ def read_notebook(path: Path) -> Any:
 
 def from_notebook(notebook: Any, name: str) -> Submission:
     """The submission in a notebook that has been read (an `nbformat.NotebookNode`)."""
-    return Submission(name, tuple(_graded(notebook.cells)), main=True)
+    return from_cells(notebook.cells, name, main=True)
 
 
 def check_cell_exercise(cell: Any) -> str:
@@ -79,8 +89,8 @@ def check_cell_exercise(cell: Any) -> str:
 
 def is_graded_cell(cell: Any) -> bool:
     """Whether nbgrader takes points from this cell, and not by hand."""
-    marks = cell.metadata.get("nbgrader", {})
-    return bool(marks.get("grade")) and not marks.get("solution")
+    marks = cell.metadata.get("nbgrader")
+    return isinstance(marks, dict) and bool(marks.get("grade")) and not marks.get("solution")
 
 
 def _text(path: Path) -> str:
@@ -94,13 +104,30 @@ def _text(path: Path) -> str:
             f"{path} has {path.stat().st_size:,} bytes. Clear the notebook's outputs and save it again."
         )
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # Windows puts a mark in front
     except UnicodeDecodeError as error:
         raise BadSubmission(
             f"{path} is no text file in UTF-8 ({error.reason}). Save it again from JupyterLab."
         ) from error
     except OSError as error:
         raise BadSubmission(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _no_json(path: Path, text: str, error: Exception) -> str:
+    """Why a file that should be a notebook is none, by what people usually do to it."""
+    if not text.strip():
+        return f"{path} is empty. Save the notebook again and look at its size before you hand it in."
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith(_CONFLICT):
+            return (
+                f"{path} holds the marks of a merge conflict, the first in line {number}. "
+                f"Keep one of the two versions there, and open it in JupyterLab before you hand it in."
+            )
+    return _damaged(path, f"it is no valid JSON ({error})")
+
+
+_CONFLICT = ("<<<<<<< ", ">>>>>>> ")
+"""How git begins the lines that show two versions of a text."""
 
 
 def _damaged(path: Path, how: str) -> str:

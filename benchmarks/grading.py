@@ -1,0 +1,140 @@
+"""`python -m benchmarks.grading [COUNT]`: a class of unit 02, graded by `course grade` and by stock nbgrader.
+
+The submissions are made of the unit's own solutions and of the wrong answers that prove its graders, in the
+proportions of a class: most answers right, some wrong, some never begun, a few that hang or end the process.
+Stock nbgrader runs a sample of the same notebooks, demonstrations included, for it knows of no others; those
+that hang are left out of its sample, which spares it their time-outs. Both are started once, as commands.
+"""
+
+import ast
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import nbformat
+
+from benchmarks.measure import Row, show, times_faster
+from course_lib.workbook.unit import BEGIN, END
+from graders.catalogue import exercises
+
+ROOT = Path(__file__).parents[1]
+UNIT = "02_data_parallel"
+COUNT, SAMPLE = 200, 4
+RIGHT, WRONG, STUB = 0.65, 0.2, 0.13
+"""Of the answers; of the rest, half raise, and half end the process or hang."""
+HANGING = 0.03
+"""Of the submissions, each in one answer."""
+STOCK = """
+c = get_config()
+c.CourseDirectory.source_directory = "build/source"
+c.CourseDirectory.release_directory = "build/release"
+"""
+
+Notebook = nbformat.NotebookNode
+
+
+def rows(count: int = COUNT) -> list[Row]:
+    """Seconds a submission: all of the class by `course grade`, the sample by `nbgrader autograde`."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = _course(Path(folder) / "ours", (ROOT / "nbgrader_config.py").read_text())
+        hanging = _hand_in(root, count, random.Random(0))
+        ours = _seconds([sys.executable, "-m", "course_lib.cli", "grade", UNIT], root)
+        largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+        again = _seconds([sys.executable, "-m", "course_lib.cli", "grade", UNIT], root)
+        stock = _course(Path(folder) / "stock", STOCK)
+        sample = [name for name in sorted(os.listdir(root / "submitted")) if name not in hanging][:SAMPLE]
+        for name in sample:
+            shutil.copytree(root / "submitted" / name, stock / "submitted" / name)
+        theirs = _seconds([sys.executable, "-m", "nbgrader", "autograde", UNIT], stock)
+    print(f"course grade: {60 * count / ours:.0f} submissions a minute; {count} in {ours:.0f} s")
+    print(f"nbgrader autograde: {60 * len(sample) / theirs:.1f} submissions a minute")
+    print(f"course grade, nothing changed: {again:.1f} s; the largest process held {largest:.0f} MiB")
+    what = f"a submission of {UNIT}, class of {count}"
+    return [times_faster(what, ours / count, theirs / len(sample), "nbgrader autograde", 20)]
+
+
+def _course(root: Path, configuration: str) -> Path:
+    shutil.copytree(ROOT / "solutions", root / "solutions")
+    (root / "nbgrader_config.py").write_text(configuration)
+    _seconds([sys.executable, "-m", "course_lib.cli", "release", UNIT], root)
+    return root
+
+
+def _hand_in(root: Path, count: int, chance: random.Random) -> set[str]:
+    """Hand in so many notebooks; returns the names of those that hang."""
+    source = nbformat.read(root / "build" / "source" / UNIT / f"{UNIT}.ipynb", as_version=4)
+    released = nbformat.read(root / "build" / "release" / UNIT / f"{UNIT}.ipynb", as_version=4)
+    right, stubs = _answers(source), _answers(released)
+    hanging = set()
+    for number in range(count):
+        answers = {name: _answer(name, right, stubs, chance) for name in exercises(UNIT)}
+        if chance.random() < HANGING:
+            name = chance.choice(sorted(answers))
+            answers[name] = f"def {name}(*arguments):\n    while True:\n        pass"
+            hanging.add(f"student_{number:03}")
+        for cell in released.cells:
+            if "exercise" in cell.metadata:
+                cell.source = answers[cell.metadata["exercise"]]
+        path = root / "submitted" / f"student_{number:03}" / UNIT / f"{UNIT}.ipynb"
+        path.parent.mkdir(parents=True)
+        nbformat.write(released, path)
+    return hanging
+
+
+def _answers(notebook: Notebook) -> dict[str, str]:
+    return {
+        cell.metadata["exercise"]: "\n".join(
+            line for line in cell.source.split("\n") if line.strip() not in (BEGIN, END)
+        )
+        for cell in notebook.cells
+        if "exercise" in cell.metadata
+    }
+
+
+def _answer(name: str, right: dict[str, str], stubs: dict[str, str], chance: random.Random) -> str:
+    """One student's answer to an exercise."""
+    draw = chance.random()
+    if draw < RIGHT:
+        return right[name]
+    if draw < RIGHT + WRONG:
+        return chance.choice(_wrong_sources(name))
+    if draw < RIGHT + WRONG + STUB:
+        return stubs[name]
+    end = chance.choice(["raise ValueError('no')", "import os; os._exit(1)"])
+    return f"def {name}(*arguments):\n    {end}"
+
+
+@cache
+def _wrong_sources(name: str) -> Sequence[str]:
+    """The proofs' wrong answers as a student would have written them: under the exercise's own name."""
+    proofs = ast.parse((ROOT / "tests" / "wrong_answers" / f"{UNIT}.py").read_text())
+    found = []
+    for node in proofs.body:
+        match node:
+            case ast.FunctionDef() | ast.ClassDef():
+                decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
+                if any(decorator.startswith(f"wrong({name!r}") for decorator in decorators):
+                    node.decorator_list, node.name = [], name
+                    found.append(ast.unparse(node))
+    return [f"from itertools import chain\nfrom torch import nn\n{source}" for source in found]
+
+
+def _seconds(command: list[str], root: Path) -> float:
+    """How long a command takes in a course's folder; whatever it exits with, for stock gives up on some."""
+    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": programs}
+    began = time.perf_counter()
+    subprocess.run(command, cwd=root, env=environment, capture_output=True, check=False)
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    show(rows(int(sys.argv[1]) if len(sys.argv) > 1 else COUNT))

@@ -1,0 +1,76 @@
+"""A small course for the tests of grading a class: unit 00, which is cheap to grade."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+
+from course_lib.cli import _efforts
+from course_lib.workbook.notebook import source_notebook
+from course_lib.workbook.places import Places
+from course_lib.workbook.unit import BEGIN, END, read_units
+
+ROOT = Path(__file__).parents[1]
+UNIT = "00_hello_ranks"
+Notebook = nbformat.NotebookNode
+
+
+def new_course(root: Path, extra_configuration: str = "") -> Path:
+    """A folder in which the unit is released and nobody has handed in anything."""
+    shutil.copytree(ROOT / "solutions", root / "solutions")
+    text = (ROOT / "nbgrader_config.py").read_text()
+    (root / "nbgrader_config.py").write_text(text + extra_configuration)
+    done = run_course(root, "release", UNIT)
+    assert done.returncode == 0, done.stderr
+    return root
+
+
+def run_course(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command, as somebody in the course's folder gives it."""
+    return subprocess.run(
+        command(*arguments), cwd=root, env=environment(), capture_output=True, text=True, check=False
+    )
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "course_lib.cli", *arguments]
+
+
+def environment() -> dict[str, str]:
+    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {**os.environ, "PYTHONPATH": str(ROOT), "PATH": programs, "COLUMNS": "200"}
+
+
+def blank() -> Notebook:
+    """The notebook as it is given to students."""
+    places = Places(ROOT)
+    return nbformat.read(places.of_unit(places.notebooks, UNIT), as_version=4)
+
+
+def solved() -> Notebook:
+    """The notebook with all answers."""
+    unit = next(unit for unit in read_units(ROOT / "solutions") if unit.name == UNIT)
+    notebook = source_notebook(unit, _efforts(UNIT))
+    for cell in notebook.cells:
+        cell.source = "\n".join(line for line in cell.source.split("\n") if line.strip() not in (BEGIN, END))
+    return notebook
+
+
+def answer_cell(notebook: Notebook, exercise: str) -> Notebook:
+    return next(cell for cell in notebook.cells if cell.metadata.get("exercise") == exercise)
+
+
+def folder_of(root: Path, student: str) -> Path:
+    folder = root / "submitted" / student / UNIT
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def hand_in(root: Path, student: str, notebook: Notebook) -> Path:
+    """Put a notebook where nbgrader would collect it."""
+    path = folder_of(root, student) / f"{UNIT}.ipynb"
+    nbformat.write(notebook, path)
+    return path

@@ -1,0 +1,164 @@
+"""The student's page and the class page: what they say, that they need no network, that nothing escapes."""
+
+import csv
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from graders.answer import AnswerFailed
+from graders.cells import Cell
+from graders.exercise import Exercise, Verdict
+from graders.grading import CriterionResult, ExerciseResult, answer_failed, not_attempted
+from graders.marker import nothing_earned
+from graders.marking import mark
+from graders.pages import class_csv, class_page, standings, student_page, write_pages
+from graders.records import deadlock_from_plain
+from graders.report import Report
+from graders.submission import Submission
+from graders.verdicts import Marked, Verdicts
+from graders.wire import WireError
+from tests import sample_unit
+from tests.sample_unit import DOUBLE, TOTAL, UNIT
+
+HOSTILE = '<script>alert("x")</script>'
+
+
+@pytest.fixture(autouse=True)
+def sample():
+    with sample_unit.registered():
+        yield
+
+
+def judged(exercise: Exercise, *verdicts: Verdict, seen: str = "") -> ExerciseResult:
+    criteria = (CriterionResult(*pair, seen) for pair in zip(exercise.rubric, verdicts, strict=True))
+    return ExerciseResult(exercise, tuple(criteria))
+
+
+def marked(student: str, *results: ExerciseResult, seconds: float = 1.0) -> Marked:
+    return Marked(student, "key", Report(UNIT, results), f"{UNIT}.ipynb", seconds=seconds)
+
+
+P, F, B = Verdict.PASSED, Verdict.FAILED, Verdict.BLOCKED
+CRASH = answer_failed(TOTAL, AnswerFailed("KeyError", f"KeyError: {HOSTILE}\n  in total, line 2"))
+
+
+@pytest.fixture
+def class_() -> list[Marked]:
+    nothing = Marked("zed", "key", nothing_earned(UNIT, "It is empty."), reason="It is empty.")
+    return [
+        marked("ann", judged(DOUBLE, P, P), judged(TOTAL, P, P)),
+        marked("ben", judged(DOUBLE, P, F, seen="float32; expected int64"), CRASH, seconds=40),
+        marked("cia", judged(DOUBLE, P, F, seen="float32; expected int64"), CRASH),
+        marked("dan", judged(DOUBLE, F, F, seen="none of it"), not_attempted(TOTAL, "still the stub")),
+        nothing,
+    ]
+
+
+STUCK = """import torch.distributed as dist
+def total(x):
+    dist.recv(x, src=(dist.get_rank() + 1) % 3)"""
+
+
+def test_a_deadlock_is_drawn_and_the_drawing_is_kept(tmp_path):
+    # Invariant: the student sees who waited for whom, also after the verdicts were read from the disk.
+    submission = Submission(f"{UNIT}.ipynb", (Cell("<cell>", STUCK),), main=True)
+    stuck = Marked("eve", "key", mark(submission, UNIT))
+    html = student_page(stuck)
+    assert html.count('<img alt="Ranks in a circle') == 1
+    assert "The cycle of waits goes from rank 0 to 1 to 2 to 0." in html
+    kept = Verdicts(tmp_path)
+    kept.keep(stuck)
+    assert student_page(kept.find("eve")) == html
+
+
+WAIT = {"rank": 0, "op": "recv", "peers": (1,), "expects": "send", "detail": "recv()"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"rank": -1}, {"rank": True}, {"peers": (10**9,)}, {"peers": [1]}, {"detail": "$x$"}, {"more": 1}],
+)
+def test_a_forged_deadlock_is_not_drawn(change):
+    # Invariant: nothing reaches the figure but calls of ranks that there can be.
+    plain = {"waiting": [{**WAIT, **change}], "cycle": (), "finished": ()}
+    with pytest.raises(WireError):
+        deadlock_from_plain(plain)
+
+
+def test_standings_count_everybody_once(class_):
+    # Invariant: solved, partly, failed and untouched add up to the class.
+    for standing in standings(class_):
+        counts = (standing.solved, standing.partly, standing.failed, standing.untouched)
+        assert sum(counts) == len(class_)
+    double, total = standings(class_)
+    assert (double.solved, double.partly, double.failed, double.untouched) == (1, 2, 1, 1)
+    assert (total.solved, total.failed, total.untouched, total.blocked) == (1, 2, 2, 2)
+
+
+def test_the_commonest_miss_comes_first_with_its_message(class_):
+    double, total = standings(class_)
+    assert double.misses[0].criterion.name == "whole numbers too"
+    assert (double.misses[0].failed, double.misses[0].seen_count) == (3, 2)
+    assert double.misses[0].seen == "float32; expected int64"
+    # Only the first line: where it stood is another place for everybody.
+    assert total.misses[0].seen == f"KeyError: {HOSTILE}"
+
+
+@pytest.mark.parametrize("page", ["class", "student"])
+def test_pages_need_nothing_else_and_run_nothing(class_, page):
+    # Invariant: no script, no address, and what a student's code says is text.
+    html = class_page(UNIT, class_) if page == "class" else student_page(class_[1])
+    assert "&lt;script&gt;" in html
+    assert "<script" not in html
+    assert not re.search(r'(?:src|href)\s*=\s*"?(?!data:)', html)
+    assert "http" not in html
+    assert "@import" not in html
+
+
+def test_student_page_has_each_criterion_and_the_hints(class_):
+    html = student_page(class_[1])
+    for exercise in (DOUBLE, TOTAL):
+        for criterion in exercise.rubric:
+            assert criterion.name in html
+    assert "Keep the dtype" in html
+    assert "float32; expected int64" in html
+
+
+def test_student_page_without_a_grade_says_what_to_do(class_):
+    assert "It is empty." in student_page(class_[-1])
+
+
+def test_csv_is_the_same_numbers_and_no_formula(class_):
+    class_.append(marked("=cmd()", judged(DOUBLE, P, P), judged(TOTAL, F, B, seen="no")))
+    rows = list(csv.DictReader(io.StringIO(class_csv(class_))))
+    assert [float(row["points"]) for row in rows] == [each.report.points for each in class_]
+    assert rows[1]["first_missed"] == "whole numbers too"
+    assert rows[-1]["student"] == "'=cmd()"
+
+
+def test_an_empty_class_has_a_page():
+    assert "Nothing has been graded." in class_page(UNIT, [])
+    assert class_csv([]).startswith("student,")
+
+
+def test_pages_are_written_once(class_, tmp_path):
+    # Invariant: a page that is right already is left alone.
+    path = write_pages(tmp_path, UNIT, class_)
+    before = path.stat().st_mtime_ns
+    assert write_pages(tmp_path, UNIT, class_).stat().st_mtime_ns == before
+    assert sorted(page.stem for page in (tmp_path / "feedback").iterdir()) == [m.student for m in class_]
+
+
+def test_verdicts_come_back_as_they_were_kept(class_, tmp_path: Path):
+    # Invariant: what was kept is what was marked; what is torn or of another rubric is nothing.
+    kept = Verdicts(tmp_path)
+    for each in class_:
+        kept.keep(each)
+    assert list(kept) == class_
+    (tmp_path / "ann.json").write_text('{"student": "ann"')
+    text = (tmp_path / "ben.json").read_text()
+    (tmp_path / "ben.json").write_text(text.replace("whole numbers too", "another criterion"))
+    assert kept.find("ann") is None
+    assert kept.find("ben") is None

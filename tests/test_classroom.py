@@ -1,0 +1,439 @@
+"""`course grade`: a whole class, whatever is handed in and whenever it is stopped."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbgrader.api import Gradebook
+
+from graders import classroom, verdicts
+from graders.classroom import Order, Outcome, State, grade_class
+from graders.crew import Crew, MarkingFailed, Task
+from graders.gradebook import Course, GradebookWriter
+from graders.nbgrader_preprocessor import WrongCourse
+from graders.verdicts import key_of
+from tests.classroom import (
+    UNIT,
+    answer_cell,
+    blank,
+    command,
+    environment,
+    hand_in,
+    new_course,
+    run_course,
+    solved,
+)
+
+ALL, PER_EXERCISE = 14.0, 4
+Scores = dict[str, tuple[float, list[float | None]]]
+
+
+class Nobody:
+    """A watcher who does not look."""
+
+    def begin(self, count: int) -> None: ...
+    def end(self, outcome: Outcome) -> None: ...
+
+
+def grade(root: Path, *students: str, force: bool = False) -> dict[str, Outcome]:
+    outcomes = grade_class(Course(root), Order(UNIT, students, jobs=2, force=force), Nobody())
+    return {outcome.student: outcome for outcome in outcomes}
+
+
+def scores(root: Path, db_url: str = "") -> Scores:
+    """What the gradebook has for each student: in all, and for each check cell."""
+    with Gradebook(db_url or f"sqlite:///{root}/gradebook.db", "distributed_training") as gradebook:
+        return {
+            submission.student_id: (
+                submission.score,
+                [grade.auto_score for notebook in submission.notebooks for grade in notebook.grades],
+            )
+            for submission in gradebook.assignment_submissions(UNIT)
+        }
+
+
+def half_solved() -> nbformat.NotebookNode:
+    """One exercise is right, one raises, the others are untouched."""
+    notebook, right = blank(), solved()
+    answer_cell(notebook, "who_am_i").source = answer_cell(right, "who_am_i").source
+    answer_cell(notebook, "pass_the_token").source = "def pass_the_token(token):\n    raise KeyError(token)"
+    return notebook
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A course with three submissions that nobody has graded."""
+    root = new_course(tmp_path_factory.mktemp("pristine") / "course")
+    hand_in(root, "right", solved())
+    hand_in(root, "half", half_solved())
+    hand_in(root, "blank", blank())
+    return root
+
+
+@pytest.fixture
+def course(pristine: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(pristine, tmp_path / "course"))
+
+
+@pytest.fixture(scope="module")
+def graded(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, graded by the command."""
+    root = Path(shutil.copytree(pristine, tmp_path_factory.mktemp("graded") / "course"))
+    done = run_course(root, "grade", UNIT, "--jobs", "2")
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if "right" in line and "14/14" in line]
+    assert "[3/3]" in done.stderr
+    return root
+
+
+def test_gradebook_has_every_score_and_no_null(graded: Path) -> None:
+    # Invariant: each submission has a number for each exercise, and the sum is what it earned.
+    found = scores(graded)
+    assert found["right"][0] == ALL
+    assert 0 < found["half"][0] < ALL
+    assert found["blank"][0] == 0
+    assert all(None not in each and len(each) == PER_EXERCISE for _, each in found.values())
+
+
+def test_nothing_is_left_behind(graded: Path) -> None:
+    # Invariant: no staging folder, no half-written file, no scratch of the markers.
+    left = [path.name for path in graded.rglob(".*") if path.name != ".lock"]
+    assert not left
+    assert not classroom._scratch(Course(graded)).exists()
+
+
+def test_autograded_notebook_shows_the_verdicts(graded: Path) -> None:
+    # Invariant: the formgrader finds what `nbgrader autograde` would have written.
+    path = graded / "autograded" / "half" / UNIT / f"{UNIT}.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    tables = [cell.outputs[0]["data"]["text/html"] for cell in notebook.cells if cell.get("outputs")]
+    assert len(tables) == PER_EXERCISE
+    assert any("KeyError" in table for table in tables)
+
+
+def test_nbgrader_goes_on_from_here(graded: Path, tmp_path: Path) -> None:
+    # Invariant: nbgrader's feedback and export work on what `course grade` wrote.
+    root = Path(shutil.copytree(graded, tmp_path / "course"))
+    for arguments in (["generate_feedback", UNIT, "--student", "half"], ["export", "--to", "grades.csv"]):
+        done = subprocess.run(
+            [command()[0], "-m", "nbgrader", *arguments],
+            cwd=root,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    assert "KeyError" in (root / "feedback" / "half" / UNIT / f"{UNIT}.html").read_text()
+    assert "14.0" in (root / "grades.csv").read_text()
+
+
+# ------------------------------------------------------------------------------------ only what has changed
+
+
+@pytest.fixture
+def regraded(graded: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(graded, tmp_path / "course", symlinks=True))
+
+
+def test_what_has_not_changed_is_not_graded_again(regraded: Path) -> None:
+    # Invariant: a second run marks nothing and writes nothing.
+    before = {path: path.stat().st_mtime_ns for path in regraded.glob("autograded/*/*/*")}
+    outcomes = grade(regraded)
+    assert {outcome.state for outcome in outcomes.values()} == {State.UNCHANGED}
+    assert before == {path: path.stat().st_mtime_ns for path in regraded.glob("autograded/*/*/*")}
+
+
+def test_a_changed_submission_is_graded_again(regraded: Path) -> None:
+    hand_in(regraded, "blank", solved())
+    outcomes = grade(regraded)
+    assert [student for student, outcome in outcomes.items() if outcome.state is State.GRADED] == ["blank"]
+    assert scores(regraded)["blank"][0] == ALL
+
+
+def test_force_and_student_name_what_is_graded(regraded: Path) -> None:
+    outcomes = grade(regraded, "blank", force=True)
+    assert {student: outcome.state for student, outcome in outcomes.items()} == {"blank": State.GRADED}
+
+
+def test_graders_and_library_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # Invariant: a line more in a grader of the unit or in the library is another key; in another unit's not.
+    for package in ("graders", "course_lib"):
+        (tmp_path / package).mkdir()
+        monkeypatch.setattr(getattr(verdicts, package), "__path__", [str(tmp_path / package)])
+    keys = []
+    for name in ("graders/unit_00.py", "graders/unit_07.py", "course_lib/data.py", "graders/unit_00.py"):
+        with (tmp_path / name).open("a") as file:
+            file.write("x = 1\n")
+        verdicts._graders_key.cache_clear()
+        keys.append(key_of(UNIT, "the same"))
+    verdicts._graders_key.cache_clear()
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 3
+
+
+def test_points_given_by_hand_stay(regraded: Path) -> None:
+    # Invariant: regrading keeps what a person gave, and asks them to look again, as nbgrader does.
+    with Gradebook(f"sqlite:///{regraded}/gradebook.db", "distributed_training") as gradebook:
+        grade_ = gradebook.find_grade("check_who_am_i", UNIT, UNIT, "blank")
+        grade_.manual_score = 1.5
+        gradebook.db.commit()
+    grade(regraded, "blank", force=True)
+    assert scores(regraded)["blank"][0] == 1.5
+
+
+def test_a_lost_gradebook_is_written_again_without_marking(regraded: Path) -> None:
+    # Invariant: verdicts outlive the gradebook: they are recorded anew, by a crew that is never called.
+    (regraded / "gradebook.db").unlink()
+    assert run_course(regraded, "release", UNIT).returncode == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Crew, "mark", lambda *_: pytest.fail("it was marked again"))
+        outcomes = grade(regraded)
+    assert {outcome.state for outcome in outcomes.values()} == {State.GRADED}
+    assert scores(regraded)["right"][0] == ALL
+
+
+def test_late_submissions_lose_what_nbgrader_is_told(course: Path) -> None:
+    # Invariant: penalties go through nbgrader's own plugin.
+    config = course / "nbgrader_config.py"
+    config.write_text(config.read_text() + "\nc.LateSubmissionPlugin.penalty_method = 'zero'\n")
+    with Gradebook(f"sqlite:///{course}/gradebook.db", "distributed_training") as gradebook:
+        gradebook.update_or_create_assignment(UNIT, duedate="2020-01-01 00:00:00 UTC")
+    (course / "submitted" / "right" / UNIT / "timestamp.txt").write_text("2020-01-02 00:00:00 UTC")
+    (course / "submitted" / "half" / UNIT / "timestamp.txt").write_text("yesterday\0, I think")
+    grade(course, "right", "half")
+    with Gradebook(f"sqlite:///{course}/gradebook.db", "distributed_training") as gradebook:
+        penalties = {s.student_id: s.late_submission_penalty for s in gradebook.assignment_submissions(UNIT)}
+    assert penalties == {"right": ALL, "half": 0}
+
+
+# ------------------------------------------------------------------------------------ stopped at any moment
+
+
+def kill_after(root: Path, seconds: float) -> None:
+    """Begin to grade, and kill it after so long unless it is done by then."""
+    process = subprocess.Popen(
+        command("grade", UNIT, "--jobs", "2", "--force"),
+        cwd=root,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(30)
+
+
+def assert_sound(root: Path) -> None:
+    """Whatever is there is whole: no score is missing, no student twice, no JSON torn."""
+    for total, each in scores(root).values():
+        assert None not in each
+        assert len(each) == PER_EXERCISE
+        assert total >= 0
+    for path in root.glob("results/*/*.json"):
+        json.loads(path.read_text())
+    for path in root.glob("autograded/*/*"):
+        nbformat.read(path / f"{UNIT}.ipynb", as_version=4)
+
+
+def assert_complete(root: Path) -> None:
+    outcomes = grade(root)
+    assert {outcome.state for outcome in outcomes.values()} <= {State.GRADED, State.UNCHANGED}
+    found = scores(root)
+    assert sorted(found) == ["blank", "half", "right"]
+    assert (found["right"][0], found["blank"][0]) == (ALL, 0)
+    assert_sound(root)
+
+
+def test_killed_at_a_random_moment_it_goes_on(course: Path) -> None:
+    # Invariant: after every kill all that is there is whole; the next run completes it.
+    for _ in range(3):
+        kill_after(course, random.uniform(2, 9))
+        assert_sound(course)
+    assert_complete(course)
+
+
+@pytest.mark.parametrize("moment", ["commit_now", "_move", "keep_recorded"])
+def test_killed_between_two_writes_it_goes_on(course: Path, moment: str) -> None:
+    # Invariant: the worst moments, each hit exactly: before the folder, before the commit, before the note.
+    program = f"""
+import os, signal, sys
+from pathlib import Path
+from graders import gradebook, verdicts, classroom
+def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
+if {moment!r} == "_move": gradebook._move = die
+elif {moment!r} == "keep_recorded": verdicts.Verdicts.keep_recorded = die
+else: gradebook._HeldOpen.commit_now = property(lambda _: die, lambda *_: None)
+from tests.test_classroom import Nobody
+classroom.grade_class(gradebook.Course(Path.cwd()), classroom.Order({UNIT!r}, ("right",)), Nobody())
+"""
+    done = subprocess.run([command()[0], "-c", program], cwd=course, env=environment(), check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert_sound(course)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Crew, "mark", lambda *_: pytest.fail("a verdict was lost"))
+        assert grade(course, "right")["right"].state is State.GRADED
+    assert scores(course)["right"][0] == ALL
+
+
+def test_control_c_says_that_it_can_go_on(course: Path) -> None:
+    # Invariant: status 130, one sentence, no traceback, and no process is left.
+    process = subprocess.Popen(
+        command("grade", UNIT), cwd=course, env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not (markers := _children(process.pid)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.splitlines()[-1].startswith("Stopped: ")
+    assert "Traceback" not in said
+    assert markers
+    assert not [pid for pid in markers if Path(f"/proc/{pid}").exists()]
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        found += [int(child) for child in path.read_text().split()]
+    return found
+
+
+def test_two_at_once_are_refused(course: Path) -> None:
+    with classroom._alone(Course(course)), pytest.raises(WrongCourse, match="Somebody is grading"):
+        grade(course)
+
+
+# ----------------------------------------------------------------------------------------- what goes wrong
+
+
+def test_a_lost_marker_costs_nobody_a_grade(course: Path) -> None:
+    # Invariant: a marker that is killed is replaced, and its submission is marked by the next.
+    tasks = [Task(str(Course(course).submitted(s, UNIT)), UNIT, s, "key") for s in ("half", "right")]
+    with Crew(1, course / "scratch") as crew:
+        outcomes = []
+        for _, future in crew.mark(tasks):
+            outcomes.append(future.result())
+            for marker in crew._markers:
+                marker.kill()
+    assert sorted(each.report.points for each in outcomes)[-1] == ALL
+
+
+def test_whoever_takes_too_long_is_stopped_and_told(course: Path) -> None:
+    # Invariant: one submission cannot hold up the class; its verdict says why there are no points.
+    task = Task(str(Course(course).submitted("right", UNIT)), UNIT, "right", "key")
+    with Crew(1, course / "scratch", seconds=0.1) as crew:
+        ((_, future),) = crew.mark([task])
+    marked = future.result()
+    assert marked.report.points == 0
+    assert marked.reason.startswith("Grading was stopped after 0.1 s")
+
+
+def test_a_failure_of_ours_is_no_grade(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Invariant: where marking itself fails, there is a sentence and exit status 1, and no zero.
+    def fail(_: object, task: Task, seconds: float) -> None:
+        raise MarkingFailed("no room on the disk")
+
+    monkeypatch.setattr("graders.crew._Marker.mark", fail)
+    outcomes = grade(course)
+    assert {outcome.why for outcome in outcomes.values()} == {"no room on the disk"}
+    assert scores(course) == {}
+
+
+def test_one_that_cannot_be_recorded_does_not_stop_the_next(
+    course: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = GradebookWriter.record
+
+    def fail_for_half(self: GradebookWriter, marked: verdicts.Marked) -> None:
+        if marked.student == "half":
+            raise OSError("disk full")
+        record(self, marked)
+
+    monkeypatch.setattr(GradebookWriter, "record", fail_for_half)
+    outcomes = grade(course)
+    assert outcomes["half"].why == "The gradebook could not be written: OSError: disk full"
+    assert scores(course)["right"][0] == ALL
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["42_nothing"], "There are no graders for 42_nothing."),
+        (["01_single_gpu"], "Nothing was handed in for 01_single_gpu"),
+        ([UNIT, "--student", "nobody"], f"Nothing was handed in for {UNIT} by nobody."),
+        ([UNIT, "--root", "elsewhere"], "There is no nbgrader_config.py"),
+    ],
+)
+def test_what_makes_no_sense_is_a_sentence(
+    pristine: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from graders import commands
+
+    root = pristine / "elsewhere" if "elsewhere" in arguments else pristine
+    students = arguments[2:] if "--student" in arguments else []
+    assert commands.grade(root, arguments[0], students, 1, force=False) == commands.BAD_INPUT
+    assert capsys.readouterr().err.startswith(said)
+
+
+# ---------------------------------------------------------------------------------------------- PostgreSQL
+
+
+@pytest.fixture
+def postgresql(tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty database on a server of its own, which listens on a Unix socket only."""
+    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'psycopg[binary]'")
+    programs = [Path(shutil.which("initdb") or ""), *Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+    initdb = next((path for path in reversed(programs) if path.is_file()), None)
+    if initdb is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    data, sockets = tmp_path / "data", Path(tmp_path / "s")
+    sockets.mkdir()
+    account = ["setpriv", "--reuid", "postgres", "--clear-groups"] if os.geteuid() == 0 else []
+    if account:
+        for path in (*tmp_path.parents, tmp_path):
+            if path.is_relative_to("/tmp") and path != Path("/tmp"):
+                path.chmod(path.stat().st_mode | 0o711)
+        data.mkdir()
+        shutil.chown(data, "postgres")
+        shutil.chown(sockets, "postgres")
+    options = ["--auth=trust", "--username=grader", "--no-sync"]
+    subprocess.run([*account, initdb, "-D", data, *options], check=True, capture_output=True, cwd=sockets)
+    start = [*account, str(initdb.parent / "postgres"), "-D", str(data), "-k", str(sockets), "-h", ""]
+    server = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=sockets)
+    try:
+        while not list(sockets.glob(".s.PGSQL.*[0-9]")):
+            assert server.poll() is None
+            time.sleep(0.05)
+        time.sleep(0.5)
+        yield f"postgresql+psycopg://grader@/postgres?host={sockets}"
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait(30)
+
+
+def test_postgresql_is_as_good(pristine: Path, postgresql: str, tmp_path: Path) -> None:
+    # Invariant: with db_url the same scores stand in PostgreSQL, and nothing in a file.
+    root = Path(shutil.copytree(pristine, tmp_path / "course"))
+    config = root / "nbgrader_config.py"
+    config.write_text(config.read_text() + f"\nc.CourseDirectory.db_url = {postgresql!r}\n")
+    (root / "gradebook.db").unlink()
+    assert run_course(root, "release", UNIT).returncode == 0
+    kill_after(root, random.uniform(2, 9))
+    grade(root)
+    found = scores(root, postgresql)
+    assert (found["right"][0], found["blank"][0]) == (ALL, 0)
+    assert all(None not in each and len(each) == PER_EXERCISE for _, each in found.values())
+    assert not (root / "gradebook.db").exists()
