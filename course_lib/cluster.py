@@ -77,11 +77,6 @@ class Cluster:
     def local_rank(self, rank: int) -> int:
         return rank % self.devices_per_node
 
-    def link(self, source: int, target: int) -> Link:
-        """The link that a message from rank `source` to rank `target` takes."""
-        same_node = self.node_of(source) == self.node_of(target)
-        return self.intra_node if same_node else self.inter_node
-
     def slowest_link(self, ranks: tuple[int, ...]) -> Link:
         """The link that bounds a collective over `ranks`: between nodes as soon as there are two."""
         nodes = {self.node_of(rank) for rank in ranks}

@@ -26,11 +26,6 @@ def per_rank(values: Iterable[Any]) -> PerRank:
     return PerRank(values)
 
 
-def arguments_of(rank: int, arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """The arguments that `rank` is called with."""
-    return tuple(value[rank] if isinstance(value, PerRank) else value for value in arguments)
-
-
 def check_per_rank(arguments: Sequence[Any], ranks: int) -> None:
     """Raise BadLaunch unless every per-rank argument has one value a rank."""
     for position, value in enumerate(arguments):

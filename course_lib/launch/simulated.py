@@ -93,9 +93,7 @@ class _Simulation:
             self._raise_stuck()
         finished = self._record()
         for call in finished.unmatched:
-            warnings.warn(
-                f"The run has ended, and nobody has answered {call}", UnmatchedMessage, stacklevel=4
-            )
+            warnings.warn(f"The run has ended with a call still open: {call}", UnmatchedMessage, stacklevel=4)
         return finished
 
     def _bodies(self) -> list[Callable[[], None]]:
