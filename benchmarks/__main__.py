@@ -1,7 +1,9 @@
 """`python -m benchmarks`: every comparison, one table."""
 
-from benchmarks import checking, collectives, launching, slurm
+from benchmarks import checking, checkpoints, collectives, launching, simulator, slurm, smpi
 from benchmarks.measure import show
 
+SUBJECTS = (launching, checking, collectives, simulator, smpi, checkpoints, slurm)
+
 if __name__ == "__main__":
-    show([*launching.rows(), *checking.rows(), *collectives.rows(), *slurm.rows()])
+    show([row for subject in SUBJECTS for row in subject.rows()])

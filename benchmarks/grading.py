@@ -1,9 +1,11 @@
 """`python -m benchmarks.grading [COUNT]`: a class of unit 02, graded by `course grade` and by stock nbgrader.
 
 The submissions are made of the unit's own solutions and of the wrong answers that prove its graders, in the
-proportions of a class: most answers right, some wrong, some never begun, a few that hang or end the process.
-Stock nbgrader runs a sample of the same notebooks, demonstrations included, for it knows of no others; those
-that hang are left out of its sample, which spares it their time-outs. Both are started once, as commands.
+proportions of a class: most answers right, some wrong, some never begun, a few that hang, end the process, or
+are hostile. Stock nbgrader runs a sample of the same notebooks, demonstrations included, for it knows of no
+others; those that hang or are hostile are left out of its sample, which spares it their time-outs. Both are
+started once, as commands. Then the class is graded again: unchanged, after a line more in another unit's
+grader, and after a line more in this unit's.
 """
 
 import ast
@@ -32,6 +34,13 @@ RIGHT, WRONG, STUB = 0.65, 0.2, 0.13
 """Of the answers; of the rest, half raise, and half end the process or hang."""
 HANGING = 0.03
 """Of the submissions, each in one answer."""
+HOSTILE = 0.02
+"""The same."""
+ATTACKS = (
+    "for _ in range(300): print('x' * 2**20)",
+    "import os, signal\n    while True:\n        os.fork() or (os.setsid(), signal.pause())",
+    "held = [bytearray(b'x' * 2**26) for _ in range(200)]",
+)
 STOCK = """
 c = get_config()
 c.CourseDirectory.source_directory = "build/source"
@@ -44,19 +53,26 @@ Notebook = nbformat.NotebookNode
 def rows(count: int = COUNT) -> list[Row]:
     """Seconds a submission: all of the class by `course grade`, the sample by `nbgrader autograde`."""
     with tempfile.TemporaryDirectory() as folder:
+        library = _copy_of_library(Path(folder) / "library")
         root = _course(Path(folder) / "ours", (ROOT / "nbgrader_config.py").read_text())
-        hanging = _hand_in(root, count, random.Random(0))
-        ours = _seconds([sys.executable, "-m", "course_lib.cli", "grade", UNIT], root)
+        unlike = _hand_in(root, count, random.Random(0))
+        ours = _graded(root, library)
         largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-        again = _seconds([sys.executable, "-m", "course_lib.cli", "grade", UNIT], root)
         stock = _course(Path(folder) / "stock", STOCK)
-        sample = [name for name in sorted(os.listdir(root / "submitted")) if name not in hanging][:SAMPLE]
+        sample = [name for name in sorted(os.listdir(root / "submitted")) if name not in unlike][:SAMPLE]
         for name in sample:
             shutil.copytree(root / "submitted" / name, stock / "submitted" / name)
         theirs = _seconds([sys.executable, "-m", "nbgrader", "autograde", UNIT], stock)
+        again = {"nothing": _graded(root, library)}
+        for module in ("unit_07", "unit_02"):
+            with (library / "graders" / f"{module}.py").open("a") as file:
+                file.write("# A line more.\n")
+            again[f"a line of graders/{module}.py"] = _graded(root, library)
     print(f"course grade: {60 * count / ours:.0f} submissions a minute; {count} in {ours:.0f} s")
-    print(f"nbgrader autograde: {60 * len(sample) / theirs:.1f} submissions a minute")
-    print(f"course grade, nothing changed: {again:.1f} s; the largest process held {largest:.0f} MiB")
+    print(f"nbgrader autograde: {60 * len(sample) / theirs:.1f} submissions a minute; {len(sample)} tried")
+    print(f"The largest process held {largest:.0f} MiB.")
+    for what, seconds in again.items():
+        print(f"course grade, when {what} has changed: {seconds:.1f} s")
     what = f"a submission of {UNIT}, class of {count}"
     return [times_faster(what, ours / count, theirs / len(sample), "nbgrader autograde", 20)]
 
@@ -68,25 +84,42 @@ def _course(root: Path, configuration: str) -> Path:
     return root
 
 
+def _copy_of_library(folder: Path) -> Path:
+    """A copy of library and graders, so that a line can be added."""
+    for package in ("course_lib", "graders"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def _graded(root: Path, library: Path) -> float:
+    """Seconds that `course grade` takes, with this copy of the library. Everybody must get a grade."""
+    began = time.perf_counter()
+    command = [sys.executable, "-m", "course_lib.cli", "grade", UNIT]
+    subprocess.run(command, cwd=root, env=_environment(library), capture_output=True, check=True)
+    return time.perf_counter() - began
+
+
 def _hand_in(root: Path, count: int, chance: random.Random) -> set[str]:
-    """Hand in so many notebooks; returns the names of those that hang."""
+    """Hand in so many notebooks; returns the names of those that hang or are hostile."""
     source = nbformat.read(root / "build" / "source" / UNIT / f"{UNIT}.ipynb", as_version=4)
     released = nbformat.read(root / "build" / "release" / UNIT / f"{UNIT}.ipynb", as_version=4)
     right, stubs = _answers(source), _answers(released)
-    hanging = set()
+    unlike = set()
     for number in range(count):
         answers = {name: _answer(name, right, stubs, chance) for name in exercises(UNIT)}
-        if chance.random() < HANGING:
+        bad = chance.random()
+        if bad < HANGING + HOSTILE:
             name = chance.choice(sorted(answers))
-            answers[name] = f"def {name}(*arguments):\n    while True:\n        pass"
-            hanging.add(f"student_{number:03}")
+            body = "while True: pass" if bad < HANGING else chance.choice(ATTACKS)
+            answers[name] = f"def {name}(*arguments):\n    {body}"
+            unlike.add(f"student_{number:03}")
         for cell in released.cells:
             if "exercise" in cell.metadata:
                 cell.source = answers[cell.metadata["exercise"]]
         path = root / "submitted" / f"student_{number:03}" / UNIT / f"{UNIT}.ipynb"
         path.parent.mkdir(parents=True)
         nbformat.write(released, path)
-    return hanging
+    return unlike
 
 
 def _answers(notebook: Notebook) -> dict[str, str]:
@@ -129,11 +162,14 @@ def _wrong_sources(name: str) -> Sequence[str]:
 
 def _seconds(command: list[str], root: Path) -> float:
     """How long a command takes in a course's folder; whatever it exits with, for stock gives up on some."""
-    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": programs}
     began = time.perf_counter()
-    subprocess.run(command, cwd=root, env=environment, capture_output=True, check=False)
+    subprocess.run(command, cwd=root, env=_environment(ROOT), capture_output=True, check=False)
     return time.perf_counter() - began
+
+
+def _environment(library: Path) -> dict[str, str]:
+    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {**os.environ, "PYTHONPATH": str(library), "PATH": programs}
 
 
 if __name__ == "__main__":

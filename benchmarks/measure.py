@@ -61,7 +61,7 @@ def show(rows: Iterable[Row]) -> None:
         table.add_column(heading)
     for row in rows:
         instead = "" if row.other is None else f"{_seconds(row.other)} {row.other_name}"
-        ratio = "" if row.ratio is None else f"{row.ratio:.0f}"
+        ratio = "" if row.ratio is None else f"{row.ratio:.3g}"
         table.add_row(row.what, _seconds(row.ours), instead, ratio, row.aim, "yes" if row.reached else "no")
     Console().print(table)
     RESULTS.parent.mkdir(exist_ok=True)
@@ -70,4 +70,6 @@ def show(rows: Iterable[Row]) -> None:
 
 
 def _seconds(seconds: float) -> str:
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.1f} µs"
     return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"

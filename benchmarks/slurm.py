@@ -10,17 +10,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import nbformat
-
 from benchmarks.measure import Row, median_seconds
 from course_lib.slurm.virtual_cluster import Shape, VirtualCluster, missing_programs
+from course_lib.workbook.notebook import write_source
+from course_lib.workbook.places import Places
+from course_lib.workbook.unit import read_units
+from graders.catalogue import exercises
 
 ROOT = Path(__file__).parents[1]
 _RUNS = 3
+_UNIT = "00_hello_ranks"
+_PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+"""In which the units find torchrun."""
 _JOIN = (
     "import torch; import torch.distributed as dist; from course_lib.launch.ranks import join_group; "
     "join_group(); dist.all_reduce(torch.ones(4)); dist.destroy_process_group()"
@@ -51,7 +56,7 @@ def rows() -> Iterator[Row]:
         yield _against('the same, launch(on="slurm"), first', first, by_torchrun, "torchrun", 0.8)
         yield _against('the same, launch(on="slurm"), later', later, by_torchrun, "torchrun", 5)
         inside, outside = _papermill(cluster)
-        yield _against("papermill of a notebook inside an allocation", inside, outside, "outside", 0.7)
+        yield _against(f"papermill of {_UNIT} inside an allocation", inside, outside, "outside", 0.7)
 
 
 def _against(what: str, ours: float, other: float, name: str, at_least: float) -> Row:
@@ -85,6 +90,7 @@ def _starts(cluster: VirtualCluster) -> tuple[float, float, float, float]:
 
 def _in_allocation(cluster: VirtualCluster, words: Sequence[str]) -> str:
     settings = {"PYTHONPATH": str(ROOT), "COURSE_HOME": str(cluster.shared), "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    settings["PATH"] = _PATH
     environment = cluster.environment | settings
     command = ["salloc", "--quiet", "-N2", "--ntasks-per-node=2", "--time=10", *words]
     done = cluster.run(command, env=environment, stdout=subprocess.PIPE)
@@ -92,7 +98,7 @@ def _in_allocation(cluster: VirtualCluster, words: Sequence[str]) -> str:
     return done.stdout
 
 
-def _timed(cluster: VirtualCluster, words: Sequence[str]) -> float:
+def _timed(cluster: VirtualCluster, words: Sequence[str], runs: int = _RUNS) -> float:
     """Median seconds of a command in an allocation, without the time to get that."""
     script = (
         f"start=$(date +%s.%N); {shlex.join(words)} >/dev/null 2>&1 || exit 1; echo $start $(date +%s.%N)"
@@ -102,28 +108,23 @@ def _timed(cluster: VirtualCluster, words: Sequence[str]) -> float:
         begin, end = map(float, _in_allocation(cluster, ["bash", "-c", script]).split()[-2:])
         return end - begin
 
-    return sorted(once() for _ in range(_RUNS))[_RUNS // 2]
+    return sorted(once() for _ in range(runs))[runs // 2]
 
 
 def _papermill(cluster: VirtualCluster) -> tuple[float, float]:
-    """Seconds of papermill on the same notebook, on a node of an allocation and here."""
-    notebook = cluster.shared / "unit.ipynb"
-    code = (
-        "from course_lib import launch\nfrom benchmarks.programs import small_all_reduce\n"
-        "launch(small_all_reduce, ranks=4)"
-    )
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    cells = [nbformat.v4.new_code_cell(code)]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), notebook)
+    """Seconds of papermill on a whole unit of the workbook, solved, on a node of an allocation and here."""
+    places = Places(cluster.shared / "workbook")
+    unit = next(unit for unit in read_units(ROOT / "solutions") if unit.name == _UNIT)
+    notebook = write_source(unit, exercises(_UNIT), places)
     words = [str(Path(sys.executable).parent / "papermill"), str(notebook), str(cluster.shared / "out.ipynb")]
-    words += ["--kernel", "python3", "--no-progress-bar"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    outside = _seconds(lambda: subprocess.run(words, env=environment, capture_output=True, check=True))
-    return _timed(cluster, ["srun", "-N1", "-n1", *words]), outside
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    return median_seconds(call, _RUNS)
+    words += ["--cwd", str(cluster.shared), "--kernel", "python3", "--no-progress-bar"]
+    settings = {"PATH": _PATH, "PYTHONPATH": str(ROOT), "COURSE_HOME": str(cluster.shared)}
+    environment = os.environ | settings
+    # Once: it takes as long as a unit does.
+    outside = median_seconds(
+        lambda: subprocess.run(words, env=environment, capture_output=True, check=True), runs=1, warm_up=0
+    )
+    return _timed(cluster, ["srun", "-N1", "-n1", *words], runs=1), outside
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from course_lib.errors import (
     Deadlock,
     LaunchError,
     RankFailed,
+    RankLost,
     TimedOut,
     UnmatchedMessage,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "Link",
     "PerRank",
     "RankFailed",
+    "RankLost",
     "Run",
     "TimedOut",
     "UnmatchedMessage",

@@ -1,6 +1,6 @@
 """What can go wrong with a run, each as a sentence that says what was seen and what to do."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -80,7 +80,8 @@ class RankFailed(LaunchError):
 class Deadlock(LaunchError):
     """No rank can go on. `waiting` says in which call each waits, `cycle` who waits for whom in a circle.
 
-    `finished` are the ranks that had already returned.
+    `finished` are the ranks that had already returned; `lost` says since when, in virtual seconds, ranks
+    answer nothing any more (`RankLost`).
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Deadlock(LaunchError):
         self.waiting = tuple(waiting)
         self.cycle = tuple(cycle)
         self.finished = tuple(finished)
+        self.lost: dict[int, float] = {}
         self._figure_shown = False
 
     def figure(self) -> "Figure":
@@ -112,6 +114,23 @@ class Deadlock(LaunchError):
             self._figure_shown = True
             _show_in_notebook(self.figure)
         return super()._render_traceback_()
+
+
+class RankLost(Deadlock):
+    """A simulated rank answers nothing any more, and others wait. `lost`: rank -> since when, virtual s."""
+
+    def __init__(
+        self,
+        report: str,
+        waiting: Sequence[PendingCall],
+        cycle: Sequence[int] = (),
+        finished: Sequence[int] = (),
+        run: "Run | None" = None,
+        *,
+        lost: Mapping[int, float],
+    ) -> None:
+        super().__init__(report, waiting, cycle, finished, run)
+        self.lost = dict(lost)
 
 
 class CollectiveMismatch(LaunchError):

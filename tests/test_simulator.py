@@ -805,6 +805,12 @@ def test_a_rank_that_raises_while_others_wait():
     assert "rank 0: barrier()" in failed.report
 
 
+def test_a_dtype_that_cannot_be_added_up_is_told_on_every_rank():
+    failed = stops(RankFailed, lambda: dist.all_reduce(torch.ones(2).to(torch.float8_e4m3fn)), ranks=3)
+    assert [failure.rank for failure in failed.failures] == [0, 1, 2]
+    assert "all_reduce cannot combine float8_e4m3fn by SUM" in failed.report
+
+
 def test_the_same_failure_everywhere_is_told_once():
     failed = stops(RankFailed, lambda: 1 // 0, ranks=4)
     assert len(failed.failures) == 4
@@ -887,6 +893,22 @@ def test_results_are_there_only_after_waiting():
         run = launch(f, ranks=2)
     assert run.results == [(0, 0, 1), (0, 1, 1)]
     assert [call.rank for call in run.unmatched] == [1]
+
+
+def test_a_send_that_is_never_waited_for_is_reported_at_the_end():
+    # The message has arrived here, but the program cannot know: elsewhere its tensor may still be on its way.
+    def f():
+        x = torch.zeros(1)
+        if me() == 0:
+            dist.isend(torch.ones(1), 1)
+        else:
+            dist.recv(x, 0)
+        return x.item()
+
+    with pytest.warns(UnmatchedMessage, match=r"send\(float32\[1\]\) to rank 1.*never waited for"):
+        run = launch(f, ranks=2)
+    assert run.results == [0, 1]
+    assert [call.rank for call in run.unmatched] == [0]
 
 
 def test_a_deep_recursion_is_told_in_short():

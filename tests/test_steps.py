@@ -4,6 +4,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from course_lib import launch
+from course_lib.timeline.log_steps import steps_of_log
 from course_lib.timeline.steps import steps_of
 from course_lib.widgets import step_figure, step_through, steps_figure
 
@@ -71,3 +73,52 @@ def test_what_cannot_be_stepped_through_is_said():
         steps_of(ring_pass, ranks=9)
     with pytest.raises(ValueError, match="sends no message"):
         step_through(steps_of(ring_pass, ranks=1))
+
+
+# --- From an event log
+
+
+@pytest.mark.parametrize("on", ["simulated", "processes"])
+def test_a_log_shows_who_can_have_heard_of_whom(on):
+    # The ring again, now from what was logged: in step k everyone hears of the k-th rank before it.
+    run = launch(ring_pass, torch.zeros(8), ranks=4, on=on)
+    steps = steps_of_log(run)
+    assert len(steps.steps) == 4
+    for number, step in enumerate(steps.steps):
+        assert len(step.messages) == (4 if number else 0)
+        for rank in range(4):
+            assert contributors(step, rank) == [{(rank - back) % 4 for back in range(number + 1)}]
+    assert "4 messages of 8 bytes" in step_figure(steps, 1).axes[1].get_title()
+    assert steps_figure(steps)
+
+
+def test_a_blocking_send_takes_its_sender_a_step_further():
+    def scatter():
+        x = torch.ones(2)
+        if dist.get_rank() == 0:
+            for other in (1, 2, 3):
+                dist.send(x, other)
+        else:
+            dist.recv(x, 0)
+
+    steps = steps_of_log(launch(scatter, ranks=4))
+    sent = [[(message.source, message.target) for message in step.messages] for step in steps.steps]
+    assert sent == [[], [(0, 1)], [(0, 2)], [(0, 3)]]
+
+
+def test_collectives_of_a_log_spread_what_they_carry():
+    def f():
+        x = torch.ones(2)
+        dist.reduce(x, 1)
+        dist.barrier()
+        dist.broadcast(x, 1)
+
+    start, reduced, spread = steps_of_log(launch(f, ranks=3)).steps
+    assert [contributors(start, rank) for rank in range(3)] == [[{0}], [{1}], [{2}]]
+    assert [contributors(reduced, rank) for rank in range(3)] == [[{0}], [{0, 1, 2}], [{2}]]
+    assert [contributors(spread, rank) for rank in range(3)] == [[{0, 1, 2}]] * 3
+
+
+def test_a_log_of_too_many_ranks_is_refused():
+    with pytest.raises(ValueError, match="the run has 9"):
+        steps_of_log(launch(dist.barrier, ranks=9))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from course_lib.cluster import Cluster
+from course_lib.cluster import UNDISTURBED, Cluster
 from course_lib.errors import BadLaunch
 from course_lib.launch.run import PerRank, Run, check_per_rank, per_rank
 
@@ -54,18 +54,25 @@ def launch(
         ranks get the very same object unless it is a tensor or a module, which each gets a copy of).
     ranks: how many; by default as many as `cluster` holds, or as the `per_rank` arguments have values, or on
         "slurm" as the allocation has tasks.
-    on: "simulated" (threads of this process, virtual time, deterministic), "processes" (real ones on this
+    on: "simulated" (in this process, virtual time, deterministic), "processes" (real ones on this
         machine; Gloo on CPUs, NCCL where each rank has a GPU) or "slurm" (on the nodes of the allocation that
         this process runs in).
-    cluster: where the ranks sit, and in the simulator how fast its links are; by default one node, on "slurm"
-        those of the allocation.
+    cluster: where the ranks sit, and in the simulator how fast its links are and what is wrong with them (see
+        `Cluster` and `course_lib.presets`); by default one node, on "slurm" those of the allocation.
     backend: for real processes: "gloo" or "nccl"; by default NCCL if each rank has a GPU, else Gloo.
     timeout: seconds of real time after which the ranks are stopped.
     seed: each rank's random state starts from it and from nothing else, the same on every rank, as after
         `torch.manual_seed(seed)`.
     quiet: do not show what the ranks print; `Run.outputs` has it in any case.
 
-    Raises BadLaunch (the call makes no sense), RankFailed, Deadlock, CollectiveMismatch, TimedOut.
+    For thousands of simulated ranks pass meta tensors, `torch.empty(n, device="meta")`: they have a shape and
+    no data. If all tensors among the arguments are such, then each rank's function is run by itself, waiting
+    for nobody, and who met whom and when is found out afterwards. That takes some microseconds a message, and
+    times, traffic, events and reports are those of a run with data. A function that asks what only time or
+    data can tell (`Work.is_completed`, a receive from any rank, a message of a tensor with data) is run again
+    from its beginning, in turns, as functions on data are.
+
+    Raises BadLaunch (the call makes no sense), RankFailed, Deadlock, RankLost, CollectiveMismatch, TimedOut.
     """
     if on not in ENGINES:
         known = ", ".join(f'"{name}"' for name in ENGINES)
@@ -85,6 +92,11 @@ def launch(
         raise BadLaunch(
             f"{ranks} ranks do not fit on a cluster of {cluster.nodes} x {cluster.devices_per_node} "
             f"devices. Ask for at most {cluster.size} ranks, or for a larger cluster."
+        )
+    if on != "simulated" and cluster.disturbances != UNDISTURBED:
+        raise BadLaunch(
+            f'Only simulated ranks can be slowed down or lost, and this launch is on "{on}". '
+            f'Leave out the cluster\'s with_... calls, or launch on="simulated".'
         )
     if timeout <= 0:
         raise BadLaunch(f"timeout is {timeout} s; it must be above 0.")

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import torch
-import torch.distributed as dist
 
 from course_lib.errors import (
     BadLaunch,
@@ -26,6 +25,7 @@ from course_lib.errors import (
     UnmatchedMessage,
 )
 from course_lib.launch import LaunchRequest, worker
+from course_lib.launch.backend import backend_for
 from course_lib.launch.folder import OUTPUT_BYTES, LaunchFolder, Plan
 from course_lib.launch.journal import JournalReader, Note, line_of
 from course_lib.launch.parcel import Parcel, pack_launch
@@ -91,10 +91,12 @@ def warn_of_unmatched(finished: Run) -> None:
 
 
 def _plan(request: LaunchRequest) -> Plan:
-    cores = len(os.sched_getaffinity(0))
+    cores, gpus = len(os.sched_getaffinity(0)), torch.cuda.device_count()
     return Plan(
         ranks=request.ranks,
-        backend=_backend(request),
+        backend=backend_for(
+            request.backend, ranks=request.ranks, gpus=gpus, remedy=f"Launch at most {gpus} ranks"
+        ),
         timeout=request.timeout,
         seed=request.seed,
         threads=max(1, cores // request.ranks),
@@ -104,27 +106,6 @@ def _plan(request: LaunchRequest) -> Plan:
         program=tuple(sys.argv),
         sources=sources_without_file(),
     )
-
-
-def _backend(request: LaunchRequest) -> str:
-    """Gloo, or with a GPU for each rank of a node NCCL for tensors there and Gloo for those on the CPU."""
-    gpus = torch.cuda.device_count()
-    needed = min(request.ranks, request.cluster.devices_per_node)
-    possible = dist.is_nccl_available() and gpus >= request.ranks
-    match request.backend:
-        case None:
-            return "cpu:gloo,cuda:nccl" if possible else "gloo"
-        case "gloo":
-            return "gloo"
-        case "nccl" if possible:
-            return "cpu:gloo,cuda:nccl"
-        case "nccl":
-            raise BadLaunch(
-                f"NCCL needs a GPU for each rank: there are {gpus} GPUs here and {needed} ranks. "
-                f'Launch at most {gpus} ranks, or leave the backend out, or say backend="gloo".'
-            )
-        case other:
-            raise BadLaunch(f'There is no backend "{other}" here. The backends are "gloo" and "nccl".')
 
 
 def _environment(request: LaunchRequest, rank: int) -> dict[str, str]:

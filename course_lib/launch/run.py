@@ -41,7 +41,8 @@ class Run:
     """What a launch gives back: results, output and events of every rank.
 
     results[r] is what rank r's function returned, outputs[r] what it printed. `seconds` is the time until the
-    last rank ended: virtual in the simulator, measured elsewhere. `wall_seconds` is what it took here.
+    last rank ended: virtual in the simulator, measured elsewhere. `wall_seconds` is what it took here. `lost`
+    are the ranks that the cluster had lost before they returned; their results are None.
     """
 
     results: list[Any]
@@ -52,6 +53,7 @@ class Run:
     seconds: float
     wall_seconds: float
     unmatched: tuple[PendingCall, ...] = field(default=())
+    lost: tuple[int, ...] = ()
 
     @property
     def ranks(self) -> int:

@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 from course_lib.cluster import Cluster
 from course_lib.errors import BadLaunch
 from course_lib.launch import LaunchRequest, worker
+from course_lib.launch.backend import backend_for
 from course_lib.launch.folder import LaunchFolder, Plan
 from course_lib.launch.parcel import pack_launch
 from course_lib.launch.processes import Watch, sources_without_file, warn_of_unmatched
@@ -120,9 +120,12 @@ def _check_size(request: LaunchRequest, allocation: Allocation, site: Site) -> N
 
 def _plan(request: LaunchRequest, allocation: Allocation, meeting: tuple[str, int]) -> Plan:
     """What holds for every rank; environment and threads differ from node to node and are set there."""
+    gpus = torch.cuda.device_count() if allocation.here else allocation.gpus_per_node
     return Plan(
         ranks=request.ranks,
-        backend=_backend(request, allocation),
+        backend=backend_for(
+            request.backend, ranks=request.cluster.devices_per_node, gpus=gpus, remedy="Request GPUs"
+        ),
         timeout=request.timeout,
         seed=request.seed,
         threads=1,
@@ -133,26 +136,6 @@ def _plan(request: LaunchRequest, allocation: Allocation, meeting: tuple[str, in
         sources=sources_without_file(),
         meeting=meeting,
     )
-
-
-def _backend(request: LaunchRequest, allocation: Allocation) -> str:
-    """NCCL for tensors on GPUs, with a GPU for each rank of a node, and Gloo for those on the CPU."""
-    gpus = torch.cuda.device_count() if allocation.here else allocation.gpus_per_node
-    possible = dist.is_nccl_available() and gpus >= request.cluster.devices_per_node
-    match request.backend:
-        case None:
-            return "cpu:gloo,cuda:nccl" if possible else "gloo"
-        case "gloo":
-            return "gloo"
-        case "nccl" if possible:
-            return "cpu:gloo,cuda:nccl"
-        case "nccl":
-            raise BadLaunch(
-                f"NCCL needs a GPU for each rank: there are {gpus} GPUs on a node and "
-                f'{request.cluster.devices_per_node} ranks. Request GPUs, or say backend="gloo".'
-            )
-        case other:
-            raise BadLaunch(f'There is no backend "{other}" here. The backends are "gloo" and "nccl".')
 
 
 def _shared_environment() -> dict[str, str]:

@@ -5,6 +5,7 @@ Sums are taken in that order, so that a run repeats itself bit for bit.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -30,6 +31,20 @@ REDUCTIONS: dict[str, Reduction] = {
 def reduction_name(op: Any) -> str:
     """ "SUM", "AVG" ... of a ReduceOp in either of the forms that torch uses."""
     return str(getattr(op, "op", op)).rsplit(".", 1)[-1]
+
+
+@cache
+def check_reducible(op: str, reduction: str, dtype: torch.dtype) -> None:
+    """Raise TypeError if torch cannot combine two tensors of this dtype."""
+    pair = torch.zeros(1, dtype=dtype), torch.zeros(1, dtype=dtype)
+    try:
+        REDUCTIONS[reduction](*pair)
+    except RuntimeError:
+        kind = str(dtype).removeprefix("torch.")
+        raise TypeError(
+            f"{op} cannot combine {kind} by {reduction}: torch has no such operation on tensors of {kind}. "
+            f"Convert the tensor first, for a sum to float32, and the result back."
+        ) from None
 
 
 def broadcast(root: int) -> Move:

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from course_lib.cluster import Cluster
-from course_lib.simulator.scheduler import Scheduler
+from course_lib.simulator.engine import RankEngine
 
 _COMMUNICATION = ("c10d", "_c10d_functional", "_dtensor")
 
@@ -23,9 +23,9 @@ _COMMUNICATION = ("c10d", "_c10d_functional", "_dtensor")
 class ComputeClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, each tensor operation of the thread moves the clock of `rank`."""
 
-    def __init__(self, scheduler: Scheduler, rank: int, cluster: Cluster) -> None:
+    def __init__(self, engine: RankEngine, rank: int, cluster: Cluster) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._scheduler = scheduler
+        self._engine = engine
         self._rank = rank
         self._flops = cluster.flops or math.inf
         self._memory_bandwidth = cluster.memory_bandwidth or math.inf
@@ -44,9 +44,9 @@ class ComputeClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if self._scheduler.communicating or func.namespace in _COMMUNICATION or func.is_view:
+        if self._engine.communicating or func.namespace in _COMMUNICATION or func.is_view:
             return result
-        self._scheduler.compute(self._rank, self._seconds(func, args, kwargs, result))
+        self._engine.compute(self._rank, self._seconds(func, args, kwargs, result))
         return result
 
     def _seconds(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> float:

@@ -19,12 +19,15 @@ U. Manber, Two algorithms for barrier synchronization, Int. J. Parallel Programm
 (dissemination). Times follow the Hockney model, see `course_lib.cluster`; the arithmetic of a reduction is
 left out.
 
+Those are the times where all links are alike. Where they are not, the same messages are timed one by one,
+from `rounds_of`.
+
 `nbytes` is always the payload of the tensor that the call was given: for all_gather this rank's shard, for
 reduce_scatter and all_to_all the whole input, for gather and scatter one rank's part, for broadcast, reduce
 and all_reduce the tensor.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,16 +42,29 @@ class CallTraffic(NamedTuple):
     messages: int
 
 
+class Round(NamedTuple):
+    """Messages that an algorithm sends at the same time, `times` times in a row.
+
+    messages: (source, target), as places after the root. share: the bytes of one, as a part of the payload.
+    """
+
+    messages: tuple[tuple[int, int], ...]
+    share: float
+    times: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Algorithm:
     """How an operation is carried out.
 
     traffic: (nbytes, ranks, position) -> the traffic of the rank that many places after the root.
-    seconds: (nbytes, ranks, link) -> time until the last rank is done.
+    seconds: (nbytes, ranks, link) -> time until the last rank is done, where all links are alike.
+    rounds: ranks -> the messages, round by round.
     """
 
     traffic: Callable[[int, int, int], CallTraffic]
     seconds: Callable[[int, int, Link], float]
+    rounds: Callable[[int], Iterator[Round]]
 
 
 def traffic_of(operation: str, nbytes: int, ranks: int, rank: int = 0, root: int = 0) -> CallTraffic:
@@ -64,12 +80,20 @@ def traffic_of(operation: str, nbytes: int, ranks: int, rank: int = 0, root: int
 
 
 def seconds_of(operation: str, nbytes: int, ranks: int, link: Link) -> float:
-    """Time in seconds of `operation` over `ranks` ranks whose slowest connection is `link`.
+    """Time in seconds of `operation` over `ranks` ranks that are all connected by links like `link`.
 
     A message of n bytes takes `link.seconds(n)`; messages that an algorithm sends at once, on different
     links, take the time of one. Raises KeyError for an operation that is not in the table.
     """
     return _algorithm(operation).seconds(nbytes, ranks, link)
+
+
+def rounds_of(operation: str, ranks: int) -> Iterator[Round]:
+    """The messages of `operation` over `ranks` ranks, round by round: a round begins when the last is over.
+
+    Raises KeyError for an operation that is not in the table.
+    """
+    return _algorithm(operation).rounds(ranks)
 
 
 def uneven_all_to_all_traffic(
@@ -191,28 +215,85 @@ def _no_seconds(nbytes: int, ranks: int, link: Link) -> float:
     return 0.0
 
 
-_SEND = Algorithm(_send_traffic, _message_seconds)
-_RECV = Algorithm(_recv_traffic, _message_seconds)
-_ALL_GATHER = Algorithm(_all_gather_traffic, _all_gather_seconds)
-_PARTS = Algorithm(_parts_traffic, _parts_seconds)
-_BARRIER = Algorithm(_barrier_traffic, _barrier_seconds)
+def _message_rounds(ranks: int) -> Iterator[Round]:
+    yield Round(((0, 1),), 1.0)
+
+
+def _shifted(ranks: int, distance: int) -> tuple[tuple[int, int], ...]:
+    """Every rank to the one so many places on."""
+    return tuple((place, (place + distance) % ranks) for place in range(ranks))
+
+
+def _all_reduce_rounds(ranks: int) -> Iterator[Round]:
+    yield Round(_shifted(ranks, 1), 1 / ranks, 2 * (ranks - 1))
+
+
+def _all_gather_rounds(ranks: int) -> Iterator[Round]:
+    yield Round(_shifted(ranks, 1), 1.0, ranks - 1)
+
+
+def _reduce_scatter_rounds(ranks: int) -> Iterator[Round]:
+    yield Round(_shifted(ranks, 1), 1 / ranks, ranks - 1)
+
+
+def _all_to_all_rounds(ranks: int) -> Iterator[Round]:
+    for distance in range(1, ranks):
+        yield Round(_shifted(ranks, distance), 1 / ranks)
+
+
+def _broadcast_rounds(ranks: int) -> Iterator[Round]:
+    for bit in reversed(range(tree_rounds(ranks))):
+        senders = range(0, ranks - (1 << bit), 2 << bit)
+        yield Round(tuple((place, place + (1 << bit)) for place in senders), 1.0)
+
+
+def _reduce_rounds(ranks: int) -> Iterator[Round]:
+    for downwards in reversed(list(_broadcast_rounds(ranks))):
+        yield Round(tuple((child, parent) for parent, child in downwards.messages), 1.0)
+
+
+def _gather_rounds(ranks: int) -> Iterator[Round]:
+    for place in range(1, ranks):
+        yield Round(((place, 0),), 1.0)
+
+
+def _scatter_rounds(ranks: int) -> Iterator[Round]:
+    for place in range(1, ranks):
+        yield Round(((0, place),), 1.0)
+
+
+def _barrier_rounds(ranks: int) -> Iterator[Round]:
+    for bit in range(tree_rounds(ranks)):
+        yield Round(_shifted(ranks, 1 << bit), 0.0)
+
+
+def _no_rounds(ranks: int) -> Iterator[Round]:
+    return iter(())
+
+
+_SEND = Algorithm(_send_traffic, _message_seconds, _message_rounds)
+_RECV = Algorithm(_recv_traffic, _message_seconds, _message_rounds)
+_ALL_GATHER = Algorithm(_all_gather_traffic, _all_gather_seconds, _all_gather_rounds)
+_REDUCE_SCATTER = Algorithm(_parts_traffic, _parts_seconds, _reduce_scatter_rounds)
+_ALL_TO_ALL = Algorithm(_parts_traffic, _parts_seconds, _all_to_all_rounds)
+_BARRIER = Algorithm(_barrier_traffic, _barrier_seconds, _barrier_rounds)
 
 ALGORITHMS: dict[str, Algorithm] = {
     "send": _SEND,
     "recv": _RECV,
-    "all_reduce": Algorithm(_all_reduce_traffic, _all_reduce_seconds),
+    "all_reduce": Algorithm(_all_reduce_traffic, _all_reduce_seconds, _all_reduce_rounds),
     "all_gather": _ALL_GATHER,
     "all_gather_into_tensor": _ALL_GATHER,
-    "reduce_scatter": _PARTS,
-    "reduce_scatter_tensor": _PARTS,
-    "all_to_all": _PARTS,
-    "all_to_all_single": _PARTS,
-    "broadcast": Algorithm(_broadcast_traffic, _tree_seconds),
-    "reduce": Algorithm(_reduce_traffic, _tree_seconds),
-    "gather": Algorithm(_gather_traffic, _root_link_seconds),
-    "scatter": Algorithm(_scatter_traffic, _root_link_seconds),
+    "reduce_scatter": _REDUCE_SCATTER,
+    "reduce_scatter_tensor": _REDUCE_SCATTER,
+    "all_to_all": _ALL_TO_ALL,
+    "all_to_all_single": _ALL_TO_ALL,
+    "broadcast": Algorithm(_broadcast_traffic, _tree_seconds, _broadcast_rounds),
+    "reduce": Algorithm(_reduce_traffic, _tree_seconds, _reduce_rounds),
+    "gather": Algorithm(_gather_traffic, _root_link_seconds, _gather_rounds),
+    "scatter": Algorithm(_scatter_traffic, _root_link_seconds, _scatter_rounds),
     "barrier": _BARRIER,
     "monitored_barrier": _BARRIER,
-    "new_group": Algorithm(_no_traffic, _no_seconds),
+    "new_group": Algorithm(_no_traffic, _no_seconds, _no_rounds),
 }
 """Operation, by its name in `torch.distributed` -> its algorithm."""

@@ -52,13 +52,39 @@ def deadlock_report(waiting: Sequence[PendingCall], cycle: Sequence[int], finish
         parts.append(_cycle_in_words(calls, cycle))
     else:
         parts.extend(_dead_ends(waiting, finished))
-    parts.append("")
-    parts.extend(_where(call) for call in sorted(waiting, key=lambda c: c.rank)[:_SHOWN])
-    if len(waiting) > _SHOWN:
-        parts.append(f"... and {len(waiting) - _SHOWN} more ranks wait.")
+    parts.extend(["", *_all_waiting(waiting)])
     if finished:
         parts.append(f"{ranks_in_words(finished)} had already returned.")
     parts.extend(["", "What to do: " + _advice(calls, cycle)])
+    return "\n".join(parts)
+
+
+def lost_report(
+    waiting: Sequence[PendingCall], cycle: Sequence[int], finished: Collection[int], lost: Mapping[int, float]
+) -> str:
+    """Which ranks answer nothing any more, since when, and who waits for them."""
+    parts = [
+        f"Rank {rank} was lost: from {after:g} s of virtual time on it answers nothing."
+        for rank, after in sorted(lost.items())
+    ]
+    parts.extend(
+        f"rank {call.rank} waits for {ranks_in_words(gone)} to {call.expects}."
+        for call in sorted(waiting, key=lambda c: c.rank)[:_SHOWN]
+        if (gone := sorted(set(call.peers) & lost.keys()))
+    )
+    if cycle:
+        parts.append(_cycle_in_words({call.rank: call for call in waiting}, cycle))
+    parts.extend(["", *_all_waiting(waiting)])
+    if finished:
+        parts.append(f"{ranks_in_words(finished)} had already returned.")
+    parts.extend(
+        [
+            "",
+            "What to do: the program is not at fault. On a real cluster this is a time-out, after which all "
+            "ranks are stopped; training goes on from its last checkpoint, with another rank in place of the "
+            "lost one or with fewer.",
+        ]
+    )
     return "\n".join(parts)
 
 
@@ -90,9 +116,10 @@ def message_mismatch_report(calls: Sequence[PendingCall]) -> str:
     """A send and the receive that it met, whose tensors differ in size or dtype."""
     parts = ["A message does not fit the receive that it meets:", ""]
     parts.extend(_where(call) for call in calls)
-    parts.extend(
-        ["", "What to do: give recv a tensor with the dtype and the number of elements that are sent."]
-    )
+    advice = "give recv a tensor with the dtype and the number of elements that are sent."
+    if any(", meta" in call.detail for call in calls):
+        advice += " A meta tensor has no data: both sides need one, or neither."
+    parts.extend(["", f"What to do: {advice}"])
     return "\n".join(parts)
 
 
@@ -124,8 +151,8 @@ def timed_out_report(timeout: float, places: Mapping[int, str], waiting: Sequenc
     parts.extend(
         [
             "",
-            "What to do: look for a loop that never ends in the lines above; if the work is just long, "
-            "give launch a longer timeout.",
+            "What to do: look for a loop that never ends in the lines above; if the work is just long, give "
+            "your own launch a longer timeout; in a check its time is fixed: be quicker there.",
         ]
     )
     return "\n".join(parts)
@@ -152,6 +179,14 @@ def ranks_in_words(ranks: Iterable[int]) -> str:
 
 _SHOWN = 16
 """So many ranks are listed one by one in a report."""
+
+
+def _all_waiting(waiting: Sequence[PendingCall]) -> list[str]:
+    """In which call and line each rank waits, the first of very many."""
+    lines = [_where(call) for call in sorted(waiting, key=lambda c: c.rank)[:_SHOWN]]
+    if len(waiting) > _SHOWN:
+        lines.append(f"... and {len(waiting) - _SHOWN} more ranks wait.")
+    return lines
 
 
 def _where(call: PendingCall) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, NamedTuple, TextIO, TypeVar
 
 import cloudpickle
@@ -72,7 +72,10 @@ class RankGlobals:
 class Isolation:
     """Swaps and serves the globals of `ranks` ranks while it is entered."""
 
-    def __init__(self, cluster: Cluster, ranks: int, seed: int) -> None:
+    def __init__(
+        self, cluster: Cluster, ranks: int, seed: int, outputs: Callable[[], io.StringIO] = io.StringIO
+    ) -> None:
+        """outputs makes what a rank prints into."""
         state = torch.Generator().manual_seed(seed).get_state()
         torch_state = TorchState(state, state.numpy().tobytes())
         self._ranks = [
@@ -82,7 +85,7 @@ class Isolation:
                 np.random.RandomState(seed),
                 random.Random(seed),
                 dict(_torchrun_variables(rank, ranks, cluster)),
-                io.StringIO(),
+                outputs(),
             )
             for rank in range(ranks)
         ]
@@ -102,15 +105,15 @@ class Isolation:
             undo.callback(setattr, sys, "excepthook", sys.excepthook)
             undo.callback(torch.set_rng_state, kernel_state)
             undo.callback(np.random.set_state, numpy_state)
-            undo.enter_context(_replaced(sys, "stdout", RankStream(sys.stdout, self._output)))
-            undo.enter_context(_replaced(sys, "stderr", RankStream(sys.stderr, self._output)))
-            undo.enter_context(_replaced(os, "environ", RankEnvironment(os.environ, self._environment)))
+            undo.enter_context(replaced(sys, "stdout", RankStream(sys.stdout, self._output)))
+            undo.enter_context(replaced(sys, "stderr", RankStream(sys.stderr, self._output)))
+            undo.enter_context(replaced(os, "environ", RankEnvironment(os.environ, self._environment)))
             for name in _RANDOM_FUNCTIONS:
                 function = self._by_rank(getattr(random, name), lambda rank: rank.python_random)
-                undo.enter_context(_replaced(random, name, function))
+                undo.enter_context(replaced(random, name, function))
             for name in _NUMPY_FUNCTIONS:
                 function = self._by_rank(getattr(np.random, name), lambda rank: rank.numpy_random)
-                undo.enter_context(_replaced(np.random, name, function))
+                undo.enter_context(replaced(np.random, name, function))
             # One thread a rank: ranks take turns, and a pool of workers for each would only cost time.
             torch.set_num_threads(1)
             undo.callback(_set_thread_isolation_mode, False)
@@ -142,6 +145,10 @@ class Isolation:
             left.torch_state = TorchState(state, content)
         if resumed.torch_state is not left.torch_state:
             torch.default_generator.set_state(resumed.torch_state.tensor)
+
+    def forget(self, rank: int) -> None:
+        """Let go of the groups of a rank that has ended: with thousands of ranks they fill the memory."""
+        self._ranks[rank].world = RankWorld()
 
     @property
     def outputs(self) -> list[str]:
@@ -291,15 +298,18 @@ def private_copy(value: Value) -> Callable[[], Value]:
     return lambda: _RankUnpickler(io.BytesIO(written), shared).load()
 
 
+_SAME_FOR_ALL = type | ModuleType | CodeType
+
+
 class _RankPickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Copies values; leaves classes and modules alone, and tensors to `copy.deepcopy`, which is faster."""
+    """Copies values; leaves classes, modules, code alone, and tensors to `copy.deepcopy`, which is faster."""
 
     def __init__(self, buffer: io.BytesIO, shared: list[Any]) -> None:
         super().__init__(buffer)
         self._shared = shared
 
     def persistent_id(self, value: Any) -> int | None:
-        if not isinstance(value, type | ModuleType | torch.Tensor):
+        if not isinstance(value, _SAME_FOR_ALL | torch.Tensor):
             return None
         self._shared.append(value)
         return len(self._shared) - 1
@@ -315,7 +325,7 @@ class _RankUnpickler(pickle.Unpickler):
 
     def persistent_load(self, position: int) -> Any:
         value = self._shared[position]
-        if isinstance(value, type | ModuleType):
+        if isinstance(value, _SAME_FOR_ALL):
             return value
         if not value.is_leaf:
             # deepcopy refuses a tensor with history; another process would get its values.
@@ -333,7 +343,8 @@ def _torchrun_variables(rank: int, ranks: int, cluster: Cluster) -> Iterator[tup
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Give an attribute another value for a while."""
     kept = getattr(owner, name)
     setattr(owner, name, value)
     try:

@@ -1,9 +1,7 @@
 """Matching messages and moving the clock: the simulator without ranks, threads or `torch.distributed`.
 
-Ranks post operations; the network finds what matches, moves the data and says when each operation ends. Time
-follows the Hockney model (see `course_lib.cluster`), with one transfer at a time in and out of each device: a
-message of n bytes occupies the sender's way out and the receiver's way in for n / bandwidth seconds and ends
-one latency after that. As long as operations are posted in the order of their virtual time, which the
+Ranks post operations; the network finds what matches, moves the data and asks `course_lib.simulator.timing`
+when each operation ends. As long as operations are posted in the order of their virtual time, which the
 scheduler sees to, this is an exact discrete-event simulation.
 """
 
@@ -17,7 +15,8 @@ from torch import Tensor
 
 from course_lib.cluster import Cluster
 from course_lib.errors import PendingCall
-from course_lib.simulator.costs import CallTraffic, seconds_of, traffic_of, uneven_all_to_all_traffic
+from course_lib.simulator.costs import CallTraffic, traffic_of, uneven_all_to_all_traffic
+from course_lib.simulator.timing import NEVER, Timing
 from course_lib.timeline.events import Event, Kind, SourceLine
 
 
@@ -56,23 +55,37 @@ class Operation:
     parts: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     """For an all-to-all: bytes for and from each rank of the group."""
     nbytes: int = 0
+    shape_only: bool = False
+    """Its tensors are meta tensors: they have a shape and no data, so nothing is moved."""
     asynchronous: bool = False
     line: SourceLine | None = None
     landing: tuple[Tensor, ...] = ()
     """The caller's tensors while `outputs` are copies: an asynchronous call fills them when waited for."""
+    awaited: bool = False
+    """Whether its rank has waited for it, or has been told that it is over."""
     done: bool = False
     end: float = 0.0
+    arrival: float = 0.0
+    """When a buffered message reaches its receiver; its send has ended long before."""
     sequence: int = 0
 
     @property
     def signature(self) -> tuple[object, ...]:
         """What all members of a collective must agree on. The parts of an all-to-all differ by right."""
-        return (self.op, self.reduction, self.peer, self.shape if self.parts is None else None)
+        return (
+            self.op,
+            self.reduction,
+            self.peer,
+            self.shape if self.parts is None else None,
+            self.shape_only,
+        )
 
     @property
     def detail(self) -> str:
         """What the call was about: `float32[4], SUM`."""
         words = [] if self.shape is None else [shape_in_words(self.shape)]
+        if self.shape_only:
+            words.append("meta")
         if self.reduction:
             words.append(self.reduction)
         if self.parts is not None:
@@ -146,9 +159,11 @@ class Network:
         self._slots: dict[tuple[Group, int], CollectiveSlot] = {}
         self._next_slot: defaultdict[tuple[Group, int], int] = defaultdict(int)
         self._groups: dict[tuple[str, tuple[int, ...]], Group] = {}
-        self._node = [cluster.node_of(rank) for rank in range(ranks)]
-        self._way_out_free = [0.0] * ranks
-        self._way_in_free = [0.0] * ranks
+        self.timing = Timing(cluster, ranks)
+        self.lost: set[int] = set()
+        """Ranks that have been found to answer nothing any more."""
+        self._never_over: list[Operation] = []
+        """Calls that met their other side, and that a lost rank keeps from ending."""
 
     def group(self, name: str, members: Sequence[int]) -> Group:
         """The group of this name and these members: the same object for every rank that asks."""
@@ -167,9 +182,11 @@ class Network:
             return self._transfer(send, open_to_all.popleft())
         self._sends[send.group, send.rank, send.peer, send.tag].append(send)
         if send.nbytes <= self.cluster.eager_limit:
-            # Buffered: the sender may go on and reuse its tensor, so the network keeps a copy.
-            send.inputs = tuple(tensor.detach().clone() for tensor in send.inputs)
+            if not send.shape_only:
+                # Buffered: the sender may go on and reuse its tensor, so the network keeps a copy.
+                send.inputs = tuple(tensor.detach().clone() for tensor in send.inputs)
             send.done, send.end = True, send.posted
+            send.arrival = self.timing.message(send.rank, send.peer, send.nbytes, send.posted)
             return [send]
         return []
 
@@ -200,11 +217,15 @@ class Network:
             return []
         calls = [slot.calls[rank] for rank in members]
         try:
-            move(calls)
+            if call.shape_only:
+                _check_exchange(calls)
+            else:
+                move(calls)
         except PartsDiffer:
             slot.mismatched = True
             return []
-        self._time_collective(calls)
+        if not self._time_collective(calls):
+            return self._lose(call.group.members)
         del self._slots[call.group, position]
         for each in calls:
             each.inputs = ()
@@ -214,8 +235,9 @@ class Network:
 
     def deliver(self, operation: Operation) -> None:
         """Fill the caller's tensors, now that it has waited for an asynchronous call."""
-        for target, source in zip(operation.landing, operation.outputs, strict=True):
-            target.detach().copy_(source)
+        if not operation.shape_only:
+            for target, source in zip(operation.landing, operation.outputs, strict=True):
+                target.detach().copy_(source)
         operation.landing = operation.outputs = ()
 
     def collective_mismatches(self) -> list[Mismatch]:
@@ -247,16 +269,22 @@ class Network:
         return PendingCall(operation.rank, operation.op, peers, expects, detail, line)
 
     def unmatched(self) -> list[Operation]:
-        """Operations that were posted and that nothing ever matched, buffered sends too."""
+        """Operations that were posted and never ended, or that nothing ever matched: buffered sends too.
+
+        Those of lost ranks are left out.
+        """
         waiting = [queue for queues in (self._sends, self._receives) for queue in queues.values()]
         waiting.extend(self._receives_from_anyone.values())
         calls = [operation for queue in waiting for operation in queue]
         calls.extend(call for slot in self._slots.values() for call in slot.calls.values())
-        return sorted(calls, key=lambda operation: operation.sequence)
+        calls.extend(self._never_over)
+        return sorted(
+            (call for call in calls if call.rank not in self.lost), key=lambda operation: operation.sequence
+        )
 
     def not_waited_for(self) -> list[Operation]:
-        """Asynchronous calls that are over and whose tensors nobody has asked for."""
-        return [operation for operation in self.log if operation.done and operation.landing]
+        """Asynchronous calls that are over and that nobody has asked for."""
+        return [call for call in self.log if call.asynchronous and call.done and not call.awaited]
 
     def events(self) -> list[Event]:
         """The log as events; an operation that never completed ends where it began."""
@@ -280,56 +308,52 @@ class Network:
 
     def _transfer(self, send: Operation, receive: Operation) -> list[Operation]:
         """Move one message; the operations it completes. Tensors that do not fit complete nothing."""
-        source, target = send.inputs[0], receive.outputs[0]
-        if source.numel() != target.numel() or source.dtype != target.dtype:
+        if _message_type(send) != _message_type(receive):
             self.mismatches.append(Mismatch((send, receive), None))
             return []
-        # Detached, so that no history is recorded, and cheaper than no_grad.
-        target = target.detach()
-        target.copy_(source.detach() if source.shape == target.shape else source.detach().view_as(target))
+        arrival = send.arrival
+        if not send.done:
+            ready = max(send.posted, receive.posted)
+            arrival = self.timing.message(send.rank, receive.rank, send.nbytes, ready)
         receive.peer = send.rank
-        arrival = self._occupy_ways(send, receive)
+        if arrival == NEVER:
+            self._never_over.extend(call for call in (send, receive) if not call.done)
+            return self._lose((send.rank, receive.rank))
+        if not send.shape_only:
+            _copy(send.inputs[0], receive.outputs[0])
         receive.done, receive.end = True, max(arrival, receive.posted)
         send.inputs = ()
         if not receive.landing:
             receive.outputs = ()
         if send.done:
             return [receive]
-        send.done, send.end = True, arrival
+        send.done = True
+        send.end = send.posted if send.nbytes <= self.cluster.eager_limit else arrival
         return [send, receive]
 
-    def _occupy_ways(self, send: Operation, receive: Operation) -> float:
-        """When the message has arrived, given what else goes out of its sender and into its receiver."""
-        same_node = self._node[send.rank] == self._node[receive.rank]
-        link = self.cluster.intra_node if same_node else self.cluster.inter_node
-        # A buffered message leaves when it is sent; any other waits for its receiver.
-        ready = send.posted if send.done else max(send.posted, receive.posted)
-        start = max(ready, self._way_out_free[send.rank], self._way_in_free[receive.rank])
-        free = start + send.nbytes / link.bandwidth
-        self._way_out_free[send.rank] = self._way_in_free[receive.rank] = free
-        return free + link.latency
+    def _lose(self, members: Sequence[int]) -> list[Operation]:
+        """Note who is gone before these could end what they are at. Completes nothing."""
+        first = self.timing.lost_at(*members)
+        self.lost.update(rank for rank in members if self.timing.lost_at(rank) == first)
+        return []
 
-    def _time_collective(self, calls: Sequence[Operation]) -> None:
-        """All members end together: when the last has come and their links are free, plus the usual time.
-
-        A collective has its members' links to itself, as on one NCCL stream: several at once take as long as
-        one after another.
-        """
-        members = calls[0].group.members
-        link = self.cluster.slowest_link(members)
-        payload = max(call.nbytes for call in calls)
-        free = (max(self._way_out_free[rank], self._way_in_free[rank]) for rank in members)
-        start = max(*free, *(call.posted for call in calls))
-        end = start + seconds_of(calls[0].op, payload, len(members), link)
-        for call in calls:
-            call.done, call.end = True, end
-            self._way_out_free[call.rank] = self._way_in_free[call.rank] = end
+    def _time_collective(self, calls: Sequence[Operation]) -> bool:
+        """All members end together. False if they never do, since one of them is lost."""
+        call = calls[0]
+        payload = max(each.nbytes for each in calls)
+        last = max(each.posted for each in calls)
+        end = self.timing.collective(call.op, payload, call.group.members, last, call.peer)
+        if end == NEVER:
+            return False
+        for each in calls:
+            each.done, each.end = True, end
+        return True
 
     def _missing(self, call: Operation) -> tuple[int, ...]:
         """Members of a collective that have not made the call."""
         for (group, _), slot in self._slots.items():
             if group is call.group and slot.calls.get(call.rank) is call:
-                return tuple(rank for rank in group.members if rank not in slot.calls)
+                return tuple(r for r in group.members if r not in slot.calls or r in self.lost)
         return ()
 
     @staticmethod
@@ -353,6 +377,7 @@ class Network:
             asynchronous=operation.asynchronous,
             detail=operation.detail,
             line=operation.line,
+            finished=operation.done or operation.end > 0,
         )
 
 
@@ -363,7 +388,30 @@ def _stage(operation: Operation) -> None:
     """
     if operation.asynchronous and operation.outputs:
         operation.landing = operation.outputs
-        operation.outputs = tuple(tensor.detach().clone() for tensor in operation.landing)
+        if not operation.shape_only:
+            operation.outputs = tuple(tensor.detach().clone() for tensor in operation.landing)
+
+
+def _message_type(operation: Operation) -> tuple[torch.dtype, int, bool]:
+    """What a send and its receive must agree on: dtype and size, and whether there is data at all."""
+    assert operation.shape is not None
+    return (operation.shape[0], operation.nbytes, operation.shape_only)
+
+
+def _copy(source: Tensor, target: Tensor) -> None:
+    # Detached, so that no history is recorded, and cheaper than no_grad.
+    target = target.detach()
+    target.copy_(source.detach() if source.shape == target.shape else source.detach().view_as(target))
+
+
+def _check_exchange(calls: Sequence[Operation]) -> None:
+    """Raise PartsDiffer if a part of an all-to-all does not have the size that its receiver expects."""
+    parts = [call.parts for call in calls if call.parts is not None]
+    for (_, expected), sent in zip(
+        parts, zip(*(outgoing for outgoing, _ in parts), strict=True), strict=True
+    ):
+        if expected != sent:
+            raise PartsDiffer
 
 
 def _traffic(operation: Operation) -> CallTraffic:

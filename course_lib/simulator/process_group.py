@@ -1,4 +1,4 @@
-"""The simulated backend of `torch.distributed`: a process group whose calls become operations of a scheduler.
+"""The simulated backend of `torch.distributed`: a process group whose calls become operations of an engine.
 
 It is a Python subclass of `ProcessGroup`, so that everything above it is torch's own: `dist.all_reduce`,
 DistributedDataParallel, DTensor, device meshes.
@@ -9,9 +9,8 @@ DistributedDataParallel, DTensor, device meshes.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -19,54 +18,51 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from course_lib.simulator import collectives
+from course_lib.simulator.engine import RankEngine, current_engine
 from course_lib.simulator.isolation import current_rank
-from course_lib.simulator.network import NEW_GROUP, Move, Operation
-from course_lib.simulator.scheduler import Scheduler
+from course_lib.simulator.network import NEW_GROUP, Move, Operation, Shape
 from course_lib.timeline.lines import caller_line
 from course_lib.timeline.operations import called_blocking, member
 
 BACKEND = "simulated"
 
-current_scheduler: ContextVar[Scheduler] = ContextVar("current_scheduler")
-"""The scheduler of the run that this thread is a rank of."""
-
 
 class SimulatedFuture(torch.futures.Future[Any]):
     """A future whose data is there already, and whose `wait` moves the rank's clock to when it really was."""
 
-    def __init__(self, scheduler: Scheduler, operation: Operation, value: list[Tensor]) -> None:
+    def __init__(self, engine: RankEngine, operation: Operation, value: list[Tensor]) -> None:
         super().__init__()
-        self._scheduler = scheduler
+        self._engine = engine
         self._operation = operation
         self.set_result(value)
 
     def wait(self) -> Any:
         """The tensors; the clock moves to the operation's end."""
-        self._scheduler.wait(self._operation)
+        self._engine.wait(self._operation)
         return super().wait()
 
 
 class SimulatedWork(dist.Work):
     """The handle of an operation."""
 
-    def __init__(self, scheduler: Scheduler, operation: Operation, result: list[Tensor]) -> None:
+    def __init__(self, engine: RankEngine, operation: Operation, result: list[Tensor]) -> None:
         super().__init__()
-        self._scheduler = scheduler
+        self._engine = engine
         self._operation = operation
         self._result = result
 
     def wait(self, timeout: Any = None) -> bool:
         """Block until the operation is done."""
-        self._scheduler.wait(self._operation)
+        self._engine.wait(self._operation)
         return True
 
     def is_completed(self) -> bool:
         """Whether the operation is over; asking takes a little virtual time."""
-        return self._scheduler.poll(self._operation)
+        return self._engine.poll(self._operation)
 
     def is_success(self) -> bool:
         """Whether the operation is over; in the simulator none ends badly without ending the run."""
-        return self._operation.done
+        return self._engine.is_done(self._operation)
 
     def synchronize(self) -> None:
         """The same as `wait`, since there are no streams."""
@@ -77,9 +73,9 @@ class SimulatedWork(dist.Work):
         return self._result
 
     def source_rank(self) -> int:
-        """Who sent what was received, for a receive from anyone."""
+        """Who sent what was received, for a receive from anyone; as torch has it, a position in the group."""
         assert self._operation.peer is not None
-        return self._operation.peer
+        return self._operation.group.members.index(self._operation.peer)
 
     _source_rank = source_rank
 
@@ -89,25 +85,25 @@ class SimulatedWork(dist.Work):
         The rank blocks here until the data is there, without moving its clock; during a backward pass the
         clock follows at the pass's end, so that communication overlaps with what is still computed.
         """
-        self._scheduler.wait_for_data(self._operation)
+        self._engine.wait_for_data(self._operation)
         if torch._C._current_graph_task_id() != -1:
-            engine = torch.autograd.Variable._execution_engine
-            engine.queue_callback(lambda: self._scheduler.wait(self._operation))
-        return SimulatedFuture(self._scheduler, self._operation, self._result)
+            autograd = torch.autograd.Variable._execution_engine
+            autograd.queue_callback(lambda: self._engine.wait(self._operation))
+        return SimulatedFuture(self._engine, self._operation, self._result)
 
 
 class SimulatedGroup(dist.ProcessGroup):
     """One rank's end of a process group. Method names and arguments are those that torch calls."""
 
-    def __init__(self, scheduler: Scheduler, rank: int, name: str, members: Sequence[int]) -> None:
+    def __init__(self, engine: RankEngine, rank: int, name: str, members: Sequence[int]) -> None:
         """rank: this rank's global number. members: global ranks, in the order of the group."""
         self._group_rank = members.index(rank)
         super().__init__(self._group_rank, len(members))
-        self._scheduler = scheduler
+        self._engine = engine
         self._global_rank = rank
         self._name = name
         self._members = tuple(members)
-        self._group = scheduler.network.group(name, members)
+        self._group = engine.group(name, members)
 
     # --- What torch asks a group about itself
 
@@ -201,7 +197,7 @@ class SimulatedGroup(dist.ProcessGroup):
         root = opts.rootRank
         sources = inputs[0] if inputs else []
         move = collectives.scatter(root)
-        return self._collective("scatter", sources, outputs, move, opts, root=root, about=outputs)
+        return self._collective("scatter", sources, outputs, move, opts, root=root)
 
     def reduce_scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None
@@ -209,9 +205,7 @@ class SimulatedGroup(dist.ProcessGroup):
         """Reduce lists of tensors, part j to member j."""
         reduction = _reduction(opts)
         move = collectives.reduce_scatter(reduction)
-        return self._collective(
-            "reduce_scatter", inputs[0], outputs, move, opts, reduction=reduction, about=outputs
-        )
+        return self._collective("reduce_scatter", inputs[0], outputs, move, opts, reduction=reduction)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> SimulatedWork:
         """Reduce one tensor, chunk j to member j."""
@@ -224,7 +218,6 @@ class SimulatedGroup(dist.ProcessGroup):
             move,
             opts,
             reduction=reduction,
-            about=[output],
         )
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> SimulatedWork:
@@ -274,11 +267,12 @@ class SimulatedGroup(dist.ProcessGroup):
             tag=tag,
             shape=(tensor.dtype, tensor.shape),
             nbytes=tensor.nbytes,
+            shape_only=tensor.is_meta,
             asynchronous=not called_blocking(name),
             line=caller_line(),
         )
-        self._scheduler.post(operation)
-        return SimulatedWork(self._scheduler, operation, tensors)
+        self._engine.post(operation)
+        return SimulatedWork(self._engine, operation, tensors)
 
     def _collective(
         self,
@@ -289,11 +283,13 @@ class SimulatedGroup(dist.ProcessGroup):
         opts: Any,
         root: int | None = None,
         reduction: str = "",
-        about: Sequence[Tensor] | None = None,
     ) -> SimulatedWork:
-        """Post a collective. `about` has the tensors that all members must agree on, if not the inputs."""
-        about = inputs if about is None else about
-        exchange = op in ("all_to_all", "all_to_all_single")
+        """Post a collective."""
+        _check_parts(op, self.size(), inputs, outputs)
+        if reduction:
+            # Before anyone meets: every rank raises, and not the one that came last.
+            collectives.check_reducible(op, reduction, inputs[0].dtype)
+        payload = payload_of(op, inputs, outputs)
         operation = Operation(
             self._global_rank,
             op,
@@ -303,27 +299,83 @@ class SimulatedGroup(dist.ProcessGroup):
             outputs=tuple(outputs),
             peer=None if root is None else member(self._members, root),
             reduction=reduction,
-            shape=_common_shape(about),
-            parts=(_bytes(inputs), _bytes(outputs)) if exchange else None,
-            nbytes=sum(_bytes(about if op == "scatter" else inputs)),
+            shape=payload.shape,
+            parts=payload.parts,
+            nbytes=payload.nbytes,
+            shape_only=_shape_only(op, [*inputs, *outputs]),
             asynchronous=bool(getattr(opts, "asyncOp", False)),
             line=caller_line(),
         )
-        self._scheduler.post(operation, move)
-        return SimulatedWork(self._scheduler, operation, list(outputs))
+        self._engine.post(operation, move)
+        return SimulatedWork(self._engine, operation, list(outputs))
+
+
+class Payload(NamedTuple):
+    """What a call is about; see `Operation`."""
+
+    shape: Shape | None
+    parts: tuple[tuple[int, ...], tuple[int, ...]] | None
+    nbytes: int
+
+
+def payload_of(op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Payload:
+    """What a call with these tensors is about."""
+    # Only the root of a scatter has inputs, and a reduce-scatter's are as many as there are members.
+    about = outputs if op in ("recv", "scatter", "reduce_scatter", "reduce_scatter_tensor") else inputs
+    exchange = op in ("all_to_all", "all_to_all_single")
+    return Payload(
+        _common_shape(about),
+        (_bytes(inputs), _bytes(outputs)) if exchange else None,
+        sum(_bytes(about if op in ("recv", "scatter") else inputs)),
+    )
 
 
 def _reduction(opts: Any) -> str:
     return "SUM" if opts is None else collectives.reduction_name(opts.reduceOp)
 
 
-def _common_shape(tensors: Sequence[Tensor]) -> tuple[torch.dtype, tuple[int, ...]] | None:
+def _common_shape(tensors: Sequence[Tensor]) -> Shape | None:
     """Dtype and shape of the one tensor; of several, their number of elements together."""
     if not tensors:
         return None
     if len(tensors) == 1:
         return (tensors[0].dtype, tuple(tensors[0].shape))
     return (tensors[0].dtype, (sum(tensor.numel() for tensor in tensors),))
+
+
+def _check_parts(op: str, size: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    """Raise ValueError if a list of one tensor a member is not as long as it must be, or not equal."""
+    if op in ("all_to_all", "all_to_all_single"):
+        _check_count(op, size, inputs)
+        _check_count(op, size, outputs)
+    elif op in ("all_gather", "reduce_scatter") or (op in ("gather", "scatter") and inputs and outputs):
+        whole, parts = (inputs, outputs) if op in ("all_gather", "gather") else (outputs, inputs)
+        _check_count(op, size, parts)
+        for position, part in enumerate(parts):
+            if part.numel() != whole[0].numel():
+                raise ValueError(
+                    f"{op} got a tensor of {whole[0].numel()} elements, and at position {position} of its "
+                    f"list one of {part.numel()}. All must have the same number of elements."
+                )
+
+
+def _check_count(op: str, size: int, parts: Sequence[Tensor]) -> None:
+    if len(parts) != size:
+        raise ValueError(
+            f"{op} in a group of {size} ranks needs {size} parts, one for each rank in the order of the "
+            f"group, and got {len(parts)}."
+        )
+
+
+def _shape_only(op: str, tensors: Sequence[Tensor]) -> bool:
+    """Whether the tensors of a call are meta tensors. Raises ValueError if only some of them are."""
+    without_data = sum(tensor.is_meta for tensor in tensors)
+    if without_data not in (0, len(tensors)):
+        raise ValueError(
+            f"{op} got {without_data} meta tensors, which have a shape and no data, among {len(tensors)} "
+            f"tensors. Give it meta tensors only, or none."
+        )
+    return bool(without_data)
 
 
 def _bytes(tensors: Sequence[Tensor]) -> tuple[int, ...]:
@@ -355,7 +407,7 @@ def _make_group(options: Any, backend_options: Any) -> SimulatedGroup:
         )
     # The default group comes without a list of its members.
     members: Sequence[int] = options.global_ranks_in_group or range(options.group_size)
-    return SimulatedGroup(current_scheduler.get(), rank, options.group_id, members)
+    return SimulatedGroup(current_engine.get(), rank, options.group_id, members)
 
 
 @contextmanager
@@ -379,18 +431,18 @@ def agreed_groups() -> Iterator[None]:
 
 def _agree_on_group(rank: int, ranks: Sequence[int] | None) -> None:
     """Wait until every rank makes a group of these ranks."""
-    scheduler = current_scheduler.get()
+    engine = current_engine.get()
     everyone = range(dist.get_world_size())
     operation = Operation(
         rank,
         NEW_GROUP,
-        scheduler.network.group(NEW_GROUP, everyone),
+        engine.group(NEW_GROUP, everyone),
         posted=0.0,
         reduction=str(sorted(everyone if ranks is None else ranks)),
         line=caller_line(),
     )
-    scheduler.post(operation, collectives.barrier)
-    scheduler.wait(operation)
+    engine.post(operation, collectives.barrier)
+    engine.wait(operation)
 
 
 dist.Backend.register_backend(BACKEND, _make_group, extended_api=True, devices=["cpu", "cuda"])

@@ -36,6 +36,7 @@ class State(Enum):
     IN_CYCLE = "waits, in the cycle"
     WAITING = "waits"
     RETURNED = "returned"
+    LOST = "lost"
     OTHER = "neither waits nor returned"
 
 
@@ -43,6 +44,7 @@ _LOOKS = {
     State.IN_CYCLE: {"facecolor": COLOURS["vermillion"], "ink": "white", "marker": "s"},
     State.WAITING: {"facecolor": "#CDE6F5", "ink": "black", "marker": "o"},
     State.RETURNED: {"facecolor": "#C8C8C8", "ink": "black", "marker": "o"},
+    State.LOST: {"facecolor": "black", "ink": "white", "marker": "X"},
     State.OTHER: {"facecolor": "white", "ink": "black", "marker": "o"},
 }
 
@@ -109,6 +111,7 @@ def _states(deadlock: "Deadlock") -> dict[int, State]:
     """Every rank that is known of, with what has become of it."""
     waiting = {call.rank for call in deadlock.waiting}
     named = {peer for call in deadlock.waiting for peer in call.peers} | waiting | set(deadlock.finished)
+    named |= deadlock.lost.keys()
     of_run = deadlock.run.ranks if deadlock.run is not None else 0
     states = {}
     for rank in range(max(of_run, max(named, default=0) + 1)):
@@ -116,6 +119,8 @@ def _states(deadlock: "Deadlock") -> dict[int, State]:
             states[rank] = State.IN_CYCLE
         elif rank in waiting:
             states[rank] = State.WAITING
+        elif rank in deadlock.lost:
+            states[rank] = State.LOST
         else:
             states[rank] = State.RETURNED if rank in deadlock.finished else State.OTHER
     return states
@@ -215,6 +220,9 @@ def _told(deadlock: "Deadlock") -> list[str]:
         lines = [*lines[:_MOST_LABELS], f"and {len(lines) - _MOST_LABELS} more wait"]
     if deadlock.finished:
         lines.append(f"{ranks_in_words(deadlock.finished)} had returned")
+    if deadlock.lost:
+        were = "was" if len(deadlock.lost) == 1 else "were"
+        lines.append(f"{ranks_in_words(deadlock.lost)} {were} lost")
     return lines
 
 

@@ -81,6 +81,8 @@ class Event:
     detail: str = ""
     """Shape, dtype and reduction, for people: `float32[4], SUM`."""
     line: SourceLine | None = None
+    finished: bool = True
+    """False for an operation that never completed; it ends where it began."""
 
     @property
     def seconds(self) -> float:

@@ -36,7 +36,8 @@ def messages(events: Iterable[Event]) -> tuple[Message, ...]:
     """Pair sends with receives, in the order of the sends.
 
     Messages between two ranks do not overtake each other: the k-th send from a to b in a group, with a tag,
-    goes to the k-th such receive of b from a. A call without a partner is left out.
+    goes to the k-th such receive of b from a. A call without a partner is left out, and a message that never
+    arrived.
     """
     point_to_point = [event for event in events if event.kind is Kind.POINT_TO_POINT]
     receives: defaultdict[tuple[object, ...], deque[Event]] = defaultdict(deque)
@@ -48,4 +49,4 @@ def messages(events: Iterable[Event]) -> tuple[Message, ...]:
         offered = receives[event.rank, event.peer, event.group, event.tag]
         if event.op in SENDS and offered:
             pairs.append(Message(event, offered.popleft()))
-    return tuple(pairs)
+    return tuple(pair for pair in pairs if pair.receive.finished)

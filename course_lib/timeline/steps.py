@@ -58,6 +58,8 @@ class Steps:
     chunks: int
     steps: tuple[Step, ...]
     run: Run
+    chunk_bytes: int | None = 8
+    """Bytes of a chunk in a message; None if a cell stands for all that a rank holds."""
 
     def changed(self, step: int, rank: int, chunk: int) -> bool:
         """Whether the step changed what the rank holds of the chunk."""

@@ -40,7 +40,7 @@ def step_figure(steps: Steps, number: int) -> Drawing:
         gridspec_kw={"width_ratios": [3, 2]},
     )
     _draw_step(state, steps, step)
-    state.set_xlabel("chunk")
+    state.set_xlabel("all that it holds" if steps.chunk_bytes is None else "chunk")
     _draw_messages(arrows, steps, step)
     return figure
 
@@ -67,7 +67,8 @@ def _draw_step(axes: Axes, steps: Steps, step: Step) -> None:
                 )
     axes.set(xlim=(0, steps.chunks), ylim=(steps.ranks, 0))
     axes.set_title("before" if step.number == 0 else f"after step {step.number}")
-    axes.set_xticks([chunk + 0.5 for chunk in range(steps.chunks)], [f"{c}" for c in range(steps.chunks)])
+    numbers = range(0 if steps.chunk_bytes is None else steps.chunks)
+    axes.set_xticks([chunk + 0.5 for chunk in numbers], [f"{chunk}" for chunk in numbers])
     axes.set_yticks([rank + 0.5 for rank in range(steps.ranks)], [f"rank {r}" for r in range(steps.ranks)])
     axes.tick_params(length=0)
     axes.grid(visible=False)
@@ -105,13 +106,19 @@ def _draw_messages(axes: Axes, steps: Steps, step: Step) -> None:
     for rank in range(steps.ranks):
         axes.text(0.18, rank + 0.5, f"rank {rank}", ha="right", va="center", fontsize=9)
         axes.text(0.82, rank + 0.5, f"rank {rank}", ha="left", va="center", fontsize=9)
-    sizes = sorted({message.nbytes // 8 for message in step.messages})
-    count = " or ".join(str(size) for size in sizes)
-    chunks = "chunk" if count == "1" else "chunks"
-    messages = "message" if len(step.messages) == 1 else "messages"
-    said = f"{len(step.messages)} {messages} of {count} {chunks}" if step.messages else "no messages yet"
-    axes.set(xlim=(0, 1), ylim=(steps.ranks, 0), title=said)
+    axes.set(xlim=(0, 1), ylim=(steps.ranks, 0), title=_messages_in_words(steps, step))
     axes.axis("off")
+
+
+def _messages_in_words(steps: Steps, step: Step) -> str:
+    """`4 messages of 1 chunk`; a step of the run without any was a collective's."""
+    if not step.messages:
+        return "a collective" if step.number else "no messages yet"
+    unit, size = ("byte", 1) if steps.chunk_bytes is None else ("chunk", steps.chunk_bytes)
+    sizes = sorted({message.nbytes // size for message in step.messages})
+    count = " or ".join(f"{each:,}" for each in sizes)
+    messages = "message" if len(step.messages) == 1 else "messages"
+    return f"{len(step.messages)} {messages} of {count} {unit}{'' if count == '1' else 's'}"
 
 
 def _all_in_words(steps: Steps) -> str:

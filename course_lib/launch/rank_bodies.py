@@ -1,0 +1,115 @@
+"""What a simulated rank does: its own copy of the launched function, on its own copies of the arguments."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+
+from course_lib.errors import RankTraceback
+from course_lib.launch import LaunchRequest
+from course_lib.launch.run import PerRank
+from course_lib.launch.tracebacks import rank_traceback
+from course_lib.simulator.compute import ComputeClock
+from course_lib.simulator.engine import RankEngine, current_engine
+from course_lib.simulator.isolation import current_rank, private_copy
+from course_lib.simulator.process_group import BACKEND
+from course_lib.simulator.threads import RankStopped
+from course_lib.timeline.events import span_recorder
+
+Stops = tuple[type[BaseException], ...]
+
+
+Calls = Callable[[int], Callable[[], Any]]
+"""Rank -> the launched function with the rank's arguments, to be called once."""
+
+
+def private_calls(request: LaunchRequest) -> Calls:
+    """Calls on copies that each rank has for itself, for ranks of one process."""
+    per_rank = [isinstance(value, PerRank) for value in request.arguments]
+    common = private_copy(
+        (
+            request.function,
+            tuple(None if isinstance(value, PerRank) else value for value in request.arguments),
+        )
+    )
+
+    def call_of(rank: int) -> Callable[[], Any]:
+        own = private_copy([value[rank] for value in request.arguments if isinstance(value, PerRank)])
+
+        def call() -> Any:
+            function, arguments = common()
+            values = iter(own())
+            return function(
+                *(next(values) if mine else value for mine, value in zip(per_rank, arguments, strict=True))
+            )
+
+        return call
+
+    return call_of
+
+
+class RankBodies:
+    """The ranks of a launch as functions to call, each in a thread of its own, and what they came to."""
+
+    def __init__(
+        self,
+        request: LaunchRequest,
+        engine: RankEngine,
+        stops: Stops = (RankStopped,),
+        calls: Calls | None = None,
+    ) -> None:
+        """stops: exceptions with which the engine ends a rank; they pass through and are no failure.
+
+        calls: what each rank calls; by default on private copies.
+        """
+        self.results: list[Any] = [None] * request.ranks
+        self.failures: list[RankTraceback] = []
+        self._request = request
+        self._engine = engine
+        self._calls = private_calls(request) if calls is None else calls
+        self._stops = stops
+
+    def body(self, rank: int) -> Callable[[], None]:
+        """The function of a rank. It returns however the rank ends, unless the engine has stopped it."""
+        call = self._calls(rank)
+
+        def body() -> None:
+            current_rank.set(rank)
+            current_engine.set(self._engine)
+            span_recorder.set(_SpanRecorder(self._engine, rank))
+            try:
+                with ExitStack() as stack:
+                    self._initialise(rank, stack)
+                    self.results[rank] = call()
+            except self._stops:
+                raise
+            except BaseException as error:
+                self.failures.append(rank_traceback(rank, error))
+
+        return body
+
+    def _initialise(self, rank: int, stack: ExitStack) -> None:
+        """What a launcher does for a process before the student's code: the group, and the clock."""
+        # A thread's backward pass would otherwise go to a worker thread, which is no rank.
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        dist.init_process_group(BACKEND, rank=rank, world_size=self._request.ranks, store=HashStore())
+        cluster = self._request.cluster
+        if cluster.flops is not None or cluster.memory_bandwidth is not None:
+            stack.enter_context(ComputeClock(self._engine, rank, cluster))
+
+
+class _SpanRecorder:
+    """One rank's door to the timeline."""
+
+    def __init__(self, engine: RankEngine, rank: int) -> None:
+        self._engine = engine
+        self._rank = rank
+
+    def now(self) -> float:
+        return self._engine.now(self._rank)
+
+    def record_span(self, label: str, start: float, end: float) -> None:
+        self._engine.record_span(self._rank, label, start, end)
