@@ -30,6 +30,9 @@ app.command()(slurm_commands.doctor)
 
 Root = Annotated[Path, typer.Option(help="The folder that holds solutions/ and notebooks/.")]
 HERE = Path()
+Unsafe = Annotated[
+    bool, typer.Option("--unsafe", help="Give marks even where no wall keeps the code from your files.")
+]
 
 
 @app.command()
@@ -49,11 +52,15 @@ def check(
     file: Annotated[Path, typer.Argument(help="A notebook or a Python file with answers.")],
     unit: Annotated[str | None, typer.Option(help="Its unit, such as 02_data_parallel.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    marks: Annotated[
+        bool, typer.Option("--marks", help="It is somebody else's work: refuse where there is no wall.")
+    ] = False,
+    unsafe: Unsafe = False,
 ) -> None:
     """Grade a file: its code runs in a sandbox. Exit status 0 means all points, 1 not all, 2 no grades."""
     from graders import commands
 
-    raise typer.Exit(commands.check(file, unit, as_json=json))
+    raise typer.Exit(commands.check(file, unit, as_json=json, marks=marks, unsafe=unsafe))
 
 
 @app.command()
@@ -66,12 +73,25 @@ def grade(
         int | None, typer.Option(min=1, help="How many submissions at the same time; by default one a core.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Grade again what has not changed.")] = False,
+    unsafe: Unsafe = False,
+    slurm: Annotated[
+        bool,
+        typer.Option("--slurm", help="By a job array on this cluster; --jobs is then its tasks, 4 at first."),
+    ] = False,
+    partition: Annotated[str | None, typer.Option(help="With --slurm: where the array runs.")] = None,
+    account: Annotated[str | None, typer.Option(help="With --slurm: the project that pays.")] = None,
+    minutes: Annotated[int, typer.Option(min=1, help="With --slurm: time limit of each task.")] = 60,
     root: Annotated[Path, typer.Option(help="The folder that holds nbgrader_config.py.")] = HERE,
 ) -> None:
     """Grade all submissions of a unit into nbgrader's gradebook. Stopped at any moment, it goes on."""
+    from course_lib.slurm.sites import site_here
     from graders import commands
+    from graders.classroom import Order
+    from graders.job_array import Cluster
 
-    raise typer.Exit(commands.grade(root, unit, student or (), jobs or os.cpu_count() or 1, force))
+    cluster = Cluster(site_here(), jobs or 4, minutes, partition, account) if slurm else None
+    order = Order(unit, tuple(student or ()), jobs or os.cpu_count() or 1, force, unsafe, cluster)
+    raise typer.Exit(commands.grade(root, order))
 
 
 @app.command()

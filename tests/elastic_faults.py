@@ -1,15 +1,18 @@
-"""Training that something happens to: `python elastic_faults.py FOLDER FAULT`, one rank."""
+"""Training that something happens to: `python elastic_faults.py FOLDER FAULT [STEP]`, one rank."""
 
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from course_lib.launch.ranks import join_group
-from course_lib.training.elastic import Recipe, SavedByTorch, leave_group, train
+from course_lib.training.elastic import STOP, Recipe, SavedByTorch, leave_group, train
 
 SLOWNESS = {"slow": 15, "limit": 6}
 """Seconds for a step, after the first ones and until the job is started again."""
@@ -17,30 +20,62 @@ SLOWNESS = {"slow": 15, "limit": 6}
 RECIPE = Recipe(epochs=1, save_every=4)
 
 
-def die_once(folder: Path) -> None:
-    """Rank 1 is killed after step 6, the first time that it comes there."""
-    mark = folder / "died"
-    if dist.get_rank() == 1 and not mark.exists():
-        mark.touch()
+def once(mark: Path) -> bool:
+    """Whether this is the first time that anybody asks."""
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def die(folder: Path, how: str) -> None:
+    """End this process by SIGKILL, the first time that it is to die so."""
+    if once(folder / how):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(folder: Path, fault: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    join_group()
+def die_while_saving(folder: Path, saves: int) -> None:
+    """Arrange that rank 0 dies in its save of this number, after all parts and before the metadata.
+
+    Not before a worker has died between saves.
+    """
+    finish, calls = FileSystemWriter.finish, []
+
+    def killed(*arguments: Any, **options: Any) -> None:
+        calls.append(None)
+        if (folder / "died").exists() and len(calls) == saves:
+            die(folder, "died while saving")
+        finish(*arguments, **options)
+
+    FileSystemWriter.finish = killed  # type: ignore[method-assign]
+
+
+def after_step_of(folder: Path, fault: str, at: int) -> Callable[[int], None]:
+    """What happens after each step."""
 
     def after_step(step: int) -> None:
-        if fault == "sigkill" and step == 6:
-            die_once(folder)
+        if fault == "sigkill" and step == at and dist.get_rank() == 1:
+            die(folder, "died")
+        if fault == "stop" and step == at - 1 and dist.get_rank() == 0:
+            (folder / STOP).touch()
         if step >= 6 and "SLURM_RESTART_COUNT" not in os.environ:
             # So that what is to happen happens before the end.
             time.sleep(SLOWNESS.get(fault, 0))
 
-    train(RECIPE, folder, SavedByTorch(folder / "checkpoints"), after_step)
+    return after_step
+
+
+def main(folder: Path, fault: str, at: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    join_group()
+    if fault == "sigkill":
+        die_while_saving(folder, saves=1)
+    train(RECIPE, folder, SavedByTorch(folder / "checkpoints"), after_step_of(folder, fault, at))
     leave_group()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], int((*sys.argv[3:], 6)[0]))
     sys.stdout.flush()
     os._exit(0)

@@ -2,7 +2,9 @@
 
 import json
 import os
+import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,10 @@ from course_lib.slurm.virtual_cluster import (
     VirtualCluster,
     missing_programs,
 )
+from course_lib.workbook.notebook import write_source
+from course_lib.workbook.places import Places
+from course_lib.workbook.unit import read_units
+from graders.catalogue import exercises
 from tests.slurm_jobs import PYTHON, ROOT, Jobs
 
 pytestmark = [
@@ -30,10 +36,13 @@ pytestmark = [
         reason="Slurm is not installed: apt-get install slurmctld slurmd slurm-client",
     ),
     pytest.mark.xdist_group("slurm"),
+    # The first test that needs a fixture waits for all that it submits.
+    pytest.mark.timeout(900),
 ]
 
 LOCAL = site_named("local")
 FAULTS = ROOT / "tests" / "elastic_faults.py"
+REAL_UNIT = "00_hello_ranks"
 NOT_CRASHING = "--exclude=node3"
 """A job that must not be on the node that a test crashes."""
 
@@ -141,6 +150,29 @@ def test_nothing_is_left_when_its_user_is_killed(tmp_path: Path):
     deadline = time.monotonic() + 10
     while (directory.exists() or processes_of(directory)) and time.monotonic() < deadline:
         time.sleep(0.05)
+    assert not processes_of(directory)
+    assert not directory.exists()
+    directory.parent.rmdir()
+
+
+def test_the_command_starts_and_ends_a_cluster():
+    # Invariant: every order of `course cluster` does what it says, what it runs has its own exit status, and
+    # nothing is left when it has stopped.
+    directory = Path(tempfile.mkdtemp(prefix="vc-")) / "c"
+
+    def course(order: str, *words: object) -> int:
+        command = [PYTHON, "-m", "course_lib.cli", "cluster", order, "--directory", directory]
+        command += [str(word) for word in words]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode
+
+    assert course("start", "--nodes", 1, "--owner", os.getpid()) == 0
+    assert course("run", "true") == 0
+    assert course("run", "bash", "-c", "exit 7") == 7
+    assert course("run", PYTHON, "-m", "course_lib.cli", "slurm", "status") == 0
+    assert course("crash", "node1") == 0
+    assert course("run", "srun", "--immediate=1", "true") != 0
+    assert course("boot", "node1") == 0
+    assert course("stop") == 0
     assert not processes_of(directory)
     assert not directory.exists()
     directory.parent.rmdir()
@@ -326,8 +358,8 @@ def test_every_launcher_trains_the_same_model(trained: dict[str, dict[str, Any]]
 
 
 def test_papermill_in_an_allocation(jobs: Jobs):
-    # Invariant: the output notebook, its page and the exit status are there, for a unit that ends well and
-    # for one that raises; parameters arrive; a launch uses the nodes of the job.
+    # Invariant: the output notebook, its page and the exit status are there, for one that ends well, one that
+    # raises, and a whole unit of the workbook; parameters arrive; a launch uses the nodes of the job.
     notebooks = jobs.folder / "notebooks"
     parameters = nbformat.v4.new_code_cell("on, ranks = 'simulated', 2", metadata={"tags": ["parameters"]})
     code = (
@@ -347,11 +379,14 @@ def test_papermill_in_an_allocation(jobs: Jobs):
         kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
         notebook = nbformat.v4.new_notebook(cells=[title, *code_cells], metadata=kernel)
         nbformat.write(notebook, notebooks / name / f"{name}.ipynb")
-    given = {"on": "slurm", "ranks": "2"}
-    job = Job("workbook", nodes=2, minutes=5, units=("bad", "good"), parameters=given, notebooks=notebooks)
+    unit = next(unit for unit in read_units(ROOT / "solutions") if unit.name == REAL_UNIT)
+    solved = write_source(unit, exercises(REAL_UNIT), Places(jobs.folder))
+    shutil.copytree(solved.parent, notebooks / REAL_UNIT)
+    given, units = {"on": "slurm", "ranks": "2"}, ("bad", "good", REAL_UNIT)
+    job = Job("workbook", nodes=2, minutes=9, units=units, parameters=given, notebooks=notebooks)
     text = render(job, LOCAL).replace("runs/workbook-$SLURM_JOB_ID", str(jobs.folder / "executed"))
     number = jobs.submit("workbook", text, NOT_CRASHING, "--ntasks-per-node=1")
-    assert jobs.wait(number) == "FAILED"
+    assert jobs.wait(number, seconds=280) == "FAILED"
     executed = jobs.folder / "executed"
     assert (executed / "good.status").read_text() == "0\n", jobs.output("workbook")
     assert (executed / "bad.status").read_text() == "1\n"
@@ -359,6 +394,9 @@ def test_papermill_in_an_allocation(jobs: Jobs):
     assert "node2" in (executed / "good.html").read_text()
     assert "as it should" in (executed / "bad.html").read_text()
     assert "https://cdn" not in (executed / "good.html").read_text()
+    assert (executed / f"{REAL_UNIT}.status").read_text() == "0\n", jobs.output("workbook")
+    page = (executed / f"{REAL_UNIT}.html").read_text()
+    assert page.count("all points") + page.count("passed") >= len(unit.answers)
 
 
 def test_jupyter_prints_its_tunnel_and_ends(jobs: Jobs):
@@ -403,16 +441,49 @@ def test_localhost_as_a_meeting_point_is_a_sentence(jobs: Jobs):
 # --- Faults
 
 
-def test_torchrun_restarts_after_a_kill(jobs: Jobs, trained: dict[str, dict[str, Any]]):
-    # Invariant: a worker killed between two checkpoints costs some steps and changes no weight.
+def test_torchrun_restarts_after_kills(jobs: Jobs, trained: dict[str, dict[str, Any]]):
+    # Invariant: a worker killed at any step, then rank 0 while it writes a checkpoint, cost some steps and
+    # change no weight; the torn checkpoint is not used.
     folder = jobs.folder / "sigkill"
-    program = f"{FAULTS} {folder} sigkill"
+    step = random.randint(1, 11)
+    newest = step // 4 * 4
+    program = f"{FAULTS} {folder} sigkill {step}"
     text = render(Job("train_torchrun", nodes=2, minutes=5, run=str(folder), program=program), LOCAL)
     said = jobs.finished(jobs.submit("sigkill", text, NOT_CRASHING), "sigkill")
-    assert (folder / "died").exists()
-    assert "going on after step 4 of 12 with 4 ranks" in said
+    assert (folder / "died").exists(), f"killed after step {step}"
+    assert (folder / "died while saving").exists(), f"killed after step {step}"
+    lines = [json.loads(line)["step"] for line in (folder / "steps.jsonl").read_text().splitlines()]
+    assert lines.count(newest) == 3, f"killed after step {step}: {lines}"
+    assert said.count(f"going on after step {newest} of 12 with 4 ranks") == (2 if newest else 0)
     finished = json.loads((folder / "finished").read_text())
     assert finished["weights"] == trained["srun"]["weights"]
+
+
+def steps_of(folder: Path) -> dict[int, dict[str, Any]]:
+    """What a training has logged, the last record of each step."""
+    records = map(json.loads, (folder / "steps.jsonl").read_text().splitlines())
+    return {record["step"]: record for record in records}
+
+
+def test_the_world_shrinks_and_grows_on_nodes(jobs: Jobs, trained: dict[str, dict[str, Any]]):
+    # Invariant: with 4, then 2, then 4 ranks no sample of the epoch is lost or seen twice, and the losses are
+    # those of 4 ranks but for rounding.
+    folder = jobs.folder / "worlds"
+    train = f"{PYTHON} {FAULTS} {folder} stop"
+    worlds = [
+        f"srun --nodes=2 --ntasks={ranks} --ntasks-per-node={ranks // 2} {train} {stop}; rm -f {folder}/stop"
+        for ranks, stop in ((4, 4), (2, 8), (4, 99))
+    ]
+    options = ["--nodes=2", "--ntasks-per-node=2", NOT_CRASHING]
+    jobs.finished(jobs.submit_lines("worlds", *worlds, options=options), "worlds")
+    seen, expected = steps_of(folder), steps_of(jobs.folder / "train_srun")
+    assert [seen[step]["ranks"] for step in range(12)] == [4] * 4 + [2] * 4 + [4] * 4
+    for step in range(12):
+        for what in ("samples", "index_sum"):
+            assert seen[step][what] == expected[step][what]
+        assert seen[step]["loss"] == pytest.approx(expected[step]["loss"], abs=1e-5)
+    samples = sum(record["samples"] for record in seen.values())
+    assert sum(record["index_sum"] for record in seen.values()) == samples * (samples - 1) // 2
 
 
 def test_time_limit_checkpoint_requeue(jobs: Jobs, trained: dict[str, dict[str, Any]]):

@@ -17,6 +17,9 @@ from course_lib.slurm.lint import Script, complaints_about
 from course_lib.slurm.sites import DIRECTORY, Site
 
 SCRIPTS = ("workbook", "train_srun", "train_torchrun", "train_mpirun", "train_ibrun", "jupyter")
+"""Those that `course slurm render` writes."""
+GRADING = "grade"
+"""The one that `course grade --slurm` writes: each task of its array marks a share of a class."""
 TRAINING = "-m course_lib.training.elastic"
 """What a training script runs if it is not told to run another program."""
 
@@ -80,10 +83,11 @@ def render(job: Job, site: Site) -> str:
     return text
 
 
-def submit(path: Path, site: Site, *, test_only: bool = False) -> str:
+def submit(path: Path, site: Site, *, test_only: bool = False, folder: Path | None = None) -> str:
     """Hand a script to sbatch; returns what sbatch prints, which ends with the job's number. Raises Refused.
 
-    Nothing is handed over that the site forbids, or that would be ignored silently.
+    Nothing is handed over that the site forbids, or that would be ignored silently. folder: where it runs and
+    leaves its output, by default here.
     """
     complaints = complaints_about(Script(path.read_bytes().decode(errors="replace")), site)
     if complaint := _wrong_place(site):
@@ -92,7 +96,9 @@ def submit(path: Path, site: Site, *, test_only: bool = False) -> str:
         raise Refused(complaints)
     command = ["sbatch", *(["--test-only"] if test_only else []), str(path)]
     try:
-        done = subprocess.run(command, env=for_a_job(os.environ), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, env=for_a_job(os.environ), cwd=folder, capture_output=True, text=True, check=False
+        )
     except FileNotFoundError:
         raise Refused(["There is no sbatch here: submit from a login node of a cluster."]) from None
     if done.returncode:
@@ -132,7 +138,7 @@ def _wrong_place(site: Site) -> str | None:
 
 def _reasons_against(job: Job, site: Site) -> list[str]:
     """What can be said before the script is written."""
-    if job.script not in SCRIPTS:
+    if job.script not in (*SCRIPTS, GRADING):
         return [f"There is no script {job.script}. The scripts are {', '.join(SCRIPTS)}."]
     reasons = []
     if job.script == "train_ibrun" and site.launcher != "ibrun":
@@ -189,6 +195,7 @@ def _directives(job: Job, site: Site, tasks: int) -> list[str]:
     """The options of the #SBATCH lines."""
     hours, minutes = divmod(job.minutes, 60)
     training = job.script.startswith("train_")
+    grading = job.script == GRADING
     # torchrun itself is one task, which needs the cores of all ranks of its node.
     alone = job.script == "train_torchrun" and site.launcher == "srun"
     cpus = (site.cpus_per_task or 1) * (tasks if alone else 1)
@@ -203,12 +210,13 @@ def _directives(job: Job, site: Site, tasks: int) -> list[str]:
         lines.append(f"--cpus-per-task={cpus}")
     if partition := job.partition or site.partition:
         lines.append(f"--partition={partition}")
-    if site.gpu_option:
+    if site.gpu_option and not grading:
         lines.append(site.gpu_option.format(gpus=tasks))
     if site.memory:
         lines.append(f"--mem={site.memory}")
     if training:
         lines += [f"--signal=B:USR1@{job.signal_seconds}", "--open-mode=append"]
+    if training or grading:
         lines += ["--requeue"] if site.requeue else []
     for option, value in (("account", job.account), ("reservation", job.reservation), ("array", job.array)):
         lines += [f"--{option}={value}"] if value else []

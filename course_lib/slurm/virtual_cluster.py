@@ -25,6 +25,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from course_lib.slurm import wall
+
 PROGRAMS = ("slurmctld", "slurmd", "srun", "unshare", "nsenter", "ip")
 """What must be installed."""
 
@@ -60,7 +62,9 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/linux
 JobCompType=jobcomp/filetxt
-JobCompLoc={directory}/jobcomp.txt
+JobCompLoc={directory}/log/jobcomp.txt
+# A batch job starts at once where there is room, not with the others of the next three seconds.
+SchedulerParameters=batch_sched_delay=0
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 DefMemPerCPU=1000
@@ -85,12 +89,14 @@ class Shape:
     """What the cluster claims to have: cores and GPUs that Slurm hands out, whatever the machine has.
 
     A claimed GPU is another name of /dev/null: jobs get CUDA_VISIBLE_DEVICES and wait for each other, but
-    find no device.
+    find no device. walled: jobs see nothing of this machine but the system and Python, see
+    `course_lib.slurm.wall`; else they may do whatever their user may.
     """
 
     nodes: int = 2
     cpus: int = 8
     gpus: int = 2
+    walled: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= 200 or self.cpus < 1 or self.gpus < 0:
@@ -169,6 +175,11 @@ class VirtualCluster:
                 f"Not installed: {', '.join(missing)}. On Debian or Ubuntu: "
                 f"apt-get install slurmctld slurmd slurm-client iproute2 util-linux."
             )
+        if shape.walled and not wall.wall_is_possible():
+            raise ClusterFailed(
+                "A wall round the cluster needs bubblewrap, and a system that lets it make namespaces. On "
+                "Debian or Ubuntu: apt-get install bubblewrap."
+            )
         self._prepare(shape)
         with self.log.open("w") as log:
             supervisor = subprocess.Popen(
@@ -199,13 +210,18 @@ class VirtualCluster:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def command(self, words: Sequence[object]) -> list[str]:
-        """`words` as a command that runs on the head node, in this folder. Raises ClusterFailed."""
+        """`words` as a command that runs on the head node, in this folder; behind the wall in the shared one.
+
+        Raises ClusterFailed.
+        """
         if not self.running:
             raise ClusterFailed(f"No virtual cluster runs in {self.directory}: course cluster start.")
         entered = ["nsenter", "--target", str(_number_in(self._init))]
         if os.getuid() != 0:
             entered += ["--user", "--preserve-credentials"]
         entered += ["--mount", "--uts", "--net", "--pid", f"--wdns={Path.cwd()}"]
+        if _read_shape(self.directory).walled:
+            words = wall.behind_wall(self.directory, words)
         return [*entered, "--", *map(str, words)]
 
     @property
@@ -242,9 +258,12 @@ class VirtualCluster:
 
     def _prepare(self, shape: Shape) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
-        self.directory.mkdir(mode=0o700, parents=True)
+        # Behind the wall another user has to find the way through it.
+        self.directory.mkdir(mode=0o755 if shape.walled else 0o700, parents=True)
         for name in ("state", "spool", "log", "run", "shared", "gpu"):
             (self.directory / name).mkdir()
+        if shape.walled:
+            wall.user_files(wall.user_for_jobs(), self.directory)
         (self.directory / "shape").write_text(json.dumps(asdict(shape)))
         addresses = [f"{_NETWORK}.{number} {name}" for number, name in enumerate(shape.names, 1)]
         hosts = ["127.0.0.1 localhost", f"{_HEAD_ADDRESS} {HEAD}", *addresses]
@@ -252,7 +271,7 @@ class VirtualCluster:
         self.configuration.write_text(
             _CONFIGURATION.format(
                 head=HEAD,
-                user=_user_name(),
+                user=wall.USER if shape.walled else _user_name(),
                 directory=self.directory,
                 nodes=shape.nodes,
                 cpus=shape.cpus,
@@ -314,10 +333,15 @@ def head(directory: Path) -> None:
         _call("mount", "--bind", "/dev/null", device)
     _call("ip", "link", "add", "br0", "type", "bridge")
     _wire(HEAD, _HEAD_ADDRESS, "br0")
-    _call("slurmctld")
+    if shape.walled:
+        _memory_for_jobs(directory)
+    _daemon(directory, "slurmctld")
     for name in shape.names:
         boot(directory, name)
-    while _output("sinfo", "--noheader", "--states=idle", "--format=%D").strip() != str(shape.nodes):
+    idle = ["sinfo", "--noheader", "--states=idle", "--format=%D"]
+    if shape.walled:
+        idle = wall.behind_wall(directory, idle)
+    while _output(*idle).strip() != str(shape.nodes):
         time.sleep(_LOOK_SECONDS)
     VirtualCluster(directory)._ready.touch()
     _reap_for_ever()
@@ -351,8 +375,23 @@ def node(directory: Path, name: str) -> None:
     while subprocess.run(["ip", "link", "show", "eth0"], capture_output=True, check=False).returncode:
         time.sleep(_LOOK_SECONDS)
     _wire(name, f"{_NETWORK}.{name.removeprefix('node')}", "eth0")
-    _call("slurmd", "-N", name)
+    _daemon(directory, "slurmd", "-N", name)
     _reap_for_ever()
+
+
+def _daemon(directory: Path, *words: str) -> None:
+    """Start one of Slurm's daemons. Behind a wall it stays in the foreground, or the wall would fall."""
+    if _read_shape(directory).walled:
+        subprocess.Popen(wall.behind_wall(directory, [*words, "-D"]), stdin=subprocess.DEVNULL)
+    else:
+        _call(*words)
+
+
+def _memory_for_jobs(directory: Path) -> None:
+    """Put the shared folder into memory, where it is bounded, for the user behind the wall alone."""
+    user = (directory / "passwd").read_text().split(":")[2]
+    options = f"size={wall.ROOM},mode=0755,uid={user},gid={user}"
+    _call("mount", "-t", "tmpfs", "-o", options, "shared", directory / "shared")
 
 
 def _own_memory_file_systems(kept: Sequence[Path]) -> None:

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from jinja2 import pass_context
+from jinja2 import BaseLoader, DictLoader, pass_context
 from latex2mathml.converter import convert
 from nbconvert.exporters import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
+from traitlets import default
 
 from course_lib.workbook.unit import BEGIN, END
 
@@ -157,3 +158,8 @@ class FeedbackExporter(PageExporter):
     """The same for nbgrader's feedback, in which students may have written any formula."""
 
     renderer = ForgivingRenderer
+
+    @default("extra_loaders")
+    def _without_mathjax(self) -> list[BaseLoader]:
+        """In place of nbconvert's macro that loads MathJax, which nbgrader's template calls."""
+        return [DictLoader({"mathjax.html.j2": "{% macro mathjax() %}{% endmacro %}"})]

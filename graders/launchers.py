@@ -1,0 +1,164 @@
+"""Environments as launchers make them, with a process's place put in.
+
+Names and forms are those recorded on two nodes of a virtual cluster: srun and sbatch of Slurm 22.05, torchrun
+of PyTorch 2.13, mpirun of Open MPI 4.1, and horovodrun of Horovod 0.28. Only what tells of ranks is kept.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Environment = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A process's place: its numbers among all processes, on its node, and its node's."""
+
+    rank: int
+    local_rank: int
+    node_rank: int
+    world_size: int
+    nodes: int
+    local_size: int
+
+    @property
+    def expected(self) -> dict[str, int]:
+        """What an answer returns for it."""
+        return {
+            "rank": self.rank,
+            "local_rank": self.local_rank,
+            "node_rank": self.node_rank,
+            "world_size": self.world_size,
+        }
+
+
+def seats_in_blocks(nodes: int, per_node: int) -> list[Seat]:
+    """Ranks that fill one node after another."""
+    world = nodes * per_node
+    return [Seat(rank, rank % per_node, rank // per_node, world, nodes, per_node) for rank in range(world)]
+
+
+def seats_dealt(nodes: int, per_node: int) -> list[Seat]:
+    """Ranks that are dealt to the nodes like cards, as by srun --distribution=cyclic."""
+    world = nodes * per_node
+    return [Seat(rank, rank // nodes, rank % nodes, world, nodes, per_node) for rank in range(world)]
+
+
+def _batch(nodes: int, per_node: int) -> Environment:
+    """A batch script's own environment: one process, which knows what the job has asked for."""
+    return {
+        "SLURMD_NODENAME": "node1",
+        "SLURM_CPUS_ON_NODE": str(per_node),
+        "SLURM_JOB_ID": "4711",
+        "SLURM_JOB_NODELIST": f"node[1-{nodes}]",
+        "SLURM_JOB_NUM_NODES": str(nodes),
+        "SLURM_LOCALID": "0",
+        "SLURM_NNODES": str(nodes),
+        "SLURM_NODEID": "0",
+        "SLURM_NODELIST": f"node[1-{nodes}]",
+        "SLURM_NPROCS": str(nodes * per_node),
+        "SLURM_NTASKS": str(nodes * per_node),
+        "SLURM_NTASKS_PER_NODE": str(per_node),
+        "SLURM_PROCID": "0",
+        "SLURM_TASKS_PER_NODE": f"{per_node}(x{nodes})",
+    }
+
+
+def _step(rank: int, local_rank: int, node: int, ranks: int, nodes: int) -> Environment:
+    """What srun adds or replaces for one task of a step."""
+    return {
+        "SLURMD_NODENAME": f"node{node + 1}",
+        "SLURM_LOCALID": str(local_rank),
+        "SLURM_NNODES": str(nodes),
+        "SLURM_NODEID": str(node),
+        "SLURM_NPROCS": str(ranks),
+        "SLURM_NTASKS": str(ranks),
+        "SLURM_NTASKS_PER_NODE": str(ranks // nodes),
+        "SLURM_PROCID": str(rank),
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NODELIST": f"node[1-{nodes}]",
+        "SLURM_STEP_NUM_NODES": str(nodes),
+        "SLURM_STEP_NUM_TASKS": str(ranks),
+        "SLURM_STEP_TASKS_PER_NODE": f"{ranks // nodes}(x{nodes})",
+        "SLURM_TASKS_PER_NODE": f"{ranks // nodes}(x{nodes})",
+    }
+
+
+def batch_script(seat: Seat) -> Environment:
+    """The environment in which a batch script itself runs; of the seat only the job's size counts."""
+    return _batch(seat.nodes, seat.local_size)
+
+
+def srun(seat: Seat) -> Environment:
+    """srun, one task a rank."""
+    return _batch(seat.nodes, seat.local_size) | _step(
+        seat.rank, seat.local_rank, seat.node_rank, seat.world_size, seat.nodes
+    )
+
+
+def torchrun(seat: Seat) -> Environment:
+    """torchrun, started by hand on each node."""
+    return {
+        "GROUP_RANK": str(seat.node_rank),
+        "GROUP_WORLD_SIZE": str(seat.nodes),
+        "LOCAL_RANK": str(seat.local_rank),
+        "LOCAL_WORLD_SIZE": str(seat.local_size),
+        "MASTER_ADDR": "node1",
+        "MASTER_PORT": "44061",
+        "RANK": str(seat.rank),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": str(seat.rank),
+        "ROLE_WORLD_SIZE": str(seat.world_size),
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_RUN_ID": "1",
+        "WORLD_SIZE": str(seat.world_size),
+    }
+
+
+def torchrun_by_srun(seat: Seat) -> Environment:
+    """srun starts one torchrun a node, torchrun the ranks."""
+    outer = _step(seat.node_rank, 0, seat.node_rank, seat.nodes, seat.nodes)
+    return _batch(seat.nodes, seat.local_size) | outer | torchrun(seat)
+
+
+def mpirun(seat: Seat) -> Environment:
+    """mpirun of Open MPI. Its NODE_RANK counts the processes of a node, not nodes."""
+    return {
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(seat.local_rank),
+        "OMPI_COMM_WORLD_LOCAL_SIZE": str(seat.local_size),
+        "OMPI_COMM_WORLD_NODE_RANK": str(seat.local_rank),
+        "OMPI_COMM_WORLD_RANK": str(seat.rank),
+        "OMPI_COMM_WORLD_SIZE": str(seat.world_size),
+        "OMPI_UNIVERSE_SIZE": str(seat.world_size),
+        "PMIX_RANK": str(seat.rank),
+    }
+
+
+def mpirun_in_a_job(seat: Seat) -> Environment:
+    """mpirun in a Slurm job: it starts a daemon on each node by srun, and that starts the ranks.
+
+    So Slurm's variables describe the daemons' step: one task, on one node.
+    """
+    return _batch(seat.nodes, seat.local_size) | _step(0, 0, 0, 1, 1) | mpirun(seat)
+
+
+def horovodrun(seat: Seat) -> Environment:
+    """horovodrun with Gloo. "Cross" counts the processes of one local rank over the nodes."""
+    return {
+        "HOROVOD_CROSS_RANK": str(seat.node_rank),
+        "HOROVOD_CROSS_SIZE": str(seat.nodes),
+        "HOROVOD_HOSTNAME": f"node{seat.node_rank + 1}",
+        "HOROVOD_LOCAL_RANK": str(seat.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(seat.local_size),
+        "HOROVOD_RANK": str(seat.rank),
+        "HOROVOD_SIZE": str(seat.world_size),
+    }
+
+
+def horovodrun_in_a_job(seat: Seat) -> Environment:
+    """horovodrun in a Slurm job's batch script, whose variables every process inherits."""
+    return _batch(seat.nodes, seat.local_size) | horovodrun(seat)
+
+
+Launcher = Callable[[Seat], Environment]

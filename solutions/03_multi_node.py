@@ -1,0 +1,1469 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+# ---
+
+# %% [markdown]
+# # Many nodes: start the job, place it, and survive its failures
+#
+# One machine has no more room for GPUs; the next ones stand in other machines. Your training code stays as it is. What
+# is new lies around it: a batch system that lends you nodes, a launcher that starts your program on each of them,
+# ranks that have to find each other, and, with many machines and long runs, a failure now and then.
+#
+# After this unit you can
+#
+# - ask a cluster for nodes, through a portal's form or with a batch script, and say what each number means;
+# - read host lists and launchers' environment variables, and tell rank, local rank and node rank apart;
+# - start the same job with torchrun, srun and mpirun, and bind each rank to the cores beside its GPU;
+# - choose how often to save, save so that a crash never costs more than that, and resume bit for bit;
+# - let a job go on with fewer or more workers without changing what it learns.
+
+# %% tags=["parameters"]
+ranks = 4
+on = "simulated"
+
+# %%
+import math
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import warnings
+import zipfile
+from itertools import product
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from course_lib.training.resumable import Training
+from graders import check, hint, progress, reset
+
+# %% [markdown]
+# ## The picture
+
+# %% demo=true
+from course_lib.pictures import cluster_picture
+
+cluster_picture()
+
+# %% [markdown]
+# You never start a program on a compute node. You tell the **batch system** what you need and what is to run, and it
+# decides when and where. Slurm is the one on most large machines; it gives a job its nodes, starts it there, and ends
+# it when its time is up.
+#
+# **Predict, before you measure.** Write your guesses down; sections 5, 6, 7, 9 and 14 have the answers.
+#
+# 1. Eight ranks on two nodes stand in a ring, each sends to the next. How many of the eight connections lead over the
+#    network if the ranks fill one node after the other? How many if they are dealt out like cards?
+# 2. A script says `--ntasks=4 --nodes=2`. How many tasks does each of the two nodes get?
+# 3. On a node of LUMI, 64 cores and eight GPUs: which core is beside GPU 0?
+# 4. A node fails once in 264 days, and a checkpoint takes two minutes. How often should a job on 2,048 nodes save?
+# 5. One GPU of a thousand computes at half the speed. How much slower is the job?
+
+# %% [markdown]
+# ## 1 Login nodes and compute nodes
+#
+# **Login nodes** are for editing, for installing, and for handing in jobs. Everybody shares them, and programs that
+# compute there are ended. **Compute nodes** run jobs, and as long as your job runs they are yours. Both kinds see the
+# **shared file system**; often only login nodes reach the internet, so data and packages are fetched there, once.
+#
+# A **portal** is a web page in front of both. It starts Jupyter for you as a job on a compute node, and its form asks
+# for what every job needs. The form of TACC's Analysis Portal, beside what the same line is called in a script:
+#
+# | In the form | In a script | Which means |
+# |---|---|---|
+# | System | | the machine; every one has its own login nodes |
+# | Application | | what to start: Jupyter, a desktop |
+# | Project | `--account` | whose budget pays |
+# | Queue | `--partition` | a kind of node, with limits on their number and on time |
+# | Nodes | `--nodes` | how many machines |
+# | Tasks | `--ntasks` | how many processes altogether: for training, one a GPU |
+# | Time | `--time` | when the job is ended, whether or not it is ready |
+# | Reservation | `--reservation` | nodes that are kept free for a course at its hour |
+#
+# Three things surprise newcomers. Closing the browser does not end the job: it costs until its time is up or you end
+# it. Two nodes mean that Jupyter runs on the first and the second stands idle, until something is started there. And
+# what may be asked for where differs: a queue called `rtx` exists on Frontera only, LUMI wants `--account`, TACC
+# refuses `--mem`. The command `course doctor` says where you are, what you hold, and what is forbidden there; here it
+# is for this machine:
+
+# %% demo=true
+from course_lib.slurm.doctor import findings, look_around
+
+for heading, text in findings(look_around()):
+    print(f"{heading:12} {text}")
+
+# %% [markdown]
+# ## 2 The names of the nodes
+#
+# Slurm gave you nodes; the variable `SLURM_JOB_NODELIST` says which. Names of a cluster's nodes differ in their
+# numbers only, so Slurm writes them in a short form: `c101-[001-004,007]` on Frontera, `nid[005000-005003]` on LUMI.
+# Two things in it are not what they look like: the numbers are texts, whose leading zeros belong to the name, and a
+# comma separates names outside of brackets, but numbers inside of them.
+
+
+# %% exercise="expand_hostlist" points=6
+def expand_hostlist(text: str) -> list[str]:
+    """The host names that Slurm's short form stands for, in its order.
+
+    text: names separated by commas, such as "login1,c101-[001-004,007]". Brackets hold numbers and ranges,
+        separated by commas; a number keeps its leading zeros, and the numbers of a range are filled with zeros
+        to the width of its first. A name may have two brackets, of which the second counts fastest. A name that
+        comes twice is kept twice. The empty text stands for no host.
+
+    Nothing but the text is needed: it works on a laptop, without Slurm.
+    """
+    ### BEGIN SOLUTION
+    hosts = []
+    for name in re.findall(r"(?:\[[^\]]*\]|[^,\[])+", text):
+        # Splitting by the brackets leaves what stands between them at the even places.
+        pieces = re.split(r"\[([^\]]*)\]", name)
+        choices = [_numbers(piece) if place % 2 else [piece] for place, piece in enumerate(pieces)]
+        hosts += ["".join(parts) for parts in product(*choices)]
+    return hosts
+
+
+def _numbers(ranges: str) -> list[str]:
+    """The numbers of "001-003,007", as texts."""
+    numbers = []
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        width = len(first)
+        numbers += [f"{number:0{width}}" for number in range(int(first), int(last or first) + 1)]
+    return numbers
+    ### END SOLUTION
+
+
+# %% demo=true
+print(expand_hostlist("c101-[001-004,007]"))
+print(expand_hostlist("login1,nid[005000-005003]"))
+
+# %% [markdown]
+# On a cluster, `scontrol show hostnames` does the same. The first name of the list matters most: there the ranks meet
+# (section 4).
+#
+# ## 3 Rank, local rank, node rank, world size
+#
+# Every process of a job needs to know four numbers:
+#
+# | | counts | from | to choose |
+# |---|---|---|---|
+# | **rank** | this process among all | 0 to world size - 1 | its part of the data; who prints |
+# | **world size** | all processes | | how many parts there are |
+# | **local rank** | this process on its node | 0 to processes a node - 1 | its GPU |
+# | **node rank** | this node among the nodes | 0 to nodes - 1 | who of the nodes fetches the data first |
+#
+# Whoever starts the processes knows the numbers, and leaves them in environment variables, each launcher in its own:
+#
+# | | rank | local rank | node rank | world size |
+# |---|---|---|---|---|
+# | torchrun | `RANK` | `LOCAL_RANK` | `GROUP_RANK` | `WORLD_SIZE` |
+# | srun | `SLURM_PROCID` | `SLURM_LOCALID` | `SLURM_NODEID` | `SLURM_NTASKS` |
+# | mpirun (Open MPI) | `OMPI_COMM_WORLD_RANK` | `OMPI_COMM_WORLD_LOCAL_RANK` | | `OMPI_COMM_WORLD_SIZE` |
+# | horovodrun | `HOROVOD_RANK` | `HOROVOD_LOCAL_RANK` | `HOROVOD_CROSS_RANK` | `HOROVOD_SIZE` |
+#
+# Open MPI does not count nodes. It has a variable of that name, `OMPI_COMM_WORLD_NODE_RANK`, but that one counts
+# processes on a node. `OMPI_COMM_WORLD_LOCAL_SIZE`, the number of processes on this node, helps.
+#
+# The trouble begins where launchers are nested, for environment variables are inherited. With `srun torchrun`, one
+# torchrun a node, every worker has both sets, and Slurm's describe the torchruns. `mpirun` in a Slurm job starts a
+# daemon on every node by srun, and the ranks inherit the daemons' variables: on two nodes with four ranks each, all
+# eight have `SLURM_PROCID=0` and `SLURM_NTASKS=1`. And a batch script itself, which no srun has started, has
+# `SLURM_PROCID=0` and the `SLURM_NTASKS` that the job asked for, though it is a single process.
+
+
+# %% exercise="rank_from_environment" points=7
+def rank_from_environment(env: dict[str, str]) -> dict[str, int]:
+    """This process's place among all, whatever has started it.
+
+    env: environment variables, as in os.environ. Launchers: srun, torchrun, mpirun (Open MPI), horovodrun.
+        Where one was started by another, the innermost counts: torchrun, Horovod and Open MPI before Slurm.
+    Returns {"rank": ..., "local_rank": ..., "node_rank": ..., "world_size": ...}: whole numbers; node_rank is
+        the number of this process's node. mpirun does not tell it: there, ranks fill one node after another,
+        and all nodes have equally many. A process that no launcher has started is rank 0 of 1 on node 0; a
+        batch script itself, outside of srun, is one.
+    """
+    ### BEGIN SOLUTION
+    if "RANK" in env:
+        names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE")
+    elif "HOROVOD_RANK" in env:
+        names = ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_RANK", "HOROVOD_SIZE")
+    elif "OMPI_COMM_WORLD_RANK" in env:
+        rank, local_size = int(env["OMPI_COMM_WORLD_RANK"]), int(env["OMPI_COMM_WORLD_LOCAL_SIZE"])
+        env = env | {"NODE": str(rank // local_size)}
+        names = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "NODE", "OMPI_COMM_WORLD_SIZE")
+    elif "SLURM_STEP_ID" in env:
+        names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS")
+    else:
+        return {"rank": 0, "local_rank": 0, "node_rank": 0, "world_size": 1}
+    values = (int(env[name]) for name in names)
+    return dict(zip(("rank", "local_rank", "node_rank", "world_size"), values, strict=True))
+    ### END SOLUTION
+
+
+# %% demo=true
+rank_from_environment(
+    {
+        "SLURM_PROCID": "5",
+        "SLURM_LOCALID": "1",
+        "SLURM_NODEID": "1",
+        "SLURM_NTASKS": "8",
+        "SLURM_STEP_ID": "0",
+    }
+)
+
+# %% [markdown]
+# ## 4 Where the ranks meet
+#
+# A process that knows its rank still does not know where the others are. `dist.init_process_group` solves this as
+# people do: by agreeing on a place beforehand. `MASTER_ADDR` and `MASTER_PORT` name it, the same for all ranks. Rank 0
+# listens there and keeps a table, the **store**; every rank writes into it where it can be reached, and reads where
+# the others can. That is the **rendezvous**; from then on they talk directly. Here are a store and two of its
+# visitors:
+
+# %% demo=true
+store = dist.TCPStore("127.0.0.1", 0, is_master=True)
+visitor = dist.TCPStore("127.0.0.1", store.port, is_master=False)
+visitor.set("where rank 1 is", "node1, port 40123")
+print(f"rank 0 listens at port {store.port} and reads:", store.get("where rank 1 is").decode())
+del visitor, store
+
+# %% [markdown]
+# So `MASTER_ADDR` must be a name by which **every** node reaches rank 0's: the first host of the job's list.
+# `localhost` means, on each node, that node. With it the ranks of the first node find each other; those of the second
+# knock at their own door, where nobody listens, until the time-out. `MASTER_PORT` is any port that is free on that
+# node; two jobs on one node need two.
+#
+# torchrun does without: its agents, one a node, meet first (`--rdzv-endpoint`), agree on who is there, and tell their
+# workers ranks, world size and `MASTER_ADDR`. That is why torchrun can go on when a node is lost, and srun cannot.
+#
+# ## 5 One job, four ways to start it
+#
+# A program that prints where it is. It uses your function, so it does not care who starts it:
+
+# %% demo=true
+import inspect
+import tempfile
+
+folder = Path(tempfile.mkdtemp(prefix="unit-03-"))
+program = folder / "where.py"
+body = """
+import os, sys
+place = rank_from_environment(dict(os.environ))
+line = "rank {rank} of {world_size}, local rank {local_rank} on node {node_rank}\\n"
+sys.stdout.write(line.format(**place))
+"""
+program.write_text(inspect.getsource(rank_from_environment) + body)
+
+
+def start(command: str) -> None:
+    """Run a command line, if its launcher is installed; show what it printed, in the order of the ranks."""
+    words = shlex.split(command)
+    if shutil.which(words[0]) is None:
+        print(f"{words[0]} is not installed here")
+        return
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    own = {
+        name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "OMPI_", "PMI"))
+    }
+    done = subprocess.run(words, env=own | as_root, capture_output=True, text=True, timeout=300, check=False)
+    print(f"$ {command}".replace(f"{folder}/", "").replace(python, "python"))
+    print("\n".join(sorted(done.stdout.splitlines())) if done.returncode == 0 else done.stderr[-500:])
+
+
+python = shlex.quote(sys.executable)
+# `torchrun` is another name of `python -m torch.distributed.run`.
+start(f"{python} -m torch.distributed.run --standalone --nproc-per-node=2 {program}")
+start(f"mpirun --oversubscribe -n 2 {python} {program}")
+
+# %% [markdown]
+# The same job on two nodes of four GPUs, in an allocation that Slurm has given:
+#
+# ```bash
+# export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) MASTER_PORT=29500
+#
+# # torchrun: srun starts one agent a node, each agent four workers
+# srun --ntasks-per-node=1 torchrun --nnodes=2 --nproc-per-node=4 --rdzv-id="$SLURM_JOB_ID" \
+#      --rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:29400" train.py
+#
+# # srun starts all eight
+# srun --ntasks=8 --ntasks-per-node=4 python train.py
+#
+# # mpirun starts all eight; it learns from Slurm which nodes there are
+# mpirun -n 8 --map-by ppr:4:node python train.py
+#
+# # srun, each rank bound to the core beside its GPU (section 7 finds the numbers)
+# srun --ntasks=8 --ntasks-per-node=4 --cpu-bind=map_cpu:C0,C1,C2,C3 python train.py
+# ```
+#
+# At TACC the launcher is `ibrun`, which knows the site's network: `ibrun python train.py`. Which to take? torchrun
+# where workers may fail and have to be restarted (section 8); the site's own launcher otherwise: it starts all ranks
+# at once, passes signals on, and binds cores.
+#
+# **In which order?** srun deals ranks out by `--distribution`: `block` fills one node after the other, `cyclic` gives
+# one to each node in turn, `plane=2` two to each. Most libraries take blocks for granted. In the picture thick lines
+# lead over the network, thin ones stay within a node.
+#
+# **Question for the sliders:** which order sends most over the network, and what becomes of the others when a node has
+# more GPUs?
+
+# %% demo=true
+from course_lib.pictures import network_hops, placement_picture
+from course_lib.widgets import Slider, explore
+
+
+def dealt(distribution: str, gpus: int, nodes: int = 2) -> list[int]:
+    """For each rank its node, as srun --distribution would place it."""
+    plane = {"block": gpus, "plane=2": 2, "cyclic": 1}[distribution]
+    return [rank // plane % nodes for rank in range(nodes * gpus)]
+
+
+def ring_on_nodes(distribution: str, gpus: int):
+    """The ring of all ranks, and how much of it lies between the nodes."""
+    places = dealt(distribution, gpus)
+    title = f"{distribution}: {network_hops(places)} of {len(places)} connections lead over the network"
+    return placement_picture(places, title)
+
+
+explore(
+    ring_on_nodes,
+    distribution=Slider(["block", "plane=2", "cyclic"], label="--distribution"),
+    gpus=Slider([2, 4, 8], start=4, label="GPUs a node"),
+)
+
+# %% [markdown]
+# The first prediction: two of eight in blocks, all eight like cards. In blocks it stays at one connection a node,
+# however many GPUs the nodes have: each node's network card carries one message in each direction, and the rest goes
+# over the links inside. Dealt like cards, everything that the ring sends goes through the network cards.
+
+# %% [markdown]
+# ## 6 A batch script
+#
+# A **batch script** is a shell script whose first lines tell Slurm what it needs. `sbatch train.sbatch` hands it in;
+# when the nodes are there, Slurm runs it **once, on the first of them**. What is to run on all of them is started from
+# there, by srun.
+#
+# For bash the lines `#SBATCH --option=value` are comments; sbatch reads them, up to the first command, and no further.
+# What comes later, or is written `# SBATCH`, it ignores without a word. It does not expand variables in them either.
+# The four that count: `--nodes`, `--ntasks-per-node`, `--gpus-per-node`, and `--time`, by which the queue decides: who
+# asks for less time starts sooner.
+
+
+# %% exercise="batch_script" points=8
+def batch_script(nodes: int, gpus_per_node: int, command: str) -> str:
+    """The text of a Slurm batch script that runs `command` on every GPU of several nodes.
+
+    The job asks for `nodes` nodes with `gpus_per_node` GPUs each, for at most 30 minutes; it names no
+    partition, account or host. One srun starts `command`, a shell's command line, as one task a GPU. Each task
+    finds MASTER_ADDR, the job's first host, and MASTER_PORT in its environment; its rank it has from srun. If
+    the command fails, the job does.
+    """
+    ### BEGIN SOLUTION
+    return f"""#!/bin/bash
+#SBATCH --job-name=train
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node={gpus_per_node}
+#SBATCH --gpus-per-node={gpus_per_node}
+#SBATCH --time=00:30:00
+#SBATCH --output=%x-%j.out
+
+set -euo pipefail
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export MASTER_PORT=29500
+srun --kill-on-bad-exit=1 {command}
+"""
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Your script is not only read. If Slurm is installed, `check` starts a real one on this machine, which ends with this
+# notebook: three nodes in Linux namespaces, each with its own name, address and loopback (`course cluster start` gives
+# you one to play with). It submits your script with a small program in place of the training: its processes look where
+# they are, meet at `MASTER_ADDR`, and leave a note.
+#
+# The second prediction: `--ntasks=4 --nodes=2` puts three tasks on the first node and one on the second. Every node
+# gets one, and then Slurm fills up from the front, for what it hands out are cores. Say `--ntasks-per-node`.
+#
+# ## 7 The cores beside the GPU
+#
+# A node is a small network too. Its processor consists of parts with their own memory, **NUMA nodes**, and each GPU is
+# plugged into one of them. A rank that runs on another part sends every batch and every gradient through the links
+# between the parts. To **bind** a rank is to allow it the cores beside its GPU only. One GPU node of LUMI, one
+# processor of 64 cores and eight GPUs, says of itself:
+
+# %% demo=true
+lumi = """
+GPU[0]          : (Topology) Numa Node: 3
+GPU[1]          : (Topology) Numa Node: 3
+GPU[2]          : (Topology) Numa Node: 1
+GPU[3]          : (Topology) Numa Node: 1
+GPU[4]          : (Topology) Numa Node: 0
+GPU[5]          : (Topology) Numa Node: 0
+GPU[6]          : (Topology) Numa Node: 2
+GPU[7]          : (Topology) Numa Node: 2
+CPU(s):                  128
+Thread(s) per core:      2
+NUMA node0 CPU(s):       0-15,64-79
+NUMA node1 CPU(s):       16-31,80-95
+NUMA node2 CPU(s):       32-47,96-111
+NUMA node3 CPU(s):       48-63,112-127
+Cpus_allowed_list:	1-7,9-15,17-23,25-31,33-39,41-47,49-55,57-63
+"""
+
+# %% [markdown]
+# The first lines are from `rocm-smi --showtoponuma`, then come some of `lscpu`, then one of `/proc/self/status`. GPU 0
+# is beside NUMA node 3, not 0. The CPUs from 64 on are second hardware threads of the cores 0 to 63: no cores of their
+# own. And of each group of eight cores, which share a cache, the system keeps the first for itself: a job that binds a
+# rank to core 48 is refused.
+#
+# `nvidia-smi topo -m` prints a table with tabs between its columns. Of a DGX A100, in part:
+#
+# ```
+#         GPU0    GPU1    ...  NIC0    CPU Affinity      NUMA Affinity
+# GPU0     X      NV12    ...  PXB     48-63,176-191     3
+# GPU1    NV12     X      ...  PXB     48-63,176-191     3
+# ...
+# NIC0    PXB     PXB     ...   X
+# ```
+#
+# Newer drivers have one more column at the end, `GPU NUMA ID`, and on a Grace Hopper node of Vista `lscpu` lists NUMA
+# nodes without a single CPU: they are the GPU's memory.
+
+
+# %% exercise="cpu_bind_map" points=7
+def cpu_bind_map(topology: str) -> list[int]:
+    """For each GPU of a node the core to which its rank is bound, in the order of the GPUs' numbers.
+
+    topology: what these commands print, one after the other: `rocm-smi --showtoponuma` or `nvidia-smi topo -m`,
+        which tell the NUMA node of each GPU; `lscpu`; and `grep Cpus_allowed_list /proc/self/status`, which
+        tells the CPUs that the job may use (without that line, all).
+
+    The usable cores of a NUMA node are dealt to its GPUs in the order of their numbers, in equal consecutive blocks
+    (what is left over goes to nobody); a GPU's core is the first of its block. Where a core has t hardware threads
+    ("Thread(s) per core"), n CPUs are n / t cores, whose first threads have the numbers below n / t; a rank is bound
+    to one of these.
+    """
+    ### BEGIN SOLUTION
+    listed = re.findall(r"NUMA node(\d+) CPU\(s\):[ \t]*(\S*)", topology)
+    cpus = {int(node): _cpus(text) for node, text in listed}
+    threads = int(re.search(r"Thread\(s\) per core:\s*(\d+)", topology)[1])
+    usable = set(range(sum(map(len, cpus.values())) // threads))
+    if allowed := re.search(r"Cpus_allowed_list:\s*(\S+)", topology):
+        usable &= set(_cpus(allowed[1]))
+    nodes = _node_of_each_gpu(topology)
+    cores = []
+    for gpu, node in enumerate(nodes):
+        own = [cpu for cpu in cpus[node] if cpu in usable]
+        cores.append(own[nodes[:gpu].count(node) * (len(own) // nodes.count(node))])
+    return cores
+
+
+def _cpus(text: str) -> list[int]:
+    """The numbers of "0-15,64-79"; none of an empty text."""
+    parts = (part.split("-") for part in text.split(",") if part)
+    return [number for part in parts for number in range(int(part[0]), int(part[-1]) + 1)]
+
+
+def _node_of_each_gpu(topology: str) -> list[int]:
+    """The NUMA nodes of GPU 0, GPU 1, ..."""
+    if found := re.findall(r"GPU\[\d+\]\s*: \(Topology\) Numa Node: (\d+)", topology):
+        return list(map(int, found))
+    rows = [line.split("\t") for line in topology.splitlines()]
+    place = next(row.index("NUMA Affinity") for row in rows if "NUMA Affinity" in row)
+    return [int(row[place]) for row in rows if re.fullmatch(r"GPU\d+", row[0])]
+    ### END SOLUTION
+
+
+# %% demo=true
+from course_lib.pictures import binding_picture
+
+numa_of_gpu = (3, 3, 1, 1, 0, 0, 2, 2)
+cores_of_numa = [range(first, first + 16) for first in (0, 16, 32, 48)]
+binding = cpu_bind_map(lumi)
+print("--cpu-bind=map_cpu:" + ",".join(map(str, binding)))
+# A mask has a bit for each core: seven cores, from the given one on.
+print("--cpu-bind=mask_cpu:" + ",".join(hex(0b1111111 << core) for core in binding))
+
+# %% [markdown]
+# The third prediction: core 49. The first form gives each rank one core. The second gives it the seven of its block,
+# as a **mask**, which is better for training: the threads that read and augment data need cores too.
+#
+# What does it matter? Move the slider: with which binding do how many ranks sit beside their GPU?
+
+# %% demo=true
+bindings = {
+    "none: eight cores in a row": [1, 2, 3, 4, 5, 6, 7, 9],
+    "one a group, in order": [1, 9, 17, 25, 33, 41, 49, 57],
+    "beside the GPU": binding,
+}
+
+
+def bound(way: str):
+    """A node of LUMI with the ranks on these cores."""
+    return binding_picture(numa_of_gpu, cores_of_numa, bindings[way], f"{way}: {bindings[way]}")
+
+
+explore(bound, way=Slider(list(bindings), start="beside the GPU", label="binding"))
+
+# %% [markdown]
+# The POP Centre of Excellence has measured it on LUMI with eight ranks, one a GPU ([GPU
+# affinity](https://co-design.pop-coe.eu/experiments/gpu-affinity/lumi.html)). Unbound, the ranks ran on the cores 1 to
+# 8, all in NUMA node 0; bound with `--cpu-bind=map_ldom:3,3,1,1,0,0,2,2`, on 49, 57, 17, 25, 1, 9, 33 and 41. Most of
+# the large difference in runtime comes from the memory: in the first run all copies to the GPUs go through the
+# channels of one NUMA node, in the second through those of four.
+#
+# The same can be seen without a GPU: a core that reads memory of its own NUMA node, and of another one. Here, if this
+# machine has more than one:
+
+# %% demo=true
+from course_lib.numa import numa_nodes, read_bandwidth
+
+nodes_here = numa_nodes()
+if len(nodes_here) < 2:
+    print("This machine has one NUMA node: all its memory is equally far, and there is nothing to compare.")
+else:
+    for memory, home in nodes_here.items():
+        for node, cores in nodes_here.items():
+            rate = read_bandwidth(home[0], cores[0])
+            print(f"memory of NUMA node {memory}, core of node {node}: {rate / 1e9:5.1f} GB/s")
+
+# %% [markdown]
+# ## 8 When a worker fails
+#
+# A node that fails once in nine months is a good node. With 2,048 of them one fails every three hours. In 54 days on
+# 16,384 GPUs the training of Llama 3 was interrupted 466 times, 419 times unexpectedly, mostly by broken hardware; it
+# still computed more than 90 % of the time, because it came back by itself. From here on this unit is about that.
+#
+# `torchrun` watches the workers that it has started. If one dies, it ends all others, on all nodes, lets the launchers
+# meet again, and starts every worker anew: at most `--max-restarts` times. A rank cannot be replaced alone, since its
+# neighbours hold connections to it and wait in collectives that it will never answer. What a worker finds in its
+# environment:
+#
+# | Variable | What it says |
+# |---|---|
+# | `RANK`, `WORLD_SIZE` | this worker among all; may differ after a restart |
+# | `LOCAL_RANK`, `LOCAL_WORLD_SIZE` | this worker among those of its node: which GPU is its own |
+# | `GROUP_RANK`, `GROUP_WORLD_SIZE` | this launcher among all: the node's number |
+# | `MASTER_ADDR`, `MASTER_PORT` | where the ranks meet |
+# | `TORCHELASTIC_RESTART_COUNT`, `TORCHELASTIC_MAX_RESTARTS` | how often this launcher has started its workers anew, and how often it may |
+# | `TORCHELASTIC_RUN_ID` | the name of the job, from `--rdzv-id` |
+#
+# Here worker 1 of 2 is killed by SIGKILL, as by a node's memory guard, when it lives for the first time.
+
+# %% demo=true
+DYING = """
+import os, signal, time
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
+print(*(f"{name}={os.environ[name]}" for name in names), flush=True)
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    if os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+"""
+torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+with tempfile.TemporaryDirectory() as name:
+    program = Path(name) / "dying.py"
+    program.write_text(DYING)
+    done = subprocess.run(
+        [*torchrun, "--max-restarts=1", program], capture_output=True, text=True, timeout=120
+    )
+print(done.stdout)
+for line in done.stderr.splitlines():
+    if "closing signal" in line or "exitcode" in line:
+        print(line.partition("] ")[2])
+
+# %% [markdown]
+# Worker 0 was not at fault, and was ended all the same: it would have slept for a minute. So a restart is a start, for
+# everyone, with nothing left but what is on the disk. Three rules follow:
+#
+# 1. Every start looks for a checkpoint first. There is no other kind of start.
+# 2. What is not in the checkpoint is lost: weights, optimizer, random state, place in the data.
+# 3. Nothing may depend on a rank's number being the same as before.
+#
+# `--nnodes=2:4` makes the number of nodes itself elastic: the job begins as soon as 2 are there, takes in up to 4, and goes
+# on when some are lost, each time by a restart of all with another `WORLD_SIZE`. Section 12 is about what that does to
+# training. On several nodes PyTorch 2.13 needs `export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`: without it every restart
+# that we tried on two nodes failed, with it every one worked.
+#
+# ## 9 How often to save
+#
+# A checkpoint takes $C$ seconds in which nothing is learnt. A failure costs what was learnt since the last one. Save
+# often, and you pay in checkpoints; save seldom, and you pay in lost work.
+#
+# Let the job fail every $M$ seconds on average, and save after every $T$ seconds of work. Checkpoints then take the share
+# $C / T$ of the time. A failure strikes anywhere between two checkpoints, in the middle on average, so it loses $T / 2$ of
+# every $M$ seconds. The time that is wasted, as a share of the work, is about
+#
+# $$ w(T) = \frac{C}{T} + \frac{T}{2M}, \qquad w'(T) = -\frac{C}{T^2} + \frac{1}{2M} = 0 \quad\text{at}\quad
+#    T = \sqrt{2\,C\,M} . $$
+#
+# This is Young's interval (1974). At the optimum both losses are equal, and together they are $\sqrt{2C/M}$: to waste half
+# as much, checkpoints must become four times as fast.
+#
+# $M$ is the job's, not a node's. If nodes fail independently of each other, $n$ nodes fail $n$ times as often as one.
+
+
+# %% exercise="checkpoint_interval" points=4
+def checkpoint_interval(
+    checkpoint_seconds: float, mean_time_between_failures: float, nodes: int = 1
+) -> float:
+    """Young's interval: the seconds of work between two checkpoints that waste the least time.
+
+    checkpoint_seconds: how long a checkpoint takes. mean_time_between_failures: of one node, in seconds. nodes: how
+        many the job has; it stops as soon as one of them fails.
+    """
+    ### BEGIN SOLUTION
+    return math.sqrt(2 * checkpoint_seconds * mean_time_between_failures / nodes)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Young leaves out that failures strike during checkpoints and restarts too. With failures that come at random (a Poisson
+# process), a restart of $R$ seconds and pieces of work of $T$ seconds, the expected time for one piece is
+# $M e^{R/M}\,(e^{(T + C)/M} - 1)$, and Daly (2006) approximates the $T$ that makes it least a work by
+#
+# $$ T = \sqrt{2\,C\,M}\,\Big[\,1 + \tfrac13 \sqrt{\tfrac{C}{2M}} + \tfrac19\,\tfrac{C}{2M}\Big] - C \quad\text{for } C < 2M,
+#    \qquad T = M \quad\text{otherwise.} $$
+#
+# $R$ does not come into it: a failure costs a restart however often you save. The curve below is the expectation; the dots
+# are trainings whose failures were drawn. The node's mean time is Llama 3's: 419 failures in 54 days on 2,048 nodes are
+# one in 264 days a node. The fourth prediction is where the
+# sliders start. **Move them.** For which jobs does it hardly matter how often you save? What must become
+# faster, before 16,384 nodes make sense?
+
+# %% demo=true
+from course_lib.figures import COLOURS, new_figure
+from course_lib.training.failures import drawn_overhead, expected_overhead
+
+DAY = 86_400
+NODE = 264 * DAY
+
+
+def waste(nodes: int, seconds: int):
+    """What saving costs, against the interval; and the interval that costs least."""
+    best = checkpoint_interval(seconds, NODE, nodes)
+    failure = NODE / nodes
+    intervals = [best * 2 ** (step / 4) for step in range(-8, 9)]
+    curve = [100 * expected_overhead(each, seconds, failure, 60) for each in intervals]
+    dots = [100 * drawn_overhead(each, seconds, failure, 60, pieces=1000) for each in intervals[::4]]
+    least = 100 * expected_overhead(best, seconds, failure, 60)
+    figure, axes = new_figure(
+        alt=f"Time lost against the interval for {nodes} nodes and checkpoints of {seconds} s: high on the left, where "
+        f"checkpoints are frequent, high on the right, where failures lose much, and least, {least:.1f} percent, near "
+        f"Young's interval of {best / 60:.1f} minutes.",
+        height=3.2,
+    )
+    axes.plot([each / 60 for each in intervals], curve, color=COLOURS["blue"], label="expected (Daly 2006)")
+    axes.plot(
+        [each / 60 for each in intervals[::4]],
+        dots,
+        "o",
+        color=COLOURS["orange"],
+        label="1,000 pieces, failures drawn",
+    )
+    axes.axvline(
+        best / 60,
+        color=COLOURS["vermillion"],
+        linestyle="--",
+        label=f"Young: {best / 60:.1f} min, {least:.1f} % lost",
+    )
+    axes.set(xscale="log", yscale="log", xlabel="work between two checkpoints (min)", ylabel="time lost (%)")
+    for ticks, digits in ((axes.xaxis, "25"), (axes.yaxis, "2345")):
+        ticks.set_major_formatter("{x:g}")
+        ticks.set_minor_formatter(
+            lambda value, _, digits=digits: f"{value:g}" if f"{value:e}"[0] in digits else ""
+        )
+    axes.legend(frameon=False)
+    return figure
+
+
+explore(
+    waste,
+    nodes=Slider([1, 16, 128, 1024, 2048, 16_384], start=2048, label="nodes"),
+    seconds=Slider([2, 10, 30, 120, 600], start=120, label="a checkpoint takes (s)"),
+)
+
+# %% [markdown]
+# The minimum is flat: half or twice the best interval costs about a quarter more. So an estimate of $M$ will do. But
+# 2,048 nodes lose a sixth of their time with checkpoints of two minutes. Section 13 makes them cheaper.
+#
+# ## 10 A checkpoint that is whole or not there
+#
+# A failure may strike while a checkpoint is being written, and it does so often: a full disk, a time limit that was
+# reached *because* the checkpoint took so long. `torch.save(state, path)` begins by emptying the file of that name. From
+# then until its end there is no checkpoint at all.
+#
+# POSIX offers one step that happens wholly or not at all: `os.replace(temporary, path)` lets `path` name another file. So
+# write another file first, in the same folder (to another disk a rename is a copy), and then replace. That is safe against
+# a killed process. A power failure, or a node that crashes, takes more: what you write goes through three places,
+#
+# | Place | Lost with | Emptied by |
+# |---|---|---|
+# | Python's buffer | the process | `file.flush()` |
+# | the operating system's memory | the node | `os.fsync(file.fileno())` |
+# | the disk | (keep copies elsewhere) | |
+#
+# and the disk may learn of the new name before it learns of the bytes: then the name leads to an empty file. Hence the
+# order: write, flush, fsync, replace. And the name itself stands in the folder, which is written like a file: fsync it, too.
+
+
+# %% exercise="save_checkpoint" points=10
+def save_checkpoint(path: Path, state: dict) -> None:
+    """Write state to path so that path always holds a whole checkpoint, the old one or the new one, whatever happens.
+
+    path: its folder exists; path itself may exist, and is replaced. state: what torch.save can write; afterwards
+        torch.load(path) returns it.
+
+    At no moment may a kill leave less than a whole checkpoint at path. What is being written stands in path's folder
+    under a name that ends in ".tmp". All bytes are on the disk before the file gets the name path, and the name is on
+    the disk when the function returns. A temporary file that an earlier crash has left behind is no obstacle. If
+    writing fails, the error goes on to the caller, path is as it was, and no temporary file is left.
+    """
+    ### BEGIN SOLUTION
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with open(temporary, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# The grader kills real processes in the middle of real writes. Here is what it sees: four ways to save over an older
+# checkpoint, and what a kill would leave at each moment at which something in the folder changes.
+
+# %% demo=true
+
+from course_lib.pictures import moments_picture
+from graders.drivers.lives import lived, watched
+
+
+def straight(path: Path, state: dict) -> None:
+    """What everybody does first."""
+    torch.save(state, path)
+
+
+def remove_first(path: Path, state: dict) -> None:
+    """Another file, but the old one is removed before the new one takes its name."""
+    torch.save(state, f"{path}.tmp")
+    path.unlink()
+    os.rename(f"{path}.tmp", path)
+
+
+def copy(path: Path, state: dict) -> None:
+    """Another file, which is copied."""
+    torch.save(state, f"{path}.tmp")
+    shutil.copy(f"{path}.tmp", path)
+    os.unlink(f"{path}.tmp")
+
+
+def moments(save) -> list[str]:
+    """What is under the checkpoint's name, at each change of its folder, while a process saves."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "step-1.pt"
+        torch.save({"weights": torch.zeros(5000)}, path)
+        record = lived(watched(Path(name), lambda: save(path, {"weights": torch.ones(5000)})))["value"]
+    files = [event["files"].get(path.name) for event in record if "files" in event]
+    contents = [file and file["content"] for file in files]
+    words = {None: "none", contents[0]: "old", contents[-1]: "new"}
+    return [words.get(content, "torn") for content in contents]
+
+
+ways = {
+    "straight to its name": straight,
+    "remove, then rename": remove_first,
+    "copy over it": copy,
+    "yours": save_checkpoint,
+}
+moments_picture({name: moments(save) for name, save in ways.items()})
+
+# %% [markdown]
+# However you save, somebody's checkpoint will be torn: by a version of the code before yours, a disk that lied, a copy that
+# was interrupted. So a loader does not trust. And there is a trap: `torch.load` reads the numbers of a tensor without
+# checking them.
+
+# %% demo=true
+with tempfile.TemporaryDirectory() as name:
+    path = Path(name) / "step-1.pt"
+    torch.save({"weights": torch.ones(5000)}, path)
+    content = bytearray(path.read_bytes())
+    content[8192:12288] = bytes(4096)  # a block that never reached the disk
+    path.write_bytes(content)
+    weights = torch.load(path)["weights"]
+    print(f"torch.load: no complaint, and {int((weights == 0).sum())} of 5,000 ones are zeros")
+    print(f"zipfile: the damaged part is {zipfile.ZipFile(path).testzip()}")
+
+# %% [markdown]
+# A file of `torch.save` is a zip archive, and has a checksum of each part, which `torch.load` does not look at.
+
+
+# %% exercise="load_latest" points=9
+def load_latest(directory: Path) -> dict | None:
+    """The newest checkpoint in directory that is whole; None if there is none, or no such directory.
+
+    directory: holds files step-N.pt, which torch.save has written after N steps, N in digits, with or without zeros
+        before them. The newest has the largest N. Whatever has another kind of name is left alone.
+
+    A file that is cut off, empty or full of something else does not count, nor does one whose length is right and
+    whose content is not: then the one before it counts. Every file that was skipped is named in a warning
+    (warnings.warn). No file is changed or removed.
+    """
+    ### BEGIN SOLUTION
+    steps = {}
+    for path in directory.glob("step-*.pt"):
+        if found := re.fullmatch(r"step-([0-9]+)\.pt", path.name):
+            steps[path] = int(found[1])
+    for path in sorted(steps, key=steps.get, reverse=True):
+        try:
+            damaged = zipfile.ZipFile(path).testzip()
+            if damaged is None:
+                return torch.load(path)
+            warnings.warn(f"{path.name} is skipped: {damaged} in it is damaged", stacklevel=2)
+        except Exception as error:
+            warnings.warn(f"{path.name} is skipped: {error}", stacklevel=2)
+    return None
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## 11 Going on as if nothing had happened
+#
+# A resumed training that "looks about right" may be wrong for weeks. The test that leaves no doubt is equality: killed
+# anywhere and started again, it ends with the same weights, bit for bit. Everything that a step depends on has to be in the
+# checkpoint, or follow from what is there:
+#
+# | What | If it is forgotten |
+# |---|---|
+# | the weights | begins from scratch |
+# | the optimizer: momentum, Adam's moments, the learning rate | the loss jumps up, and takes hundreds of steps to come back |
+# | how many steps are done | schedules begin anew; the training does not know when it ends |
+# | the place in the data | samples of this epoch come twice, others never |
+# | the random state | dropout and augmentation repeat what they drew before; harmless mostly, but equality is gone |
+#
+# The order of an epoch need not be saved if it follows from the epoch's number, as `DistributedSampler` does it. The random
+# state can be saved (`torch.get_rng_state()`, and those of CUDA, NumPy and `random` where they are used), or made to follow
+# from the step. On GPUs equality takes `torch.use_deterministic_algorithms(True)` besides.
+
+
+# %% exercise="resume" points=12
+def resume(training: Training, directory: Path, save_every: int, save, load_latest) -> None:
+    """Train to the end, from the beginning or from the newest checkpoint in directory; killed anywhere and called again,
+    it ends with the weights, equal in every bit, with which it would have ended without the kill.
+
+    training: see course_lib.training.resumable.Training. An epoch has every sample once, in batches of batch_size of
+        which the last may be smaller, in another order each epoch: training.train_step(training.samples[indices]).
+        It draws from torch's global generator; so may you.
+    save(path, state), load_latest(directory): the two functions above, or others that do the same.
+
+    Saves directory / f"step-{N}.pt" when N steps are done, for every N that save_every divides, and after the last
+    step. The process that goes on knows nothing but what the checkpoint holds; it starts with new weights and with
+    the random state that every start begins with. If the training has ended already, the final weights are loaded and
+    no step is made.
+    """
+    ### BEGIN SOLUTION
+    samples, batch_size = len(training.samples), training.batch_size
+    an_epoch = math.ceil(samples / batch_size)
+    last = training.epochs * an_epoch
+    step = 0
+    if (state := load_latest(directory)) is not None:
+        step = state["step"]
+        training.model.load_state_dict(state["model"])
+        training.optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["random"])
+    while step < last:
+        epoch, position = divmod(step, an_epoch)
+        order = torch.randperm(samples, generator=torch.Generator().manual_seed(epoch))
+        training.train_step(training.samples[order[position * batch_size :][:batch_size]])
+        step += 1
+        if step % save_every == 0 or step == last:
+            state = {
+                "step": step,
+                "model": training.model.state_dict(),
+                "optimizer": training.optimizer.state_dict(),
+                "random": torch.get_rng_state(),
+            }
+            save(directory / f"step-{step}.pt", state)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# A classifier with dropout and momentum, in a process that is killed by SIGKILL at three random steps and started again
+# each time:
+
+# %% demo=true
+import json
+import random
+import signal
+
+from torch import nn
+from torch.nn import functional
+
+from course_lib import RankFailed, launch
+from course_lib.data import load
+from course_lib.training.data_parallel import fingerprint
+
+data = load("digits")
+table = torch.cat([data.train.images.flatten(1), data.train.labels[:, None]], 1)
+
+
+def live(directory: Path, steps: int | None = None) -> str:
+    """What a training script does when it is started: it is killed after so many steps, or comes to the end."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.3), nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    losses = []
+
+    def train_step(batch):
+        loss = functional.cross_entropy(model(batch[:, :64]), batch[:, 64].long())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        with (directory / "losses").open("a") as file:
+            print(len(losses), loss.item(), file=file)
+        if len(losses) == steps:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    resume(Training(model, optimizer, table, 64, 2, train_step), directory, 10, save_checkpoint, load_latest)
+    return fingerprint(model)
+
+
+def lives(*deaths: int) -> tuple[str, list[list[float]]]:
+    """The final weights' fingerprint, and the losses of each life, the last of which comes to the end."""
+    directory = Path(tempfile.mkdtemp())
+    for steps in deaths:
+        try:
+            launch(live, directory, steps, ranks=1, on="processes", quiet=True)
+        except RankFailed as error:
+            print(error.args[0].splitlines()[0])
+    weights = launch(live, directory, ranks=1, on="processes", quiet=True).results[0]
+    told = []
+    for line in (directory / "losses").read_text().splitlines():
+        number, loss = line.split()
+        if number == "1":
+            told.append([])
+        told[-1].append(float(loss))
+    shutil.rmtree(directory)
+    return weights, told
+
+
+whole, (curve,) = lives()
+deaths = [random.randint(3, 14) for _ in range(3)]
+killed, parts = lives(*deaths)
+print(f"uninterrupted: weights {whole[:16]}\nkilled 3 times: weights {killed[:16]}")
+assert whole == killed
+
+# %% demo=true
+figure, axes = new_figure(
+    alt="Training loss against steps: a grey line for the uninterrupted training, and on it the pieces of four lives; each "
+    "piece begins at a multiple of ten steps, some steps before the end of the piece before.",
+    height=3.2,
+)
+axes.plot(range(1, len(curve) + 1), curve, color="#888888", linewidth=5, alpha=0.5, label="uninterrupted")
+begin = 0
+for life, (part, colour) in enumerate(zip(parts, ("blue", "vermillion", "bluish_green", "black"))):
+    steps = range(begin + 1, begin + len(part) + 1)
+    axes.plot(
+        steps, part, color=COLOURS[colour], linestyle=("-", "--", "-.", ":")[life], label=f"life {life + 1}"
+    )
+    if life < len(deaths):
+        axes.plot(steps[-1], part[-1], "x", color=COLOURS[colour], markersize=10, markeredgewidth=2)
+    begin = (begin + len(part)) // 10 * 10
+axes.set(xlabel="step", ylabel="training loss")
+axes.legend(frameon=False)
+figure
+
+# %% [markdown]
+# ## 12 Fewer workers, more workers
+#
+# A node is lost and will not come back today. Waiting for a new one wastes the others; going on with three of four changes
+# `WORLD_SIZE`. If every rank keeps its batch, the global batch shrinks by a quarter, the learning rate no longer fits, and
+# an epoch has more steps: another training. So keep the **global batch**, and deal it out to those who are there.
+#
+# The parts then differ by one, and their mean losses must not count alike. Unit 02 has the formula: the gradient of the
+# whole is $\sum_k \frac{m_k}{n} g_k$. The ranks take the plain mean, $\frac1p \sum_k$; so rank $k$ multiplies its loss by
+# $p\,m_k / n$.
+
+
+# %% exercise="elastic_batch" points=6
+def elastic_batch(global_batch: int, world_size: int, rank: int) -> tuple[range, float]:
+    """The part of the global batch that this rank works on, and the weight of its mean loss.
+
+    Returns (positions, weight). positions: a range within 0 .. global_batch - 1; over all ranks every position comes
+        once, and sizes differ by one at most. It is empty where there are more ranks than samples.
+    weight: what this rank's mean loss is multiplied by, so that the mean over ranks of the weighted losses is the mean
+        loss of the global batch, whatever world_size is. 0.0 for a rank without samples.
+    """
+    ### BEGIN SOLUTION
+    begin = rank * global_batch // world_size
+    end = (rank + 1) * global_batch // world_size
+    return range(begin, end), (end - begin) * world_size / global_batch
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Sixty steps, in which the world shrinks from 4 ranks to 3, grows to 5 and shrinks to 2; beside it one rank that does all the
+# work, and a world where every rank keeps the 12 samples that it had among four.
+
+# %% demo=true
+from course_lib.figures import draw_lines
+
+GLOBAL_BATCH = 48
+inputs, labels = data.train.images.flatten(1), data.train.labels
+
+
+def keep_own_batch(global_batch: int, world_size: int, rank: int) -> tuple[range, float]:
+    """12 samples a rank, however many ranks there are."""
+    return range(12 * rank, 12 * (rank + 1)), 1.0
+
+
+def some_steps(model: nn.Module, first: int, last: int, deal) -> tuple[nn.Module, list[float]]:
+    """Steps first .. last - 1 of gradient descent on all ranks; returns the model and the global losses."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    losses = []
+    for step in range(first, last):
+        batch = torch.randperm(len(labels), generator=torch.Generator().manual_seed(step))
+        positions, weight = deal(GLOBAL_BATCH, ranks, rank)
+        mine = batch[list(positions)]
+        loss = weight * functional.cross_entropy(model(inputs[mine]), labels[mine])
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        flat = torch.cat([loss.detach()[None], *(gradient.flatten() for gradient in gradients)]) / ranks
+        dist.all_reduce(flat)
+        losses.append(flat[0].item())
+        start = 1
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.3 * flat[start : start + parameter.numel()].view_as(parameter)
+                start += parameter.numel()
+    return model, losses
+
+
+def through_worlds(worlds: list[int], deal) -> list[float]:
+    """The losses of 60 steps, dealt out evenly to these world sizes, one after the other."""
+    torch.manual_seed(0)
+    model, losses, length = nn.Linear(64, 10), [], 60 // len(worlds)
+    for place, size in enumerate(worlds):
+        run = launch(
+            some_steps, model, place * length, (place + 1) * length, deal, ranks=size, on=on, quiet=True
+        )
+        model, more = run.results[0]
+        losses += more
+    return losses
+
+
+one = through_worlds([1], elastic_batch)
+elastic = through_worlds([4, 3, 5, 2], elastic_batch)
+naive = through_worlds([4, 3, 5, 2], keep_own_batch)
+steps = list(range(1, 61))
+figure, (left, right) = new_figure(
+    columns=2,
+    alt="Left: training loss of one rank, and of worlds of 4, 3, 5 and 2 ranks, on one line. Right: the differences from one "
+    "rank's loss; with the global batch kept they are as small as rounding, with the rank's batch kept up to a hundred "
+    "thousand times larger once the world has changed.",
+)
+draw_lines(left, {"1 rank": (steps, one), "4, 3, 5, 2 ranks": (steps, elastic)}, x="step", y="training loss")
+left.legend(frameon=False)
+for name, losses, colour, style in [
+    ("global batch kept", elastic, "blue", "-"),
+    ("rank's batch kept", naive, "vermillion", "--"),
+]:
+    difference = [max(abs(a - b), 1e-9) for a, b in zip(losses, one)]
+    right.semilogy(steps, difference, style, color=COLOURS[colour], label=name)
+right.set(xlabel="step", ylabel="difference from 1 rank")
+right.legend(frameon=False)
+figure
+
+# %% [markdown]
+# The first fifteen steps of the dashed line are right, since four ranks with 12 samples each *are* the global batch. If the
+# parts of a smaller world no longer fit into a GPU's memory, let each rank work through its part in several micro-batches
+# (unit 01).
+#
+# ## 13 Checkpoints in parts
+#
+# So far rank 0 writes everything. A model of 70 billion parameters with Adam in mixed precision has 16 bytes a parameter,
+# 1.1 TB: no rank can hold it, and one disk at 2 GB/s writes for nine minutes. `torch.distributed.checkpoint` is the
+# industrial way: every rank writes the parts that it holds, at the same time, into one folder. Rank 0 writes `.metadata`
+# last, which says where each part of each tensor stands; a folder without it is a save that did not end. Loading is by the
+# parts that are wanted, so the number of ranks may have changed meanwhile. Four ranks save, three load:
+
+
+# %% demo=true
+def in_parts(tensor: torch.Tensor):
+    """The tensor, dealt out by rows to all ranks: what FSDP does with every weight."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    return distribute_tensor(tensor, init_device_mesh("cpu", (dist.get_world_size(),)), [Shard(0)])
+
+
+def save_in_parts(directory: Path) -> None:
+    """Every rank writes its rows."""
+    import torch.distributed.checkpoint as dcp
+
+    dcp.save({"weight": in_parts(torch.arange(2400.0).view(240, 10)), "step": 7}, checkpoint_id=directory)
+
+
+def load_in_parts(directory: Path) -> tuple[int, int, float]:
+    """Every rank reads the rows that it needs: the step, how many rows, and the first number of them."""
+    import torch.distributed.checkpoint as dcp
+
+    state = {"weight": in_parts(torch.zeros(240, 10)), "step": 0}
+    dcp.load(state, checkpoint_id=directory)
+    rows = state["weight"].to_local()
+    return state["step"], len(rows), rows[0, 0].item()
+
+
+with tempfile.TemporaryDirectory() as name:
+    launch(save_in_parts, Path(name), ranks=4, on="processes", quiet=True)
+    for file in sorted(Path(name).iterdir()):
+        print(f"{file.stat().st_size:6} bytes  {file.name}")
+    for rank, (step, rows, first) in enumerate(
+        launch(load_in_parts, Path(name), ranks=3, on="processes", quiet=True).results
+    ):
+        print(f"rank {rank} of 3: step {step}, {rows} rows from the number {first:g} on")
+
+# %% [markdown]
+# The other half of a cheap checkpoint is not to wait for it. Copy the state into memory of its own, which takes
+# milliseconds, and let a thread write the copy while training goes on. `torch.distributed.checkpoint.async_save` does that;
+# here is the idea in a few lines. Then $C$ of section 9 is the time of the copy, as long as the write ends before the next
+# one begins.
+
+# %% demo=true
+import threading
+import time
+
+weights = torch.randn(2_000_000)
+square = torch.randn(512, 512)
+
+
+def in_the_background(path: Path, state: dict) -> threading.Thread:
+    """Copy the state now, write the copy meanwhile; the thread's end is the checkpoint's."""
+    copied = {name: value.clone() for name, value in state.items()}
+    writing = threading.Thread(target=save_checkpoint, args=(path, copied))
+    writing.start()
+    return writing
+
+
+def seconds_of_stops(save) -> list[float]:
+    """For how long training stood still, at each of three checkpoints with twenty steps between them."""
+    stops, writing = [], None
+    with tempfile.TemporaryDirectory() as name:
+        for number in range(3):
+            for _ in range(20):
+                square @ square
+            start = time.perf_counter()
+            if writing:
+                writing.join()
+            writing = save(Path(name) / f"step-{number}.pt", {"weights": weights})
+            stops.append(time.perf_counter() - start)
+        if writing:
+            writing.join()
+    return sorted(stops)
+
+
+for name, save in [("waiting for it", save_checkpoint), ("in the background", in_the_background)]:
+    print(f"a checkpoint of 8 MB, {name}: training stands still for {seconds_of_stops(save)[1] * 1e3:.0f} ms")
+
+# %% [markdown]
+# ## 14 The slowest worker
+#
+# A synchronous step ends when the last rank has come. One GPU that is too hot, one node whose neighbour hammers the file
+# system, and all others wait: the job is as fast as its **straggler**. On the simulated cluster, with rank 2 at half the
+# speed:
+
+# %% demo=true
+from course_lib import Cluster
+
+machine = Cluster(devices_per_node=4, flops=1e12)
+
+
+def two_steps() -> None:
+    """Compute, then sum over all ranks; twice."""
+    for _ in range(2):
+        square @ square
+        dist.all_reduce(torch.zeros(1000))
+
+
+healthy = launch(two_steps, cluster=machine)
+slow = launch(two_steps, cluster=machine.with_straggler(2, slowdown=2))
+print(f"two steps: {healthy.seconds * 1e3:.2f} ms, with the straggler {slow.seconds * 1e3:.2f} ms")
+slow.timeline(title="rank 2 computes half as fast")
+
+# %% [markdown]
+# Half the speed on one of four ranks costs half the speed of all. The fifth prediction: on one of a thousand, too. On real
+# processes, where rank 2 is held up for 20 ms in every step:
+
+
+# %% demo=true
+def timed_steps(late: int | None) -> float:
+    """Seconds of a step, the median of 20."""
+    times = []
+    for _ in range(20):
+        start = time.perf_counter()
+        if dist.get_rank() == late:
+            time.sleep(0.02)
+        dist.all_reduce(torch.zeros(1000))
+        times.append(time.perf_counter() - start)
+    return sorted(times)[10]
+
+
+for late in (None, 2):
+    steps = launch(timed_steps, late, ranks=4, on="processes", quiet=True).results
+    print(
+        f"{'rank 2 late' if late else 'nobody late'}: " + ", ".join(f"{each * 1e3:.1f} ms" for each in steps)
+    )
+
+# %% [markdown]
+# Every rank shows the same slow step, so a rank's own step time does not tell who is slow. What does: the time it *waits* in
+# the collective, which is least on the straggler; the timeline above shows it.
+#
+# And nobody needs to be broken. If a rank's step time varies by chance, with a standard deviation of 5 %, the step takes the
+# largest of $p$ times, and the largest of many is far from the mean:
+
+# %% demo=true
+from course_lib.figures import line_figure
+
+sizes = [2**power for power in range(13)]
+draws = {
+    spread: torch.randn(200, 4096, generator=torch.Generator().manual_seed(0))
+    .mul(spread / 100)
+    .add(1)
+    .clamp(min=0.5)
+    for spread in (1, 5, 10)
+}
+line_figure(
+    {
+        f"spread of {spread} %": (sizes, [100 / drawn[:, :size].amax(1).mean().item() for size in sizes])
+        for spread, drawn in draws.items()
+    },
+    x="ranks",
+    y="speed, of a rank alone (%)",
+    log_x=True,
+    alt="Speed of a synchronous step against the number of ranks, for step times that vary by 1, 5 and 10 percent: on 4,096 "
+    "ranks about 97, 85 and 74 percent are left.",
+)
+
+# %% [markdown]
+# What helps, in the order in which it is tried: find the slow node and leave it out (`--exclude` at sites that allow it); keep
+# evaluation, logging and checkpoints off the path of single ranks; give slow ranks less, by weights as in section 12; and
+# give up waiting, with asynchronous methods, which train differently.
+#
+# ## 15 Now on real processes
+#
+# Everything together: `DistributedDataParallel` on real processes, with your functions in the training loop of
+# `course_lib.training.elastic`, which the batch scripts run on nodes too. Rank 1 is killed after a random step; the launch is
+# made again, and it goes on.
+
+# %% demo=true
+from course_lib.training.elastic import Recipe, SavedByFunctions, train
+
+recipe = Recipe(epochs=1, save_every=4)
+
+
+def one_life(directory: Path, death: int | None) -> None:
+    """Train on this rank; rank 1 dies after step `death`."""
+
+    def after_step(step: int) -> None:
+        if step == death and dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    train(
+        recipe,
+        directory,
+        SavedByFunctions(directory / "checkpoints", save_checkpoint, load_latest),
+        after_step,
+    )
+
+
+def final_weights(*deaths: int) -> str:
+    """The fingerprint of the final weights."""
+    with tempfile.TemporaryDirectory() as name:
+        for death in (*deaths, None):
+            try:
+                launch(one_life, Path(name), death, ranks=2, on="processes")
+            except RankFailed as error:
+                print(error.args[0].splitlines()[0])
+        return json.loads((Path(name) / "finished").read_text())["weights"]
+
+
+uninterrupted = final_weights()
+survived = final_weights(random.randint(5, 11))
+assert survived == uninterrupted
+print(f"The same weights in every bit: {survived[:16]}")
+
+# %% [markdown]
+# That the gradients are summed by two ranks changes nothing in what has to be saved, but one thing in what has to be the
+# same: with another number of ranks sums are taken in another order, and weights agree to rounding only. There is a finer
+# trap, too. After its first backward pass `DistributedDataParallel` deals the parameters into other buckets, in which sums
+# round differently; a resumed process has its first backward pass later. The loop therefore makes one that it throws away.
+
+# %% [markdown]
+# The same loss on nodes. `course slurm render train_torchrun` writes a script in which one `torchrun` a node starts the ranks,
+# and starts them again after a failure; before the time limit Slurm sends it a signal, on which training saves its state
+# and the job goes back into the queue. Here it runs on a virtual cluster of two nodes, where Slurm is installed; rank 1 is
+# killed, and the job ends well:
+
+# %% demo=true
+from course_lib.slurm.scripts import Job, render
+from course_lib.slurm.sites import site_named
+from course_lib.slurm.virtual_cluster import ClusterFailed, Shape, VirtualCluster
+
+MORTAL = """
+import os, signal, sys
+from pathlib import Path
+from course_lib.launch.ranks import join_group
+from course_lib.training.elastic import Recipe, SavedByTorch, leave_group, train
+
+run = Path(os.environ["run"])
+seat = join_group()
+
+def after_step(step):
+    if step == 6 and seat.rank == 1 and not (run / "died").exists():
+        (run / "died").touch()
+        print("rank 1 is killed after step 6", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+train(Recipe(epochs=1, save_every=4), run, SavedByTorch(run / "checkpoints"), after_step)
+leave_group()
+os._exit(0)
+"""
+SAYS = ("ranks on", "killed", "going on", "finished")
+with tempfile.TemporaryDirectory() as name:
+    cluster = VirtualCluster(Path(name) / "cluster")
+    try:
+        cluster.start(Shape(nodes=2), os.getpid())
+        program, script = cluster.shared / "mortal.py", cluster.shared / "mortal.sbatch"
+        program.write_text(MORTAL)
+        parts = Job(
+            "train_torchrun",
+            nodes=2,
+            tasks_per_node=1,
+            minutes=5,
+            run=f"{cluster.shared}/run",
+            program=str(program),
+        )
+        script.write_text(render(parts, site_named("local")))
+        words = ["sbatch", "--wait", f"--output={cluster.shared}/out", script]
+        ended = cluster.run(words, capture_output=True, timeout=240)
+        said = (cluster.shared / "out").read_text().splitlines()
+        print(*(line for line in said if any(word in line for word in SAYS)), sep="\n")
+        print(f"sbatch --wait ended with status {ended.returncode}")
+    except ClusterFailed as missing:
+        print(missing)
+    finally:
+        cluster.stop()
+
+# %% [markdown]
+# ## 16 Now on nodes
+#
+# In an allocation, `launch(..., on="slurm")` puts one rank on each task of all its nodes, from this notebook: srun,
+# rank discovery and rendezvous, all that the sections 2 to 5 were about, behind one word. If this notebook runs in
+# one, the next cell uses it. Otherwise, if Slurm is installed, it starts a virtual cluster of two nodes, asks it for
+# an allocation as you would, and launches from inside.
+
+# %% demo=true
+from course_lib.slurm.allocation import NoAllocation, present_allocation
+from course_lib.slurm.virtual_cluster import ClusterFailed, Shape, VirtualCluster
+
+on_nodes = """
+import socket
+import torch
+import torch.distributed as dist
+from course_lib import launch
+
+def total() -> str:
+    mine = torch.tensor([float(dist.get_rank())])
+    dist.all_reduce(mine)
+    return f"{socket.gethostname()}, local rank {dist.get_node_local_rank()}: the sum is {mine.item():g}"
+
+for rank, said in enumerate(launch(total, on="slurm", timeout=240).results):
+    print(f"rank {rank} on {said}")
+"""
+job = folder / "on_nodes.py"
+job.write_text(on_nodes)
+words = [sys.executable, job]
+try:
+    held = present_allocation()
+    print(f"in job {held.job}, on {len(held.hosts)} nodes:")
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    print(done.stdout or done.stderr)
+except NoAllocation as why:
+    print(f"Here {why}; so on a virtual cluster:")
+    cluster = VirtualCluster(folder / "cluster")
+    try:
+        cluster.start(Shape(nodes=2), os.getpid())
+        salloc = ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=2"]
+        done = cluster.run([*salloc, *words], capture_output=True, timeout=300)
+        print(done.stdout or done.stderr)
+    except ClusterFailed as missing:
+        print(missing)
+    finally:
+        cluster.stop()
+shutil.rmtree(folder)
+
+# %% [markdown]
+# On a real one: write `batch_script(2, 4, "python train.py")` to a file on a login node and `sbatch` it. `course slurm
+# render train_srun` writes one for your site, with what the site wants and without what it forbids, and `course slurm
+# submit` checks a script before it hands it in. They need: the Python environment and the files under the same path on
+# all nodes, which the shared file system gives, and a project to account to.
+
+# %% [markdown]
+# ## 17 What goes wrong
+#
+# | What you see | What happened | What to do |
+# |---|---|---|
+# | The ranks of the second node wait until the time-out | `MASTER_ADDR=localhost`: on each node another machine | The first host of the list |
+# | "Address already in use" | Two jobs on one node with one `MASTER_PORT` | A port made of the job's number |
+# | All ranks say that they are rank 0 of 1 | The program was started without a launcher, or reads another launcher's variables | `srun python train.py`; section 3 |
+# | Every rank computes on GPU 0 | The rank, or nothing, was taken for the local rank | `torch.cuda.set_device(local_rank)` |
+# | The job waits for ever: `PartitionNodeLimit`, `QOSMaxNodePerUserLimit` | More nodes or time than the queue allows | `squeue --me` shows the reason; ask for less, or another queue |
+# | One GPU of four works | One task a node, and no torchrun to start more | `--ntasks-per-node`: as many as GPUs |
+# | Slow, and one core at 100 % | All ranks and their data loaders are bound to one core | Masks, `--cpus-per-task`; `taskset -cp $$` shows where you may run |
+# | The job is "completed", but nothing was trained | The last command of the script was not the training | `set -e`, or the training last |
+# | The job waits in the queue again, and begins at step 0 | Nobody looked for a checkpoint | Every start begins with `load_latest` |
+# | `unexpected pos 64 vs 0` from `torch.save` | The disk is full, or your quota is | Make room; keep the last two or three checkpoints, not all |
+# | The newest checkpoint cannot be read | Written straight to its name, and killed | A temporary file, `os.replace`; and a loader that falls back |
+# | After a restart the loss jumps up, then comes down | The optimizer's state was not saved | Both `state_dict`s |
+# | After a restart the loss is lower than it should be | Samples of this epoch were seen again | Save the position in the data |
+# | Restarts by `torchrun` on several nodes fail for ever | Stale keys in its store, [PyTorch 135712](https://github.com/pytorch/pytorch/issues/135712) | `export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` |
+# | Rank 0 alone saves, and the others run into a timeout | They wait in the next collective while it writes | Save in parts, save in the background, or raise the group's timeout |
+# | Fewer workers, and the loss curve changes | The global batch shrank with them | Deal the same batch out to those who are left |
+
+# %% [markdown]
+# ## 18 Where it comes from
+#
+# - A. B. Yoo, M. A. Jette, M. Grondona, *SLURM: Simple Linux Utility for Resource Management*, Job Scheduling
+#   Strategies for Parallel Processing, LNCS 2862, 2003: one controller, a daemon a node, and nothing that a plugin
+#   could do.
+# - E. Gabriel et al., *Open MPI: Goals, Concept, and Design of a Next Generation MPI Implementation*, EuroPVM/MPI
+#   2004.
+# - LUMI documentation, *Distribution and binding*
+#   ([docs.lumi-supercomputer.eu](https://docs.lumi-supercomputer.eu/runjobs/scheduled-jobs/distribution-binding/)): 56
+#   of 64 cores a node, and the map that you have derived.
+# - J. W. Young, *A First Order Approximation to the Optimum Checkpoint Interval*, Communications of the ACM 17(9), 1974.
+# - J. T. Daly, *A higher order estimate of the optimum checkpoint interval for restart dumps*, Future Generation Computer
+#   Systems 22(3), 2006.
+# - Llama Team, *The Llama 3 Herd of Models*, 2024 ([arXiv:2407.21783](https://arxiv.org/abs/2407.21783)), section 3.3.4:
+#   466 interruptions in 54 days on 16,384 GPUs, 419 of them unexpected.
+# - T. S. Pillai et al., *All File Systems Are Not Created Equal: On the Complexity of Crafting Crash-Consistent
+#   Applications*, OSDI 2014: what a power failure may leave between `write`, `rename` and `fsync`.
+# - J. Mohan, A. Phanishayee, V. Chidambaram, *CheckFreq: Frequent, Fine-Grained DNN Checkpointing*, FAST 2021: snapshot
+#   first, write while training goes on, and a data loader that can be taken up again.
+# - J. Dean, L. A. Barroso, *The Tail at Scale*, Communications of the ACM 56(2), 2013: when many must answer, the slowest
+#   sets the time.

@@ -1,0 +1,372 @@
+"""Right answers to unit 03 that are written otherwise than the solution."""
+
+import io
+import math
+import os
+import re
+import tempfile
+import warnings
+import zipfile
+
+import torch
+
+from tests.answers import right
+
+
+@right("expand_hostlist")
+def by_recursion(text):
+    """Opens the first bracket, and expands what comes out of it."""
+    name, rest = _first_name(text)
+    if not name:
+        return []
+    return _opened(name) + by_recursion(rest)
+
+
+def _first_name(text):
+    """The text before the first comma outside of brackets, and the text after it."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            return text[:place], text[place + 1 :]
+    return text, ""
+
+
+def _opened(name):
+    match = re.search(r"\[([^\]]*)\]", name)
+    if match is None:
+        return [name]
+    hosts = []
+    for part in match[1].split(","):
+        first, last = part.split("-") if "-" in part else (part, part)
+        for number in range(int(first), int(last) + 1):
+            hosts += _opened(name[: match.start()] + str(number).zfill(len(first)) + name[match.end() :])
+    return hosts
+
+
+@right("expand_hostlist")
+def letter_by_letter(text):
+    """Reads letter by letter; keeps all beginnings of the present name."""
+    hosts, names, inside = [], [""], None
+    for letter in [*text, ","]:
+        if inside is not None and letter != "]":
+            inside += letter
+        elif letter == "[":
+            inside = ""
+        elif letter == "]":
+            names = [name + number for name in names for number in _listed(inside)]
+            inside = None
+        elif letter == ",":
+            hosts += [name for name in names if name]
+            names = [""]
+        else:
+            names = [name + letter for name in names]
+    return hosts
+
+
+def _listed(ranges):
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        number = int(first)
+        while number <= int(last or first):
+            yield format(number, f"0{len(first)}d")
+            number += 1
+
+
+@right("rank_from_environment")
+def one_table(env):
+    """A table of names, innermost launcher first; the node of an MPI rank from its neighbours."""
+    table = {
+        "RANK": ("LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE"),
+        "HOROVOD_RANK": ("HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_RANK", "HOROVOD_SIZE"),
+        "OMPI_COMM_WORLD_RANK": ("OMPI_COMM_WORLD_LOCAL_RANK", None, "OMPI_COMM_WORLD_SIZE"),
+        "SLURM_PROCID": ("SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_NUM_TASKS"),
+    }
+    for rank, (local, node, size) in table.items():
+        if rank in env and size in env:
+            local_size = env.get("OMPI_COMM_WORLD_LOCAL_SIZE")
+            return {
+                "world_size": int(env[size]),
+                "rank": int(env[rank]),
+                "local_rank": int(env[local]),
+                "node_rank": int(env[node]) if node else int(env[rank]) // int(local_size),
+            }
+    return {"rank": 0, "local_rank": 0, "node_rank": 0, "world_size": 1}
+
+
+@right("rank_from_environment")
+def by_prefixes(env):
+    """Sorts the variables by their prefix, then reads what belongs together."""
+
+    def numbers(prefix):
+        cut = {name[len(prefix) :]: value for name, value in env.items() if name.startswith(prefix)}
+        return {name: int(value) for name, value in cut.items() if value.isdigit()}
+
+    mpi, horovod, slurm, torch = map(numbers, ("OMPI_COMM_WORLD_", "HOROVOD_", "SLURM_", ""))
+    place = (0, 0, 0, 1)
+    if "STEP_ID" in slurm:
+        place = slurm["PROCID"], slurm["LOCALID"], slurm["NODEID"], slurm["NTASKS"]
+    if mpi:
+        place = (
+            mpi["RANK"],
+            mpi["LOCAL_RANK"],
+            (mpi["RANK"] - mpi["LOCAL_RANK"]) // mpi["LOCAL_SIZE"],
+            mpi["SIZE"],
+        )
+    if horovod:
+        place = horovod["RANK"], horovod["LOCAL_RANK"], horovod["CROSS_RANK"], horovod["SIZE"]
+    if "RANK" in torch:
+        place = torch["RANK"], torch["LOCAL_RANK"], torch["GROUP_RANK"], torch["WORLD_SIZE"]
+    return dict(zip(("rank", "local_rank", "node_rank", "world_size"), place, strict=True))
+
+
+@right("cpu_bind_map")
+def line_by_line(topology):
+    """Reads line by line, and asks each line what it is."""
+    nodes, cpus, threads, allowed, place = {}, {}, 1, None, None
+    for line in topology.splitlines():
+        name, _, value = (part.strip() for part in line.partition(":"))
+        fields = line.split("\t")
+        if "Numa Node" in line and "GPU[" in line:
+            nodes[int(line[4 : line.index("]")])] = int(line.split()[-1])
+        elif "NUMA Affinity" in fields:
+            place = fields.index("NUMA Affinity")
+        elif fields[0][:3] == "GPU" and fields[0][3:].isdigit():
+            nodes[int(fields[0][3:])] = int(fields[place])
+        elif name.startswith("NUMA node") and name.endswith("CPU(s)"):
+            cpus[int(name.split()[1].removeprefix("node"))] = _listed_numbers(value)
+        elif name == "Thread(s) per core":
+            threads = int(value)
+        elif name == "Cpus_allowed_list":
+            allowed = set(_listed_numbers(value))
+    cores = sum(len(own) for own in cpus.values()) // threads
+    result = {}
+    for node in set(nodes.values()):
+        usable = [c for c in cpus[node] if c < cores and (allowed is None or c in allowed)]
+        mine = sorted(gpu for gpu in nodes if nodes[gpu] == node)
+        share = len(usable) // len(mine)
+        result |= {gpu: usable[number * share] for number, gpu in enumerate(mine)}
+    return [result[gpu] for gpu in sorted(result)]
+
+
+def _listed_numbers(text):
+    numbers = []
+    for part in filter(None, text.split(",")):
+        first, *last = map(int, part.split("-"))
+        numbers.extend(range(first, (last or [first])[0] + 1))
+    return numbers
+
+
+@right("cpu_bind_map")
+def by_affinity_of_the_gpus(topology):
+    """With NVIDIA's tool takes the CPU list that stands beside the GPU; otherwise that of its NUMA node."""
+    lists = dict(re.findall(r"^NUMA node(\d+) CPU\(s\):[ \t]*(.*)$", topology, re.MULTILINE))
+    texts = [lists[node] for node in re.findall(r"Numa Affinity: (\d+)", topology)]
+    if not texts:
+        head = re.search(r"^\tGPU0.*$", topology, re.MULTILINE)[0].split("\t")
+        rows = re.findall(r"^GPU\d+\t.*$", topology, re.MULTILINE)
+        texts = [row.split("\t")[head.index("CPU Affinity")] for row in rows]
+    threads = int(re.search(r"per core: *(\d+)", topology)[1])
+    total = int(re.search(r"^CPU\(s\): *(\d+)", topology, re.MULTILINE)[1])
+    allowed = re.search(r"Cpus_allowed_list:\t(.*)", topology)
+    kept = _listed_numbers(allowed[1]) if allowed else range(total)
+    result, given = [], {}
+    for text in texts:
+        own = [c for c in _listed_numbers(text) if c < total / threads and c in kept]
+        result.append(own[given.get(text, 0) * (len(own) // texts.count(text))])
+        given[text] = given.get(text, 0) + 1
+    return result
+
+
+@right("batch_script")
+def with_short_options(nodes, gpus_per_node, command):
+    """Short options, --gres, and the name of the node that the script runs on."""
+    return (
+        f"#!/usr/bin/env bash\n#SBATCH -N {nodes} --ntasks-per-node {gpus_per_node}\n"
+        f"#SBATCH --gres=gpu:{gpus_per_node}\n#SBATCH -t 10\n"
+        f"export MASTER_ADDR=$(hostname) MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))\n"
+        f"srun {command}\n"
+    )
+
+
+@right("batch_script")
+def with_names_for_torch(nodes, gpus_per_node, command):
+    """Gives each task torchrun's names too, in a shell of its own."""
+    options = {"nodes": nodes, "ntasks-per-node": gpus_per_node, "gpus-per-task": 1, "time": "0:20:0"}
+    lines = ["#!/bin/bash -e", *(f"#SBATCH --{name}={value}" for name, value in options.items())]
+    lines += ["MASTER_ADDR=${SLURM_NODELIST%%,*}", "MASTER_PORT=12345"]
+    lines += [
+        'MASTER_ADDR=$(scontrol show hostnames "$MASTER_ADDR" | head -n1)',
+        "export MASTER_ADDR MASTER_PORT",
+    ]
+    lines += ["cat > task.sh <<'END'", "export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID"]
+    lines += [f"WORLD_SIZE=$SLURM_NTASKS exec {command}", "END", "srun bash task.sh"]
+    return "\n".join(lines) + "\n"
+
+
+# ------------------------------------------------------------------------------------- checkpoints, survival
+
+
+@right("checkpoint_interval")
+def by_search(checkpoint_seconds, mean_time_between_failures, nodes=1):
+    """Looks for the least waste."""
+    mean_time = mean_time_between_failures / nodes
+
+    def waste(logarithm):
+        interval = math.exp(logarithm)
+        return checkpoint_seconds / interval + interval / (2 * mean_time)
+
+    low, high = 0.0, math.log(10 * (mean_time + checkpoint_seconds))
+    ratio = (math.sqrt(5) - 1) / 2
+    for _ in range(60):
+        left, right_ = high - ratio * (high - low), low + ratio * (high - low)
+        low, high = (low, right_) if waste(left) < waste(right_) else (left, high)
+    # A minimum is flat: the search comes near it, Newton's method for the derivative comes close.
+    interval = math.exp((low + high) / 2)
+    for _ in range(3):
+        interval = (interval + 2 * checkpoint_seconds * mean_time / interval) / 2
+    return interval
+
+
+@right("checkpoint_interval")
+def geometric_mean(checkpoint_seconds, mean_time_between_failures, nodes=1):
+    """The geometric mean of a checkpoint and of twice the job's mean time."""
+    return math.exp((math.log(checkpoint_seconds) + math.log(2 * mean_time_between_failures / nodes)) / 2)
+
+
+@right("save_checkpoint")
+def all_bytes_at_once(path, state):
+    """Builds the file in memory, and writes with the operating system's calls."""
+    memory = io.BytesIO()
+    torch.save(state, memory)
+    temporary = f"{path}.tmp"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        data = memory.getbuffer()
+        while data:
+            data = data[os.write(descriptor, data) :]
+        os.fsync(descriptor)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    finally:
+        os.close(descriptor)
+    os.rename(temporary, path)
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+    os.fsync(folder)
+    os.close(folder)
+
+
+@right("save_checkpoint")
+def with_a_name_of_its_own(path, state):
+    """A temporary name that no other process has; torch writes the file itself."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+    os.close(handle)
+    try:
+        torch.save(state, name)
+        with open(name, "rb+") as file:
+            os.fdatasync(file.fileno())
+        os.replace(name, path)
+    finally:
+        if os.path.exists(name):
+            os.remove(name)
+    os.sync()
+
+
+@right("load_latest")
+def by_reading_everything(directory):
+    """Reads the file once, checks it in memory, and loads it from there."""
+    names = os.listdir(directory) if directory.is_dir() else []
+    steps = sorted(int(name[5:-3]) for name in names if re.match(r"^step-\d+\.pt$", name))
+    for step in steps[::-1]:
+        path = next(directory / n for n in names if re.match(rf"^step-0*{step}\.pt$", n))
+        try:
+            memory = io.BytesIO(path.read_bytes())
+            with zipfile.ZipFile(memory) as archive:
+                for part in archive.namelist():
+                    archive.read(part)
+            memory.seek(0)
+            return torch.load(memory)
+        except Exception:
+            warnings.warn(f"{path} cannot be used", UserWarning, 1)
+    return None
+
+
+@right("load_latest")
+def from_there_down(directory, below=math.inf):
+    """Takes the newest below a step, and if it is torn the newest below that."""
+    steps = {}
+    for path in directory.glob("step-*.pt"):
+        number = path.stem.removeprefix("step-")
+        if path.suffix == ".pt" and number.isdecimal() and int(number) < below:
+            steps[int(number)] = path
+    if not steps:
+        return None
+    newest = max(steps)
+    try:
+        assert zipfile.ZipFile(steps[newest]).testzip() is None
+        return torch.load(steps[newest], map_location="cpu")
+    except Exception as error:
+        warnings.warn(f"{steps[newest]}: {error!r}", stacklevel=2)
+        return from_there_down(directory, newest)
+
+
+@right("resume")
+def seeded_by_the_step(training, directory, save_every, save, load_latest):
+    """Nothing random to save: the random state is a function of the step."""
+    batches = [
+        batch
+        for epoch in range(training.epochs)
+        for batch in torch.randperm(
+            len(training.samples), generator=torch.Generator().manual_seed(100 + epoch)
+        ).split(training.batch_size)
+    ]
+    held = load_latest(directory) or {"done": 0}
+    for part in ("model", "optimizer"):
+        if part in held:
+            getattr(training, part).load_state_dict(held[part])
+    for done, batch in enumerate(batches[held["done"] :], held["done"] + 1):
+        torch.manual_seed(done)
+        training.train_step(training.samples[batch])
+        if done % save_every == 0 or done == len(batches):
+            state = {part: getattr(training, part).state_dict() for part in ("model", "optimizer")}
+            save(directory / f"step-{done}.pt", state | {"done": done})
+
+
+@right("resume")
+def saves_the_order(training, directory, save_every, save, load_latest):
+    """Draws the order from the global state, and saves what is left of it."""
+    last = training.epochs * math.ceil(len(training.samples) / training.batch_size)
+    state = load_latest(directory)
+    if state is None:
+        step, left = 0, torch.empty(0, dtype=torch.int64)
+    else:
+        step, left = state["step"], state["left"]
+        training.model.load_state_dict(state["model"])
+        training.optimizer.load_state_dict(state["optimizer"])
+        torch.random.set_rng_state(state["rng"])
+    for number in range(step + 1, last + 1):
+        if not len(left):
+            left = torch.randperm(len(training.samples))
+        batch, left = left[: training.batch_size], left[training.batch_size :]
+        training.train_step(training.samples[batch])
+        if number % save_every == 0 or number == last:
+            held = {"step": number, "left": left.clone(), "rng": torch.random.get_rng_state()}
+            held |= {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
+            save(directory / f"step-{number}.pt", held)
+
+
+@right("elastic_batch")
+def every_pth(global_batch, world_size, rank):
+    """Deals the positions out like cards."""
+    part = range(rank, global_batch, world_size)
+    return part, len(part) / (global_batch / world_size)
+
+
+@right("elastic_batch")
+def the_first_get_one_more(global_batch, world_size, rank):
+    """Equal parts, and what is left over goes to the first ranks."""
+    size, left = divmod(global_batch, world_size)
+    begin = rank * size + min(rank, left)
+    part = range(begin, begin + size + (rank < left))
+    return part, world_size * len(part) / global_batch

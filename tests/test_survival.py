@@ -1,0 +1,101 @@
+"""What unit 03 shows and judges of failures: lives that end at any moment, and what they cost."""
+
+import math
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from course_lib.pictures import moments_picture
+from course_lib.training.failures import drawn_overhead, expected_overhead
+from graders.drivers.lives import RETURNED, lived, watched, with_short_files
+from graders.limits import OutOfTime, time_limit
+
+
+def write_twice(path: Path) -> str:
+    with path.open("wb", buffering=0) as file:
+        file.write(b"one")
+        file.write(b"two")
+    return "written"
+
+
+def contents(events: list[dict]) -> list[bytes | None]:
+    """What the file holds, from change to change."""
+    files = [event["files"] for event in events if "files" in event]
+    return [held["file"]["content"] if "file" in held else None for held in files]
+
+
+def test_every_change_of_a_folder_is_seen(tmp_path: Path):
+    # Invariant: between two calls of the operating system nothing is missed.
+    seen = lived(watched(tmp_path, lambda: write_twice(tmp_path / "file")))
+    assert contents(seen["value"]) == [None, b"", b"one", b"onetwo"]
+
+
+@pytest.mark.parametrize(("change", "left"), [(1, b""), (2, b"one"), (3, b"onetwo")])
+def test_a_kill_leaves_what_was_seen(tmp_path: Path, change: int, left: bytes):
+    # Invariant: what is recorded before a change is what a real SIGKILL after it leaves.
+    seen = lived(watched(tmp_path, lambda: write_twice(tmp_path / "file"), last_change=change))
+    assert seen == {"ended": "SIGKILL", "value": None}
+    assert (tmp_path / "file").read_bytes() == left
+
+
+def test_syncs_and_renames_are_noted(tmp_path: Path):
+    def life() -> None:
+        with (tmp_path / "a").open("wb") as file:
+            os.fsync(file.fileno())
+        os.replace(tmp_path / "a", tmp_path / "b")
+
+    events = lived(watched(tmp_path, life))["value"]
+    synced = next(event for event in events if "synced" in event)
+    assert synced == {"synced": [(tmp_path / "b").stat().st_ino], "directory": False}
+    assert {"renamed": [str(tmp_path / "a"), str(tmp_path / "b")]} in events
+
+
+def test_a_full_disk_is_an_error_or_the_end(tmp_path: Path):
+    # Invariant: the same write fails, or ends the process, and the parent has no such limit afterwards.
+    life = with_short_files(4, lambda: write_twice(tmp_path / "file"), deadly=False)
+    lived(life)
+    assert (tmp_path / "file").stat().st_size == 4
+    deadly = with_short_files(3, lambda: write_twice(tmp_path / "file"), deadly=True)
+    assert lived(deadly)["ended"] == "SIGXFSZ"
+    assert lived(lambda: write_twice(tmp_path / "file")) == {"ended": RETURNED, "value": "written"}
+
+
+def test_a_life_that_hangs_is_ended(tmp_path: Path):
+    # Invariant: when the caller's time is up, its child is gone too.
+    def hang() -> None:
+        (tmp_path / "pid").write_text(str(os.getpid()))
+        time.sleep(60)
+
+    with pytest.raises(OutOfTime), time_limit(1.0):
+        lived(hang)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_errors_and_exits_come_back_in_words():
+    assert lived(lambda: [][1])["ended"] == "IndexError: list index out of range"
+    assert lived(lambda: os._exit(3))["ended"] == "exit status 3"
+    assert lived(lambda: os.kill(os.getpid(), signal.SIGTERM))["ended"] == "SIGTERM"
+
+
+@pytest.mark.parametrize("interval", [400.0, 1600.0, 6400.0])
+def test_drawn_failures_cost_what_is_expected(interval: float):
+    # Invariant: the closed form is the mean of what is drawn.
+    expected = expected_overhead(interval, 120, 11_000, 60)
+    drawn = [drawn_overhead(interval, 120, 11_000, 60, pieces=500, seed=seed) for seed in range(4)]
+    assert sum(drawn) / 4 == pytest.approx(expected, rel=0.1)
+
+
+def test_young_s_interval_is_near_the_best():
+    # Invariant: where checkpoints are short against failures, no other interval costs a hundredth less.
+    best = math.sqrt(2 * 10 * 100_000)
+    least = expected_overhead(best, 10, 100_000)
+    assert all(expected_overhead(best * factor, 10, 100_000) > 0.99 * least for factor in (0.5, 0.9, 1.1, 2))
+
+
+def test_moments_are_told_in_words_too():
+    figure = moments_picture({"careless": ["old", "torn", "new"], "careful": ["old", "new"]})
+    assert "careless: old, torn, new; careful: old, new" in figure.alt

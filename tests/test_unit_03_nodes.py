@@ -1,0 +1,228 @@
+"""Unit 03, nodes: what its graders draw is what real tools print; submitted scripts stay behind a wall."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from course_lib import numa
+from course_lib.launch.mpi import mpi_missing, mpirun
+from course_lib.pictures import binding_picture, cluster_picture, network_hops, placement_picture
+from course_lib.slurm.virtual_cluster import ClusterFailed, Shape, missing_programs
+from course_lib.slurm.wall import wall_is_possible
+from graders import batch_job, launchers
+from graders.batch_job import Outcome, new_trial, outcomes
+from graders.catalogue import exercises
+from graders.draw import Draw
+from graders.exercise import Verdict
+from graders.grading import grade
+from graders.kernel_answer import kernel_answer
+from graders.multi_node import draw_bracket, draw_dimensions, draw_list, draw_names, draw_zeros
+from graders.topologies import DGX_A100, LUMI_G
+from tests.answers import right_answers
+
+with_slurm = pytest.mark.skipif(
+    bool(missing_programs()) or not wall_is_possible(),
+    reason="needs Slurm and a working bubblewrap: apt-get install slurmctld slurmd slurm-client bubblewrap",
+)
+BATCH_SCRIPTS = [proof.answer for proof in right_answers("03_multi_node") if proof.exercise == "batch_script"]
+
+
+def head(*words: str) -> str:
+    """What a command prints on the graders' cluster."""
+    done = batch_job._cluster(os.getpid()).run(words, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def outcome_of(*lines: str) -> Outcome:
+    """What becomes of a script with these lines, on two nodes."""
+    options = ["#SBATCH --nodes=2", "#SBATCH --ntasks-per-node=2", "#SBATCH --time=5"]
+    return outcomes([("\n".join(["#!/bin/bash", *options, *lines, ""]), new_trial([], 0))])[0]
+
+
+# --- What is drawn is what real tools print
+
+
+@with_slurm
+def test_host_lists_are_slurms_own():
+    # Invariant: Slurm itself expands what the graders draw into the hosts that they expect, in their order.
+    kinds = (draw_names, draw_bracket, draw_zeros, draw_list, draw_dimensions)
+    cases = [case for seed in (1, 2) for kind in kinds for case in kind(Draw(seed)) if case.text]
+    script = 'for text in "$@"; do scontrol show hostnames "$text"; echo; done'
+    said = head("bash", "-c", script, "bash", *(case.text for case in cases))
+    assert [part.split() for part in said.split("\n\n")[:-1]] == [case.hosts for case in cases]
+
+
+def as_recorded(printed: str, made: launchers.Environment) -> dict[str, str]:
+    """Of an environment that was printed, the variables that a grader makes up."""
+    found = dict(line.split("=", 1) for line in printed.splitlines() if "=" in line)
+    return {name: found[name] for name in made}
+
+
+OWN = ("SLURM_JOB_ID", "SLURM_CPUS_ON_NODE")
+"""Numbers that say nothing of ranks."""
+
+
+@with_slurm
+def test_environments_of_srun_and_of_a_batch_script_are_slurms_own():
+    # Invariant: names and values are those of a real step, and of the script that starts it.
+    result = outcome_of(
+        "env > batch",
+        "srun --distribution=block bash -c 'env > block-$SLURM_PROCID'",
+        "srun --distribution=cyclic bash -c 'env > cyclic-$SLURM_PROCID'",
+        f"cp -r $PWD {batch_job._directory()}/shared/recorded",
+    )
+    assert result.state == "COMPLETED", result.output
+    folder = f"{batch_job._directory()}/shared/recorded"
+    seats = {"block": launchers.seats_in_blocks(2, 2), "cyclic": launchers.seats_dealt(2, 2)}
+    made = launchers.batch_script(seats["block"][0])
+    for name, value in as_recorded(head("cat", f"{folder}/batch"), made).items():
+        assert name in OWN or value == made[name], name
+    for kind, places in seats.items():
+        for seat in places:
+            made = {**launchers.srun(seat), "SLURM_STEP_ID": "1" if kind == "cyclic" else "0"}
+            for name, value in as_recorded(head("cat", f"{folder}/{kind}-{seat.rank}"), made).items():
+                assert name in OWN or value == made[name], (name, seat)
+
+
+def environment_of_rank(_comm: object) -> dict[str, str]:
+    return dict(os.environ)
+
+
+@pytest.mark.skipif(bool(mpi_missing()), reason=mpi_missing() or "-")
+def test_environments_of_mpirun_are_open_mpis_own():
+    for seat, found in zip(
+        launchers.seats_in_blocks(1, 2), mpirun(environment_of_rank, ranks=2), strict=True
+    ):
+        made = launchers.mpirun(seat)
+        assert {name: found.get(name) for name in made} == made
+
+
+def test_cores_of_real_machines():
+    # Invariant: LUMI's own documentation gives this map; a DGX A100's second threads are no cores.
+    assert LUMI_G.expected == [49, 57, 17, 25, 1, 9, 33, 41]
+    assert "Cpus_allowed_list:\t1-7,9-15,17-23,25-31,33-39,41-47,49-55,57-63\n" in LUMI_G.by_rocm_smi()
+    assert "NUMA node3 CPU(s):       48-63,112-127\n" in LUMI_G.by_rocm_smi()
+    assert DGX_A100.expected == [48, 56, 16, 24, 112, 120, 80, 88]
+    assert "\t48-63,176-191\t3\n" in DGX_A100.by_nvidia_smi(0, newer=False)
+
+
+# --- A submitted script
+
+
+@with_slurm
+def test_a_script_sees_nothing_of_whoever_grades_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    # Invariant: no file, no variable, no network, no right, for the script and for what it makes Slurm run.
+    secret = tmp_path / "gradebook.db"
+    secret.write_text("the secret")
+    monkeypatch.setenv("COURSE_PASSWORD", "the secret")
+    library = Path(batch_job.__file__)
+    result = outcome_of(
+        f"for path in {secret} {library} {Path.home()}/.bashrc; do test -e $path && echo SEEN $path; done",
+        "env | grep -i password && echo SEEN the environment",
+        "for path in /proc/sys/kernel/core_pattern /usr/bin/env /etc/passwd $SLURM_CONF; do",
+        "    test -w $path && echo WRITABLE $path",
+        "done",
+        "grep -E 'Cap(Eff|Prm|Inh|Amb):\\s*0*[1-9a-f]' /proc/self/status && echo CAPABLE",
+        f"test $(id -u) = {os.getuid()} && test {os.getuid()} = 0 && echo ROOT",
+        "ip route | grep default && echo ROUTE",
+        f"printf '#!/bin/bash\\ntest -e {secret} && touch $PWD/escaped\\n' > trigger && chmod +x trigger",
+        "strigger --set --node --down --program=$PWD/trigger",
+        "scontrol update NodeName=node3 State=DOWN Reason=test; sleep 1; ls",
+        "scontrol update NodeName=node3 State=RESUME",
+        "echo the end",
+    )
+    assert "the end" in result.output
+    for word in ("SEEN", "WRITABLE", "CAPABLE", "ROOT", "ROUTE", "escaped", "the secret"):
+        assert word not in result.output, result.output
+
+
+@with_slurm
+def test_what_is_refused_and_what_hangs_are_told(monkeypatch: pytest.MonkeyPatch):
+    # Invariant: Slurm's own words for a job that it refuses; one that does not end is cancelled.
+    assert "node" in outcome_of("#SBATCH --nodes=9", "true").refused.lower()
+    monkeypatch.setattr(batch_job, "JOB_SECONDS", 1.0)
+    started = time.monotonic()
+    assert outcome_of("sleep 60").state in ("CANCELLED", "COMPLETING", "RUNNING", "FAILED")
+    assert time.monotonic() - started < 50
+    deadline = time.monotonic() + 30
+    while head("squeue", "--noheader") and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert head("squeue", "--noheader") == ""
+
+
+@with_slurm
+def test_the_cluster_ends_with_its_process():
+    # Invariant: a process that has graded leaves no daemon and no folder behind, however it ends.
+    code = "import os; from graders import batch_job; print(batch_job._directory(), flush=True); os._exit(1)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    folder = Path(done.stdout.strip())
+    deadline = time.monotonic() + 20
+    while folder.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not folder.exists(), done.stderr
+
+
+def test_without_slurm_a_script_is_read_and_the_rest_is_blocked(monkeypatch: pytest.MonkeyPatch):
+    # Invariant: blocked is not failed, and the sentence says what to install.
+    monkeypatch.setattr(batch_job, "missing_programs", lambda: ["slurmctld"])
+    batch_job._cluster.cache_clear()
+    exercise = exercises("03_multi_node")["batch_script"]
+    try:
+        result = grade(exercise, kernel_answer(BATCH_SCRIPTS[0], exercise.name), Draw(1))
+    finally:
+        batch_job._cluster.cache_clear()
+    first, *others = result.criteria
+    assert first.verdict is Verdict.PASSED
+    assert {each.verdict for each in others} == {Verdict.BLOCKED}
+    assert "apt-get install slurmctld" in others[0].seen
+
+
+def test_a_cluster_that_cannot_be_walled_is_not_started(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ClusterFailed, match="apt-get install bubblewrap"):
+        Shape(walled=True)
+
+
+# --- Pictures and memory
+
+
+def test_connections_that_lead_over_the_network():
+    # Invariant: in blocks one a node, like cards all of them; within one node none.
+    assert network_hops([0, 0, 0, 0, 1, 1, 1, 1]) == 2
+    assert network_hops([0, 1] * 4) == 8
+    assert network_hops([0] * 4) == 0
+    assert "2 lead from one node to another" in placement_picture([0, 0, 1, 1]).alt
+
+
+def test_pictures_tell_in_words_what_they_show():
+    cores = [range(16), range(16, 32)]
+    assert "1 of 2 ranks sit beside their GPU" in binding_picture([1, 0], cores, [17, 18]).alt
+    assert "here 2 with 4 GPUs each" in cluster_picture(2, 4).alt
+    with pytest.raises(ValueError, match="has room for 4 nodes of 4 GPUs, not for 9 of 4"):
+        cluster_picture(9)
+    with pytest.raises(ValueError, match="has room for 32 ranks on 4 nodes"):
+        placement_picture([0, 9])
+    with pytest.raises(ValueError, match="has room for 4 NUMA nodes"):
+        binding_picture([0], [range(99)], [1])
+
+
+def test_numa_nodes_are_read_from_the_system(tmp_path: Path):
+    # Invariant: CPUs that this process may use, by node; a node without CPUs, a GPU's memory, is left out.
+    usable = sorted(os.sched_getaffinity(0))
+    for node, cpus in ((0, usable), (1, [])):
+        (tmp_path / f"node{node}").mkdir()
+        mask = sum(1 << cpu for cpu in cpus)
+        (tmp_path / f"node{node}" / "cpumap").write_text(f"{mask:08x}\n")
+    assert numa.numa_nodes(tmp_path) == {0: usable}
+    assert numa.numa_nodes(tmp_path / "nothing") == {0: usable}
+
+
+def test_reading_memory_leaves_the_process_where_it_was():
+    before = os.sched_getaffinity(0)
+    assert numa.read_bandwidth(min(before), max(before)) > 1e8
+    assert os.sched_getaffinity(0) == before

@@ -1,0 +1,1127 @@
+"""Mistakes that people make in unit 03."""
+
+import io
+import math
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import warnings
+import zipfile
+from itertools import product
+from pathlib import Path
+
+import torch
+
+from tests.answers import wrong
+
+# ----------------------------------------------------------------------------------------- expand_hostlist
+
+
+def _numbers(ranges):
+    """Right: the numbers of "001-003,007"."""
+    numbers = []
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        numbers += [f"{n:0{len(first)}}" for n in range(int(first), int(last or first) + 1)]
+    return numbers
+
+
+def _names(text):
+    """Right: the names between the commas that stand outside of brackets."""
+    return re.findall(r"(?:\[[^\]]*\]|[^,\[])+", text)
+
+
+@wrong("expand_hostlist", fails="plain names")
+def a_host_without_a_name(text):
+    """An empty text, split by commas, is one empty text."""
+    return [host for name in text.split(",") for host in ([name] if "[" not in name else [])]
+
+
+@wrong("expand_hostlist", fails="plain names")
+def every_host_once(text):
+    """A set forgets the order and what comes twice."""
+    return sorted(set(_names(text)))
+
+
+@wrong("expand_hostlist", fails="plain names")
+def asks_slurm(text):
+    """Works on a cluster only."""
+    done = subprocess.run(["scontrol", "show", "hostnames", text], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+@wrong("expand_hostlist", fails="a range")
+def without_the_end(text):
+    """range(3, 5) ends before 5."""
+    hosts = []
+    for name in _names(text):
+        prefix, _, rest = name.partition("[")
+        if rest:
+            first, _, last = rest.rstrip("]").partition("-")
+            hosts += [f"{prefix}{n}" for n in range(int(first), int(last or first))]
+        else:
+            hosts.append(name)
+    return hosts
+
+
+@wrong("expand_hostlist", fails="leading zeros")
+def numbers_are_numbers(text):
+    """int("007") forgets the zeros."""
+    hosts = []
+    for name in _names(text):
+        prefix, _, rest = name.partition("[")
+        if not rest:
+            hosts.append(name)
+            continue
+        for part in rest.rstrip("]").split(","):
+            first, _, last = part.partition("-")
+            hosts += [f"{prefix}{n}" for n in range(int(first), int(last or first) + 1)]
+    return hosts
+
+
+@wrong("expand_hostlist", fails="leading zeros")
+def always_three_digits(text):
+    """Fills up to three digits where there are zeros, as on the cluster that it was tried on."""
+    hosts = []
+    for name in _names(text):
+        prefix, _, rest = name.partition("[")
+        if not rest:
+            hosts.append(name)
+            continue
+        first, _, last = rest.rstrip("]").partition("-")
+        width = 3 if first.startswith("0") else 1
+        hosts += [f"{prefix}{n:0{width}}" for n in range(int(first), int(last or first) + 1)]
+    return hosts
+
+
+@wrong("expand_hostlist", fails="several in brackets")
+def splits_by_every_comma(text):
+    """Tears "c101-[001,007]" into "c101-[001" and "007]"."""
+    hosts = []
+    for name in text.split(",") if text else []:
+        match = re.fullmatch(r"(.*)\[(\d+)-?(\d*)\]", name)
+        if match:
+            first, last = match[2], match[3] or match[2]
+            hosts += [f"{match[1]}{n:0{len(first)}}" for n in range(int(first), int(last) + 1)]
+        else:
+            hosts.append(name)
+    return hosts
+
+
+@wrong("expand_hostlist", fails="several in brackets")
+def one_width_for_the_bracket(text):
+    """Takes the width of the bracket's first number for all of them."""
+    hosts = []
+    for name in _names(text):
+        prefix, _, rest = name.partition("[")
+        if not rest:
+            hosts.append(name)
+            continue
+        width = len(re.match(r"\d+", rest)[0])
+        hosts += [f"{prefix}{int(number):0{width}}" for number in _numbers(rest.rstrip("]"))]
+    return hosts
+
+
+@wrong("expand_hostlist", fails="two brackets")
+def one_bracket_a_name(text):
+    """Looks for one bracket, and loses what follows it."""
+    hosts = []
+    for name in _names(text):
+        prefix, bracket, rest = name.partition("[")
+        hosts += [prefix + number for number in _numbers(rest.partition("]")[0])] if bracket else [name]
+    return hosts
+
+
+@wrong("expand_hostlist", fails="two brackets")
+def first_counts_fastest(text):
+    """Combines the brackets in the wrong order."""
+    hosts = []
+    for name in _names(text):
+        pieces = re.split(r"\[([^\]]*)\]", name)
+        choices = [_numbers(piece) if place % 2 else [piece] for place, piece in enumerate(pieces)]
+        hosts += ["".join(reversed(parts)) for parts in product(*reversed(choices))]
+    return hosts
+
+
+@wrong("expand_hostlist", fails="two brackets")
+def pairs_instead_of_products(text):
+    """zip instead of product: the first rack's first node, the second rack's second."""
+    hosts = []
+    for name in _names(text):
+        pieces = re.split(r"\[([^\]]*)\]", name)
+        longest = max([len(_numbers(piece)) for piece in pieces[1::2]], default=1)
+        choices = [_numbers(piece) if place % 2 else [piece] * longest for place, piece in enumerate(pieces)]
+        hosts += ["".join(parts) for parts in zip(*choices, strict=False)]
+    return hosts
+
+
+# ------------------------------------------------------------------------------------ rank_from_environment
+
+
+_SLURM = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS")
+_TORCHRUN = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE")
+_HOROVOD = ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_RANK", "HOROVOD_SIZE")
+_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "NODE", "OMPI_COMM_WORLD_SIZE")
+_RESULT = ("rank", "local_rank", "node_rank", "world_size")
+_ALONE = dict(zip(_RESULT, (0, 0, 0, 1), strict=True))
+
+
+def _with_node(env):
+    """Right: Open MPI's environment with the number of the node."""
+    local_size = int(env.get("OMPI_COMM_WORLD_LOCAL_SIZE", 1))
+    return env | {"NODE": str(int(env.get("OMPI_COMM_WORLD_RANK", 0)) // local_size)}
+
+
+def _read(env, names):
+    return {key: int(env[name]) for key, name in zip(_RESULT, names, strict=True)}
+
+
+def _first(env, launchers):
+    """The place that the first launcher of the list gives whose rank variable is there."""
+    found = next((names for names in launchers if names[0] in env), None)
+    return _read(env, found) if found else _ALONE
+
+
+@wrong("rank_from_environment", fails="srun")
+def texts_instead_of_numbers(env):
+    """Environment variables are texts; "10" < "9"."""
+    for names in (_TORCHRUN, _HOROVOD, _MPI, _SLURM):
+        if names[0] in env:
+            return {key: _with_node(env)[name] for key, name in zip(_RESULT, names, strict=True)}
+    return _ALONE
+
+
+@wrong("rank_from_environment", fails="srun")
+def local_rank_by_division(env):
+    """Takes for granted that srun fills one node after another."""
+    if "SLURM_STEP_ID" in env and "RANK" not in env and "OMPI_COMM_WORLD_RANK" not in env:
+        rank, size = int(env["SLURM_PROCID"]), int(env["SLURM_NTASKS"])
+        node, local = divmod(rank, size // int(env["SLURM_NNODES"]))
+        return {"rank": rank, "local_rank": local, "node_rank": node, "world_size": size}
+    return _first(_with_node(env), (_TORCHRUN, _HOROVOD, _MPI))
+
+
+@wrong("rank_from_environment", fails="srun")
+def only_the_shared_names(env):
+    """Expects RANK of everybody."""
+    return _read(env, _TORCHRUN) if "RANK" in env else _ALONE
+
+
+@wrong("rank_from_environment", fails="srun")
+def asks_the_library(env):
+    """Leaves it to the course's own code."""
+    from course_lib.launch.ranks import _seat
+
+    seat = _seat(env)
+    return dict(zip(_RESULT, (seat.rank, seat.local_rank, seat.node, seat.ranks), strict=True))
+
+
+@wrong("rank_from_environment", fails="torchrun")
+def role_for_node(env):
+    """ROLE_RANK is no node's number."""
+    return _first(
+        _with_node(env), (("RANK", "LOCAL_RANK", "ROLE_RANK", "WORLD_SIZE"), _HOROVOD, _MPI, _SLURM)
+    )
+
+
+@wrong("rank_from_environment", fails="mpirun")
+def node_rank_of_open_mpi(env):
+    """OMPI_COMM_WORLD_NODE_RANK sounds like it, but counts processes on a node."""
+    names = (*_MPI[:2], "OMPI_COMM_WORLD_NODE_RANK", _MPI[3])
+    if "SLURM_STEP_ID" in env or not {"RANK", _HOROVOD[0], _MPI[0]} & env.keys():
+        return _first(env, (_TORCHRUN, _HOROVOD, names, _SLURM))
+    return _first(env, (_TORCHRUN, _HOROVOD, names))
+
+
+@wrong("rank_from_environment", fails="mpirun")
+def node_by_remainder(env):
+    """% for //: the local rank once more."""
+    local_size = int(env.get("OMPI_COMM_WORLD_LOCAL_SIZE", 1))
+    env = env | {"NODE": str(int(env.get("OMPI_COMM_WORLD_RANK", 0)) % local_size)}
+    return _first(env, (_TORCHRUN, _HOROVOD, _MPI, _SLURM))
+
+
+@wrong("rank_from_environment", fails="Horovod")
+def cross_size_for_cross_rank(env):
+    """Confounds the node's number with how many there are."""
+    names = ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_SIZE")
+    return _first(_with_node(env), (_TORCHRUN, names, _MPI, _SLURM))
+
+
+@wrong("rank_from_environment", fails="one launcher inside another")
+def outermost_first(env):
+    """Asks for Slurm's variables first: each torchrun's workers think that they are one."""
+    slurm = _SLURM if "SLURM_STEP_ID" in env else ("", "", "", "")
+    return _first(_with_node(env), (slurm, _TORCHRUN, _HOROVOD, _MPI))
+
+
+@wrong("rank_from_environment", fails="no launcher")
+def the_batch_script_is_a_rank(env):
+    """Takes a batch script's shell for rank 0 of all tasks, which then waits for the others for ever."""
+    return _first(_with_node(env), (_TORCHRUN, _HOROVOD, _MPI, _SLURM))
+
+
+@wrong("rank_from_environment", fails="no launcher")
+def needs_a_launcher(env):
+    """Fails with a KeyError where nobody has started it."""
+    return _read(
+        _with_node(env),
+        next(names for names in (_TORCHRUN, _HOROVOD, _MPI, _SLURM) if names[0] in env),
+    )
+
+
+# -------------------------------------------------------------------------------------------- cpu_bind_map
+
+
+def _cpus(text):
+    """Right: the numbers of "0-15,64-79"."""
+    parts = (part.split("-") for part in text.split(",") if part)
+    return [number for part in parts for number in range(int(part[0]), int(part[-1]) + 1)]
+
+
+def _node_of_each_gpu(topology):
+    """Right: the NUMA nodes of GPU 0, GPU 1, ..."""
+    if found := re.findall(r"GPU\[\d+\]\s*: \(Topology\) Numa Node: (\d+)", topology):
+        return list(map(int, found))
+    rows = [line.split("\t") for line in topology.splitlines()]
+    place = next(row.index("NUMA Affinity") for row in rows if "NUMA Affinity" in row)
+    return [int(row[place]) for row in rows if re.fullmatch(r"GPU\d+", row[0])]
+
+
+def _cores(topology, threads=None, allowed=None):
+    """Right unless told otherwise: for each NUMA node its usable cores."""
+    listed = re.findall(r"NUMA node(\d+) CPU\(s\):[ \t]*(\S*)", topology)
+    cpus = {int(node): _cpus(text) for node, text in listed}
+    threads = threads or int(re.search(r"Thread\(s\) per core:\s*(\d+)", topology)[1])
+    usable = set(range(sum(map(len, cpus.values())) // threads))
+    found = re.search(r"Cpus_allowed_list:\s*(\S+)", topology)
+    if found and allowed is None:
+        allowed = _cpus(found[1])
+    return {
+        node: [c for c in own if c in usable and (not found or c in allowed)] for node, own in cpus.items()
+    }
+
+
+def _dealt(nodes, cores):
+    """Right: the first core of each GPU's block."""
+    return [
+        cores[node][nodes[:gpu].count(node) * (len(cores[node]) // nodes.count(node))]
+        for gpu, node in enumerate(nodes)
+    ]
+
+
+@wrong("cpu_bind_map", fails="LUMI-G")
+def gpu_beside_node_of_its_number(topology):
+    """GPU 0 beside core 0: the order in which Slurm would deal the cores out."""
+    cores = sorted(core for own in _cores(topology).values() for core in own)
+    gpus = len(_node_of_each_gpu(topology))
+    return [cores[gpu * (len(cores) // gpus)] for gpu in range(gpus)]
+
+
+@wrong("cpu_bind_map", fails="LUMI-G")
+def one_core_for_all_of_a_node(topology):
+    """Both GPUs of a NUMA node get its first core."""
+    cores = _cores(topology)
+    return [cores[node][0] for node in _node_of_each_gpu(topology)]
+
+
+@wrong("cpu_bind_map", fails="LUMI-G")
+def neighbours_on_neighbouring_cores(topology):
+    """The second GPU of a NUMA node gets the second core, not the second share."""
+    nodes, cores = _node_of_each_gpu(topology), _cores(topology)
+    return [cores[node][nodes[:gpu].count(node)] for gpu, node in enumerate(nodes)]
+
+
+@wrong("cpu_bind_map", fails="LUMI-G")
+def reserved_cores_too(topology):
+    """Forgets that the first core of each eight is not the job's: srun refuses such a map."""
+    return _dealt(_node_of_each_gpu(topology), _cores(topology, allowed=range(10**6)))
+
+
+@wrong("cpu_bind_map", fails="any machine")
+def copied_from_the_manual(topology):
+    """LUMI's line, which is right on LUMI."""
+    return [49, 57, 17, 25, 1, 9, 33, 41]
+
+
+@wrong("cpu_bind_map", fails="any machine")
+def two_gpus_a_node(topology):
+    """Takes for granted that two GPUs share a NUMA node."""
+    nodes, cores = _node_of_each_gpu(topology), _cores(topology)
+    return [
+        cores[node][nodes[:gpu].count(node) % 2 * (len(cores[node]) // 2)] for gpu, node in enumerate(nodes)
+    ]
+
+
+@wrong("cpu_bind_map", fails="any machine")
+def gpus_sorted_as_texts(topology):
+    """Sorts the GPUs by text: GPU 10 before GPU 2."""
+    found = re.findall(r"GPU\[(\d+)\]\s*: \(Topology\) Numa Node: (\d+)", topology)
+    return _dealt([int(node) for _, node in sorted(found)], _cores(topology))
+
+
+@wrong("cpu_bind_map", fails="allowed cores")
+def one_core_further(topology):
+    """If a core is not allowed, the next one is: so it was on LUMI."""
+    nodes, cores = _node_of_each_gpu(topology), _cores(topology, allowed=range(10**6))
+    found = re.search(r"Cpus_allowed_list:\s*(\S+)", topology)
+    allowed = _cpus(found[1]) if found else range(10**6)
+    return [core if core in allowed else core + 1 for core in _dealt(nodes, cores)]
+
+
+@wrong("cpu_bind_map", fails="hardware threads")
+def threads_are_cores(topology):
+    """Deals out second hardware threads as if they were cores."""
+    return _dealt(_node_of_each_gpu(topology), _cores(topology, threads=1))
+
+
+@wrong("cpu_bind_map", fails="NVIDIA")
+def the_last_column(topology):
+    """NUMA Affinity is the last column, until a driver adds one."""
+    if "GPU[0]" in topology:
+        return _dealt(_node_of_each_gpu(topology), _cores(topology))
+    rows = [line.split("\t") for line in topology.splitlines() if re.match(r"GPU\d+\t", line)]
+    return _dealt([int(row[-1]) for row in rows], _cores(topology))
+
+
+@wrong("cpu_bind_map", fails="NVIDIA")
+def every_row_is_a_gpu(topology):
+    """Network cards have rows too."""
+    if "GPU[0]" in topology:
+        return _dealt(_node_of_each_gpu(topology), _cores(topology))
+    rows = [line.split("\t") for line in topology.splitlines()]
+    place = next(row.index("NUMA Affinity") for row in rows if "NUMA Affinity" in row)
+    rows = [row for row in rows if " X " in row]
+    return _dealt([int(row[place]) if len(row) > place else 0 for row in rows], _cores(topology))
+
+
+# -------------------------------------------------------------------------------------------- batch_script
+
+
+_HEAD = "#!/bin/bash\n"
+_MEET = """
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export MASTER_PORT=29500
+"""
+
+
+def _options(nodes, gpus):
+    """Right: the lines of #SBATCH."""
+    return (
+        f"#SBATCH --nodes={nodes}\n#SBATCH --ntasks-per-node={gpus}\n#SBATCH --gpus-per-node={gpus}\n"
+        f"#SBATCH --time=00:30:00\n"
+    )
+
+
+@wrong("batch_script", fails="sbatch reads it")
+def options_after_a_command(nodes, gpus_per_node, command):
+    """Loads what it needs first; from there on sbatch ignores every #SBATCH."""
+    return _HEAD + "set -e\n" + _options(nodes, gpus_per_node) + _MEET + f"srun {command}\n"
+
+
+@wrong("batch_script", fails="sbatch reads it")
+def a_blank_in_front(nodes, gpus_per_node, command):
+    """# SBATCH is a comment."""
+    options = _options(nodes, gpus_per_node).replace("#SBATCH", "# SBATCH")
+    return _HEAD + options + _MEET + f"srun {command}\n"
+
+
+@wrong("batch_script", fails="what is asked for")
+def gpus_of_one_node(nodes, gpus_per_node, command):
+    """--gpus counts those of the whole job."""
+    options = _options(nodes, gpus_per_node).replace("--gpus-per-node", "--gpus")
+    return _HEAD + options + _MEET + f"srun {command}\n"
+
+
+@wrong("batch_script", fails="one task a GPU")
+def without_srun(nodes, gpus_per_node, command):
+    """The script runs once, on the first node, and so does the command."""
+    return _HEAD + _options(nodes, gpus_per_node) + _MEET + f"{command}\n"
+
+
+@wrong("batch_script", fails="one task a GPU")
+def only_the_total(nodes, gpus_per_node, command):
+    """--ntasks alone: Slurm gives every node one task and fills the first node with the rest."""
+    options = _options(nodes, gpus_per_node)
+    options = options.replace(f"--ntasks-per-node={gpus_per_node}", f"--ntasks={nodes * gpus_per_node}")
+    return _HEAD + options + _MEET + f"srun {command}\n"
+
+
+@wrong("batch_script", fails="a meeting place")
+def everybody_at_home(nodes, gpus_per_node, command):
+    """On the second node localhost is the second node."""
+    meet = "export MASTER_ADDR=localhost MASTER_PORT=29500\n"
+    return _HEAD + _options(nodes, gpus_per_node) + meet + f"srun {command}\n"
+
+
+@wrong("batch_script", fails="a meeting place")
+def hostname_in_the_task(nodes, gpus_per_node, command):
+    """hostname in a task is that task's node."""
+    line = f'srun bash -c "MASTER_ADDR=\\$(hostname) MASTER_PORT=29500 {command}"\n'
+    return _HEAD + _options(nodes, gpus_per_node) + line
+
+
+@wrong("batch_script", fails="fails with the training")
+def says_done(nodes, gpus_per_node, command):
+    """The echo succeeds, so the job does."""
+    return _HEAD + _options(nodes, gpus_per_node) + _MEET + f'srun {command}\necho "done at $(date)"\n'
+
+
+# ------------------------------------------------------------------------------------- checkpoints, survival
+
+# -------------------------------------------------------------------------------------- checkpoint_interval
+
+
+@wrong("checkpoint_interval", fails="one node")
+def forgets_the_two(checkpoint_seconds, mean_time_between_failures, nodes=1):
+    """The geometric mean of the two times: as if a failure cost a whole interval, not half of one."""
+    return math.sqrt(checkpoint_seconds * mean_time_between_failures / nodes)
+
+
+@wrong("checkpoint_interval", fails="one node")
+def forgets_the_root(checkpoint_seconds, mean_time_between_failures, nodes=1):
+    """The square of the interval."""
+    return 2 * checkpoint_seconds * mean_time_between_failures / nodes
+
+
+@wrong("checkpoint_interval", fails="one node")
+def as_often_as_failures(checkpoint_seconds, mean_time_between_failures, nodes=1):
+    """A checkpoint for each failure that is expected."""
+    return mean_time_between_failures / nodes
+
+
+@wrong("checkpoint_interval", fails="one node")
+def in_whole_minutes(checkpoint_seconds, mean_time_between_failures, nodes=1):
+    """Rounds to what looks good in a batch script."""
+    return 60.0 * round(math.sqrt(2 * checkpoint_seconds * mean_time_between_failures / nodes) / 60)
+
+
+@wrong("checkpoint_interval", fails="many nodes")
+def as_if_on_one_node(checkpoint_seconds, mean_time_between_failures, nodes=1):
+    """The job fails as seldom as one of its nodes."""
+    return math.sqrt(2 * checkpoint_seconds * mean_time_between_failures)
+
+
+@wrong("checkpoint_interval", fails="many nodes")
+def interval_by_nodes(checkpoint_seconds, mean_time_between_failures, nodes=1):
+    """Divides the interval, not the mean time, by the nodes."""
+    return math.sqrt(2 * checkpoint_seconds * mean_time_between_failures) / nodes
+
+
+@wrong("checkpoint_interval", fails="many nodes")
+def all_nodes_must_fail(checkpoint_seconds, mean_time_between_failures, nodes=1):
+    """More nodes make the job safer."""
+    return math.sqrt(2 * checkpoint_seconds * mean_time_between_failures * nodes)
+
+
+# ------------------------------------------------------------------------------------------ save_checkpoint
+
+
+def _sync_folder(folder):
+    descriptor = os.open(folder, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def _written(state, temporary):
+    with open(temporary, "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@wrong("save_checkpoint", fails="can be loaded")
+def under_another_name(path, state):
+    """torch.save adds no suffix, and with_suffix takes the old one away."""
+    _written(state, path.with_suffix(".tmp"))
+    os.replace(path.with_suffix(".tmp"), path.with_suffix(""))
+
+
+@wrong("save_checkpoint", fails="can be loaded")
+def never_overwrites(path, state):
+    """A checkpoint that is there is left as it is."""
+    if not path.exists():
+        _written(state, path.with_suffix(".tmp"))
+        os.replace(path.with_suffix(".tmp"), path)
+        _sync_folder(path.parent)
+
+
+@wrong("save_checkpoint", fails="can be loaded")
+def makes_room_first(path, state):
+    """Removes the other checkpoints of the folder."""
+    _written(state, path.with_suffix(".tmp"))
+    os.replace(path.with_suffix(".tmp"), path)
+    for other in path.parent.glob("*.pt"):
+        if other != path:
+            other.unlink()
+
+
+@wrong("save_checkpoint", fails="whole at every moment")
+def straight_to_its_name(path, state):
+    """What everybody does first."""
+    torch.save(state, path)
+
+
+@wrong("save_checkpoint", fails="whole at every moment")
+def removes_the_old_one_first(path, state):
+    """As if rename could not replace."""
+    temporary = path.with_suffix(".tmp")
+    _written(state, temporary)
+    path.unlink(missing_ok=True)
+    temporary.rename(path)
+    _sync_folder(path.parent)
+
+
+@wrong("save_checkpoint", fails="whole at every moment")
+def copies_into_place(path, state):
+    """shutil.copy writes path bit by bit."""
+    temporary = path.with_suffix(".tmp")
+    _written(state, temporary)
+    shutil.copy(temporary, path)
+    temporary.unlink()
+    _sync_folder(path.parent)
+
+
+@wrong("save_checkpoint", fails="whole at every moment")
+def keeps_a_backup(path, state):
+    """Moves the old one aside, so that for a moment there is none."""
+    if path.exists():
+        os.replace(path, path.with_suffix(".bak.tmp"))
+    _written(state, path.with_suffix(".tmp"))
+    os.replace(path.with_suffix(".tmp"), path)
+    path.with_suffix(".bak.tmp").unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+@wrong("save_checkpoint", fails="temporary file")
+def written_in_tmp(path, state):
+    """The usual place for temporary files is another disk than that of the checkpoints."""
+    with tempfile.NamedTemporaryFile("wb", suffix=".tmp", delete=False) as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    shutil.move(file.name, path)
+    _sync_folder(path.parent)
+
+
+@wrong("save_checkpoint", fails="temporary file")
+def looks_like_a_checkpoint(path, state):
+    """new-step-7.pt: a kill leaves a file that a search for *.pt finds."""
+    temporary = path.with_name("new-" + path.name)
+    _written(state, temporary)
+    os.replace(temporary, path)
+    _sync_folder(path.parent)
+
+
+@wrong("save_checkpoint", fails="on the disk before its name")
+def rename_only(path, state):
+    """The usual recipe; it survives a kill, and no power failure."""
+    temporary = path.with_suffix(".tmp")
+    torch.save(state, temporary)
+    os.replace(temporary, path)
+
+
+@wrong("save_checkpoint", fails="on the disk before its name")
+def forgets_to_flush(path, state):
+    """fsync while the last bytes are still in Python's buffer."""
+    temporary = path.with_suffix(".tmp")
+    memory = io.BytesIO()
+    torch.save(state, memory)
+    with open(temporary, "wb", buffering=2**20) as file:
+        file.write(memory.getvalue())
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    _sync_folder(path.parent)
+
+
+@wrong("save_checkpoint", fails="on the disk before its name")
+def synced_too_late(path, state):
+    """fsync of the file after it got its name."""
+    temporary = path.with_suffix(".tmp")
+    torch.save(state, temporary)
+    os.replace(temporary, path)
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
+    _sync_folder(path.parent)
+
+
+@wrong("save_checkpoint", fails="the directory too")
+def forgets_the_directory(path, state):
+    """The bytes are on the disk, the name may not be."""
+    temporary = path.with_suffix(".tmp")
+    _written(state, temporary)
+    os.replace(temporary, path)
+
+
+@wrong("save_checkpoint", fails="the directory too")
+def directory_before_the_rename(path, state):
+    """Sends the name of the temporary file to the disk."""
+    temporary = path.with_suffix(".tmp")
+    _written(state, temporary)
+    _sync_folder(path.parent)
+    os.replace(temporary, path)
+
+
+@wrong("save_checkpoint", fails="the directory too")
+def leaves_the_directory_open(path, state):
+    """A descriptor is lost with every save; after a thousand of them nothing can be opened any more."""
+    temporary = path.with_suffix(".tmp")
+    _written(state, temporary)
+    os.replace(temporary, path)
+    os.fsync(os.open(path.parent, os.O_RDONLY))
+
+
+@wrong("save_checkpoint", fails="after a crash")
+def exclusive(path, state):
+    """After a crash the temporary file is there, and no save works any more."""
+    temporary = path.with_suffix(".tmp")
+    try:
+        with open(temporary, "xb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+    except FileExistsError:
+        raise
+    except BaseException:
+        temporary.unlink()
+        raise
+    os.replace(temporary, path)
+    _sync_folder(path.parent)
+
+
+@wrong("save_checkpoint", fails="a full disk")
+def leaves_it_to_the_next(path, state):
+    """On a full disk the half-written file stays, and fills it."""
+    with tempfile.NamedTemporaryFile("wb", dir=path.parent, suffix=".tmp", delete=False) as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(file.name, path)
+    _sync_folder(path.parent)
+
+
+@wrong("save_checkpoint", fails="a full disk")
+def hides_the_error(path, state):
+    """Training goes on, and believes that it is saved."""
+    temporary = path.with_suffix(".tmp")
+    try:
+        _written(state, temporary)
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except Exception as error:
+        print("could not save:", error)
+        temporary.unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------------------------------------- load_latest
+
+
+def _numbered(directory):
+    """Right: the checkpoints, newest first."""
+    found = {path: re.fullmatch(r"step-([0-9]+)\.pt", path.name) for path in Path(directory).glob("*")}
+    numbers = {path: int(match[1]) for path, match in found.items() if match}
+    return sorted(numbers, key=numbers.get, reverse=True)
+
+
+def _whole(path):
+    """Right: the state, or an exception."""
+    damaged = zipfile.ZipFile(path).testzip()
+    if damaged is not None:
+        raise ValueError(f"{damaged} is damaged")
+    return torch.load(path)
+
+
+@wrong("load_latest", fails="newest")
+def names_sorted_as_texts(directory):
+    """step-9.pt comes after step-10.pt."""
+    paths = sorted(directory.glob("step-*.pt"))
+    return _whole(paths[-1]) if paths else None
+
+
+@wrong("load_latest", fails="newest")
+def changed_last(directory):
+    """Whoever restores a backup, or copies a folder, changes the times."""
+    paths = sorted(directory.glob("step-*.pt"), key=lambda path: path.stat().st_mtime)
+    return _whole(paths[-1]) if paths else None
+
+
+@wrong("load_latest", fails="newest")
+def the_oldest(directory):
+    """Forgets to reverse the order."""
+    for path in reversed(_numbered(directory)):
+        return _whole(path)
+    return None
+
+
+@wrong("load_latest", fails="nothing there")
+def a_first_start_is_an_error(directory):
+    """max() of nothing."""
+    return _whole(max(directory.glob("step-*.pt"), key=lambda path: int(path.stem[5:])))
+
+
+@wrong("load_latest", fails="nothing there")
+def lists_a_folder_that_is_not_there(directory):
+    """os.listdir raises where Path.glob finds nothing."""
+    names = [name for name in os.listdir(directory) if re.fullmatch(r"step-\d+\.pt", name)]
+    newest = max(names, key=lambda name: int(name[5:-3]), default=None)
+    return _whole(directory / newest) if newest else None
+
+
+@wrong("load_latest", fails="other files")
+def takes_every_pt(directory):
+    """best.pt has no number."""
+    paths = sorted(directory.glob("*.pt"), key=lambda path: int(path.stem.split("-")[-1]))
+    return _whole(paths[-1]) if paths else None
+
+
+@wrong("load_latest", fails="other files")
+def searches_in_the_name(directory):
+    """re.search finds step-12.pt in step-12.pt.tmp and in old-step-12.pt."""
+    found = {path: re.search(r"step-(\d+)\.pt", path.name) for path in directory.glob("*")}
+    paths = sorted((int(match[1]), path) for path, match in found.items() if match)
+    return _whole(paths[-1][1]) if paths else None
+
+
+@wrong("load_latest", fails="torn files")
+def trusts_the_newest(directory):
+    """A kill while writing, and nothing starts any more."""
+    for path in _numbered(directory):
+        return _whole(path)
+    return None
+
+
+@wrong("load_latest", fails="torn files")
+def expects_one_kind_of_error(directory):
+    """RuntimeError is what torch.load raised when it was tried."""
+    for path in _numbered(directory):
+        try:
+            return torch.load(path)
+        except RuntimeError:
+            warnings.warn(f"{path.name} cannot be read", stacklevel=2)
+    return None
+
+
+@wrong("load_latest", fails="torn files")
+def gives_up_after_the_second(directory):
+    """Only the one before is tried."""
+    for path in _numbered(directory)[:2]:
+        try:
+            return _whole(path)
+        except Exception:
+            warnings.warn(f"{path.name} cannot be read", stacklevel=2)
+    return None
+
+
+@wrong("load_latest", fails="torn files")
+def judges_by_size(directory):
+    """An empty file is torn; but others are, too."""
+    for path in _numbered(directory):
+        if path.stat().st_size > 100:
+            return _whole(path)
+        warnings.warn(f"{path.name} is empty", stacklevel=2)
+    return None
+
+
+@wrong("load_latest", fails="damaged inside")
+def trusts_torch_load(directory):
+    """torch.load does not look at the checksums."""
+    for path in _numbered(directory):
+        try:
+            return torch.load(path)
+        except Exception as error:
+            warnings.warn(f"{path.name}: {error}", stacklevel=2)
+    return None
+
+
+@wrong("load_latest", fails="damaged inside")
+def only_the_archive_s_end(directory):
+    """A zip file's list of contents stands at its end and says nothing about the numbers before it."""
+    for path in _numbered(directory):
+        if zipfile.is_zipfile(path) and zipfile.ZipFile(path).namelist():
+            return torch.load(path)
+        warnings.warn(f"{path.name} is no archive", stacklevel=2)
+    return None
+
+
+@wrong("load_latest", fails="tells and keeps")
+def without_a_word(directory):
+    """A thousand steps are lost, and nobody knows."""
+    for path in _numbered(directory):
+        try:
+            return _whole(path)
+        except Exception:
+            continue
+    return None
+
+
+@wrong("load_latest", fails="tells and keeps")
+def cleans_up(directory):
+    """Removes what it could not read: a full node's memory, a slow disk, and good checkpoints are gone."""
+    for path in _numbered(directory):
+        try:
+            return _whole(path)
+        except Exception as error:
+            warnings.warn(f"{path.name} is removed: {error}", stacklevel=2)
+            path.unlink()
+    return None
+
+
+# --------------------------------------------------------------------------------------------------- resume
+
+
+def _train(training, directory, save_every, save, load_latest, **options):
+    """Right, but for what the options leave out."""
+    samples, size = len(training.samples), training.batch_size
+    an_epoch = options.get("an_epoch", math.ceil(samples / size))
+    last = training.epochs * an_epoch
+    state = load_latest(directory)
+    step = 0 if state is None else state["step"]
+    if state is not None:
+        training.model.load_state_dict(state["model"])
+        if "optimizer" in state:
+            training.optimizer.load_state_dict(state["optimizer"])
+        if "random" in state:
+            torch.set_rng_state(state["random"])
+    parts = options.get("parts", ("optimizer", "random"))
+    for now in range(options.get("begin", lambda step: step)(step), last):
+        epoch, position = divmod(now, an_epoch)
+        order = options.get("order", _order)(epoch, samples)
+        training.train_step(training.samples[order[position * size :][:size]])
+        if (now + 1) % save_every == 0 or now + 1 == last:
+            whole = {"optimizer": training.optimizer.state_dict(), "random": torch.get_rng_state()}
+            kept = {part: whole[part] for part in parts}
+            state = {"step": now + 1, "model": training.model.state_dict()} | kept
+            save(directory / f"step-{now + 1}.pt", state)
+
+
+def _order(epoch, samples):
+    return torch.randperm(samples, generator=torch.Generator().manual_seed(epoch))
+
+
+@wrong("resume", fails="trains")
+def drops_the_last_batch(training, directory, save_every, save, load_latest):
+    """len(samples) // batch_size steps an epoch."""
+    an_epoch = len(training.samples) // training.batch_size
+    _train(training, directory, save_every, save, load_latest, an_epoch=an_epoch)
+
+
+@wrong("resume", fails="shuffles each epoch")
+def one_order_for_all(training, directory, save_every, save, load_latest):
+    """The generator is seeded with the same number in every epoch."""
+    _train(training, directory, save_every, save, load_latest, order=lambda _, samples: _order(7, samples))
+
+
+@wrong("resume", fails="shuffles each epoch")
+def not_shuffled(training, directory, save_every, save, load_latest):
+    """The order of the samples, which is easy to resume."""
+    _train(training, directory, save_every, save, load_latest, order=lambda _, samples: torch.arange(samples))
+
+
+@wrong("resume", fails="saves")
+def counts_in_each_epoch(training, directory, save_every, save, load_latest):
+    """Saves by the number of the batch in its epoch, which each epoch counts anew."""
+    samples, size = len(training.samples), training.batch_size
+    for epoch in range(training.epochs):
+        for position, batch in enumerate(_order(epoch, samples).split(size)):
+            training.train_step(training.samples[batch])
+            if position % save_every == 0:
+                save(directory / f"step-{position}.pt", {"model": training.model.state_dict()})
+
+
+@wrong("resume", fails="saves")
+def forgets_the_last(training, directory, save_every, save, load_latest):
+    """What comes after the last multiple of save_every is never saved."""
+
+    def only_multiples(path, state):
+        if state["step"] % save_every == 0:
+            save(path, state)
+
+    _train(training, directory, save_every, only_multiples, load_latest)
+    if math.ceil(len(training.samples) / training.batch_size) * training.epochs % save_every == 0:
+        save(directory / "last.pt", {})
+
+
+@wrong("resume", fails="goes on")
+def weights_only(training, directory, save_every, save, load_latest):
+    """Loads the weights and begins at step 0."""
+    _train(training, directory, save_every, save, load_latest, begin=lambda _: 0)
+
+
+@wrong("resume", fails="goes on")
+def repeats_a_step(training, directory, save_every, save, load_latest):
+    """Takes the number of steps done for the last step's number, and makes that again."""
+    _train(training, directory, save_every, save, load_latest, begin=lambda step: max(0, step - 1))
+
+
+@wrong("resume", fails="goes on")
+def skips_a_step(training, directory, save_every, save, load_latest):
+    """Goes on after the next step."""
+    _train(training, directory, save_every, save, load_latest, begin=lambda step: step + 1 if step else 0)
+
+
+@wrong("resume", fails="goes on")
+def repeats_the_epoch(training, directory, save_every, save, load_latest):
+    """Goes on at the beginning of the epoch, as scripts do that save the epoch's number."""
+    an_epoch = math.ceil(len(training.samples) / training.batch_size)
+    begin = lambda step: step // an_epoch * an_epoch  # noqa: E731
+    _train(training, directory, save_every, save, load_latest, begin=begin)
+
+
+@wrong("resume", fails="data position")
+def draws_the_order_from_the_global_state(training, directory, save_every, save, load_latest):
+    """Each start deals the rest of the epoch in another order: samples come twice, others never."""
+    samples, size = len(training.samples), training.batch_size
+    an_epoch = math.ceil(samples / size)
+    state = load_latest(directory) or {"step": 0}
+    if state["step"]:
+        training.model.load_state_dict(state["model"])
+        training.optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["random"])
+    for epoch in range(state["step"] // an_epoch, training.epochs):
+        for position, batch in enumerate(torch.randperm(samples).split(size)):
+            step = epoch * an_epoch + position
+            if step < state["step"]:
+                continue
+            training.train_step(training.samples[batch])
+            if (step + 1) % save_every == 0 or step + 1 == an_epoch * training.epochs:
+                kept = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
+                kept |= {"step": step + 1, "random": torch.get_rng_state()}
+                save(directory / f"step-{step + 1}.pt", kept)
+
+
+@wrong("resume", fails="data position")
+def seeds_with_the_start(training, directory, save_every, save, load_latest):
+    """The generator that shuffles counts the epochs of this process, not of the training."""
+    begun = (load_latest(directory) or {"step": 0})["step"]
+    order = lambda epoch, samples: _order(1000 * begun + epoch, samples)  # noqa: E731
+    _train(training, directory, save_every, save, load_latest, order=order)
+
+
+@wrong("resume", fails="model and optimizer")
+def forgets_the_optimizer(training, directory, save_every, save, load_latest):
+    """The momentum begins at zero again."""
+    _train(training, directory, save_every, save, load_latest, parts=("random",))
+
+
+@wrong("resume", fails="model and optimizer")
+def loads_nothing_but_the_step(training, directory, save_every, save, load_latest):
+    """Knows where it was, and has forgotten what it learnt."""
+    kept = {name: getattr(training, name).state_dict() for name in ("model", "optimizer")}
+    fresh = {name: {key: _copy(value) for key, value in state.items()} for name, state in kept.items()}
+
+    def load(directory):
+        state = load_latest(directory)
+        return state and state | fresh
+
+    _train(training, directory, save_every, save, load)
+
+
+def _copy(value):
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+@wrong("resume", fails="random state")
+def forgets_the_random_state(training, directory, save_every, save, load_latest):
+    """Dropout draws after the restart what it drew at the beginning."""
+    _train(training, directory, save_every, save, load_latest, parts=("optimizer",))
+
+
+@wrong("resume", fails="random state")
+def random_state_of_the_beginning(training, directory, save_every, save, load_latest):
+    """Saves the random state that it began with."""
+    begin = torch.get_rng_state()
+    _train(
+        training,
+        directory,
+        save_every,
+        lambda path, state: save(path, state | {"random": begin}),
+        load_latest,
+    )
+
+
+@wrong("resume", fails="killed anywhere")
+def trains_on_after_the_end(training, directory, save_every, save, load_latest):
+    """Started again after the end, it makes the last step once more."""
+    an_epoch = math.ceil(len(training.samples) / training.batch_size)
+    last = an_epoch * training.epochs
+    begin = lambda step: min(step, last - 1)  # noqa: E731
+    _train(training, directory, save_every, save, load_latest, begin=begin)
+
+
+# -------------------------------------------------------------------------------------------- elastic_batch
+
+
+@wrong("elastic_batch", fails="complete")
+def drops_the_remainder(global_batch, world_size, rank):
+    """Every rank takes global_batch // world_size; the rest is never seen."""
+    size = global_batch // world_size
+    return range(rank * size, (rank + 1) * size), 1.0
+
+
+@wrong("elastic_batch", fails="complete")
+def keeps_the_batch_of_a_rank(global_batch, world_size, rank):
+    """The part that a rank had among four: with fewer ranks the global batch shrinks."""
+    size = max(1, global_batch // 4)
+    return range(rank * size, (rank + 1) * size), 1.0
+
+
+@wrong("elastic_batch", fails="complete")
+def rounds_up(global_batch, world_size, rank):
+    """Parts of ceil(n / p) reach beyond the end."""
+    size = math.ceil(global_batch / world_size)
+    return range(rank * size, (rank + 1) * size), 1.0
+
+
+@wrong("elastic_batch", fails="balanced")
+def the_last_takes_the_rest(global_batch, world_size, rank):
+    """All that is left over goes to one rank."""
+    size = global_batch // world_size
+    end = global_batch if rank == world_size - 1 else (rank + 1) * size
+    return range(rank * size, end), (end - rank * size) * world_size / global_batch
+
+
+def _part(global_batch, world_size, rank):
+    return range(rank, global_batch, world_size)
+
+
+@wrong("elastic_batch", fails="weight")
+def all_count_alike(global_batch, world_size, rank):
+    """The plain mean of the ranks' mean losses."""
+    return _part(global_batch, world_size, rank), 1.0
+
+
+@wrong("elastic_batch", fails="weight")
+def share_of_the_batch(global_batch, world_size, rank):
+    """m / n, as if the ranks' gradients were added and not averaged."""
+    part = _part(global_batch, world_size, rank)
+    return part, len(part) / global_batch
+
+
+@wrong("elastic_batch", fails="weight")
+def number_of_samples(global_batch, world_size, rank):
+    """m, as for sums."""
+    part = _part(global_batch, world_size, rank)
+    return part, float(len(part))
+
+
+@wrong("elastic_batch", fails="weight")
+def scaled_the_wrong_way(global_batch, world_size, rank):
+    """n / (m p): the fewer samples, the more they count."""
+    part = _part(global_batch, world_size, rank)
+    return part, global_batch / (max(1, len(part)) * world_size)
+
+
+@wrong("elastic_batch", fails="more ranks than samples")
+def at_least_one_each(global_batch, world_size, rank):
+    """Gives a sample to a rank for which there is none."""
+    part = _part(global_batch, world_size, rank) or range(1)
+    return part, len(part) * world_size / global_batch
+
+
+@wrong("elastic_batch", fails="more ranks than samples")
+def an_empty_part_counts_too(global_batch, world_size, rank):
+    """Weight 1 for a mean over nothing, which is NaN."""
+    part = _part(global_batch, world_size, rank)
+    return part, len(part) * world_size / global_batch if part else 1.0
