@@ -19,13 +19,16 @@ from typing import Protocol
 
 from filelock import FileLock, Timeout
 
+from graders.batches import batches_in
 from graders.catalogue import exercises
 from graders.crew import Crew, MarkingFailed, Task
 from graders.gradebook import Course, GradebookWriter
 from graders.handin import digest
+from graders.job_array import Cluster, JobArray, remove_ended
 from graders.nbgrader_preprocessor import WrongCourse
 from graders.pages import write_pages
 from graders.verdicts import Marked, Verdicts, key_of
+from graders.walls import wall_for_marks
 
 
 class State(Enum):
@@ -50,6 +53,7 @@ class Watcher(Protocol):
     """Is told how far it has come."""
 
     def begin(self, count: int) -> None: ...
+    def say(self, sentence: str) -> None: ...
     def end(self, outcome: Outcome) -> None: ...
 
 
@@ -57,17 +61,20 @@ class Watcher(Protocol):
 class Order:
     """What to grade: the submissions of these students, or of all if there are none named.
 
-    force: mark again what has not changed.
+    jobs: how many at the same time. force: mark again what has not changed. unsafe: where there is no wall,
+    mark without; and what was marked without one may stay. cluster: mark there, not on this machine.
     """
 
     unit: str
     students: tuple[str, ...] = ()
     jobs: int = 1
     force: bool = False
+    unsafe: bool = False
+    cluster: Cluster | None = None
 
 
 def grade_class(course: Course, order: Order, watcher: Watcher) -> list[Outcome]:
-    """Grade what is ordered. Raises WrongCourse if nothing can be graded."""
+    """Grade what is ordered. Raises WrongCourse if nothing can be graded, NoWall if it would not be safe."""
     students = _students(course, order)
     with _alone(course), GradebookWriter(course, order.unit) as book:
         run = _Run(course, order, Verdicts(course.results(order.unit)), book, watcher)
@@ -89,6 +96,8 @@ class _Run:
         self.verdicts = verdicts
         self.book = book
         self.watcher = watcher
+        self.batches = batches_folder(course, order.unit)
+        self.left_behind = list(batches_in(self.batches))
 
     def outcomes(self, students: Sequence[str]) -> Iterator[Outcome]:
         """What becomes of each submission, as it does."""
@@ -108,19 +117,35 @@ class _Run:
                 yield self._ended(Outcome(student, State.UNCHANGED, marked))
             else:
                 yield self._ended(self._record(marked))
-        if tasks:
-            with Crew(min(self.order.jobs, len(tasks)), _scratch(self.course)) as crew:
-                for task, future in crew.mark(tasks):
-                    yield self._ended(self._taken(task, future))
+        for task, future in self._marked(tasks) if tasks else ():
+            yield self._ended(self._taken(task, future))
+        remove_ended(batches_in(self.batches))
+
+    def _marked(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, "Future[Marked]"]]:
+        """Each task with its outcome, as they come in. Raises NoWall, or Refused by a cluster.
+
+        On a cluster, whether there is a wall shows on the nodes that mark.
+        """
+        if self.order.cluster is not None:
+            yield from JobArray(self.batches, self.order.cluster, self.watcher.say).mark(tasks)
+            return
+        wall_for_marks(self.order.unsafe)
+        with Crew(min(self.order.jobs, len(tasks)), _scratch(self.course)) as crew:
+            yield from crew.mark(tasks)
 
     def _task(self, student: str) -> Task:
         folder, unit = self.course.submitted(student, self.order.unit), self.order.unit
-        return Task(str(folder), unit, student, key_of(unit, digest(folder)))
+        return Task(str(folder), unit, student, key_of(unit, digest(folder)), self.order.unsafe)
 
     def _known(self, task: Task) -> Marked | None:
-        """The verdicts of an earlier run, if nothing that they depend on has changed."""
+        """The verdicts of an earlier run, or of a job that nobody waited for, if nothing has changed."""
         marked = self.verdicts.find(task.student)
-        return marked if marked is not None and marked.key == task.key else None
+        if marked is None or marked.key != task.key:
+            found = (batch.find(task) for batch in self.left_behind)
+            marked = next((outcome for outcome in found if isinstance(outcome, Marked)), None)
+            if marked is not None:
+                self.verdicts.keep(marked)
+        return marked if marked is not None and (marked.walled or task.unsafe) else None
 
     def _taken(self, task: Task, future: "Future[Marked]") -> Outcome:
         """Keep what came of marking, then record it."""
@@ -143,6 +168,11 @@ class _Run:
     def _ended(self, outcome: Outcome) -> Outcome:
         self.watcher.end(outcome)
         return outcome
+
+
+def batches_folder(course: Course, unit: str) -> Path:
+    """Where what a cluster marks is kept until it has been collected."""
+    return course.results(unit) / ".batches"
 
 
 def _students(course: Course, order: Order) -> list[str]:

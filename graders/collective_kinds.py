@@ -11,7 +11,7 @@ from graders.draw import Draw
 
 
 def chunks(whole: Tensor, ranks: int) -> list[Tensor]:
-    """The parts of a flat tensor, one a rank, as all exercises cut them."""
+    """The parts of a flat tensor, or of the rows of a matrix, one a rank, as all exercises cut them."""
     return list(torch.tensor_split(whole, ranks))
 
 
@@ -90,15 +90,15 @@ REDUCE = Collective(_one_tensor_a_rank, _reduce_outcomes, _dst)
 
 
 def _reduce_scatter_outcomes(world: World, given: list[Arguments]) -> list[Outcome]:
-    parts = chunks(_total([arguments[0] for arguments in given]), world.ranks)
+    parts = chunks(_total([arguments[0] for arguments in given]).flatten(), world.ranks)
     return [
         Outcome(part, [arguments[0]], returned=None) for part, arguments in zip(parts, given, strict=True)
     ]
 
 
 def _all_gather_outcomes(world: World, given: list[Arguments]) -> list[Outcome]:
-    own = [chunks(arguments[0], world.ranks)[place] for place, arguments in enumerate(given)]
-    whole = torch.cat(own)
+    own = [chunks(arguments[0].flatten(), world.ranks)[place] for place, arguments in enumerate(given)]
+    whole = torch.cat(own).view_as(given[0][0])
     return [Outcome(whole, [whole]) for _ in given]
 
 

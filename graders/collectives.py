@@ -25,7 +25,8 @@ Arguments = list[Any]
 class World:
     """A setting in which a collective is called.
 
-    ranks: of the calling group. length: elements of the whole tensor. root: place of the root in the group.
+    ranks: of the calling group. length: elements of the whole tensor, or its rows if it has `columns`.
+    root: place of the root in the group. layout: how tensors stand in memory, see the driver's LAYOUTS.
     members: the group's global ranks where it is not the default group. node: ranks a node.
     """
 
@@ -33,7 +34,8 @@ class World:
     length: int
     dtype: torch.dtype = torch.float32
     root: int = 0
-    strided: bool = False
+    columns: int = 0
+    layout: str = "contiguous"
     members: tuple[int, ...] | None = None
     node: int = 1
 
@@ -49,8 +51,9 @@ class World:
     def __str__(self) -> str:
         kind = str(self.dtype).removeprefix("torch.")
         group = "" if self.members is None else f" (global ranks {', '.join(map(str, self.members))})"
-        layout = ", not contiguous" if self.strided else ""
-        return f"{self.ranks} ranks{group}, {self.length} elements of {kind}{layout}"
+        size = f"a matrix of {self.length} x {self.columns}" if self.columns else f"{self.length} elements"
+        layout = "" if self.layout == "contiguous" else f", {self.layout}, not contiguous"
+        return f"{self.ranks} ranks{group}, {size} of {kind}{layout}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ def play(
         "unit_07.collective",
         per_rank(cases),
         collective.options(first),
-        first.strided,
+        first.layout,
         members,
         ranks=first.launched,
         cluster=cluster,
@@ -171,7 +174,9 @@ def only_messages(criterion: str, *plays: Played) -> Finding:
     finding = judge.no_calls(criterion, calls, sorted(set(calls) - {"send", "recv"}), "the answer")
     lost = [text for played in plays for text in played.observed.unmatched]
     if finding.passed and lost:
-        return Finding(criterion, False, f"{len(lost)} calls met no partner; the first: {lost[0]}.")
+        return Finding(
+            criterion, False, f"{len(lost)} calls are still open at the end, the first: {lost[0]}."
+        )
     return finding
 
 
@@ -279,11 +284,14 @@ def measured(answer: Answer, draw: Draw, collective: Collective, world: World) -
 
 
 def drawn(draw: Draw, world: World, length: int | None = None) -> Tensor:
-    """Numbers of the world's dtype. Integers are so large that no floating-point type holds them exactly."""
+    """Numbers of the world's dtype, so many or so many rows of them. Integers are so large that no
+    floating-point type holds them exactly.
+    """
     length = world.length if length is None else length
+    shape = (length, world.columns) if world.columns else (length,)
     if world.dtype.is_floating_point:
-        return draw.normal(length, dtype=world.dtype)
-    return draw.integers(-(2**58), 2**58, length)
+        return draw.normal(*shape, dtype=world.dtype)
+    return draw.integers(-(2**58), 2**58, *shape)
 
 
 def drawn_members(draw: Draw, size: int) -> tuple[int, ...]:
@@ -314,7 +322,9 @@ def common_findings(
     kinds = [replace(model, dtype=dtype) for dtype in (torch.float64, torch.int64)]
     yield results("any dtype", play(answer, draw, collective, kinds))
     yield in_place("in place", *first)
-    yield layouts("any layout", play(answer, draw, collective, [replace(model, strided=True)]))
+    # Five rows of three: cut flat, the parts are others than if rows are cut.
+    models = [replace(model, layout="strided"), replace(model, length=5, columns=3, layout="transposed")]
+    yield layouts("any layout", *(play(answer, draw, collective, [each]) for each in models))
     grouped = [play(answer, draw, collective, [world]) for world in subgroups]
     yield layouts("on a subgroup", *grouped)
     yield only_messages("only send and recv", *first, *grouped)

@@ -17,57 +17,69 @@ from graders.lookup import NoSuchExercise
 from graders.report import Report
 
 if TYPE_CHECKING:
-    from graders.classroom import Outcome
+    from graders.classroom import Order, Outcome
 
 ALL_POINTS, NOT_ALL_POINTS, BAD_INPUT = 0, 1, 2
 DONE, NOT_ALL_GRADED, INTERRUPTED = 0, 1, 130
 
 
-def check(file: Path, unit: str | None = None, as_json: bool = False) -> int:
-    """Grade a notebook or Python file, its code in a sandbox: `course check FILE --unit NN_name [--json]`."""
+def check(
+    file: Path, unit: str | None = None, as_json: bool = False, marks: bool = False, unsafe: bool = False
+) -> int:
+    """Grade a notebook or Python file, its code in a sandbox: `course check FILE --unit NN_name [--json]`.
+
+    One's own work is checked on any machine, with a note where there is no wall. The work of others is not:
+    what lies among a course's submissions, or is checked for `marks`, needs a wall unless it is `unsafe`.
+    """
     from graders.marking import mark_file
     from graders.submission import BadSubmission
+    from graders.walls import UNWALLED, NoWall, wall_for_marks, wall_here
     from graders.workers import SandboxFailed
 
     try:
+        wall_for_marks(unsafe or wall_here().stands or not (marks or _is_handed_in(file)))
         report = mark_file(file, unit)
-    except (BadSubmission, SandboxFailed) as error:
+    except (BadSubmission, NoWall, SandboxFailed) as error:
         print(error, file=sys.stderr)
         return BAD_INPUT
     if as_json:
         print(json.dumps(report.to_json(), indent=2))
+        if UNWALLED in report.notes:
+            print(UNWALLED, file=sys.stderr)
     else:
         _show(report)
     return ALL_POINTS if report.passed else NOT_ALL_POINTS
 
 
-def grade(root: Path, unit: str, students: Sequence[str], jobs: int, force: bool) -> int:
+def grade(root: Path, order: "Order") -> int:
     """Grade all submissions of a unit: `course grade UNIT [--student NAME] [--jobs N] [--force]`."""
-    from graders.classroom import Order, State, grade_class
+    from course_lib.slurm.scripts import Refused
+    from graders.classroom import State, batches_folder, grade_class
     from graders.gradebook import Course
     from graders.grading_desk import Desk, class_table
     from graders.nbgrader_preprocessor import WrongCourse
+    from graders.walls import NoWall
 
     desk = Desk(Console(stderr=True))
     try:
+        course = Course(root)
         with desk:
-            course = Course(root)
-            outcomes = grade_class(course, Order(unit, tuple(students), jobs, force), desk)
-    except WrongCourse as error:
+            outcomes = grade_class(course, order, desk)
+    except (NoWall, Refused, WrongCourse) as error:
         print(error, file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         print(f"Stopped: {desk.told() or 'nothing graded yet'}. The same command goes on.", file=sys.stderr)
+        if order.cluster is not None:
+            _tell_of_jobs(batches_folder(course, order.unit))
         return INTERRUPTED
-    Console().print(class_table(unit, outcomes))
-    print(f"The class page: {course.results(unit) / 'class.html'}")
+    Console().print(class_table(order.unit, outcomes))
+    print(f"The class page: {course.results(order.unit) / 'class.html'}")
     left = [outcome for outcome in outcomes if outcome.state is State.NOT_GRADED]
     for outcome in left:
         print(f"{outcome.student} was not graded. {outcome.why}", file=sys.stderr)
     mistaken = _mistaken_graders(outcomes)
     print(*mistaken, sep="\n", end="\n" if mistaken else "", file=sys.stderr)
-    if not all(outcome.marked.walled for outcome in outcomes if outcome.marked):
-        print("There was no bubblewrap: the submissions could read what you can read.", file=sys.stderr)
     return NOT_ALL_GRADED if left or mistaken else DONE
 
 
@@ -100,6 +112,32 @@ def reset(file: Path, exercise: str) -> int:
         print(error, file=sys.stderr)
         return BAD_INPUT
     return ALL_POINTS
+
+
+def _tell_of_jobs(folder: Path) -> None:
+    """Say which jobs of a cluster go on, and how to end them."""
+    from graders.batches import batches_in
+    from graders.job_array import is_under_way
+
+    jobs = [batch.job for batch in batches_in(folder) if is_under_way(batch.job)]
+    if jobs:
+        print(
+            f"On the cluster it goes on; to end that: scancel {' '.join(jobs)}. The same command, with or "
+            f"without --slurm, records what has been marked by then.",
+            file=sys.stderr,
+        )
+
+
+def _is_handed_in(file: Path) -> bool:
+    """Whether a file lies among the submissions of a course."""
+    from graders.gradebook import Course
+
+    place = file.resolve()
+    for folder in place.parents:
+        if (folder / "nbgrader_config.py").exists():
+            course = Course(folder)
+            return place.is_relative_to(course.root / course.directory.submitted_directory)
+    return False
 
 
 def _show(report: Report) -> None:

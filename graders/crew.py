@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from graders.marker import nothing_earned
 from graders.verdicts import Marked
+from graders.walls import wall_here
 
 SECONDS_A_SUBMISSION = 900.0
 """Whatever takes longer holds up the class: its marker is stopped."""
@@ -23,12 +24,13 @@ SECONDS_A_SUBMISSION = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A submission to be marked; `key` goes into its verdicts."""
+    """A submission to be marked; `key` goes into its verdicts. unsafe: mark without a wall if need be."""
 
     folder: str
     unit: str
     student: str
     key: str
+    unsafe: bool = False
 
 
 class MarkingFailed(Exception):
@@ -90,7 +92,8 @@ class Crew:
             f"Mark cells that train as demonstrations, or take them out, and look for what never ends."
         )
         report = nothing_earned(task.unit, reason)
-        return Marked(task.student, task.key, report, reason=reason, seconds=self.seconds)
+        wall = wall_here().name
+        return Marked(task.student, task.key, report, reason=reason, seconds=self.seconds, wall=wall)
 
     def _marker(self) -> "_Marker":
         """This thread's marker, or a new one if it has none that lives."""

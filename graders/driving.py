@@ -16,11 +16,12 @@ from course_lib.launch.run import Run
 from course_lib.timeline.events import SourceLine
 from course_lib.timeline.lines import own_lines
 from graders.answer import NOT_ATTEMPTED, PlainData
-from graders.limits import BoundedText, OutOfTime, time_limit
+from graders.limits import BoundedText, OutOfTime, bounded, joined, time_limit
 from graders.messages import (
     CallRequest,
     Failure,
     LaunchRequest,
+    RankRequest,
     Refusal,
     Request,
     Value,
@@ -40,15 +41,24 @@ class NoSuchDriver(LookupError):
 
 
 def perform(answer: Any, message: bytes) -> bytes:
-    """Answer a grader's request about `answer`, both as messages.
+    """Answer a grader's request about `answer`, both as messages; see `reply_to`."""
+    try:
+        request = read_request(message)
+    except WireError as error:
+        return write_reply(Refusal(str(error)))
+    assert not isinstance(request, RankRequest), "ranks of their own are for `graders.rank`"
+    return reply_to(request, answer)
+
+
+def reply_to(request: Request, answer: Any) -> bytes:
+    """The reply to a grader's request, as a message.
 
     Whatever the student's code does comes back as a reply. Only KeyboardInterrupt passes: it is the
     student's own.
     """
     try:
-        request = read_request(message)
         driver = find_driver(request.driver)
-    except (WireError, NoSuchDriver) as error:
+    except NoSuchDriver as error:
         return write_reply(Refusal(str(error)))
     printed = BoundedText()
     with redirect_stdout(printed), redirect_stderr(printed), warnings.catch_warnings():
@@ -80,7 +90,7 @@ def tell(error: BaseException) -> str:
     """An exception for the student: what it says, and the lines of their code that it passed through."""
     said = "".join(traceback.format_exception_only(error)).strip()
     lines = own_lines(traceback.walk_tb(error.__traceback__))
-    return "\n".join([_cut(said), *_told_lines(lines)])
+    return "\n".join([bounded(said), *_told_lines(lines)])
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -103,7 +113,7 @@ def _attempt(answer: Any, driver: Driver, request: Request) -> Value | Failure |
         # In a call it can only come from a launch of the student's own.
         return Refusal(str(error)) if isinstance(request, LaunchRequest) else failure_of(error)
     except LaunchError as error:
-        return _launch_failure(error)
+        return launch_failure(error)
     except OutOfTime as error:
         where = _told_lines(own_lines(traceback.walk_tb(error.__traceback__)))
         said = f"It was still running after {request.timeout:g} s, here:"
@@ -133,25 +143,26 @@ def _launch(answer: Any, driver: Driver, request: LaunchRequest) -> Value:
         seed=request.seed,
         quiet=True,
     )
-    return Value(_run_to_plain(run), _joined(run.outputs))
+    return Value(_run_to_plain(run), joined(run.outputs))
 
 
 def _run_to_plain(run: Run) -> PlainData:
     """A run as `graders.answer.Observed` has it."""
     return {
         "results": list(run.results),
-        "outputs": [_cut(text) for text in run.outputs],
+        "outputs": [bounded(text) for text in run.outputs],
         "events": [event_to_plain(event) for event in run.events],
         "unmatched": [str(call) for call in run.unmatched],
     }
 
 
-def _launch_failure(error: LaunchError) -> Failure:
-    printed = _joined(error.run.outputs) if error.run else ""
+def launch_failure(error: LaunchError) -> Failure:
+    """What the end of a launch means."""
+    printed = joined(error.run.outputs) if error.run else ""
     if isinstance(error, RankFailed) and error.root.type == "NotImplementedError" and not error.root.message:
         return Failure(NOT_ATTEMPTED, STUB_SEEN, printed)
     deadlock = error if isinstance(error, Deadlock) else None
-    return Failure(type(error).__name__, _cut(error.report), printed, deadlock)
+    return Failure(type(error).__name__, bounded(error.report), printed, deadlock)
 
 
 def _not_plain(error: NotPlain) -> str:
@@ -175,18 +186,3 @@ def _told_lines(lines: Sequence[SourceLine]) -> list[str]:
     if len(told) <= 2 * _SHOWN:
         return told
     return [*told[:_SHOWN], f"  ... {len(told) - 2 * _SHOWN} more lines ...", *told[-_SHOWN:]]
-
-
-def _joined(outputs: Sequence[str]) -> str:
-    """What the ranks printed, every line marked with its rank."""
-    marked = BoundedText()
-    for rank, text in enumerate(outputs):
-        for line in text.splitlines():
-            marked.write(f"[rank {rank}] {line}\n")
-    return marked.text()
-
-
-def _cut(text: str) -> str:
-    kept = BoundedText()
-    kept.write(text)
-    return kept.text()

@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from graders.classroom import Outcome, State
+from graders.walls import UNWALLED
 
 SHOWN_CHARACTERS = 300
 
@@ -44,6 +45,10 @@ class Desk:
         self._count = count
         self._progress.update(self._bar, total=count)
 
+    def say(self, sentence: str) -> None:
+        """Tell something, above the bar."""
+        self.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
     def end(self, outcome: Outcome) -> None:
         """One of them has come to its end."""
         self.counts[outcome.state] += 1
@@ -60,7 +65,9 @@ class Desk:
 
 def class_table(unit: str, outcomes: Sequence[Outcome]) -> Table:
     """One row a student."""
-    table = Table(title=escape(unit), title_justify="left")
+    unwalled = sum(not outcome.marked.walled for outcome in outcomes if outcome.marked)
+    caption = f"{unwalled} of {len(outcomes)}: {UNWALLED}" if unwalled else None
+    table = Table(title=escape(unit), title_justify="left", caption=caption, caption_justify="left")
     table.add_column("Student", overflow="fold")
     table.add_column("Points", justify="right", no_wrap=True)
     table.add_column("Exercises", justify="right", no_wrap=True)

@@ -49,7 +49,7 @@ def ends(observed: Sequence[Observed]) -> Finding:
     """Passes: who hangs never comes here. A message that nobody received counts as not ended."""
     lost = [text for run in observed for text in run.unmatched]
     if lost:
-        return Finding(ENDS, False, f"All ranks returned, but {len(lost)} calls met no partner: {lost[0]}.")
+        return Finding(ENDS, False, f"All ranks returned, but {len(lost)} calls are still open: {lost[0]}.")
     sizes = ", ".join(str(len(run.results)) for run in observed)
     return Finding(ENDS, True, f"All ranks returned, in worlds of {sizes}.")
 
@@ -146,9 +146,25 @@ def rows_collected(criterion: str, observed: Observed, given: Sequence[list[Tens
             return finding
     if any(result is not None for result in others):
         return Finding(criterion, False, "another rank than 0 returned something; expected None.")
+    kept = observed.results[0]["argument"]
+    if type(kept) is not list or len(kept) != len(given[0]):
+        return Finding(criterion, False, "rank 0's own list of rows has changed; expected a new list.")
     return Finding(
         criterion, True, f"rank 0 has all {len(expected)} rows, of {[len(r) for r in given]} a rank."
     )
+
+
+def rows_in_order(answer: Answer, given: Sequence[list[Tensor]]) -> Finding:
+    """Passes if rank 0 has the rows in the order of ranks, also where rank 1 is the last to send anything."""
+    criterion = "all rows on rank 0"
+    cluster = Cluster(devices_per_node=len(given), flops=1e9, memory_bandwidth=1e9)
+    late = cluster.with_straggler(1, slowdown=1e6)
+    try:
+        observed = answer.launch("unit_07.mended", per_rank(given), ranks=len(given), cluster=late)
+    except AnswerFailed as failure:
+        text = f"Where rank 1 is late: {failure.kind}: {failure.report.splitlines()[0]}"
+        return Finding(criterion, False, text)
+    return rows_collected(criterion, observed, given)
 
 
 SMALL = 64
@@ -192,7 +208,9 @@ def roots_added(values: Sequence[float]) -> list[float]:
     return torch.tensor(values, dtype=torch.float64).sqrt().cumsum(0).tolist()
 
 
-def numbers(criterion: str, observed: Observed, expected: Sequence[float | None], what: str) -> Finding:
+def numbers(
+    criterion: str, observed: Observed, expected: Sequence[float | None], what: str, rtol: float = 1e-5
+) -> Finding:
     """Passes if each rank returned its number, or None where None is expected."""
     finding = Finding(criterion, False, "")
     for rank, wanted in enumerate(expected):
@@ -201,7 +219,7 @@ def numbers(criterion: str, observed: Observed, expected: Sequence[float | None]
         if wanted is None:
             finding = Finding(criterion, seen is None, f"{name} is {seen!r:.60}; expected None.")
         else:
-            finding = judge.near(criterion, seen, wanted, name, rtol=1e-5)
+            finding = judge.near(criterion, seen, wanted, name, rtol=rtol)
         if not finding.passed:
             return finding
     return finding

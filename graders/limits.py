@@ -3,10 +3,12 @@
 import io
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
+
+from graders.usage import Bounds
 
 PRINTED_CHARACTERS = 20_000
 """So much of what an answer prints is kept."""
@@ -14,7 +16,7 @@ PRINTED_CHARACTERS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds that the parts of a submission may take. A launch brings a limit of its own."""
+    """Seconds that the parts of a submission may take, and what else. A launch brings a limit of its own."""
 
     cell: float = 20.0
     """One cell: those that train are marked as demonstrations and are not run."""
@@ -22,6 +24,8 @@ class Limits:
     """One call of an answer."""
     grace: float = 5.0
     """So much longer the process of code that does not stop by itself lives before it is killed."""
+    bounds: Bounds = field(default_factory=Bounds)
+    """What all processes behind one inner wall may take together."""
 
 
 class OutOfTime(BaseException):
@@ -72,3 +76,19 @@ class BoundedText(io.TextIOBase):
     def text(self) -> str:
         """What was kept."""
         return "".join(self._parts)
+
+
+def bounded(text: str) -> str:
+    """The beginning of a text."""
+    kept = BoundedText()
+    kept.write(text)
+    return kept.text()
+
+
+def joined(outputs: Sequence[str]) -> str:
+    """What the ranks of a launch printed, every line marked with its rank; the beginning of it."""
+    marked = BoundedText()
+    for rank, text in enumerate(outputs):
+        for line in text.splitlines():
+            marked.write(f"[rank {rank}] {line}\n")
+    return marked.text()

@@ -1,8 +1,8 @@
 """`python -P -m graders.marker`: a process that marks one submission after the other.
 
-An order is a line of JSON on its standard input, {"folder", "unit", "student", "key"}; the answer is a line
-of JSON on its standard output: the verdicts (`graders.verdicts.Marked`), or {"failed": sentence}. It ends as
-soon as its input is closed, whatever it is doing.
+An order is a line of JSON on its standard input, {"folder", "unit", "student", "key", "unsafe"}; the answer
+is a line of JSON on its standard output: the verdicts (`graders.verdicts.Marked`), or {"failed": sentence}.
+It ends as soon as its input is closed, whatever it is doing.
 """
 
 import json
@@ -22,7 +22,7 @@ from graders.marking import mark
 from graders.report import Report
 from graders.submission import BadSubmission
 from graders.verdicts import Marked
-from graders.wall import can_build_wall
+from graders.walls import NoWall, wall_for_marks
 from graders.workers import SandboxFailed
 
 
@@ -48,14 +48,15 @@ def _listen(orders: "queue.SimpleQueue[dict[str, Any]]") -> None:
 def _obey(order: dict[str, Any]) -> dict[str, Any]:
     try:
         return mark_folder(**order).to_json()
-    except SandboxFailed as error:
+    except (NoWall, SandboxFailed) as error:
         return {"failed": str(error)}
     except Exception:
         return {"failed": f"The grader stopped with an error of its own.\n{traceback.format_exc()}"}
 
 
-def mark_folder(folder: str, unit: str, student: str, key: str) -> Marked:
-    """Mark what stands in a submission's folder. Raises SandboxFailed."""
+def mark_folder(folder: str, unit: str, student: str, key: str, unsafe: bool) -> Marked:
+    """Mark what stands in a submission's folder. Raises SandboxFailed, and NoWall unless it is `unsafe`."""
+    wall = wall_for_marks(unsafe)
     began = time.monotonic()
     hand_in = read_hand_in(Path(folder), unit)
     report, reason = _report(hand_in)
@@ -66,7 +67,7 @@ def mark_folder(folder: str, unit: str, student: str, key: str) -> Marked:
         hand_in.path.name if hand_in.path else "",
         reason,
         round(time.monotonic() - began, 3),
-        can_build_wall(),
+        wall.name,
     )
 
 

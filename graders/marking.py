@@ -10,6 +10,7 @@ from graders.limits import Limits
 from graders.report import Report
 from graders.sandbox import DEFAULT_LIMITS, Sandbox
 from graders.submission import BadSubmission, Submission, read_submission
+from graders.walls import NO_INNER_WALLS, UNWALLED, wall_here
 
 
 def mark_file(path: Path, unit: str | None = None) -> Report:
@@ -22,7 +23,7 @@ def mark_file(path: Path, unit: str | None = None) -> Report:
 
 
 def mark(submission: Submission, unit: str, limits: Limits = DEFAULT_LIMITS) -> Report:
-    """The marks of a submission, whose code is kept within the limits.
+    """The marks of a submission, whose code is kept within the limits; a note says if there was no wall.
 
     Raises BadSubmission if it has nothing to do with the unit, SandboxFailed if its code cannot be run here.
     """
@@ -35,7 +36,7 @@ def mark(submission: Submission, unit: str, limits: Limits = DEFAULT_LIMITS) -> 
         )
     with Sandbox(submission, limits) as sandbox:
         results = tuple(_mark_exercise(sandbox, exercise) for exercise in exercises)
-        return Report(unit, results, tuple(_notes(sandbox, exercises)))
+        return Report(unit, results, (*_missing_walls(sandbox), *_notes(sandbox, exercises)))
 
 
 def guess_unit(submission: Submission) -> str:
@@ -67,6 +68,14 @@ def _exercises(unit: str) -> list[Exercise]:
 def _mark_exercise(sandbox: Sandbox, exercise: Exercise) -> ExerciseResult:
     with sandbox.answer(exercise.name) as answer:
         return grade(exercise, answer)
+
+
+def _missing_walls(sandbox: Sandbox) -> Iterable[str]:
+    """What a reader of the marks has to know about how they were given."""
+    if not wall_here().stands:
+        yield UNWALLED
+    elif not sandbox.has_inner_walls:
+        yield NO_INNER_WALLS
 
 
 def _notes(sandbox: Sandbox, exercises: Iterable[Exercise]) -> Iterable[str]:

@@ -37,6 +37,22 @@ class LaunchRequest:
     seed: int
 
 
+@dataclass(frozen=True, slots=True)
+class RankRequest:
+    """driver(answer, *arguments) as one rank of a launch whose messages go through the grader's scheduler.
+
+    There is no reply to it, but what `graders.rank_calls` describes.
+    """
+
+    driver: str
+    arguments: tuple[PlainData, ...]
+    rank: int
+    ranks: int
+    cluster: Cluster
+    timeout: float
+    seed: int
+
+
 Request = CallRequest | LaunchRequest
 
 
@@ -68,37 +84,31 @@ class Refusal:
 Reply = Value | Failure | Refusal
 
 
-def write_request(request: Request) -> bytes:
+def write_request(request: Request | RankRequest) -> bytes:
     """The request as a message."""
     arguments = [_argument_to_plain(argument) for argument in request.arguments]
+    plain = {"driver": request.driver, "arguments": arguments, "timeout": float(request.timeout)}
     if isinstance(request, CallRequest):
-        timeout = float(request.timeout)
-        return encode({"do": "call", "driver": request.driver, "arguments": arguments, "timeout": timeout})
+        return encode({"do": "call", **plain})
     cluster = None if request.cluster is None else cluster_to_plain(request.cluster)
-    return encode(
-        {
-            "do": "launch",
-            "driver": request.driver,
-            "arguments": arguments,
-            "ranks": request.ranks,
-            "cluster": cluster,
-            "on": request.on,
-            "timeout": float(request.timeout),
-            "seed": request.seed,
-        }
-    )
+    plain |= {"ranks": request.ranks, "cluster": cluster, "seed": request.seed}
+    if isinstance(request, RankRequest):
+        return encode({"do": "rank", **plain, "rank": request.rank})
+    return encode({"do": "launch", **plain, "on": request.on})
 
 
-def read_request(message: bytes) -> Request:
+def read_request(message: bytes) -> Request | RankRequest:
     """The request in a message that a grader wrote."""
     plain = decode(message)
     arguments = tuple(_argument_from_plain(argument) for argument in plain["arguments"])
     if plain["do"] == "call":
         return CallRequest(plain["driver"], arguments, plain["timeout"])
     cluster = None if plain["cluster"] is None else cluster_from_plain(plain["cluster"])
-    return LaunchRequest(
-        plain["driver"], arguments, plain["ranks"], cluster, plain["on"], plain["timeout"], plain["seed"]
-    )
+    driver, ranks, timeout, seed = plain["driver"], plain["ranks"], plain["timeout"], plain["seed"]
+    if plain["do"] == "rank":
+        assert cluster is not None
+        return RankRequest(driver, arguments, plain["rank"], ranks, cluster, timeout, seed)
+    return LaunchRequest(driver, arguments, ranks, cluster, plain["on"], timeout, seed)
 
 
 def write_reply(reply: Reply) -> bytes:

@@ -25,20 +25,25 @@ ALLOWED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class MpiRun:
-    """Cases, by rank, and what each rank told of each case: `told[rank][case]`."""
+    """Cases, with a tensor for each rank that takes part, and what these told of each: `told[case][rank]`."""
 
     cases: list[list[Tensor]]
     told: list[list[dict[str, PlainData]]]
 
 
 def mpi_run(answer: Answer, draw: Draw) -> MpiRun:
-    """One run on four ranks. Raises MachineLacks where there is no MPI."""
+    """One run on four ranks, of which the last case has three. Raises MachineLacks where there is no MPI."""
     missing = mpi_missing()
     if missing:
         raise MachineLacks(missing)
-    shapes = [(16, torch.float64), (6, torch.float32), (3, torch.float32), (9, torch.int64)]
-    cases = [[_drawn(draw, length, dtype) for _ in range(RANKS)] for length, dtype in shapes]
-    return MpiRun(cases, answer.call("unit_07.under_mpirun", cases, RANKS))
+    shapes = [
+        *((RANKS, 16, torch.float64), (RANKS, 6, torch.float32), (RANKS, 3, torch.float32)),
+        *((RANKS, 9, torch.int64), (RANKS - 1, 12, torch.float64)),
+    ]
+    cases = [[_drawn(draw, length, dtype) for _ in range(ranks)] for ranks, length, dtype in shapes]
+    told = answer.call("unit_07.under_mpirun", cases, RANKS)
+    by_case = [[rank[case] for rank in told[: len(given)]] for case, given in enumerate(cases)]
+    return MpiRun(cases, by_case)
 
 
 def sums(criterion: str, run: MpiRun, cases: list[int]) -> Finding:
@@ -46,10 +51,11 @@ def sums(criterion: str, run: MpiRun, cases: list[int]) -> Finding:
     finding = Finding(criterion, False, "there is no result")
     for case in cases:
         total = torch.stack(run.cases[case]).sum(0)
-        results = [told[case]["result"] for told in run.told]
-        what = f"what was returned for {len(total)} elements"
+        results = [told["result"] for told in run.told[case]]
+        ranks = len(results)
+        what = f"what was returned for {len(total)} elements on {ranks} ranks"
         tolerance = TOLERANCES[total.dtype]
-        finding = judge.close_on_all_ranks(criterion, results, [total] * RANKS, what, tolerance, tolerance)
+        finding = judge.close_on_all_ranks(criterion, results, [total] * ranks, what, tolerance, tolerance)
         if not finding.passed:
             return finding
     return finding
@@ -58,9 +64,9 @@ def sums(criterion: str, run: MpiRun, cases: list[int]) -> Finding:
 def changed_in_place(criterion: str, run: MpiRun) -> Finding:
     """Passes if the array itself was changed and returned."""
     total = torch.stack(run.cases[0]).sum(0)
-    arrays = [told[0]["array"] for told in run.told]
+    arrays = [told["array"] for told in run.told[0]]
     finding = judge.close_on_all_ranks(criterion, arrays, [total] * RANKS, "x after the call")
-    same = all(told[case]["same"] is True for told in run.told for case in range(len(run.cases)))
+    same = all(told["same"] is True for case in run.told for told in case)
     if finding.passed and not same:
         return Finding(criterion, False, "x holds the sum, but another array was returned.")
     return finding
@@ -68,12 +74,12 @@ def changed_in_place(criterion: str, run: MpiRun) -> Finding:
 
 def messages_and_bytes(run: MpiRun) -> Iterator[Finding]:
     """Which calls were made, and what each rank sent in the first case."""
-    names = [name for told in run.told for case in told for name, _, _ in case["calls"]]
+    names = [name for case in run.told for told in case for name, _, _ in told["calls"]]
     yield judge.no_calls("only messages", names, sorted(set(names) - ALLOWED), "the answer")
     nbytes = run.cases[0][0].nbytes
     allowed_messages, allowed = 2 * (RANKS - 1), 2 * (RANKS - 1) * nbytes // RANKS
-    messages = max(sum(count for _, count, _ in told[0]["calls"]) for told in run.told)
-    sent = max(sum(size for _, _, size in told[0]["calls"]) for told in run.told)
+    messages = max(sum(count for _, count, _ in told["calls"]) for told in run.told[0])
+    sent = max(sum(size for _, _, size in told["calls"]) for told in run.told[0])
     passed = messages <= allowed_messages and sent <= allowed
     text = (
         f"for {nbytes} bytes on {RANKS} ranks a rank sends {messages} messages of {sent} bytes altogether; "

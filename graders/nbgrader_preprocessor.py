@@ -1,26 +1,8 @@
 """nbgrader's pipeline, with verdicts from outside the student's process.
 
-`nbgrader autograde` and the formgrader's button run these preprocessors if `nbgrader_config.py` says so:
-
-    c.Autograde.sanitize_preprocessors = [
-        "nbgrader.preprocessors.ClearOutput",
-        "graders.nbgrader_preprocessor.MendCells",
-        "nbgrader.preprocessors.OverwriteKernelspec",
-        "nbgrader.preprocessors.OverwriteCells",
-        "nbgrader.preprocessors.CheckCellMetadata",
-    ]
-    c.Autograde.autograde_preprocessors = [
-        "graders.nbgrader_preprocessor.GradeInSandbox",
-        "nbgrader.preprocessors.IgnorePattern",
-        "nbconvert.preprocessors.ClearMetadataPreprocessor",
-        "nbgrader.preprocessors.LimitOutput",
-        "nbgrader.preprocessors.SaveAutoGrades",
-        "nbgrader.preprocessors.AssignLatePenalties",
-        "nbgrader.preprocessors.CheckCellMetadata",
-    ]
-
-These are nbgrader's own lists, but for `MendCells` in the place of DeduplicateIds and `GradeInSandbox` in the
-place of Execute. nbgrader's process executes none of the student's code.
+`nbgrader autograde` and the formgrader's button run the preprocessors that `nbgrader_config.py` lists:
+nbgrader's own, but for `MendCells` in the place of DeduplicateIds and `GradeInSandbox` in that of Execute.
+nbgrader's process executes none of the student's code.
 """
 
 from typing import Any
@@ -30,13 +12,14 @@ from nbformat.v4 import new_code_cell, new_output
 from nbgrader.api import Gradebook, MissingEntry, SourceCell
 from nbgrader.nbgraderformat import SCHEMA_VERSION
 from nbgrader.preprocessors import NbGraderPreprocessor
+from traitlets import Bool
 
 from graders.catalogue import exercises
 from graders.grading import ExerciseResult, not_attempted
 from graders.marking import mark
 from graders.report import Report
 from graders.submission import BadSubmission, check_cell_exercise, from_notebook, is_graded_cell
-from graders.wall import can_build_wall
+from graders.walls import UNWALLED, wall_for_marks
 
 Notebook = Any
 """An `nbformat.NotebookNode`."""
@@ -55,40 +38,45 @@ class WrongCourse(RuntimeError):
 class GradeInSandbox(NbGraderPreprocessor):  # type: ignore[misc]
     """Marks the notebook as `course check` does, and writes each verdict as the output of its check cell."""
 
+    unsafe = Bool(False, help="Grade without a wall where there is neither bubblewrap nor Apptainer.").tag(
+        config=True
+    )
+
     def preprocess(self, nb: Notebook, resources: Resources) -> tuple[Notebook, Resources]:
         """See `nbconvert.preprocessors.Preprocessor`.
 
-        Raises WrongCourse or SandboxFailed; nbgrader then says so and records no grade.
+        Raises WrongCourse, SandboxFailed, or NoWall; nbgrader then says so and records no grade.
         """
         unit = resources["nbgrader"]["notebook"]
         checks = {check_cell_exercise(cell): cell for cell in nb.cells if is_graded_cell(cell)}
-        known = resources.get(REPORT)
-        results = by_name(known) if known else self._results(nb, unit)
+        report = resources.get(REPORT) or self._report(nb, unit)
+        results = by_name(report)
+        notes = tuple(note for note in report.notes if note == UNWALLED)
         for exercise, cell in checks.items():
             if exercise in results:
-                _write_outcome(cell, results[exercise])
+                _write_outcome(cell, results[exercise], notes)
             elif exercise:
                 raise WrongCourse(
                     f"The notebook {unit} checks {exercise}, which has no grader in unit {unit}."
                 )
         return nb, resources
 
-    def _results(self, nb: Notebook, unit: str) -> dict[str, ExerciseResult]:
-        """The result of each exercise; a notebook without any answer earns nothing."""
-        if not can_build_wall():
-            self.log.warning("There is no bubblewrap here: submissions can read what you can read.")
+    def _report(self, nb: Notebook, unit: str) -> Report:
+        """The marks; a notebook without any answer earns nothing."""
+        wall_for_marks(self.unsafe)
         submission = from_notebook(nb, f"{unit}.ipynb")
         try:
             report = mark(submission, unit)
         except BadSubmission as error:
             self.log.warning("%s", error)
-            return _nothing(unit, str(error))
+            nothing = (not_attempted(exercise, str(error)) for exercise in exercises(unit).values())
+            return Report(unit, tuple(nothing))
         for note in report.notes:
             self.log.warning("%s", note)
         for result in report.exercises:
             if result.mistake:
                 self.log.error("The grader of %s stopped:\n%s", result.exercise.name, result.mistake)
-        return by_name(report)
+        return report
 
 
 class MendCells(NbGraderPreprocessor):  # type: ignore[misc]
@@ -159,7 +147,7 @@ def _marks(cell: SourceCell, notebook: Any) -> Any:
     return from_dict(marks if worth is None else {**marks, "points": worth})
 
 
-def _write_outcome(cell: Notebook, result: ExerciseResult) -> None:
+def _write_outcome(cell: Notebook, result: ExerciseResult, notes: tuple[str, ...]) -> None:
     """Make the verdict the output of a check cell; nbgrader takes the points from its plain text.
 
     Raises WrongCourse if cell and grader do not agree on what the exercise is worth.
@@ -170,10 +158,6 @@ def _write_outcome(cell: Notebook, result: ExerciseResult) -> None:
             f"{name} is worth {points:g} points in the notebook, {result.exercise.points:g} in its grader. "
             f"Build and release the unit again."
         )
-    shown = Report(result.exercise.unit, (result,))._repr_mimebundle_()
+    shown = Report(result.exercise.unit, (result,), notes)._repr_mimebundle_()
     cell.execution_count = 1
     cell.outputs = [new_output("execute_result", shown, execution_count=1)]
-
-
-def _nothing(unit: str, why: str) -> dict[str, ExerciseResult]:
-    return {exercise.name: not_attempted(exercise, why) for exercise in exercises(unit).values()}

@@ -13,6 +13,7 @@ from graders.exercise import Criterion, Exercise, Verdict
 from graders.grading import CriterionResult, ExerciseResult
 from graders.report import LOOKS, earned
 from graders.verdicts import Marked, write_whole
+from graders.walls import UNWALLED
 
 SEEN_SHOWN = 240
 """Characters of a wrong answer's message that the class page quotes."""
@@ -44,8 +45,6 @@ def student_page(marked: Marked) -> str:
         parts.append(f'<p class="notice"><b>Nothing could be graded.</b> {escape(marked.reason)}</p>')
     else:
         parts.append(report.html())
-    if not marked.walled:
-        parts.append("<p>Graded without a sandbox's wall.</p>")
     return _page(title, parts)
 
 
@@ -147,12 +146,15 @@ def class_page(unit: str, class_: Sequence[Marked]) -> str:
 
 
 def class_csv(class_: Sequence[Marked]) -> str:
-    """A row a submission: points of each exercise, the first criterion missed, seconds, the reason."""
+    """A row a submission: points of each exercise, the first criterion missed, seconds, wall, the reason."""
     names = [result.exercise.name for result in class_[0].report.exercises] if class_ else []
     text = io.StringIO()
     table = csv.writer(text)
     table.writerow(
-        ["student", "points", "max_points", *names, "failed", "blocked", "first_missed", "seconds", "reason"]
+        [
+            *("student", "points", "max_points", *names),
+            *("failed", "blocked", "first_missed", "seconds", "wall", "reason"),
+        ]
     )
     for marked in class_:
         criteria = [each for result in marked.report.exercises for each in result.criteria]
@@ -160,7 +162,8 @@ def class_csv(class_: Sequence[Marked]) -> str:
         missed = next((each.criterion.name for each in criteria if each.verdict is Verdict.FAILED), "")
         row: list[object] = [marked.student, marked.report.points, marked.report.max_points]
         row += [result.points for result in marked.report.exercises]
-        row += [verdicts[Verdict.FAILED], verdicts[Verdict.BLOCKED], missed, marked.seconds, marked.reason]
+        row += [verdicts[Verdict.FAILED], verdicts[Verdict.BLOCKED], missed, marked.seconds]
+        row += [marked.wall, marked.reason]
         table.writerow(map(_harmless, row))
     return text.getvalue()
 
@@ -195,7 +198,8 @@ def _summary(class_: Sequence[Marked]) -> str:
     points = [marked.report.points for marked in class_]
     told = f"Mean {fmean(points):.1f}, median {median(points):g} of {class_[0].report.max_points:g} points."
     unsafe = sum(not marked.walled for marked in class_)
-    return f"<p>{told}{f' {unsafe} graded without a wall.' if unsafe else ''}</p>"
+    notice = f'<p class="notice">{unsafe} of {len(class_)}: {escape(UNWALLED)}</p>' if unsafe else ""
+    return f"<p>{told}</p>{notice}"
 
 
 _PARTS = (

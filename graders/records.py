@@ -5,10 +5,10 @@ What comes back is checked field by field: it may come from a process that the s
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
-from course_lib.cluster import Cluster, Link
+from course_lib.cluster import Cluster, Disturbances, Link
 from course_lib.errors import Deadlock, PendingCall
 from course_lib.timeline.events import Event, Kind, SourceLine
 from graders.answer import PlainData
@@ -16,24 +16,22 @@ from graders.wire import WireError
 
 
 def cluster_to_plain(cluster: Cluster) -> PlainData:
-    """A cluster with its links as a dictionary."""
-    plain = {field.name: getattr(cluster, field.name) for field in fields(Cluster)}
-    for name in ("intra_node", "inter_node"):
-        plain[name] = {"latency": plain[name].latency, "bandwidth": plain[name].bandwidth}
-    return plain
+    """A cluster with its links and disturbances as a dictionary of dictionaries."""
+    return asdict(cluster)
 
 
 def cluster_from_plain(plain: Mapping[str, Any]) -> Cluster:
     """The cluster of `cluster_to_plain`. Only a worker reads it, and a grader has written it."""
     links = {name: Link(**plain[name]) for name in ("intra_node", "inter_node")}
-    return Cluster(**{**plain, **links})
+    disturbances = Disturbances(**plain["disturbances"])
+    return Cluster(**{**plain, **links, "disturbances": disturbances})
 
 
 def event_to_plain(event: Event) -> PlainData:
     """An event as a dictionary, its source line too."""
     plain = {field.name: getattr(event, field.name) for field in fields(Event)}
     plain["kind"] = event.kind.value
-    plain["line"] = _line_to_plain(event.line)
+    plain["line"] = line_to_plain(event.line)
     return plain
 
 
@@ -67,6 +65,7 @@ _EVENT_TYPES: dict[str, tuple[type, ...]] = {
     "asynchronous": (bool,),
     "detail": (str,),
     "line": (dict, type(None)),
+    "finished": (bool,),
 }
 _KINDS = frozenset(kind.value for kind in Kind)
 _LINE_TYPES: dict[str, tuple[type, ...]] = {"file": (str,), "line": (int,), "function": (str,)}
@@ -84,7 +83,7 @@ def _event_from_plain(plain: Any, ranks: int, keep_line: Callable[[str], bool]) 
         raise WireError("an event's time is not a finite number")
     if plain["kind"] not in _KINDS:
         raise WireError(f"an event has the unknown kind {plain['kind'][:40]!r}")
-    line = _line_from_plain(plain["line"], keep_line)
+    line = line_from_plain(plain["line"], keep_line)
     return Event(**{**plain, "kind": Kind(plain["kind"]), "line": line})
 
 
@@ -135,11 +134,13 @@ def _check_ranks(ranks: Sequence[Any]) -> None:
         raise WireError("a deadlock is of ranks that there cannot be")
 
 
-def _line_to_plain(line: SourceLine | None) -> PlainData:
+def line_to_plain(line: SourceLine | None) -> PlainData:
+    """A source line as a dictionary."""
     return None if line is None else {"file": line.file, "line": line.line, "function": line.function}
 
 
-def _line_from_plain(plain: Any, keep_line: Callable[[str], bool]) -> SourceLine | None:
+def line_from_plain(plain: Any, keep_line: Callable[[str], bool]) -> SourceLine | None:
+    """The line, if its file is believed in (see `events_from_plain`). Raises WireError."""
     if plain is None:
         return None
     check_fields(plain, _LINE_TYPES, "a source line")

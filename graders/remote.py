@@ -63,10 +63,13 @@ class RemoteAnswer:
         seed: int = 0,
     ) -> Observed:
         """See `graders.answer.Answer.launch`."""
-        request = LaunchRequest(driver, arguments, ranks, cluster, on, timeout, seed)
+        return self.observe(LaunchRequest(driver, arguments, ranks, cluster, on, timeout, seed))
+
+    def observe(self, request: LaunchRequest) -> Observed:
+        """Run a launch and tell what it showed. Raises AnswerFailed."""
         plain = self._ask(request)
         try:
-            return self._observed(plain, ranks)
+            return self._observed(plain, request.ranks)
         except WireError as error:
             raise _unreadable(error) from error
 

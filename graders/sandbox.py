@@ -1,28 +1,31 @@
 """Out of reach: a submission runs in processes of its own, and only plain data comes back from there.
 
-A `Sandbox` is one submission's worker (`graders.worker`), a fresh interpreter that imports PyTorch once. For
-every exercise it forks a process, which runs the submission's cells and then does what the exercise's grader
-asks. So a hang or a crash costs one exercise. The grader, its seeds and its expected values stay here.
+A worker (`graders.worker`) has imported PyTorch. For every exercise it forks a process behind a wall, which
+runs the submission's cells and then does what the exercise's grader asks; for a launch one more for each
+rank, and what they send each other passes through here (`graders.switch`). So a hang or a crash costs one
+exercise. The grader, its seeds and its expected values stay here.
 """
 
 import socket
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Self
 
-from graders.answer import NOT_ATTEMPTED, AnswerFailed, PlainData
+from course_lib.errors import LaunchError
+from course_lib.launch.run import Run
+from graders import switch
+from graders.answer import NOT_ATTEMPTED, AnswerFailed, Observed, PlainData
 from graders.cells import TIMED_OUT, Cell, CellFailure, remember_source, timed_out
-from graders.driving import STUB_SEEN
+from graders.driving import STUB_SEEN, find_driver, launch_failure
 from graders.frames import ChannelClosed, TooSlow, receive_frame, send_frame
 from graders.kernel_answer import definition_source
-from graders.limits import Limits
+from graders.limits import Limits, joined
+from graders.messages import LaunchRequest
 from graders.records import check_fields
 from graders.remote import RemoteAnswer
 from graders.submission import Submission
 from graders.wire import WireError, decode, encode
-from graders.workers import Process, SandboxFailed, Worker
+from graders.workers import Process, SandboxFailed, Worker, dismiss, end_all, hire
 
 DEFAULT_LIMITS = Limits()
 
@@ -40,31 +43,53 @@ class Sandbox:
         """Cells that did not run to their end, by name, as far as answers have been asked for."""
         self._names = frozenset(cell.name for cell in submission.cells)
         self._stuck: set[str] = set()
-        self._scratch = tempfile.TemporaryDirectory(prefix="course-", ignore_cleanup_errors=True)
         self._worker: Worker | None = None
 
     def __enter__(self) -> Self:
         for cell in self.submission.cells:
             remember_source(cell)
-        try:
-            # Now, so that a sandbox that does not work here is not taken for answers that do not.
-            self._live_worker()
-        except SandboxFailed:
-            self._scratch.cleanup()
-            raise
+        # Now, so that a sandbox that does not work here is not taken for answers that do not.
+        self._live_worker()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._worker is not None:
-            self._worker.close()
-        self._scratch.cleanup()
+            dismiss(self._worker)
 
     @contextmanager
     def answer(self, name: str) -> Iterator[RemoteAnswer]:
         """The answer of this name, whether or not the submission has it: that shows when it is asked."""
-        source = self._source(name)
-        with _AnswerProcess(self, name) as process:
-            yield RemoteAnswer(name, source, process.exchange, self._names.__contains__, self.limits.call)
+        with _Processes(self, name) as processes:
+            yield _WalledAnswer(self, name, processes)
+
+    @property
+    def has_inner_walls(self) -> bool:
+        """Whether its processes are out of each other's reach, and not only out of everybody else's."""
+        return not self._live_worker().no_inner_wall
+
+    def keeps_line(self, file: str) -> bool:
+        """Whether a source file of this name is the submission's own."""
+        return file in self._names
+
+    def start_ranks(self, answer: str, count: int) -> list[Process]:
+        """More processes that have run the cells and hold the answer, after `start` has given one.
+
+        Raises AnswerFailed if they differ from that one.
+        """
+        worker = self._live_worker()
+        processes = [worker.fork(self.limits.bounds.of_a_rank) for _ in range(count)]
+        try:
+            for process in processes:
+                send_frame(process.channel, self._opening(answer))
+            # They run their cells at the same time.
+            if all(self._hear_of_cells(process.channel, []) for process in processes):
+                return processes
+        except (TooSlow, ChannelClosed, WireError):
+            pass
+        end_all(processes)
+        raise AnswerFailed(
+            "Ended", f"The cells ran in one process, but not in each of {count + 1}, a rank each."
+        )
 
     def start(self, answer: str) -> Process:
         """A process that has run the cells and holds the answer. Raises AnswerFailed if it is not to be had.
@@ -72,7 +97,7 @@ class Sandbox:
         A cell that hangs, or ends the process, is left out from then on, for this exercise and all others.
         """
         while True:
-            process = self._live_worker().fork()
+            process = self._fork()
             begun: list[str] = []
             try:
                 defined = self._run_cells(process.channel, answer, begun)
@@ -93,6 +118,9 @@ class Sandbox:
         `begun` receives the name of each cell before it runs. Raises TooSlow, ChannelClosed or WireError.
         """
         send_frame(channel, self._opening(answer))
+        return self._hear_of_cells(channel, begun)
+
+    def _hear_of_cells(self, channel: socket.socket, begun: list[str]) -> bool:
         for _ in range(len(self.submission.cells) + 1):
             message = decode(receive_frame(channel, self.limits.cell + self.limits.grace))
             if type(message) is not dict:
@@ -108,12 +136,17 @@ class Sandbox:
         main, seconds = self.submission.main, self.limits.cell
         return encode({"cells": cells, "main": main, "answer": answer, "seconds": seconds})
 
+    def _fork(self) -> Process:
+        """A new process of the worker, or of the next one should this one just have been lost."""
+        try:
+            return self._live_worker().fork(self.limits.bounds)
+        except SandboxFailed:
+            return self._live_worker().fork(self.limits.bounds)
+
     def _live_worker(self) -> Worker:
         """The worker, or a new one if code of the submission has found a way to end it."""
         if self._worker is None or not self._worker.alive:
-            if self._worker is not None:
-                self._worker.close()
-            self._worker = Worker(Path(self._scratch.name))
+            self._worker = hire()
         return self._worker
 
     def _leave_out(self, begun: list[str], error: Exception, ended: str) -> None:
@@ -151,7 +184,8 @@ class Sandbox:
             return AnswerFailed(NOT_ATTEMPTED, STUB_SEEN)
         return AnswerFailed(failure.kind, f"The cell that defines {answer} failed.\n{failure.report}")
 
-    def _source(self, answer: str) -> str:
+    def source(self, answer: str) -> str:
+        """The text of the answer, empty if there is none."""
         cell = self._cell_of(answer)
         return definition_source(cell.source, answer) if cell else ""
 
@@ -160,13 +194,40 @@ class Sandbox:
         return next((cell for cell in reversed(self.submission.cells) if cell.defines(answer)), None)
 
 
-class _AnswerProcess:
-    """The process of one answer: started when first asked, and anew after it was lost."""
+class _WalledAnswer(RemoteAnswer):
+    """An answer in processes of its own; its simulated ranks have one each, and speak through the grader."""
+
+    def __init__(self, sandbox: Sandbox, name: str, processes: "_Processes") -> None:
+        super().__init__(
+            name, sandbox.source(name), processes.exchange, sandbox.keeps_line, sandbox.limits.call
+        )
+        self._processes = processes
+
+    def observe(self, request: LaunchRequest) -> Observed:
+        """See `RemoteAnswer.observe`."""
+        if request.on != "simulated":
+            return super().observe(request)
+        try:
+            run = self._processes.launch(request)
+        except LaunchError as error:
+            failure = launch_failure(error)
+            self.printed = failure.printed or self.printed
+            raise AnswerFailed(failure.kind, failure.report, failure.deadlock) from error
+        self.printed = joined(run.outputs) or self.printed
+        unmatched = tuple(str(call) for call in run.unmatched)
+        return Observed(run.results, run.outputs, tuple(run.events), unmatched)
+
+
+class _Processes:
+    """The processes of one answer: started when first asked for, and anew after they were lost.
+
+    The first one serves calls, and is rank 0 of every launch.
+    """
 
     def __init__(self, sandbox: Sandbox, name: str) -> None:
         self._sandbox = sandbox
         self._name = name
-        self._process: Process | None = None
+        self._running: list[Process] = []
 
     def __enter__(self) -> Self:
         return self
@@ -176,21 +237,46 @@ class _AnswerProcess:
 
     def exchange(self, request: bytes, seconds: float) -> bytes:
         """Send a request and wait for the reply. Raises AnswerFailed if none comes in time."""
-        if self._process is None:
-            self._process = self._sandbox.start(self._name)
+        (process, *_) = self._first(1)
         try:
-            self._process.channel.settimeout(seconds + self._sandbox.limits.grace)
-            send_frame(self._process.channel, request)
-            return receive_frame(self._process.channel, seconds + self._sandbox.limits.grace)
+            process.channel.settimeout(seconds + self._sandbox.limits.grace)
+            send_frame(process.channel, request)
+            return receive_frame(process.channel, seconds + self._sandbox.limits.grace)
         except TooSlow as error:
             self._end()
             raise AnswerFailed(
                 TIMED_OUT, f"Your code was still running after {seconds:g} s and was stopped."
             ) from error
         except ChannelClosed as error:
-            ended = self._end()
+            ended, *_ = self._end()
             raise AnswerFailed("Ended", f"Your code ended the whole process ({ended}).") from error
 
-    def _end(self) -> str:
-        process, self._process = self._process, None
-        return process.end() if process else ""
+    def launch(self, request: LaunchRequest) -> Run:
+        """Run a launch with a process a rank. Raises AnswerFailed, and what a launch raises."""
+        find_driver(request.driver)
+        processes = self._first(request.ranks)
+        try:
+            return switch.launch(request, processes, self._sandbox.limits.grace, self._sandbox.keeps_line)
+        except switch.RankBroken as broken:
+            ended = self._end()[broken.rank]
+            said = f"Rank {broken.rank} {broken}."
+            if broken.kind == "Ended":
+                said = f"Your code ended the whole process of rank {broken.rank} ({ended})."
+            raise AnswerFailed(broken.kind, said) from broken
+        except BaseException:
+            self._end()
+            raise
+
+    def _first(self, count: int) -> list[Process]:
+        """So many processes, started as far as they do not run yet."""
+        if not self._running:
+            self._running.append(self._sandbox.start(self._name))
+        missing = count - len(self._running)
+        if missing > 0:
+            self._running += self._sandbox.start_ranks(self._name, missing)
+        return self._running[:count]
+
+    def _end(self) -> list[str]:
+        """End all; returns how each ended."""
+        running, self._running = self._running, []
+        return end_all(running)

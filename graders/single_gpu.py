@@ -427,6 +427,10 @@ def rate_as_measured(measurement: Measurement) -> Finding:
     result = measurement.result
     passed = type(result) in (int, float) and slowest <= result <= fastest
     shown = f"{result:,.1f} samples/s" if type(result) in (int, float) else f"{result!r:.80}"
+    # No clock shows seconds that give a whole number of samples a second, but for one time in a billion.
+    if passed and result == int(result):
+        text = f"{shown}, a whole number: the rate has been rounded; expected what the division gives"
+        return Finding(criterion, False, f"{text}.")
     text = (
         f"{shown} for {measurement.steps} steps of {measurement.batch_size} samples in {least:.4f} s; "
         f"expected {samples / least:,.1f}"

@@ -51,12 +51,14 @@ ON_A_SUBGROUP = Criterion(
 ONLY_MESSAGES = Criterion(
     "only send and recv",
     1,
-    "Use send, recv, isend and irecv and no collective; every message needs its receive.",
+    "Use send, recv, isend and irecv and no collective. Every message needs its receive, and every isend and "
+    "irecv a wait().",
 )
 LAYOUT_IN_PLACE = Criterion(
     "any layout",
     1,
-    "Messages need contiguous tensors. Work on x.contiguous(), a copy if x is not, then x.copy_(...).",
+    "Messages need contiguous tensors. Work on x.contiguous(), a copy if x is not, then x.copy_(...). Of a "
+    "transposed matrix clone() alone makes a transposed one.",
 )
 
 
@@ -458,7 +460,7 @@ def hierarchical_all_reduce(answer: Answer, draw: Draw) -> Iterator[Finding]:
         values="the sum on every rank",
     )
     nodes, node, length = 4, 2, 240
-    played = measured(answer, draw, collective, World(nodes * node, length, node=node))
+    played = measured(answer, draw, collective, World(nodes * node, 2, columns=length // 2, node=node))
     across, inside = 2 * (nodes - 1) * length // nodes * BYTES, 2 * (node - 1) * length // node * BYTES
     yield bytes_between_nodes("bytes between nodes", played, across)
     yield bytes_within_nodes("bytes within a node", played, inside)
@@ -601,7 +603,7 @@ def _common(
             for root_of in [root(ranks)]
         ],
         subgroups=[
-            World(size, 3 * size, strided=True, members=drawn_members(draw, size), root=int(rooted))
+            World(size, 3 * size, layout="strided", members=drawn_members(draw, size), root=int(rooted))
             for size in (3, 4)
         ],
         values=values,
@@ -609,9 +611,12 @@ def _common(
 
 
 def _ring_costs(answer: Answer, draw: Draw, collective: Collective, passes: int) -> Iterator[Finding]:
-    """Neighbours, bytes and rounds of `passes` times p - 1 steps with a chunk each."""
+    """Neighbours, bytes and rounds of `passes` times p - 1 steps with a chunk each.
+
+    With a matrix of two rows, so that who cuts rows and not elements sends too much.
+    """
     ranks, length = 6, 240
-    played = measured(answer, draw, collective, World(ranks, length))
+    played = measured(answer, draw, collective, World(ranks, 2, columns=length // 2))
     steps = passes * (ranks - 1)
     yield neighbours_only("neighbours only", played)
     allowed = Allowance(steps, steps * length // ranks * BYTES)
@@ -756,17 +761,17 @@ def mend_report(answer: Answer, draw: Draw) -> Iterator[Finding]:
 )
 def mend_grid_sums(answer: Answer, draw: Draw) -> Iterator[Finding]:
     """Ranks in a grid: sums along rows and along columns."""
-    shapes = ((2, 2), (2, 3))
+    shapes = ((2, 2), (3, 1), (1, 2), (2, 3))
     given = [hangs.tensors(draw, rows * columns) for rows, columns in shapes]
     runs = [
         hangs.launched(answer, tensors, columns) for tensors, (_, columns) in zip(given, shapes, strict=True)
     ]
     yield hangs.ends(runs)
-    columns, last = shapes[1][1], given[1]
-    yield hangs.grid_sums("row sums", runs[1], last, 0, lambda rank: rank // columns)
-    yield hangs.grid_sums("column sums", runs[1], last, 1, lambda rank: rank % columns)
-    yield hangs.inputs_kept("x unchanged", runs[1], last)
-    yield hangs.grid_groups("within groups", runs[1], columns)
+    columns, last = shapes[-1][1], given[-1]
+    yield hangs.grid_sums("row sums", runs[-1], last, 0, lambda rank: rank // columns)
+    yield hangs.grid_sums("column sums", runs[-1], last, 1, lambda rank: rank % columns)
+    yield hangs.inputs_kept("x unchanged", runs[-1], last)
+    yield hangs.grid_groups("within groups", runs[-1], columns)
 
 
 @exercise(
@@ -776,7 +781,12 @@ def mend_grid_sums(answer: Answer, draw: Draw) -> Iterator[Finding]:
     difficulty=3,
     rubric=(
         Criterion(hangs.ENDS, 2, "Rank 0 cannot know how many rows another rank has, unless it is told."),
-        Criterion("all rows on rank 0", 1, "In the order of ranks; None on the other ranks."),
+        Criterion(
+            "all rows on rank 0",
+            1,
+            "In the order of ranks, in a list of its own; None on the other ranks. recv without a source "
+            "takes whatever comes first.",
+        ),
         Criterion("ranks without rows", 1, "A rank may have no row at all: its count is 0."),
         Criterion("each row sent once", 1, "Send a count, then the rows; padding to the longest sends more."),
     ),
@@ -788,7 +798,8 @@ def mend_collect(answer: Answer, draw: Draw) -> Iterator[Finding]:
     given = [[draw.normal(40) for _ in range(count)] for count in counts]
     observed = hangs.launched(answer, given)
     yield hangs.ends([observed])
-    yield hangs.rows_collected("all rows on rank 0", observed, given)
+    collected = hangs.rows_collected("all rows on rank 0", observed, given)
+    yield hangs.rows_in_order(answer, given) if collected.passed else collected
     sparse = [[], given[1], [], given[2]]
     yield hangs.rows_collected("ranks without rows", hangs.launched(answer, sparse), sparse)
     yield hangs.rows_sent_once("each row sent once", observed, given)
@@ -801,7 +812,11 @@ def mend_collect(answer: Answer, draw: Draw) -> Iterator[Finding]:
     difficulty=2,
     rubric=(
         Criterion(hangs.ENDS, 1, "With good values there was no hang; there must be none now."),
-        Criterion("the sums", 1, "Rank r returns the square roots of the values of ranks 0 to r, added up."),
+        Criterion(
+            "the sums",
+            1,
+            "Rank r returns the square roots of the values of ranks 0 to r, added up in double precision.",
+        ),
         Criterion(
             "the error comes out",
             2,
@@ -816,7 +831,8 @@ def mend_chain(answer: Answer, draw: Draw) -> Iterator[Finding]:
     values = [draw.integer(1, 900) / 10 for _ in range(4)]
     runs = [hangs.launched(answer, values), hangs.launched(answer, values[:1])]
     yield hangs.ends(runs)
-    yield hangs.numbers("the sums", runs[0], hangs.roots_added(values), "what was returned")
+    sums_in_double = hangs.roots_added(values)
+    yield hangs.numbers("the sums", runs[0], sums_in_double, "what was returned", rtol=1e-12)
     raising = draw.integer(0, 2)
     bad = [-value if rank == raising else value for rank, value in enumerate(values)]
     yield hangs.error_comes_out("the error comes out", answer, bad)
@@ -849,9 +865,9 @@ def mend_chain(answer: Answer, draw: Draw) -> Iterator[Finding]:
     ),
 )
 def mpi_ring_all_reduce(answer: Answer, draw: Draw) -> Iterator[Finding]:
-    """On four ranks of a real mpirun."""
+    """On four ranks of a real mpirun, and on three of them."""
     run = mpi_run(answer, draw)
-    yield sums("the sum on every rank", run, [0])
+    yield sums("the sum on every rank", run, [0, 4])
     yield sums("any length", run, [1, 2])
     yield sums("any dtype", run, [3])
     yield changed_in_place("in place", run)

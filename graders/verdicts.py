@@ -3,6 +3,7 @@
 A file is written whole or not at all: under another name first, then renamed.
 """
 
+import ast
 import hashlib
 import json
 import os
@@ -24,6 +25,7 @@ from graders.catalogue import exercises
 from graders.exercise import Verdict
 from graders.grading import CriterionResult, ExerciseResult
 from graders.report import Report
+from graders.walls import NO_WALL
 
 _UNIT_MODULE = re.compile(r"unit_(\d\d)\.py")
 
@@ -33,7 +35,8 @@ class Marked:
     """A submission's verdicts.
 
     key: what they depend on, see `key_of`. file: the name of the file that was graded, empty if there was
-    none. reason: why there was nothing to grade, for the student. recorded: whether the gradebook has them.
+    none. reason: why there was nothing to grade, for the student. wall: the name of the wall behind which its
+    code ran. recorded: whether the gradebook has them.
     """
 
     student: str
@@ -42,8 +45,13 @@ class Marked:
     file: str = ""
     reason: str = ""
     seconds: float = 0.0
-    walled: bool = True
+    wall: str = ""
     recorded: bool = False
+
+    @property
+    def walled(self) -> bool:
+        """Whether its code was kept behind a wall."""
+        return self.wall != NO_WALL.name
 
     def to_json(self) -> dict[str, Any]:
         """The verdicts as plain data."""
@@ -57,7 +65,7 @@ class Marked:
             },
             "mistakes": {each.exercise.name: each.mistake for each in self.report.exercises if each.mistake},
         }
-        fields = ("student", "key", "file", "reason", "seconds", "walled", "recorded")
+        fields = ("student", "key", "file", "reason", "seconds", "wall", "recorded")
         return {**{name: getattr(self, name) for name in fields}, "report": report}
 
     @classmethod
@@ -116,15 +124,43 @@ def key_of(unit: str, handed_in: str) -> str:
 
 @cache
 def _graders_key(unit: str) -> str:
-    """A hash of every source that has a part in grading a unit. Other units' graders have none."""
+    """A hash of every source that has a part in grading a unit: not of other units' graders, nor of pages."""
     hashed = hashlib.sha256(f"{torch.__version__} {platform.python_version()}".encode())
-    for package in (course_lib, graders):
-        root = Path(package.__path__[0])
-        for path in sorted(root.rglob("*.py")):
-            other = _UNIT_MODULE.fullmatch(path.name)
-            if other is None or unit.startswith(other[1]):
-                hashed.update(f"{path.relative_to(root)} {path.stat().st_size} ".encode() + path.read_bytes())
+    library, root = (Path(package.__path__[0]) for package in (course_lib, graders))
+    for path in sorted({*library.rglob("*.py"), *_graders_of(unit, root)}):
+        hashed.update(f"{path.name} {path.stat().st_size} ".encode() + path.read_bytes())
     return hashed.hexdigest()
+
+
+def _graders_of(unit: str, root: Path) -> set[Path]:
+    """The modules of `graders`, in the folder `root`, that take part in marking a unit.
+
+    Those are what marks and what runs submissions, the unit's own modules, the drivers that all units share,
+    and whatever these import.
+    """
+    own = f"unit_{unit[:2]}"
+    shared = [path.stem for path in root.glob("drivers/*.py") if not _UNIT_MODULE.fullmatch(path.name)]
+    left = ["marker", "worker", own, f"drivers.{own}", *(f"drivers.{name}" for name in shared)]
+    found: set[Path] = set()
+    while left:
+        path = root / f"{left.pop().replace('.', '/')}.py"
+        if path.is_file() and path not in found:
+            found.add(path)
+            left += _imported_graders(path)
+    return found
+
+
+def _imported_graders(path: Path) -> Iterator[str]:
+    """What a module may import of `graders`, by names within the package; some are no modules."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        match node:
+            case ast.Import(names):
+                names_ = [alias.name for alias in names]
+            case ast.ImportFrom(module=str(module), names=names):
+                names_ = [module, *(f"{module}.{alias.name}" for alias in names)]
+            case _:
+                continue
+        yield from (name.removeprefix("graders.") for name in names_ if name.startswith("graders."))
 
 
 def _report_from_json(plain: dict[str, Any]) -> Report:

@@ -1,9 +1,12 @@
-"""A wall round the process that runs a submission: bubblewrap, where the machine has it and allows it."""
+"""The outer wall round the processes that run submissions: bubblewrap, where the machine has and allows it.
 
-import shutil
-import subprocess
+Behind it stands one warm process (`graders.worker`), which builds a wall of its own round each process that
+touches a submission (`graders.inner_wall`).
+"""
+
+import os
 import sys
-from functools import cache
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import course_lib
@@ -19,35 +22,43 @@ _SYSTEM_FILES = (
 )
 _HARDWARE = "/sys/devices/system/cpu"
 """PyTorch looks here for what the processor can do."""
+_NOBODY = "65534"
 
 
-@cache
-def can_build_wall() -> bool:
-    """Whether bubblewrap is here and works; containers often forbid it."""
-    if shutil.which("bwrap") is None:
-        return False
-    probe = [*_bubblewrap(), "--ro-bind", "/", "/", "true"]
-    return subprocess.run(probe, capture_output=True, timeout=10, check=False).returncode == 0
-
-
-def walled(command: list[str], scratch: Path) -> list[str]:
+def walled(command: Sequence[str]) -> list[str]:
     """The command behind a wall: it sees the system, this Python and the course's library, read-only.
 
-    There is no network, no other process, no home, no notebook, no gradebook. `scratch` is its /tmp, the only
-    place where it can write.
+    There is no network, no other process, no home, no notebook, no gradebook. /tmp and /dev/shm are empty,
+    and all that it writes there is gone when it ends.
     """
-    # /tmp first: the course itself may lie below it.
-    return [*_bubblewrap(), "--bind", str(scratch), "/tmp", *_visible(), "--chdir", "/tmp", *command]
+    options = ["--unshare-all", "--cap-drop", "ALL", "--proc", "/proc", "--dev", "/dev"]
+    # /tmp before what is visible: the course itself may lie below it.
+    options += ["--tmpfs", "/dev/shm", "--tmpfs", "/tmp", *_binds()]
+    sealed = ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]
+    behind = [*_BUBBLEWRAP, *options, *sealed, *command]
+    return _as_nobody(behind) if os.geteuid() == 0 else behind
 
 
-def _bubblewrap() -> list[str]:
-    return ["bwrap", "--unshare-all", "--die-with-parent", "--cap-drop", "ALL"]
+def visible() -> Iterator[str]:
+    """The parts of the file system that Python needs, and the course's library."""
+    yield from (*_SYSTEM, *_SYSTEM_FILES, _HARDWARE, sys.base_prefix, sys.prefix)
+    yield from (package.__path__[0] for package in (course_lib, graders))
 
 
-def _visible() -> list[str]:
-    """Options that show the parts of the file system that Python needs."""
-    packages = (package.__path__[0] for package in (course_lib, graders))
-    options = ["--proc", "/proc", "--dev", "/dev"]
-    for path in (*_SYSTEM, *_SYSTEM_FILES, _HARDWARE, sys.base_prefix, sys.prefix, *packages):
-        options += ["--ro-bind-try", path, path]
-    return options
+_BUBBLEWRAP = ("bwrap", "--die-with-parent")
+
+
+def _binds() -> list[str]:
+    return [option for path in visible() for option in ("--ro-bind-try", path, path)]
+
+
+def _as_nobody(command: list[str]) -> list[str]:
+    """The command as a user who owns nothing, so that limits hold: the kernel exempts root from some.
+
+    Only root can walk to a library in root's home, so root shows it to the command, in a tree of its own.
+    """
+    folders = sorted({str(folder) for path in visible() for folder in Path(path).parents} | {"/tmp"})
+    tree = [option for folder in folders for option in ("--dir", folder)]
+    tree += [*_binds(), "--bind", "/proc", "/proc", "--dev", "/dev"]
+    leave = ["setpriv", "--reuid", _NOBODY, "--regid", _NOBODY, "--clear-groups"]
+    return [*_BUBBLEWRAP, *tree, *leave, *command]

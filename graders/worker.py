@@ -1,14 +1,16 @@
-"""`python -I -m graders.worker`: a process that has imported PyTorch and forks one process an exercise.
+"""A process that has imported PyTorch and forks one process an exercise; `graders.workers` starts it.
 
-It touches no submission and holds no secret, so that its children find none in their memory. It computes
-nothing either: a process that has, cannot safely be forked, for its thread pools are not copied.
+It touches no submission and holds no secret, so that its children find none in their memory; where they can
+wall themselves in (`graders.inner_wall`), it serves one submission after the other. It computes nothing
+either: a process that has, cannot safely be forked, for its thread pools are not copied.
 
-Its standard input is a socket, over which `graders.sandbox` gives its orders, one JSON object each:
-{"do": "fork"} together with the descriptor of the child's own socket, and {"do": "end", "pid": ...}, which
-kills the child with all its descendants and answers how it ended.
+Its standard input is a socket, over which it takes its orders, one JSON object each:
+{"do": "fork", "bounds": {...}} together with the descriptor of the child's own socket, and {"do": "end",
+"pids": [...]}, which kills children with all their descendants and answers how each ended.
 """
 
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -19,126 +21,219 @@ import sys
 import tempfile
 import time
 import types
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NoReturn
+from functools import cache
+from typing import Any, NoReturn, Protocol
 
 import cloudpickle
 import torch
 
 from course_lib.launch import ENGINES
 from course_lib.launch.descendants import end_descendants
+from course_lib.simulator.isolation import private_copy
 from graders.cells import Cell, run_cells
-from graders.driving import perform
+from graders.driving import find_driver, reply_to
 from graders.frames import ChannelClosed, receive_frame, send_frame
+from graders.inner_wall import LIMITS, NoInnerWall, described, fork_walled, set_limits
 from graders.limits import BoundedText
+from graders.messages import RankRequest, read_request
+from graders.rank import play
+from graders.usage import Bounds
 from graders.wire import decode, encode
 
-GIBIBYTE = 2**30
-
-LIMITS = {
-    resource.RLIMIT_AS: 16 * GIBIBYTE,
-    resource.RLIMIT_CPU: 600,
-    resource.RLIMIT_FSIZE: GIBIBYTE,
-    resource.RLIMIT_NPROC: 4096,
-    resource.RLIMIT_CORE: 0,
-}
-"""Of every process of an exercise: address space, CPU seconds, size of a file, processes of its user."""
-
-_NEEDED = (ENGINES["simulated"], "IPython.core.inputtransformer2")
-"""What every exercise imports sooner or later."""
+_NEEDED = (ENGINES["simulated"], "IPython.core.inputtransformer2", "matplotlib.pyplot")
+"""What exercises import sooner or later."""
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_TRIAL_SECONDS = 60.0
 _DYING_SECONDS = 0.2
 """So long a process that has closed its socket may take to end by itself, and so show why it does."""
 
 
-def main() -> None:
-    """Obey until the socket closes, then end every child."""
+def main(may_build_walls: bool) -> None:
+    """Obey until the socket closes, then end every child.
+
+    may_build_walls: whether the outer wall carries inner ones.
+    """
     control = socket.socket(fileno=os.dup(0))
     _point_at_nothing(0)
     _adopt_orphans()
     for module in _NEEDED:
         importlib.import_module(module)
-    control.sendall(b"ready")
+    # A collection in a child would touch, and so copy, whatever is here.
+    gc.collect()
+    gc.freeze()
+    walled = WalledChildren()
+    why = _trial(walled) if may_build_walls else "there is no outer wall that would carry them"
+    children: Children = PlainChildren() if why else walled
+    control.sendall(json.dumps({"no_inner_wall": why}).encode())
     while True:
         order, descriptors, _, _ = socket.recv_fds(control, 2**16, 1)
         if not order:
             break
-        control.sendall(json.dumps(_obey(json.loads(order), descriptors, control)).encode())
+        control.sendall(json.dumps(_obey(json.loads(order), descriptors, children)).encode())
     end_descendants()
 
 
-def _obey(order: dict[str, Any], descriptors: list[int], control: socket.socket) -> dict[str, Any]:
+def _obey(order: dict[str, Any], descriptors: list[int], children: "Children") -> dict[str, Any]:
     """Carry out one order; returns the answer."""
     match order["do"]:
         case "fork":
-            return {"pid": _fork(descriptors[0], control)}
+            (descriptor,) = descriptors
+            try:
+                return {"pid": children.start(descriptor, Bounds(**order["bounds"]))}
+            except OSError as error:
+                return {"failed": str(error)}
+            finally:
+                os.close(descriptor)
         case "end":
-            return {"ended": _end(order["pid"])}
+            return {"ended": _end(order["pids"], children)}
         case unknown:
             raise ValueError(f"there is no order {unknown!r}")
 
 
-def _fork(descriptor: int, control: socket.socket) -> int:
-    """Start a process for one exercise; returns its id."""
-    pid = os.fork()
-    if pid == 0:
-        control.close()
-        _be_exercise(socket.socket(fileno=descriptor))
-    os.close(descriptor)
-    return pid
-
-
-def _end(pid: int) -> str:
-    """Kill a child and all its descendants; returns how the child itself ended. There is one at a time."""
+def _end(pids: list[int], children: "Children") -> list[str]:
+    """Kill children and all their descendants; returns how each itself ended."""
     deadline = time.monotonic() + _DYING_SECONDS
-    ended, status = os.waitpid(pid, os.WNOHANG)
-    while not ended and time.monotonic() < deadline:
-        time.sleep(0.005)
+    ended = {pid: status for pid in pids if (status := _waited(pid, deadline)) is not None}
+    for pid in pids:
+        children.kill(pid)
+    for pid in pids:
+        if pid not in ended:
+            _, ended[pid] = os.waitpid(pid, 0)
+    return [children.buried(pid, ended[pid]) for pid in pids]
+
+
+def _waited(pid: int, deadline: float) -> int | None:
+    """The status of a child that ends by the deadline."""
+    while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
-    with suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
-    if not ended:
+        if ended:
+            return status
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.002)
+
+
+class Children(Protocol):
+    """A way to start the processes of exercises and to end them."""
+
+    def start(self, channel: int, bounds: Bounds) -> int:
+        """Start a process that speaks over this descriptor; returns the id to end it by."""
+        ...
+
+    def kill(self, pid: int) -> None:
+        """End it and all that it has started, unless it has ended."""
+        ...
+
+    def buried(self, pid: int, status: int) -> str:
+        """How it ended; called once, when it has been waited for."""
+        ...
+
+
+class WalledChildren:
+    """Each behind a wall of its own. The id is that of its keeper."""
+
+    def __init__(self) -> None:
+        self._reports: dict[int, int] = {}
+
+    def start(self, channel: int, bounds: Bounds) -> int:
+        """See `Children`. Raises NoInnerWall."""
+        pid, report = fork_walled(lambda: _be_exercise(channel), channel, bounds)
+        self._reports[pid] = report
+        return pid
+
+    def kill(self, pid: int) -> None:
+        """See `Children`."""
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def buried(self, pid: int, status: int) -> str:
+        """See `Children`."""
+        with os.fdopen(self._reports.pop(pid), "rb") as report:
+            said = report.read(1000).decode(errors="replace")
+        return said or described(os.waitstatus_to_exitcode(status))
+
+
+class PlainChildren:
+    """Each in a session of its own, behind whatever wall stands round this process."""
+
+    def start(self, channel: int, bounds: Bounds) -> int:
+        """See `Children`; the bounds are only kept behind an inner wall."""
+        pid = os.fork()
+        if pid == 0:
+            os.closerange(3, channel)
+            os.closerange(channel + 1, 65536)
+            set_limits({**LIMITS, resource.RLIMIT_NPROC: 4096})
+            _be_exercise(channel)
+        return pid
+
+    def kill(self, pid: int) -> None:
+        """See `Children`."""
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+
+    def buried(self, pid: int, status: int) -> str:
+        """See `Children`."""
+        end_descendants()
+        return described(os.waitstatus_to_exitcode(status))
+
+
+def _trial(children: WalledChildren) -> str:
+    """Why processes cannot wall themselves in here; empty if they can."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        try:
+            pid = children.start(theirs.fileno(), Bounds())
+        except NoInnerWall as error:
+            return str(error)
+    # Its socket is closed, so all that it can do is end, which on a busy machine takes a while.
+    status = _waited(pid, time.monotonic() + _TRIAL_SECONDS)
+    if status is None:
+        children.kill(pid)
         _, status = os.waitpid(pid, 0)
-    end_descendants()
-    code = os.waitstatus_to_exitcode(status)
-    return f"exit status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
-
-
-def _adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends (Linux only)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ended = children.buried(pid, status)
+    return "" if ended == "exit status 0" else ended
 
 
 # ------------------------------------------------------------------------- in the process of one exercise
 
 
-def _be_exercise(channel: socket.socket) -> NoReturn:
+def _be_exercise(descriptor: int) -> NoReturn:
     """Run a submission's cells, then answer requests about one of its definitions until killed."""
+    channel = socket.socket(fileno=descriptor)
     try:
         _shut_in()
         answer = _run_submission(channel)
+        # Every launch gets a copy of the answer as it was before the first.
+        copies = cache(lambda: private_copy(answer))
         while True:
-            send_frame(channel, perform(answer, receive_frame(channel)))
+            _serve(answer, lambda: copies()(), channel)
     except ChannelClosed:
         pass
     finally:
         os._exit(0)
 
 
+def _serve(answer: Any, fresh: Callable[[], Any], channel: socket.socket) -> None:
+    """Do what one request asks for."""
+    request = read_request(receive_frame(channel))
+    if isinstance(request, RankRequest):
+        play(fresh, find_driver(request.driver), request, channel)
+    else:
+        send_frame(channel, reply_to(request, answer))
+
+
 def _shut_in() -> None:
-    """Leave the worker's session, its output and its folder; accept the limits."""
-    os.setsid()
+    """Leave the worker's session, its output and its folder."""
+    with suppress(PermissionError):  # it leads a session already
+        os.setsid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     for descriptor in (0, 1, 2):
         _point_at_nothing(descriptor)
     sys.stdout = sys.stderr = BoundedText()
-    for limit, value in LIMITS.items():
-        _, hard = resource.getrlimit(limit)
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(limit, (value, value))
     os.chdir(tempfile.mkdtemp())
     torch.set_num_threads(1)
 
@@ -177,11 +272,13 @@ def _silence_checks() -> None:
         setattr(graders, name, lambda *_, **__: None)
 
 
+def _adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
 def _point_at_nothing(descriptor: int) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, descriptor)
     os.close(nothing)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,21 +1,27 @@
 """Starting and commanding `graders.worker`: the side that holds the grader."""
 
+import atexit
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from graders.wall import can_build_wall, walled
+from graders.usage import Bounds
+from graders.walls import wall_here
 
 START_SECONDS = 120.0
 """A worker that has not imported PyTorch by then never will."""
 _ENDING_SECONDS = 5.0
+_ROOT = str(Path(__file__).parents[1])
 
 
 class SandboxFailed(RuntimeError):
@@ -32,53 +38,109 @@ class Process:
 
     def end(self) -> str:
         """Kill it with all its descendants; returns how it ended."""
-        self.channel.close()
-        try:
-            return str(self.worker.order({"do": "end", "pid": self.pid})["ended"])
-        except SandboxFailed:
-            return "killed, together with the process that started it"
+        return end_all([self])[0]
+
+
+def end_all(processes: Sequence[Process]) -> list[str]:
+    """Kill processes of one worker, each with all its descendants; returns how they ended."""
+    for process in processes:
+        process.channel.close()
+    if not processes:
+        return []
+    try:
+        order = {"do": "end", "pids": [process.pid for process in processes]}
+        return list(processes[0].worker.order(order)["ended"])
+    except SandboxFailed:
+        return ["killed, together with the process that started it"] * len(processes)
+
+
+def hire() -> "Worker":
+    """A worker for a submission: one for all of them if its processes can wall themselves in.
+
+    Otherwise a fresh one, for processes of one submission can reach each other and what they leave behind.
+    Raises SandboxFailed.
+    """
+    global _shared
+    with _hiring:
+        if _shared is not None and _shared.alive and _shared.wall == wall_here():
+            return _shared
+        worker = Worker()
+        if not worker.no_inner_wall:
+            if _shared is not None:
+                _shared.close()
+            _shared = worker
+        return worker
+
+
+def dismiss(worker: "Worker") -> None:
+    """Give a worker back: it ends, unless it is the one for all."""
+    if worker is not _shared:
+        worker.close()
+
+
+@atexit.register
+def _close_shared() -> None:
+    if _shared is not None:
+        _shared.close()
+
+
+_shared: "Worker | None" = None
+_hiring = threading.Lock()
 
 
 class Worker:
     """A running `graders.worker` and the socket over which it takes orders."""
 
-    def __init__(self, scratch: Path) -> None:
+    def __init__(self) -> None:
+        self.wall = wall_here()
         self._control, theirs = socket.socketpair()
         self._control.settimeout(START_SECONDS)
+        self._ordering = threading.Lock()
+        # Where no wall gives it a /tmp of its own.
+        self._scratch = tempfile.TemporaryDirectory(prefix="course-", ignore_cleanup_errors=True)
         self._popen = subprocess.Popen(
-            _command(scratch),
+            _command(self._scratch.name),
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            cwd=scratch,
-            env=_environment(scratch),
+            cwd=self._scratch.name,
+            env=_environment(self._scratch.name),
             start_new_session=True,
         )
         theirs.close()
         self._errors = b""
-        self.alive = True
-        self._receive()
+        self._closed = False
+        self.no_inner_wall = str(json.loads(self._receive())["no_inner_wall"])
+        """Why its processes cannot wall themselves in; empty if they do."""
 
-    def fork(self) -> Process:
+    @property
+    def alive(self) -> bool:
+        return not self._closed and self._popen.poll() is None
+
+    def fork(self, bounds: Bounds) -> Process:
         """Start a process for one exercise."""
         ours, theirs = socket.socketpair()
         with theirs:
-            pid = self.order({"do": "fork"}, theirs.fileno())["pid"]
-        return Process(self, pid, ours)
+            answer = self.order({"do": "fork", "bounds": asdict(bounds)}, theirs.fileno())
+        if "failed" in answer:
+            ours.close()
+            raise SandboxFailed(f"No process can be started for a submission: {answer['failed']}")
+        return Process(self, answer["pid"], ours)
 
     def order(self, order: dict[str, Any], *descriptors: int) -> dict[str, Any]:
         """Give an order and return its answer. Raises SandboxFailed if the worker is gone."""
-        try:
-            socket.send_fds(self._control, [json.dumps(order).encode()], descriptors)
-        except OSError as error:
-            raise self._gone() from error
-        return dict(json.loads(self._receive()))
+        with self._ordering:
+            try:
+                socket.send_fds(self._control, [json.dumps(order).encode()], descriptors)
+            except OSError as error:
+                raise self._gone() from error
+            return dict(json.loads(self._receive()))
 
     def close(self) -> None:
         """End the worker and everything that it started."""
-        if not self.alive:
+        if self._closed:
             return
-        self.alive = False
+        self._closed = True
         self._control.close()
         try:
             _, self._errors = self._popen.communicate(timeout=_ENDING_SECONDS)
@@ -86,6 +148,7 @@ class Worker:
             with suppress(ProcessLookupError):
                 os.killpg(self._popen.pid, signal.SIGKILL)
             _, self._errors = self._popen.communicate()
+        self._scratch.cleanup()
 
     def _receive(self) -> bytes:
         try:
@@ -105,15 +168,17 @@ class Worker:
         )
 
 
-def _command(scratch: Path) -> list[str]:
+def _command(scratch: str) -> list[str]:
     """-I: no PYTHON* variables, no user site, and above all no modules from the current folder."""
-    command = [sys.executable, "-I", "-m", "graders.worker"]
-    return walled(command, scratch) if can_build_wall() else command
+    # Whichever way this process has found the graders, the worker finds the same.
+    start = f"from graders.worker import main; main({wall_here().carries_inner_walls})"
+    command = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {_ROOT!r}); {start}"]
+    return wall_here().around(command, Path(scratch))
 
 
-def _environment(scratch: Path) -> dict[str, str]:
+def _environment(scratch: str) -> dict[str, str]:
     """What code in a sandbox sees of the environment: nothing of ours but where programs are."""
-    temporary = "/tmp" if can_build_wall() else str(scratch)
+    temporary = wall_here().temporary or scratch
     return {
         "PATH": os.environ.get("PATH", os.defpath),
         "LANG": "C.UTF-8",

@@ -40,11 +40,12 @@ class Nobody:
     """A watcher who does not look."""
 
     def begin(self, count: int) -> None: ...
+    def say(self, sentence: str) -> None: ...
     def end(self, outcome: Outcome) -> None: ...
 
 
 def grade(root: Path, *students: str, force: bool = False) -> dict[str, Outcome]:
-    outcomes = grade_class(Course(root), Order(UNIT, students, jobs=2, force=force), Nobody())
+    outcomes = grade_class(Course(root), Order(UNIT, students, jobs=1, force=force), Nobody())
     return {outcome.student: outcome for outcome in outcomes}
 
 
@@ -165,19 +166,22 @@ def test_force_and_student_name_what_is_graded(regraded: Path) -> None:
 
 
 def test_graders_and_library_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    # Invariant: a line more in a grader of the unit or in the library is another key; in another unit's not.
+    # Invariant: a line more in the library, in a grader of the unit, or in what that imports, is another key;
+    # in another unit's grader or in a page it is not.
     for package in ("graders", "course_lib"):
         (tmp_path / package).mkdir()
         monkeypatch.setattr(getattr(verdicts, package), "__path__", [str(tmp_path / package)])
     keys = []
-    for name in ("graders/unit_00.py", "graders/unit_07.py", "course_lib/data.py", "graders/unit_00.py"):
+    (tmp_path / "graders" / "unit_00.py").write_text("def judge():\n    from graders import helper\n")
+    counting = ("graders/unit_00.py", "graders/helper.py", "course_lib/data.py", "graders/worker.py")
+    for name in (*counting, "graders/unit_07.py", "graders/pages.py"):
         with (tmp_path / name).open("a") as file:
             file.write("x = 1\n")
         verdicts._graders_key.cache_clear()
         keys.append(key_of(UNIT, "the same"))
     verdicts._graders_key.cache_clear()
-    assert keys[0] == keys[1]
-    assert len(set(keys)) == 3
+    assert len(set(keys[:4])) == 4
+    assert keys[3] == keys[4] == keys[5]
 
 
 def test_points_given_by_hand_stay(regraded: Path) -> None:
@@ -384,7 +388,7 @@ def test_what_makes_no_sense_is_a_sentence(
 
     root = pristine / "elsewhere" if "elsewhere" in arguments else pristine
     students = arguments[2:] if "--student" in arguments else []
-    assert commands.grade(root, arguments[0], students, 1, force=False) == commands.BAD_INPUT
+    assert commands.grade(root, Order(arguments[0], tuple(students))) == commands.BAD_INPUT
     assert capsys.readouterr().err.startswith(said)
 
 

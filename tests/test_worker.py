@@ -2,15 +2,17 @@
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from graders import commands, workers
+from graders import commands, walls, workers
 from graders.answer import NOT_ATTEMPTED, AnswerFailed
 from graders.cells import Cell
 from graders.limits import Limits
@@ -18,7 +20,8 @@ from graders.marking import mark
 from graders.report import Report
 from graders.sandbox import Sandbox
 from graders.submission import Submission
-from graders.wall import can_build_wall
+from graders.usage import Bounds
+from graders.walls import NO_INNER_WALLS, UNWALLED, wall_here
 from tests import sample_unit
 
 IMPORTS = "import os, subprocess, sys, time\nimport torch\nimport torch.distributed as dist"
@@ -314,7 +317,7 @@ except OSError as error: network = error.strerror
 return [[path for path in x if os.path.exists(path)], network]""")
 
 
-@pytest.mark.skipif(not can_build_wall(), reason="bubblewrap is not here, or not allowed")
+@pytest.mark.skipif(not wall_here().stands, reason="bubblewrap is not here, or not allowed")
 def test_wall_hides_course_and_network(cases: Sandbox, tmp_path: Path) -> None:
     # Behind the wall there is no solution, no test, no gradebook, nobody's file and no network.
     root = Path(__file__).parents[1]
@@ -340,15 +343,21 @@ def test_no_process_survives(cases: Sandbox) -> None:
     assert not processes_with(TOKEN), "and not a moment longer"
 
 
-def test_without_a_wall_marks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_wall_marks_are_the_same(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     # Where bubblewrap is not to be had, a submission runs all the same, and nothing of it survives.
-    monkeypatch.setattr(workers, "can_build_wall", lambda: False)
+    monkeypatch.setattr(walls, "WALLS", ())
+    wall_here.cache_clear()
+    request.addfinalizer(wall_here.cache_clear)
     token = f"unwalled {time.time_ns()}"
     double = f"""def double(x):
     command = [sys.executable, "-c", "import time; time.sleep(600) # {token}"]
     subprocess.Popen(command, start_new_session=True)
     return 2 * x"""
-    assert points(marks(double, TOTAL, limits=Limits())) == [3, 2]
+    report = marks(double, TOTAL, limits=Limits())
+    assert points(report) == [3, 2]
+    assert report.notes == (UNWALLED,)
     assert not processes_with(token)
 
 
@@ -358,6 +367,7 @@ def test_sandbox_that_does_not_work_gives_no_marks(
     # No points because of a broken installation would be an injustice: it is an error, which says why.
     command = [sys.executable, "-c", "raise SystemExit('torch is not installed')"]
     monkeypatch.setattr(workers, "_command", lambda _: command)
+    monkeypatch.setattr(workers, "_shared", None)
     path = tmp_path / "90_sample.py"
     path.write_text(DOUBLE)
     assert commands.check(path, as_json=True) == commands.BAD_INPUT
@@ -366,7 +376,87 @@ def test_sandbox_that_does_not_work_gives_no_marks(
     assert captured.err.strip().endswith("nothing can be graded here: torch is not installed")
 
 
-def test_worker_that_was_killed_is_replaced() -> None:
-    # An answer that ends the process which started it loses its own points only.
-    source = "def double(x):\n    os.kill(os.getppid(), 9)\n    time.sleep(9)"
+def test_warm_process_is_out_of_reach() -> None:
+    # An answer that signals all it can see, its keeper too, loses its own points only.
+    signals = "os.kill(1, 9); os.kill(os.getppid(), 9); os.kill(-1, 19); time.sleep(9)"
+    source = f"def double(x):\n    {signals}"
     assert points(mark(submission(source, TOTAL), sample_unit.UNIT, SHORT)) == [0, 2]
+
+
+def test_worker_that_was_killed_is_replaced() -> None:
+    # Should it be lost all the same, the next exercise gets another one.
+    with Sandbox(submission(DOUBLE)) as sandbox:
+        for _ in range(2):
+            with sandbox.answer("double") as answer:
+                assert answer.call("plain.call", 2) == 4
+            os.killpg(sandbox._live_worker()._popen.pid, signal.SIGKILL)
+
+
+# --- one warm process, many submissions
+
+
+def test_report_says_where_only_the_outer_wall_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Without inner walls marks are the same, from a process of the submission's own, and the report says so.
+    wall = replace(wall_here(), carries_inner_walls=False)
+    monkeypatch.setattr(workers, "wall_here", lambda: wall)
+    report = marks(DOUBLE, TOTAL, limits=Limits())
+    assert points(report) == [3, 2]
+    assert report.notes == ((NO_INNER_WALLS,) if wall.stands else (UNWALLED,))
+
+
+@pytest.fixture
+def inner_wall() -> None:
+    """A machine on which every process of a submission can wall itself in."""
+    why = workers.hire().no_inner_wall
+    if why:
+        pytest.skip(f"Install bubblewrap, and allow ordinary users to make namespaces: {why}.")
+
+
+@pytest.mark.usefixtures("inner_wall")
+def test_submissions_share_the_warm_process_and_nothing_else() -> None:
+    # Files, shared memory and processes of one are not there for another, even at the same time.
+    leave = """def double(x):
+    open("/tmp/left", "w").write("here")
+    open("/dev/shm/left", "w").write("here")
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+    return 2 * x"""
+    find = "def double(x): return [os.listdir('/tmp'), os.listdir('/dev/shm'), os.listdir('/proc')]"
+    with Sandbox(submission(leave)) as first, first.answer("double") as answer:
+        assert answer.call("plain.call", 2) == 4
+        warm = first._live_worker()
+        with Sandbox(submission(find)) as second, second.answer("double") as other:
+            files, memory, processes = other.call("plain.call", 2)
+            assert second._live_worker() is warm
+    assert "left" not in files
+    assert memory == []
+    assert [name for name in processes if name.isdigit()] == ["1", "2"]
+
+
+BOUNDS = Bounds(memory=2**29, processes=24, cpu_seconds=2, files=2**20, names=100)
+GREED = {
+    "memory": (
+        "import mmap\nkept = [mmap.mmap(-1, 2**27) for _ in range(4)]\n"
+        "for each in kept:\n    if not os.fork(): each.write(b'x' * 2**27); time.sleep(9)\ntime.sleep(9)",
+        "more than 512 MiB of memory",
+    ),
+    "processes": (
+        "for _ in range(30):\n    if not os.fork(): time.sleep(9)\ntime.sleep(9)",
+        "more than 24 processes",
+    ),
+    "processor": (
+        "for _ in range(2):\n    if not os.fork():\n        while True: pass\ntime.sleep(99)",
+        "more than 2 s of processor time",
+    ),
+    "files": ("open('/dev/shm/x', 'wb').write(b'x' * 2**21)", "No space left on device"),
+    "names": ("for number in range(200): open(f'/tmp/{number}', 'w')", "No space left on device"),
+}
+
+
+@pytest.mark.usefixtures("inner_wall")
+@pytest.mark.parametrize("kind", GREED)
+def test_all_its_processes_together_have_bounds(kind: str) -> None:
+    # Many small processes take no more than one large one may, and the student reads what was too much.
+    body, said = GREED[kind]
+    lines = "\n".join(f"    {line}" for line in body.splitlines())
+    with Sandbox(submission(f"def greedy(x):\n{lines}"), Limits(call=99, grace=1, bounds=BOUNDS)) as sandbox:
+        assert said in failure(sandbox, "greedy").report

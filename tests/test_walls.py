@@ -1,0 +1,165 @@
+"""Walls: what is built here, and what is refused and reported where none can be."""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from graders import walls
+from graders.walls import NO_WALL, UNWALLED, NoWall, Wall, wall_for_marks, wall_here, works
+from tests.classroom import UNIT, blank, command, environment, hand_in, new_course, solved
+
+
+def run_unwalled(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command on a machine where PATH leads to no program that could build a wall."""
+    bare = {**environment(), "PATH": str(Path(sys.executable).parent)}
+    return subprocess.run(
+        command(*arguments), cwd=root, env=bare, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A course with two submissions that nobody has graded."""
+    root = new_course(tmp_path_factory.mktemp("walls") / "course")
+    hand_in(root, "right", solved())
+    hand_in(root, "blank", blank())
+    return root
+
+
+@pytest.fixture
+def course(pristine: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(pristine, tmp_path / "course"))
+
+
+# --------------------------------------------------------------------------------------- what is a wall
+
+
+def test_a_wall_that_keeps_nothing_in_is_not_taken() -> None:
+    # Invariant: a wall counts only if what is behind it has been seen to be kept in.
+    assert not works(Wall("leaky", lambda command, _: list(command)))
+    assert not works(Wall("absent", lambda command, _: ["/nowhere/wall", *command]))
+    assert [each.stands for each in walls.WALLS] == [True] * len(walls.WALLS)
+
+
+def test_apptainers_command_line(tmp_path: Path) -> None:
+    # Invariant: no network, no home, own processes; what is shown is read-only, and has a place.
+    words = walls.apptainer(["python", "-c", "pass"], tmp_path)
+    options, rest = words[: words.index(str(tmp_path))], words[words.index(str(tmp_path)) + 1 :]
+    assert Path(words[0]).name in ("apptainer", "singularity")
+    assert {"exec", "--userns", "--pid", "--ipc", "--contain", "--no-home", "--no-privs"} <= set(options)
+    assert options[options.index("--network") + 1] == "none"
+    bound = [options[i + 1] for i, word in enumerate(options) if word == "--bind"]
+    assert all(each.endswith(":ro") for each in bound)
+    assert f"{sys.prefix}:{sys.prefix}:ro" in bound
+    assert all((tmp_path / each.split(":")[0][1:]).exists() for each in bound)
+    assert rest == ["/usr/bin/env", "HOME=/tmp", "python", "-c", "pass"]
+
+
+@pytest.mark.skipif(
+    not (shutil.which("apptainer") or shutil.which("singularity")),
+    reason="Apptainer is not installed: https://apptainer.org/docs/admin/main/installation.html",
+)
+def test_apptainer_keeps_in(tmp_path: Path) -> None:
+    assert works(Wall("apptainer", walls.apptainer))
+
+
+# ------------------------------------------------------------------------------------- where there is none
+
+
+def test_marks_need_a_wall_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walls, "wall_here", lambda: NO_WALL)
+    with pytest.raises(NoWall, match=r"apt-get install bubblewrap.*--unsafe"):
+        wall_for_marks(unsafe=False)
+    assert wall_for_marks(unsafe=True) is NO_WALL
+
+
+def test_a_class_is_not_graded_without_a_wall(course: Path) -> None:
+    # Invariant: a sentence, exit status 2, no verdict, no grade.
+    done = run_unwalled(course, "grade", UNIT)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("There is no wall here to keep submissions in")
+    assert not list(course.glob("results/*/*.json"))
+    assert not (course / "autograded").exists()
+
+
+def test_unsafe_grades_and_every_report_says_so(course: Path) -> None:
+    # Invariant: table, feedback, class page, CSV and the autograded notebook, which nbgrader shows.
+    done = run_unwalled(course, "grade", UNIT, "--unsafe")
+    assert done.returncode == 0, done.stderr
+    results = course / "results" / UNIT
+    notebook = nbformat.read(course / "autograded" / "right" / UNIT / f"{UNIT}.ipynb", as_version=4)
+    tables = [cell.outputs[0]["data"] for cell in notebook.cells if cell.get("outputs")]
+    assert f"2 of 2: {UNWALLED}" in " ".join(done.stdout.split())
+    assert UNWALLED in (results / "feedback" / "right.html").read_text()
+    assert f"2 of 2: {UNWALLED}" in (results / "class.html").read_text()
+    assert {row["wall"] for row in csv.DictReader((results / "class.csv").open())} == {"none"}
+    assert all(UNWALLED in table["text/html"] for table in tables)
+    assert [float(table["text/plain"]) > 0 for table in tables] == [True] * len(tables)
+    assert_a_wall_grades_again(course)
+
+
+def assert_a_wall_grades_again(course: Path) -> None:
+    """What was graded without a wall does not stand where there is one."""
+    if not wall_here().stands:
+        return
+    done = subprocess.run(
+        command("grade", UNIT), cwd=course, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "[2/2]" in done.stderr
+    assert "unchanged" not in done.stderr
+    assert UNWALLED not in (course / "results" / UNIT / "class.html").read_text()
+
+
+def test_one_s_own_work_is_checked_without_a_wall(course: Path, tmp_path: Path) -> None:
+    # Invariant: a student on any laptop gets the table, or the JSON and nothing else on stdout, and the note.
+    own = tmp_path / "mine.ipynb"
+    nbformat.write(solved(), own)
+    table = run_unwalled(tmp_path, "check", str(own), "--unit", UNIT)
+    assert (table.returncode, UNWALLED in " ".join(table.stdout.split())) == (0, True)
+    plain = run_unwalled(tmp_path, "check", str(own), "--unit", UNIT, "--json")
+    assert json.loads(plain.stdout).keys() == {"unit", "points", "max_points", "exercises"}
+    assert plain.stderr.strip() == UNWALLED
+
+
+def test_somebody_else_s_is_not(course: Path, tmp_path: Path) -> None:
+    # Invariant: what lies among the submissions, or is checked for marks, needs a wall or --unsafe.
+    theirs = f"submitted/right/{UNIT}/{UNIT}.ipynb"
+    copied = tmp_path / f"{UNIT}.ipynb"
+    shutil.copyfile(course / theirs, copied)
+    for arguments in ([theirs], [str(copied), "--marks"]):
+        refused = run_unwalled(course, "check", *arguments, "--json")
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "There is no wall here" in refused.stderr
+    assert run_unwalled(course, "check", theirs, "--unsafe", "--json").returncode == 0
+
+
+def test_nbgrader_refuses_as_well_and_can_be_told(course: Path) -> None:
+    # Invariant: no grade and the reason in its log; with c.GradeInSandbox.unsafe, a grade.
+    bare = {**environment(), "PATH": str(Path(sys.executable).parent), "HOME": str(course)}
+    autograde = [sys.executable, "-m", "nbgrader", "autograde", UNIT, "--student", "right"]
+    refused = subprocess.run(autograde, cwd=course, env=bare, capture_output=True, text=True, check=False)
+    assert refused.returncode != 0
+    assert "There is no wall here" in refused.stderr
+    assert not (course / "autograded" / "right" / UNIT).exists()
+    config = course / "nbgrader_config.py"
+    config.write_text(config.read_text() + "\nc.GradeInSandbox.unsafe = True\n")
+    done = subprocess.run(autograde, cwd=course, env=bare, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert UNWALLED in (course / "autograded" / "right" / UNIT / f"{UNIT}.ipynb").read_text()
+
+
+def test_there_is_a_wall_here() -> None:
+    # A machine with bubblewrap, as CI is, must not pass these tests without having built a wall.
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed: apt-get install bubblewrap")
+    if os.geteuid() != 0:
+        pytest.skip("containers may forbid a user who is not root to build walls")
+    assert wall_here().stands
