@@ -1,4 +1,4 @@
-# make workbook | test | lab | lint | notebooks | bench; each sets up first, once.
+# make workbook | test | lab | lint | notebooks | bench | mutants; each sets up first, once.
 # With another Python: make workbook PYTHON=python3.12
 
 PYTHON ?= python3
@@ -10,7 +10,7 @@ BIN := $(abspath $(VENV))/bin
 export PATH := $(BIN):$(PATH)
 export JUPYTER_CONFIG_PATH := $(CURDIR)/.jupyter$(addprefix :,$(JUPYTER_CONFIG_PATH))
 
-.PHONY: workbook test lab lint notebooks bench setup
+.PHONY: workbook test lab lint notebooks bench mutants setup
 
 workbook: setup
 	@$(BIN)/course workbook --jobs $(JOBS)
@@ -31,6 +31,10 @@ notebooks: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+# NAMES="02_data_parallel pass_the_token" for some units or exercises only.
+mutants: setup
+	$(BIN)/python -m mutants --jobs $(JOBS) $(NAMES)
 
 setup: $(VENV)/.installed $(VENV)/.packages
 
