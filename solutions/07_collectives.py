@@ -34,7 +34,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib import Cluster, CollectiveMismatch, Deadlock, Link, RankFailed, launch, per_rank
+from course_lib import Cluster, CollectiveMismatch, Deadlock, Link, RankFailed, RankLost, launch, per_rank
 from course_lib.figures import draw_lines, legend_beside, line_figure, new_figure, show
 from graders import check, hint, progress, reset
 
@@ -72,7 +72,7 @@ launch(library_all_reduce, numbers, ranks=4, on=on).results
 # (at 1,024 MB a GB), and as much flows out. A network card of 100 Gbit/s moves 12.5. Six such cards would be
 # needed in one machine, while each worker's own card is nearly idle.
 #
-# **Predict, before you measure.** Write your guesses down; sections 3, 4 and 7 measure them.
+# **Predict, before you measure.** Write your guesses down; sections 3, 7 and 9 measure them.
 #
 # 1. In the best all-reduce there is, how many bytes must a rank send for each byte of its tensor: 1, 2, or more with
 #    more ranks?
@@ -813,7 +813,160 @@ print(f"On 10,000 ranks the ring overtakes halving-doubling at {meeting / 1e6:,.
 # several algorithms and chooses among them by size, number of ranks and network; NCCL calls its tree and its ring by
 # these names (`NCCL_ALGO=Ring,Tree`).
 #
-# ## 8 The deadlock lab
+# ## 8 The simulator as an instrument
+#
+# So far all links were alike. In a real machine some devices sit on one node and others do not, and the devices of a node
+# may share a network card: then their messages to other nodes take turns. `course_lib.presets` has five machines, with
+# numbers from their makers' documents (`help(presets.lumi_g)`). Three of them, with 16 devices each:
+
+# %% demo=true
+from course_lib import presets
+
+machines = [presets.h100_pod(nodes=2), presets.lumi_g(nodes=2), presets.frontera_rtx(nodes=4)]
+for machine in machines:
+    print(
+        f"{machine.name:13} {machine.nodes} nodes of {machine.devices_per_node} devices, cards a node: "
+        f"{machine.cards_per_node}; GB/s: {machine.intra_node.bandwidth / 1e9:.0f} within a node, "
+        f"{machine.inter_node.bandwidth / 1e9:.1f} a card"
+    )
+
+# %% [markdown]
+# **Predict.** Halving-doubling sends as many bytes as the ring, in far fewer messages. On which of these machines does the
+# ring win nevertheless, for long tensors?
+#
+# The tensors below are on the device `meta`: they have a shape and no numbers. Messages, additions and their times are the
+# same, and 268 MB on each of 16 ranks take no memory.
+
+# %% demo=true
+instrument_sizes = [2**power for power in (14, 17, 20, 23, 26, 28)]
+
+
+def seconds_on(machine: Cluster, function, nbytes: int, *arguments) -> float:
+    """Predicted seconds of one call on all devices of a machine."""
+    return launch(function, torch.empty(nbytes // 4, device="meta"), *arguments, cluster=machine).seconds
+
+
+def times_on(machine: Cluster) -> dict:
+    """Predicted milliseconds of each algorithm against the tensor's bytes."""
+    contestants = {
+        "tree": (tree_all_reduce,),
+        "ring": (ring_all_reduce,),
+        "halving-doubling": (halving_doubling_all_reduce,),
+        "hierarchical": (hierarchical_all_reduce, machine.devices_per_node),
+    }
+    return {
+        name: (instrument_sizes, [seconds_on(machine, call, n, *more) * 1e3 for n in instrument_sizes])
+        for name, (call, *more) in contestants.items()
+    }
+
+
+figure, panels = new_figure(
+    alt="Predicted time of an all-reduce against size on 16 devices of three machines. H100 pod: hierarchical "
+    "is fastest for long tensors, then halving-doubling, then the ring. LUMI-G: hierarchical, ring, "
+    "halving-doubling. Frontera: ring, hierarchical, halving-doubling. For short tensors tree and "
+    "halving-doubling lead everywhere.",
+    columns=3,
+    width=12.0,
+)
+for axes, machine in zip(panels, machines, strict=True):
+    draw_lines(axes, times_on(machine), x="tensor (bytes)", y="predicted time (ms)")
+    axes.set(xscale="log", yscale="log", ylim=(0.03, 500), title=machine.name)
+legend_beside(panels[-1])
+figure
+
+# %% [markdown]
+# Not on the H100 pod, where each device has a card of its own. On LUMI-G two share one, on Frontera four. Halving-doubling
+# begins with half of the tensor, from every device to another node, all at the same time: $k$ devices on a card take $k$
+# times as long. In a ring one device of a node sends to the next node, and the card is never shared.
+#
+# The hierarchy wins where a node's own links are much faster than its cards. On Frontera they are not: it saves nothing on
+# the card that the ring had not saved, and its two passes inside the node cost time. There is no best algorithm, only
+# a best one for a size and a machine.
+#
+# What would more cards change? LUMI-G with one card a node, with two, with its four, with eight:
+
+# %% demo=true
+from dataclasses import replace
+
+
+def with_cards(cards: int):
+    """The curves of all algorithms on two nodes like LUMI-G's that have so many cards."""
+    return line_figure(
+        times_on(replace(presets.lumi_g(nodes=2), cards_per_node=cards)),
+        x="tensor (bytes)",
+        y="predicted time (ms)",
+        title=f"2 nodes of 8 devices, {cards} card{'s' * (cards > 1)} a node",
+        log_x=True,
+        log_y=True,
+        alt=f"Predicted time of an all-reduce against size on two nodes of 8 devices with {cards} cards each. "
+        "Tree, halving-doubling and hierarchical get faster with more cards; the ring does not.",
+    )
+
+
+explore(with_cards, cards=Slider([1, 2, 4, 8], start=1, label="cards a node"))
+
+# %% [markdown]
+# The ring is the only one that seven more cards do not help: it uses one of them. NCCL therefore runs several rings at
+# once, each leaving a node through another card.
+#
+# ### When something is wrong
+#
+# A cluster can be disturbed: one rank that computes slowly, a bad cable, a bad node, messages that are not all equally
+# fast. Take a training step that computes, then sums up 64 MB of gradients round the ring:
+
+# %% demo=true
+
+
+def training_step(x: Tensor, weights: Tensor) -> None:
+    """A matrix product for the forward and backward pass, then the gradients."""
+    weights @ weights
+    ring_all_reduce(x)
+
+
+healthy = presets.lumi_g(nodes=2)
+conditions = {
+    "healthy": healthy,
+    "rank 5 computes half as fast": healthy.with_straggler(5, slowdown=2),
+    "cable between ranks 7 and 8, 10 times slower": healthy.with_slow_link(7, 8, slowdown=10),
+    "cable between ranks 2 and 12, 10 times slower": healthy.with_slow_link(2, 12, slowdown=10),
+    "node 1 sends and receives at half speed": healthy.with_slow_node(1, slowdown=2),
+    "each message a fifth longer on average": healthy.with_jitter(seed=1, spread=0.2),
+}
+mine, weights = torch.empty(16_000_000, device="meta"), torch.empty(4096, 4096, device="meta")
+print(f"{'':46} {'step':>8} {'all-reduce alone':>17}")
+for name, cluster in conditions.items():
+    both = launch(training_step, mine, weights, cluster=cluster).seconds
+    alone = seconds_on(cluster, ring_all_reduce, mine.nbytes)
+    print(f"{name:46} {both * 1e3:5.1f} ms {alone * 1e3:14.1f} ms")
+
+even = presets.frontera_rtx(nodes=4)
+longer = seconds_on(even.with_jitter(seed=1, spread=0.2), ring_all_reduce, mine.nbytes)
+longer /= seconds_on(even, ring_all_reduce, mine.nbytes)
+print(
+    f"\nOn Frontera, where all links are about equally fast, the same jitter costs the ring {longer - 1:.0%}."
+)
+
+# %% [markdown]
+# The straggler delays everyone by all of its delay: the ring waits for it. One bad cable slows the whole ring if the ring
+# uses it, and nobody if it does not. And why does jitter cost more than its mean on Frontera? There each step waits for
+# the slowest of 16 messages. On LUMI-G only the two messages between the nodes count; those within a node, twice as
+# fast, have time to spare.
+#
+# Worst is a rank that answers nothing any more. On a real cluster that is a hang, then a time-out half an hour later. Here
+# it has a name:
+
+# %% demo=true
+try:
+    launch(training_step, mine, weights, cluster=presets.pcie_box().with_lost_rank(2, after=0.015))
+except RankLost as error:
+    print(error.report)
+
+# %% [markdown]
+# How far can one trust these times? On the same star of links they are within 0.1 % of those of SimGrid, with which
+# networks are simulated in research (`benchmarks/smpi.py`). That says that the calculation is right; whether the
+# model is depends on its numbers, and those of makers are peaks. Fit your own, as in section 7.
+#
+# ## 9 The deadlock lab
 #
 # Six programs that hang. A real cluster would sit there until a time-out half an hour later. The simulator knows at once,
 # because it sees that no rank can go on, and says who waits for whom and in which line. Read each report; in the end you
@@ -1061,10 +1214,10 @@ def mend_grid_sums(x: Tensor, columns: int) -> tuple[Tensor, Tensor]:
 
 # %% exercise="mend_collect" points=5
 def mend_collect(rows: list[Tensor]) -> list[Tensor] | None:
-    """The rows of all ranks, in the order of ranks, on rank 0; None on all other ranks.
+    """The rows of all ranks, in the order of ranks, in a new list on rank 0; None on all other ranks.
 
-    rows: float32 tensors of 40 elements, of which each rank has a number of its own, perhaps none. Each
-    row is sent once; beside the rows at most 64 bytes a rank may be sent.
+    rows: float32 tensors of 40 elements, of which each rank has a number of its own, perhaps none. The list
+    stays as it is. Each row is sent once; beside the rows at most 64 bytes a rank may be sent.
     """
     ### BEGIN SOLUTION
     if dist.get_rank() != 0:
@@ -1086,7 +1239,8 @@ def mend_collect(rows: list[Tensor]) -> list[Tensor] | None:
 
 # %% exercise="mend_chain" points=5
 def mend_chain(value: float) -> float:
-    """The sum of the square roots of the values of ranks 0 to this one, each passed on to the next rank.
+    """The sum of the square roots of the values of ranks 0 to this one, each passed on to the next rank, in
+    double precision.
 
     If all goes well, all ranks meet in one barrier at the end. If a value is negative, the ValueError
     of math.sqrt comes out of its rank at once, and ends the run.
@@ -1108,7 +1262,7 @@ def mend_chain(value: float) -> float:
 # The third prediction: two ranks that both send first work sometimes, namely below the eager limit. That is worse than
 # never.
 #
-# ## 9 Now on real processes
+# ## 10 Now on real processes
 #
 # Your functions are plain `torch.distributed` code, so they run on real processes unchanged. Gloo's own ring, on the
 # same tensor, is the yardstick.
@@ -1163,7 +1317,16 @@ line_figure(
 # above it. The shape is right: flat, then straight, with the bend near $\alpha/\beta$. With more processes than cores,
 # times grow further, since ranks then wait for a core and not for the network. Measure only what you have.
 #
-# ## 10 Now on nodes
+# Any run can be stepped through from its log, one of real processes too. The log says who sent how much to whom; of what
+# is in a message it knows only whose data can have reached its sender.
+
+# %% demo=true
+from course_lib.timeline.log_steps import steps_of_log
+
+step_through(steps_of_log(launch(ring_all_reduce, torch.ones(1000), ranks=4, on="processes")))
+
+# %% [markdown]
+# ## 11 Now on nodes
 #
 # On a cluster nothing changes but the start. Put the functions into a file with
 #
@@ -1180,7 +1343,7 @@ line_figure(
 # their calls. And `wait()` orders the streams of the GPU and does not block the processor: time with
 # `torch.cuda.synchronize()`.
 #
-# ## 11 The same with MPI
+# ## 12 The same with MPI
 #
 # `torch.distributed` took its names from MPI, which has had all of this since 1994:
 #

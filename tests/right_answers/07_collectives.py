@@ -53,7 +53,7 @@ def all_sends_at_once(x, parts=None, src=0, group=None):
 def last_place_first(x, parts=None, src=0, group=None):
     members = _members(group)
     if parts is None:
-        buffer = torch.zeros(len(x), dtype=x.dtype)
+        buffer = torch.zeros(x.shape, dtype=x.dtype)
         dist.irecv(buffer, src, group=group).wait()
         return x.copy_(buffer)
     for place in reversed(range(len(members))):
@@ -91,7 +91,7 @@ def with_isend(x, parts=None, dst=0, group=None):
         if members[place] == dst:
             parts[place].copy_(x)
             continue
-        buffer = torch.zeros(len(parts[place]), dtype=x.dtype)
+        buffer = torch.zeros(parts[place].shape, dtype=x.dtype)
         dist.recv(buffer, members[place], group=group)
         parts[place].copy_(buffer)
     return parts
@@ -301,6 +301,51 @@ def to_the_left(x, group=None):
     return x.copy_(torch.cat(chunks).view_as(x))
 
 
+_SEGMENT_BYTES = 2**22
+
+
+@right("ring_all_reduce")
+def pipelined(x, group=None):
+    """Chunks travel in segments: a segment is added and sent on while the next one arrives.
+
+    Two buffers of a segment serve all steps, where one of a whole chunk would be fresh memory in every call.
+    """
+    rank, size = _place(group)
+    if size == 1:
+        return x
+    right_place, left_place = (rank + 1) % size, (rank - 1) % size
+    data = x.contiguous()
+    chunks = torch.tensor_split(data.view(-1), size)
+    count = max(1, math.ceil(chunks[0].nbytes / _SEGMENT_BYTES))
+    segments = [torch.tensor_split(chunk, count) for chunk in chunks]
+    arrivals = [part for step in range(2 * (size - 1)) for part in segments[(rank - 2 - step) % size]]
+    adding = (size - 1) * count
+    buffers = torch.empty_like(segments[0][0]), torch.empty_like(segments[0][0])
+    sends = [dist.isend(part, group_dst=right_place, group=group) for part in segments[left_place]]
+
+    def receive(index):
+        landing = arrivals[index]
+        if index < adding:
+            landing = buffers[index % 2][: landing.numel()]
+        else:
+            sends[index - adding].wait()
+        return dist.irecv(landing, group_src=left_place, group=group), landing
+
+    coming = receive(0)
+    for index, part in enumerate(arrivals):
+        work, landing = coming
+        if index + 1 < len(arrivals):
+            coming = receive(index + 1)
+        work.wait()
+        if index < adding:
+            part += landing
+        if index + count < len(arrivals):
+            sends.append(dist.isend(part, group_dst=right_place, group=group))
+    for work in sends[adding:]:
+        work.wait()
+    return x.copy_(data)
+
+
 # ------------------------------------------------------------------------------------ hypercubes, hierarchies
 
 
@@ -432,7 +477,7 @@ def downwards(outputs, inputs, group=None):
     rank, size = _place(group)
     for step in range(size):
         to, source = (rank - step) % size, (rank + step) % size
-        arriving = torch.empty(len(outputs[source]), dtype=outputs[source].dtype)
+        arriving = torch.empty(outputs[source].shape, dtype=outputs[source].dtype)
         if step == 0:
             arriving.copy_(inputs[rank])
         else:

@@ -639,6 +639,19 @@ def processor_time(step, batch_size, warmup, steps, synchronize):
 
 
 @wrong("measure_throughput", fails="samples a second")
+def rounded_down(step, batch_size, warmup, steps, synchronize):
+    """Whole samples only: at one sample in two seconds nothing is left."""
+    for _ in range(warmup):
+        step()
+    synchronize()
+    start = time.perf_counter()
+    for _ in range(steps):
+        step()
+    synchronize()
+    return batch_size * steps // (time.perf_counter() - start)
+
+
+@wrong("measure_throughput", fails="samples a second")
 def seconds_a_sample(step, batch_size, warmup, steps, synchronize):
     """The reciprocal."""
     for _ in range(warmup):

@@ -110,6 +110,16 @@ def receives_straight_into_x(x, parts=None, src=0, group=None):
     return _scatter(x, parts, _root(group, src), group)
 
 
+@wrong("scatter_from", fails="any layout")
+def as_many_numbers_as_rows(x, parts=None, src=0, group=None):
+    """len(x) numbers: of a matrix these are as many as it has rows."""
+    if parts is not None:
+        return _scatter(x, parts, _root(group, src), group)
+    arriving = torch.empty(len(x), dtype=x.dtype)
+    dist.recv(arriving, src, group=group)
+    return x.copy_(arriving)
+
+
 @wrong("scatter_from", fails="on a subgroup")
 def src_taken_for_a_place(x, parts=None, src=0, group=None):
     """A global rank is no place in the group."""
@@ -123,7 +133,7 @@ def the_librarys_scatter(x, parts=None, src=0, group=None):
     if parts is not None:
         lengths = torch.tensor([len(part) for part in parts])
     dist.broadcast(lengths, src, group=group)
-    whole = torch.empty(int(lengths.sum()), dtype=x.dtype)
+    whole = torch.empty(int(lengths.sum()), *x.shape[1:], dtype=x.dtype)
     if parts is not None:
         whole = torch.cat(parts)
     dist.broadcast(whole, src, group=group)
@@ -143,7 +153,7 @@ def passes_the_rest_on(x, parts=None, src=0, group=None):
     else:
         lengths = torch.zeros(size, dtype=torch.int64)
         dist.recv(lengths, group_src=(rank - 1) % size, group=group)
-        rest = torch.empty(int(lengths[place - 1 :].sum()), dtype=x.dtype)
+        rest = torch.empty(int(lengths[place - 1 :].sum()), *x.shape[1:], dtype=x.dtype)
         dist.recv(rest, group_src=(rank - 1) % size, group=group)
         rest = rest[int(lengths[place - 1]) :]
     if place < size - 1:
@@ -444,6 +454,24 @@ def adds_into_x_everywhere(x, dst=0, group=None):
 
 
 @wrong("reduce_tree", fails="any layout")
+def clone_keeps_the_order(x, dst=0, group=None):
+    """A clone of a transposed matrix is transposed, and no message takes it."""
+    rank, size = _place(group)
+    place = (rank - _root(group, dst)) % size
+    total, distance = x.clone(), 1
+    arriving = torch.empty_like(total)
+    while distance < size:
+        if place % (2 * distance) == distance:
+            dist.send(total, group_dst=(rank - distance) % size, group=group)
+            break
+        if place + distance < size:
+            dist.recv(arriving, group_src=(rank + distance) % size, group=group)
+            total += arriving
+        distance *= 2
+    return x.copy_(total) if place == 0 else x
+
+
+@wrong("reduce_tree", fails="any layout")
 def empty_like_keeps_gaps(x, dst=0, group=None):
     """Sends x itself in the first round."""
     rank, size = _place(group)
@@ -587,6 +615,14 @@ def adds_into_its_input(x, group=None):
     return _reduce_scatter(chunks, group)[dist.get_rank(group)].clone()
 
 
+@wrong("ring_reduce_scatter", fails="any layout")
+def cuts_rows(x, group=None):
+    """tensor_split of a matrix cuts between its rows only."""
+    copied = x.clone(memory_format=torch.contiguous_format)
+    chunks = list(torch.tensor_split(copied, dist.get_world_size(group)))
+    return _reduce_scatter(chunks, group)[dist.get_rank(group)].flatten()
+
+
 @wrong("ring_reduce_scatter", fails="on a subgroup")
 def neighbours_of_the_world(x, group=None):
     """dst and src are global ranks; in a group the neighbour is somebody else."""
@@ -608,6 +644,20 @@ def all_reduce_and_cut(x, group=None):
     total = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total, group=group)
     return torch.tensor_split(total.view(-1), dist.get_world_size(group))[dist.get_rank(group)].clone()
+
+
+@wrong("ring_reduce_scatter", fails="only send and recv")
+def never_waits_for_its_sends(x, group=None):
+    """isend without wait(): what the next rank needs may still be on its way when this rank is done."""
+    rank, size = _place(group)
+    chunks = _cut(x, group)
+    for step in range(size - 1):
+        target = chunks[(rank - 2 - step) % size]
+        arriving = torch.empty_like(target)
+        dist.isend(chunks[(rank - 1 - step) % size], group_dst=(rank + 1) % size, group=group)
+        dist.recv(arriving, group_src=(rank - 1) % size, group=group)
+        target += arriving
+    return chunks[rank].clone()
 
 
 @wrong("ring_reduce_scatter", fails="neighbours only")
@@ -1389,7 +1439,7 @@ def everything_to_everyone(outputs, inputs, group=None):
         sizes = torch.tensor([len(part) for part in inputs])
         theirs = torch.empty_like(sizes)
         _both(sizes, to, theirs, source, group)
-        arriving = torch.empty(int(theirs.sum()), dtype=whole.dtype)
+        arriving = torch.empty(int(theirs.sum()), *whole.shape[1:], dtype=whole.dtype)
         _both(whole, to, arriving, source, group)
         outputs[source].copy_(arriving.split(theirs.tolist())[rank])
     return outputs
@@ -1727,6 +1777,16 @@ def no_wrap_for_the_last(x):
     return arriving
 
 
+@wrong("mend_shift", fails="comes to an end")
+def forgets_its_send(x):
+    """Nobody waits for the isend: the rank is done, and its message need not be."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    arriving = torch.empty_like(x)
+    dist.isend(x, (rank + 1) % size)
+    dist.recv(arriving, (rank - 1) % size)
+    return arriving
+
+
 @wrong("mend_shift", fails="the left neighbour's tensor")
 def shifts_to_the_left(x):
     """The other way round the ring."""
@@ -1997,6 +2057,27 @@ def one_buffer_for_all(rows):
     return _collect(rows, lambda own, others: own + [others[-1]] * len(others))
 
 
+@wrong("mend_collect", fails="all rows on rank 0")
+def grows_the_list_it_was_given(rows):
+    """The caller's own list is not the list to be returned."""
+    return _collect(rows, lambda own, others: rows.extend(others) or rows)
+
+
+@wrong("mend_collect", fails="all rows on rank 0")
+def counts_in_any_order(rows):
+    """Takes the count that comes first for rank 1's, the next one for rank 2's."""
+    if dist.get_rank() != 0:
+        return _collect(rows, None)
+    collected = list(rows)
+    for rank in range(1, dist.get_world_size()):
+        count = torch.zeros(1, dtype=torch.int64)
+        dist.recv(count)
+        for _ in range(int(count)):
+            collected.append(torch.empty(40))
+            dist.recv(collected[-1], rank)
+    return collected
+
+
 @wrong("mend_collect", fails="ranks without rows")
 def at_least_one_row(rows):
     """A rank without rows has no rows[0]."""
@@ -2055,6 +2136,14 @@ def barrier_before_the_work_of_some(value):
 def adds_the_value(value):
     """Without the root nothing can raise."""
     total = _chain(value, lambda v: v)
+    dist.barrier()
+    return total
+
+
+@wrong("mend_chain", fails="the sums")
+def in_single_precision(value):
+    """A tensor of the default dtype keeps seven digits."""
+    total = _chain(value, lambda v: torch.tensor(v).sqrt().item())
     dist.barrier()
     return total
 
