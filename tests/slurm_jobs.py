@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from course_lib.slurm.virtual_cluster import VirtualCluster
 
 ROOT = Path(__file__).parents[1]
@@ -55,8 +57,10 @@ class Jobs:
         deadline = time.monotonic() + seconds
         while (state := self.state(job)) not in over and time.monotonic() < deadline:
             time.sleep(0.2)
-        said = "".join(path.read_text() for path in self.folder.glob("*.out")) if state not in over else ""
-        assert state in over, f"job {job} is still {state}; all jobs have said:\n{said}"
+        if state not in over:
+            queue = self.head("scontrol", "show", "job", job) + self.head("squeue", "--long")
+            said = "".join(f"{path.name}:\n{path.read_text()[-2000:]}\n" for path in self.folder.glob("*.out"))
+            pytest.fail(f"job {job} is still {state} after {seconds:.0f} s\n{queue}\n{said}")
         return state
 
     def wait_for_text(self, name: str, text: str, seconds: float = 120) -> None:
@@ -67,9 +71,9 @@ class Jobs:
         said = self.output(name)
         assert text in said, said
 
-    def finished(self, job: str, name: str) -> str:
+    def finished(self, job: str, name: str, seconds: float = 300) -> str:
         """Wait for a job that must end well; returns its output."""
-        assert self.wait(job) == "COMPLETED", self.output(name)
+        assert self.wait(job, seconds=seconds) == "COMPLETED", self.output(name)
         return self.output(name)
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import re
 import subprocess
 from functools import cache
@@ -137,3 +138,10 @@ def test_json_files_are_json():
     for name, text in texts().items():
         if name.endswith((".json", ".ipynb")):
             json.loads(text)
+
+
+@pytest.mark.xdist_group("one worker")
+def test_tests_of_a_group_share_a_worker(request: pytest.FixtureRequest):
+    # Invariant: pytest and pytest-xdist fit each other; otherwise each worker starts clusters of its own.
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        assert request.node.nodeid.endswith("@one worker")

@@ -11,8 +11,8 @@ import pytest
 from course_lib import numa
 from course_lib.launch.mpi import mpi_missing, mpirun
 from course_lib.pictures import binding_picture, cluster_picture, network_hops, placement_picture
-from course_lib.slurm.virtual_cluster import ClusterFailed, Shape, missing_programs
-from course_lib.slurm.wall import wall_is_possible
+from course_lib.slurm import wall
+from course_lib.slurm.virtual_cluster import ClusterFailed, Shape, VirtualCluster, missing_programs
 from graders import batch_job, launchers
 from graders.batch_job import Outcome, new_trial, outcomes
 from graders.catalogue import exercises
@@ -25,7 +25,7 @@ from graders.topologies import DGX_A100, LUMI_G
 from tests.answers import right_answers
 
 with_slurm = pytest.mark.skipif(
-    bool(missing_programs()) or not wall_is_possible(),
+    bool(missing_programs()) or not wall.wall_is_possible(),
     reason="needs Slurm and a working bubblewrap: apt-get install slurmctld slurmd slurm-client bubblewrap",
 )
 BATCH_SCRIPTS = [proof.answer for proof in right_answers("03_multi_node") if proof.exercise == "batch_script"]
@@ -182,10 +182,13 @@ def test_without_slurm_a_script_is_read_and_the_rest_is_blocked(monkeypatch: pyt
     assert "apt-get install slurmctld" in others[0].seen
 
 
-def test_a_cluster_that_cannot_be_walled_is_not_started(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("PATH", "/nowhere")
+@with_slurm
+def test_a_cluster_that_cannot_be_walled_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(wall, "wall_is_possible", lambda: False)
+    cluster = VirtualCluster(tmp_path / "c")
     with pytest.raises(ClusterFailed, match="apt-get install bubblewrap"):
-        Shape(walled=True)
+        cluster.start(Shape(walled=True), os.getpid())
+    assert not cluster.directory.exists()
 
 
 # --- Pictures and memory
