@@ -8,14 +8,12 @@ import os
 import shlex
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.measure import Row, median_seconds
-from course_lib.slurm.virtual_cluster import Shape, VirtualCluster, missing_programs
+from course_lib.slurm.virtual_cluster import Shape, VirtualCluster, missing_programs, temporary_cluster
 from course_lib.workbook.notebook import write_source
 from course_lib.workbook.places import Places
 from course_lib.workbook.unit import read_units
@@ -48,7 +46,7 @@ def rows() -> Iterator[Row]:
     if missing := missing_programs():
         print(f"Slurm is not measured: not installed are {', '.join(missing)}.", file=sys.stderr)
         return
-    with _cluster() as cluster:
+    with temporary_cluster(Shape(nodes=2)) as cluster:
         first, later, by_srun, by_torchrun = _starts(cluster)
         yield _against(
             "4 tasks on 2 nodes to the first all-reduce: srun", by_srun, by_torchrun, "torchrun", 0.8
@@ -62,17 +60,6 @@ def rows() -> Iterator[Row]:
 def _against(what: str, ours: float, other: float, name: str, at_least: float) -> Row:
     """A row whose aim is a ratio: the other's time is at least so many times ours."""
     return Row(what, ours, other, name, f"ratio at least {at_least:g}", other / ours >= at_least)
-
-
-@contextmanager
-def _cluster() -> Iterator[VirtualCluster]:
-    with tempfile.TemporaryDirectory(prefix="vc-") as folder:
-        cluster = VirtualCluster(Path(folder) / "c")
-        cluster.start(Shape(nodes=2), os.getpid())
-        try:
-            yield cluster
-        finally:
-            cluster.stop()
 
 
 def _starts(cluster: VirtualCluster) -> tuple[float, float, float, float]:

@@ -21,7 +21,6 @@ from graders.messages import (
     CallRequest,
     Failure,
     LaunchRequest,
-    RankRequest,
     Refusal,
     Request,
     Value,
@@ -46,7 +45,7 @@ def perform(answer: Any, message: bytes) -> bytes:
         request = read_request(message)
     except WireError as error:
         return write_reply(Refusal(str(error)))
-    assert not isinstance(request, RankRequest), "ranks of their own are for `graders.rank`"
+    assert isinstance(request, Request), "ranks of their own are for `graders.rank`"
     return reply_to(request, answer)
 
 

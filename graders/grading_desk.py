@@ -14,6 +14,20 @@ from graders.walls import UNWALLED
 SHOWN_CHARACTERS = 300
 
 
+def progress_bar(console: Console) -> Progress:
+    """A bar with counts and time left, which a terminal shows until it is stopped; elsewhere nothing."""
+    return Progress(
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
 class Desk:
     """Tells of every submission as it ends: a bar in a terminal, lines where there is none. A context."""
 
@@ -21,16 +35,7 @@ class Desk:
         self.console = console
         self.counts = dict.fromkeys(State, 0)
         self._count = 0
-        self._progress = Progress(
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.description}"),
-            TimeRemainingColumn(),
-            TextColumn("left"),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
+        self._progress = progress_bar(console)
         self._bar = self._progress.add_task("")
 
     def __enter__(self) -> Self:

@@ -97,9 +97,15 @@ def write_request(request: Request | RankRequest) -> bytes:
     return encode({"do": "launch", **plain, "on": request.on})
 
 
-def read_request(message: bytes) -> Request | RankRequest:
-    """The request in a message that a grader wrote."""
+NO_MORE_REQUESTS = encode({"do": "rest"})
+"""Instead of a request: the grader is done with the answer."""
+
+
+def read_request(message: bytes) -> Request | RankRequest | None:
+    """The request in a message that a grader wrote, None for `NO_MORE_REQUESTS`."""
     plain = decode(message)
+    if plain["do"] == "rest":
+        return None
     arguments = tuple(_argument_from_plain(argument) for argument in plain["arguments"])
     if plain["do"] == "call":
         return CallRequest(plain["driver"], arguments, plain["timeout"])

@@ -1,9 +1,10 @@
 """Out of reach: a submission runs in processes of its own, and only plain data comes back from there.
 
-A worker (`graders.worker`) has imported PyTorch. For every exercise it forks a process behind a wall, which
-runs the submission's cells and then does what the exercise's grader asks; for a launch one more for each
-rank, and what they send each other passes through here (`graders.switch`). So a hang or a crash costs one
-exercise. The grader, its seeds and its expected values stay here.
+A worker (`graders.worker`) has imported PyTorch. It forks a process behind a wall, which runs the
+submission's cells and then does what an exercise's grader asks; for a launch one more for each rank, and what
+they send each other passes through here (`graders.switch`). A process that has done all that one exercise
+asked, and in which nothing goes on afterwards, serves the next one too; any other is ended. So a hang or a
+crash costs one exercise. The grader, its seeds and its expected values stay here.
 """
 
 import socket
@@ -20,7 +21,7 @@ from graders.driving import STUB_SEEN, find_driver, launch_failure
 from graders.frames import ChannelClosed, TooSlow, receive_frame, send_frame
 from graders.kernel_answer import definition_source
 from graders.limits import Limits, joined
-from graders.messages import LaunchRequest
+from graders.messages import NO_MORE_REQUESTS, LaunchRequest
 from graders.records import check_fields
 from graders.remote import RemoteAnswer
 from graders.submission import Submission
@@ -44,6 +45,8 @@ class Sandbox:
         self._names = frozenset(cell.name for cell in submission.cells)
         self._stuck: set[str] = set()
         self._worker: Worker | None = None
+        self._resting: list[Process] = []
+        """Processes that have served an answer and can serve another; the first one not only as a rank."""
 
     def __enter__(self) -> Self:
         for cell in self.submission.cells:
@@ -53,14 +56,31 @@ class Sandbox:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._end_resting()
         if self._worker is not None:
             dismiss(self._worker)
 
     @contextmanager
-    def answer(self, name: str) -> Iterator[RemoteAnswer]:
-        """The answer of this name, whether or not the submission has it: that shows when it is asked."""
-        with _Processes(self, name) as processes:
-            yield _WalledAnswer(self, name, processes)
+    def answer(self, name: str, alone: bool = False) -> "Iterator[WalledAnswer]":
+        """The answer of this name, whether or not the submission has it: that shows when it is asked.
+
+        alone: in processes that have served no other answer.
+        """
+        if alone:
+            self._end_resting()
+        processes = _Processes(self, name, self._resting)
+        self._resting = []
+        try:
+            yield WalledAnswer(self, name, processes)
+        finally:
+            if self.has_inner_walls:
+                self._resting = processes.rest()
+            else:
+                processes.end()
+
+    def _end_resting(self) -> None:
+        end_all(self._resting)
+        self._resting = []
 
     @property
     def has_inner_walls(self) -> bool:
@@ -72,7 +92,7 @@ class Sandbox:
         return file in self._names
 
     def start_ranks(self, answer: str, count: int) -> list[Process]:
-        """More processes that have run the cells and hold the answer, after `start` has given one.
+        """More processes that have run the cells and serve the answer, after `start` has given one.
 
         Raises AnswerFailed if they differ from that one.
         """
@@ -80,9 +100,11 @@ class Sandbox:
         processes = [worker.fork(self.limits.bounds.of_a_rank) for _ in range(count)]
         try:
             for process in processes:
-                send_frame(process.channel, self._opening(answer))
+                send_frame(process.channel, self._opening())
             # They run their cells at the same time.
-            if all(self._hear_of_cells(process.channel, []) for process in processes):
+            for process in processes:
+                self._hear_of_cells(process.channel, [])
+            if all(self.turn(process, answer) for process in processes):
                 return processes
         except (TooSlow, ChannelClosed, WireError):
             pass
@@ -92,7 +114,7 @@ class Sandbox:
         )
 
     def start(self, answer: str) -> Process:
-        """A process that has run the cells and holds the answer. Raises AnswerFailed if it is not to be had.
+        """A process that has run the cells and serves the answer. Raises AnswerFailed if it is not to be had.
 
         A cell that hangs, or ends the process, is left out from then on, for this exercise and all others.
         """
@@ -100,7 +122,9 @@ class Sandbox:
             process = self._fork()
             begun: list[str] = []
             try:
-                defined = self._run_cells(process.channel, answer, begun)
+                send_frame(process.channel, self._opening())
+                self._hear_of_cells(process.channel, begun)
+                defined = self.turn(process, answer)
             except (TooSlow, ChannelClosed) as error:
                 self._leave_out(begun, error, process.end())
                 continue
@@ -112,29 +136,46 @@ class Sandbox:
             process.end()
             raise self._undefined(answer)
 
-    def _run_cells(self, channel: socket.socket, answer: str, begun: list[str]) -> bool:
-        """Have the cells run, and note those that failed; returns whether the answer is there afterwards.
+    def turn(self, process: Process, answer: str) -> bool:
+        """Have a process that serves no answer serve this one; whether it has it.
+
+        Raises TooSlow, ChannelClosed or WireError.
+        """
+        send_frame(process.channel, encode({"answer": answer}))
+        return self._hear(process, "defines")
+
+    def at_rest(self, process: Process) -> bool:
+        """Have a process serve its answer no longer; whether nothing goes on there.
+
+        Raises TooSlow, ChannelClosed or WireError.
+        """
+        send_frame(process.channel, NO_MORE_REQUESTS)
+        return self._hear(process, "at_rest")
+
+    def _hear(self, process: Process, what: str) -> bool:
+        message = decode(receive_frame(process.channel, self.limits.cell + self.limits.grace))
+        if type(message) is not dict or message.keys() != {what}:
+            raise WireError(f"it does not say {what}")
+        return message[what] is True
+
+    def _hear_of_cells(self, channel: socket.socket, begun: list[str]) -> None:
+        """Wait until the cells have run, and note those that failed.
 
         `begun` receives the name of each cell before it runs. Raises TooSlow, ChannelClosed or WireError.
         """
-        send_frame(channel, self._opening(answer))
-        return self._hear_of_cells(channel, begun)
-
-    def _hear_of_cells(self, channel: socket.socket, begun: list[str]) -> bool:
         for _ in range(len(self.submission.cells) + 1):
             message = decode(receive_frame(channel, self.limits.cell + self.limits.grace))
             if type(message) is not dict:
                 break
-            if message.keys() == {"failures", "defines"}:
+            if message.keys() == {"failures"}:
                 self._note_failures(message["failures"])
-                return bool(message["defines"])
+                return
             begun.append(str(message.get("begins")))
         raise WireError("it is no account of how the cells ran")
 
-    def _opening(self, answer: str) -> bytes:
+    def _opening(self) -> bytes:
         cells = [[cell.name, cell.source] for cell in self.submission.cells if cell.name not in self._stuck]
-        main, seconds = self.submission.main, self.limits.cell
-        return encode({"cells": cells, "main": main, "answer": answer, "seconds": seconds})
+        return encode({"cells": cells, "main": self.submission.main, "seconds": self.limits.cell})
 
     def _fork(self) -> Process:
         """A new process of the worker, or of the next one should this one just have been lost."""
@@ -194,7 +235,7 @@ class Sandbox:
         return next((cell for cell in reversed(self.submission.cells) if cell.defines(answer)), None)
 
 
-class _WalledAnswer(RemoteAnswer):
+class WalledAnswer(RemoteAnswer):
     """An answer in processes of its own; its simulated ranks have one each, and speak through the grader."""
 
     def __init__(self, sandbox: Sandbox, name: str, processes: "_Processes") -> None:
@@ -202,6 +243,11 @@ class _WalledAnswer(RemoteAnswer):
             name, sandbox.source(name), processes.exchange, sandbox.keeps_line, sandbox.limits.call
         )
         self._processes = processes
+
+    @property
+    def alone(self) -> bool:
+        """Whether its processes have served no other answer."""
+        return self._processes.alone
 
     def observe(self, request: LaunchRequest) -> Observed:
         """See `RemoteAnswer.observe`."""
@@ -221,19 +267,16 @@ class _WalledAnswer(RemoteAnswer):
 class _Processes:
     """The processes of one answer: started when first asked for, and anew after they were lost.
 
-    The first one serves calls, and is rank 0 of every launch.
+    The first one serves calls, and is rank 0 of every launch. resting: processes that may become these.
     """
 
-    def __init__(self, sandbox: Sandbox, name: str) -> None:
+    def __init__(self, sandbox: Sandbox, name: str, resting: list[Process]) -> None:
         self._sandbox = sandbox
         self._name = name
+        self._resting = resting
         self._running: list[Process] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end()
+        self.alone = True
+        """Whether none of them has served another answer."""
 
     def exchange(self, request: bytes, seconds: float) -> bytes:
         """Send a request and wait for the reply. Raises AnswerFailed if none comes in time."""
@@ -243,12 +286,12 @@ class _Processes:
             send_frame(process.channel, request)
             return receive_frame(process.channel, seconds + self._sandbox.limits.grace)
         except TooSlow as error:
-            self._end()
+            self.end()
             raise AnswerFailed(
                 TIMED_OUT, f"Your code was still running after {seconds:g} s and was stopped."
             ) from error
         except ChannelClosed as error:
-            ended, *_ = self._end()
+            ended, *_ = self.end()
             raise AnswerFailed("Ended", f"Your code ended the whole process ({ended}).") from error
 
     def launch(self, request: LaunchRequest) -> Run:
@@ -258,17 +301,18 @@ class _Processes:
         try:
             return switch.launch(request, processes, self._sandbox.limits.grace, self._sandbox.keeps_line)
         except switch.RankBroken as broken:
-            ended = self._end()[broken.rank]
+            ended = self.end()[broken.rank]
             said = f"Rank {broken.rank} {broken}."
             if broken.kind == "Ended":
                 said = f"Your code ended the whole process of rank {broken.rank} ({ended})."
             raise AnswerFailed(broken.kind, said) from broken
         except BaseException:
-            self._end()
+            self.end()
             raise
 
     def _first(self, count: int) -> list[Process]:
         """So many processes, started as far as they do not run yet."""
+        self._wake(count)
         if not self._running:
             self._running.append(self._sandbox.start(self._name))
         missing = count - len(self._running)
@@ -276,7 +320,31 @@ class _Processes:
             self._running += self._sandbox.start_ranks(self._name, missing)
         return self._running[:count]
 
-    def _end(self) -> list[str]:
-        """End all; returns how each ended."""
-        running, self._running = self._running, []
-        return end_all(running)
+    def _wake(self, count: int) -> None:
+        """Take what is missing from those that rest, as far as they are of use."""
+        try:
+            while self._resting and len(self._running) < count:
+                if not self._sandbox.turn(self._resting[0], self._name):
+                    # A new process will say why.
+                    self._sandbox.at_rest(self._resting[0])
+                    break
+                self._running.append(self._resting.pop(0))
+                self.alone = False
+        except (TooSlow, ChannelClosed, WireError):
+            self.end()
+
+    def rest(self) -> list[Process]:
+        """Be done; returns those that can serve another answer."""
+        try:
+            if all(self._sandbox.at_rest(process) for process in self._running):
+                return [*self._running, *self._resting]
+        except (TooSlow, ChannelClosed, WireError):
+            pass
+        self.end()
+        return []
+
+    def end(self) -> list[str]:
+        """End all; returns how those ended that ran."""
+        running, resting = self._running, self._resting
+        self._running, self._resting = [], []
+        return end_all([*running, *resting])[: len(running)]

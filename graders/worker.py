@@ -1,4 +1,4 @@
-"""A process that has imported PyTorch and forks one process an exercise; `graders.workers` starts it.
+"""A process that has imported PyTorch and forks those that run submissions; `graders.workers` starts it.
 
 It touches no submission and holds no secret, so that its children find none in their memory; where they can
 wall themselves in (`graders.inner_wall`), it serves one submission after the other. It computes nothing
@@ -19,9 +19,9 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 import types
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from typing import Any, NoReturn, Protocol
@@ -201,28 +201,38 @@ def _trial(children: WalledChildren) -> str:
 
 
 def _be_exercise(descriptor: int) -> NoReturn:
-    """Run a submission's cells, then answer requests about one of its definitions until killed."""
+    """Run a submission's cells, then answer requests about what they define, until killed."""
     channel = socket.socket(fileno=descriptor)
     try:
         _shut_in()
-        answer = _run_submission(channel)
-        # Every launch gets a copy of the answer as it was before the first.
-        copies = cache(lambda: private_copy(answer))
+        namespace = _run_submission(channel)
         while True:
-            _serve(answer, lambda: copies()(), channel)
+            _serve_answer(namespace, channel)
     except ChannelClosed:
         pass
     finally:
         os._exit(0)
 
 
-def _serve(answer: Any, fresh: Callable[[], Any], channel: socket.socket) -> None:
-    """Do what one request asks for."""
-    request = read_request(receive_frame(channel))
-    if isinstance(request, RankRequest):
-        play(fresh, find_driver(request.driver), request, channel)
-    else:
-        send_frame(channel, reply_to(request, answer))
+def _serve_answer(namespace: dict[str, Any], channel: socket.socket) -> None:
+    """Answer requests about the definition that the first message names, until the grader is done with it."""
+    name = decode(receive_frame(channel))["answer"]
+    send_frame(channel, encode({"defines": name in namespace}))
+    answer = namespace.get(name)
+    # Every launch gets a copy of the answer as it was before the first.
+    copies = cache(lambda: private_copy(answer))
+    while (request := read_request(receive_frame(channel))) is not None:
+        if isinstance(request, RankRequest):
+            play(lambda: copies()(), find_driver(request.driver), request, channel)
+        else:
+            send_frame(channel, reply_to(request, answer))
+    send_frame(channel, encode({"at_rest": _is_at_rest()}))
+
+
+def _is_at_rest() -> bool:
+    """Whether nothing is left behind this wall but its keeper and this thread."""
+    others = {entry for entry in os.listdir("/proc") if entry.isdigit()} - {"1", str(os.getpid())}
+    return not others and threading.active_count() == 1
 
 
 def _shut_in() -> None:
@@ -238,10 +248,10 @@ def _shut_in() -> None:
     torch.set_num_threads(1)
 
 
-def _run_submission(channel: socket.socket) -> Any:
-    """Run the cells, which come first, and return the answer that is asked for, None if there is none.
+def _run_submission(channel: socket.socket) -> dict[str, Any]:
+    """Run the cells, which come first, and return what they define.
 
-    Tells which cell begins, and in the end which failed and whether the answer is there.
+    Tells which cell begins, and in the end which failed.
     """
     order = decode(receive_frame(channel))
     _silence_checks()
@@ -251,8 +261,8 @@ def _run_submission(channel: socket.socket) -> Any:
         cells, namespace, order["seconds"], lambda name: send_frame(channel, encode({"begins": name}))
     )
     told = [{"cell": f.cell, "kind": f.kind, "report": f.report} for f in failures]
-    send_frame(channel, encode({"failures": told, "defines": order["answer"] in namespace}))
-    return namespace.get(order["answer"])
+    send_frame(channel, encode({"failures": told}))
+    return namespace
 
 
 def _namespace(main: bool) -> dict[str, Any]:

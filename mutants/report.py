@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from graders.grading_desk import progress_bar
 from mutants import reviewed
 from mutants.judging import Judged
 from mutants.making import Mutant, Solution
@@ -76,16 +76,7 @@ def diff(mutant: Mutant, judged: Judged) -> str:
 def progress(console: Console, count: int) -> Iterator[Callable[[Mutant, Judged], None]]:
     """A bar in a terminal, a line every hundred mutants where there is none; yields what to call for each."""
     done = survived = 0
-    bar = Progress(
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}"),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
+    bar = progress_bar(console)
     task = bar.add_task("", total=count)
 
     def advance(mutant: Mutant, judged: Judged) -> None:

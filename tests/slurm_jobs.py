@@ -59,7 +59,7 @@ class Jobs:
             time.sleep(0.2)
         if state not in over:
             queue = self.head("scontrol", "show", "job", job) + self.head("squeue", "--long")
-            said = "".join(f"{path.name}:\n{path.read_text()[-2000:]}\n" for path in self.folder.glob("*.out"))
+            said = "".join(f"{out.name}:\n{out.read_text()[-2000:]}\n" for out in self.folder.glob("*.out"))
             pytest.fail(f"job {job} is still {state} after {seconds:.0f} s\n{queue}\n{said}")
         return state
 

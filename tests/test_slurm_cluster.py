@@ -21,8 +21,8 @@ from course_lib.slurm.sites import site_named
 from course_lib.slurm.virtual_cluster import (
     ClusterFailed,
     Shape,
-    VirtualCluster,
     missing_programs,
+    temporary_cluster,
 )
 from course_lib.workbook.notebook import write_source
 from course_lib.workbook.places import Places
@@ -50,16 +50,11 @@ NOT_CRASHING = "--exclude=node3"
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
     """A cluster of three nodes. What takes long is submitted at once, and tested when it has come about."""
-    with tempfile.TemporaryDirectory(prefix="vc-") as folder:
-        cluster = VirtualCluster(Path(folder) / "c")
-        os.environ["COURSE_HOME"] = str(tmp_path_factory.mktemp("home"))
-        cluster.start(Shape(nodes=3), os.getpid())
-        os.environ["COURSE_HOME"] = str(cluster.shared / "home")
-        try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COURSE_HOME", str(tmp_path_factory.mktemp("home")))
+        with temporary_cluster(Shape(nodes=3)) as cluster:
+            patch.setenv("COURSE_HOME", str(cluster.shared / "home"))
             yield Jobs(cluster)
-        finally:
-            cluster.stop()
-            del os.environ["COURSE_HOME"]
 
 
 @pytest.fixture(scope="module")

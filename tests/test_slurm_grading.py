@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from nbformat.v4 import new_code_cell
 from course_lib.slurm.lint import Script, complaints_about
 from course_lib.slurm.scripts import GRADING, Job, render
 from course_lib.slurm.sites import Site, sites
-from course_lib.slurm.virtual_cluster import Shape, VirtualCluster, missing_programs
+from course_lib.slurm.virtual_cluster import Shape, VirtualCluster, missing_programs, temporary_cluster
 from graders.batches import Batch, batches_in
 from graders.classroom import batches_folder
 from graders.crew import Task
@@ -48,13 +47,8 @@ def test_every_site_accepts_the_array(site: Site) -> None:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[VirtualCluster]:
-    with tempfile.TemporaryDirectory(prefix="vc-") as folder:
-        found = VirtualCluster(Path(folder) / "c")
-        found.start(Shape(nodes=2), os.getpid())
-        try:
-            yield found
-        finally:
-            found.stop()
+    with temporary_cluster(Shape(nodes=2)) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

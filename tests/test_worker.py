@@ -392,6 +392,59 @@ def test_worker_that_was_killed_is_replaced() -> None:
             os.killpg(sandbox._live_worker()._popen.pid, signal.SIGKILL)
 
 
+# --- one process, many exercises
+
+
+@pytest.fixture
+def inner_wall() -> None:
+    """A machine on which every process of a submission can wall itself in."""
+    why = workers.hire().no_inner_wall
+    if why:
+        pytest.skip(f"Install bubblewrap, and allow ordinary users to make namespaces: {why}.")
+
+
+@pytest.fixture
+def firsts(monkeypatch: pytest.MonkeyPatch) -> list[Bounds]:
+    """An entry for every process that is started for a submission and is not only a rank."""
+    started: list[Bounds] = []
+    fork = workers.Worker.fork
+
+    def counted(worker: workers.Worker, bounds: Bounds) -> workers.Process:
+        if bounds == SHORT.bounds:
+            started.append(bounds)
+        return fork(worker, bounds)
+
+    monkeypatch.setattr(workers.Worker, "fork", counted)
+    return started
+
+
+@pytest.mark.usefixtures("inner_wall")
+def test_a_process_at_rest_serves_the_next_exercise(firsts: list[Bounds]) -> None:
+    # Cells run once for all exercises, but for further ranks.
+    assert points(marks(DOUBLE, TOTAL, limits=Limits())) == [3, 2]
+    assert len(firsts) == 1
+
+
+LEFT_BEHIND = {
+    "a thread": "import threading; threading.Thread(target=time.sleep, args=[60], daemon=True).start()",
+    "a process": "subprocess.Popen(['sleep', '60'], start_new_session=True)",
+}
+
+
+@pytest.mark.usefixtures("inner_wall")
+@pytest.mark.parametrize("what", LEFT_BEHIND)
+def test_a_process_in_which_something_goes_on_serves_no_other(firsts: list[Bounds], what: str) -> None:
+    assert points(marks(f"def double(x):\n    {LEFT_BEHIND[what]}\n    return 2 * x", TOTAL)) == [3, 2]
+    assert len(firsts) == 2
+
+
+@pytest.mark.usefixtures("inner_wall")
+@pytest.mark.parametrize("harm", ["total = None", "globals().pop('total', None)", "dist.all_reduce = None"])
+def test_an_answer_cannot_cost_another_its_points(harm: str) -> None:
+    # What fails after another answer is judged once more, in processes of its own.
+    assert points(marks(f"def double(x):\n    global total\n    {harm}\n    return 2 * x", TOTAL)) == [3, 2]
+
+
 # --- one warm process, many submissions
 
 
@@ -402,14 +455,6 @@ def test_report_says_where_only_the_outer_wall_stands(monkeypatch: pytest.Monkey
     report = marks(DOUBLE, TOTAL, limits=Limits())
     assert points(report) == [3, 2]
     assert report.notes == ((NO_INNER_WALLS,) if wall.stands else (UNWALLED,))
-
-
-@pytest.fixture
-def inner_wall() -> None:
-    """A machine on which every process of a submission can wall itself in."""
-    why = workers.hire().no_inner_wall
-    if why:
-        pytest.skip(f"Install bubblewrap, and allow ordinary users to make namespaces: {why}.")
 
 
 @pytest.mark.usefixtures("inner_wall")

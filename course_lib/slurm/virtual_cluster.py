@@ -20,7 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -290,6 +291,18 @@ _HELP = (
     "It needs Linux that lets you make namespaces: root, or kernel.unprivileged_userns_clone=1 "
     "and user.max_user_namespaces above 0; in a container, one that is started with --privileged"
 )
+
+
+@contextmanager
+def temporary_cluster(shape: Shape) -> Iterator[VirtualCluster]:
+    """A cluster in a folder of its own, which ends with the block. Raises ClusterFailed."""
+    with tempfile.TemporaryDirectory(prefix="vc-") as folder:
+        cluster = VirtualCluster(Path(folder) / "c")
+        cluster.start(shape, os.getpid())
+        try:
+            yield cluster
+        finally:
+            cluster.stop()
 
 
 # --- The supervisor, outside of every namespace
