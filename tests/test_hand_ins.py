@@ -19,6 +19,9 @@ from graders.submission import LARGEST
 from tests.classroom import UNIT, answer_cell, blank, folder_of, hand_in, new_course, solved
 from tests.test_classroom import Nobody, scores
 
+# One worker grades the class for all tests.
+pytestmark = pytest.mark.xdist_group("hand-ins")
+
 ALL = 14.0
 NAME = f"{UNIT}.ipynb"
 Put = Callable[[Path], None]

@@ -21,6 +21,9 @@ from graders.marking import mark_file
 from tests import sample_unit
 from tests.sample_unit import DOUBLE, SOLVED, STUBS, TOTAL, UNIT
 
+# One worker has nbgrader grade the course for all tests.
+pytestmark = pytest.mark.xdist_group("nbgrader")
+
 ROOT = Path(__file__).parents[1]
 Notebook = nbformat.NotebookNode
 Edit = Callable[[Notebook], None]
