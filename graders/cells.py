@@ -98,11 +98,14 @@ def _run_cell(cell: Cell, namespace: dict[str, Any], seconds: float) -> CellFail
 
 def _compiled(cell: Cell) -> Any:
     """The cell's code. Lines that only IPython understands become calls of `get_ipython()`."""
-    # IPython is imported here: reading a submission, which needs `Cell` only, does without it.
-    from IPython.core.inputtransformer2 import TransformerManager
+    try:
+        return builtins.compile(cell.source, cell.name, "exec", dont_inherit=True)
+    except SyntaxError:
+        # IPython is imported here: reading a submission, which needs `Cell` only, does without it.
+        from IPython.core.inputtransformer2 import TransformerManager
 
-    source = TransformerManager().transform_cell(cell.source)  # type: ignore[no-untyped-call]
-    return builtins.compile(source, cell.name, "exec", dont_inherit=True)
+        source = TransformerManager().transform_cell(cell.source)  # type: ignore[no-untyped-call]
+        return builtins.compile(source, cell.name, "exec", dont_inherit=True)
 
 
 class _Shell:

@@ -48,10 +48,6 @@ class ExerciseResult:
         return all(result.verdict is Verdict.PASSED for result in self.criteria)
 
     @property
-    def failed(self) -> bool:
-        return any(result.verdict is Verdict.FAILED for result in self.criteria)
-
-    @property
     def attempted(self) -> bool:
         return not all(result.verdict is Verdict.NOT_ATTEMPTED for result in self.criteria)
 

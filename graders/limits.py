@@ -20,7 +20,7 @@ class Limits:
 
     cell: float = 20.0
     """One cell: those that train are marked as demonstrations and are not run."""
-    call: float = 20.0
+    call: float = 10.0
     """One call of an answer."""
     grace: float = 5.0
     """So much longer the process of code that does not stop by itself lives before it is killed."""

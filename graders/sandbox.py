@@ -1,14 +1,14 @@
 """Out of reach: a submission runs in processes of its own, and only plain data comes back from there.
 
 A worker (`graders.worker`) has imported PyTorch. It forks a process behind a wall, which runs the
-submission's cells and then does what an exercise's grader asks; for a launch one more for each rank, and what
-they send each other passes through here (`graders.switch`). A process that has done all that one exercise
-asked, and in which nothing goes on afterwards, serves the next one too; any other is ended. So a hang or a
-crash costs one exercise. The grader, its seeds and its expected values stay here.
+submission's cells; for a launch one more for each rank, and what they send each other passes through here
+(`graders.switch`). For each exercise these fork once more, and the fork does what the grader asks. So each
+answer finds what the cells have made and nothing of what another answer has, and a hang or a crash costs one
+exercise. The grader, its seeds and its expected values stay here.
 """
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
 
@@ -46,7 +46,7 @@ class Sandbox:
         self._stuck: set[str] = set()
         self._worker: Worker | None = None
         self._resting: list[Process] = []
-        """Processes that have served an answer and can serve another; the first one not only as a rank."""
+        """Processes that serve no answer at present; the first one not only as a rank."""
 
     def __enter__(self) -> Self:
         for cell in self.submission.cells:
@@ -61,17 +61,12 @@ class Sandbox:
             dismiss(self._worker)
 
     @contextmanager
-    def answer(self, name: str, alone: bool = False) -> "Iterator[WalledAnswer]":
-        """The answer of this name, whether or not the submission has it: that shows when it is asked.
-
-        alone: in processes that have served no other answer.
-        """
-        if alone:
-            self._end_resting()
+    def answer(self, name: str) -> Iterator[RemoteAnswer]:
+        """The answer of this name, whether or not the submission has it: that shows when it is asked."""
         processes = _Processes(self, name, self._resting)
         self._resting = []
         try:
-            yield WalledAnswer(self, name, processes)
+            yield _WalledAnswer(self, name, processes)
         finally:
             if self.has_inner_walls:
                 self._resting = processes.rest()
@@ -134,7 +129,7 @@ class Sandbox:
             if defined:
                 return process
             process.end()
-            raise self._undefined(answer)
+            raise self.undefined(answer)
 
     def turn(self, process: Process, answer: str) -> bool:
         """Have a process that serves no answer serve this one; whether it has it.
@@ -144,13 +139,14 @@ class Sandbox:
         send_frame(process.channel, encode({"answer": answer}))
         return self._hear(process, "defines")
 
-    def at_rest(self, process: Process) -> bool:
-        """Have a process serve its answer no longer; whether nothing goes on there.
+    def rest(self, processes: Sequence[Process]) -> bool:
+        """Have processes serve their answer no longer; whether all of them can serve another.
 
         Raises TooSlow, ChannelClosed or WireError.
         """
-        send_frame(process.channel, NO_MORE_REQUESTS)
-        return self._hear(process, "at_rest")
+        for process in processes:
+            send_frame(process.channel, NO_MORE_REQUESTS)
+        return all(self._hear(process, "at_rest") for process in processes)
 
     def _hear(self, process: Process, what: str) -> bool:
         message = decode(receive_frame(process.channel, self.limits.cell + self.limits.grace))
@@ -213,7 +209,7 @@ class Sandbox:
                 if failure.kind == TIMED_OUT:
                     self._stuck.add(failure.cell)
 
-    def _undefined(self, answer: str) -> AnswerFailed:
+    def undefined(self, answer: str) -> AnswerFailed:
         """Why there is no answer: its cell is missing, is the stub, or failed before it came that far."""
         cell = self._cell_of(answer)
         if cell is None:
@@ -235,7 +231,7 @@ class Sandbox:
         return next((cell for cell in reversed(self.submission.cells) if cell.defines(answer)), None)
 
 
-class WalledAnswer(RemoteAnswer):
+class _WalledAnswer(RemoteAnswer):
     """An answer in processes of its own; its simulated ranks have one each, and speak through the grader."""
 
     def __init__(self, sandbox: Sandbox, name: str, processes: "_Processes") -> None:
@@ -243,11 +239,6 @@ class WalledAnswer(RemoteAnswer):
             name, sandbox.source(name), processes.exchange, sandbox.keeps_line, sandbox.limits.call
         )
         self._processes = processes
-
-    @property
-    def alone(self) -> bool:
-        """Whether its processes have served no other answer."""
-        return self._processes.alone
 
     def observe(self, request: LaunchRequest) -> Observed:
         """See `RemoteAnswer.observe`."""
@@ -275,8 +266,6 @@ class _Processes:
         self._name = name
         self._resting = resting
         self._running: list[Process] = []
-        self.alone = True
-        """Whether none of them has served another answer."""
 
     def exchange(self, request: bytes, seconds: float) -> bytes:
         """Send a request and wait for the reply. Raises AnswerFailed if none comes in time."""
@@ -324,19 +313,17 @@ class _Processes:
         """Take what is missing from those that rest, as far as they are of use."""
         try:
             while self._resting and len(self._running) < count:
-                if not self._sandbox.turn(self._resting[0], self._name):
-                    # A new process will say why.
-                    self._sandbox.at_rest(self._resting[0])
-                    break
+                defined = self._sandbox.turn(self._resting[0], self._name)
                 self._running.append(self._resting.pop(0))
-                self.alone = False
+                if not defined:
+                    raise self._sandbox.undefined(self._name)
         except (TooSlow, ChannelClosed, WireError):
             self.end()
 
     def rest(self) -> list[Process]:
         """Be done; returns those that can serve another answer."""
         try:
-            if all(self._sandbox.at_rest(process) for process in self._running):
+            if self._sandbox.rest(self._running):
                 return [*self._running, *self._resting]
         except (TooSlow, ChannelClosed, WireError):
             pass

@@ -5,14 +5,13 @@ seldom at an ordinary user's disposal. So the first process behind each inner wa
 """
 
 import os
-import resource
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-_PAGE = resource.getpagesize()
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MEBIBYTE = 2**20
 
@@ -63,7 +62,7 @@ def measure(enough: int) -> Usage:
 
     enough: bytes of memory up to which a quick look will do, in which shared memory counts more than once.
     """
-    processes, ticks, resident = 0, 0, 0
+    processes, ticks, own = 0, 0, 0
     folders = list(_others())
     for folder in folders:
         # A process may end between two looks.
@@ -73,13 +72,22 @@ def measure(enough: int) -> Usage:
             # Its own time, and that of the children that it has waited for.
             ticks += sum(map(int, fields[11:15]))
             processes += int(fields[17])
-            resident += int(fields[21]) * _PAGE
-    memory = resident if resident <= enough else sum(_proportional(folder) for folder in folders)
+            own += _own(folder)
+    memory = own if own <= enough else sum(_proportional(folder) for folder in folders)
     return Usage(memory, processes, ticks / _TICKS)
 
 
 def _others() -> Iterator[Path]:
     return (Path("/proc", name) for name in os.listdir("/proc") if name.isdigit() and name != "1")
+
+
+def _own(folder: Path) -> int:
+    """A process's memory in bytes, without pages of files, which would be there anyway."""
+    status = (folder / "status").read_text()
+    return sum(int(kibibytes) * 1024 for kibibytes in _OWN.findall(status))
+
+
+_OWN = re.compile(r"^Rss(?:Anon|Shmem):\s+(\d+)", re.MULTILINE)
 
 
 def _proportional(folder: Path) -> int:
