@@ -157,7 +157,7 @@ def _waited(pid: int, deadline: float) -> int | None:
 
 
 class Children(Protocol):
-    """A way to start the processes of exercises and to end them."""
+    """A way to start the processes of submissions and to end them."""
 
     def start(self, channel: int, bounds: Bounds) -> int:
         """Start a process that speaks over this descriptor; returns the id to end it by."""
@@ -180,7 +180,7 @@ class WalledChildren:
 
     def start(self, channel: int, bounds: Bounds) -> int:
         """See `Children`. Raises NoInnerWall."""
-        pid, report = fork_walled(lambda: _be_exercise(channel), channel, bounds)
+        pid, report = fork_walled(lambda: _be_submission(channel), channel, bounds)
         self._reports[pid] = report
         return pid
 
@@ -206,7 +206,7 @@ class PlainChildren:
             os.closerange(3, channel)
             os.closerange(channel + 1, 65536)
             set_limits({**LIMITS, resource.RLIMIT_NPROC: 4096})
-            _be_exercise(channel)
+            _be_submission(channel)
         return pid
 
     def kill(self, pid: int) -> None:
@@ -237,10 +237,10 @@ def _trial(children: WalledChildren) -> str:
     return "" if ended == "exit status 0" else ended
 
 
-# ------------------------------------------------------------------------- in the process of one exercise
+# ---------------------------------------------------------------------- in a process of one submission
 
 
-def _be_exercise(descriptor: int) -> NoReturn:
+def _be_submission(descriptor: int) -> NoReturn:
     """Run a submission's cells, then answer requests about what they define, until killed."""
     channel = socket.socket(fileno=descriptor)
     try:

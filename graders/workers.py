@@ -118,7 +118,7 @@ class Worker:
         return not self._closed and self._popen.poll() is None
 
     def fork(self, bounds: Bounds) -> Process:
-        """Start a process for one exercise."""
+        """Start a process for a submission."""
         ours, theirs = socket.socketpair()
         with theirs:
             answer = self.order({"do": "fork", "bounds": asdict(bounds)}, theirs.fileno())
