@@ -91,9 +91,11 @@ _OWN = re.compile(r"^Rss(?:Anon|Shmem):\s+(\d+)", re.MULTILINE)
 
 
 def _proportional(folder: Path) -> int:
-    """A process's memory in bytes, of each shared page its part."""
+    """A process's memory in bytes, of each shared page its part; the whole of it if that is not to be had."""
     with suppress(OSError, ValueError):
         for line in (folder / "smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
                 return int(line.split()[1]) * 1024
+    with suppress(OSError):
+        return _own(folder)
     return 0

@@ -16,47 +16,30 @@ import json
 import os
 import pkgutil
 import resource
-import shutil
 import signal
 import socket
 import sys
-import tempfile
-import threading
 import time
-import types
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
-
-import cloudpickle
-import torch
+from typing import Any, Protocol
 
 from course_lib.launch import ENGINES
 from course_lib.launch.descendants import end_descendants
-from course_lib.simulator.isolation import private_copy
 from graders import drivers
-from graders.cells import Cell, run_cells
-from graders.driving import find_driver, reply_to
-from graders.frames import ChannelClosed, receive_frame, send_frame
 from graders.inner_wall import LIMITS, NoInnerWall, described, fork_walled, set_limits
-from graders.limits import BoundedText
-from graders.messages import RankRequest, read_request
-from graders.rank import play
+from graders.serving import point_at_nothing, serve_submission
 from graders.usage import Bounds
-from graders.wire import decode, encode
 
 _NEEDED = (ENGINES["simulated"], "IPython.core.inputtransformer2", "matplotlib.pyplot")
 """What exercises import sooner or later, besides what drives them."""
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_CHILD_SUBREAPER = 36
 _HUGE = 2**21
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
 _TRIAL_SECONDS = 60.0
 _DYING_SECONDS = 0.2
 """So long a process that has closed its socket may take to end by itself, and so show why it does."""
-_DONE = 113
-"""The exit status of a process that has answered all requests."""
 
 
 def main(may_build_walls: bool) -> None:
@@ -65,7 +48,7 @@ def main(may_build_walls: bool) -> None:
     may_build_walls: whether the outer wall carries inner ones.
     """
     control = socket.socket(fileno=os.dup(0))
-    _point_at_nothing(0)
+    point_at_nothing(0)
     _adopt_orphans()
     for module in (*_NEEDED, *_drivers()):
         importlib.import_module(module)
@@ -180,7 +163,7 @@ class WalledChildren:
 
     def start(self, channel: int, bounds: Bounds) -> int:
         """See `Children`. Raises NoInnerWall."""
-        pid, report = fork_walled(lambda: _be_submission(channel), channel, bounds)
+        pid, report = fork_walled(lambda: serve_submission(channel, owns_processes=True), channel, bounds)
         self._reports[pid] = report
         return pid
 
@@ -206,7 +189,7 @@ class PlainChildren:
             os.closerange(3, channel)
             os.closerange(channel + 1, 65536)
             set_limits({**LIMITS, resource.RLIMIT_NPROC: 4096})
-            _be_submission(channel)
+            serve_submission(channel, owns_processes=False)
         return pid
 
     def kill(self, pid: int) -> None:
@@ -237,156 +220,7 @@ def _trial(children: WalledChildren) -> str:
     return "" if ended == "exit status 0" else ended
 
 
-# ---------------------------------------------------------------------- in a process of one submission
-
-
-def _be_submission(descriptor: int) -> NoReturn:
-    """Run a submission's cells, then answer requests about what they define, until killed."""
-    channel = socket.socket(fileno=descriptor)
-    try:
-        _shut_in()
-        namespace = _run_submission(channel)
-        while True:
-            _serve_answer(namespace, channel)
-    except ChannelClosed:
-        pass
-    finally:
-        os._exit(0)
-
-
-def _serve_answer(namespace: dict[str, Any], channel: socket.socket) -> None:
-    """Answer requests about the definition that the first message names, until the grader is done with it.
-
-    A fork does so, and so the next answer finds everything as the cells have left it. Where they have left
-    threads, which a fork would be without, this process does it and is of no use for another answer.
-    """
-    name = decode(receive_frame(channel))["answer"]
-    if _threads() > 1:
-        _answer_requests(namespace, name, channel)
-        send_frame(channel, encode({"at_rest": False}))
-        return
-    files = _files()
-    child = os.fork()
-    if child == 0:
-        _die_with_parent()
-        _answer_requests(namespace, name, channel)
-        os._exit(_DONE)
-    _, status = os.waitpid(child, 0)
-    if os.waitstatus_to_exitcode(status) != _DONE:
-        _end_like(os.waitstatus_to_exitcode(status))
-    send_frame(channel, encode({"at_rest": _tidy_up(files)}))
-
-
-def _answer_requests(namespace: dict[str, Any], name: str, channel: socket.socket) -> None:
-    send_frame(channel, encode({"defines": name in namespace}))
-    answer = namespace.get(name)
-    # Every launch gets a copy of the answer as it was before the first.
-    copies = cache(lambda: private_copy(answer))
-    while (request := read_request(receive_frame(channel))) is not None:
-        if isinstance(request, RankRequest):
-            play(lambda: copies()(), find_driver(request.driver), request, channel)
-        else:
-            send_frame(channel, reply_to(request, answer))
-
-
-def _threads() -> int:
-    try:
-        return len(os.listdir("/proc/self/task"))
-    except OSError:  # no Linux
-        return threading.active_count()
-
-
-def _end_like(code: int) -> NoReturn:
-    """End as another process has, so that whoever looks at this one sees how."""
-    if code < 0:
-        with suppress(OSError):  # nothing is to be done against SIGKILL, and it needs nothing
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    os._exit(code)
-
-
-def _tidy_up(files: set[str]) -> bool:
-    """End what an answer has started, and delete what it has left beside `files`; whether that is done."""
-    deadline = time.monotonic() + _DYING_SECONDS
-    while others := [int(e) for e in os.listdir("/proc") if e.isdigit() and int(e) not in (1, os.getpid())]:
-        if time.monotonic() > deadline:
-            return False
-        for pid in others:
-            with suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.001)
-    for left in _files() - files:
-        if os.path.isdir(left) and not os.path.islink(left):
-            shutil.rmtree(left)
-        else:
-            os.unlink(left)
-    return True
-
-
-def _files() -> set[str]:
-    """What lies where a submission can write."""
-    folders = {tempfile.gettempdir(), "/dev/shm", os.getcwd()}
-    return {entry.path for folder in folders if os.path.isdir(folder) for entry in os.scandir(folder)}
-
-
-def _shut_in() -> None:
-    """Leave the worker's session, its output and its folder."""
-    with suppress(PermissionError):  # it leads a session already
-        os.setsid()
-    _die_with_parent()
-    for descriptor in (0, 1, 2):
-        _point_at_nothing(descriptor)
-    sys.stdout = sys.stderr = BoundedText()
-    os.chdir(tempfile.mkdtemp())
-    torch.set_num_threads(1)
-
-
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def _run_submission(channel: socket.socket) -> dict[str, Any]:
-    """Run the cells, which come first, and return what they define.
-
-    Tells which cell begins, and in the end which failed.
-    """
-    order = decode(receive_frame(channel))
-    _silence_checks()
-    namespace = _namespace(order["main"])
-    cells = [Cell(name, source) for name, source in order["cells"]]
-    failures = run_cells(
-        cells, namespace, order["seconds"], lambda name: send_frame(channel, encode({"begins": name}))
-    )
-    told = [{"cell": f.cell, "kind": f.kind, "report": f.report} for f in failures]
-    send_frame(channel, encode({"failures": told}))
-    return namespace
-
-
-def _namespace(main: bool) -> dict[str, Any]:
-    """The empty module that the cells run in; functions of it can be sent to other processes by value."""
-    module = types.ModuleType("__main__" if main else "submission")
-    sys.modules[module.__name__] = module
-    if not main:
-        cloudpickle.register_pickle_by_value(module)
-    return vars(module)
-
-
-def _silence_checks() -> None:
-    """Let `check` and its like, called by a cell, do nothing here."""
-    import graders
-
-    for name in graders.__all__:
-        setattr(graders, name, lambda *_, **__: None)
-
-
 def _adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def _point_at_nothing(descriptor: int) -> None:
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, descriptor)
-    os.close(nothing)

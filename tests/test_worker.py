@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -183,12 +184,13 @@ BAD_ENDS = {
     "return x + globals()[sys._getframe().f_code.co_name](x)": ("RecursionError", "more lines"),
     "return x + torch.zeros(10**13)": ("RuntimeError", "memory"),
     "return input()": ("EOFError", "EOF"),
-    "raise ValueError('x' * 10**8)": ("ValueError", "the rest is not kept"),
+    "raise ValueError('x' * 10**7)": ("ValueError", "the rest is not kept"),
     "return object()": ("NotPlainData", "the result is a object"),
     "while True: pass": ("TimedOut", "line 2: while True: pass"),
     "time.sleep(60)": ("TimedOut", "still running after 1 s"),
     "while True:\n    try: time.sleep(9)\n    except BaseException: pass": ("TimedOut", "was stopped"),
     "os._exit(7)": ("Ended", "exit status 7"),
+    "os._exit(113)": ("Unreadable", "no reply"),
     "os.kill(os.getpid(), 11)": ("Ended", "signal SIGSEGV"),
     "os.killpg(0, 9)": ("Ended", "signal SIGKILL"),
     "os.kill(os.getpid(), 19)": ("TimedOut", "was stopped"),
@@ -359,6 +361,19 @@ def test_without_a_wall_marks_are_the_same(
     assert points(report) == [3, 2]
     assert report.notes == (UNWALLED,)
     assert not processes_with(token)
+
+
+def test_without_a_wall_nobody_else_s_process_is_ended(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    # Not even by an answer that ends as if all had been asked.
+    monkeypatch.setattr(walls, "WALLS", ())
+    wall_here.cache_clear()
+    request.addfinalizer(wall_here.cache_clear)
+    with subprocess.Popen(["sleep", "600"]) as other:
+        assert points(marks("def double(x):\n    os._exit(113)", TOTAL)) == [0, 2]
+        assert other.poll() is None
+        other.kill()
 
 
 def test_sandbox_that_does_not_work_gives_no_marks(
