@@ -133,6 +133,9 @@ def page(lab: Lab) -> Iterator[Any]:
     with playwright.sync_playwright() as player:
         browser = player.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         window = browser.new_page(viewport={"width": 1400, "height": 1000})
+        # A slow machine may ask which kernel it shall be, or say what it could not do in time: agreed.
+        dialog = window.locator("dialog.jp-Dialog").first
+        window.add_locator_handler(dialog, lambda: dialog.locator("button.jp-mod-accept").click())
         window.goto(f"{lab.url}/lab/tree/{UNIT}/{UNIT}.ipynb?token={lab.token}")
         window.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=60 * SECOND)
         yield window
