@@ -7,7 +7,6 @@ import signal
 import socket
 import sys
 import tempfile
-import threading
 import time
 import types
 from contextlib import suppress
@@ -26,7 +25,7 @@ from graders.messages import RankRequest, read_request
 from graders.rank import play
 from graders.wire import decode, encode
 
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+_PR_SET_PDEATHSIG = 1
 _DONE = 113
 """The exit status of a process that has answered all requests about an answer."""
 _TIDYING_SECONDS = 0.2
@@ -54,26 +53,24 @@ def _serve_answer(namespace: dict[str, Any], channel: socket.socket, owns_proces
     """Answer requests about the definition that the first message names, until the grader is done with it.
 
     A fork does so, and so the next answer finds everything as the cells have left it. Where they have left
-    threads, which a fork would be without, this process does it and is of no use for another answer.
+    threads, which a fork would be without, or processes, which all forks would share, this process does it
+    and is of no use for another answer.
     """
     name = decode(receive_frame(channel))["answer"]
-    if _threads() > 1:
+    if not owns_processes or _others() or _threads() > 1:
         _answer_requests(namespace, name, channel)
         send_frame(channel, encode({"at_rest": False}))
         return
     files = _files()
-    # What an answer does to the memory of this process would reach the next answer.
-    _let_others_look_into_this(False)
     child = os.fork()
     if child == 0:
-        _let_others_look_into_this(True)
         _die_with_parent()
         _answer_requests(namespace, name, channel)
         os._exit(_DONE)
     _, status = os.waitpid(child, 0)
     if os.waitstatus_to_exitcode(status) != _DONE:
         _end_like(os.waitstatus_to_exitcode(status))
-    send_frame(channel, encode({"at_rest": owns_processes and _tidy_up(files)}))
+    send_frame(channel, encode({"at_rest": _tidy_up(files)}))
 
 
 def _answer_requests(namespace: dict[str, Any], name: str, channel: socket.socket) -> None:
@@ -89,10 +86,12 @@ def _answer_requests(namespace: dict[str, Any], name: str, channel: socket.socke
 
 
 def _threads() -> int:
-    try:
-        return len(os.listdir("/proc/self/task"))
-    except OSError:  # no Linux
-        return threading.active_count()
+    return len(os.listdir("/proc/self/task"))
+
+
+def _others() -> list[int]:
+    """All processes but process 1 and this one."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in (1, os.getpid())]
 
 
 def _end_like(code: int) -> NoReturn:
@@ -107,7 +106,7 @@ def _end_like(code: int) -> NoReturn:
 def _tidy_up(files: set[str]) -> bool:
     """End what an answer has started, and delete what it has left beside `files`; whether that is done."""
     deadline = time.monotonic() + _TIDYING_SECONDS
-    while others := [int(e) for e in os.listdir("/proc") if e.isdigit() and int(e) not in (1, os.getpid())]:
+    while others := _others():
         if time.monotonic() > deadline:
             return False
         for pid in others:
@@ -138,12 +137,6 @@ def _shut_in() -> None:
     sys.stdout = sys.stderr = BoundedText()
     os.chdir(tempfile.mkdtemp())
     torch.set_num_threads(1)
-
-
-def _let_others_look_into_this(allowed: bool) -> None:
-    """Whether processes of the same user may read and trace this one (Linux only)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, int(allowed), 0, 0, 0)
 
 
 def _die_with_parent() -> None:

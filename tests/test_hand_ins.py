@@ -95,13 +95,16 @@ def flood(notebook: nbformat.NotebookNode) -> None:
     notebook.cells[2].outputs = [new_output("stream", text="x" * 50_000_000)]
 
 
+as_it_is = edited(lambda _: None)
+
+
 def link_outside(folder: Path) -> None:
     """To another student's work."""
     (folder / NAME).symlink_to(folder.parents[1] / "deleted_checks" / UNIT / NAME)
 
 
 def link_inside(folder: Path) -> None:
-    edited(lambda _: None)(folder)
+    as_it_is(folder)
     (folder / NAME).rename(folder / "mine.dat")
     (folder / NAME).symlink_to("mine.dat")
 
@@ -169,7 +172,7 @@ HANDED_IN: dict[str, tuple[Put, float, str]] = {
         ALL,
         "opened",
     ),
-    "a_zip_and_a_notebook": (several(edited(strip), zipped({NAME: b"{}"})), ALL, ""),
+    "a_zip_and_a_notebook": (several(as_it_is, zipped({NAME: b"{}"})), ALL, ""),
     "damaged_zip": (written("work.zip", b"PK"), 0, "work.zip is a damaged archive"),
     "damaged_in_zip": (zipped({NAME: b"{"}), 0, f"{NAME} is a damaged notebook"),
     "locked_zip": (zipped({NAME: SOLVED}, change=lock), 0, "is locked with a password"),
@@ -183,7 +186,7 @@ HANDED_IN: dict[str, tuple[Put, float, str]] = {
     "zip_of_many": (zipped({f"{i}.txt": b"" for i in range(3000)}), 0, "holds 3,000 files"),
     "a_tar": (written("work.tar.gz", b"x"), 0, "work.tar.gz is an archive of a kind that is not opened"),
     "another_name": (written("mine.ipynb", json.dumps(solved())), ALL, f"it should be named {NAME}"),
-    "with_a_draft": (several(edited(strip), written("draft.ipynb", json.dumps(blank()))), ALL, "draft.ipynb"),
+    "with_a_draft": (several(as_it_is, written("draft.ipynb", json.dumps(blank()))), ALL, "draft.ipynb"),
     "two_alike": (
         several(written("a.ipynb", json.dumps(solved())), written("b.ipynb", json.dumps(solved()))),
         0,
@@ -198,10 +201,10 @@ HANDED_IN: dict[str, tuple[Put, float, str]] = {
         "defines none",
     ),
     "Zoë Ångström 学生": (written("Lösung ü.ipynb", json.dumps(solved())), ALL, "Lösung ü.ipynb was graded"),
-    "[o'brien] {x}": (edited(strip), ALL, ""),
+    "[o'brien] {x}": (as_it_is, ALL, ""),
     "link_outside": (link_outside, 0, f"{NAME} is a link out of the folder"),
     "link_inside": (link_inside, ALL, ""),
-    "a_pipe": (several(edited(strip), lambda folder: os.mkfifo(folder / "pipe")), ALL, ""),
+    "a_pipe": (several(as_it_is, lambda folder: os.mkfifo(folder / "pipe")), ALL, ""),
 }
 
 

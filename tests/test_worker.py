@@ -465,13 +465,19 @@ def test_an_answer_leaves_nothing_to_another(firsts: list[Bounds], what: str) ->
     assert len(firsts) == 1
 
 
+LEFT_BY_CELLS = {
+    "a thread": "import threading\nthreading.Thread(target=time.sleep, args=[60], daemon=True).start()",
+    "a process": "other = subprocess.Popen(['sleep', '60'])",
+}
+
+
 @pytest.mark.usefixtures("inner_wall")
-def test_cells_that_leave_threads_run_again_for_each_exercise(firsts: list[Bounds]) -> None:
-    # A fork would be without the thread, and might wait for it for ever.
-    thread = "import threading\nthreading.Thread(target=time.sleep, args=[60], daemon=True).start()"
-    count = "import threading\n    assert threading.active_count() == 2\n    "
-    double = DOUBLE.replace("    return", f"    {count}return")
-    assert points(marks(thread, double, TOTAL)) == [3, 2]
+@pytest.mark.parametrize("what", LEFT_BY_CELLS)
+def test_what_cells_have_started_is_there_for_each_exercise(firsts: list[Bounds], what: str) -> None:
+    # A fork would be without the thread, and forks would share the process: the cells run again.
+    there = "threading.active_count() == 2" if what == "a thread" else "other.poll() is None"
+    double, total = (source.replace(":\n", f":\n    assert {there}\n", 1) for source in (DOUBLE, TOTAL))
+    assert points(marks(LEFT_BY_CELLS[what], double, total)) == [3, 2]
     assert len(firsts) == 2
 
 
