@@ -137,7 +137,7 @@ class Sandbox:
         Raises TooSlow, ChannelClosed or WireError.
         """
         send_frame(process.channel, encode({"answer": answer}))
-        return self._hear(process, "defines")
+        return self._hear(process, "defines", self.limits.cell + self.limits.grace)
 
     def rest(self, processes: Sequence[Process]) -> bool:
         """Have processes serve their answer no longer; whether all of them can serve another.
@@ -146,10 +146,10 @@ class Sandbox:
         """
         for process in processes:
             send_frame(process.channel, NO_MORE_REQUESTS)
-        return all(self._hear(process, "at_rest") for process in processes)
+        return all(self._hear(process, "at_rest", self.limits.grace) for process in processes)
 
-    def _hear(self, process: Process, what: str) -> bool:
-        message = decode(receive_frame(process.channel, self.limits.cell + self.limits.grace))
+    def _hear(self, process: Process, what: str, seconds: float) -> bool:
+        message = decode(receive_frame(process.channel, seconds))
         if type(message) is not dict or message.keys() != {what}:
             raise WireError(f"it does not say {what}")
         return message[what] is True
