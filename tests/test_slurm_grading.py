@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,36 @@ def _text(path: Path) -> str:
         return ""
 
 
+@contextmanager
+def nodes_that_take_no_job(cluster: VirtualCluster) -> Iterator[None]:
+    """What runs goes on; what is submitted waits until the end of the block."""
+    change = ["scontrol", "update", "NodeName=node[1-2]"]
+    cluster.run([*change, "State=DRAIN", "Reason=test"], check=True)
+    try:
+        yield
+    finally:
+        cluster.run([*change, "State=RESUME"], check=True)
+
+
+def wait_for_another(batch: Batch) -> None:
+    """Until a lost share has been submitted again, as a batch of its own."""
+    deadline = time.monotonic() + 100
+    while len(list(batches_in(batch.folder.parent))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(list(batches_in(batch.folder.parent))) == 2, "the lost share was not submitted again"
+
+
+def wait_for_line(process: "subprocess.Popen[str]", words: str) -> None:
+    """Until the process says these words."""
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if words in line:
+            return
+    raise AssertionError("".join(said))
+
+
 def assert_complete(found: Scores) -> None:
     """Every submission has its grade, once, and none is NULL."""
     assert {student: total for student, (total, _) in found.items()} == {
@@ -157,15 +188,14 @@ def test_whatever_is_killed_it_goes_on(
     first = started("--force")
     batch = submitted_batch(root)
     assert send(signal.SIGKILL, f"graders.share {batch.folder} 0")
-    deadline = time.monotonic() + 100
-    while len(list(batches_in(batch.folder.parent))) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert len(list(batches_in(batch.folder.parent))) == 2, "the lost share was not submitted again"
-    assert send(signal.SIGKILL, f"{IMPATIENT} grade")
-    first.communicate()
-    assert all(None not in each for _, each in scores(root).values())
-    said = finished(started("--force"))
-    assert "of an earlier run is at it" in said
+    with nodes_that_take_no_job(cluster):
+        wait_for_another(batch)
+        assert send(signal.SIGKILL, f"{IMPATIENT} grade")
+        first.communicate()
+        assert all(None not in each for _, each in scores(root).values())
+        second = started("--force")
+        wait_for_line(second, "of an earlier run is at it")
+    finished(second)
     assert_complete(scores(root))
 
 
