@@ -522,6 +522,11 @@ GREED = {
         "for each in kept:\n    if not os.fork(): each.write(b'x' * 2**27); time.sleep(9)\ntime.sleep(9)",
         "more than 512 MiB of memory",
     ),
+    "hidden memory": (
+        # PR_SET_DUMPABLE: the kernel no longer tells others of the same user how much is shared.
+        "import ctypes\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\nkept = b'x' * 2**30\ntime.sleep(9)",
+        "more than 512 MiB of memory",
+    ),
     "processes": (
         "for _ in range(30):\n    if not os.fork(): time.sleep(9)\ntime.sleep(9)",
         "more than 24 processes",
