@@ -311,6 +311,9 @@ class _Processes:
 
     def _wake(self, count: int) -> None:
         """Take what is missing from those that rest, as far as they are of use."""
+        if not all(process.worker.alive for process in self._resting):
+            # They end with it, in a moment.
+            self.end()
         try:
             while self._resting and len(self._running) < count:
                 defined = self._sandbox.turn(self._resting[0], self._name)

@@ -29,6 +29,9 @@ from graders.reset import CannotReset, reset_in_file
 from tests import sample_unit
 from tests.sample_unit import DOUBLE, TOTAL
 
+# Cells that the tests run in one kernel build on each other.
+pytestmark = pytest.mark.xdist_group("check")
+
 
 @pytest.fixture(autouse=True)
 def sample(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:

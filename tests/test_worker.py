@@ -404,7 +404,9 @@ def test_worker_that_was_killed_is_replaced() -> None:
         for _ in range(2):
             with sandbox.answer("double") as answer:
                 assert answer.call("plain.call", 2) == 4
-            os.killpg(sandbox._live_worker()._popen.pid, signal.SIGKILL)
+            worker = sandbox._live_worker()._popen
+            os.killpg(worker.pid, signal.SIGKILL)
+            worker.wait()
 
 
 # --- one process, many exercises
