@@ -1,9 +1,29 @@
-"""Ending every process below this one."""
+"""Processes below this one: ending them all, adopting them, and being one that ends with its parent."""
 
+import ctypes
 import os
 import signal
 from contextlib import suppress
 from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+"""From <linux/prctl.h>."""
+
+
+def end_with(parent: int) -> None:
+    """Die when the parent dies, whose process id the caller has asked for before the fork.
+
+    More exactly, when the thread ends that has forked this process.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends."""
+    _prctl(_PR_SET_CHILD_SUBREAPER)
 
 
 def end_descendants() -> None:
@@ -38,3 +58,9 @@ def _parent(stat: Path) -> int | None:
         return int(stat.read_text().rpartition(")")[2].split()[1])
     except OSError:
         return None
+
+
+def _prctl(option: int, value: int = 1) -> None:
+    """A Linux call about this process, see prctl(2)."""
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl failed")

@@ -6,7 +6,6 @@ launcher says so, or has died itself.
 """
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import os
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from course_lib.launch import worker
-from course_lib.launch.descendants import end_descendants
+from course_lib.launch.descendants import adopt_orphans, end_descendants, end_with
 from course_lib.launch.folder import LaunchFolder
 
 READY = b"ready"
@@ -34,10 +33,6 @@ _IDLE_MODULES = ("course_lib.training.data_parallel", "course_lib.models", "skle
 """What ranks that train import; loaded when there has been nothing to do for a while."""
 
 _IDLE_SECONDS = 1.0
-
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-"""From <linux/prctl.h>."""
 
 
 def serve(descriptor: int) -> NoReturn:
@@ -154,9 +149,7 @@ def become_rank(keeper: int, *sockets: socket.socket) -> None:
     for each in sockets:
         each.close()
     os.setpgid(0, 0)
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != keeper:
-        os._exit(1)
+    end_with(keeper)
     _be_scheduled_as_batch()
 
 
@@ -169,14 +162,3 @@ def _be_scheduled_as_batch() -> None:
     # A sandbox may forbid it; then messages are slower and nothing else changes.
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-
-
-def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends."""
-    _prctl(_PR_SET_CHILD_SUBREAPER)
-
-
-def _prctl(option: int, value: int = 1) -> None:
-    """A Linux call about this process, see prctl(2)."""
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl failed")

@@ -23,9 +23,9 @@ from typing import Any, NoReturn
 from torch._C._distributed_c10d import TCPStore
 
 from course_lib.launch import worker
-from course_lib.launch.descendants import end_descendants
+from course_lib.launch.descendants import adopt_orphans, end_descendants
 from course_lib.launch.folder import OUTPUT_BYTES, LaunchFolder, Plan
-from course_lib.launch.forkserver import WARM_MODULES, adopt_orphans, become_rank
+from course_lib.launch.forkserver import WARM_MODULES, become_rank
 from course_lib.launch.journal import JournalReader, Returned, set_clock_offset
 from course_lib.launch.pool import sleeps
 from course_lib.launch.ranks import Seat, take_seat
