@@ -1,6 +1,7 @@
 """A launch without data comes to the same whether its ranks are recorded or take turns as threads.
 
-To the same in everything: events, clocks, traffic, outputs, reports, warnings, results.
+To the same in everything: events, clocks, traffic, outputs, reports, warnings, results. And it does not
+matter whether one process records the ranks, or two.
 """
 
 import os
@@ -97,8 +98,10 @@ def both(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(shape_only, "moves_shapes_only", lambda arguments: False)
             in_turns = come_to(function, *arguments, **options)
-        for least_width in (1, sys.maxsize):
+        for least_width, processes in ((1, 1), (sys.maxsize, 1), (1, 2)):
             with monkeypatch.context() as patch:
+                if processes == 2:
+                    share_at_once(patch)
                 patch.setattr(simulated, "_by_turns", _not_recorded)
                 patch.setattr(waves, "_LEAST_WIDTH", least_width)
                 patch.setattr(waves, "_LOOK_EVERY", sys.maxsize)
@@ -109,6 +112,22 @@ def both(monkeypatch):
         return in_turns
 
     return run
+
+
+def share_at_once(patch: pytest.MonkeyPatch) -> list[range]:
+    """Have two processes record the ranks of a launch. Which ones this process takes over, the list has."""
+    taken_over: list[range] = []
+    take_over = shape_only._Recording._take_over
+
+    def noted(self: Any, ranks: range, part: Any) -> None:
+        taken_over.append(ranks)
+        take_over(self, ranks, part)
+
+    patch.setattr(shape_only._Recording, "_take_over", noted)
+    patch.setattr(shape_only, "_ALONE_SECONDS", 0)
+    patch.setattr(shape_only, "_WORTH_SECONDS", 0)
+    patch.setattr(shape_only, "has_spare_core", lambda: True)
+    return taken_over
 
 
 def _not_recorded(request: Any) -> None:
@@ -536,9 +555,10 @@ def test_random_exchanges_go_in_waves(cluster, in_waves, both, waves_used):
             for _ in range(draw.randint(1, 6))
         ]
         both(exchanges, meta(1000), rounds, ranks=ranks, cluster=cluster)
-    # Half of the launches were told not to; in a few all ranks sit out.
-    assert waves_used[1::2] == [False] * 20
-    assert sum(waves_used) >= in_waves
+    # A third of the launches were told not to; in a few all ranks sit out.
+    assert waves_used[1::3] == [False] * 20
+    assert waves_used[2::3] == waves_used[0::3]
+    assert sum(waves_used[0::3]) >= in_waves
     run = launch(exchanges, meta(10), [([*range(1, 16), 0], [10] * 16, 0)], ranks=16)
     assert run.traffic.messages == 16
     assert waves_used[-1]

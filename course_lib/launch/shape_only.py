@@ -3,14 +3,19 @@
 A launch whose tensor arguments are all meta tensors goes this way. It comes to what it would come to if the
 ranks took turns as threads, event for event; only side effects outside of `torch.distributed`, such as
 files, come rank by rank.
+
+Where that takes seconds and a core is free, a forked process (`course_lib.launch.forked`) records the later
+half of the ranks meanwhile. Then side effects come from both at once, and this process does not see what the
+other changes in objects that ranks share. Ranks that raise there, or return what is not plain data, are
+recorded here after all: an error may come from the fork alone, and a copy may be less than the original.
 """
 
 import io
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import torch
@@ -19,6 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from course_lib.launch import LaunchRequest
 from course_lib.launch.endings import Counted, Ended
+from course_lib.launch.forked import forked, has_spare_core
 from course_lib.launch.rank_bodies import RankBodies
 from course_lib.launch.run import PerRank
 from course_lib.simulator.isolation import Isolation
@@ -26,7 +32,7 @@ from course_lib.simulator.process_group import agreed_groups
 from course_lib.simulator.replay import Replay
 from course_lib.simulator.scheduler import Ending
 from course_lib.simulator.shortcuts import installed
-from course_lib.simulator.tape import CannotRecord, Tape
+from course_lib.simulator.tape import CannotRecord, Excerpt, Tape
 from course_lib.simulator.threads import (
     GRACE_SECONDS,
     RankStopped,
@@ -37,9 +43,19 @@ from course_lib.simulator.threads import (
 )
 from course_lib.simulator.turns import Turns
 from course_lib.simulator.waves import carried_out
+from course_lib.timeline.events import SourceLine
 from course_lib.timeline.lines import stack_lines
 
-Stacks = dict[int, FrameType]
+_ALONE_SECONDS = 0.5
+"""So long one process records the ranks before it is worth asking how long the others will take."""
+
+_WORTH_SECONDS = 1.0
+"""Recording that takes longer is shared with a second process: to fork and to hand over takes hundredths."""
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+
+Marks = list[tuple[int, int]]
+"""For each write of a rank: the steps of its program before it, and its place in the text."""
 
 
 def moves_shapes_only(arguments: Sequence[Any]) -> bool:
@@ -58,6 +74,14 @@ def _tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
                 yield from leaf.buffers()
 
 
+def _is_plain(result: Any) -> bool:
+    """Whether what a rank has returned is the same when it comes from another process."""
+    return all(
+        type(leaf) in _PLAIN or (type(leaf) is torch.Tensor and not leaf.requires_grad)
+        for leaf in tree_leaves(result)
+    )
+
+
 def run(request: LaunchRequest) -> Ended | Counted | None:
     """Record the ranks and carry out what they have recorded. None if they have to take turns."""
     return _Recording(request).run()
@@ -69,7 +93,7 @@ class _Transcript(io.StringIO):
     def __init__(self, tape: Tape) -> None:
         super().__init__()
         self._tape = tape
-        self._marks: list[tuple[int, int]] = []
+        self._marks: Marks = []
 
     def write(self, text: str) -> int:
         self._marks.append((len(self._tape.program), self.tell()))
@@ -79,6 +103,26 @@ class _Transcript(io.StringIO):
         """What was written before that step of the rank's program was over."""
         end = next((place for steps, place in self._marks if steps > step), None)
         return self.getvalue()[:end]
+
+    def content(self) -> tuple[str, Marks]:
+        """What was written, with the marks, to be taken over."""
+        return self.getvalue(), self._marks
+
+    def take_over(self, content: tuple[str, Marks]) -> None:
+        """Hold what another transcript holds."""
+        text, self._marks = content
+        super().write(text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What has become of the ranks that another process has recorded."""
+
+    excerpt: Excerpt
+    results: list[Any]
+    transcripts: list[tuple[str, Marks]]
+    recorded: int
+    stuck: dict[int, tuple[SourceLine, ...]]
 
 
 class _Recording:
@@ -93,13 +137,15 @@ class _Recording:
         self.isolation = Isolation(request.cluster, request.ranks, request.seed, self._transcript)
         self.bodies = RankBodies(request, self.tape, stops=(RankStopped, CannotRecord))
         self.recorded = 0
-        """So many ranks have come to their ends."""
+        """The ranks below have come to their ends."""
+        self.stuck: dict[int, tuple[SourceLine, ...]] = {}
+        """Where the rank was that ran when time was over."""
         self._given_up = False
 
     def run(self) -> Ended | Counted | None:
         """Record all ranks, and carry out what they have recorded."""
         with self.isolation.entered(), agreed_groups(), installed(self.tape), rare_collections():
-            stacks = self._record()
+            self._record_all()
         if self.tape.refused:
             return None
         if self.recorded == self.request.ranks and not self.bodies.failures:
@@ -108,9 +154,9 @@ class _Recording:
                 return Counted(
                     self.request, messages, self.bodies.results, self.isolation.outputs, self.started
                 )
-        return self._replay(stacks)
+        return self._replay()
 
-    def _replay(self, stacks: Stacks) -> Ended:
+    def _replay(self) -> Ended:
         """Carry out what has been recorded, turn by turn."""
         cut_short = frozenset(range(self.recorded, self.request.ranks))
         replay = Replay(self.tape, self.turns, cut_short)
@@ -128,29 +174,97 @@ class _Recording:
             [raised[rank] for rank in replay.ended if rank in raised],
             self.turns.waiting(),
             self.started,
-            {rank: stack_lines(frame) for rank, frame in stacks.items()},
+            self.stuck,
         )
 
-    def _record(self) -> Stacks:
-        """Run the ranks one after another. Returns where the rank was that ran when time was over."""
-        for rank in range(self.request.ranks):
-            over = threading.Event()
-            thread = rank_thread(rank, partial(self._live, rank, self.bodies.body(rank), over))
-            try:
-                thread.start()
-                # Not join: when a signal interrupts it, it takes the thread for ended (Python 3.11).
-                if not over.wait(max(0.0, self._seconds_left())):
-                    frame = frame_of(thread)
-                    return {} if frame is None else {rank: frame}
-            finally:
-                if not over.is_set():
-                    self._given_up = True
-                    interrupt(thread)
-                thread.join(GRACE_SECONDS)
-            if self.tape.refused:
+    def _record_all(self) -> None:
+        """Record the ranks, the later half in another process where that is worth while."""
+        ranks = range(self.request.ranks)
+        for rank in ranks:
+            if rank == 1:
+                # The first rank is no measure: torch imports what it needs, and calls of each kind are new.
+                measured = time.perf_counter()
+            if rank > 1 and self._worth_sharing(rank, time.perf_counter() - measured):
+                middle = (rank + ranks.stop) // 2
+                self._record_shared(ranks[rank:middle], ranks[middle:])
+                return
+            if not self._record(rank):
+                return
+
+    def _worth_sharing(self, rank: int, seconds: float) -> bool:
+        """Whether a second process pays for the ranks from `rank` on; seconds: what ranks 1 to there took."""
+        left = self.request.ranks - rank
+        # Where ranks fail, the other process would be of no use.
+        return (
+            seconds >= _ALONE_SECONDS
+            and seconds / (rank - 1) * left >= _WORTH_SECONDS
+            and left > 1
+            and not self.bodies.failures
+            and has_spare_core()
+        )
+
+    def _record_shared(self, earlier: range, later: range) -> None:
+        """Record the earlier ranks here while another process records the later ones."""
+        with forked(partial(self._part, later)) as answer:
+            if not self._record_each(earlier):
+                return
+            # When time is over, a rank that is stuck there is stopped first, and that takes a moment.
+            part = answer(max(0.0, self._seconds_left()) + 3 * GRACE_SECONDS)
+        if part is None:
+            self._record_each(later)
+        else:
+            self._take_over(later, part)
+
+    def _part(self, ranks: range) -> _Part | None:
+        """In the second process: record these ranks. None if the first has to do it."""
+        since = self.tape.extent
+        for rank in ranks:
+            if not self._record(rank):
                 break
-            self.recorded += 1
-        return {}
+            # An error may come from the fork, and not from the student's code.
+            if self.bodies.failures or not _is_plain(self.bodies.results[rank]):
+                return None
+        return _Part(
+            self.tape.excerpt(ranks, since),
+            [self.bodies.results[rank] for rank in ranks],
+            [self.transcripts[rank].content() for rank in ranks],
+            self.recorded,
+            self.stuck,
+        )
+
+    def _take_over(self, ranks: range, part: _Part) -> None:
+        """Have what another process has recorded of these ranks."""
+        self.tape.take_over(part.excerpt)
+        for rank, result, content in zip(ranks, part.results, part.transcripts, strict=True):
+            self.bodies.results[rank] = result
+            self.transcripts[rank].take_over(content)
+        self.recorded, self.stuck = part.recorded, part.stuck
+
+    def _record_each(self, ranks: range) -> bool:
+        """Run these ranks, one after another. False if one was the end of the recording."""
+        return all(self._record(rank) for rank in ranks)
+
+    def _record(self, rank: int) -> bool:
+        """Run a rank to its end. False if that is the end of the recording."""
+        over = threading.Event()
+        thread = rank_thread(rank, partial(self._live, rank, self.bodies.body(rank), over))
+        try:
+            thread.start()
+            # Not join: when a signal interrupts it, it takes the thread for ended (Python 3.11).
+            if not over.wait(max(0.0, self._seconds_left())):
+                frame = frame_of(thread)
+                if frame is not None:
+                    self.stuck = {rank: stack_lines(frame)}
+                return False
+        finally:
+            if not over.is_set():
+                self._given_up = True
+                interrupt(thread)
+            thread.join(GRACE_SECONDS)
+        if self.tape.refused:
+            return False
+        self.recorded = rank + 1
+        return True
 
     def _live(self, rank: int, body: Callable[[], None], over: threading.Event) -> None:
         """A rank's thread. It is a new one for each, for torch keeps much a thread, such as grad mode."""

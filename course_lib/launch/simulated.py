@@ -1,7 +1,8 @@
 """The engine "simulated": ranks live in this process, time is virtual, every run repeats itself.
 
 They are threads that take turns (`course_lib.simulator.scheduler`); if no message carries data, they are
-recorded one by one instead (`course_lib.launch.shape_only`), which is many times as fast.
+recorded one by one instead (`course_lib.launch.shape_only`), which is many times as fast, and by two
+processes if there are many.
 
 Everything above the process group is torch's own, so DistributedDataParallel, FSDP2 (`fully_shard`), DTensor
 and device meshes run too. What cannot run: code that needs a GPU's streams or NCCL itself, and threads or

@@ -4,13 +4,16 @@ Where no message carries data, nothing that a rank receives can change what it d
 function runs straight through, alone, while its calls are recorded; who meets whom, and when, is found out
 afterwards (`course_lib.simulator.replay`). A rank that asks what only time can tell, such as whether an
 operation is over by now, cannot be recorded: then the tape is of no use, and the ranks have to take turns.
+
+Another process can record some of the ranks on its own copy of the tape, and give an `Excerpt` of it.
 """
 
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
+import numpy as np
 import torch
 
 from course_lib.simulator.network import Group, Move, Network, Operation, Shape
@@ -112,6 +115,27 @@ Entry = Call | Charge | Glance | Phase
 _GLANCE = Glance()
 
 
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How many entries and lines a tape has."""
+
+    entries: int
+    lines: int
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """What a copy of a tape has come to hold since it was made."""
+
+    since: Extent
+    """What it held then."""
+    entries: Sequence[Entry]
+    lines: Sequence[SourceLine | None]
+    programs: Mapping[int, "array[int]"]
+    """Rank -> its program, with places in the copy."""
+    refused: str
+
+
 class Tape:
     """The programs of all ranks, one recorded after the other.
 
@@ -179,21 +203,64 @@ class Tape:
     def write(self, entry: Entry, peer: int = 0) -> int:
         """Add a step to the program. Returns its position."""
         self._check_open()
-        place = self._entry_places.setdefault(entry, len(self.entries))
-        if place == len(self.entries):
-            self.entries.append(entry)
-        self.program.append(place << RANK_BITS | peer)
+        self.program.append(self._place_of_entry(entry) << RANK_BITS | peer)
         return len(self.program) - 1
 
     def write_wait(self, position: int, place_of_line: int) -> None:
         """Add a wait for the call at a position of the program."""
         self.program.append(~(place_of_line << POSITION_BITS | position))
 
+    def _place_of_entry(self, entry: Entry) -> int:
+        place = self._entry_places.setdefault(entry, len(self.entries))
+        if place == len(self.entries):
+            self.entries.append(entry)
+        return place
+
     def _check_open(self) -> None:
         if self.program is self._nobody:
             raise RuntimeError("The rank that this call belongs to has ended, and the run with it.")
         if self.refused:
             raise CannotRecord(self.refused)
+
+    # --- Copies
+
+    @property
+    def extent(self) -> Extent:
+        """How much it holds, beside programs."""
+        return Extent(len(self.entries), len(self.lines))
+
+    def excerpt(self, ranks: Iterable[int], since: Extent) -> Excerpt:
+        """The programs of these ranks, and what has been added for them since the tape had that extent."""
+        return Excerpt(
+            since,
+            self.entries[since.entries :],
+            self.lines[since.lines :],
+            {rank: self.programs[rank] for rank in ranks},
+            self.refused,
+        )
+
+    def take_over(self, excerpt: Excerpt) -> None:
+        """Hold what the excerpt of a copy holds, as if the ranks had been recorded here."""
+        new_entries = [self._place_of_entry(self._with_own_group(entry)) for entry in excerpt.entries]
+        new_lines = [self.place_of_line(line) for line in excerpt.lines]
+        # Place in the copy -> place here.
+        entries = np.array([*range(excerpt.since.entries), *new_entries], dtype=np.int64)
+        lines = np.array([*range(excerpt.since.lines), *new_lines], dtype=np.int64)
+        for rank, program in excerpt.programs.items():
+            codes = np.array(program, dtype=np.int64)
+            posts, waits = codes >= 0, codes < 0
+            there = codes[posts]
+            codes[posts] = entries[there >> RANK_BITS] << RANK_BITS | there & RANK_MASK
+            there = ~codes[waits]
+            codes[waits] = ~(lines[there >> POSITION_BITS] << POSITION_BITS | there & POSITION_MASK)
+            self.programs[rank] = array("q", codes.tobytes())
+        self.refused = self.refused or excerpt.refused
+
+    def _with_own_group(self, entry: Entry) -> Entry:
+        """The entry of a copy with the group that this tape's ranks hold."""
+        if not isinstance(entry, Call):
+            return entry
+        return replace(entry, group=self.group(entry.group.name, entry.group.members))
 
     # --- What a rank's process group asks: see `course_lib.simulator.engine.RankEngine`
 
