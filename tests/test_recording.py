@@ -675,6 +675,16 @@ def test_an_interrupt_ends_the_recording():
     assert launch(lambda x: x.shape, meta(1), ranks=2).results == [(1,), (1,)]
 
 
+def test_an_interrupt_while_a_rank_starts_ends_the_recording(monkeypatch):
+    class Interrupted(threading.Thread):
+        def start(self):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(shape_only, "rank_thread", lambda rank, body: Interrupted(target=body))
+    with pytest.raises(KeyboardInterrupt):
+        launch(lambda x: x.shape, meta(1), ranks=2)
+
+
 def test_torchs_functions_are_put_back():
     before = [getattr(dist, name) for name in ("send", "recv", "isend", "irecv")], dist.P2POp.__init__
     launch(lambda x: dist.barrier(), meta(1), ranks=2)

@@ -260,7 +260,9 @@ class _Recording:
             if not over.is_set():
                 self._given_up = True
                 interrupt(thread)
-            thread.join(GRACE_SECONDS)
+            # After an interrupt during `start` it cannot be joined yet; it will see that it is given up.
+            if thread.is_alive():
+                thread.join(GRACE_SECONDS)
         if self.tape.refused:
             return False
         self.recorded = rank + 1
