@@ -49,8 +49,10 @@ def perform(answer: Any, message: bytes) -> bytes:
     return reply_to(request, answer)
 
 
-def reply_to(request: Request, answer: Any) -> bytes:
+def reply_to(request: Request, answer: Any, computing_seconds: float = 0.0) -> bytes:
     """The reply to a grader's request, as a message.
+
+    computing_seconds: processor time that a call may take; 0 for any.
 
     Whatever the student's code does comes back as a reply. Only KeyboardInterrupt passes: it is the
     student's own.
@@ -63,7 +65,7 @@ def reply_to(request: Request, answer: Any) -> bytes:
     with redirect_stdout(printed), redirect_stderr(printed), warnings.catch_warnings():
         # Graders see unmatched messages in `Observed.unmatched`.
         warnings.simplefilter("ignore", UnmatchedMessage)
-        reply = _attempt(answer, driver, request)
+        reply = _attempt(answer, driver, request, computing_seconds)
     if isinstance(reply, Refusal):
         return write_reply(reply)
     reply = replace(reply, printed=reply.printed + printed.text())
@@ -100,12 +102,14 @@ def failure_of(error: BaseException) -> Failure:
     return Failure(type(error).__name__[:100], tell(error), "")
 
 
-def _attempt(answer: Any, driver: Driver, request: Request) -> Value | Failure | Refusal:
+def _attempt(
+    answer: Any, driver: Driver, request: Request, computing_seconds: float
+) -> Value | Failure | Refusal:
     """Run the driver; every way in which that can end is a reply."""
     try:
         match request:
             case CallRequest():
-                return Value(_call(answer, driver, request), "")
+                return Value(_call(answer, driver, request, computing_seconds), "")
             case LaunchRequest():
                 return _launch(answer, driver, request)
     except BadLaunch as error:
@@ -115,7 +119,7 @@ def _attempt(answer: Any, driver: Driver, request: Request) -> Value | Failure |
         return launch_failure(error)
     except OutOfTime as error:
         where = _told_lines(own_lines(traceback.walk_tb(error.__traceback__)))
-        said = f"It was still running after {request.timeout:g} s, here:"
+        said = f"It was still running after {error}, here:"
         return Failure("TimedOut", "\n".join([said, *where]), "")
     except KeyboardInterrupt:
         raise
@@ -123,10 +127,11 @@ def _attempt(answer: Any, driver: Driver, request: Request) -> Value | Failure |
         return failure_of(error)
 
 
-def _call(answer: Any, driver: Driver, request: CallRequest) -> PlainData:
+def _call(answer: Any, driver: Driver, request: CallRequest, computing_seconds: float) -> PlainData:
     """One call, from a random state that is always the same and leaves the caller's as it was."""
-    with torch.random.fork_rng(devices=[]), time_limit(request.timeout):
-        torch.manual_seed(0)
+    with torch.random.fork_rng(devices=[]), time_limit(request.timeout, computing_seconds):
+        # Not torch.manual_seed: it notes for each kind of accelerator who asked, which takes milliseconds.
+        torch.default_generator.manual_seed(0)
         return driver(answer, *request.arguments)
 
 

@@ -14,6 +14,14 @@ PRINTED_CHARACTERS = 20_000
 """So much of what an answer prints is kept."""
 
 
+COMPUTING_SECONDS = 4.0
+"""Processor time that a call, or a rank of a launch, may take where marks are given.
+
+A loop without an end costs that much, however busy the machine is. It must do for importing what answers
+use and the worker has not imported: torch's compiler, which its optimizers ask for, takes two.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Seconds that the parts of a submission may take, and what else. A launch brings a limit of its own."""
@@ -29,12 +37,15 @@ class Limits:
 
 
 class OutOfTime(BaseException):
-    """Raised in running code when its time is up. No Exception, so that `except Exception` lets it pass."""
+    """Raised in running code when its time is up; as text, the time that was up.
+
+    No Exception, so that `except Exception` lets it pass.
+    """
 
 
 @contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise OutOfTime in the code of this block after `seconds`.
+def time_limit(seconds: float, processor_seconds: float = 0.0) -> Iterator[None]:
+    """Raise OutOfTime in the code of this block after `seconds`, or after so many of processor time, if any.
 
     Signals reach the main thread only, so there is no limit in any other. Code that swallows the exception
     goes on: whoever must be certain kills the process.
@@ -42,17 +53,27 @@ def time_limit(seconds: float) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGALRM, _raise_out_of_time)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    with (
+        _alarm(signal.ITIMER_REAL, signal.SIGALRM, seconds, f"{seconds:g} s"),
+        _alarm(
+            signal.ITIMER_PROF, signal.SIGPROF, processor_seconds, f"{processor_seconds:g} s of computing"
+        ),
+    ):
+        yield
+
+
+@contextmanager
+def _alarm(timer: int, signal_: signal.Signals, seconds: float, after: str) -> Iterator[None]:
+    def ring(_signal: int, _frame: FrameType | None) -> None:
+        raise OutOfTime(after)
+
+    before = signal.signal(signal_, ring)
+    signal.setitimer(timer, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def _raise_out_of_time(_signal: int, _frame: FrameType | None) -> None:
-    raise OutOfTime
+        signal.setitimer(timer, 0)
+        signal.signal(signal_, before)
 
 
 class BoundedText(io.TextIOBase):

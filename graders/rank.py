@@ -6,6 +6,7 @@ So what the grader counts does not depend on anything that the student's code do
 
 import builtins
 import contextvars
+import os
 import socket
 import threading
 import traceback
@@ -20,17 +21,20 @@ from torch._C._distributed_c10d import _unregister_all_process_groups
 from course_lib.errors import UnmatchedMessage
 from course_lib.launch import LaunchRequest
 from course_lib.launch.rank_bodies import RankBodies
-from course_lib.simulator.isolation import Isolation
+from course_lib.simulator.isolation import alone
 from course_lib.simulator.network import Group, Move, Operation
 from course_lib.simulator.process_group import agreed_groups
 from course_lib.timeline.lines import caller_line, own_lines
 from graders.answer import PlainData
 from graders.frames import receive_frame, send_frame
-from graders.limits import OutOfTime, bounded, time_limit
+from graders.limits import COMPUTING_SECONDS, OutOfTime, bounded, time_limit
 from graders.messages import RankRequest
 from graders.rank_calls import lines_to_plain, post_to_plain
 from graders.records import line_to_plain
 from graders.wire import NotPlain, decode, encode, in_words
+
+SERVED = 113
+"""The exit status of a process that is done with its answer."""
 
 _HELD_BYTES, _HELD_CALLS = 2**22, 1000
 """So much is kept back at most before the grader is told."""
@@ -39,7 +43,6 @@ _HELD_BYTES, _HELD_CALLS = 2**22, 1000
 def play(answer: Any, driver: Callable[..., PlainData], request: RankRequest, channel: socket.socket) -> None:
     """Be the rank: run driver(answer, ...) and tell in the end what became of it."""
     engine = _SocketEngine(channel)
-    isolation = Isolation(request.cluster, request.ranks, request.seed)
     launch = LaunchRequest(
         driver, (), request.ranks, request.cluster, request.timeout, request.seed, backend=None
     )
@@ -49,12 +52,12 @@ def play(answer: Any, driver: Callable[..., PlainData], request: RankRequest, ch
         stops=(OutOfTime,),
         calls=lambda _: lambda: driver(answer(), *request.arguments),
     )
-    with isolation.entered(), agreed_groups(), warnings.catch_warnings():
+    surroundings = alone(request.cluster, request.rank, request.ranks, request.seed)
+    with surroundings as printed, agreed_groups(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UnmatchedMessage)
-        isolation.resume(request.rank)
         body = bodies.body(request.rank)
         try:
-            with time_limit(request.timeout):
+            with time_limit(request.timeout, COMPUTING_SECONDS):
                 # In a context of its own, so that afterwards this process is no rank.
                 contextvars.copy_context().run(body)
         except OutOfTime as error:
@@ -67,7 +70,7 @@ def play(answer: Any, driver: Callable[..., PlainData], request: RankRequest, ch
         finally:
             # The next launch gives its groups the same names.
             _unregister_all_process_groups()
-    engine.close({**end, "printed": bounded(isolation.outputs[request.rank])})
+    engine.close({**end, "printed": bounded(printed.getvalue())})
 
 
 def _end(bodies: RankBodies, rank: int) -> dict[str, Any]:
@@ -162,6 +165,9 @@ class _SocketEngine:
             send_frame(self._channel, encode([*self._calls, *self._changes(), question]))
             self._calls, self._held = [], 0
             reply: dict[str, Any] = decode(receive_frame(self._channel))
+        if "stop" in reply:
+            # The launch is over. Code that is waiting has nothing to tell any more, nor is it asked.
+            os._exit(SERVED)
         if "raise" in reply:
             kind = getattr(builtins, reply["raise"], RuntimeError)
             raise (kind if issubclass(kind, Exception) else RuntimeError)(reply["message"])

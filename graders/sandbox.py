@@ -139,13 +139,11 @@ class Sandbox:
         send_frame(process.channel, encode({"answer": answer}))
         return self._hear(process, "defines", self.limits.cell + self.limits.grace)
 
-    def rest(self, processes: Sequence[Process]) -> bool:
-        """Have processes serve their answer no longer; whether all of them can serve another.
+    def at_rest(self, processes: Sequence[Process]) -> bool:
+        """Wait for processes that were told to be done with their answer; whether all can serve another.
 
         Raises TooSlow, ChannelClosed or WireError.
         """
-        for process in processes:
-            send_frame(process.channel, NO_MORE_REQUESTS)
         return all(self._hear(process, "at_rest", self.limits.grace) for process in processes)
 
     def _hear(self, process: Process, what: str, seconds: float) -> bool:
@@ -295,6 +293,9 @@ class _Processes:
             if broken.kind == "Ended":
                 said = f"Your code ended the whole process of rank {broken.rank} ({ended})."
             raise AnswerFailed(broken.kind, said) from broken
+        except LaunchError:
+            self._rest(self._running[request.ranks :])
+            raise
         except BaseException:
             self.end()
             raise
@@ -325,13 +326,20 @@ class _Processes:
 
     def rest(self) -> list[Process]:
         """Be done; returns those that can serve another answer."""
+        self._rest(self._running)
+        return self._resting
+
+    def _rest(self, serving: Sequence[Process]) -> None:
+        """Have all that run be done with the answer; `serving` have not been told so yet."""
         try:
-            if self._sandbox.rest(self._running):
-                return [*self._running, *self._resting]
+            for process in serving:
+                send_frame(process.channel, NO_MORE_REQUESTS)
+            if self._sandbox.at_rest(self._running):
+                self._running, self._resting = [], [*self._running, *self._resting]
+                return
         except (TooSlow, ChannelClosed, WireError):
             pass
         self.end()
-        return []
 
     def end(self) -> list[str]:
         """End all; returns how those ended that ran."""

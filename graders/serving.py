@@ -20,14 +20,12 @@ from course_lib.simulator.isolation import private_copy
 from graders.cells import Cell, run_cells
 from graders.driving import find_driver, reply_to
 from graders.frames import ChannelClosed, receive_frame, send_frame
-from graders.limits import BoundedText
+from graders.limits import COMPUTING_SECONDS, BoundedText
 from graders.messages import RankRequest, read_request
-from graders.rank import play
+from graders.rank import SERVED, play
 from graders.wire import decode, encode
 
 _PR_SET_PDEATHSIG = 1
-_DONE = 113
-"""The exit status of a process that has answered all requests about an answer."""
 _TIDYING_SECONDS = 0.2
 
 
@@ -66,9 +64,9 @@ def _serve_answer(namespace: dict[str, Any], channel: socket.socket, owns_proces
     if child == 0:
         _die_with_parent()
         _answer_requests(namespace, name, channel)
-        os._exit(_DONE)
+        os._exit(SERVED)
     _, status = os.waitpid(child, 0)
-    if os.waitstatus_to_exitcode(status) != _DONE:
+    if os.waitstatus_to_exitcode(status) != SERVED:
         _end_like(os.waitstatus_to_exitcode(status))
     send_frame(channel, encode({"at_rest": _tidy_up(files)}))
 
@@ -82,7 +80,7 @@ def _answer_requests(namespace: dict[str, Any], name: str, channel: socket.socke
         if isinstance(request, RankRequest):
             play(lambda: copies()(), find_driver(request.driver), request, channel)
         else:
-            send_frame(channel, reply_to(request, answer))
+            send_frame(channel, reply_to(request, answer, COMPUTING_SECONDS))
 
 
 def _threads() -> int:

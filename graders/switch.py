@@ -9,18 +9,20 @@ library in its own process changes nothing.
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from course_lib.cluster import Cluster
-from course_lib.errors import RankTraceback, UnmatchedMessage
+from course_lib.errors import LaunchError, RankTraceback, UnmatchedMessage
 from course_lib.launch import LaunchRequest
 from course_lib.launch.endings import Ended
 from course_lib.launch.run import PerRank, Run
 from course_lib.simulator.network import Operation
 from course_lib.simulator.scheduler import Ending, Scheduler
+from course_lib.simulator.threads import RankStopped
 from course_lib.simulator.turns import Turns
 from course_lib.timeline.events import SourceLine
 from graders import messages
@@ -58,28 +60,28 @@ def launch(
 
     grace: seconds that a rank has for stopping by itself when the time is up.
 
-    Raises what `course_lib.launch.launch` does, and RankBroken. After any exception the processes are of no
-    more use.
+    Raises what `course_lib.launch.launch` does; then the processes have been told to be done with the answer.
+    Raises RankBroken; then they are of no more use, as after any other exception.
     """
     started = time.perf_counter()
     cluster = request.cluster or Cluster(devices_per_node=request.ranks)
     turns = Turns(cluster, request.ranks)
     scheduler = Scheduler(turns, lambda _: None)
-    deadline = time.monotonic() + request.timeout + grace
     outcome = _Outcome(request.ranks)
     servers = [
-        _Server(rank, process, scheduler, outcome, deadline, keep_line)
+        _Server(rank, process, scheduler, outcome, request, cluster, grace, keep_line)
         for rank, process in enumerate(processes)
     ]
-    for server in servers:
-        server.begin(request, cluster)
     # A second more, so that every server has given up by itself before.
     ending = scheduler.run([server.run for server in servers], request.timeout + grace + 1)
     if outcome.broken:
         raise outcome.broken[0]
+    seconds = request.timeout
     if outcome.places:
         ending = Ending.OUT_OF_TIME
-    launched = LaunchRequest(launch, (), request.ranks, cluster, request.timeout, request.seed, None)
+        # Less, if it was the time for computing that was up.
+        seconds = min(seconds, float(round(time.perf_counter() - started)))
+    launched = LaunchRequest(launch, (), request.ranks, cluster, seconds, request.seed, None)
     ended = Ended(
         launched,
         ending,
@@ -94,7 +96,12 @@ def launch(
     with warnings.catch_warnings():
         # Graders see unmatched messages in `Observed.unmatched`.
         warnings.simplefilter("ignore", UnmatchedMessage)
-        return ended.run()
+        try:
+            return ended.run()
+        except LaunchError:
+            for server in servers:
+                server.dismiss()
+            raise
 
 
 class _Outcome:
@@ -132,14 +139,19 @@ class _Server:
         process: Process,
         scheduler: Scheduler,
         outcome: _Outcome,
-        deadline: float,
+        request: messages.LaunchRequest,
+        cluster: Cluster,
+        grace: float,
         keep_line: KeepLine,
     ) -> None:
         self._rank = rank
         self._channel = process.channel
         self._scheduler = scheduler
         self._outcome = outcome
-        self._deadline = deadline
+        self._request = request
+        self._cluster = cluster
+        self._end_of_time = time.monotonic() + request.timeout
+        self._deadline = self._end_of_time + grace
         self._keep_line = keep_line
         self._posted: list[_Posted] = []
         self._held = 0
@@ -147,21 +159,10 @@ class _Server:
         """What a call came to that the rank has not been told of yet."""
         self._over = False
 
-    def begin(self, request: messages.LaunchRequest, cluster: Cluster) -> None:
-        """Send the rank off. It runs on its own until it first asks something."""
-        arguments = tuple(v[self._rank] if isinstance(v, PerRank) else v for v in request.arguments)
-        order = messages.RankRequest(
-            request.driver, arguments, self._rank, request.ranks, cluster, request.timeout, request.seed
-        )
-        self._channel.settimeout(self._deadline - time.monotonic())
-        try:
-            send_frame(self._channel, messages.write_request(order))
-        except (ChannelClosed, TooSlow) as error:
-            raise RankBroken(self._rank, "Ended", "ended its whole process") from error
-
     def run(self) -> None:
         """Serve the rank to its end. A body for `Scheduler.run`."""
         try:
+            self._begin()
             while not self._over:
                 self._serve_calls()
         except TooSlow:
@@ -172,6 +173,23 @@ class _Server:
             self._break_off("Unreadable", f"sent what is no message: {error}")
         except Exception as error:  # a body must not raise
             self._break_off("Unreadable", f"sent what cannot be done: {type(error).__name__}: {error}")
+
+    def dismiss(self) -> None:
+        """Have the rank's process be done with the answer, wherever the rank is in the launch."""
+        with suppress(ChannelClosed, TooSlow):  # it shows when the process is needed
+            send_frame(self._channel, messages.NO_MORE_REQUESTS if self._over else encode({"stop": True}))
+
+    def _begin(self) -> None:
+        """Send the rank off, at its first turn: where others hang, it need not begin."""
+        if self._outcome.places:
+            raise RankStopped
+        request, seconds = self._request, max(0.01, self._end_of_time - time.monotonic())
+        arguments = tuple(v[self._rank] if isinstance(v, PerRank) else v for v in request.arguments)
+        order = messages.RankRequest(
+            request.driver, arguments, self._rank, request.ranks, self._cluster, seconds, request.seed
+        )
+        self._channel.settimeout(max(0.01, self._deadline - time.monotonic()))
+        send_frame(self._channel, messages.write_request(order))
 
     def _serve_calls(self) -> None:
         calls = decode(receive_frame(self._channel, max(0.01, self._deadline - time.monotonic())))
@@ -197,6 +215,9 @@ class _Server:
     def _reply(self, answer: "Callable[[_Server, Any], dict[str, PlainData]]", call: Any) -> None:
         if self._error is None:
             reply = answer(self, call)
+            if self._outcome.places:
+                # Another rank has run out of time meanwhile.
+                raise RankStopped
         else:
             reply = {"raise": type(self._error).__name__, "message": bounded(str(self._error))}
             self._error = None

@@ -11,7 +11,7 @@ import pickle
 import random
 import sys
 from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import CodeType, ModuleType
@@ -173,6 +173,35 @@ class Isolation:
             return own(*args, **kwargs)
 
         return function
+
+
+@contextmanager
+def alone(cluster: Cluster, rank: int, ranks: int, seed: int) -> Iterator[io.StringIO]:
+    """The same for a rank that has a process to itself, as long as this is entered: yields what it prints."""
+    printed = io.StringIO()
+    world, threads, hook = distributed_c10d._world, torch.get_num_threads(), sys.excepthook
+    environment = dict(os.environ)
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    with redirect_stdout(printed), redirect_stderr(printed):
+        try:
+            os.environ.update(_torchrun_variables(rank, ranks, cluster))
+            torch.default_generator.manual_seed(seed)
+            np.random.seed(seed)
+            random.seed(seed)
+            distributed_c10d._world = RankWorld()  # type: ignore[assignment]
+            torch.set_num_threads(1)
+            _set_thread_isolation_mode(True)
+            yield printed
+        finally:
+            _set_thread_isolation_mode(False)
+            torch.set_num_threads(threads)
+            distributed_c10d._world = world
+            sys.excepthook = hook
+            torch.set_rng_state(states[0])
+            np.random.set_state(states[1])
+            random.setstate(states[2])
+            os.environ.clear()
+            os.environ.update(environment)
 
 
 _RANDOM_FUNCTIONS = tuple(

@@ -35,7 +35,7 @@ def shards(answer: Answer, length: int, epochs: list[int], seeds: list[int]) -> 
 
     The ranks' own random states differ, as they do in training with dropout or augmentation.
     """
-    torch.manual_seed(1000 + dist.get_rank())
+    torch.default_generator.manual_seed(1000 + dist.get_rank())
     before = _random_states()
     pairs = list(zip(epochs, seeds, strict=True))
     first = [answer(length, epoch, seed) for epoch, seed in pairs]
