@@ -36,6 +36,10 @@ class Limits:
     """What all processes behind one inner wall may take together."""
 
 
+ALARMS = frozenset({signal.SIGALRM, signal.SIGPROF})
+"""The signals by which `time_limit` works."""
+
+
 class OutOfTime(BaseException):
     """Raised in running code when its time is up; as text, the time that was up.
 

@@ -7,11 +7,13 @@ So what the grader counts does not depend on anything that the student's code do
 import builtins
 import contextvars
 import os
+import signal
 import socket
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,7 +29,7 @@ from course_lib.simulator.process_group import agreed_groups
 from course_lib.timeline.lines import caller_line, own_lines
 from graders.answer import PlainData
 from graders.frames import receive_frame, send_frame
-from graders.limits import COMPUTING_SECONDS, OutOfTime, bounded, time_limit
+from graders.limits import ALARMS, COMPUTING_SECONDS, OutOfTime, bounded, time_limit
 from graders.messages import RankRequest
 from graders.rank_calls import lines_to_plain, post_to_plain
 from graders.records import line_to_plain
@@ -161,13 +163,13 @@ class _SocketEngine:
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
         """Send what was kept and the question; returns the reply. Raises what the grader's side raised."""
-        with self._lock:
+        with self._lock, _undisturbed():
             send_frame(self._channel, encode([*self._calls, *self._changes(), question]))
             self._calls, self._held = [], 0
             reply: dict[str, Any] = decode(receive_frame(self._channel))
-        if "stop" in reply:
-            # The launch is over. Code that is waiting has nothing to tell any more, nor is it asked.
-            os._exit(SERVED)
+            if "stop" in reply:
+                # The launch is over, and nobody asks what would become of this rank.
+                os._exit(SERVED)
         if "raise" in reply:
             kind = getattr(builtins, reply["raise"], RuntimeError)
             raise (kind if issubclass(kind, Exception) else RuntimeError)(reply["message"])
@@ -197,6 +199,16 @@ class _SocketEngine:
             for target, source in zip(operation.outputs, reply["outputs"], strict=True):
                 target.detach().copy_(source.view(target.shape))
         operation.inputs = operation.outputs = ()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let no time limit interrupt a question: who waits for others has not run out of its own time."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, ALARMS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ALARMS)
 
 
 def _copy(tensor: Tensor) -> Tensor:

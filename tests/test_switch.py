@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from graders import workers
 from graders.answer import AnswerFailed, Observed
 from graders.cells import Cell
 from graders.limits import Limits
@@ -12,6 +13,7 @@ from graders.messages import LaunchRequest
 from graders.remote import RemoteAnswer
 from graders.sandbox import Sandbox
 from graders.submission import Submission
+from graders.usage import Bounds
 from graders.walls import wall_here
 
 pytestmark = pytest.mark.skipif(
@@ -172,6 +174,51 @@ def test_ranks_serve_many_launches_and_are_replaced_when_lost(sandbox: Sandbox) 
         with pytest.raises(AnswerFailed):
             answer.launch("plain.call", 0, ranks=2)
         assert answer.launch("plain.call", 0, ranks=2).results == [0, 0]
+
+
+FAILS = {what: END_CASES[what] for what in ("deadlock", "exception", "endless")}
+SINCE = case("global count\ncount += 1\ndist.barrier()\nif x: dist.recv(torch.ones(1), other)\nreturn count")
+
+
+@pytest.mark.parametrize("what", FAILS)
+def test_processes_outlive_a_failed_launch(sandbox: Sandbox, forks: list[int], what: str) -> None:
+    # Only what served the answer ends; the next launch finds the submission as its cells have left it.
+    with sandbox.answer(FAILS[what]) as answer:
+        for _ in range(2):
+            with pytest.raises(AnswerFailed):
+                answer.launch("plain.call", torch.arange(4.0), ranks=2, timeout=1.0)
+    with sandbox.answer(SINCE) as answer:
+        with pytest.raises(AnswerFailed):
+            answer.launch("plain.call", 1, ranks=2)
+        assert answer.launch("plain.call", 0, ranks=2).results == [1, 1]
+    assert len(forks) <= 2
+
+
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The ids of all processes that the worker starts."""
+    started: list[int] = []
+    fork = workers.Worker.fork
+
+    def counted(worker: workers.Worker, bounds: Bounds) -> workers.Process:
+        process = fork(worker, bounds)
+        started.append(process.pid)
+        return process
+
+    monkeypatch.setattr(workers.Worker, "fork", counted)
+    return started
+
+
+COMPUTES = case("print('here')\nwhile True: pass")
+
+
+def test_a_loop_without_end_costs_its_processor_time_once(sandbox: Sandbox) -> None:
+    # What the first rank does for 4 s, the others are not begun for.
+    with sandbox.answer(COMPUTES) as answer:
+        with pytest.raises(AnswerFailed, match="stopped after 4 s") as caught:
+            answer.launch("plain.call", 0, ranks=2, timeout=60.0)
+        assert caught.value.kind == "TimedOut"
+        assert answer.printed == "[rank 0] here\n"
 
 
 # --- what cannot be forged

@@ -207,6 +207,17 @@ def test_bad_end_is_told(cases: Sandbox, body: str) -> None:
     assert said in error.report
 
 
+def test_computing_without_end_costs_its_processor_time() -> None:
+    # However busy the machine is, and long before what waits is given up.
+    endless = Submission(
+        "cases.ipynb", (Cell("<endless>", "def endless(x):\n    while True: pass"),), main=True
+    )
+    with Sandbox(endless, Limits(call=60)) as sandbox:
+        error = failure(sandbox, "endless")
+    assert error.kind == "TimedOut"
+    assert error.report.startswith("It was still running after 4 s of computing, here:")
+
+
 def test_hang_costs_only_its_exercise() -> None:
     # A loop that swallows every exception is stopped by force; the other exercise keeps its points.
     stubborn = (
