@@ -1,24 +1,30 @@
-"""The answer cells as students first get them, so that a cell can be reset: `graders/stubs/NN_name.json`.
+"""What the released notebooks hold, hence no answer: `graders/stubs/NN_name.json`, written by the build.
 
-The build writes them from the released notebooks; they hold what those hold, hence no answer.
+Of each unit the answer cells as students first get them, so that a cell can be reset; and of the cells that
+only demonstrate something the sources' hashes, so that they are known in notebooks without metadata too.
 """
 
+import hashlib
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
-
-import nbformat
 
 DIRECTORY = Path(__file__).parent / "stubs"
 
 
 def write_originals(notebook: Path) -> Path:
-    """Keep the answer cells of a released notebook; returns the file, named after the notebook's unit."""
-    cells = nbformat.read(notebook, as_version=4).cells
+    """Keep what is needed of a released notebook; returns the file, named after the notebook's unit."""
+    import nbformat
+
+    cells = [cell for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code"]
     kept = {
-        cell.metadata["exercise"]: {"source": cell.source, "metadata": cell.metadata, "id": cell.id}
-        for cell in cells
-        if cell.cell_type == "code" and "exercise" in cell.metadata
+        "answers": {
+            cell.metadata["exercise"]: {"source": cell.source, "metadata": cell.metadata, "id": cell.id}
+            for cell in cells
+            if "exercise" in cell.metadata
+        },
+        "demonstrations": [_hash(cell.source) for cell in cells if cell.metadata.get("demo")],
     }
     DIRECTORY.mkdir(exist_ok=True)
     path = _file(notebook.stem)
@@ -34,8 +40,27 @@ def original_cell(unit: str, exercise: str) -> dict[str, Any] | None:
         kept = json.loads(_file(unit).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    cell: dict[str, Any] | None = kept.get(exercise)
+    cell: dict[str, Any] | None = kept["answers"].get(exercise)
     return cell
+
+
+def is_demonstration(source: str) -> bool:
+    """Whether a released notebook, of whichever unit, has a demonstration with this source."""
+    return _hash(source) in _demonstrations(DIRECTORY)
+
+
+@cache
+def _demonstrations(directory: Path) -> frozenset[str]:
+    """Hashes of all units."""
+    return frozenset(
+        each
+        for path in directory.glob("*.json")
+        for each in json.loads(path.read_text(encoding="utf-8"))["demonstrations"]
+    )
+
+
+def _hash(source: str) -> str:
+    return hashlib.sha256(source.strip().encode()).hexdigest()
 
 
 def _file(unit: str) -> Path:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from graders.cells import Cell
+from graders.originals import is_demonstration
 
 LARGEST = 100 * 2**20
 """Bytes of a submission; beyond that it holds outputs that nobody needs."""
@@ -156,7 +157,9 @@ def _graded(cells: Iterable[Any]) -> Iterator[Cell]:
         if cell.cell_type != "code":
             continue
         number += 1
-        if cell.metadata.get("demo") or is_graded_cell(cell) or check_cell_exercise(cell):
+        if cell.metadata.get("demo") or is_demonstration(cell.source):
+            continue
+        if is_graded_cell(cell) or check_cell_exercise(cell):
             continue
         subject = _subject(cell)
         name = f"cell of {subject}" if subject else f"code cell {number}"

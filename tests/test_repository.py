@@ -8,6 +8,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from course_lib.workbook.notebook import has_work, release, write_source
@@ -15,6 +16,7 @@ from course_lib.workbook.places import Places
 from course_lib.workbook.unit import BEGIN, END, Unit, read_units
 from graders import originals
 from graders.catalogue import exercises
+from graders.submission import from_notebook
 
 ROOT = Path(__file__).parents[1]
 PLACES = Places(ROOT)
@@ -49,6 +51,16 @@ def test_kept_originals_are_fresh(unit: Unit, tmp_path, monkeypatch):
     kept = (originals.DIRECTORY / f"{unit.name}.json").read_text()
     monkeypatch.setattr(originals, "DIRECTORY", tmp_path)
     assert originals.write_originals(PLACES.of_unit(PLACES.notebooks, unit.name)).read_text() == kept
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_without_metadata_the_same_cells_are_run(unit: Unit):
+    # Invariant: demonstrations, which train or wait, are known by their sources; nothing else is taken for one.
+    book = nbformat.read(PLACES.of_unit(PLACES.notebooks, unit.name), as_version=4)
+    graded = [cell.source for cell in from_notebook(book, "whole").cells]
+    for cell in book.cells:
+        cell.metadata = nbformat.NotebookNode()
+    assert [cell.source for cell in from_notebook(book, "stripped").cells] == graded
 
 
 def test_there_is_a_notebook_for_every_unit_and_no_other():
