@@ -29,7 +29,7 @@ from course_lib.simulator.process_group import agreed_groups
 from course_lib.timeline.lines import caller_line, own_lines
 from graders.answer import PlainData
 from graders.frames import receive_frame, send_frame
-from graders.limits import ALARMS, COMPUTING_SECONDS, OutOfTime, bounded, time_limit
+from graders.limits import ALARMS, COMPUTING_SECONDS, BoundedText, OutOfTime, bounded, time_limit
 from graders.messages import RankRequest
 from graders.rank_calls import lines_to_plain, post_to_plain
 from graders.records import line_to_plain
@@ -54,8 +54,9 @@ def play(answer: Any, driver: Callable[..., PlainData], request: RankRequest, ch
         stops=(OutOfTime,),
         calls=lambda _: lambda: driver(answer(), *request.arguments),
     )
-    surroundings = alone(request.cluster, request.rank, request.ranks, request.seed)
-    with surroundings as printed, agreed_groups(), warnings.catch_warnings():
+    printed = BoundedText()
+    surroundings = alone(request.cluster, request.rank, request.ranks, request.seed, printed)
+    with surroundings, agreed_groups(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UnmatchedMessage)
         body = bodies.body(request.rank)
         try:
@@ -72,7 +73,7 @@ def play(answer: Any, driver: Callable[..., PlainData], request: RankRequest, ch
         finally:
             # The next launch gives its groups the same names.
             _unregister_all_process_groups()
-    engine.close({**end, "printed": bounded(printed.getvalue())})
+    engine.close({**end, "printed": printed.text()})
 
 
 def _end(bodies: RankBodies, rank: int) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def test_kept_originals_are_fresh(unit: Unit, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_without_metadata_the_same_cells_are_run(unit: Unit):
-    # Invariant: demonstrations, which train or wait, are known by their sources; nothing else is taken for one.
+    # Invariant: demonstrations, which train or wait, are known by their sources, and no other cell is.
     book = nbformat.read(PLACES.of_unit(PLACES.notebooks, unit.name), as_version=4)
     graded = [cell.source for cell in from_notebook(book, "whole").cells]
     for cell in book.cells:

@@ -176,9 +176,11 @@ class Isolation:
 
 
 @contextmanager
-def alone(cluster: Cluster, rank: int, ranks: int, seed: int) -> Iterator[io.StringIO]:
-    """The same for a rank that has a process to itself, as long as this is entered: yields what it prints."""
-    printed = io.StringIO()
+def alone(cluster: Cluster, rank: int, ranks: int, seed: int, printed: io.TextIOBase) -> Iterator[None]:
+    """The same for a rank that has a process to itself, as long as this is entered.
+
+    printed: what the rank prints into.
+    """
     world, threads, hook = distributed_c10d._world, torch.get_num_threads(), sys.excepthook
     environment = dict(os.environ)
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
@@ -191,7 +193,7 @@ def alone(cluster: Cluster, rank: int, ranks: int, seed: int) -> Iterator[io.Str
             distributed_c10d._world = RankWorld()  # type: ignore[assignment]
             torch.set_num_threads(1)
             _set_thread_isolation_mode(True)
-            yield printed
+            yield
         finally:
             _set_thread_isolation_mode(False)
             torch.set_num_threads(threads)
