@@ -4,7 +4,7 @@ A launch whose tensor arguments are all meta tensors goes this way. It comes to 
 ranks took turns as threads, event for event; only side effects outside of `torch.distributed`, such as
 files, come rank by rank.
 
-Where that takes seconds and a core is free, a forked process (`course_lib.launch.forked`) records the later
+Where that takes half a second and a core is free, a forked process (`course_lib.launch.forked`) records the later
 half of the ranks meanwhile. Then side effects come from both at once, and this process does not see what the
 other changes in objects that ranks share. Ranks that raise there, or return what is not plain data, are
 recorded here after all: an error may come from the fork alone, and a copy may be less than the original.
@@ -46,10 +46,10 @@ from course_lib.simulator.waves import carried_out
 from course_lib.timeline.events import SourceLine
 from course_lib.timeline.lines import stack_lines
 
-_ALONE_SECONDS = 0.5
+_ALONE_SECONDS = 0.2
 """So long one process records the ranks before it is worth asking how long the others will take."""
 
-_WORTH_SECONDS = 1.0
+_WORTH_SECONDS = 0.4
 """Recording that takes longer is shared with a second process: to fork and to hand over takes hundredths."""
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
