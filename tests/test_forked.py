@@ -375,10 +375,11 @@ class Clock:
         # The first rank has torch import things, which says nothing of the others.
         (0, 10.0, []),
         (1, 10.0, [LATER]),
-        # Half a second has passed, and six ranks at this rate take more than one more; or less.
-        (1, 0.5, [LATER]),
-        (1, 0.4, []),
+        # A fifth of a second has to pass, and the others have to take two at this rate.
+        (1, 0.25, [LATER]),
+        (1, 0.15, []),
         (3, 0.8, [range(6, RANKS)]),
+        (5, 0.25, []),
         (6, 10.0, []),
     ],
 )
