@@ -4,10 +4,10 @@ A launch whose tensor arguments are all meta tensors goes this way. It comes to 
 ranks took turns as threads, event for event; only side effects outside of `torch.distributed`, such as
 files, come rank by rank.
 
-Where that takes half a second and a core is free, a forked process (`course_lib.launch.forked`) records the later
-half of the ranks meanwhile. Then side effects come from both at once, and this process does not see what the
-other changes in objects that ranks share. Ranks that raise there, or return what is not plain data, are
-recorded here after all: an error may come from the fork alone, and a copy may be less than the original.
+Where that takes half a second and a core is free, a forked process (`course_lib.launch.forked`) records the
+later half of the ranks meanwhile. Then side effects come from both at once, and this process does not see
+what the other changes in objects that ranks share. Ranks that raise there, or return what is not plain data,
+are recorded here after all: an error may come from the fork alone, and a copy may be less than the original.
 """
 
 import io
