@@ -14,11 +14,11 @@ PRINTED_CHARACTERS = 20_000
 """So much of what an answer prints is kept."""
 
 
-COMPUTING_SECONDS = 4.0
+COMPUTING_SECONDS = 6.0
 """Processor time that a call, or a rank of a launch, may take where marks are given.
 
 A loop without an end costs that much, however busy the machine is. It must do for importing what answers
-use and the worker has not imported: torch's compiler, which its optimizers ask for, takes two.
+use and the worker has not imported: torch's compiler, which its optimizers ask for, takes one to two.
 """
 
 
