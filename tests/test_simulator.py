@@ -463,6 +463,18 @@ def test_the_kernels_own_hooks_are_put_back():
     assert kept == (sys.excepthook, sys.stdout, sys.stderr, os.environ, torch.get_num_threads())
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_handle_kept_beyond_its_run_says_so(device):
+    # Threads and recorded ranks alike; what ends a rank must not end the notebook's cell.
+    def f(x):
+        return dist.irecv(x, 0) if dist.get_rank() else dist.isend(x, 1)
+
+    with pytest.warns(UnmatchedMessage):
+        handle = launch(f, torch.zeros(3, device=device), ranks=2).results[1]
+    with pytest.raises(RuntimeError, match="has ended, and the run with it"):
+        handle.wait()
+
+
 def test_output_is_shown_with_its_rank(capsys):
     launch(lambda: print("one\ntwo"), ranks=2)
     assert capsys.readouterr().out.splitlines() == [

@@ -15,6 +15,7 @@ from course_lib.errors import PendingCall
 from course_lib.simulator.network import Group, Move, Operation
 from course_lib.simulator.threads import (
     GRACE_SECONDS,
+    RUN_ENDED,
     RankStopped,
     cheap_turns,
     frame_of,
@@ -103,8 +104,7 @@ class Scheduler:
 
     def post(self, operation: Operation, move: Move | None = None) -> None:
         """Hand an operation to the network, at the rank's present time; `move` for a collective."""
-        if self._stopping:
-            raise RankStopped
+        self._check_open()
         self._end_computing(operation.rank)
         self._vain_polls = 0
         self.turns.post(operation, move)
@@ -119,8 +119,7 @@ class Scheduler:
 
     def wait_for_data(self, operation: Operation, at: SourceLine | None = None) -> None:
         """Block the rank until the operation's data is there, and leave its clock alone."""
-        if self._stopping:
-            raise RankStopped
+        self._check_open()
         self._end_computing(operation.rank)
         if not operation.done:
             line = (at or caller_line()) if operation.asynchronous else None
@@ -130,8 +129,7 @@ class Scheduler:
 
     def poll(self, operation: Operation, at: SourceLine | None = None) -> bool:
         """Whether the operation is over by now. A rank that asks in vain lets the others go on first."""
-        if self._stopping:
-            raise RankStopped
+        self._check_open()
         rank = operation.rank
         self._end_computing(rank)
         clock = self.now(rank)
@@ -160,6 +158,13 @@ class Scheduler:
     def record_span(self, rank: int, label: str, start: float, end: float) -> None:
         """Add a phase that the program has named."""
         self.turns.record(rank, label, Kind.SPAN, start, end)
+
+    def _check_open(self) -> None:
+        """Raise what ends a rank if the run is over; RuntimeError in code that is no rank of it any more."""
+        if self._stopping:
+            if threading.current_thread() in self._threads:
+                raise RankStopped
+            raise RuntimeError(RUN_ENDED)
 
     def _advance_to(self, rank: int, clock: float) -> None:
         if self.turns.moves_past_others(rank, clock):

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from course_lib.simulator.network import Group, Move, Network, Operation, Shape
+from course_lib.simulator.threads import RUN_ENDED
 from course_lib.timeline.events import SourceLine
 from course_lib.timeline.lines import caller_line
 
@@ -218,7 +219,7 @@ class Tape:
 
     def _check_open(self) -> None:
         if self.program is self._nobody:
-            raise RuntimeError("The rank that this call belongs to has ended, and the run with it.")
+            raise RuntimeError(RUN_ENDED)
         if self.refused:
             raise CannotRecord(self.refused)
 

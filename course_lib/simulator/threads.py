@@ -15,6 +15,9 @@ class RankStopped(BaseException):
     """Unwinds a rank when its run is over. Not an Exception, so that `except Exception` lets it pass."""
 
 
+RUN_ENDED = "The rank that this call belongs to has ended, and the run with it."
+"""What is said to code that has kept an operation or a group beyond its run."""
+
 GRACE_SECONDS = 1.0
 """Real time that a stopped rank has to unwind before it is left behind."""
 
