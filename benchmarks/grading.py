@@ -147,17 +147,23 @@ def _answer(name: str, right: dict[str, str], stubs: dict[str, str], chance: ran
 
 @cache
 def _wrong_sources(name: str) -> Sequence[str]:
-    """The proofs' wrong answers as a student would have written them: under the exercise's own name."""
-    proofs = ast.parse((ROOT / "tests" / "wrong_answers" / f"{UNIT}.py").read_text())
-    found = []
-    for node in proofs.body:
+    """The proofs' wrong answers as a student would have written them: under the exercise's own name.
+
+    Each stands in one cell with what the proofs import and define for all of them.
+    """
+    shared, found = [], []
+    for node in ast.parse((ROOT / "tests" / "wrong_answers" / f"{UNIT}.py").read_text()).body:
         match node:
+            case ast.FunctionDef(decorator_list=[]) | ast.ClassDef(decorator_list=[]) | ast.Import():
+                shared.append(ast.unparse(node))
+            case ast.ImportFrom(module=module) if module != "tests.answers":
+                shared.append(ast.unparse(node))
             case ast.FunctionDef() | ast.ClassDef():
                 decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
                 if any(decorator.startswith(f"wrong({name!r}") for decorator in decorators):
                     node.decorator_list, node.name = [], name
                     found.append(ast.unparse(node))
-    return [f"from itertools import chain\nfrom torch import nn\n{source}" for source in found]
+    return ["\n".join([*shared, source]) for source in found]
 
 
 def _seconds(command: list[str], root: Path) -> float:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -107,16 +108,28 @@ def _standing(results: Sequence[ExerciseResult]) -> Standing:
 
 
 def _miss(results: Sequence[CriterionResult]) -> Miss:
-    said = Counter(_in_short(each.seen) for each in results if each.verdict is Verdict.FAILED)
+    said = [_first_lines(each.seen) for each in results if each.verdict is Verdict.FAILED]
     blocked = sum(each.verdict is Verdict.BLOCKED for each in results)
-    seen, count = said.most_common(1)[0] if said else ("", 0)
-    return Miss(results[0].criterion, said.total(), blocked, seen, count)
+    kinds = [_without_numbers(text) for text in said]
+    ((kind, count),) = Counter(kinds).most_common(1) or [("", 0)]
+    seen = said[kinds.index(kind)] if said else ""
+    short = seen if len(seen) <= SEEN_SHOWN else seen[: SEEN_SHOWN - 4] + " ..."
+    return Miss(results[0].criterion, len(said), blocked, short, count)
 
 
-def _in_short(seen: str) -> str:
-    """A message's first line: the lines after it are places in one student's code."""
-    line = seen.strip().partition("\n")[0]
-    return line if len(line) <= SEEN_SHOWN else line[: SEEN_SHOWN - 4] + " ..."
+def _first_lines(seen: str) -> str:
+    """A message's first two lines, without those that are places in one student's code."""
+    lines = [line for line in seen.splitlines() if line.strip() and not line[0].isspace()]
+    return " ".join(lines[:2])
+
+
+def _without_numbers(text: str) -> str:
+    """What messages about the same mistake have in common, whatever inputs were drawn."""
+    return _NUMBERS.sub("0", text)
+
+
+_NUMBERS = re.compile(r"-?\d[\d.]*(e[-+]?\d+)?(, -?\d[\d.]*(e[-+]?\d+)?)*")
+"""One, or several in a row."""
 
 
 def class_page(unit: str, class_: Sequence[Marked]) -> str:

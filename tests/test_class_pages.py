@@ -13,7 +13,7 @@ from graders.exercise import Exercise, Verdict
 from graders.grading import CriterionResult, ExerciseResult, answer_failed, not_attempted
 from graders.marker import nothing_earned
 from graders.marking import mark
-from graders.pages import class_csv, class_page, standings, student_page, write_pages
+from graders.pages import SEEN_SHOWN, class_csv, class_page, standings, student_page, write_pages
 from graders.records import deadlock_from_plain
 from graders.report import Report
 from graders.submission import Submission
@@ -102,8 +102,30 @@ def test_the_commonest_miss_comes_first_with_its_message(class_):
     assert double.misses[0].criterion.name == "whole numbers too"
     assert (double.misses[0].failed, double.misses[0].seen_count) == (3, 2)
     assert double.misses[0].seen == "float32; expected int64"
-    # Only the first line: where it stood is another place for everybody.
+    # Without the place: that is another one for everybody.
     assert total.misses[0].seen == f"KeyError: {HOSTILE}"
+
+
+SAME_MISTAKE = (
+    "the sum is float32[2, 3] (0.25, -1.5e-07, ...); expected float32[2, 3] (1, 2, ...); not 0.25.",
+    "the sum is float64[4] (7, ...); expected float64[4] (-2.5, 8.25, ...); not 7.",
+)
+
+
+def missed(*seen):
+    """How a class stands at the first criterion of one exercise, where each has seen one of these."""
+    first = DOUBLE.rubric[0]
+    results = [ExerciseResult(DOUBLE, (CriterionResult(first, Verdict.FAILED, text),)) for text in seen]
+    (standing,) = standings([marked("", result) for result in results])
+    return standing.misses[0]
+
+
+def test_messages_of_one_mistake_count_together():
+    # Inputs are drawn for each submission, and so no two of these would be the same.
+    found = missed("rank 1 failed", *SAME_MISTAKE, "The cell failed.\n  in f, line 3\nKeyError: 7")
+    assert (found.failed, found.seen_count, found.seen) == (4, 2, SAME_MISTAKE[0])
+    assert missed("The cell failed.\n  in f, line 3\nKeyError: 7").seen == "The cell failed. KeyError: 7"
+    assert len(missed("x" * 10**4).seen) == SEEN_SHOWN
 
 
 @pytest.mark.parametrize("page", ["class", "student"])
