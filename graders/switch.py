@@ -157,7 +157,7 @@ class _Server:
         self._held = 0
         self._error: Exception | None = None
         """What a call came to that the rank has not been told of yet."""
-        self._over = False
+        self._begun = self._over = False
 
     def run(self) -> None:
         """Serve the rank to its end. A body for `Scheduler.run`."""
@@ -176,8 +176,9 @@ class _Server:
 
     def dismiss(self) -> None:
         """Have the rank's process be done with the answer, wherever the rank is in the launch."""
+        asks = self._begun and not self._over
         with suppress(ChannelClosed, TooSlow):  # it shows when the process is needed
-            send_frame(self._channel, messages.NO_MORE_REQUESTS if self._over else encode({"stop": True}))
+            send_frame(self._channel, encode({"stop": True}) if asks else messages.NO_MORE_REQUESTS)
 
     def _begin(self) -> None:
         """Send the rank off, at its first turn: where others hang, it need not begin."""
@@ -190,6 +191,7 @@ class _Server:
         )
         self._channel.settimeout(max(0.01, self._deadline - time.monotonic()))
         send_frame(self._channel, messages.write_request(order))
+        self._begun = True
 
     def _serve_calls(self) -> None:
         calls = decode(receive_frame(self._channel, max(0.01, self._deadline - time.monotonic())))

@@ -29,6 +29,7 @@ from course_lib import (
     per_rank,
     span,
 )
+from course_lib.simulator.collectives import check_reducible
 from course_lib.timeline.events import Kind
 
 RANKS = [1, 2, 3, 5]
@@ -657,6 +658,15 @@ def test_computing_takes_the_time_of_its_operations():
     # 2 n^3 operations at 1e9 a second.
     assert product.seconds == pytest.approx(2 * 100**3 / 1e9)
     assert any(e.kind is Kind.COMPUTE for e in run.events)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_the_first_collective_of_a_process_computes_nothing_more(device):
+    # Whether torch can reduce a dtype is tried once, and that is nobody's computing.
+    check_reducible.cache_clear()
+    x = torch.ones(4, device=device)
+    first, second = (launch(dist.all_reduce, x, ranks=2, cluster=COMPUTING).seconds for _ in range(2))
+    assert first == second
 
 
 def test_asynchronous_communication_overlaps_computing():

@@ -213,7 +213,7 @@ def forks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 COMPUTES = case("print('here')\nwhile True: pass")
 
 
-def test_a_loop_without_end_costs_its_processor_time_once(sandbox: Sandbox) -> None:
+def test_a_loop_without_end_costs_its_processor_time_once(sandbox: Sandbox, forks: list[int]) -> None:
     # What the first rank does for 6 s, the others are not begun for.
     with sandbox.answer(COMPUTES) as answer:
         # On a busy machine 6 s of processor time take longer.
@@ -221,6 +221,8 @@ def test_a_loop_without_end_costs_its_processor_time_once(sandbox: Sandbox) -> N
             answer.launch("plain.call", 0, ranks=2, timeout=60.0)
         assert caught.value.kind == "TimedOut"
         assert answer.printed == "[rank 0] here\n"
+    assert observe(sandbox, PLAIN).results == [None, None]
+    assert len(forks) <= 2
 
 
 # --- what cannot be forged

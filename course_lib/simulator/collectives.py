@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from course_lib.simulator.network import Move, Operation, PartsDiffer
 
@@ -36,9 +37,10 @@ def reduction_name(op: Any) -> str:
 @cache
 def check_reducible(op: str, reduction: str, dtype: torch.dtype) -> None:
     """Raise TypeError if torch cannot combine two tensors of this dtype."""
-    pair = torch.zeros(1, dtype=dtype), torch.zeros(1, dtype=dtype)
     try:
-        REDUCTIONS[reduction](*pair)
+        # Tried once in a process; that must not count as computing of the rank that happens to ask first.
+        with _disable_current_modes():
+            REDUCTIONS[reduction](torch.zeros(1, dtype=dtype), torch.zeros(1, dtype=dtype))
     except RuntimeError:
         kind = str(dtype).removeprefix("torch.")
         raise TypeError(
