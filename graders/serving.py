@@ -1,6 +1,5 @@
 """A process of one submission: it runs the cells, and then serves answer after answer (`graders.worker`)."""
 
-import ctypes
 import os
 import shutil
 import signal
@@ -16,6 +15,7 @@ from typing import Any, NoReturn
 import cloudpickle
 import torch
 
+from course_lib.launch.descendants import end_with
 from course_lib.simulator.isolation import private_copy
 from graders.cells import Cell, run_cells
 from graders.driving import find_driver, reply_to
@@ -25,7 +25,6 @@ from graders.messages import RankRequest, read_request
 from graders.rank import SERVED, play
 from graders.wire import decode, encode
 
-_PR_SET_PDEATHSIG = 1
 _TIDYING_SECONDS = 0.2
 
 
@@ -59,10 +58,10 @@ def _serve_answer(namespace: dict[str, Any], channel: socket.socket, owns_proces
         _answer_requests(namespace, name, channel)
         send_frame(channel, encode({"at_rest": False}))
         return
-    files = _files()
+    files, parent = _files(), os.getpid()
     child = os.fork()
     if child == 0:
-        _die_with_parent()
+        end_with(parent)
         _answer_requests(namespace, name, channel)
         os._exit(SERVED)
     _, status = os.waitpid(child, 0)
@@ -129,17 +128,12 @@ def _shut_in() -> None:
     """Leave the worker's session, its output and its folder."""
     with suppress(PermissionError):  # it leads a session already
         os.setsid()
-    _die_with_parent()
+    end_with(os.getppid())
     for descriptor in (0, 1, 2):
         point_at_nothing(descriptor)
     sys.stdout = sys.stderr = BoundedText()
     os.chdir(tempfile.mkdtemp())
     torch.set_num_threads(1)
-
-
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _run_submission(channel: socket.socket) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from course_lib.launch import ENGINES
-from course_lib.launch.descendants import end_descendants
+from course_lib.launch.descendants import adopt_orphans, end_descendants
 from graders import drivers
 from graders.inner_wall import LIMITS, NoInnerWall, described, fork_walled, set_limits
 from graders.serving import point_at_nothing, serve_submission
@@ -34,7 +34,6 @@ from graders.usage import Bounds
 _NEEDED = (ENGINES["simulated"], "IPython.core.inputtransformer2", "matplotlib.pyplot")
 """What exercises import sooner or later, besides what drives them."""
 
-_PR_SET_CHILD_SUBREAPER = 36
 _HUGE = 2**21
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
 _TRIAL_SECONDS = 60.0
@@ -49,7 +48,7 @@ def main(may_build_walls: bool) -> None:
     """
     control = socket.socket(fileno=os.dup(0))
     point_at_nothing(0)
-    _adopt_orphans()
+    adopt_orphans()
     for module in (*_NEEDED, *_drivers()):
         importlib.import_module(module)
     # A collection in a child would touch, and so copy, whatever is here.
@@ -218,9 +217,3 @@ def _trial(children: WalledChildren) -> str:
         _, status = os.waitpid(pid, 0)
     ended = children.buried(pid, status)
     return "" if ended == "exit status 0" else ended
-
-
-def _adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends (Linux only)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -61,6 +62,8 @@ def _parent(stat: Path) -> int | None:
 
 
 def _prctl(option: int, value: int = 1) -> None:
-    """A Linux call about this process, see prctl(2)."""
+    """A Linux call about this process, see prctl(2); elsewhere nothing happens."""
+    if sys.platform != "linux":
+        return
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl failed")
