@@ -94,17 +94,8 @@ class Isolation:
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Give every rank its own globals; afterwards the kernel has its own back."""
-        threads = torch.get_num_threads()
-        kernel_world = distributed_c10d._world
-        kernel_state = torch.get_rng_state()
-        numpy_state = np.random.get_state()
         with ExitStack() as undo:
-            undo.callback(torch.set_num_threads, threads)
-            undo.callback(setattr, distributed_c10d, "_world", kernel_world)
-            # init_process_group wraps the hook, once a rank, to say which rank an error is from.
-            undo.callback(setattr, sys, "excepthook", sys.excepthook)
-            undo.callback(torch.set_rng_state, kernel_state)
-            undo.callback(np.random.set_state, numpy_state)
+            undo.enter_context(_kernels_state_kept())
             undo.enter_context(replaced(sys, "stdout", RankStream(sys.stdout, self._output)))
             undo.enter_context(replaced(sys, "stderr", RankStream(sys.stderr, self._output)))
             undo.enter_context(replaced(os, "environ", RankEnvironment(os.environ, self._environment)))
@@ -114,10 +105,6 @@ class Isolation:
             for name in _NUMPY_FUNCTIONS:
                 function = self._by_rank(getattr(np.random, name), lambda rank: rank.numpy_random)
                 undo.enter_context(replaced(np.random, name, function))
-            # One thread a rank: ranks take turns, and a pool of workers for each would only cost time.
-            torch.set_num_threads(1)
-            undo.callback(_set_thread_isolation_mode, False)
-            _set_thread_isolation_mode(True)
             yield
 
     def resume(self, rank: int) -> None:
@@ -181,29 +168,36 @@ def alone(cluster: Cluster, rank: int, ranks: int, seed: int, printed: io.TextIO
 
     printed: what the rank prints into.
     """
-    world, threads, hook = distributed_c10d._world, torch.get_num_threads(), sys.excepthook
-    environment = dict(os.environ)
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    with redirect_stdout(printed), redirect_stderr(printed):
+    environment, python_random = dict(os.environ), random.getstate()
+    with _kernels_state_kept(), redirect_stdout(printed), redirect_stderr(printed):
         try:
             os.environ.update(_torchrun_variables(rank, ranks, cluster))
             torch.default_generator.manual_seed(seed)
             np.random.seed(seed)
             random.seed(seed)
             distributed_c10d._world = RankWorld()  # type: ignore[assignment]
-            torch.set_num_threads(1)
-            _set_thread_isolation_mode(True)
             yield
         finally:
-            _set_thread_isolation_mode(False)
-            torch.set_num_threads(threads)
-            distributed_c10d._world = world
-            sys.excepthook = hook
-            torch.set_rng_state(states[0])
-            np.random.set_state(states[1])
-            random.setstate(states[2])
+            random.setstate(python_random)
             os.environ.clear()
             os.environ.update(environment)
+
+
+@contextmanager
+def _kernels_state_kept() -> Iterator[None]:
+    """Let ranks have what torch and NumPy keep once a process, and give it back to the kernel."""
+    with ExitStack() as undo:
+        undo.callback(torch.set_num_threads, torch.get_num_threads())
+        undo.callback(setattr, distributed_c10d, "_world", distributed_c10d._world)
+        # init_process_group wraps the hook, once a rank, to say which rank an error is from.
+        undo.callback(setattr, sys, "excepthook", sys.excepthook)
+        undo.callback(torch.set_rng_state, torch.get_rng_state())
+        undo.callback(np.random.set_state, np.random.get_state())
+        # One thread a rank: ranks take turns, and a pool of workers for each would only cost time.
+        torch.set_num_threads(1)
+        undo.callback(_set_thread_isolation_mode, False)
+        _set_thread_isolation_mode(True)
+        yield
 
 
 _RANDOM_FUNCTIONS = tuple(
