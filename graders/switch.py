@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -69,7 +69,7 @@ def launch(
     scheduler = Scheduler(turns, lambda _: None)
     outcome = _Outcome(request.ranks)
     servers = [
-        _Server(rank, process, scheduler, outcome, request, cluster, grace, keep_line)
+        _Server(_order(request, rank, cluster), process, scheduler, outcome, grace, keep_line)
         for rank, process in enumerate(processes)
     ]
     # A second more, so that every server has given up by itself before.
@@ -104,6 +104,14 @@ def launch(
             raise
 
 
+def _order(request: messages.LaunchRequest, rank: int, cluster: Cluster) -> messages.RankRequest:
+    """What one of the ranks is to do."""
+    arguments = tuple(v[rank] if isinstance(v, PerRank) else v for v in request.arguments)
+    return messages.RankRequest(
+        request.driver, arguments, rank, request.ranks, cluster, request.timeout, request.seed
+    )
+
+
 class _Outcome:
     """What the ranks come to."""
 
@@ -135,22 +143,19 @@ class _Server:
 
     def __init__(
         self,
-        rank: int,
+        order: messages.RankRequest,
         process: Process,
         scheduler: Scheduler,
         outcome: _Outcome,
-        request: messages.LaunchRequest,
-        cluster: Cluster,
         grace: float,
         keep_line: KeepLine,
     ) -> None:
-        self._rank = rank
+        self._rank = order.rank
         self._channel = process.channel
         self._scheduler = scheduler
         self._outcome = outcome
-        self._request = request
-        self._cluster = cluster
-        self._end_of_time = time.monotonic() + request.timeout
+        self._order = order
+        self._end_of_time = time.monotonic() + order.timeout
         self._deadline = self._end_of_time + grace
         self._keep_line = keep_line
         self._posted: list[_Posted] = []
@@ -184,11 +189,7 @@ class _Server:
         """Send the rank off, at its first turn: where others hang, it need not begin."""
         if self._outcome.places:
             raise RankStopped
-        request, seconds = self._request, max(0.01, self._end_of_time - time.monotonic())
-        arguments = tuple(v[self._rank] if isinstance(v, PerRank) else v for v in request.arguments)
-        order = messages.RankRequest(
-            request.driver, arguments, self._rank, request.ranks, self._cluster, seconds, request.seed
-        )
+        order = replace(self._order, timeout=max(0.01, self._end_of_time - time.monotonic()))
         self._channel.settimeout(max(0.01, self._deadline - time.monotonic()))
         send_frame(self._channel, messages.write_request(order))
         self._begun = True
