@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from graders.answer import NOT_ATTEMPTED, Answer, AnswerFailed
 from graders.draw import Draw
 from graders.exercise import Criterion, Exercise, Finding, MachineLacks, Verdict
+from graders.limits import shortened
 from graders.remote import GraderMistake
 
 SEEN_CHARACTERS = 4000
@@ -90,7 +91,7 @@ def readable(text: str) -> str:
     """A text that may hold anything, made fit to be shown: no control characters, no endless length."""
     text = _ESCAPES.sub("", text.encode("utf-8", "replace").decode("utf-8"))
     text = "".join(c for c in text if c.isprintable() or c in "\n\t")
-    return text if len(text) <= SEEN_CHARACTERS else text[: SEEN_CHARACTERS - 4] + " ..."
+    return shortened(text, SEEN_CHARACTERS)
 
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")

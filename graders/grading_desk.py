@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from graders.classroom import Outcome, State
+from graders.limits import shortened
 from graders.walls import UNWALLED
 
 SHOWN_CHARACTERS = 300
@@ -111,5 +112,4 @@ def _to_know(outcome: Outcome) -> str:
 
 
 def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= SHOWN_CHARACTERS else line[: SHOWN_CHARACTERS - 4] + " ..."
+    return shortened(" ".join(text.split()), SHOWN_CHARACTERS)

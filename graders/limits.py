@@ -48,8 +48,10 @@ class OutOfTime(BaseException):
 
 
 @contextmanager
-def time_limit(seconds: float, processor_seconds: float = 0.0) -> Iterator[None]:
-    """Raise OutOfTime in the code of this block after `seconds`, or after so many of processor time, if any.
+def time_limit(seconds: float, computing_seconds: float = 0.0) -> Iterator[None]:
+    """Raise OutOfTime in the code of this block after `seconds`, or after so much computing, if any.
+
+    computing_seconds: of processor time.
 
     Signals reach the main thread only, so there is no limit in any other. Code that swallows the exception
     goes on: whoever must be certain kills the process.
@@ -60,7 +62,7 @@ def time_limit(seconds: float, processor_seconds: float = 0.0) -> Iterator[None]
     with (
         _alarm(signal.ITIMER_REAL, signal.SIGALRM, seconds, f"{seconds:g} s"),
         _alarm(
-            signal.ITIMER_PROF, signal.SIGPROF, processor_seconds, f"{processor_seconds:g} s of computing"
+            signal.ITIMER_PROF, signal.SIGPROF, computing_seconds, f"{computing_seconds:g} s of computing"
         ),
     ):
         yield
@@ -108,6 +110,11 @@ def bounded(text: str) -> str:
     kept = BoundedText()
     kept.write(text)
     return kept.text()
+
+
+def shortened(text: str, characters: int) -> str:
+    """The text if it is not longer than that, else its beginning and dots."""
+    return text if len(text) <= characters else text[: characters - 4] + " ..."
 
 
 def joined(outputs: Sequence[str]) -> str:

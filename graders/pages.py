@@ -12,6 +12,7 @@ from statistics import fmean, median
 
 from graders.exercise import Criterion, Exercise, Verdict
 from graders.grading import CriterionResult, ExerciseResult
+from graders.limits import shortened
 from graders.report import LOOKS, earned
 from graders.verdicts import Marked, write_whole
 from graders.walls import UNWALLED
@@ -113,8 +114,7 @@ def _miss(results: Sequence[CriterionResult]) -> Miss:
     kinds = [_without_numbers(text) for text in said]
     ((kind, count),) = Counter(kinds).most_common(1) or [("", 0)]
     seen = said[kinds.index(kind)] if said else ""
-    short = seen if len(seen) <= SEEN_SHOWN else seen[: SEEN_SHOWN - 4] + " ..."
-    return Miss(results[0].criterion, len(said), blocked, short, count)
+    return Miss(results[0].criterion, len(said), blocked, shortened(seen, SEEN_SHOWN), count)
 
 
 def _first_lines(seen: str) -> str:
