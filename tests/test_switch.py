@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from graders import workers
 from graders.answer import AnswerFailed, Observed
 from graders.cells import Cell
 from graders.limits import Limits
@@ -15,6 +14,7 @@ from graders.sandbox import Sandbox
 from graders.submission import Submission
 from graders.usage import Bounds
 from graders.walls import wall_here
+from tests.forks import counted_forks
 
 pytestmark = pytest.mark.skipif(
     not wall_here().stands, reason="no wall stands here: install bubblewrap or Apptainer"
@@ -181,7 +181,7 @@ SINCE = case("global count\ncount += 1\ndist.barrier()\nif x: dist.recv(torch.on
 
 
 @pytest.mark.parametrize("what", FAILS)
-def test_processes_outlive_a_failed_launch(sandbox: Sandbox, forks: list[int], what: str) -> None:
+def test_processes_outlive_a_failed_launch(sandbox: Sandbox, forks: list[Bounds], what: str) -> None:
     # Only what served the answer ends; the next launch finds the submission as its cells have left it.
     seconds = 1.0 if what == "endless" else SECONDS
     with sandbox.answer(FAILS[what]) as answer:
@@ -196,24 +196,15 @@ def test_processes_outlive_a_failed_launch(sandbox: Sandbox, forks: list[int], w
 
 
 @pytest.fixture
-def forks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The ids of all processes that the worker starts."""
-    started: list[int] = []
-    fork = workers.Worker.fork
-
-    def counted(worker: workers.Worker, bounds: Bounds) -> workers.Process:
-        process = fork(worker, bounds)
-        started.append(process.pid)
-        return process
-
-    monkeypatch.setattr(workers.Worker, "fork", counted)
-    return started
+def forks(monkeypatch: pytest.MonkeyPatch) -> list[Bounds]:
+    """An entry for every process that is started for the submission."""
+    return counted_forks(monkeypatch)
 
 
 COMPUTES = case("print('here')\nwhile True: pass")
 
 
-def test_a_loop_without_end_costs_its_processor_time_once(sandbox: Sandbox, forks: list[int]) -> None:
+def test_a_loop_without_end_costs_its_processor_time_once(sandbox: Sandbox, forks: list[Bounds]) -> None:
     # What the first rank does for 6 s, the others are not begun for.
     with sandbox.answer(COMPUTES) as answer:
         # On a busy machine 6 s of processor time take longer.

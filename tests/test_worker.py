@@ -24,6 +24,7 @@ from graders.submission import Submission
 from graders.usage import Bounds
 from graders.walls import NO_INNER_WALLS, UNWALLED, wall_here
 from tests import sample_unit
+from tests.forks import counted_forks
 
 IMPORTS = "import os, subprocess, sys, time\nimport torch\nimport torch.distributed as dist"
 DOUBLE, TOTAL = sample_unit.SOLVED["double"], sample_unit.SOLVED["total"]
@@ -432,25 +433,16 @@ def inner_wall() -> None:
 
 
 @pytest.fixture
-def firsts(monkeypatch: pytest.MonkeyPatch) -> list[Bounds]:
-    """An entry for every process that is started for a submission and is not only a rank."""
-    started: list[Bounds] = []
-    fork = workers.Worker.fork
-
-    def counted(worker: workers.Worker, bounds: Bounds) -> workers.Process:
-        if bounds == SHORT.bounds:
-            started.append(bounds)
-        return fork(worker, bounds)
-
-    monkeypatch.setattr(workers.Worker, "fork", counted)
-    return started
+def forks(monkeypatch: pytest.MonkeyPatch) -> list[Bounds]:
+    """An entry for every process that is started for a submission; those that are only ranks have others."""
+    return counted_forks(monkeypatch)
 
 
 @pytest.mark.usefixtures("inner_wall")
-def test_cells_run_once_for_all_exercises(firsts: list[Bounds]) -> None:
+def test_cells_run_once_for_all_exercises(forks: list[Bounds]) -> None:
     # But for further ranks.
     assert points(marks(DOUBLE, TOTAL, limits=Limits())) == [3, 2]
-    assert len(firsts) == 1
+    assert forks.count(SHORT.bounds) == 1
 
 
 HARM = {
@@ -466,7 +458,7 @@ HARM = {
 
 @pytest.mark.usefixtures("inner_wall")
 @pytest.mark.parametrize("what", HARM)
-def test_an_answer_leaves_nothing_to_another(firsts: list[Bounds], what: str) -> None:
+def test_an_answer_leaves_nothing_to_another(forks: list[Bounds], what: str) -> None:
     # Variables, modules, threads, processes and files end with the exercise.
     double = f"def double(x):\n    {HARM[what]}\n    return 2 * x"
     total = f"""def total(x):
@@ -475,7 +467,7 @@ def test_an_answer_leaves_nothing_to_another(firsts: list[Bounds], what: str) ->
     assert torch.get_default_dtype() is torch.float32 and torch.is_grad_enabled()
 {TOTAL.partition(chr(10))[2]}"""
     assert points(marks(double, total)) == [3, 2]
-    assert len(firsts) == 1
+    assert forks.count(SHORT.bounds) == 1
 
 
 LEFT_BY_CELLS = {
@@ -486,12 +478,12 @@ LEFT_BY_CELLS = {
 
 @pytest.mark.usefixtures("inner_wall")
 @pytest.mark.parametrize("what", LEFT_BY_CELLS)
-def test_what_cells_have_started_is_there_for_each_exercise(firsts: list[Bounds], what: str) -> None:
+def test_what_cells_have_started_is_there_for_each_exercise(forks: list[Bounds], what: str) -> None:
     # A fork would be without the thread, and forks would share the process: the cells run again.
     there = "threading.active_count() == 2" if what == "a thread" else "other.poll() is None"
     double, total = (source.replace(":\n", f":\n    assert {there}\n", 1) for source in (DOUBLE, TOTAL))
     assert points(marks(LEFT_BY_CELLS[what], double, total)) == [3, 2]
-    assert len(firsts) == 2
+    assert forks.count(SHORT.bounds) == 2
 
 
 # --- one warm process, many submissions
