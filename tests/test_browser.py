@@ -138,8 +138,17 @@ def page(lab: Lab) -> Iterator[Any]:
         window.add_locator_handler(dialog, lambda: dialog.locator("button.jp-mod-accept").click())
         window.goto(f"{lab.url}/lab/tree/{UNIT}/{UNIT}.ipynb?token={lab.token}")
         window.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=60 * SECOND)
+        await_kernel(window)
         yield window
         browser.close()
+
+
+def await_kernel(page: Any) -> None:
+    """Wait for the notebook's kernel: JupyterLab forgets a cell that is run earlier."""
+    # Without a kernel the notebook counts as idle too.
+    playwright.expect(page.locator(".jp-KernelName").first).to_contain_text("Python", timeout=60 * SECOND)
+    indicator = page.locator(".jp-Notebook-ExecutionIndicator").first
+    playwright.expect(indicator).to_have_attribute("data-status", "idle", timeout=60 * SECOND)
 
 
 def cell_with(page: Any, text: str) -> Any:
