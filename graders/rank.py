@@ -14,6 +14,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -52,7 +53,7 @@ def play(answer: Any, driver: Callable[..., PlainData], request: RankRequest, ch
         launch,
         engine,
         stops=(OutOfTime,),
-        calls=lambda _: lambda: driver(answer(), *request.arguments),
+        calls=lambda _: lambda: partial(driver, answer(), *request.arguments),
     )
     printed = BoundedText()
     surroundings = alone(request.cluster, request.rank, request.ranks, request.seed, printed)
@@ -98,9 +99,8 @@ class _SocketEngine:
     virtual time no other rank runs before this one waits.
     """
 
-    communicating = False
-
     def __init__(self, channel: socket.socket) -> None:
+        self.communicating = False
         self._channel = channel
         self._lock = threading.RLock()
         self._groups: dict[tuple[str, tuple[int, ...]], Group] = {}
@@ -115,7 +115,8 @@ class _SocketEngine:
         return self._groups.setdefault(key, Group(*key))
 
     def post(self, operation: Operation, move: Move | None = None) -> None:
-        inputs = [_copy(tensor) for tensor in operation.inputs]
+        with self._communication():
+            inputs = [_copy(tensor) for tensor in operation.inputs]
         with self._lock:
             # The position of the call among this rank's own is the number by which it is asked for.
             operation.sequence, self._posted = self._posted, self._posted + 1
@@ -164,7 +165,7 @@ class _SocketEngine:
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
         """Send what was kept and the question; returns the reply. Raises what the grader's side raised."""
-        with self._lock, _undisturbed():
+        with self._lock, _undisturbed(), self._communication():
             send_frame(self._channel, encode([*self._calls, *self._changes(), question]))
             self._calls, self._held = [], 0
             reply: dict[str, Any] = decode(receive_frame(self._channel))
@@ -197,9 +198,19 @@ class _SocketEngine:
         operation.done, operation.peer = True, reply["peer"]
         self._open.pop(operation.sequence, None)
         if reply["outputs"] is not None:
-            for target, source in zip(operation.outputs, reply["outputs"], strict=True):
-                target.detach().copy_(source.view(target.shape))
+            with self._communication():
+                for target, source in zip(operation.outputs, reply["outputs"], strict=True):
+                    target.detach().copy_(source.view(target.shape))
         operation.inputs = operation.outputs = ()
+
+    @contextmanager
+    def _communication(self) -> Iterator[None]:
+        """What moves data to the grader and back is not the rank's computing."""
+        self.communicating = True
+        try:
+            yield
+        finally:
+            self.communicating = False
 
 
 @contextmanager

@@ -660,6 +660,16 @@ def test_computing_takes_the_time_of_its_operations():
     assert any(e.kind is Kind.COMPUTE for e in run.events)
 
 
+def test_a_rank_does_not_compute_the_copies_of_what_it_is_called_with():
+    kept = torch.ones(1000)
+
+    def f(x, y):
+        return len(kept)
+
+    for y in (torch.ones(1000), per_rank([torch.ones(1000), torch.ones(9)])):
+        assert not launch(f, torch.ones(1000), y, ranks=2, cluster=COMPUTING).events
+
+
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_the_first_collective_of_a_process_computes_nothing_more(device):
     # Whether torch can reduce a dtype is tried once, and that is nobody's computing.

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from course_lib.cluster import Cluster
 from graders.answer import AnswerFailed, Observed
 from graders.cells import Cell
 from graders.limits import Limits
@@ -96,12 +97,14 @@ ALIKE = {
     "shapes alone": "y = torch.empty(5, device='meta')\ndist.all_reduce(y)\nreturn list(y.shape)",
 }
 ALIKE_CASES = {what: case(body) for what, body in ALIKE.items()}
+COMPUTING = Cluster(devices_per_node=2, flops=1e9, memory_bandwidth=1e9)
 
 
+@pytest.mark.parametrize("cluster", [None, COMPUTING], ids=["", "computing"])
 @pytest.mark.parametrize("what", ALIKE)
-def test_ranks_in_processes_are_like_threads(sandbox: Sandbox, what: str) -> None:
+def test_ranks_in_processes_are_like_threads(sandbox: Sandbox, what: str, cluster: Cluster | None) -> None:
     # Results, output, every event with its times and lines, and what is left open are the same.
-    request = LaunchRequest("plain.call", (torch.arange(4.0),), 2, None, "simulated", SECONDS, 0)
+    request = LaunchRequest("plain.call", (torch.arange(4.0),), 2, cluster, "simulated", SECONDS, 0)
     with sandbox.answer(ALIKE_CASES[what]) as answer:
         for _ in range(2):
             through_grader, in_threads = answer.observe(request), RemoteAnswer.observe(answer, request)

@@ -1,7 +1,8 @@
 """What a simulated rank does: its own copy of the launched function, on its own copies of the arguments."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,8 +23,13 @@ from course_lib.timeline.events import span_recorder
 Stops = tuple[type[BaseException], ...]
 
 
-Calls = Callable[[int], Callable[[], Any]]
-"""Rank -> the launched function with the rank's arguments, to be called once."""
+Call = Callable[[], Any]
+
+Calls = Callable[[int], Callable[[], Call]]
+"""Rank -> what the rank does to be ready, once, which gives the launched function with the rank's arguments.
+
+The preparation is not the rank's computing.
+"""
 
 
 def private_calls(request: LaunchRequest) -> Calls:
@@ -36,19 +42,20 @@ def private_calls(request: LaunchRequest) -> Calls:
         )
     )
 
-    def call_of(rank: int) -> Callable[[], Any]:
+    def preparation(rank: int) -> Callable[[], Call]:
         own = private_copy([value[rank] for value in request.arguments if isinstance(value, PerRank)])
 
-        def call() -> Any:
+        def prepare() -> Call:
             function, arguments = common()
             values = iter(own())
-            return function(
-                *(next(values) if mine else value for mine, value in zip(per_rank, arguments, strict=True))
+            return partial(
+                function,
+                *(next(values) if mine else value for mine, value in zip(per_rank, arguments, strict=True)),
             )
 
-        return call
+        return prepare
 
-    return call_of
+    return preparation
 
 
 class RankBodies:
@@ -63,7 +70,7 @@ class RankBodies:
     ) -> None:
         """stops: exceptions with which the engine ends a rank; they pass through and are no failure.
 
-        calls: what each rank calls; by default on private copies.
+        calls: what each rank calls; by default `private_calls`.
         """
         self.results: list[Any] = [None] * request.ranks
         self.failures: list[RankTraceback] = []
@@ -74,7 +81,7 @@ class RankBodies:
 
     def body(self, rank: int) -> Callable[[], None]:
         """The function of a rank. It returns however the rank ends, unless the engine has stopped it."""
-        call = self._calls(rank)
+        prepare = self._calls(rank)
 
         def body() -> None:
             current_rank.set(rank)
@@ -83,6 +90,8 @@ class RankBodies:
             try:
                 with ExitStack() as stack:
                     self._initialise(rank, stack)
+                    call = prepare()
+                    stack.enter_context(self._clock(rank))
                     self.results[rank] = call()
             except self._stops:
                 raise
@@ -92,13 +101,17 @@ class RankBodies:
         return body
 
     def _initialise(self, rank: int, stack: ExitStack) -> None:
-        """What a launcher does for a process before the student's code: the group, and the clock."""
+        """What a launcher does for a process before the student's code."""
         # A thread's backward pass would otherwise go to a worker thread, which is no rank.
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         dist.init_process_group(BACKEND, rank=rank, world_size=self._request.ranks, store=HashStore())
+
+    def _clock(self, rank: int) -> AbstractContextManager[Any]:
+        """Counts what the rank computes, if the cluster says how fast that is."""
         cluster = self._request.cluster
-        if cluster.flops is not None or cluster.memory_bandwidth is not None:
-            stack.enter_context(ComputeClock(self._engine, rank, cluster))
+        if cluster.flops is None and cluster.memory_bandwidth is None:
+            return nullcontext()
+        return ComputeClock(self._engine, rank, cluster)
 
 
 class _SpanRecorder:

@@ -101,6 +101,13 @@ def mended(answer: Answer, argument: PlainData, *more: PlainData) -> PlainData:
     return {"result": _copied(result), "argument": _copied(argument)}
 
 
+def mended_late(answer: Answer, argument: PlainData, late: int) -> PlainData:
+    """As `mended`; on a cluster that counts computing, the rank `late` comes milliseconds late."""
+    if dist.get_rank() == late:
+        torch.zeros(2**20)
+    return mended(answer, argument)
+
+
 def fit(answer: Answer, samples: list[tuple[int, float]]) -> PlainData:
     """The fit, and the samples as the answer left them."""
     result = answer(samples)
