@@ -141,6 +141,20 @@ def test_no_thread_of_a_rank_takes_the_core_of_another_when_it_wakes_up() -> Non
     assert on_processes(policies).results == [{os.SCHED_BATCH}] * 2
 
 
+def test_a_second_wait_for_a_message_returns_and_says_that_gloos_own_does_not() -> None:
+    def exchange() -> tuple[float, float]:
+        got, total, other = torch.zeros(1), torch.ones(1), 1 - dist.get_rank()
+        works = [dist.isend(torch.ones(1), other), dist.irecv(got, other)]
+        works.append(dist.all_reduce(total, async_op=True))
+        for work in [*works, *works]:
+            work.wait()
+        return got.item(), total.item()
+
+    run = on_processes(exchange)
+    assert run.results == launch(exchange, ranks=2).results == [(1.0, 2.0)] * 2
+    assert all(output.count("has been waited for before") == 1 for output in run.outputs)
+
+
 def test_every_rank_starts_from_the_seed_alone() -> None:
     def draw() -> tuple[Any, ...]:
         import random

@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import warnings
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -116,6 +117,13 @@ class Call:
     number: int
     asynchronous: bool
     on_gpu: bool
+    is_message: bool = False
+
+
+SECOND_WAIT = (
+    "This send or receive has been waited for before. Here the second wait() returns, with Gloo alone it "
+    "never does: wait for each handle once."
+)
 
 
 class RecordedWork(dist.Work):
@@ -134,9 +142,13 @@ class RecordedWork(dist.Work):
         self._recorder = recorder
         self._call = call
         self._members = members
+        self._over = False
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """Block until the call is over; on a GPU, until the current stream would wait for it."""
+        if self._over and self._call.is_message:
+            warnings.warn(SECOND_WAIT, RuntimeWarning, stacklevel=2)
+            return True
         if self._call.asynchronous:
             self._recorder.waits(self._call.number)
         try:
@@ -149,6 +161,7 @@ class RecordedWork(dist.Work):
             return waited
         source = None if self._members is None else self._members[self._inner._source_rank()]
         self._recorder.done(self._call.number, source)
+        self._over = True
         return waited
 
     def is_completed(self) -> bool:

@@ -209,7 +209,7 @@ class RecordedGroup(dist.ProcessGroup):
             nbytes=tensor.nbytes,
             asynchronous=asynchronous,
         )
-        return Call(number, asynchronous, tensor.is_cuda)
+        return Call(number, asynchronous, tensor.is_cuda, is_message=True)
 
     def _collective(
         self,
