@@ -312,7 +312,7 @@ def test_a_later_rank_in_a_loop_without_end_is_named(alone_and_shared):
 
     told = alone_and_shared(f, meta(4), ranks=RANKS, timeout=0.5)
     assert told["error"] == "TimedOut"
-    assert "rank 6 was computing" in told["report"]
+    assert "rank 6 was not communicating" in told["report"]
     assert "while dist.get_rank() == 6" in told["report"]
 
 
@@ -323,7 +323,7 @@ def test_an_earlier_rank_in_a_loop_without_end_is_named(alone_and_shared):
             pass
 
     told = alone_and_shared(f, meta(4), ranks=RANKS, timeout=0.5, taken_over=[])
-    assert "rank 3 was computing" in told["report"]
+    assert "rank 3 was not communicating" in told["report"]
 
 
 def test_a_second_process_that_is_gone_is_made_up_for(monkeypatch):

@@ -689,18 +689,21 @@ def test_a_result_that_cannot_be_sent_back() -> None:
         on_processes(program)
 
 
-def test_an_infinite_loop_is_stopped_at_the_deadline_and_told_where_it_was() -> None:
+@pytest.mark.parametrize("waits", [False, True])
+def test_an_infinite_loop_is_stopped_at_the_deadline_and_told_where_it_was(waits: bool) -> None:
     def program() -> None:
         if dist.get_rank() == 0:
-            while True:
+            while not waits:
                 pass
+            for lock in [threading.Lock()] * 2:
+                lock.acquire()
         dist.all_reduce(torch.ones(1))
 
     began = time.monotonic()
     with pytest.raises(TimedOut) as caught:
         on_processes(program, timeout=2)
     assert time.monotonic() - began < 6
-    assert "rank 0 was computing" in caught.value.report
+    assert "rank 0 was not communicating" in caught.value.report
     assert "test_processes.py" in caught.value.report
     assert "rank 1: all_reduce" in caught.value.report
 

@@ -656,7 +656,7 @@ def test_a_loop_without_end_is_stopped_and_named():
         while dist.get_rank() == 1:
             pass
 
-    with pytest.raises(TimedOut, match="rank 1 was computing") as caught:
+    with pytest.raises(TimedOut, match="rank 1 was not communicating") as caught:
         launch(f, meta(1), ranks=3, timeout=0.4, quiet=True)
     assert "while dist.get_rank() == 1" in caught.value.report
     assert caught.value.run.outputs == ["begins\n", "begins\n", ""]

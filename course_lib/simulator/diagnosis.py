@@ -146,13 +146,14 @@ def rank_failed_report(failures: Sequence[RankTraceback], waiting: Sequence[Pend
 def timed_out_report(timeout: float, places: Mapping[int, str], waiting: Sequence[PendingCall] = ()) -> str:
     """Where each rank was when the deadline of `timeout` seconds passed."""
     parts = [f"The run was stopped after {timeout:g} s; it had not come to its end.", ""]
-    parts.extend(f"rank {rank} was computing:\n{place.rstrip()}" for rank, place in sorted(places.items()))
+    parts.extend(f"rank {rank} was not communicating:\n{at.rstrip()}" for rank, at in sorted(places.items()))
     parts.extend(_where(call) for call in sorted(waiting, key=lambda c: c.rank)[:_SHOWN])
     parts.extend(
         [
             "",
-            "What to do: look for a loop that never ends in the lines above; if the work is just long, give "
-            "your own launch a longer timeout; in a check its time is fixed: be quicker there.",
+            "What to do: look in the lines above for a loop that never ends, or a wait for what never comes "
+            "(a lock, a file, input); if the work is just long, give your own launch a longer timeout; in a "
+            "check its time is fixed: be quicker there.",
         ]
     )
     return "\n".join(parts)
