@@ -26,7 +26,7 @@ from course_lib.launch import LaunchRequest
 from course_lib.launch.rank_bodies import RankBodies
 from course_lib.simulator.isolation import alone
 from course_lib.simulator.network import Group, Move, Operation
-from course_lib.simulator.process_group import agreed_groups
+from course_lib.simulator.process_group import as_with_gloo
 from course_lib.timeline.lines import caller_line, own_lines
 from graders.answer import PlainData
 from graders.frames import receive_frame, send_frame
@@ -57,7 +57,7 @@ def play(answer: Any, driver: Callable[..., PlainData], request: RankRequest, ch
     )
     printed = BoundedText()
     surroundings = alone(request.cluster, request.rank, request.ranks, request.seed, printed)
-    with surroundings, agreed_groups(), warnings.catch_warnings():
+    with surroundings, as_with_gloo(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UnmatchedMessage)
         body = bodies.body(request.rank)
         try:

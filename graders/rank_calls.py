@@ -134,6 +134,7 @@ _MOVES: dict[str, Callable[[int, str], Move]] = {
     "all_to_all": lambda *_: collectives.all_to_all,
     "all_to_all_single": lambda *_: collectives.all_to_all,
     "barrier": lambda *_: collectives.barrier,
+    "monitored_barrier": lambda *_: collectives.barrier,
     NEW_GROUP: lambda *_: collectives.barrier,
 }
 

@@ -632,6 +632,47 @@ def test_bytes_and_messages_are_counted():
     assert run.traffic[0].calls == {"send": 1, "all_reduce": 1}
 
 
+def test_a_monitored_barrier_is_a_barrier_and_the_report_names_who_is_missing():
+    def f(missing):
+        if me() != missing:
+            dist.monitored_barrier()
+
+    assert [event.op for event in launch(f, None, ranks=3).events] == ["monitored_barrier"] * 3
+    with pytest.raises(Deadlock) as caught:
+        launch(f, 1, ranks=3)
+    assert "monitored_barrier" in caught.value.report
+    assert "rank 1" in caught.value.report
+
+
+def test_collectives_with_gradients_use_the_group_of_the_rank_that_calls():
+    def f():
+        from torch.distributed.nn import functional
+
+        x = torch.ones(1, requires_grad=True)
+        y = functional.all_reduce(x * (me() + 1))
+        y.sum().backward()
+        return y.item(), x.grad.item()
+
+    for _ in range(2):
+        assert launch(f, ranks=2).results == [(3.0, 2.0), (3.0, 4.0)]
+
+
+def test_a_store_holds_what_its_rank_has_set_and_says_that_it_is_not_shared():
+    def f(name):
+        store = dist.distributed_c10d._get_default_store()
+        store.set(f"from {me()}", "here")
+        assert store.add("count", 2) + store.add("count", 3) == 7
+        assert store.compare_set("count", "5", "6") == b"6"
+        assert store.check(["count"])
+        assert not store.check(["from nobody"])
+        assert store.delete_key("count")
+        return store.get(name.format(me()))
+
+    assert launch(f, "from {}", ranks=2).results == [b"here"] * 2
+    with pytest.raises(RankFailed, match="has not set 'from 1', and simulated ranks share no store"):
+        launch(f, "from 1", ranks=2)
+
+
 COMPUTING = Cluster(devices_per_node=2, flops=1e9, memory_bandwidth=1e12)
 
 

@@ -81,6 +81,7 @@ ALIKE = {
         "    return asked, x\ndist.send(x * 5, 0)\nreturn x"
     ),
     "from anyone": "if me == 0: dist.send(x, 1); return None\nreturn dist.recv(x), x",
+    "a monitored barrier": "dist.monitored_barrier()\nreturn x",
     "a group of one": (
         "group = dist.new_group([1])\nif me == 1: dist.all_reduce(x, group=group)\ndist.barrier()\nreturn x"
     ),

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
 
 from course_lib.errors import RankTraceback
 from course_lib.launch import LaunchRequest
@@ -17,6 +16,7 @@ from course_lib.simulator.compute import ComputeClock
 from course_lib.simulator.engine import RankEngine, current_engine
 from course_lib.simulator.isolation import current_rank, private_copy
 from course_lib.simulator.process_group import BACKEND
+from course_lib.simulator.store import RankStore
 from course_lib.simulator.threads import RankStopped
 from course_lib.timeline.events import span_recorder
 
@@ -78,6 +78,7 @@ class RankBodies:
         self._engine = engine
         self._calls = private_calls(request) if calls is None else calls
         self._stops = stops
+        self._stores: list[RankStore] = []
 
     def body(self, rank: int) -> Callable[[], None]:
         """The function of a rank. It returns however the rank ends, unless the engine has stopped it."""
@@ -104,7 +105,10 @@ class RankBodies:
         """What a launcher does for a process before the student's code."""
         # A thread's backward pass would otherwise go to a worker thread, which is no rank.
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
-        dist.init_process_group(BACKEND, rank=rank, world_size=self._request.ranks, store=HashStore())
+        store = RankStore()
+        # torch itself does not keep what is Python's of it.
+        self._stores.append(store)
+        dist.init_process_group(BACKEND, rank=rank, world_size=self._request.ranks, store=store)
 
     def _clock(self, rank: int) -> AbstractContextManager[Any]:
         """Counts what the rank computes, if the cluster says how fast that is."""

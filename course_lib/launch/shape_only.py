@@ -28,7 +28,7 @@ from course_lib.launch.forked import forked, has_spare_core
 from course_lib.launch.rank_bodies import RankBodies
 from course_lib.launch.run import PerRank
 from course_lib.simulator.isolation import Isolation
-from course_lib.simulator.process_group import agreed_groups
+from course_lib.simulator.process_group import as_with_gloo
 from course_lib.simulator.replay import Replay
 from course_lib.simulator.scheduler import Ending
 from course_lib.simulator.shortcuts import installed
@@ -144,7 +144,7 @@ class _Recording:
 
     def run(self) -> Ended | Counted | None:
         """Record all ranks, and carry out what they have recorded."""
-        with self.isolation.entered(), agreed_groups(), installed(self.tape), rare_collections():
+        with self.isolation.entered(), as_with_gloo(), installed(self.tape), rare_collections():
             self._record_all()
         if self.tape.refused:
             return None

@@ -17,7 +17,7 @@ from course_lib.launch.endings import Ended
 from course_lib.launch.rank_bodies import RankBodies
 from course_lib.launch.run import Run
 from course_lib.simulator.isolation import Isolation, current_rank
-from course_lib.simulator.process_group import agreed_groups
+from course_lib.simulator.process_group import as_with_gloo
 from course_lib.simulator.scheduler import Scheduler
 from course_lib.simulator.turns import Turns
 from course_lib.timeline.lines import stack_lines
@@ -41,7 +41,7 @@ def _by_turns(request: LaunchRequest) -> Ended:
     turns = Turns(request.cluster, request.ranks)
     scheduler = Scheduler(turns, isolation.resume)
     bodies = RankBodies(request, scheduler)
-    with isolation.entered(), agreed_groups():
+    with isolation.entered(), as_with_gloo():
         ending = scheduler.run([bodies.body(rank) for rank in range(request.ranks)], request.timeout)
     return Ended(
         request,

@@ -9,17 +9,20 @@ DistributedDataParallel, DTensor, device meshes.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+
+# Its functions take for granted the group that there is when it is imported: none here, one rank's own there.
+import torch.distributed.nn.functional
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from course_lib.simulator import collectives
 from course_lib.simulator.engine import RankEngine, current_engine
-from course_lib.simulator.isolation import current_rank
+from course_lib.simulator.isolation import current_rank, replaced
 from course_lib.simulator.network import NEW_GROUP, Move, Operation, Shape
 from course_lib.timeline.lines import caller_line
 from course_lib.timeline.operations import called_blocking, member
@@ -241,6 +244,10 @@ class SimulatedGroup(dist.ProcessGroup):
         """Wait for everyone."""
         return self._collective("barrier", [], [], collectives.barrier, opts)
 
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """Wait for everyone; if somebody does not come, the run says so without the help of a time-out."""
+        self._collective("monitored_barrier", [], [], collectives.barrier, None).wait()
+
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single
@@ -411,9 +418,11 @@ def _make_group(options: Any, backend_options: Any) -> SimulatedGroup:
 
 
 @contextmanager
-def agreed_groups() -> Iterator[None]:
-    """Have simulated ranks meet in every `new_group`, which all must call alike, as they do elsewhere."""
-    make = distributed_c10d._new_group_with_tag
+def as_with_gloo() -> Iterator[None]:
+    """Have simulated ranks meet where others do: in every `new_group`, which all must call alike, and in
+    `monitored_barrier`, which torch allows to Gloo alone.
+    """
+    make, monitor = distributed_c10d._new_group_with_tag, dist.monitored_barrier
 
     @wraps(make)
     def new_group(ranks: Any = None, *arguments: Any, **options: Any) -> Any:
@@ -422,11 +431,17 @@ def agreed_groups() -> Iterator[None]:
             _agree_on_group(rank, ranks)
         return make(ranks, *arguments, **options)
 
-    distributed_c10d._new_group_with_tag = new_group
-    try:
+    @wraps(monitor)
+    def monitored_barrier(group: Any = None, *arguments: Any, **options: Any) -> None:
+        group = group or distributed_c10d._get_default_group()
+        call = group.monitored_barrier if isinstance(group, SimulatedGroup) else partial(monitor, group)
+        call(*arguments, **options)
+
+    with (
+        replaced(distributed_c10d, "_new_group_with_tag", new_group),
+        replaced(dist, "monitored_barrier", monitored_barrier),
+    ):
         yield
-    finally:
-        distributed_c10d._new_group_with_tag = make
 
 
 def _agree_on_group(rank: int, ranks: Sequence[int] | None) -> None:
