@@ -673,6 +673,16 @@ def test_a_store_holds_what_its_rank_has_set_and_says_that_it_is_not_shared():
         launch(f, "from 1", ranks=2)
 
 
+def test_a_reduction_of_nccl_alone_is_refused_by_both_engines():
+    def f():
+        dist.all_reduce(torch.ones(1), op=dist._make_nccl_premul_sum(2.0))
+
+    with pytest.raises(RankFailed, match="cannot combine by PREMUL_SUM here: of all backends only NCCL can"):
+        launch(f, ranks=2)
+    with pytest.raises(RankFailed, match="PREMUL_SUM"):
+        launch(f, ranks=2, on="processes", quiet=True)
+
+
 COMPUTING = Cluster(devices_per_node=2, flops=1e9, memory_bandwidth=1e12)
 
 

@@ -19,7 +19,6 @@ Reduction = Callable[[Tensor, Tensor], Tensor]
 REDUCTIONS: dict[str, Reduction] = {
     "SUM": torch.add,
     "AVG": torch.add,
-    "PREMUL_SUM": torch.add,
     "PRODUCT": torch.mul,
     "MIN": torch.minimum,
     "MAX": torch.maximum,
@@ -36,7 +35,12 @@ def reduction_name(op: Any) -> str:
 
 @cache
 def check_reducible(op: str, reduction: str, dtype: torch.dtype) -> None:
-    """Raise TypeError if torch cannot combine two tensors of this dtype."""
+    """Raise ValueError if only NCCL has the reduction, TypeError if torch cannot combine the dtype by it."""
+    if reduction not in REDUCTIONS:
+        raise ValueError(
+            f"{op} cannot combine by {reduction} here: of all backends only NCCL can. For a sum of scaled "
+            f"tensors, scale before the call."
+        )
     try:
         # Tried once in a process; that must not count as computing of the rank that happens to ask first.
         with _disable_current_modes():
