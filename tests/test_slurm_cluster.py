@@ -448,7 +448,8 @@ def test_torchrun_restarts_after_kills(jobs: Jobs, trained: dict[str, dict[str, 
     assert (folder / "died").exists(), f"killed after step {step}"
     assert (folder / "died while saving").exists(), f"killed after step {step}"
     lines = [json.loads(line)["step"] for line in (folder / "steps.jsonl").read_text().splitlines()]
-    assert lines.count(newest) == 3, f"killed after step {step}: {lines}"
+    # The first life comes to the step after the newest checkpoint, unless it ended with that.
+    assert lines.count(newest) == (3 if step > newest else 2), f"killed after step {step}: {lines}"
     assert said.count(f"going on after step {newest} of 12 with 4 ranks") == (2 if newest else 0)
     finished = json.loads((folder / "finished").read_text())
     assert finished["weights"] == trained["srun"]["weights"]
