@@ -673,6 +673,42 @@ def test_a_store_holds_what_its_rank_has_set_and_says_that_it_is_not_shared():
         launch(f, "from 1", ranks=2)
 
 
+WITH_GAPS = {
+    "all_reduce": dist.all_reduce,
+    "reduce": lambda x: dist.reduce(x, dst=0),
+    "broadcast": lambda x: dist.broadcast(x, src=0),
+    "scatter": lambda x: dist.scatter(torch.ones(3), None if me() else [x, x], src=0),
+    "reduce_scatter": lambda x: dist.reduce_scatter(x, [torch.ones(3), torch.ones(3)]),
+}
+
+
+@pytest.mark.parametrize("on", ["simulated", "processes"])
+@pytest.mark.parametrize("op", WITH_GAPS)
+def test_tensors_with_gaps_are_refused_where_gloo_would_fill_the_gaps(op, on):
+    with pytest.raises(RankFailed, match=rf"{op} needs tensors .* has strides \[2\].*\.contiguous\(\)"):
+        launch(lambda: WITH_GAPS[op](torch.arange(6.0)[::2]), ranks=2, on=on, quiet=True)
+
+
+@pytest.mark.parametrize("on", ["simulated", "processes"])
+def test_tensors_with_gaps_are_gathered_as_anywhere(on):
+    def f():
+        table = torch.zeros(2, 4)
+        dist.all_gather([table[0, ::2], table[1, ::2]], torch.arange(4.0)[::2] + me())
+        return table.tolist()
+
+    assert launch(f, ranks=2, on=on, quiet=True).results == [[[0, 0, 2, 0], [1, 0, 3, 0]]] * 2
+
+
+def test_whole_numbers_are_not_averaged():
+    with pytest.raises(RankFailed, match="cannot average int64"):
+        launch(lambda: dist.all_reduce(torch.tensor([1, 2]), op=dist.ReduceOp.AVG), ranks=2)
+
+
+def test_an_exchange_of_one_tensor_needs_a_contiguous_one():
+    with pytest.raises(RankFailed, match="all_to_all_single needs contiguous tensors"):
+        launch(lambda: dist.all_to_all_single(torch.zeros(2, 2), torch.ones(2, 2).t()), ranks=2)
+
+
 def test_a_reduction_of_nccl_alone_is_refused_by_both_engines():
     def f():
         dist.all_reduce(torch.ones(1), op=dist._make_nccl_premul_sum(2.0))

@@ -21,7 +21,7 @@ from torch.distributed import distributed_c10d
 
 from course_lib.launch.journal import Journal
 from course_lib.launch.recorder import Call, RecordedWork, Recorder
-from course_lib.simulator.collectives import reduction_name
+from course_lib.simulator.collectives import check_dense, reduction_name
 from course_lib.simulator.network import NEW_GROUP
 from course_lib.timeline.operations import called_blocking, member
 
@@ -131,6 +131,7 @@ class RecordedGroup(dist.ProcessGroup):
         return self._collective_work(work, call)
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> Any:
+        check_dense("scatter", inputs[0] if inputs else ())
         call = self._collective("scatter", outputs, opts, root=_root(opts))
         work = self._inner.scatter(outputs, inputs, *_given(opts))
         return self._collective_work(work, call)
@@ -222,7 +223,11 @@ class RecordedGroup(dist.ProcessGroup):
         payload: Sequence[Tensor] | None = None,
         parts: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
     ) -> Call:
-        """Note a collective. All must agree on the shape of `about`; `payload` is what it counts as bytes."""
+        """Note a collective. All must agree on the shape of `about`; `payload` is what it counts as bytes.
+
+        Raises ValueError for tensors with which Gloo would do harm.
+        """
+        check_dense(op, about)
         asynchronous = bool(getattr(opts, "asyncOp", False))
         number = self.recorder.posted(
             op,

@@ -4,7 +4,7 @@ A call's `inputs` and `outputs` are tuples of tensors; the functions get the cal
 Sums are taken in that order, so that a run repeats itself bit for bit.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -41,6 +41,11 @@ def check_reducible(op: str, reduction: str, dtype: torch.dtype) -> None:
             f"{op} cannot combine by {reduction} here: of all backends only NCCL can. For a sum of scaled "
             f"tensors, scale before the call."
         )
+    if reduction == "AVG" and not (dtype.is_floating_point or dtype.is_complex):
+        raise TypeError(
+            f"{op} cannot average {str(dtype).removeprefix('torch.')}: the mean of whole numbers need not be "
+            f"one. Convert the tensor first, for example to float32."
+        )
     try:
         # Tried once in a process; that must not count as computing of the rank that happens to ask first.
         with _disable_current_modes():
@@ -51,6 +56,31 @@ def check_reducible(op: str, reduction: str, dtype: torch.dtype) -> None:
             f"{op} cannot combine {kind} by {reduction}: torch has no such operation on tensors of {kind}. "
             f"Convert the tensor first, for a sum to float32, and the result back."
         ) from None
+
+
+_AS_THEY_LIE = {"all_reduce", "all_reduce_coalesced", "reduce", "broadcast", "scatter", "reduce_scatter"}
+"""Collectives in which Gloo takes a tensor for a stretch of memory that begins where the tensor does."""
+
+
+def check_dense(op: str, tensors: Iterable[Tensor]) -> None:
+    """Raise ValueError for a tensor with gaps where Gloo would, without a word, send and fill the gaps."""
+    if op not in _AS_THEY_LIE:
+        return
+    for tensor in tensors:
+        if not _is_dense(tensor):
+            raise ValueError(
+                f"{op} needs tensors whose elements lie side by side in memory, and this one of shape "
+                f"{list(tensor.shape)} has strides {list(tensor.stride())}, as after x[::2] or x[:, 0]. Gloo "
+                f"would use the memory between them, NCCL refuses. Pass tensor.contiguous(), and copy the "
+                f"result back."
+            )
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    if tensor.is_contiguous():
+        return True
+    with _disable_current_modes():
+        return bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor))
 
 
 def broadcast(root: int) -> Move:

@@ -236,6 +236,8 @@ class SimulatedGroup(dist.ProcessGroup):
         opts: Any = None,
     ) -> SimulatedWork:
         """Exchange the parts of one tensor, split evenly or by the given sizes of its first dimension."""
+        if not (output.is_contiguous() and tensor.is_contiguous()):
+            raise ValueError("all_to_all_single needs contiguous tensors. Pass tensor.contiguous().")
         targets = _split(output, output_splits, self.size())
         sources = _split(tensor, input_splits, self.size())
         return self._collective("all_to_all_single", sources, targets, collectives.all_to_all, opts)
@@ -293,6 +295,7 @@ class SimulatedGroup(dist.ProcessGroup):
     ) -> SimulatedWork:
         """Post a collective."""
         _check_parts(op, self.size(), inputs, outputs)
+        collectives.check_dense(op, outputs if op == "reduce_scatter" else [*inputs, *outputs])
         if reduction:
             # Before anyone meets: every rank raises, and not the one that came last.
             collectives.check_reducible(op, reduction, inputs[0].dtype)
