@@ -15,7 +15,7 @@ writes one where a copy reads one and writes one: 1.5 times V / 2. Together that
 a rank, at the speed of a copy while all ranks copy. What stays in a cache is faster than this limit, and Open
 MPI, where a rank may read another's memory, copies once.
 
-On two idle cores the quickest of ours took 0.8 to 1.25 times as long as Gloo's own all-reduce from 1 MB up,
+On two cores the quickest of ours took 0.75 to 1.35 times as long as Gloo's own all-reduce from 1 MB up,
 seldom less than Gloo at 16 MB and more: both wait for the same kernel to copy the same bytes. Segments of
 half a megabyte to eight, buffers that are kept from call to call, receives posted before sends, sums that
 come back in one piece, and chunks exchanged by everyone with everyone changed nothing that the next run did
@@ -26,7 +26,7 @@ one thread of Gloo's in each moves all that comes and goes, and for a tenth at m
 at once, each with a half, a group and a thread of its own, as NCCL has channels, gain where cores are left
 over: in plain processes they took 0.81 to 1.02 of Gloo's time with two, and 0.98 to 1.16 with four.
 
-From 4 MB up, the cheapest of ours took 2.1 to 4.1 times the processor time of its copies.
+From 4 MB up, the cheapest of ours took 1.6 to 4.1 times the processor time of its copies.
 In a profile of the ring at 64 MB in plain processes, the two copies and the addition were roughly a quarter.
 Most of the rest was the kernel's: page faults of the fresh buffer, which a launch's larger pages make rare,
 memory for packets in flight, and waking whoever waits for them.
