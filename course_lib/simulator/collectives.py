@@ -36,6 +36,7 @@ def reduction_name(op: Any) -> str:
 @cache
 def check_reducible(op: str, reduction: str, dtype: torch.dtype) -> None:
     """Raise ValueError if only NCCL has the reduction, TypeError if torch cannot combine the dtype by it."""
+    kind = str(dtype).removeprefix("torch.")
     if reduction not in REDUCTIONS:
         raise ValueError(
             f"{op} cannot combine by {reduction} here: of all backends only NCCL can. For a sum of scaled "
@@ -43,15 +44,14 @@ def check_reducible(op: str, reduction: str, dtype: torch.dtype) -> None:
         )
     if reduction == "AVG" and not (dtype.is_floating_point or dtype.is_complex):
         raise TypeError(
-            f"{op} cannot average {str(dtype).removeprefix('torch.')}: the mean of whole numbers need not be "
-            f"one. Convert the tensor first, for example to float32."
+            f"{op} cannot average {kind}: the mean of whole numbers need not be one. Convert the tensor "
+            f"first, for example to float32."
         )
     try:
         # Tried once in a process; that must not count as computing of the rank that happens to ask first.
         with _disable_current_modes():
             REDUCTIONS[reduction](torch.zeros(1, dtype=dtype), torch.zeros(1, dtype=dtype))
     except RuntimeError:
-        kind = str(dtype).removeprefix("torch.")
         raise TypeError(
             f"{op} cannot combine {kind} by {reduction}: torch has no such operation on tensors of {kind}. "
             f"Convert the tensor first, for a sum to float32, and the result back."

@@ -199,6 +199,7 @@ class SimulatedGroup(dist.ProcessGroup):
         """Give each member its part of the root's list."""
         root = opts.rootRank
         sources = inputs[0] if inputs else []
+        collectives.check_dense("scatter", sources)
         move = collectives.scatter(root)
         return self._collective("scatter", sources, outputs, move, opts, root=root)
 
@@ -236,8 +237,8 @@ class SimulatedGroup(dist.ProcessGroup):
         opts: Any = None,
     ) -> SimulatedWork:
         """Exchange the parts of one tensor, split evenly or by the given sizes of its first dimension."""
-        if not (output.is_contiguous() and tensor.is_contiguous()):
-            raise ValueError("all_to_all_single needs contiguous tensors. Pass tensor.contiguous().")
+        for each in (output, tensor):
+            _check_contiguous("all_to_all_single", each)
         targets = _split(output, output_splits, self.size())
         sources = _split(tensor, input_splits, self.size())
         return self._collective("all_to_all_single", sources, targets, collectives.all_to_all, opts)
@@ -259,11 +260,7 @@ class SimulatedGroup(dist.ProcessGroup):
 
     def _point_to_point(self, name: str, tensors: list[Tensor], peer: int | None, tag: int) -> SimulatedWork:
         (tensor,) = tensors
-        if not tensor.is_contiguous():
-            raise ValueError(
-                f"{name} needs a contiguous tensor, and this one of shape {list(tensor.shape)} has strides "
-                f"{list(tensor.stride())}, as after .t() or a slice of columns. Pass tensor.contiguous()."
-            )
+        _check_contiguous(name, tensor)
         sends = name == "send"
         operation = Operation(
             self._global_rank,
@@ -295,7 +292,7 @@ class SimulatedGroup(dist.ProcessGroup):
     ) -> SimulatedWork:
         """Post a collective."""
         _check_parts(op, self.size(), inputs, outputs)
-        collectives.check_dense(op, outputs if op == "reduce_scatter" else [*inputs, *outputs])
+        collectives.check_dense(op, outputs)
         if reduction:
             # Before anyone meets: every rank raises, and not the one that came last.
             collectives.check_reducible(op, reduction, inputs[0].dtype)
@@ -351,6 +348,14 @@ def _common_shape(tensors: Sequence[Tensor]) -> Shape | None:
     if len(tensors) == 1:
         return (tensors[0].dtype, tuple(tensors[0].shape))
     return (tensors[0].dtype, (sum(tensor.numel() for tensor in tensors),))
+
+
+def _check_contiguous(op: str, tensor: Tensor) -> None:
+    if not tensor.is_contiguous():
+        raise ValueError(
+            f"{op} needs a contiguous tensor, and this one of shape {list(tensor.shape)} has strides "
+            f"{list(tensor.stride())}, as after .t() or a slice of columns. Pass tensor.contiguous()."
+        )
 
 
 def _check_parts(op: str, size: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
