@@ -146,6 +146,7 @@ def wait_for_another(batch: Batch) -> None:
     while sum(bool(each.job) for each in batches_in(batch.folder.parent)) < 2:
         assert time.monotonic() < deadline, "the lost share was not submitted again"
         time.sleep(0.05)
+    assert len(list(batches_in(batch.folder.parent))) == 2
 
 
 def wait_for_line(process: "subprocess.Popen[str]", words: str) -> None:
