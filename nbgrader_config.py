@@ -24,7 +24,7 @@ c.Exchange.root = os.environ.get("COURSE_EXCHANGE", str(COURSE / "exchange"))
 c.Exchange.assignment_dir = str(COURSE / "notebooks")
 
 # Feedback whose formulas can be read without a network.
-c.GenerateFeedback.exporter_class = "course_lib.workbook.pages.FeedbackExporter"
+c.GenerateFeedback.exporter_class = "workbook.pages.FeedbackExporter"
 
 # nbgrader calls alembic by its bare name, which an environment that is not activated does not find.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
@@ -36,13 +36,13 @@ warnings.filterwarnings("ignore", module=r"nbgrader\.api")
 # DeduplicateIds and GradeInSandbox in the place of Execute; the rest are nbgrader's own lists.
 c.Autograde.sanitize_preprocessors = [
     "nbgrader.preprocessors.ClearOutput",
-    "graders.nbgrader_preprocessor.MendCells",
+    "graders.classroom.preprocessors.MendCells",
     "nbgrader.preprocessors.OverwriteKernelspec",
     "nbgrader.preprocessors.OverwriteCells",
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.Autograde.autograde_preprocessors = [
-    "graders.nbgrader_preprocessor.GradeInSandbox",
+    "graders.classroom.preprocessors.GradeInSandbox",
     "nbgrader.preprocessors.IgnorePattern",
     "nbconvert.preprocessors.ClearMetadataPreprocessor",
     "nbgrader.preprocessors.LimitOutput",

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Row, at_most, median_seconds
-from graders.catalogue import exercises
-from graders.cells import run_cells
-from graders.grading import grade
-from graders.kernel_answer import kernel_answer
-from graders.submission import read_submission
+from graders.grading.registry import exercises
+from graders.grading.run import grade
+from graders.guest.run_cells import run_cells
+from graders.student.kernel_answer import kernel_answer
+from graders.submissions.read import read_submission
 
 UNIT = "02_data_parallel"
 SOLUTION = Path(__file__).parents[1] / "solutions" / f"{UNIT}.py"

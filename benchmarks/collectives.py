@@ -50,10 +50,10 @@ from torch import Tensor
 
 from benchmarks.measure import Row, times_faster
 from course_lib import launch
-from course_lib.figures import draw_lines, figure_png, legend_beside, new_figure
+from course_lib.figures.style import draw_lines, figure_png, legend_beside, new_figure
 from course_lib.launch.mpi import mpi_missing, mpirun
-from graders.cells import run_cells
-from graders.submission import read_submission
+from graders.guest.run_cells import run_cells
+from graders.submissions.read import read_submission
 from tests.answers import right_answers
 
 SOLUTION = Path(__file__).parents[1] / "solutions" / "07_collectives.py"

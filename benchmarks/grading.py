@@ -24,8 +24,8 @@ from pathlib import Path
 import nbformat
 
 from benchmarks.measure import Row, show, times_faster
-from course_lib.workbook.unit import BEGIN, END
-from graders.catalogue import exercises
+from graders.grading.registry import exercises
+from workbook.unit import BEGIN, END
 
 ROOT = Path(__file__).parents[1]
 UNIT = "02_data_parallel"
@@ -65,9 +65,9 @@ def rows(count: int = COUNT) -> list[Row]:
         theirs = _seconds([sys.executable, "-m", "nbgrader", "autograde", UNIT], stock)
         again = {"nothing": _graded(root, library)}
         for module in ("unit_07", "unit_02"):
-            with (library / "graders" / f"{module}.py").open("a") as file:
+            with (library / "graders" / "units" / module / "exercises.py").open("a") as file:
                 file.write("# A line more.\n")
-            again[f"a line of graders/{module}.py"] = _graded(root, library)
+            again[f"a line of graders/units/{module}"] = _graded(root, library)
     print(f"course grade: {60 * count / ours:.0f} submissions a minute; {count} in {ours:.0f} s")
     print(f"nbgrader autograde: {60 * len(sample) / theirs:.1f} submissions a minute; {len(sample)} tried")
     print(f"The largest process held {largest:.0f} MiB.")
@@ -80,7 +80,7 @@ def rows(count: int = COUNT) -> list[Row]:
 def _course(root: Path, configuration: str) -> Path:
     shutil.copytree(ROOT / "solutions", root / "solutions")
     (root / "nbgrader_config.py").write_text(configuration)
-    _seconds([sys.executable, "-m", "course_lib.cli", "release", UNIT], root)
+    _seconds([sys.executable, "-m", "workbook.cli", "release", UNIT], root)
     return root
 
 
@@ -94,7 +94,7 @@ def _copy_of_library(folder: Path) -> Path:
 def _graded(root: Path, library: Path) -> float:
     """Seconds that `course grade` takes, with this copy of the library. Everybody must get a grade."""
     began = time.perf_counter()
-    command = [sys.executable, "-m", "course_lib.cli", "grade", UNIT]
+    command = [sys.executable, "-m", "workbook.cli", "grade", UNIT]
     subprocess.run(command, cwd=root, env=_environment(library), capture_output=True, check=True)
     return time.perf_counter() - began
 

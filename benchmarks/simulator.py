@@ -17,8 +17,8 @@ from benchmarks.measure import Row, at_most, median_seconds, times_faster
 from benchmarks.programs import ring_steps
 from course_lib import Cluster, launch
 from course_lib.launch.run import Run
-from graders.cells import run_cells
-from graders.submission import read_submission
+from graders.guest.run_cells import run_cells
+from graders.submissions.read import read_submission
 
 SOLUTION = Path(__file__).parents[1] / "solutions" / "07_collectives.py"
 WORLDS = {4: 2000, 64: 500, 1024: 32}

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.measure import Row, median_seconds
-from course_lib.slurm.virtual_cluster import Shape, VirtualCluster, missing_programs, temporary_cluster
-from course_lib.workbook.notebook import write_source
-from course_lib.workbook.places import Places
-from course_lib.workbook.unit import read_units
-from graders.catalogue import exercises
+from course_lib.slurm.virtual.lifecycle import Shape, VirtualCluster, missing_programs, temporary_cluster
+from graders.grading.registry import exercises
+from workbook.paths import Places
+from workbook.release import write_source
+from workbook.unit import read_units
 
 ROOT = Path(__file__).parents[1]
 _RUNS = 3
@@ -25,7 +25,8 @@ _UNIT = "00_hello_ranks"
 _PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 """In which the units find torchrun."""
 _JOIN = (
-    "import torch; import torch.distributed as dist; from course_lib.launch.ranks import join_group; "
+    "import torch; import torch.distributed as dist; "
+    "from course_lib.runtime.processes.rank_environment import join_group; "
     "join_group(); dist.all_reduce(torch.ones(4)); dist.destroy_process_group()"
 )
 _LAUNCHES = f"""

@@ -1,8 +1,9 @@
 """Launch, simulate, draw: everything round a student's `torch.distributed` code, and none of its answers."""
 
-from course_lib.cluster import Cluster, Link
-from course_lib.errors import (
-    BadLaunch,
+from course_lib.cluster.topology import Cluster, Link
+from course_lib.errors import BadLaunch
+from course_lib.launch import launch, per_rank
+from course_lib.launch.failures import (
     CollectiveMismatch,
     Deadlock,
     LaunchError,
@@ -11,9 +12,9 @@ from course_lib.errors import (
     TimedOut,
     UnmatchedMessage,
 )
-from course_lib.launch import launch, per_rank
-from course_lib.launch.run import PerRank, Run
-from course_lib.timeline.events import mark, span
+from course_lib.launch.run import Run
+from course_lib.runtime.communication.events import mark, span
+from course_lib.runtime.request import PerRank
 
 __all__ = [
     "BadLaunch",

@@ -1,8 +1,8 @@
 """The public graders: `check(answer)` in a notebook, `course check FILE` at a shell, and autograding."""
 
-from graders.check import check
-from graders.hints import hint
-from graders.progress import progress
-from graders.reset import reset
+from graders.student.check_cell import check
+from graders.student.hints import hint
+from graders.student.progress_log import progress
+from graders.student.reset_cell import reset
 
 __all__ = ["check", "hint", "progress", "reset"]

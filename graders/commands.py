@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from graders.hints import hint_text
-from graders.lookup import NoSuchExercise
-from graders.report import Report
+from graders.grading.report import Report
+from graders.student.hints import hint_text
+from graders.student.lookup import NoSuchExercise
 
 if TYPE_CHECKING:
-    from graders.classroom import Order, Outcome
+    from graders.classroom.grade_class import Order, Outcome
 
 ALL_POINTS, NOT_ALL_POINTS, BAD_INPUT = 0, 1, 2
 DONE, NOT_ALL_GRADED, INTERRUPTED = 0, 1, 130
@@ -31,10 +31,10 @@ def check(
     One's own work is checked on any machine, with a note where there is no wall. The work of others is not:
     what lies among a course's submissions, or is checked for `marks`, needs a wall unless it is `unsafe`.
     """
-    from graders.marking import mark_file
-    from graders.submission import BadSubmission
-    from graders.walls import UNWALLED, NoWall, wall_for_marks, wall_here
-    from graders.workers import SandboxFailed
+    from graders.host.fork_server_client import SandboxFailed
+    from graders.host.grade_submission import mark_file
+    from graders.isolation.backends import UNWALLED, NoWall, wall_for_marks, wall_here
+    from graders.submissions.read import BadSubmission
 
     try:
         wall_for_marks(unsafe or wall_here().stands or not (marks or _is_handed_in(file)))
@@ -54,11 +54,11 @@ def check(
 def grade(root: Path, order: "Order") -> int:
     """Grade all submissions of a unit: `course grade UNIT [--student NAME] [--jobs N] [--force]`."""
     from course_lib.slurm.scripts import Refused
-    from graders.classroom import State, batches_folder, grade_class
-    from graders.gradebook import Course
-    from graders.grading_desk import Desk, class_table
-    from graders.nbgrader_preprocessor import WrongCourse
-    from graders.walls import NoWall
+    from graders.classroom.grade_class import State, batches_folder, grade_class
+    from graders.classroom.gradebook import Course
+    from graders.classroom.preprocessors import WrongCourse
+    from graders.classroom.terminal import Desk, class_table
+    from graders.isolation.backends import NoWall
 
     desk = Desk(Console(stderr=True))
     try:
@@ -85,8 +85,8 @@ def grade(root: Path, order: "Order") -> int:
 
 def progress() -> int:
     """Show how far the user has come: `course progress`."""
-    from graders.progress import read_records
-    from graders.standings import progress_table
+    from graders.student.progress_log import read_records
+    from graders.student.progress_table import progress_table
 
     Console().print(progress_table(list(read_records())))
     return ALL_POINTS
@@ -104,7 +104,7 @@ def hint(exercise: str, number: int | None = None) -> int:
 
 def reset(file: Path, exercise: str) -> int:
     """Put the original of an answer back into a notebook: `course reset FILE EXERCISE`."""
-    from graders.reset import CannotReset, reset_in_file
+    from graders.student.reset_cell import CannotReset, reset_in_file
 
     try:
         print(reset_in_file(file, exercise))
@@ -116,8 +116,8 @@ def reset(file: Path, exercise: str) -> int:
 
 def _tell_of_jobs(folder: Path) -> None:
     """Say which jobs of a cluster go on, and how to end them."""
-    from graders.batches import batches_in
-    from graders.job_array import is_under_way
+    from graders.classroom.batches import batches_in
+    from graders.classroom.job_array import is_under_way
 
     jobs = [batch.job for batch in batches_in(folder) if is_under_way(batch.job)]
     if jobs:
@@ -130,7 +130,7 @@ def _tell_of_jobs(folder: Path) -> None:
 
 def _is_handed_in(file: Path) -> bool:
     """Whether a file lies among the submissions of a course."""
-    from graders.gradebook import Course
+    from graders.classroom.gradebook import Course
 
     place = file.resolve()
     for folder in place.parents:

@@ -16,16 +16,16 @@ from typing import Any, NoReturn
 
 import torch
 
-from course_lib.launch.descendants import end_descendants
-from graders.answer import Answer, AnswerFailed
-from graders.catalogue import exercises, load_all
-from graders.cells import Cell, run_cells
-from graders.draw import Draw
-from graders.exercise import Exercise, Finding
-from graders.grading import ExerciseResult, grade
-from graders.kernel_answer import kernel_answer
-from graders.submission import read_submission
-from graders.verdicts import key_of
+from course_lib.runtime.processes.process_tree import end_descendants
+from graders.classroom.result_store import key_of
+from graders.grading.answer import Answer, AnswerFailed
+from graders.grading.exercise import Exercise, Finding
+from graders.grading.registry import exercises, load_all
+from graders.grading.rng import Draw
+from graders.grading.run import ExerciseResult, grade
+from graders.guest.run_cells import Cell, run_cells
+from graders.student.kernel_answer import kernel_answer
+from graders.submissions.read import read_submission
 from mutants.making import Mutant, Solution
 
 SEEDS = (1, 2, 3)

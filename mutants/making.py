@@ -10,8 +10,8 @@ from pathlib import Path
 
 import jupytext
 
-from course_lib.workbook.unit import BEGIN, END
 from mutants.operators import OPERATORS, Edit
+from workbook.unit import BEGIN, END
 
 
 @dataclass(frozen=True, slots=True)

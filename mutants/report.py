@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from graders.grading_desk import progress_bar
+from graders.classroom.terminal import progress_bar
 from mutants import reviewed
 from mutants.judging import Judged
 from mutants.making import Mutant, Solution

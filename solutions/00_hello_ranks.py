@@ -40,7 +40,7 @@ from graders import check, hint, progress, reset
 # Two machines, called **nodes**, with four GPUs each. One process drives one GPU, so eight processes run:
 
 # %% demo=true
-from course_lib.pictures import layout_picture
+from course_lib.figures.pictures import layout_picture
 
 layout_picture(nodes=2, gpus_per_node=4)
 
@@ -115,8 +115,9 @@ for workers in (1, 10, 100, 1_000, 10_000):
 # **Question for the slider:** how parallel must a program be for 1,024 workers to be worth 500?
 
 # %% demo=true
-from course_lib.pictures import speedup_picture
-from course_lib.widgets import Slider, explore
+from course_lib.figures.pictures import speedup_picture
+from course_lib.notebook.widgets import Slider
+from course_lib.notebook import explore
 
 
 def speedups(parallel_fraction: float):
@@ -190,7 +191,7 @@ launch(who_am_i, ranks=ranks, on=on).results
 # variables, and shows what each printed and its last value.
 
 # %% demo=true
-# %load_ext course_lib.magics
+# %load_ext course_lib.notebook.magics
 
 # %% demo=true
 # %%ranks 4
@@ -275,7 +276,7 @@ print("GPUs here:", torch.cuda.device_count())
 # `dist.recv(tensor, src=0)`, with a tensor of the same shape and dtype, into which the message is written.
 
 # %% demo=true
-from course_lib.pictures import collective_picture
+from course_lib.figures.pictures import collective_picture
 
 collective_picture("point_to_point", ranks=2)
 
@@ -286,7 +287,7 @@ collective_picture("point_to_point", ranks=2)
 
 
 # %% demo=true
-from course_lib.figures import show
+from course_lib.figures.style import show
 
 
 def swap(mine: Tensor) -> Tensor:
@@ -334,7 +335,7 @@ for length in (16, 17):
 # Now yours. The ranks stand in a ring, and a token goes once round.
 
 # %% demo=true
-from course_lib.pictures import ring_picture
+from course_lib.figures.pictures import ring_picture
 
 ring_picture(ranks)
 

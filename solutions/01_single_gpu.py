@@ -45,7 +45,7 @@ if dataset == "digits":
 # ## The picture
 
 # %% demo=true
-from course_lib.training.steps import steps_picture
+from course_lib.figures.pictures.training_steps import steps_picture
 
 steps_picture()
 
@@ -209,7 +209,7 @@ print(f"test accuracy {history.accuracies[-1]:.2%} after {history.seconds:.1f} s
 
 # %% [markdown]
 # The curves are on disk as well: if the browser closes or the kernel dies, `LiveCurves.reload("01_single_gpu")` from
-# `course_lib.widgets` brings them back.
+# `course_lib.notebook.widgets` brings them back.
 #
 # The training loss lies above the test loss. That is no mistake: it is measured with dropout, on shifted images, and before
 # the updates of its epoch.
@@ -217,7 +217,7 @@ print(f"test accuracy {history.accuracies[-1]:.2%} after {history.seconds:.1f} s
 # What does the model still get wrong?
 
 # %% demo=true
-from course_lib.figures import new_figure
+from course_lib.figures.style import new_figure
 
 model.eval()
 with torch.no_grad():
@@ -301,7 +301,7 @@ def accumulate_gradients(
 # One batch of 64 at once, and in three pieces of 30, 30 and 4:
 
 # %% demo=true
-from course_lib.training.memory import activation_bytes
+from course_lib.training.activation_memory import activation_bytes
 
 
 def gradient_of(sizes: list[int]) -> Tensor:
@@ -373,7 +373,7 @@ def measure_throughput(
 # %% demo=true
 from functools import partial
 
-from course_lib.figures import line_figure
+from course_lib.figures.style import line_figure
 from course_lib.training.single_device import synchronize
 
 wait = partial(synchronize, device)
@@ -416,7 +416,7 @@ line_figure(
 # take differences.
 
 # %% demo=true
-from course_lib.figures import bar_figure
+from course_lib.figures.style import bar_figure
 from course_lib.training.single_device import random_shift
 
 
@@ -531,8 +531,9 @@ for precision in precisions:
 
 
 # %% demo=true
-from course_lib.figures import COLOURS
-from course_lib.widgets import Slider, explore
+from course_lib.figures.style import COLOURS
+from course_lib.notebook.widgets import Slider
+from course_lib.notebook import explore
 
 
 def model_states(billions: float, device_gb: int):
@@ -592,7 +593,7 @@ line_figure(
 
 
 # %% demo=true
-from course_lib.timeline.events import span
+from course_lib.runtime.communication.events import span
 from course_lib.training.single_device import train_epoch
 
 

@@ -46,7 +46,7 @@ from graders import check, hint, progress, reset
 # One step with three workers, whose parts of the batch need not be equally large:
 
 # %% demo=true
-from course_lib.pictures import weighted_average_picture
+from course_lib.figures.pictures import weighted_average_picture
 
 weighted_average_picture((8, 8, 5))
 
@@ -195,7 +195,7 @@ def shard_indices(length: int, epoch: int, seed: int) -> Tensor:
 # Three epochs of 26 samples, each coloured by the rank that gets it:
 
 # %% demo=true
-from course_lib.figures import new_figure, rank_colour
+from course_lib.figures.style import new_figure, rank_colour
 
 figure, axes = new_figure(
     alt="A row of 26 squares for each of three epochs, coloured by rank: every row has each sample once, and no "
@@ -370,7 +370,7 @@ run.traffic
 # complete.
 
 # %% demo=true
-from course_lib.pictures import bucket_picture
+from course_lib.figures.pictures import bucket_picture
 
 bucket_picture(backward=[1.0, 1.0, 1.0, 1.0], communication=[0.8, 0.8, 0.8, 0.8])
 
@@ -553,7 +553,7 @@ for event in overlapped.events:
 # late.
 
 # %% demo=true
-from course_lib.figures import line_figure
+from course_lib.figures.style import line_figure
 
 bucket_kib = [2, 264, 528, 1056, 2112]
 latencies_us = [1, 20, 100]
@@ -578,7 +578,8 @@ line_figure(
 # Move the sliders: in which of these steps does the network stand idle, and in which does the device?
 
 # %% demo=true
-from course_lib.widgets import Slider, explore
+from course_lib.notebook.widgets import Slider
+from course_lib.notebook import explore
 
 
 def draw(kib: int, us: float):
@@ -710,7 +711,7 @@ for name, losses in curves.items():
     print(f"{name:25} largest difference {(torch.tensor(losses[:50]) - expected).abs().max():.1e}")
 
 # %% demo=true
-from course_lib.figures import COLOURS
+from course_lib.figures.style import COLOURS
 
 figure, (left, right) = new_figure(
     columns=2,

@@ -41,14 +41,14 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from course_lib.training.resumable import Training
+from course_lib.training.checkpoints import Training
 from graders import check, hint, progress, reset
 
 # %% [markdown]
 # ## The picture
 
 # %% demo=true
-from course_lib.pictures import cluster_picture
+from course_lib.figures.pictures import cluster_picture
 
 cluster_picture()
 
@@ -314,8 +314,9 @@ start(f"mpirun --oversubscribe -n 2 {python} {program}")
 # more GPUs?
 
 # %% demo=true
-from course_lib.pictures import network_hops, placement_picture
-from course_lib.widgets import Slider, explore
+from course_lib.figures.pictures import network_hops, placement_picture
+from course_lib.notebook.widgets import Slider
+from course_lib.notebook import explore
 
 
 def dealt(distribution: str, gpus: int, nodes: int = 2) -> list[int]:
@@ -481,7 +482,7 @@ def _node_of_each_gpu(topology: str) -> list[int]:
 
 
 # %% demo=true
-from course_lib.pictures import binding_picture
+from course_lib.figures.pictures import binding_picture
 
 numa_of_gpu = (3, 3, 1, 1, 0, 0, 2, 2)
 cores_of_numa = [range(first, first + 16) for first in (0, 16, 32, 48)]
@@ -522,7 +523,7 @@ explore(bound, way=Slider(list(bindings), start="beside the GPU", label="binding
 # machine has more than one:
 
 # %% demo=true
-from course_lib.numa import numa_nodes, read_bandwidth
+from course_lib.cluster.numa import numa_nodes, read_bandwidth
 
 nodes_here = numa_nodes()
 if len(nodes_here) < 2:
@@ -638,8 +639,8 @@ def checkpoint_interval(
 # faster, before 16,384 nodes make sense?
 
 # %% demo=true
-from course_lib.figures import COLOURS, new_figure
-from course_lib.training.failures import drawn_overhead, expected_overhead
+from course_lib.figures.style import COLOURS, new_figure
+from course_lib.training.failure_model import drawn_overhead, expected_overhead
 
 DAY = 86_400
 NODE = 264 * DAY
@@ -750,8 +751,8 @@ def save_checkpoint(path: Path, state: dict) -> None:
 
 # %% demo=true
 
-from course_lib.pictures import moments_picture
-from graders.drivers.lives import lived, watched
+from course_lib.figures.pictures import moments_picture
+from graders.units.unit_03.lives import lived, watched
 
 
 def straight(path: Path, state: dict) -> None:
@@ -866,7 +867,7 @@ def resume(training: Training, directory: Path, save_every: int, save, load_late
     """Train to the end, from the beginning or from the newest checkpoint in directory; killed anywhere and called again,
     it ends with the weights, equal in every bit, with which it would have ended without the kill.
 
-    training: see course_lib.training.resumable.Training. An epoch has every sample once, in batches of batch_size of
+    training: see course_lib.training.checkpoints.Training. An epoch has every sample once, in batches of batch_size of
         which the last may be smaller, in another order each epoch: training.train_step(training.samples[indices]).
         It draws from torch's global generator; so may you.
     save(path, state), load_latest(directory): the two functions above, or others that do the same.
@@ -1022,7 +1023,7 @@ def elastic_batch(global_batch: int, world_size: int, rank: int) -> tuple[range,
 # work, and a world where every rank keeps the 12 samples that it had among four.
 
 # %% demo=true
-from course_lib.figures import draw_lines
+from course_lib.figures.style import draw_lines
 
 GLOBAL_BATCH = 48
 inputs, labels = data.train.images.flatten(1), data.train.labels
@@ -1237,7 +1238,7 @@ for late in (None, 2):
 # largest of $p$ times, and the largest of many is far from the mean:
 
 # %% demo=true
-from course_lib.figures import line_figure
+from course_lib.figures.style import line_figure
 
 sizes = [2**power for power in range(13)]
 draws = {
@@ -1322,12 +1323,12 @@ print(f"The same weights in every bit: {survived[:16]}")
 # %% demo=true
 from course_lib.slurm.scripts import Job, render
 from course_lib.slurm.sites import site_named
-from course_lib.slurm.virtual_cluster import ClusterFailed, Shape, VirtualCluster
+from course_lib.slurm.virtual.lifecycle import ClusterFailed, Shape, VirtualCluster
 
 MORTAL = """
 import os, signal, sys
 from pathlib import Path
-from course_lib.launch.ranks import join_group
+from course_lib.runtime.processes.rank_environment import join_group
 from course_lib.training.elastic import Recipe, SavedByTorch, leave_group, train
 
 run = Path(os.environ["run"])
@@ -1379,7 +1380,7 @@ with tempfile.TemporaryDirectory() as name:
 
 # %% demo=true
 from course_lib.slurm.allocation import NoAllocation, present_allocation
-from course_lib.slurm.virtual_cluster import ClusterFailed, Shape, VirtualCluster
+from course_lib.slurm.virtual.lifecycle import ClusterFailed, Shape, VirtualCluster
 
 on_nodes = """
 import socket

@@ -35,7 +35,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import Cluster, CollectiveMismatch, Deadlock, Link, RankFailed, RankLost, launch, per_rank
-from course_lib.figures import draw_lines, legend_beside, line_figure, new_figure, show
+from course_lib.figures.style import draw_lines, legend_beside, line_figure, new_figure, show
 from graders import check, hint, progress, reset
 
 # %% [markdown]
@@ -46,7 +46,7 @@ from graders import check, hint, progress, reset
 # has (18, 14); after an **all-reduce** everyone has.
 
 # %% demo=true
-from course_lib.pictures import collective_picture
+from course_lib.figures.pictures import collective_picture
 
 collective_picture("all_reduce")
 
@@ -225,8 +225,8 @@ def reduce_tree(x: Tensor, dst: int = 0, group: dist.ProcessGroup | None = None)
 # frame what the step has changed. The figure is drawn from what your function really does.
 
 # %% demo=true
-from course_lib.timeline.steps import steps_of
-from course_lib.widgets import step_through, steps_figure
+from course_lib.notebook.collective_steps import steps_of
+from course_lib.notebook.widgets import step_through, steps_figure
 
 step_through(steps_of(broadcast_tree, ranks=8, chunks=2))
 
@@ -766,7 +766,8 @@ print(f"On 16 ranks the ring overtakes the tree at {meeting:,.0f} bytes.")
 print(f"alpha / beta is {alpha / beta:,.0f} bytes.")
 
 # %% demo=true
-from course_lib.widgets import Slider, explore
+from course_lib.notebook.widgets import Slider
+from course_lib.notebook import explore
 
 
 def compare(ranks: int, latency: float):
@@ -816,11 +817,11 @@ print(f"On 10,000 ranks the ring overtakes halving-doubling at {meeting / 1e6:,.
 # ## 8 The simulator as an instrument
 #
 # So far all links were alike. In a real machine some devices sit on one node and others do not, and the devices of a node
-# may share a network card: then their messages to other nodes take turns. `course_lib.presets` has five machines, with
+# may share a network card: then their messages to other nodes take turns. `course_lib.cluster.presets` has five machines, with
 # numbers from their makers' documents (`help(presets.lumi_g)`). Three of them, with 16 devices each:
 
 # %% demo=true
-from course_lib import presets
+from course_lib.cluster import presets
 
 machines = [presets.h100_pod(nodes=2), presets.lumi_g(nodes=2), presets.frontera_rtx(nodes=4)]
 for machine in machines:
@@ -1321,7 +1322,7 @@ line_figure(
 # is in a message it knows only whose data can have reached its sender.
 
 # %% demo=true
-from course_lib.timeline.log_steps import steps_of_log
+from course_lib.notebook.log_steps import steps_of_log
 
 step_through(steps_of_log(launch(ring_all_reduce, torch.ones(1000), ranks=4, on="processes")))
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import nbformat
 
-from course_lib.cli import _efforts
-from course_lib.workbook.notebook import source_notebook
-from course_lib.workbook.places import Places
-from course_lib.workbook.unit import BEGIN, END, read_units
+from workbook.cli import _efforts
+from workbook.paths import Places
+from workbook.release import source_notebook
+from workbook.unit import BEGIN, END, read_units
 
 ROOT = Path(__file__).parents[1]
 UNIT = "00_hello_ranks"
@@ -36,7 +36,7 @@ def run_course(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "course_lib.cli", *arguments]
+    return [sys.executable, "-m", "workbook.cli", *arguments]
 
 
 def environment() -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
-from course_lib.launch.ranks import join_group
+from course_lib.runtime.processes.rank_environment import join_group
 from course_lib.training.elastic import STOP, Recipe, SavedByTorch, leave_group, train
 
 SLOWNESS = {"slow": 15, "limit": 6}

@@ -2,18 +2,18 @@
 
 import pytest
 
-from graders import workers
-from graders.usage import Bounds
+from graders.host import fork_server_client
+from graders.isolation.usage import Bounds
 
 
 def counted_forks(monkeypatch: pytest.MonkeyPatch) -> list[Bounds]:
     """An entry for every process that a worker starts from now on: the bounds that it has to keep."""
     started: list[Bounds] = []
-    fork = workers.Worker.fork
+    fork = fork_server_client.Worker.fork
 
-    def counted(worker: workers.Worker, bounds: Bounds) -> workers.Process:
+    def counted(worker: fork_server_client.Worker, bounds: Bounds) -> fork_server_client.Process:
         started.append(bounds)
         return fork(worker, bounds)
 
-    monkeypatch.setattr(workers.Worker, "fork", counted)
+    monkeypatch.setattr(fork_server_client.Worker, "fork", counted)
     return started

@@ -3,29 +3,29 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from course_lib.launch.run import per_rank
-from graders import judge
-from graders.answer import Answer
-from graders.draw import Draw
-from graders.exercise import REGISTRY, Criterion, Exercise, Finding
+from course_lib.runtime.request import per_rank
+from graders.grading import compare
+from graders.grading.answer import Answer
+from graders.grading.exercise import REGISTRY, Criterion, Exercise, Finding
+from graders.grading.rng import Draw
 
 UNIT = "90_sample"
 
 
 def grade_double(answer: Answer, draw: Draw) -> Iterator[Finding]:
     x = draw.normal(3)
-    yield judge.close("doubles", answer.call("plain.call", x), 2 * x, "double(x)")
+    yield compare.close("doubles", answer.call("call", x), 2 * x, "double(x)")
     whole = draw.integers(5, 9, 2)
-    yield judge.close("whole numbers too", answer.call("plain.call", whole), 2 * whole, "double(x)")
+    yield compare.close("whole numbers too", answer.call("call", whole), 2 * whole, "double(x)")
 
 
 def grade_total(answer: Answer, draw: Draw) -> Iterator[Finding]:
     parts = [draw.normal(4) for _ in range(3)]
-    observed = answer.launch("plain.call", per_rank(parts), ranks=3)
+    observed = answer.launch("call", per_rank(parts), ranks=3)
     expected = [parts[0] + parts[1] + parts[2]] * 3
-    yield judge.close_on_all_ranks("adds up", observed.results, expected, "the total")
+    yield compare.close_on_all_ranks("adds up", observed.results, expected, "the total")
     calls = len(observed.communication(0))
-    yield judge.at_most("one call", calls, 1, "Communication calls of rank 0")
+    yield compare.at_most("one call", calls, 1, "Communication calls of rank 0")
 
 
 DOUBLE = Exercise(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.slurm.virtual_cluster import VirtualCluster
+from course_lib.slurm.virtual.lifecycle import VirtualCluster
 
 ROOT = Path(__file__).parents[1]
 

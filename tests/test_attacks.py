@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from nbformat.v4 import new_code_cell
 
-from graders.grading import ExerciseResult
-from graders.verdicts import Marked, Verdicts
-from graders.walls import wall_here
-from graders.workers import dismiss, hire
+from graders.classroom.result_store import Marked, Verdicts
+from graders.grading.run import ExerciseResult
+from graders.host.fork_server_client import dismiss, hire
+from graders.isolation.backends import wall_here
 from tests.classroom import (
     UNIT,
     answer_cell,

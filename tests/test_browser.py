@@ -15,7 +15,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from course_lib.workbook.unit import read_unit
+from workbook.unit import read_unit
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="pip install playwright, which drives a browser"

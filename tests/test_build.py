@@ -8,8 +8,11 @@ import pytest
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from course_lib.workbook.execute import ExecutionFailed, execute
-from course_lib.workbook.notebook import (
+from tests.sample_source import EFFORTS, SOURCE, Effort, write_unit
+from workbook.execute import ExecutionFailed, execute
+from workbook.pages import BadFormula, FeedbackExporter, Page, mathml, write_index, write_page
+from workbook.paths import Places
+from workbook.release import (
     KERNEL,
     WorkInTheWay,
     has_work,
@@ -19,10 +22,7 @@ from course_lib.workbook.notebook import (
     spoken_minutes,
     write_source,
 )
-from course_lib.workbook.pages import BadFormula, FeedbackExporter, Page, mathml, write_index, write_page
-from course_lib.workbook.places import Places
-from course_lib.workbook.unit import BadUnit, Unit, read_unit, read_units
-from tests.sample_source import EFFORTS, SOURCE, Effort, write_unit
+from workbook.unit import BadUnit, Unit, read_unit, read_units
 
 
 def built(root: Path, source: str = SOURCE) -> Places:

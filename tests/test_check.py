@@ -17,15 +17,16 @@ from jupyter_client.manager import start_new_kernel
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from course_lib import launch
-from graders import check, commands, hint, originals, reset
-from graders.answer import Answer
-from graders.draw import Draw
-from graders.exercise import REGISTRY, Criterion, Exercise, Finding, Verdict
-from graders.grading import grade
-from graders.kernel_answer import kernel_answer
-from graders.notice import Notice
-from graders.report import Report
-from graders.reset import CannotReset, reset_in_file
+from graders import check, commands, hint, reset
+from graders.grading.answer import Answer
+from graders.grading.exercise import REGISTRY, Criterion, Exercise, Finding, Verdict
+from graders.grading.report import Report
+from graders.grading.rng import Draw
+from graders.grading.run import grade
+from graders.student.display import Notice
+from graders.student.kernel_answer import kernel_answer
+from graders.student.reset_cell import CannotReset, reset_in_file
+from graders.submissions import released_cells
 from tests import sample_unit
 from tests.sample_unit import DOUBLE, TOTAL
 
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.xdist_group("check")
 def sample(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """The sample unit is there, progress goes to a folder of the test, originals too."""
     monkeypatch.setenv("COURSE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(originals, "DIRECTORY", tmp_path / "stubs")
+    monkeypatch.setattr(released_cells, "DIRECTORY", tmp_path / "stubs")
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     with sample_unit.registered():
         yield
@@ -346,7 +347,7 @@ def released(tmp_path: Path) -> None:
     """Keep the original of `double`, as the build does."""
     path = tmp_path / "90_sample.ipynb"
     nbformat.write(notebook(sample_unit.STUBS["double"]), path)
-    originals.write_originals(path)
+    released_cells.write_originals(path)
 
 
 def test_reset_in_a_file_keeps_a_copy(tmp_path: Path) -> None:
@@ -423,11 +424,12 @@ import sys; sys.path.insert(0, '')
 from pathlib import Path
 from tests import sample_unit
 from course_lib import launch
-from graders import check, hint, originals, progress, reset
-from graders.exercise import REGISTRY
+from graders import check, hint, progress, reset
+from graders.submissions import released_cells
+from graders.grading.exercise import REGISTRY
 REGISTRY[sample_unit.UNIT] = {{"double": sample_unit.DOUBLE, "total": sample_unit.TOTAL}}
-originals.DIRECTORY = Path({str(home / "stubs")!r})
-originals.write_originals(Path({str(path)!r}))
+released_cells.DIRECTORY = Path({str(home / "stubs")!r})
+released_cells.write_originals(Path({str(path)!r}))
 """
     try:
         reply, outputs = run(client, setup)
@@ -464,7 +466,7 @@ def test_errors_in_a_kernel_name_the_cell(kernel: Any) -> None:
 def test_source_of_a_class_in_a_kernel_is_found(kernel: Any) -> None:
     # `inspect.getsource` does not find a notebook's classes; graders may look at the source all the same.
     meter = "class Meter:\n    def read(self): return 1\n"
-    _, outputs = run(kernel, meter + "from graders.kernel_answer import source_of\nsource_of(Meter)")
+    _, outputs = run(kernel, meter + "from graders.student.kernel_answer import source_of\nsource_of(Meter)")
     assert outputs[0]["data"]["text/plain"] == repr(meter.strip())
 
 

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from graders.answer import AnswerFailed
-from graders.cells import Cell
-from graders.exercise import Exercise, Verdict
-from graders.grading import CriterionResult, ExerciseResult, answer_failed, not_attempted
-from graders.marker import nothing_earned
-from graders.marking import mark
-from graders.pages import SEEN_SHOWN, class_csv, class_page, standings, student_page, write_pages
-from graders.records import deadlock_from_plain
-from graders.report import Report
-from graders.submission import Submission
-from graders.verdicts import Marked, Verdicts
-from graders.wire import WireError
+from graders.classroom.judge_process import nothing_earned
+from graders.classroom.pages import SEEN_SHOWN, class_csv, class_page, standings, student_page, write_pages
+from graders.classroom.result_store import Marked, Verdicts
+from graders.grading.answer import AnswerFailed
+from graders.grading.exercise import Exercise, Verdict
+from graders.grading.report import Report
+from graders.grading.run import CriterionResult, ExerciseResult, answer_failed, not_attempted
+from graders.guest.run_cells import Cell
+from graders.host.grade_submission import mark
+from graders.protocol.codec import WireError
+from graders.protocol.records import deadlock_from_plain
+from graders.submissions.read import Submission
 from tests import sample_unit
 from tests.sample_unit import DOUBLE, TOTAL, UNIT
 

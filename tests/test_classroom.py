@@ -14,12 +14,13 @@ import nbformat
 import pytest
 from nbgrader.api import Gradebook
 
-from graders import classroom, verdicts
-from graders.classroom import Order, Outcome, State, grade_class
-from graders.crew import Crew, MarkingFailed, Task
-from graders.gradebook import Course, GradebookWriter
-from graders.nbgrader_preprocessor import WrongCourse
-from graders.verdicts import key_of
+from graders.classroom import grade_class as classroom
+from graders.classroom import result_store
+from graders.classroom.grade_class import Order, Outcome, State, grade_class
+from graders.classroom.gradebook import Course, GradebookWriter
+from graders.classroom.pool import Crew, MarkingFailed, Task
+from graders.classroom.preprocessors import WrongCourse
+from graders.classroom.result_store import key_of
 from tests.classroom import (
     UNIT,
     answer_cell,
@@ -166,22 +167,38 @@ def test_force_and_student_name_what_is_graded(regraded: Path) -> None:
 
 
 def test_graders_and_library_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    # Invariant: a line more in the library, in a grader of the unit, or in what that imports, is another key;
-    # in another unit's grader or in a page it is not.
-    for package in ("graders", "course_lib"):
-        (tmp_path / package).mkdir()
-        monkeypatch.setattr(getattr(verdicts, package), "__path__", [str(tmp_path / package)])
-    keys = []
-    (tmp_path / "graders" / "unit_00.py").write_text("def judge():\n    from graders import helper\n")
-    counting = ("graders/unit_00.py", "graders/helper.py", "course_lib/data.py", "graders/worker.py")
-    for name in (*counting, "graders/unit_07.py", "graders/pages.py"):
-        with (tmp_path / name).open("a") as file:
-            file.write("x = 1\n")
-        verdicts._graders_key.cache_clear()
+    # Invariant: a line more in whatever can change a verdict is another key: the library, the unit's package
+    # with the program that its batch scripts start, what drives and judges, the released cells, the sites. A
+    # line more in another unit's checks, in a page or in a figure is not.
+    monkeypatch.setattr(result_store.graders, "__path__", [str(tmp_path / "graders")])
+    counting = (
+        *(
+            "graders/units/unit_00/exercises.py",
+            "graders/units/unit_00/batch_probe.py",
+            "graders/units/drivers.py",
+        ),
+        *(
+            "graders/grading/run.py",
+            "graders/guest/fork_server.py",
+            "graders/units/unit_07/released_cells.json",
+        ),
+        *("course_lib/data.py", "course_lib/runtime/simulator/network.py", "slurm/sites.toml"),
+    )
+    others = (
+        "graders/units/unit_07/exercises.py",
+        "graders/classroom/pages.py",
+        "course_lib/figures/style.py",
+    )
+    keys = [key_of(UNIT, "the same")]
+    for name in (*counting, *others):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("1\n")
+        result_store._graders_key.cache_clear()
         keys.append(key_of(UNIT, "the same"))
-    verdicts._graders_key.cache_clear()
-    assert len(set(keys[:4])) == 4
-    assert keys[3] == keys[4] == keys[5]
+    result_store._graders_key.cache_clear()
+    assert len(set(keys)) == 1 + len(counting)
+    assert set(keys[-len(others) :]) == {keys[len(counting)]}
 
 
 def test_points_given_by_hand_stay(regraded: Path) -> None:
@@ -350,7 +367,7 @@ def test_a_failure_of_ours_is_no_grade(course: Path, monkeypatch: pytest.MonkeyP
     def fail(_: object, task: Task, seconds: float) -> None:
         raise MarkingFailed("no room on the disk")
 
-    monkeypatch.setattr("graders.crew._Marker.mark", fail)
+    monkeypatch.setattr("graders.classroom.pool._Marker.mark", fail)
     outcomes = grade(course)
     assert {outcome.why for outcome in outcomes.values()} == {"no room on the disk"}
     assert scores(course) == {}
@@ -361,7 +378,7 @@ def test_one_that_cannot_be_recorded_does_not_stop_the_next(
 ) -> None:
     record = GradebookWriter.record
 
-    def fail_for_half(self: GradebookWriter, marked: verdicts.Marked) -> None:
+    def fail_for_half(self: GradebookWriter, marked: result_store.Marked) -> None:
         if marked.student == "half":
             raise OSError("disk full")
         record(self, marked)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from course_lib import cli
-from graders import originals
-from graders.exercise import REGISTRY
+from graders.grading.exercise import REGISTRY
+from graders.submissions import released_cells
 from tests.sample_source import EFFORTS, NAME, SOURCE, write_unit
+from workbook import cli
 
 ROOT = Path(__file__).parents[1]
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 def sample_graders(monkeypatch, tmp_path):
     """The sample unit counts as one that has graders, and its originals are kept out of the repository."""
     monkeypatch.setitem(REGISTRY, NAME, EFFORTS)
-    monkeypatch.setattr(originals, "DIRECTORY", tmp_path / "stubs")
+    monkeypatch.setattr(released_cells, "DIRECTORY", tmp_path / "stubs")
 
 
 def course(monkeypatch, *arguments: object) -> int:
@@ -33,7 +33,7 @@ def course(monkeypatch, *arguments: object) -> int:
 def test_help_starts_at_once():
     # Invariant: `course --help` imports neither torch nor nbgrader, which would take it seconds.
     program = (
-        "import sys, course_lib.cli\n"
+        "import sys, workbook.cli\n"
         "print(sorted({'torch', 'nbgrader', 'nbconvert', 'matplotlib'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -55,7 +55,7 @@ def test_notebooks_are_written_and_named(monkeypatch, tmp_path, capsys, sample_g
     path = tmp_path / "notebooks" / NAME / f"{NAME}.ipynb"
     assert path.exists()
     assert capsys.readouterr().out == f"{path}\n"
-    assert "NotImplementedError" in originals.original_cell(NAME, "one_more")["source"]
+    assert "NotImplementedError" in released_cells.original_cell(NAME, "one_more")["source"]
 
 
 def test_notebooks_leaves_work_alone_and_says_so(monkeypatch, tmp_path, capsys, sample_graders):

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from course_lib import Link
-from course_lib.simulator.costs import (
+from course_lib.runtime.communication.costs import (
     ALGORITHMS,
     seconds_of,
     traffic_of,

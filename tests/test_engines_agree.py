@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.errors import LaunchError, RankFailed
+from course_lib.launch.failures import LaunchError, RankFailed
 
 Program = Callable[[], Any]
 PROGRAMS: dict[str, Program] = {}

@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 
 from course_lib import Cluster, Link, launch, span
-from course_lib.launch import forked as forking
 from course_lib.launch import shape_only
-from course_lib.launch.descendants import _children
-from course_lib.launch.forked import forked
+from course_lib.runtime.processes.process_tree import _children
+from course_lib.runtime.simulator.trace import forked as forking
+from course_lib.runtime.simulator.trace.forked import forked
 from tests.test_recording import come_to, meta, share_at_once, solved
 
 ROOT = Path(__file__).parents[1]
@@ -135,7 +135,7 @@ def in_a_process_of_its_own(code: str) -> subprocess.Popen:
 def test_the_copy_leaves_streams_and_exit_handlers_to_the_parent():
     process = in_a_process_of_its_own(
         "import atexit\n"
-        "from course_lib.launch.forked import forked\n"
+        "from course_lib.runtime.simulator.trace.forked import forked\n"
         "atexit.register(print, 'exit')\n"
         "print('not written yet')\n"
         "with forked(lambda: 1) as answer:\n"
@@ -147,7 +147,7 @@ def test_the_copy_leaves_streams_and_exit_handlers_to_the_parent():
 def test_the_copy_dies_with_its_parent():
     process = in_a_process_of_its_own(
         "import time\n"
-        "from course_lib.launch.forked import forked\n"
+        "from course_lib.runtime.simulator.trace.forked import forked\n"
         "with forked(lambda: time.sleep(60)):\n"
         "    print('under way', flush=True)\n"
         "    time.sleep(60)\n"

@@ -11,13 +11,13 @@ import pytest
 from nbgrader.preprocessors import ClearSolutions
 
 from graders import commands
-from graders.catalogue import load_all
-from graders.cells import Cell, run_cells
-from graders.draw import Draw
-from graders.exercise import Exercise, Verdict
-from graders.grading import ExerciseResult, grade
-from graders.kernel_answer import kernel_answer
-from graders.submission import read_submission
+from graders.grading.exercise import Exercise, Verdict
+from graders.grading.registry import load_all
+from graders.grading.rng import Draw
+from graders.grading.run import ExerciseResult, grade
+from graders.guest.run_cells import Cell, run_cells
+from graders.student.kernel_answer import kernel_answer
+from graders.submissions.read import read_submission
 from tests.answers import Proof, right_answers, wrong_answers
 
 SOLUTIONS = Path(__file__).parents[1] / "solutions"

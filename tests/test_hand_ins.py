@@ -12,10 +12,10 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_output
 
-from graders.classroom import Order, Outcome, State, grade_class
-from graders.gradebook import Course
-from graders.handin import digest, read_hand_in
-from graders.submission import LARGEST
+from graders.classroom.grade_class import Order, Outcome, State, grade_class
+from graders.classroom.gradebook import Course
+from graders.submissions.folder import digest, read_hand_in
+from graders.submissions.read import LARGEST
 from tests.classroom import UNIT, answer_cell, blank, folder_of, hand_in, new_course, solved
 from tests.test_classroom import Nobody, scores
 
@@ -267,6 +267,6 @@ def test_every_file_counts_for_the_digest(tmp_path: Path) -> None:
 
 
 def test_the_largest_is_told_to_shrink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graders.submission.LARGEST", 10)
+    monkeypatch.setattr("graders.submissions.read.LARGEST", 10)
     (tmp_path / NAME).write_text(json.dumps(blank()))
     assert "Clear the notebook's outputs" in read_hand_in(tmp_path, UNIT).reason

@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 
 import graders
-from course_lib.timeline.events import SourceLine
-from course_lib.timeline.lines import caller_line, is_grader, is_library
-from course_lib.timeline.operations import called_blocking
+from course_lib.runtime.communication.blocking import called_blocking
+from course_lib.runtime.communication.callsite import caller_line, is_grader, is_library
+from course_lib.runtime.communication.events import SourceLine
 
 
 def run_as(file: str | Path, code: str, **names: object) -> SourceLine | None:

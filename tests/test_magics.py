@@ -6,9 +6,10 @@ import pytest
 from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 
-from course_lib.errors import BadLaunch, CollectiveMismatch, Deadlock, RankFailed
+from course_lib.errors import BadLaunch
+from course_lib.launch.failures import CollectiveMismatch, Deadlock, RankFailed
 from course_lib.launch.run import Run
-from course_lib.magics import CellSyntaxError
+from course_lib.notebook.magics import CellSyntaxError
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def shell():
     InteractiveShell.clear_instance()
     shell = InteractiveShell.instance()
     shell.display_pub = CapturingDisplayPublisher()
-    run(shell, "%load_ext course_lib.magics\nimport torch\nimport torch.distributed as dist")
+    run(shell, "%load_ext course_lib.notebook.magics\nimport torch\nimport torch.distributed as dist")
     yield shell
     InteractiveShell.clear_instance()
 

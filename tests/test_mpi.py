@@ -9,11 +9,11 @@ import pytest
 from course_lib import BadLaunch, RankFailed, TimedOut
 from course_lib.launch import mpi
 from course_lib.launch.mpi import mpi_missing, mpirun
-from graders.catalogue import load_all
-from graders.draw import Draw
-from graders.exercise import Verdict
-from graders.grading import grade
-from graders.kernel_answer import kernel_answer
+from graders.grading.exercise import Verdict
+from graders.grading.registry import load_all
+from graders.grading.rng import Draw
+from graders.grading.run import grade
+from graders.student.kernel_answer import kernel_answer
 
 needs_mpi = pytest.mark.skipif(bool(mpi_missing()), reason=mpi_missing() or "MPI is here")
 
@@ -53,7 +53,7 @@ def test_a_hang_ends_in_time_and_leaves_no_process():
         mpirun(hangs, ranks=2, timeout=2)
     assert time.monotonic() - start < 15
     running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    assert "course_lib/launch/mpi_rank.py" not in running
+    assert "course_lib/runtime/processes/mpi_rank.py" not in running
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
-from graders.marking import mark_file
+from graders.host.grade_submission import mark_file
 from tests import sample_unit
 from tests.sample_unit import DOUBLE, SOLVED, STUBS, TOTAL, UNIT
 
@@ -69,7 +69,7 @@ def configuration() -> str:
             "c.CourseDirectory.source_directory, c.CourseDirectory.release_directory = 'source', 'release'",
             f"sys.path.insert(0, {str(ROOT)!r})",
             "from tests import sample_unit",
-            "from graders.exercise import REGISTRY",
+            "from graders.grading.exercise import REGISTRY",
             "REGISTRY[sample_unit.UNIT] = {e.name: e for e in (sample_unit.DOUBLE, sample_unit.TOTAL)}",
         ]
     )

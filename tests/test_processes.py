@@ -30,11 +30,11 @@ from course_lib import (
     per_rank,
     span,
 )
-from course_lib.launch.completion import CompletionPoller
-from course_lib.launch.journal import Failed, Journal, JournalReader, Started, Waits
-from course_lib.launch.recording import RecordedGroup
-from course_lib.launch.watchdog import Picture
-from course_lib.timeline.events import Kind
+from course_lib.runtime.communication.events import Kind
+from course_lib.runtime.processes.call_log import Failed, Journal, JournalReader, Started, Waits
+from course_lib.runtime.processes.completion import CompletionPoller
+from course_lib.runtime.processes.logged_group import RecordedGroup
+from course_lib.runtime.processes.observed_run import Picture
 
 ROOT = Path(__file__).parents[1]
 

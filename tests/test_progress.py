@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from graders import check, commands, hint, progress
-from graders.grading import grade
-from graders.kernel_answer import kernel_answer
-from graders.progress import hints_seen, progress_file, read_records, record_check
-from graders.report import Report
-from graders.standings import progress_table
+from graders.grading.report import Report
+from graders.grading.run import grade
+from graders.student.kernel_answer import kernel_answer
+from graders.student.progress_log import hints_seen, progress_file, read_records, record_check
+from graders.student.progress_table import progress_table
 from tests import sample_unit
 
 

@@ -24,12 +24,12 @@ from torch.distributed import isend as imported_isend
 from torch.utils._pytree import tree_map
 
 from course_lib import Cluster, Link, RankFailed, TimedOut, launch, mark, per_rank, span
-from course_lib.errors import LaunchError
 from course_lib.launch import shape_only, simulated
+from course_lib.launch.failures import LaunchError
 from course_lib.launch.run import Run
-from course_lib.simulator import waves
-from graders.cells import run_cells
-from graders.submission import read_submission
+from course_lib.runtime.simulator.trace import batched_replay
+from graders.guest.run_cells import run_cells
+from graders.submissions.read import read_submission
 from tests.answers import right_answers
 
 UNIT = "07_collectives"
@@ -103,8 +103,8 @@ def both(monkeypatch):
                 if processes == 2:
                     share_at_once(patch)
                 patch.setattr(simulated, "_by_turns", _not_recorded)
-                patch.setattr(waves, "_LEAST_WIDTH", least_width)
-                patch.setattr(waves, "_LOOK_EVERY", sys.maxsize)
+                patch.setattr(batched_replay, "_LEAST_WIDTH", least_width)
+                patch.setattr(batched_replay, "_LOOK_EVERY", sys.maxsize)
                 recorded = come_to(function, *arguments, **options)
             for what, value in in_turns.items():
                 assert recorded[what] == value, what
@@ -140,7 +140,7 @@ def waves_used(monkeypatch):
     used: list[bool] = []
 
     def carried_out(*arguments: Any) -> Any:
-        messages = waves.carried_out(*arguments)
+        messages = batched_replay.carried_out(*arguments)
         used.append(messages is not None)
         return messages
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course_lib.workbook.notebook import has_work, release, write_source
-from course_lib.workbook.places import Places
-from course_lib.workbook.unit import BEGIN, END, Unit, read_units
-from graders import originals
-from graders.catalogue import exercises
-from graders.submission import from_notebook
+from graders.grading.registry import exercises
+from graders.submissions import released_cells
+from graders.submissions.read import from_notebook
+from workbook.paths import Places
+from workbook.release import has_work, release, write_source
+from workbook.unit import BEGIN, END, Unit, read_units
 
 ROOT = Path(__file__).parents[1]
 PLACES = Places(ROOT)
@@ -48,9 +48,9 @@ def test_notebooks_are_fresh(unit: Unit, tmp_path):
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_kept_originals_are_fresh(unit: Unit, tmp_path, monkeypatch):
     # Invariant: `reset` gives back the cell that the committed notebook had: `make notebooks`.
-    kept = (originals.DIRECTORY / f"{unit.name}.json").read_text()
-    monkeypatch.setattr(originals, "DIRECTORY", tmp_path)
-    assert originals.write_originals(PLACES.of_unit(PLACES.notebooks, unit.name)).read_text() == kept
+    kept = released_cells.path_of(unit.name).read_text()
+    monkeypatch.setattr(released_cells, "DIRECTORY", tmp_path)
+    assert released_cells.write_originals(PLACES.of_unit(PLACES.notebooks, unit.name)).read_text() == kept
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
@@ -109,7 +109,7 @@ def test_nothing_depends_on_the_command_or_the_graders():
         for node in ast.walk(ast.parse(path.read_text())):
             modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert not [m for m in modules if m.split(".")[0] == "graders" or m == "course_lib.cli"], path
+            assert not [m for m in modules if m.split(".")[0] == "graders" or m == "workbook.cli"], path
 
 
 def test_the_simulator_and_the_timeline_know_nothing_of_notebooks():

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import Cluster, CollectiveMismatch, Link, RankFailed, launch
-from course_lib.timeline.events import Event
+from course_lib.runtime.communication.events import Event
 
 TWO_NODES = Cluster(2, 2, intra_node=Link(1e-6, 1e10), inter_node=Link(1e-5, 1e9))
 

@@ -29,8 +29,8 @@ from course_lib import (
     per_rank,
     span,
 )
-from course_lib.simulator.collectives import check_reducible
-from course_lib.timeline.events import Kind
+from course_lib.runtime.communication.events import Kind
+from course_lib.runtime.communication.semantics import check_reducible
 
 RANKS = [1, 2, 3, 5]
 

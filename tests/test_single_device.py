@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from course_lib.data import Samples, load
-from course_lib.figures import figure_png
+from course_lib.figures.pictures.training_steps import STEPS, steps_picture
+from course_lib.figures.style import figure_png
 from course_lib.home import VARIABLE
 from course_lib.models import MLP, SmallCNN, parameter_count
-from course_lib.training.memory import activation_bytes
+from course_lib.notebook.widgets import LiveCurves
+from course_lib.training.activation_memory import activation_bytes
 from course_lib.training.single_device import Batches, fit, new_batches, random_shift, train_epoch
-from course_lib.training.steps import STEPS, steps_picture
-from course_lib.widgets import LiveCurves
 
 CPU = torch.device("cpu")
 

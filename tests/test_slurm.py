@@ -10,14 +10,14 @@ import pytest
 
 from course_lib import BadLaunch, launch
 from course_lib.launch import slurm as engine
-from course_lib.launch.ranks import join_group, take_seat
+from course_lib.runtime.processes.rank_environment import join_group, take_seat
 from course_lib.slurm import scripts
 from course_lib.slurm.allocation import Allocation, NoAllocation
 from course_lib.slurm.environment import for_a_job, for_a_step
 from course_lib.slurm.lint import Script, complaints_about
 from course_lib.slurm.scripts import SCRIPTS, Job, Refused, render, render_lumi, submit
 from course_lib.slurm.sites import UnknownSite, site_named, sites
-from course_lib.slurm.virtual_cluster import ClusterFailed, Shape
+from course_lib.slurm.virtual.lifecycle import ClusterFailed, Shape
 
 GOOD = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --time=10\n\nsrun hostname\n"
 LOCAL, FRONTERA, LUMI = site_named("local"), site_named("frontera"), site_named("lumi")

@@ -18,17 +18,17 @@ import pytest
 
 from course_lib.slurm.scripts import SCRIPTS, Job, render
 from course_lib.slurm.sites import site_named
-from course_lib.slurm.virtual_cluster import (
+from course_lib.slurm.virtual.lifecycle import (
     ClusterFailed,
     Shape,
     missing_programs,
     temporary_cluster,
 )
-from course_lib.workbook.notebook import write_source
-from course_lib.workbook.places import Places
-from course_lib.workbook.unit import read_units
-from graders.catalogue import exercises
+from graders.grading.registry import exercises
 from tests.slurm_jobs import PYTHON, ROOT, Jobs
+from workbook.paths import Places
+from workbook.release import write_source
+from workbook.unit import read_units
 
 pytestmark = [
     pytest.mark.skipif(
@@ -128,7 +128,7 @@ def test_nothing_is_left_when_its_user_is_killed(tmp_path: Path):
     directory = Path(tempfile.mkdtemp(prefix="vc-")) / "c"
     program = (
         "import os, sys, time; from pathlib import Path\n"
-        "from course_lib.slurm.virtual_cluster import *\n"
+        "from course_lib.slurm.virtual.lifecycle import *\n"
         "cluster = VirtualCluster(Path(sys.argv[1])); cluster.start(Shape(nodes=2), os.getpid())\n"
         "cluster.run(['sbatch', '--wrap', 'sleep 500', '-o', '/dev/null'])\n"
         "print('up', flush=True); time.sleep(600)"
@@ -156,14 +156,14 @@ def test_the_command_starts_and_ends_a_cluster():
     directory = Path(tempfile.mkdtemp(prefix="vc-")) / "c"
 
     def course(order: str, *words: object) -> int:
-        command = [PYTHON, "-m", "course_lib.cli", "cluster", order, "--directory", directory]
+        command = [PYTHON, "-m", "workbook.cli", "cluster", order, "--directory", directory]
         command += [str(word) for word in words]
         return subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode
 
     assert course("start", "--nodes", 1, "--owner", os.getpid()) == 0
     assert course("run", "true") == 0
     assert course("run", "bash", "-c", "exit 7") == 7
-    assert course("run", PYTHON, "-m", "course_lib.cli", "slurm", "status") == 0
+    assert course("run", PYTHON, "-m", "workbook.cli", "slurm", "status") == 0
     assert course("crash", "node1") == 0
     assert course("run", "srun", "--immediate=1", "true") != 0
     assert course("boot", "node1") == 0
@@ -261,7 +261,7 @@ def test_outside_of_an_allocation_a_sentence_says_what_to_request(jobs: Jobs):
 
 
 def test_the_doctor_knows_login_and_compute_nodes(jobs: Jobs):
-    doctor = f"cd {ROOT} && COLUMNS=200 {PYTHON} -m course_lib.cli doctor"
+    doctor = f"cd {ROOT} && COLUMNS=200 {PYTHON} -m workbook.cli doctor"
     on_head = jobs.head("bash", "-c", doctor)
     assert "a virtual cluster on this machine" in on_head
     assert "a login node" in on_head
@@ -290,7 +290,7 @@ def test_slurm_accepts_every_script(jobs: Jobs, script: str):
 def test_slurm_refuses_what_no_node_can_run(jobs: Jobs):
     path = jobs.folder / "too-large.sbatch"
     path.write_text(render(Job("train_srun", nodes=9), LOCAL))
-    done = jobs.cluster.run([PYTHON, "-m", "course_lib.cli", "slurm", "submit", path], capture_output=True)
+    done = jobs.cluster.run([PYTHON, "-m", "workbook.cli", "slurm", "submit", path], capture_output=True)
     assert done.returncode == 1
     assert "sbatch refuses it" in done.stderr
 

@@ -15,11 +15,11 @@ from nbformat.v4 import new_code_cell
 from course_lib.slurm.lint import Script, complaints_about
 from course_lib.slurm.scripts import GRADING, Job, render
 from course_lib.slurm.sites import Site, sites
-from course_lib.slurm.virtual_cluster import Shape, VirtualCluster, missing_programs, temporary_cluster
-from graders.batches import Batch, batches_in
-from graders.classroom import batches_folder
-from graders.crew import Task
-from graders.gradebook import Course
+from course_lib.slurm.virtual.lifecycle import Shape, VirtualCluster, missing_programs, temporary_cluster
+from graders.classroom.batches import Batch, batches_in
+from graders.classroom.grade_class import batches_folder
+from graders.classroom.gradebook import Course
+from graders.classroom.pool import Task
 from tests.classroom import ROOT, UNIT, blank, environment, hand_in, new_course, run_course, solved
 from tests.test_classroom import ALL, Scores, scores
 
@@ -29,7 +29,7 @@ needs_slurm = pytest.mark.skipif(
 IMPATIENT = f"""
 import sys; sys.path.insert(0, {str(ROOT)!r})
 from graders import job_array; job_array.ASK_SECONDS = 2
-from course_lib.cli import main; main()
+from workbook.cli import main; main()
 """
 """The command `course`, which asks Slurm more often than it would a site's."""
 
@@ -38,12 +38,16 @@ from course_lib.cli import main; main()
 def test_every_site_accepts_the_array(site: Site) -> None:
     # Invariant: no line that the site forbids or sbatch ignores; no GPU is asked for to mark.
     job = Job(
-        GRADING, tasks_per_node=1, account="project_1", array="0-3", program="-m graders.share /shared/b"
+        GRADING,
+        tasks_per_node=1,
+        account="project_1",
+        array="0-3",
+        program="-m graders.classroom.array_task /shared/b",
     )
     script = Script(render(job, site))
     assert not complaints_about(script, site)
     assert "gpu" not in "".join(option.name for option in script.options)
-    assert 'exec python -P -m graders.share /shared/b "$SLURM_ARRAY_TASK_ID"' in script.text
+    assert 'exec python -P -m graders.classroom.array_task /shared/b "$SLURM_ARRAY_TASK_ID"' in script.text
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +193,7 @@ def test_whatever_is_killed_it_goes_on(
     # killed: the array goes on, and the next run collects what it does. Every verdict is recorded, once.
     first = started("--force")
     batch = submitted_batch(root)
-    assert send(signal.SIGKILL, f"graders.share {batch.folder} 0")
+    assert send(signal.SIGKILL, f"graders.classroom.array_task {batch.folder} 0")
     with nodes_that_take_no_job(cluster):
         wait_for_another(batch)
         assert send(signal.SIGKILL, f"{IMPATIENT} grade")
@@ -223,9 +227,9 @@ def test_control_c_leaves_a_job_that_can_be_cancelled(
 
 def test_what_has_changed_since_is_not_marked_as_if_it_had_not(tmp_path: Path) -> None:
     # Invariant: a verdict belongs to what was handed in when it was ordered.
-    from graders.batches import new_batch
-    from graders.crew import MarkingFailed
-    from graders.share import mark_share
+    from graders.classroom.array_task import mark_share
+    from graders.classroom.batches import new_batch
+    from graders.classroom.pool import MarkingFailed
 
     task = Task(str(tmp_path), UNIT, "ann", "a key that nothing has")
     batch = new_batch(tmp_path / "batches", [task])
@@ -240,7 +244,7 @@ def test_without_slurm_it_is_a_sentence(tmp_path: Path) -> None:
     hand_in(root, "blank", blank())
     bare = {**environment(), "PATH": str(Path(sys.executable).parent)}
     done = subprocess.run(
-        [sys.executable, "-m", "course_lib.cli", "grade", UNIT, "--slurm"],
+        [sys.executable, "-m", "workbook.cli", "grade", UNIT, "--slurm"],
         cwd=root,
         env=bare,
         capture_output=True,

@@ -5,16 +5,16 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from course_lib.cluster import Cluster
-from graders.answer import AnswerFailed, Observed
-from graders.cells import Cell
-from graders.limits import Limits
-from graders.messages import LaunchRequest
-from graders.remote import RemoteAnswer
-from graders.sandbox import Sandbox
-from graders.submission import Submission
-from graders.usage import Bounds
-from graders.walls import wall_here
+from course_lib.cluster.topology import Cluster
+from graders.grading.answer import AnswerFailed, Observed
+from graders.guest.run_cells import Cell
+from graders.guest.time_limits import Limits
+from graders.host.sandbox import Sandbox
+from graders.isolation.backends import wall_here
+from graders.isolation.usage import Bounds
+from graders.protocol.proxy import RemoteAnswer
+from graders.protocol.requests import LaunchRequest
+from graders.submissions.read import Submission
 from tests.forks import counted_forks
 
 pytestmark = pytest.mark.skipif(
@@ -46,7 +46,7 @@ def sandbox() -> Iterator[Sandbox]:
 def observe(sandbox: Sandbox, name: str) -> Observed:
     """What a launch of a case on two ranks shows."""
     with sandbox.answer(name) as answer:
-        return answer.launch("plain.call", torch.arange(4.0), ranks=2, timeout=SECONDS)
+        return answer.launch("call", torch.arange(4.0), ranks=2, timeout=SECONDS)
 
 
 def failure(sandbox: Sandbox, name: str) -> AnswerFailed:
@@ -105,7 +105,7 @@ COMPUTING = Cluster(devices_per_node=2, flops=1e9, memory_bandwidth=1e9)
 @pytest.mark.parametrize("what", ALIKE)
 def test_ranks_in_processes_are_like_threads(sandbox: Sandbox, what: str, cluster: Cluster | None) -> None:
     # Results, output, every event with its times and lines, and what is left open are the same.
-    request = LaunchRequest("plain.call", (torch.arange(4.0),), 2, cluster, "simulated", SECONDS, 0)
+    request = LaunchRequest("call", (torch.arange(4.0),), 2, cluster, "simulated", SECONDS, 0)
     with sandbox.answer(ALIKE_CASES[what]) as answer:
         for _ in range(2):
             through_grader, in_threads = answer.observe(request), RemoteAnswer.observe(answer, request)
@@ -131,7 +131,7 @@ def test_runs_end_as_with_threads(sandbox: Sandbox, what: str) -> None:
     # Kind and report are the same, to the line.
     _, kind, said = ENDS[what]
     error = failure(sandbox, END_CASES[what])
-    request = LaunchRequest("plain.call", (torch.arange(4.0),), 2, None, "simulated", SECONDS, 0)
+    request = LaunchRequest("call", (torch.arange(4.0),), 2, None, "simulated", SECONDS, 0)
     with sandbox.answer(END_CASES[what]) as answer, pytest.raises(AnswerFailed) as caught:
         RemoteAnswer.observe(answer, request)
     assert error.kind == caught.value.kind == kind
@@ -174,10 +174,10 @@ return 0""")
 def test_ranks_serve_many_launches_and_are_replaced_when_lost(sandbox: Sandbox) -> None:
     # A second launch finds the same processes; after they ended, a third one finds others.
     with sandbox.answer(LOSE) as answer:
-        assert answer.launch("plain.call", 0, ranks=2).results == [0, 0]
+        assert answer.launch("call", 0, ranks=2).results == [0, 0]
         with pytest.raises(AnswerFailed):
-            answer.launch("plain.call", 0, ranks=2)
-        assert answer.launch("plain.call", 0, ranks=2).results == [0, 0]
+            answer.launch("call", 0, ranks=2)
+        assert answer.launch("call", 0, ranks=2).results == [0, 0]
 
 
 FAILS = {what: END_CASES[what] for what in ("deadlock", "exception", "endless")}
@@ -191,11 +191,11 @@ def test_processes_outlive_a_failed_launch(sandbox: Sandbox, forks: list[Bounds]
     with sandbox.answer(FAILS[what]) as answer:
         for _ in range(2):
             with pytest.raises(AnswerFailed):
-                answer.launch("plain.call", torch.arange(4.0), ranks=2, timeout=seconds)
+                answer.launch("call", torch.arange(4.0), ranks=2, timeout=seconds)
     with sandbox.answer(SINCE) as answer:
         with pytest.raises(AnswerFailed):
-            answer.launch("plain.call", 1, ranks=2)
-        assert answer.launch("plain.call", 0, ranks=2).results == [1, 1]
+            answer.launch("call", 1, ranks=2)
+        assert answer.launch("call", 0, ranks=2).results == [1, 1]
     assert len(forks) <= 2
 
 
@@ -213,7 +213,7 @@ def test_a_loop_without_end_costs_its_processor_time_once(sandbox: Sandbox, fork
     with sandbox.answer(COMPUTES) as answer:
         # On a busy machine 6 s of processor time take longer.
         with pytest.raises(AnswerFailed, match=r"stopped after [1-5]?\d s") as caught:
-            answer.launch("plain.call", 0, ranks=2, timeout=60.0)
+            answer.launch("call", 0, ranks=2, timeout=60.0)
         assert caught.value.kind == "TimedOut"
         assert answer.printed == "[rank 0] here\n"
     assert observe(sandbox, PLAIN).results == [None, None]
@@ -222,8 +222,9 @@ def test_a_loop_without_end_costs_its_processor_time_once(sandbox: Sandbox, fork
 
 # --- what cannot be forged
 
-UNCOUNTED = case("""from course_lib.simulator import costs, network, process_group, scheduler, timing
-from course_lib.timeline import events
+UNCOUNTED = case("""from course_lib.runtime.communication import costs
+from course_lib.runtime.simulator import backend, network, network_model, thread_driver
+from course_lib.runtime.communication import events
 nothing = costs.CallTraffic(0, 0, 0)
 costs.traffic_of = network.traffic_of = network._traffic = lambda *_: nothing
 network.Network.events = lambda self: []

@@ -10,13 +10,14 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import FancyArrowPatch
 
-from course_lib.cluster import Cluster
-from course_lib.errors import Deadlock, PendingCall
+from course_lib.cluster.topology import Cluster
+from course_lib.figures.layout import arrange, in_lanes, merged, most_lanes, time_unit
+from course_lib.figures.timeline import MOST_ARROWS, deadlock_figure, timeline_figure, traffic_figure
+from course_lib.launch.failures import Deadlock
 from course_lib.launch.run import Run
-from course_lib.timeline.events import Event, Kind
-from course_lib.timeline.figure import MOST_ARROWS, deadlock_figure, timeline_figure, traffic_figure
-from course_lib.timeline.layout import arrange, in_lanes, merged, most_lanes, time_unit
-from course_lib.timeline.messages import messages
+from course_lib.runtime.communication.events import Event, Kind
+from course_lib.runtime.communication.messages import messages
+from course_lib.runtime.errors import PendingCall
 from tests.legible import assert_apart, assert_legible, drawn_texts
 
 US = 1e-6
@@ -517,7 +518,7 @@ def test_a_simulated_run_makes_a_valid_trace_and_a_legible_timeline(tmp_path):
 
 
 def test_the_figures_of_one_run_are_the_same_twice():
-    from course_lib.figures import figure_png
+    from course_lib.figures.style import figure_png
 
     assert figure_png(timeline_figure(ring_run(4))) == figure_png(timeline_figure(ring_run(4)))
 

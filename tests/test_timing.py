@@ -10,11 +10,12 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.collectives import reference
-from course_lib import BadLaunch, Cluster, Deadlock, Link, RankLost, UnmatchedMessage, launch, presets
-from course_lib.simulator.costs import ALGORITHMS, rounds_of, seconds_of, traffic_of
-from course_lib.simulator.timing import NEVER, Timing
-from course_lib.timeline.messages import messages
-from course_lib.timeline.trace import trace_records
+from course_lib import BadLaunch, Cluster, Deadlock, Link, RankLost, UnmatchedMessage, launch
+from course_lib.cluster import presets
+from course_lib.figures.chrome_trace import trace_records
+from course_lib.runtime.communication.costs import ALGORITHMS, rounds_of, seconds_of, traffic_of
+from course_lib.runtime.communication.messages import messages
+from course_lib.runtime.simulator.network_model import NEVER, Timing
 
 ALPHA, BETA = 1e-5, 1e-9
 LINK = Link(ALPHA, 1 / BETA)

@@ -23,9 +23,9 @@ from course_lib.training.data_parallel import (
     train,
     train_alone,
 )
-from graders.data_parallel import draw_training, greedy_buckets
-from graders.draw import Draw
-from graders.drivers.unit_02 import Chain
+from graders.grading.rng import Draw
+from graders.units.unit_02.data_parallel import draw_training, greedy_buckets
+from graders.units.unit_02.drivers import Chain
 from tests.answers import right_answers
 
 ANSWERS: dict[str, Callable[..., Any]] = {

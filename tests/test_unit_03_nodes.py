@@ -8,24 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from course_lib import numa
+from course_lib.cluster import numa
+from course_lib.figures.pictures import binding_picture, cluster_picture, network_hops, placement_picture
 from course_lib.launch.mpi import mpi_missing, mpirun
-from course_lib.pictures import binding_picture, cluster_picture, network_hops, placement_picture
-from course_lib.slurm import wall
-from course_lib.slurm.virtual_cluster import ClusterFailed, Shape, VirtualCluster, missing_programs
-from graders import batch_job, launchers
-from graders.batch_job import Outcome, new_trial, outcomes
-from graders.catalogue import exercises
-from graders.draw import Draw
-from graders.exercise import Verdict
-from graders.grading import grade
-from graders.kernel_answer import kernel_answer
-from graders.multi_node import draw_bracket, draw_dimensions, draw_list, draw_names, draw_zeros
-from graders.topologies import DGX_A100, LUMI_G
+from course_lib.slurm.virtual import sandbox
+from course_lib.slurm.virtual.lifecycle import ClusterFailed, Shape, VirtualCluster, missing_programs
+from graders.grading.exercise import Verdict
+from graders.grading.registry import exercises
+from graders.grading.rng import Draw
+from graders.grading.run import grade
+from graders.student.kernel_answer import kernel_answer
+from graders.units.unit_03 import batch_job, launchers
+from graders.units.unit_03.batch_job import Outcome, new_trial, outcomes
+from graders.units.unit_03.multi_node import draw_bracket, draw_dimensions, draw_list, draw_names, draw_zeros
+from graders.units.unit_03.topologies import DGX_A100, LUMI_G
 from tests.answers import right_answers
 
 with_slurm = pytest.mark.skipif(
-    bool(missing_programs()) or not wall.wall_is_possible(),
+    bool(missing_programs()) or not sandbox.wall_is_possible(),
     reason="needs Slurm and a working bubblewrap: apt-get install slurmctld slurmd slurm-client bubblewrap",
 )
 BATCH_SCRIPTS = [proof.answer for proof in right_answers("03_multi_node") if proof.exercise == "batch_script"]
@@ -158,7 +158,10 @@ def test_what_is_refused_and_what_hangs_are_told(monkeypatch: pytest.MonkeyPatch
 @with_slurm
 def test_the_cluster_ends_with_its_process():
     # Invariant: a process that has graded leaves no daemon and no folder behind, however it ends.
-    code = "import os; from graders import batch_job; print(batch_job._directory(), flush=True); os._exit(1)"
+    code = (
+        "import os; from graders.units.unit_03 import batch_job; "
+        "print(batch_job._directory(), flush=True); os._exit(1)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     folder = Path(done.stdout.strip())
     deadline = time.monotonic() + 20
@@ -184,7 +187,7 @@ def test_without_slurm_a_script_is_read_and_the_rest_is_blocked(monkeypatch: pyt
 
 @with_slurm
 def test_a_cluster_that_cannot_be_walled_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(wall, "wall_is_possible", lambda: False)
+    monkeypatch.setattr(sandbox, "wall_is_possible", lambda: False)
     cluster = VirtualCluster(tmp_path / "c")
     with pytest.raises(ClusterFailed, match="apt-get install bubblewrap"):
         cluster.start(Shape(walled=True), os.getpid())

@@ -11,8 +11,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from graders import walls
-from graders.walls import NO_WALL, UNWALLED, NoWall, Wall, wall_for_marks, wall_here, works
+from graders.isolation import backends
+from graders.isolation.backends import NO_WALL, UNWALLED, NoWall, Wall, wall_for_marks, wall_here, works
 from tests.classroom import UNIT, blank, command, environment, hand_in, new_course, solved
 
 
@@ -45,12 +45,12 @@ def test_a_wall_that_keeps_nothing_in_is_not_taken() -> None:
     # Invariant: a wall counts only if what is behind it has been seen to be kept in.
     assert not works(Wall("leaky", lambda command, _: list(command)))
     assert not works(Wall("absent", lambda command, _: ["/nowhere/wall", *command]))
-    assert [each.stands for each in walls.WALLS] == [True] * len(walls.WALLS)
+    assert [each.stands for each in backends.WALLS] == [True] * len(backends.WALLS)
 
 
 def test_apptainers_command_line(tmp_path: Path) -> None:
     # Invariant: no network, no home, own processes; what is shown is read-only, and has a place.
-    words = walls.apptainer(["python", "-c", "pass"], tmp_path)
+    words = backends.apptainer(["python", "-c", "pass"], tmp_path)
     options, rest = words[: words.index(str(tmp_path))], words[words.index(str(tmp_path)) + 1 :]
     assert Path(words[0]).name in ("apptainer", "singularity")
     assert {"exec", "--userns", "--pid", "--ipc", "--contain", "--no-home", "--no-privs"} <= set(options)
@@ -67,14 +67,14 @@ def test_apptainers_command_line(tmp_path: Path) -> None:
     reason="Apptainer is not installed: https://apptainer.org/docs/admin/main/installation.html",
 )
 def test_apptainer_keeps_in(tmp_path: Path) -> None:
-    assert works(Wall("apptainer", walls.apptainer))
+    assert works(Wall("apptainer", backends.apptainer))
 
 
 # ------------------------------------------------------------------------------------- where there is none
 
 
 def test_marks_need_a_wall_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walls, "wall_here", lambda: NO_WALL)
+    monkeypatch.setattr(backends, "wall_here", lambda: NO_WALL)
     with pytest.raises(NoWall, match=r"apt-get install bubblewrap.*--unsafe"):
         wall_for_marks(unsafe=False)
     assert wall_for_marks(unsafe=True) is NO_WALL

@@ -16,9 +16,9 @@ from IPython.core.interactiveshell import InteractiveShell
 from matplotlib.figure import Figure
 from nbclient import NotebookClient
 
-from course_lib import figures, pictures
-from course_lib.errors import Deadlock, PendingCall
-from course_lib.figures import (
+from course_lib.figures import pictures, style
+from course_lib.figures.pictures.training import schedule
+from course_lib.figures.style import (
     COLOURS,
     Drawing,
     bar_figure,
@@ -32,12 +32,14 @@ from course_lib.figures import (
 )
 from course_lib.home import course_home
 from course_lib.launch import launch
-from course_lib.pictures.training import schedule
-from course_lib.widgets import LiveCurves, Slider, explore, progress
-from course_lib.widgets.explore import Exploration
-from course_lib.widgets.history import read_history
-from course_lib.widgets.place import Place, place
-from course_lib.widgets.reporting import Progress, TerminalReporter
+from course_lib.launch.failures import Deadlock
+from course_lib.notebook import explore
+from course_lib.notebook.display_target import Place, place
+from course_lib.notebook.explore import Exploration
+from course_lib.notebook.history import read_history
+from course_lib.notebook.reporting import Progress, TerminalReporter
+from course_lib.notebook.widgets import LiveCurves, Slider, progress
+from course_lib.runtime.errors import PendingCall
 from tests.legible import assert_apart, assert_legible, drawn_texts
 
 
@@ -174,7 +176,7 @@ def test_look_leaves_matplotlibs_settings_as_they_were():
     before = dict(mpl.rcParams)
     figure_png(tiny())
     assert dict(mpl.rcParams) == before
-    assert figures.WIDTH == 9.0
+    assert style.WIDTH == 9.0
 
 
 # --- Pictures
@@ -550,7 +552,7 @@ def test_a_stopped_training_shows_and_keeps_what_it_had(capsys):
 
 
 KILLED = """
-from course_lib.widgets import LiveCurves
+from course_lib.notebook.widgets import LiveCurves
 with LiveCurves("killed", total=10**6) as curves:
     step = 0
     while True:
@@ -630,8 +632,9 @@ def test_a_terminal_shows_the_report_alone(shell):
 # --- All together, in a real kernel
 
 NOTEBOOK = [
-    "from course_lib.widgets import LiveCurves, explore\nfrom course_lib.figures import line_figure\n"
-    "from course_lib.pictures import collective_picture",
+    "from course_lib.notebook.widgets import LiveCurves, explore\n"
+    "from course_lib.figures.style import line_figure\n"
+    "from course_lib.figures.pictures import collective_picture",
     "collective_picture('all_reduce')",
     "def draw(k):\n    return line_figure({'k': ([0, 1], [0, k])}, x='x', y='y', alt=f'slope {k}')\n"
     "explore(draw, k=[1, 2, 3])",

@@ -12,15 +12,15 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from course_lib.cluster import Cluster, Link
-from course_lib.launch.run import PerRank, per_rank
-from course_lib.timeline.events import Event, Kind, SourceLine
-from graders import wire
-from graders.answer import AnswerFailed
-from graders.messages import CallRequest, LaunchRequest, read_reply, read_request, write_request
-from graders.records import event_to_plain, events_from_plain
-from graders.remote import RemoteAnswer
-from graders.wire import WireError, decode, encode
+from course_lib.cluster.topology import Cluster, Link
+from course_lib.runtime.communication.events import Event, Kind, SourceLine
+from course_lib.runtime.request import PerRank, per_rank
+from graders.grading.answer import AnswerFailed
+from graders.protocol import codec
+from graders.protocol.codec import WireError, decode, encode
+from graders.protocol.proxy import RemoteAnswer
+from graders.protocol.records import event_to_plain, events_from_plain
+from graders.protocol.requests import CallRequest, LaunchRequest, read_reply, read_request, write_request
 
 
 def message(structure: str, tensors: bytes = b"") -> bytes:
@@ -123,7 +123,7 @@ NOT_PLAIN = [
     (10**5000, "digits"),
     (CYCLE, "nested too deeply"),
     (torch.zeros(1).expand(2**40), "bytes allowed"),
-    ("x" * (wire.MAX_STRUCTURE + 1), "bytes"),
+    ("x" * (codec.MAX_STRUCTURE + 1), "bytes"),
 ]
 
 
@@ -180,7 +180,7 @@ def test_malformed_message_is_refused(data: bytes) -> None:
 
 def test_oversized_message_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     # A message beyond the limits is not even looked into.
-    monkeypatch.setattr(wire, "MAX_MESSAGE", 100)
+    monkeypatch.setattr(codec, "MAX_MESSAGE", 100)
     with pytest.raises(WireError, match="more than is allowed"):
         decode(message('"' + "x" * 200 + '"'))
 
@@ -305,5 +305,5 @@ def test_forged_run_is_the_answers_failure(plain: Any) -> None:
     # A run that makes no sense is told as a failure of the answer, not as an error of the grader.
     answer = RemoteAnswer("f", "", lambda *_: encode({"value": plain, "printed": ""}), lambda _: True)
     with pytest.raises(AnswerFailed) as caught:
-        answer.launch("plain.call", ranks=2)
+        answer.launch("call", ranks=2)
     assert caught.value.kind == "Unreadable"

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from course_lib.workbook.commands import make_workbook
-from course_lib.workbook.complaints import CommandFailed
-from course_lib.workbook.places import Places
-from course_lib.workbook.progress import BarReporter, LineReporter, reporter
-from course_lib.workbook.unit import read_unit
-from course_lib.workbook.workbook import parameters_of, shortfall
 from tests.sample_source import EFFORTS, SOURCE, write_unit
+from workbook.build import parameters_of, shortfall
+from workbook.commands import make_workbook
+from workbook.errors import CommandFailed
+from workbook.paths import Places
+from workbook.progress import BarReporter, LineReporter, reporter
+from workbook.unit import read_unit
 
 
 def log(is_terminal: bool) -> Console:

@@ -13,16 +13,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from graders import commands, walls, workers
-from graders.answer import NOT_ATTEMPTED, AnswerFailed
-from graders.cells import Cell
-from graders.limits import Limits
-from graders.marking import mark
-from graders.report import Report
-from graders.sandbox import Sandbox
-from graders.submission import Submission
-from graders.usage import Bounds
-from graders.walls import NO_INNER_WALLS, UNWALLED, wall_here
+from graders import commands
+from graders.grading.answer import NOT_ATTEMPTED, AnswerFailed
+from graders.grading.report import Report
+from graders.guest.run_cells import Cell
+from graders.guest.time_limits import Limits
+from graders.host import fork_server_client
+from graders.host.grade_submission import mark
+from graders.host.sandbox import Sandbox
+from graders.isolation import backends
+from graders.isolation.backends import NO_INNER_WALLS, UNWALLED, wall_here
+from graders.isolation.usage import Bounds
+from graders.submissions.read import Submission
 from tests import sample_unit
 from tests.forks import counted_forks
 
@@ -64,13 +66,13 @@ def cases() -> Iterator[Sandbox]:
 def call(cases: Sandbox, name: str, argument: object = 3) -> object:
     """What one call of a case returns."""
     with cases.answer(name) as answer:
-        return answer.call("plain.call", argument)
+        return answer.call("call", argument)
 
 
 def failure(sandbox: Sandbox, name: str) -> AnswerFailed:
     """How one call of an answer fails."""
     with sandbox.answer(name) as answer, pytest.raises(AnswerFailed) as caught:
-        answer.call("plain.call", 1)
+        answer.call("call", 1)
     return caught.value
 
 
@@ -106,7 +108,7 @@ def test_solved_submission_earns_all_points() -> None:
 def test_run_comes_back_with_the_students_lines() -> None:
     # Results are tensors, every call is there, and each line is found in the submission.
     with Sandbox(submission(TOTAL)) as sandbox, sandbox.answer("total") as answer:
-        observed = answer.launch("plain.call", torch.ones(2), ranks=2)
+        observed = answer.launch("call", torch.ones(2), ranks=2)
         assert answer.source.startswith("def total(x):")
     assert [result.tolist() for result in observed.results] == [[2, 2], [2, 2]]
     assert observed.calls(1) == ["all_reduce"]
@@ -248,8 +250,8 @@ def test_answer_is_started_anew_after_it_was_lost(cases: Sandbox) -> None:
     # A grader that goes on after a crash asks a fresh process.
     with cases.answer(FRAGILE) as answer:
         with pytest.raises(AnswerFailed):
-            answer.call("plain.call", 0)
-        assert answer.call("plain.call", 4) == 8
+            answer.call("call", 0)
+        assert answer.call("call", 4) == 8
 
 
 # --- answers that print
@@ -260,7 +262,7 @@ FLOOD = case("for _ in range(10**4): print('x' * 10**4)\nreturn 2 * x")
 def test_flood_is_cut(cases: Sandbox) -> None:
     # Endless output neither fills memory nor reaches the report.
     with cases.answer(FLOOD) as answer:
-        assert answer.call("plain.call", 3) == 6
+        assert answer.call("call", 3) == 6
         assert 10_000 < len(answer.printed) < 30_000
 
 
@@ -314,8 +316,12 @@ def test_nothing_of_ours_is_in_its_surroundings(cases: Sandbox, monkeypatch: pyt
     assert folder != os.getcwd()
     assert folder not in path
     assert "" not in path
-    assert "graders.driving" in modules
-    assert not [m for m in modules if m.startswith(("graders.unit_", "graders.draw", "graders.grading"))]
+    assert "graders.guest.execute" in modules
+    assert not [
+        m
+        for m in modules
+        if m.startswith(("graders.grading.rng", "graders.grading.run", "graders.grading.compare"))
+    ]
 
 
 def test_module_beside_it_does_not_shadow_torch() -> None:
@@ -352,7 +358,7 @@ return 2 * x""")
 def test_no_process_survives(cases: Sandbox) -> None:
     # A child in a session of its own, started by an answer, ends with the exercise.
     with cases.answer(ORPHAN) as answer:
-        assert answer.call("plain.call", 3) == 6
+        assert answer.call("call", 3) == 6
         assert processes_with(TOKEN), "the child runs while its exercise does"
     assert not processes_with(TOKEN), "and not a moment longer"
 
@@ -361,7 +367,7 @@ def test_without_a_wall_marks_are_the_same(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     # Where bubblewrap is not to be had, a submission runs all the same, and nothing of it survives.
-    monkeypatch.setattr(walls, "WALLS", ())
+    monkeypatch.setattr(backends, "WALLS", ())
     wall_here.cache_clear()
     request.addfinalizer(wall_here.cache_clear)
     token = f"unwalled {time.time_ns()}"
@@ -379,7 +385,7 @@ def test_without_a_wall_nobody_else_s_process_is_ended(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     # Not even by an answer that ends as if all had been asked.
-    monkeypatch.setattr(walls, "WALLS", ())
+    monkeypatch.setattr(backends, "WALLS", ())
     wall_here.cache_clear()
     request.addfinalizer(wall_here.cache_clear)
     with subprocess.Popen(["sleep", "600"]) as other:
@@ -393,8 +399,8 @@ def test_sandbox_that_does_not_work_gives_no_marks(
 ) -> None:
     # No points because of a broken installation would be an injustice: it is an error, which says why.
     command = [sys.executable, "-c", "raise SystemExit('torch is not installed')"]
-    monkeypatch.setattr(workers, "_command", lambda _: command)
-    monkeypatch.setattr(workers, "_shared", None)
+    monkeypatch.setattr(fork_server_client, "_command", lambda _: command)
+    monkeypatch.setattr(fork_server_client, "_shared", None)
     path = tmp_path / "90_sample.py"
     path.write_text(DOUBLE)
     assert commands.check(path, as_json=True) == commands.BAD_INPUT
@@ -415,7 +421,7 @@ def test_worker_that_was_killed_is_replaced() -> None:
     with Sandbox(submission(DOUBLE)) as sandbox:
         for _ in range(2):
             with sandbox.answer("double") as answer:
-                assert answer.call("plain.call", 2) == 4
+                assert answer.call("call", 2) == 4
             worker = sandbox._live_worker()._popen
             os.killpg(worker.pid, signal.SIGKILL)
             worker.wait()
@@ -427,7 +433,7 @@ def test_worker_that_was_killed_is_replaced() -> None:
 @pytest.fixture
 def inner_wall() -> None:
     """A machine on which every process of a submission can wall itself in."""
-    why = workers.hire().no_inner_wall
+    why = fork_server_client.hire().no_inner_wall
     if why:
         pytest.skip(f"Install bubblewrap, and allow ordinary users to make namespaces: {why}.")
 
@@ -492,7 +498,7 @@ def test_what_cells_have_started_is_there_for_each_exercise(forks: list[Bounds],
 def test_report_says_where_only_the_outer_wall_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     # Without inner walls marks are the same, from a process of the submission's own, and the report says so.
     wall = replace(wall_here(), carries_inner_walls=False)
-    monkeypatch.setattr(workers, "wall_here", lambda: wall)
+    monkeypatch.setattr(fork_server_client, "wall_here", lambda: wall)
     report = marks(DOUBLE, TOTAL, limits=Limits())
     assert points(report) == [3, 2]
     assert report.notes == ((NO_INNER_WALLS,) if wall.stands else (UNWALLED,))
@@ -510,10 +516,10 @@ def test_submissions_share_the_warm_process_and_nothing_else() -> None:
     seen = {int(name) for name in os.listdir('/proc') if name.isdigit()} - {os.getpid(), os.getppid()}
     return [os.listdir('/tmp'), os.listdir('/dev/shm'), sorted(seen)]"""
     with Sandbox(submission(leave)) as first, first.answer("double") as answer:
-        assert answer.call("plain.call", 2) == 4
+        assert answer.call("call", 2) == 4
         warm = first._live_worker()
         with Sandbox(submission(find)) as second, second.answer("double") as other:
-            files, memory, processes = other.call("plain.call", 2)
+            files, memory, processes = other.call("call", 2)
             assert second._live_worker() is warm
     assert "left" not in files
     assert memory == []

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from graders import judge
-from graders.answer import Answer
-from graders.draw import Draw
-from graders.exercise import Criterion, Finding, exercise
+from graders.grading import compare
+from graders.grading.answer import Answer
+from graders.grading.exercise import Criterion, Finding, exercise
+from graders.grading.rng import Draw
 from mutants import __main__ as command
 from mutants import judging
 
@@ -40,8 +40,8 @@ def grade_with(cases: Sequence[tuple[int, int]]) -> None:
         difficulty=1,
     )
     def grade_gap(answer: Answer, _: Draw) -> Iterator[Finding]:
-        values = [answer.call("plain.call", a, b) for a, b in cases]
-        yield judge.equal("distance", values, [abs(a - b) for a, b in cases], "the gaps")
+        values = [answer.call("call", a, b) for a, b in cases]
+        yield compare.equal("distance", values, [abs(a - b) for a, b in cases], "the gaps")
 
 
 def main(folder: Path, runs: Sequence[str]) -> None:

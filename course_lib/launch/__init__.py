@@ -2,14 +2,14 @@
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from course_lib.cluster import UNDISTURBED, Cluster
+from course_lib.cluster.topology import UNDISTURBED, Cluster
 from course_lib.errors import BadLaunch
-from course_lib.launch.run import PerRank, Run, check_per_rank, per_rank
+from course_lib.launch.run import Run
+from course_lib.runtime.request import LaunchRequest, PerRank, check_per_rank, per_rank
 
-__all__ = ["ENGINES", "LaunchRequest", "launch", "per_rank"]
+__all__ = ["ENGINES", "launch", "per_rank"]
 
 ENGINES = {
     "simulated": "course_lib.launch.simulated",
@@ -21,19 +21,6 @@ ENGINES = {
 A module may also have `place(ranks: int | None) -> tuple[int, Cluster]`: how many ranks a launch has, and
 where they sit, when it names no cluster.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchRequest:
-    """A checked launch, as every engine gets it."""
-
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    ranks: int
-    cluster: Cluster
-    timeout: float
-    seed: int
-    backend: str | None
 
 
 def launch(
@@ -58,7 +45,7 @@ def launch(
         machine; Gloo on CPUs, NCCL where each rank has a GPU) or "slurm" (on the nodes of the allocation that
         this process runs in).
     cluster: where the ranks sit, and in the simulator how fast its links are and what is wrong with them (see
-        `Cluster` and `course_lib.presets`); by default one node, on "slurm" those of the allocation.
+        `Cluster` and `course_lib.cluster.presets`); by default one node, on "slurm" those of the allocation.
     backend: for real processes: "gloo" or "nccl"; by default NCCL if each rank has a GPU, else Gloo.
     timeout: seconds of real time after which the ranks are stopped.
     seed: each rank's random state starts from it and from nothing else, the same on every rank, as after

@@ -18,10 +18,12 @@ from typing import Any
 
 import cloudpickle
 
-from course_lib.errors import BadLaunch, RankFailed, RankTraceback, TimedOut
-from course_lib.simulator.diagnosis import rank_failed_report
-from course_lib.timeline.events import SourceLine
-from course_lib.timeline.lines import is_grader, is_library
+from course_lib.errors import BadLaunch
+from course_lib.launch.failures import RankFailed, TimedOut
+from course_lib.runtime.communication.callsite import is_grader, is_library
+from course_lib.runtime.communication.diagnosis import rank_failed_report
+from course_lib.runtime.communication.events import SourceLine
+from course_lib.runtime.errors import RankTraceback
 
 _ENDING_SECONDS = 5.0
 
@@ -63,7 +65,7 @@ def mpirun(function: Callable[..., Any], *arguments: Any, ranks: int = 4, timeou
 def _run(folder: Path, ranks: int, timeout: float) -> tuple[int, str]:
     """Exit status of mpirun, and what it said. Raises TimedOut."""
     command = ["mpirun", "-np", str(ranks), sys.executable, "-m", "mpi4py"]
-    command += [str(Path(__file__).with_name("mpi_rank.py")), str(folder)]
+    command += [str(Path(__file__).parents[1] / "runtime" / "processes" / "mpi_rank.py"), str(folder)]
     with (folder / "said").open("w+b") as said:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=_environment()

@@ -15,25 +15,10 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 
-from course_lib.errors import (
-    BadLaunch,
-    CollectiveMismatch,
-    Deadlock,
-    RankFailed,
-    RankTraceback,
-    TimedOut,
-    UnmatchedMessage,
-)
-from course_lib.launch import LaunchRequest, worker
-from course_lib.launch.backend import backend_for
-from course_lib.launch.folder import OUTPUT_BYTES, LaunchFolder, Plan
-from course_lib.launch.journal import JournalReader, Note, line_of
-from course_lib.launch.parcel import Parcel, pack_launch
-from course_lib.launch.pool import RankEnded, RankForked, forked_ranks
+from course_lib.errors import BadLaunch
+from course_lib.launch.failures import CollectiveMismatch, Deadlock, RankFailed, TimedOut, UnmatchedMessage
 from course_lib.launch.run import Run
-from course_lib.launch.stacks import Stack, read_stack
-from course_lib.launch.watchdog import Picture, RankView, merged
-from course_lib.simulator.diagnosis import (
+from course_lib.runtime.communication.diagnosis import (
     deadlock_report,
     find_cycle,
     message_mismatch_report,
@@ -41,8 +26,18 @@ from course_lib.simulator.diagnosis import (
     rank_failed_report,
     timed_out_report,
 )
-from course_lib.simulator.network import Mismatch, Operation
-from course_lib.timeline.events import LazyEvents
+from course_lib.runtime.communication.events import LazyEvents
+from course_lib.runtime.errors import RankTraceback
+from course_lib.runtime.processes import rank as worker
+from course_lib.runtime.processes.backend import backend_for
+from course_lib.runtime.processes.call_log import JournalReader, Note, line_of
+from course_lib.runtime.processes.launch_folder import OUTPUT_BYTES, LaunchFolder, Plan
+from course_lib.runtime.processes.node_agent import RankEnded, RankForked, forked_ranks
+from course_lib.runtime.processes.observed_run import Picture, RankView, merged
+from course_lib.runtime.processes.serialization import Parcel, pack_launch
+from course_lib.runtime.processes.stacks import Stack, read_stack
+from course_lib.runtime.request import LaunchRequest
+from course_lib.runtime.simulator.network import Mismatch, Operation
 
 _LOOK_SECONDS = 0.05
 """How often to read the journals when nothing calls for it sooner."""
@@ -143,7 +138,7 @@ def _fill(folder: LaunchFolder, plan: Plan, parcel: Parcel) -> None:
 
 
 class RankKeeper(Protocol):
-    """Whatever holds the ranks of a launch. See `course_lib.launch.pool.Keeper`."""
+    """Whatever holds the ranks of a launch. See `course_lib.runtime.processes.node_agent.Keeper`."""
 
     lost: bool
     last_words: str
@@ -158,7 +153,7 @@ class RankKeeper(Protocol):
 
 
 class Notes(Protocol):
-    """Where a rank's notes come from. See `course_lib.launch.journal.JournalReader`."""
+    """Where a rank's notes come from. See `course_lib.runtime.processes.call_log.JournalReader`."""
 
     def read(self) -> list[Note]: ...
 

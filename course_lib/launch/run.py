@@ -1,39 +1,17 @@
 """What a launch takes and what it gives back."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from course_lib.cluster import Cluster
-from course_lib.errors import BadLaunch, PendingCall
-from course_lib.timeline.events import Event
-from course_lib.timeline.traffic import Traffic
+from course_lib.cluster.topology import Cluster
+from course_lib.runtime.communication.events import Event
+from course_lib.runtime.communication.traffic import Traffic
+from course_lib.runtime.errors import PendingCall
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-class PerRank(tuple[Any, ...]):
-    """Marks an argument of `launch` of which rank r gets item r. Made by `per_rank`."""
-
-
-def per_rank(values: Iterable[Any]) -> PerRank:
-    """Give each rank its own value: `launch(f, per_rank([a, b, c, d]), ranks=4)`.
-
-    Every other argument goes to every rank as it is.
-    """
-    return PerRank(values)
-
-
-def check_per_rank(arguments: Sequence[Any], ranks: int) -> None:
-    """Raise BadLaunch unless every per-rank argument has one value a rank."""
-    for position, value in enumerate(arguments):
-        if isinstance(value, PerRank) and len(value) != ranks:
-            raise BadLaunch(
-                f"Argument {position} is per_rank with {len(value)} values, but the launch has {ranks} "
-                f"ranks. Give one value a rank, or pass a plain value that every rank gets."
-            )
 
 
 @dataclass(frozen=True)
@@ -65,14 +43,14 @@ class Run:
         return Traffic.of(self.events, self.ranks)
 
     def timeline(self, **options: Any) -> "Figure":
-        """The events as a figure, one row a rank; see `course_lib.timeline.figure.timeline_figure`."""
-        from course_lib.timeline.figure import timeline_figure
+        """The events as a figure, one row a rank; see `course_lib.figures.timeline.timeline_figure`."""
+        from course_lib.figures.timeline import timeline_figure
 
         return timeline_figure(self, **options)
 
     def save_trace(self, path: str | Path) -> Path:
         """Write the events as a Chrome trace, which https://ui.perfetto.dev opens."""
-        from course_lib.timeline.trace import save_trace
+        from course_lib.figures.chrome_trace import save_trace
 
         return save_trace(self, path)
 

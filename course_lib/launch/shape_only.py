@@ -4,10 +4,11 @@ A launch whose tensor arguments are all meta tensors goes this way. It comes to 
 ranks took turns as threads, event for event; only side effects outside of `torch.distributed`, such as
 files, come rank by rank.
 
-Where that takes half a second and a core is free, a forked process (`course_lib.launch.forked`) records the
-later half of the ranks meanwhile. Then side effects come from both at once, and this process does not see
-what the other changes in objects that ranks share. Ranks that raise there, or return what is not plain data,
-are recorded here after all: an error may come from the fork alone, and a copy may be less than the original.
+Where that takes half a second and a core is free, a forked process
+(`course_lib.runtime.simulator.trace.forked`) records the later half of the ranks meanwhile. Then side effects
+come from both at once, and this process does not see what the other changes in objects that ranks share.
+Ranks that raise there, or return what is not plain data, are recorded here after all: an error may come from
+the fork alone, and a copy may be less than the original.
 """
 
 import io
@@ -22,18 +23,14 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from course_lib.launch import LaunchRequest
-from course_lib.launch.endings import Counted, Ended
-from course_lib.launch.forked import forked, has_spare_core
-from course_lib.launch.rank_bodies import RankBodies
-from course_lib.launch.run import PerRank
-from course_lib.simulator.isolation import Isolation
-from course_lib.simulator.process_group import as_with_gloo
-from course_lib.simulator.replay import Replay
-from course_lib.simulator.scheduler import Ending
-from course_lib.simulator.shortcuts import installed
-from course_lib.simulator.tape import CannotRecord, Excerpt, Tape
-from course_lib.simulator.threads import (
+from course_lib.launch.outcome import Counted, Ended
+from course_lib.runtime.communication.callsite import stack_lines
+from course_lib.runtime.communication.events import SourceLine
+from course_lib.runtime.request import LaunchRequest, PerRank
+from course_lib.runtime.simulator.backend import as_with_gloo
+from course_lib.runtime.simulator.isolation import Isolation
+from course_lib.runtime.simulator.rank_main import RankBodies
+from course_lib.runtime.simulator.rank_threads import (
     GRACE_SECONDS,
     RankStopped,
     frame_of,
@@ -41,10 +38,13 @@ from course_lib.simulator.threads import (
     rank_thread,
     rare_collections,
 )
-from course_lib.simulator.turns import Turns
-from course_lib.simulator.waves import carried_out
-from course_lib.timeline.events import SourceLine
-from course_lib.timeline.lines import stack_lines
+from course_lib.runtime.simulator.thread_driver import Ending
+from course_lib.runtime.simulator.trace.batched_replay import carried_out
+from course_lib.runtime.simulator.trace.call_cache import installed
+from course_lib.runtime.simulator.trace.forked import forked, has_spare_core
+from course_lib.runtime.simulator.trace.program import CannotRecord, Excerpt, Tape
+from course_lib.runtime.simulator.trace.replay import Replay
+from course_lib.runtime.simulator.virtual_time import Turns
 
 _ALONE_SECONDS = 0.2
 """So long one process records the ranks before it is worth asking how long the others will take."""

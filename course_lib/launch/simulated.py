@@ -1,7 +1,7 @@
 """The engine "simulated": ranks live in this process, time is virtual, every run repeats itself.
 
-They are threads that take turns (`course_lib.simulator.scheduler`); if no message carries data, they are
-recorded one by one instead (`course_lib.launch.shape_only`), which is many times as fast, and by two
+They are threads that take turns (`course_lib.runtime.simulator.thread_driver`); if no message carries data,
+they are recorded one by one instead (`course_lib.launch.shape_only`), which is many times as fast, and by two
 processes if there are many.
 
 Everything above the process group is torch's own, so DistributedDataParallel, FSDP2 (`fully_shard`), DTensor
@@ -12,15 +12,16 @@ subprocesses of a rank that want to communicate, for they are not the rank.
 import time
 
 from course_lib.errors import BadLaunch
-from course_lib.launch import LaunchRequest, shape_only
-from course_lib.launch.endings import Ended
-from course_lib.launch.rank_bodies import RankBodies
+from course_lib.launch import shape_only
+from course_lib.launch.outcome import Ended
 from course_lib.launch.run import Run
-from course_lib.simulator.isolation import Isolation, current_rank
-from course_lib.simulator.process_group import as_with_gloo
-from course_lib.simulator.scheduler import Scheduler
-from course_lib.simulator.turns import Turns
-from course_lib.timeline.lines import stack_lines
+from course_lib.runtime.communication.callsite import stack_lines
+from course_lib.runtime.request import LaunchRequest
+from course_lib.runtime.simulator.backend import as_with_gloo
+from course_lib.runtime.simulator.isolation import Isolation, current_rank
+from course_lib.runtime.simulator.rank_main import RankBodies
+from course_lib.runtime.simulator.thread_driver import Scheduler
+from course_lib.runtime.simulator.virtual_time import Turns
 
 
 def run(request: LaunchRequest) -> Run:

@@ -15,15 +15,16 @@ from pathlib import Path
 
 import torch
 
-from course_lib.cluster import Cluster
+from course_lib.cluster.topology import Cluster
 from course_lib.errors import BadLaunch
-from course_lib.launch import LaunchRequest, worker
-from course_lib.launch.backend import backend_for
-from course_lib.launch.folder import LaunchFolder, Plan
-from course_lib.launch.parcel import pack_launch
 from course_lib.launch.processes import Watch, sources_without_file, warn_of_unmatched
 from course_lib.launch.run import Run
-from course_lib.launch.step import Layout, Work, step_of_ranks
+from course_lib.runtime.processes import rank
+from course_lib.runtime.processes.backend import backend_for
+from course_lib.runtime.processes.launch_folder import LaunchFolder, Plan
+from course_lib.runtime.processes.serialization import pack_launch
+from course_lib.runtime.processes.slurm_step import Layout, Work, step_of_ranks
+from course_lib.runtime.request import LaunchRequest
 from course_lib.slurm.allocation import Allocation, NoAllocation, present_allocation
 from course_lib.slurm.environment import for_a_step
 from course_lib.slurm.sites import Site, site_here
@@ -54,7 +55,7 @@ def place(ranks: int | None) -> tuple[int, Cluster]:
 
 def run(request: LaunchRequest) -> Run:
     """Run a launch as a step of the present allocation. See `course_lib.launch.launch`."""
-    if worker.is_rank():
+    if rank.is_rank():
         raise BadLaunch(
             "This is a rank already, and a rank cannot launch ranks. "
             "Call launch outside of the function that you launch."

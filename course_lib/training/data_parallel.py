@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib.data import Dataset, Samples, load
 from course_lib.launch.run import Run
 from course_lib.models import SmallCNN
-from course_lib.timeline.events import Kind, span
+from course_lib.runtime.communication.events import Kind, span
 
 
 @dataclass(frozen=True, slots=True)

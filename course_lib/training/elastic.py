@@ -30,7 +30,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.data import Dataset, load
-from course_lib.launch.ranks import Seat, join_group
+from course_lib.runtime.processes.rank_environment import Seat, join_group
 from course_lib.training.data_parallel import build_model, fingerprint
 
 STOP = "stop"

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from course_lib.data import Dataset, Samples
-from course_lib.widgets import LiveCurves
+from course_lib.notebook.widgets import LiveCurves
 
 Batch = tuple[Tensor, Tensor]
 TrainStep = Callable[[nn.Module, Tensor, Tensor, Optimizer], Tensor]

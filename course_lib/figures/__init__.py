@@ -1,0 +1,1 @@
+"""How runs, states and numbers are drawn: one style, and a text for those who do not see the figure."""

@@ -1,0 +1,80 @@
+"""Figures in words: what a reader who does not see them needs to know."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from course_lib.figures.layout import time_unit
+from course_lib.runtime.communication.events import Event, Kind
+from course_lib.runtime.communication.traffic import COMMUNICATION, Traffic
+
+if TYPE_CHECKING:
+    from course_lib.launch.run import Run
+
+_MOST_RANKS = 8
+"""Up to so many ranks are told one by one."""
+
+
+def seconds_in_words(seconds: float) -> str:
+    """`12.5 µs`."""
+    unit = time_unit(seconds)
+    return f"{seconds / unit.seconds:.3g} {unit.name}"
+
+
+def timeline_in_words(run: "Run", ranks: Sequence[int], start: float, end: float) -> str:
+    """What each rank did in a part of a run's time, in seconds: calls, time computing and communicating."""
+    clock = "virtual" if run.engine == "simulated" else "measured"
+    nodes = len({run.cluster.node_of(rank) for rank in ranks})
+    head = (
+        f"Timeline of {_count(len(ranks), 'rank')} on {_count(nodes, 'node')}, "
+        f"{seconds_in_words(end - start)} of {clock} time."
+    )
+    in_view = [event for event in run.events if event.end >= start and event.start <= end]
+    if len(ranks) > _MOST_RANKS:
+        wanted = set(ranks)
+        return f"{head} All ranks together: {_calls(e for e in in_view if e.rank in wanted)}."
+    told = (_rank_in_words(rank, [e for e in in_view if e.rank == rank]) for rank in ranks)
+    return " ".join([head, *told])
+
+
+def traffic_in_words(traffic: Traffic) -> str:
+    """Bytes and messages, rank by rank, or the range of them."""
+    if len(traffic) <= _MOST_RANKS:
+        told = "; ".join(
+            f"rank {rank.rank} sent {rank.sent:,} bytes in {_count(rank.messages, 'message')}, "
+            f"received {rank.received:,} bytes"
+            for rank in traffic.ranks
+        )
+        return f"Bars of the traffic a rank: {told}."
+    sent = [rank.sent for rank in traffic.ranks]
+    return (
+        f"Bars of the traffic of {len(traffic)} ranks: each sent between {min(sent):,} and {max(sent):,} "
+        f"bytes, together {traffic.sent:,} bytes in {traffic.messages:,} messages."
+    )
+
+
+def _rank_in_words(rank: int, events: Sequence[Event]) -> str:
+    computing = sum(event.seconds for event in events if event.kind is Kind.COMPUTE)
+    phases = dict.fromkeys(event.op for event in events if event.kind is Kind.SPAN)
+    parts = [_calls(events)]
+    if computing:
+        parts.append(f"computing for {seconds_in_words(computing)}")
+    if phases:
+        parts.append("phases " + ", ".join(phases))
+    return f"Rank {rank}: {'; '.join(parts)}."
+
+
+def _calls(events: Iterable[Event]) -> str:
+    """`3 send, 3 recv, 1 all_reduce (asynchronous)`."""
+    calls = Counter(
+        event.op + (" (asynchronous)" if event.asynchronous else "")
+        for event in events
+        if event.kind in COMMUNICATION
+    )
+    if not calls:
+        return "no communication"
+    return ", ".join(f"{number:,} {name}" for name, number in calls.items())
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -1,0 +1,27 @@
+"""Pictures for the text of the units: what the operations do, where ranks sit, what overlaps what."""
+
+from course_lib.figures.pictures.checkpoints import moments_picture
+from course_lib.figures.pictures.collectives import COLLECTIVES, collective_picture
+from course_lib.figures.pictures.machines import layout_picture, ring_picture
+from course_lib.figures.pictures.nodes import (
+    binding_picture,
+    cluster_picture,
+    network_hops,
+    placement_picture,
+)
+from course_lib.figures.pictures.training import bucket_picture, speedup_picture, weighted_average_picture
+
+__all__ = [
+    "COLLECTIVES",
+    "binding_picture",
+    "bucket_picture",
+    "cluster_picture",
+    "collective_picture",
+    "layout_picture",
+    "moments_picture",
+    "network_hops",
+    "placement_picture",
+    "ring_picture",
+    "speedup_picture",
+    "weighted_average_picture",
+]

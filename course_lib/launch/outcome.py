@@ -1,0 +1,148 @@
+"""What a simulated run comes to: a Run, or the error that it deserves."""
+
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+from course_lib.launch.failures import (
+    CollectiveMismatch,
+    Deadlock,
+    RankFailed,
+    RankLost,
+    TimedOut,
+    UnmatchedMessage,
+)
+from course_lib.launch.run import Run
+from course_lib.runtime.communication.diagnosis import (
+    deadlock_report,
+    find_cycle,
+    lost_report,
+    message_mismatch_report,
+    mismatch_report,
+    rank_failed_report,
+    timed_out_report,
+)
+from course_lib.runtime.communication.events import LazyEvents, SourceLine
+from course_lib.runtime.communication.traffic import CountedEvents
+from course_lib.runtime.errors import PendingCall, RankTraceback
+from course_lib.runtime.request import LaunchRequest
+from course_lib.runtime.simulator.network import Mismatch
+from course_lib.runtime.simulator.thread_driver import Ending
+from course_lib.runtime.simulator.trace.batched_replay import Messages
+from course_lib.runtime.simulator.virtual_time import Turns
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A run that has ended well, and of which nobody may ever want the events."""
+
+    request: LaunchRequest
+    messages: Messages
+    results: list[Any]
+    outputs: list[str]
+    started: float
+    """time.perf_counter() at the launch."""
+
+    def run(self) -> Run:
+        """The run."""
+        return Run(
+            results=self.results,
+            outputs=self.outputs,
+            events=CountedEvents(self.messages.events, self.messages.traffic),
+            cluster=self.request.cluster,
+            engine="simulated",
+            seconds=self.messages.seconds,
+            wall_seconds=time.perf_counter() - self.started,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Everything that is known when the ranks of a launch have stopped."""
+
+    request: LaunchRequest
+    ending: Ending
+    turns: Turns
+    results: list[Any]
+    outputs: list[str]
+    failures: Sequence[RankTraceback]
+    waiting: Sequence[PendingCall]
+    """What each unfinished rank waited for."""
+    started: float
+    """time.perf_counter() at the launch."""
+    places: Mapping[int, Sequence[SourceLine]] = field(default_factory=dict)
+    """Where the rank was that still ran: the student's lines on its stack, outermost first."""
+
+    def run(self) -> Run:
+        """The run, with a warning for each call still open; raises what an unfinished one deserves."""
+        if self.ending is Ending.OUT_OF_TIME and not self.failures:
+            self._raise_timed_out()
+        if self.failures:
+            report = rank_failed_report(self.failures, self.waiting)
+            raise RankFailed(report, self.failures, self._record())
+        if self.ending is Ending.STUCK:
+            self._raise_stuck()
+        finished = self._record()
+        for call in finished.unmatched:
+            warnings.warn(f"The run has ended with a call still open: {call}", UnmatchedMessage, stacklevel=4)
+        return finished
+
+    def _record(self) -> Run:
+        """The run as it stands, complete or not."""
+        return Run(
+            results=self.results,
+            outputs=self.outputs,
+            events=LazyEvents(self.turns.events),
+            cluster=self.request.cluster,
+            engine="simulated",
+            seconds=self.turns.seconds,
+            wall_seconds=time.perf_counter() - self.started,
+            unmatched=tuple(self._still_open()),
+            lost=tuple(rank for rank in self.turns.lost if not self.turns.ranks[rank].finished),
+        )
+
+    def _still_open(self) -> Iterator[PendingCall]:
+        """Calls that nothing matched, and asynchronous ones whose results were never asked for."""
+        network = self.turns.network
+        for operation in network.unmatched():
+            yield network.pending(operation)
+        for operation in network.not_waited_for():
+            call = network.pending(operation)
+            yield replace(call, detail=f"{call.detail}, never waited for, so {_left_open(operation.op)},")
+
+    def _raise_timed_out(self) -> NoReturn:
+        places = {rank: "\n".join(f"    at {line}" for line in lines) for rank, lines in self.places.items()}
+        raise TimedOut(timed_out_report(self.request.timeout, places, self.waiting), self._record())
+
+    def _raise_stuck(self) -> NoReturn:
+        mismatches = self.turns.network.collective_mismatches()
+        if mismatches:
+            self._raise_mismatch(mismatches[0])
+        cycle = find_cycle(self.waiting)
+        finished = [state.number for state in self.turns.ranks if state.finished]
+        if lost := self.turns.lost:
+            report = lost_report(self.waiting, cycle, finished, lost)
+            raise RankLost(report, self.waiting, cycle, finished, self._record(), lost=lost)
+        report = deadlock_report(self.waiting, cycle, finished)
+        raise Deadlock(report, self.waiting, cycle, finished, self._record())
+
+    def _raise_mismatch(self, mismatch: Mismatch) -> NoReturn:
+        calls = [self.turns.network.pending(operation) for operation in mismatch.calls]
+        if mismatch.position is None:
+            report = message_mismatch_report(calls)
+        else:
+            report = mismatch_report(calls, mismatch.position, mismatch.calls[0].group.members)
+        raise CollectiveMismatch(report, calls, self._record())
+
+
+def _left_open(op: str) -> str:
+    """What a program does not know that never waits for a call."""
+    match op:
+        case "send":
+            return "its tensor need not have been sent"
+        case "barrier":
+            return "nobody was held back"
+        case _:
+            return "its tensor was not filled"

@@ -1,0 +1,1 @@
+"""What only a notebook needs: widgets, magics, live curves, stepping through collectives."""

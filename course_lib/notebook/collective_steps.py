@@ -1,0 +1,194 @@
+"""What every rank holds after each step of a collective, and whose data is in it.
+
+The collective is run on the simulator with numbers that tell where they come from: rank r's tensor is full
+of 16**r, so that the hexadecimal digits of a sum say how often each rank contributed. A dispatch mode looks
+on while the function works: whatever tensor of the given length it changes, x itself or a working copy, is
+noted with its virtual time. On links that take one second a message, that time is the number of the step.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from course_lib.cluster.topology import Cluster, Link
+from course_lib.launch import launch
+from course_lib.launch.run import Run
+from course_lib.runtime.communication.events import span_recorder
+
+MOST_RANKS = 8
+"""Eight colours differ; and eight digits of 16 fit into int64 with room for sums."""
+
+_ONE_SECOND = Link(latency=1.0, bandwidth=1e30)
+
+Contents = tuple[tuple[int, ...], ...]
+"""For each chunk, how often each rank contributed to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message that arrived in a step: global ranks, and bytes."""
+
+    source: int
+    target: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The state after a step: `held[rank][chunk]` is what `Contents` says. `messages` are the step's."""
+
+    number: int
+    held: tuple[Contents, ...]
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """A collective, step by step; the first is the state before any message."""
+
+    name: str
+    ranks: int
+    chunks: int
+    steps: tuple[Step, ...]
+    run: Run
+    chunk_bytes: int | None = 8
+    """Bytes of a chunk in a message; None if a cell stands for all that a rank holds."""
+
+    def changed(self, step: int, rank: int, chunk: int) -> bool:
+        """Whether the step changed what the rank holds of the chunk."""
+        if step == 0:
+            return False
+        return self.steps[step].held[rank][chunk] != self.steps[step - 1].held[rank][chunk]
+
+
+def steps_of(
+    function: Callable[..., Any], *arguments: Any, ranks: int = 4, chunks: int | None = None
+) -> Steps:
+    """Run `function(x, *arguments)` on simulated ranks and note what every rank holds after each step.
+
+    function: any collective on a tensor x that it sees as `chunks` elements (by default one a rank); it may
+    communicate as it likes, with messages or with collectives. Raises ValueError for more than eight ranks.
+    """
+    if not 1 <= ranks <= MOST_RANKS:
+        raise ValueError(f"Steps can be shown of 1 to {MOST_RANKS} ranks; got {ranks}.")
+    length = chunks or ranks
+    cluster = Cluster(nodes=ranks, intra_node=_ONE_SECOND, inter_node=_ONE_SECOND)
+    try:
+        run = launch(_watched, function, length, arguments, ranks=ranks, cluster=cluster, quiet=True)
+    finally:
+        _owners.clear()
+    arrivals = sorted({round(event.end) for event in run.events if event.op == "recv"} | {0})
+    steps = tuple(_step(run, number, time) for number, time in enumerate(arrivals))
+    return Steps(getattr(function, "__name__", "the collective"), ranks, length, steps, run)
+
+
+_owners: "dict[int, _Watch]" = {}
+"""Address of a storage -> the watch of the rank that it belongs to.
+
+No argument of the launch, of which each rank would get a copy: a message moves in the turn of either side, so
+every rank must know whose tensor it is.
+"""
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes every change of a tensor with `length` elements of int64, with the rank's virtual time.
+
+    Tensors are known by their storage, so that views of chunks count as the whole that they are part of.
+    """
+
+    def __init__(self, x: Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._nbytes = x.untyped_storage().nbytes()
+        self._length = x.numel()
+        self._whole: dict[int, Tensor] = {}
+        self._last: dict[int, list[int]] = {}
+        self.history: list[tuple[float, list[int]]] = [(0.0, x.tolist())]
+        self._know(x)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if _done_by_the_network():
+            # A message's data moves when it is matched, and has arrived a second later.
+            owner = _owners.get(result.untyped_storage().data_ptr())
+            if owner is not None:
+                owner.look(_virtual_time() + _ONE_SECOND.latency)
+            return result
+        if isinstance(result, Tensor):
+            self._know(result)
+        self.look(_virtual_time())
+        return result
+
+    def look(self, time: float) -> None:
+        """Note what has changed since the last look, as a change at that time."""
+        with _disable_current_modes():
+            for key, whole in self._whole.items():
+                now = whole.tolist()
+                if now != self._last[key]:
+                    self._last[key] = now
+                    # What is not made of ranks' numbers is memory that nobody has written yet.
+                    if all(value >= 0 for value in now):
+                        self.history.append((time, now))
+
+    def _know(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        fits = tensor.dtype == torch.int64 and storage.nbytes() == self._nbytes
+        if fits and storage.data_ptr() not in self._whole:
+            with _disable_current_modes():
+                whole = tensor.detach().as_strided((self._length,), (1,), 0)
+                _owners[storage.data_ptr()] = self
+                self._whole[storage.data_ptr()] = whole
+                self._last[storage.data_ptr()] = whole.tolist()
+
+
+def _watched(
+    function: Callable[..., Any], length: int, arguments: Sequence[Any]
+) -> list[tuple[float, list[int]]]:
+    """What one rank does: the function under a watch; returns the history of what it held."""
+    x = torch.full((length,), 16 ** dist.get_rank(), dtype=torch.int64)
+    watch = _Watch(x)
+    with watch:
+        function(x, *arguments)
+    watch.look(_virtual_time())
+    return sorted(watch.history, key=lambda noted: noted[0])
+
+
+def _done_by_the_network() -> bool:
+    """Whether the operation that is being dispatched is the simulator's, and not the function's."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("torch."):
+        frame = frame.f_back
+    return frame is not None and str(frame.f_globals.get("__name__")).startswith("course_lib.runtime.")
+
+
+def _virtual_time() -> float:
+    recorder = span_recorder.get()
+    assert recorder is not None
+    return recorder.now()
+
+
+def _step(run: Run, number: int, time: float) -> Step:
+    held = tuple(_contents(_at(history, time), run.ranks) for history in run.results)
+    messages = tuple(
+        Message(event.peer, event.rank, event.nbytes)
+        for event in run.events
+        if event.op == "recv" and event.peer is not None and round(event.end) == time and time > 0
+    )
+    return Step(number, held, messages)
+
+
+def _at(history: Sequence[tuple[float, list[int]]], time: float) -> list[int]:
+    """What was held at that time."""
+    return [values for noted, values in history if noted < time + 0.5][-1]
+
+
+def _contents(values: Sequence[int], ranks: int) -> Contents:
+    return tuple(tuple((value >> (4 * rank)) & 15 for rank in range(ranks)) for value in values)

@@ -1,0 +1,1 @@
+"""The machinery below `launch`: what simulated and real ranks are made of."""

@@ -1,0 +1,243 @@
+"""Why a run stopped, in words: pure functions from what each rank was doing to a report.
+
+Every engine uses them, so that a deadlock reads the same in the simulator and on real processes.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from course_lib.runtime.errors import PendingCall, RankTraceback
+
+
+def find_cycle(waiting: Sequence[PendingCall]) -> tuple[int, ...]:
+    """Ranks that wait for each other in a circle, beginning with the lowest; empty if there is no circle.
+
+    Depth-first search in the wait-for graph (Holt, Some deadlock properties of computer systems, 1972, §3).
+    """
+    peers_of = {call.rank: [p for p in call.peers if p != call.rank] for call in waiting}
+    done: set[int] = set()
+    for start in sorted(peers_of):
+        path: list[int] = []
+        position: dict[int, int] = {}
+        stack: list[tuple[int, int]] = [(start, 0)]
+        while stack:
+            rank, next_peer = stack.pop()
+            if next_peer == 0:
+                if rank in done:
+                    continue
+                position[rank] = len(path)
+                path.append(rank)
+            peers = peers_of[rank]
+            for index in range(next_peer, len(peers)):
+                peer = peers[index]
+                if peer in position:
+                    cycle = path[position[peer] :]
+                    lowest = cycle.index(min(cycle))
+                    return tuple(cycle[lowest:] + cycle[:lowest])
+                if peer in peers_of and peer not in done:
+                    stack.append((rank, index + 1))
+                    stack.append((peer, 0))
+                    break
+            else:
+                done.add(rank)
+                path.pop()
+                del position[rank]
+    return ()
+
+
+def deadlock_report(waiting: Sequence[PendingCall], cycle: Sequence[int], finished: Collection[int]) -> str:
+    """The whole story of a deadlock: who waits for whom, in which line, and what to do about it."""
+    calls = {call.rank: call for call in waiting}
+    parts = ["No rank can go on."]
+    if cycle:
+        parts.append(_cycle_in_words(calls, cycle))
+    else:
+        parts.extend(_dead_ends(waiting, finished))
+    parts.extend(["", *_all_waiting(waiting)])
+    if finished:
+        parts.append(f"{ranks_in_words(finished)} had already returned.")
+    parts.extend(["", "What to do: " + _advice(calls, cycle)])
+    return "\n".join(parts)
+
+
+def lost_report(
+    waiting: Sequence[PendingCall], cycle: Sequence[int], finished: Collection[int], lost: Mapping[int, float]
+) -> str:
+    """Which ranks answer nothing any more, since when, and who waits for them."""
+    parts = [
+        f"Rank {rank} was lost: from {after:g} s of virtual time on it answers nothing."
+        for rank, after in sorted(lost.items())
+    ]
+    parts.extend(
+        f"rank {call.rank} waits for {ranks_in_words(gone)} to {call.expects}."
+        for call in sorted(waiting, key=lambda c: c.rank)[:_SHOWN]
+        if (gone := sorted(set(call.peers) & lost.keys()))
+    )
+    if cycle:
+        parts.append(_cycle_in_words({call.rank: call for call in waiting}, cycle))
+    parts.extend(["", *_all_waiting(waiting)])
+    if finished:
+        parts.append(f"{ranks_in_words(finished)} had already returned.")
+    parts.extend(
+        [
+            "",
+            "What to do: the program is not at fault. On a real cluster this is a time-out, after which all "
+            "ranks are stopped; training goes on from its last checkpoint, with another rank in place of the "
+            "lost one or with fewer.",
+        ]
+    )
+    return "\n".join(parts)
+
+
+def mismatch_report(calls: Sequence[PendingCall], position: int, group: Sequence[int]) -> str:
+    """What each rank of `group` called as its collective number `position` (from 0) of that group."""
+    by_call: dict[str, list[PendingCall]] = {}
+    for call in sorted(calls, key=lambda c: c.rank):
+        by_call.setdefault(call.detail, []).append(call)
+    parts = [
+        f"Collective call number {position + 1} of the group of {ranks_in_words(group)} "
+        "is not the same everywhere:",
+        "",
+    ]
+    for detail, same in by_call.items():
+        place = f"\n    at {same[0].line}" if same[0].line else ""
+        parts.append(f"{ranks_in_words(c.rank for c in same)}: {detail}{place}")
+    parts.extend(
+        [
+            "",
+            "What to do: every rank of a group must call the same collectives in the same order, "
+            "with the same shape, dtype, reduction and root. Look for a call behind an `if rank == ...`, "
+            "or a tensor whose size depends on the rank.",
+        ]
+    )
+    return "\n".join(parts)
+
+
+def message_mismatch_report(calls: Sequence[PendingCall]) -> str:
+    """A send and the receive that it met, whose tensors differ in size or dtype."""
+    parts = ["A message does not fit the receive that it meets:", ""]
+    parts.extend(_where(call) for call in calls)
+    advice = "give recv a tensor with the dtype and the number of elements that are sent."
+    if any(", meta" in call.detail for call in calls):
+        advice += " A meta tensor has no data: both sides need one, or neither."
+    parts.extend(["", f"What to do: {advice}"])
+    return "\n".join(parts)
+
+
+def rank_failed_report(failures: Sequence[RankTraceback], waiting: Sequence[PendingCall] = ()) -> str:
+    """Every failed rank's traceback, the first of `failures` as the root cause, equal ones told once."""
+    root = failures[0]
+    parts = [f"rank {root.rank} failed with {root.type}: {root.message}", ""]
+    told: dict[str, list[RankTraceback]] = {}
+    for failure in failures:
+        told.setdefault(failure.traceback, []).append(failure)
+    for trace, same in told.items():
+        follows = " (a consequence of another rank's end)" if same[0].secondary else ""
+        parts.append(f"{ranks_in_words(f.rank for f in same)}{follows}:")
+        parts.append(trace.rstrip())
+        parts.append("")
+    if waiting:
+        parts.append("The other ranks were stopped while they waited:")
+        parts.extend(_where(call) for call in sorted(waiting, key=lambda c: c.rank)[:_SHOWN])
+        if len(waiting) > _SHOWN:
+            parts.append(f"... and {len(waiting) - _SHOWN} more.")
+    return "\n".join(parts).rstrip()
+
+
+def timed_out_report(timeout: float, places: Mapping[int, str], waiting: Sequence[PendingCall] = ()) -> str:
+    """Where each rank was when the deadline of `timeout` seconds passed."""
+    parts = [f"The run was stopped after {timeout:g} s; it had not come to its end.", ""]
+    parts.extend(f"rank {rank} was not communicating:\n{at.rstrip()}" for rank, at in sorted(places.items()))
+    parts.extend(_where(call) for call in sorted(waiting, key=lambda c: c.rank)[:_SHOWN])
+    parts.extend(
+        [
+            "",
+            "What to do: look in the lines above for a loop that never ends, or a wait for what never comes "
+            "(a lock, a file, input); if the work is just long, give your own launch a longer timeout; in a "
+            "check its time is fixed: be quicker there.",
+        ]
+    )
+    return "\n".join(parts)
+
+
+def ranks_in_words(ranks: Iterable[int]) -> str:
+    """`rank 3`, `ranks 0, 2`, `ranks 0-255`."""
+    ordered = sorted(ranks)
+    if len(ordered) == 1:
+        return f"rank {ordered[0]}"
+    pieces: list[str] = []
+    start = previous = ordered[0]
+    for rank in [*ordered[1:], -1]:
+        if rank == previous + 1:
+            previous = rank
+            continue
+        run_is_long = previous - start >= 2
+        pieces.extend(
+            [f"{start}-{previous}"] if run_is_long else [str(r) for r in range(start, previous + 1)]
+        )
+        start = previous = rank
+    return "ranks " + ", ".join(pieces)
+
+
+_SHOWN = 16
+"""So many ranks are listed one by one in a report."""
+
+
+def _all_waiting(waiting: Sequence[PendingCall]) -> list[str]:
+    """In which call and line each rank waits, the first of very many."""
+    lines = [_where(call) for call in sorted(waiting, key=lambda c: c.rank)[:_SHOWN]]
+    if len(waiting) > _SHOWN:
+        lines.append(f"... and {len(waiting) - _SHOWN} more ranks wait.")
+    return lines
+
+
+def _where(call: PendingCall) -> str:
+    place = f"\n    at {call.line}" if call.line else ""
+    return f"rank {call.rank}: {call.detail}{place}"
+
+
+def _cycle_in_words(calls: Mapping[int, PendingCall], cycle: Sequence[int]) -> str:
+    """`rank 0 waits for rank 1 to send; rank 1 waits for rank 0 to send.`"""
+    following = [*cycle[1:], cycle[0]]
+    return (
+        "; ".join(
+            f"rank {rank} waits for rank {peer} to {calls[rank].expects}"
+            for rank, peer in zip(cycle, following, strict=True)
+        )
+        + "."
+    )
+
+
+def _dead_ends(waiting: Sequence[PendingCall], finished: Collection[int]) -> list[str]:
+    """Which waits end at a rank that will never act."""
+    gone = set(finished)
+    lines = []
+    for call in sorted(waiting, key=lambda c: c.rank):
+        missing = sorted(gone & set(call.peers))
+        if missing:
+            has = "has" if len(missing) == 1 else "have"
+            lines.append(
+                f"rank {call.rank} waits for {ranks_in_words(missing)} to {call.expects}, "
+                f"but {ranks_in_words(missing)} {has} already returned."
+            )
+    return lines[:_SHOWN]
+
+
+def _advice(calls: Mapping[int, PendingCall], cycle: Sequence[int]) -> str:
+    """One sentence on how such a knot is usually undone."""
+    expected = {calls[rank].expects for rank in cycle} if cycle else {c.expects for c in calls.values()}
+    if cycle and expected == {"send"}:
+        return (
+            "all of them receive first and nobody sends. Let some rank send before it receives, "
+            "or post the receive with irecv."
+        )
+    if cycle and expected == {"receive"}:
+        return (
+            "all of them send first, and a send returns only when the other side has posted its receive. "
+            "Let some rank receive first, or send with isend and wait after the receive."
+        )
+    if not cycle:
+        return (
+            "a rank left before the others were done with it. Every send needs its receive, and every "
+            "rank of the group must make each collective call."
+        )
+    return "every rank must make its calls in an order that fits the others'; follow the circle above."

@@ -1,0 +1,206 @@
+"""What each collective does to the tensors of its members: the meaning, without messages or time.
+
+A call's `inputs` and `outputs` are tuples of tensors; the functions get the calls in the order of the group.
+Sums are taken in that order, so that a run repeats itself bit for bit.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from course_lib.runtime.simulator.network import Move, Operation, PartsDiffer
+
+Reduction = Callable[[Tensor, Tensor], Tensor]
+
+REDUCTIONS: dict[str, Reduction] = {
+    "SUM": torch.add,
+    "AVG": torch.add,
+    "PRODUCT": torch.mul,
+    "MIN": torch.minimum,
+    "MAX": torch.maximum,
+    "BAND": torch.bitwise_and,
+    "BOR": torch.bitwise_or,
+    "BXOR": torch.bitwise_xor,
+}
+
+
+def reduction_name(op: Any) -> str:
+    """ "SUM", "AVG" ... of a ReduceOp in either of the forms that torch uses."""
+    return str(getattr(op, "op", op)).rsplit(".", 1)[-1]
+
+
+@cache
+def check_reducible(op: str, reduction: str, dtype: torch.dtype) -> None:
+    """Raise ValueError if only NCCL has the reduction, TypeError if torch cannot combine the dtype by it."""
+    kind = str(dtype).removeprefix("torch.")
+    if reduction not in REDUCTIONS:
+        raise ValueError(
+            f"{op} cannot combine by {reduction} here: of all backends only NCCL can. For a sum of scaled "
+            f"tensors, scale before the call."
+        )
+    if reduction == "AVG" and not (dtype.is_floating_point or dtype.is_complex):
+        raise TypeError(
+            f"{op} cannot average {kind}: the mean of whole numbers need not be one. Convert the tensor "
+            f"first, for example to float32."
+        )
+    try:
+        # Tried once in a process; that must not count as computing of the rank that happens to ask first.
+        with _disable_current_modes():
+            REDUCTIONS[reduction](torch.zeros(1, dtype=dtype), torch.zeros(1, dtype=dtype))
+    except RuntimeError:
+        raise TypeError(
+            f"{op} cannot combine {kind} by {reduction}: torch has no such operation on tensors of {kind}. "
+            f"Convert the tensor first, for a sum to float32, and the result back."
+        ) from None
+
+
+_AS_THEY_LIE = {"all_reduce", "all_reduce_coalesced", "reduce", "broadcast", "scatter", "reduce_scatter"}
+"""Collectives in which Gloo takes a tensor for a stretch of memory that begins where the tensor does."""
+
+
+def check_dense(op: str, tensors: Iterable[Tensor]) -> None:
+    """Raise ValueError for a tensor with gaps where Gloo would, without a word, send and fill the gaps."""
+    if op not in _AS_THEY_LIE:
+        return
+    for tensor in tensors:
+        if not _is_dense(tensor):
+            raise ValueError(
+                f"{op} needs tensors whose elements lie side by side in memory, and this one of shape "
+                f"{list(tensor.shape)} has strides {list(tensor.stride())}, as after x[::2] or x[:, 0]. Gloo "
+                f"would use the memory between them, NCCL refuses. Pass tensor.contiguous(), and copy the "
+                f"result back."
+            )
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    if tensor.is_contiguous():
+        return True
+    with _disable_current_modes():
+        return bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor))
+
+
+def broadcast(root: int) -> Move:
+    """Every member's tensors become those of the member at position `root`."""
+
+    def move(calls: Sequence[Operation]) -> None:
+        sources = calls[root].inputs
+        for call in calls:
+            for target, source in zip(call.outputs, sources, strict=True):
+                if target is not source:
+                    _put(target, source)
+
+    return move
+
+
+def all_reduce(op: str) -> Move:
+    """Every member's tensors become the reduction over the members."""
+
+    def move(calls: Sequence[Operation]) -> None:
+        for index in range(len(calls[0].inputs)):
+            total = _reduced([call.inputs[index] for call in calls], op)
+            for call in calls:
+                _put(call.outputs[index], total)
+
+    return move
+
+
+def reduce(root: int, op: str) -> Move:
+    """The tensor of the member at position `root` becomes the reduction; the others keep theirs."""
+
+    def move(calls: Sequence[Operation]) -> None:
+        _put(calls[root].outputs[0], _reduced([call.inputs[0] for call in calls], op))
+
+    return move
+
+
+def all_gather(calls: Sequence[Operation]) -> None:
+    """outputs[j] of every member becomes the input of the member at position j."""
+    for call in calls:
+        for target, other in zip(call.outputs, calls, strict=True):
+            _put(target, other.inputs[0])
+
+
+def gather(root: int) -> Move:
+    """outputs[j] of the member at position `root` becomes the input of the member at position j."""
+
+    def move(calls: Sequence[Operation]) -> None:
+        for target, other in zip(calls[root].outputs, calls, strict=True):
+            _put(target, other.inputs[0])
+
+    return move
+
+
+def scatter(root: int) -> Move:
+    """The output of the member at position j becomes inputs[j] of the member at position `root`."""
+
+    def move(calls: Sequence[Operation]) -> None:
+        for call, part in zip(calls, calls[root].inputs, strict=True):
+            _put(call.outputs[0], part)
+
+    return move
+
+
+def reduce_scatter(op: str) -> Move:
+    """The output of the member at position j becomes the reduction of all members' inputs[j]."""
+
+    def move(calls: Sequence[Operation]) -> None:
+        totals = [_reduced([c.inputs[j] for c in calls], op) for j in range(len(calls))]
+        for call, total in zip(calls, totals, strict=True):
+            _put(call.outputs[0], total)
+
+    return move
+
+
+def all_to_all(calls: Sequence[Operation]) -> None:
+    """outputs[j] of the member at position i becomes inputs[i] of the member at position j.
+
+    Raises PartsDiffer, and moves nothing, if a part does not have the size that its receiver expects.
+    """
+    pairs = [
+        (call.outputs[j], other.inputs[i]) for i, call in enumerate(calls) for j, other in enumerate(calls)
+    ]
+    if any(target.numel() != source.numel() for target, source in pairs):
+        raise PartsDiffer
+    # In place is allowed, so all parts are read before any is written.
+    for (target, _), source in zip(pairs, [source.detach().clone() for _, source in pairs], strict=True):
+        _put(target, source)
+
+
+def barrier(calls: Sequence[Operation]) -> None:
+    """Nothing moves."""
+
+
+def coalesced(move: Move) -> Move:
+    """The same collective for several tensors at once: tensor k of every member, for each k."""
+
+    def each(calls: Sequence[Operation]) -> None:
+        for index in range(len(calls[0].inputs)):
+            move([_tensor_of(call, index) for call in calls])
+
+    return each
+
+
+def _tensor_of(call: Operation, index: int) -> Operation:
+    """The part of a coalesced call that is about one of its input tensors."""
+    share = len(call.outputs) // len(call.inputs)
+    part = slice(index * share, (index + 1) * share)
+    return Operation(call.rank, call.op, call.group, call.posted, (call.inputs[index],), call.outputs[part])
+
+
+def _reduced(tensors: Sequence[Tensor], op: str) -> Tensor:
+    """The reduction in the tensors' own dtype, in order."""
+    combine = REDUCTIONS[op]
+    total = tensors[0].detach().clone()
+    for tensor in tensors[1:]:
+        total = combine(total, tensor.detach()).to(total.dtype)
+    if op == "AVG":
+        total = (total / len(tensors)).to(total.dtype)
+    return total
+
+
+def _put(target: Tensor, source: Tensor) -> None:
+    target.detach().copy_(source.detach().reshape(target.shape))

@@ -1,0 +1,37 @@
+"""The ground of every error of a run: a call that waits, a rank's exception as text."""
+
+from dataclasses import dataclass
+
+from course_lib.runtime.communication.events import SourceLine
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCall:
+    """A call that a rank has made and that has not completed."""
+
+    rank: int
+    op: str
+    peers: tuple[int, ...]
+    """Global ranks it waits for; for a collective those that have not made the matching call."""
+    expects: str
+    """What the peers would have to do: "send", "receive", "call all_reduce"."""
+    detail: str
+    """The call for people: `recv(float32[4]) from rank 1, tag 0`."""
+    line: SourceLine | None = None
+
+    def __str__(self) -> str:
+        where = f" at {self.line}" if self.line else ""
+        return f"rank {self.rank}: {self.detail}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class RankTraceback:
+    """An exception that ended a rank, as text: it may come from another process."""
+
+    rank: int
+    type: str
+    message: str
+    traceback: str
+    """Trimmed to the student's own frames."""
+    secondary: bool = False
+    """True for what another rank's end brought about, such as a closed connection."""

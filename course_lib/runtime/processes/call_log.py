@@ -1,0 +1,181 @@
+"""What a rank notes down while it runs, so that the launcher knows it whatever becomes of the rank.
+
+A journal is a file that the rank appends to and that the launcher reads as it grows. Every note is one write
+to the kernel, so a rank that is killed between two instructions has still left all its notes.
+"""
+
+import marshal
+import os
+import struct
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from course_lib.runtime.communication.events import SourceLine
+
+Place = tuple[str, int, str]
+"""File, line and function: a `SourceLine` in the form that is fast to write."""
+
+
+class Started(NamedTuple):
+    """The rank's group stands, its arguments are there; now its function begins."""
+
+    at: float
+
+
+class Posted(NamedTuple):
+    """A communication call, noted before it is made. The fields are those of a simulated `Operation`."""
+
+    number: int
+    at: float
+    op: str
+    group: str
+    members: tuple[int, ...]
+    peer: int | None
+    tag: int
+    reduction: str
+    shape: tuple[str, tuple[int, ...]] | None
+    """Name of the dtype, and the shape."""
+    parts: tuple[tuple[int, ...], tuple[int, ...]] | None
+    nbytes: int
+    asynchronous: bool
+    waits: bool
+    """Whether the rank's main thread waits for this call as part of it."""
+    place: Place | None
+
+
+class Waits(NamedTuple):
+    """The rank's main thread now waits for call `number`."""
+
+    number: int
+
+
+class Resumed(NamedTuple):
+    """The rank no longer waits for call `number`, which is not over: the wait failed, or a GPU waits on."""
+
+    number: int
+
+
+class Done(NamedTuple):
+    """Call `number` is over. `source` is who sent what a receive from anyone received."""
+
+    number: int
+    at: float
+    source: int | None
+
+
+class Spanned(NamedTuple):
+    """A phase that the program named."""
+
+    label: str
+    start: float
+    end: float
+
+
+class Failed(NamedTuple):
+    """The rank's function raised; the exception as text, and the student's lines on its way."""
+
+    at: float
+    type: str
+    message: str
+    places: tuple[Place, ...]
+    ending: str
+    """The exception as the last lines of a traceback have it."""
+
+
+class Returned(NamedTuple):
+    """The rank's function has returned and its result is written."""
+
+    at: float
+
+
+Note = Started | Posted | Waits | Resumed | Done | Spanned | Failed | Returned
+
+_KINDS: tuple[type[Note], ...] = (Started, Posted, Waits, Resumed, Done, Spanned, Failed, Returned)
+_KIND_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
+
+_LENGTH = struct.Struct("<I")
+
+
+_clock_offset = 0.0
+
+
+def set_clock_offset(seconds: float) -> None:
+    """Have `now` tell the launcher's time: so much later than the clock of this machine."""
+    global _clock_offset
+    _clock_offset = seconds
+
+
+def now() -> float:
+    """Seconds on a clock that all processes of a launch share: the launcher's CLOCK_MONOTONIC."""
+    return time.monotonic() + _clock_offset
+
+
+class Journal:
+    """The rank's end. Several threads may write: each note is one append."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def write(self, note: Note) -> None:
+        """Note something down."""
+        # Writer and reader are the same interpreter; marshal takes a tenth of pickle's time.
+        written = marshal.dumps((_KIND_NUMBERS[type(note)], *note))
+        os.write(self._file, _LENGTH.pack(len(written)) + written)
+
+
+class JournalReader:
+    """The launcher's end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: int | None = None
+        self._rest = b""
+
+    def read(self) -> list[Note]:
+        """The notes that have come since the last call; none while the rank has not begun its journal."""
+        if self._file is None:
+            try:
+                self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return []
+        file = self._file
+        fresh = b"".join(iter(lambda: os.read(file, _READ_AT_ONCE), b""))
+        if not fresh:
+            return []
+        notes, self._rest = _split(self._rest + fresh)
+        return notes
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+_READ_AT_ONCE = 1 << 20
+
+
+def _split(data: bytes) -> tuple[list[Note], bytes]:
+    """The whole notes at the start of `data`, and what is left of one that is not complete yet."""
+    notes: list[Note] = []
+    start = 0
+    while len(data) - start >= _LENGTH.size:
+        (length,) = _LENGTH.unpack_from(data, start)
+        end = start + _LENGTH.size + length
+        if end > len(data):
+            break
+        kind, *fields = marshal.loads(memoryview(data)[start + _LENGTH.size : end])
+        notes.append(_KINDS[kind](*fields))
+        start = end
+    return notes, data[start:]
+
+
+def place_of(line: SourceLine | None) -> Place | None:
+    """A source line in the form that is fast to write."""
+    return None if line is None else (line.file, line.line, line.function)
+
+
+def line_of(place: Place | None) -> SourceLine | None:
+    """The source line again."""
+    return None if place is None else SourceLine(*place)

@@ -1,0 +1,303 @@
+"""What the notes of all ranks say together: who waits for whom, what does not fit, what has happened.
+
+Nothing here waits, reads or kills; `course_lib.launch.processes` feeds it and acts on what it finds.
+"""
+
+import signal
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from course_lib.cluster.topology import Cluster
+from course_lib.runtime.communication.events import Event, Kind
+from course_lib.runtime.errors import PendingCall, RankTraceback
+from course_lib.runtime.processes.call_log import (
+    Done,
+    Failed,
+    Note,
+    Place,
+    Posted,
+    Resumed,
+    Returned,
+    Spanned,
+    Started,
+    Waits,
+    line_of,
+)
+from course_lib.runtime.simulator.network import NEW_GROUP, Mismatch, Network, Operation
+
+_SECONDARY_SIGNS = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Connection refused",
+    "remote process exited",
+    "NCCL communicator was aborted",
+)
+"""What Gloo and NCCL say when another rank has gone."""
+
+
+class ObservedNetwork(Network):
+    """The simulator's network as bookkeeping: calls match as they do there, but nothing is moved or timed.
+
+    An operation is `done` once its counterpart exists: then it will complete without anyone else's doing.
+    """
+
+    def _transfer(self, send: Operation, receive: Operation) -> list[Operation]:
+        if _elements(send) != _elements(receive):
+            self.mismatches.append(Mismatch((send, receive), None))
+            return []
+        send.done = receive.done = True
+        receive.peer = send.rank
+        return []
+
+    def _time_collective(self, calls: Sequence[Operation]) -> bool:
+        for call in calls:
+            call.done = True
+        return True
+
+    def events(self) -> list[Event]:
+        """The calls that communicate as events."""
+        return [self._event(operation) for operation in self.log if operation.op != NEW_GROUP]
+
+
+def _elements(operation: Operation) -> object:
+    """Dtype and number of elements of a message."""
+    assert operation.shape is not None
+    return (operation.shape[0], operation.nbytes)
+
+
+@dataclass(slots=True)
+class RankView:
+    """What is known of one rank."""
+
+    rank: int
+    started: float | None = None
+    returned: float | None = None
+    failed: Failed | None = None
+    exit_code: int | None = None
+    calls: dict[int, Operation] = field(default_factory=dict)
+    """Its calls that are not over, by their number."""
+    last_call: Operation | None = None
+    waits_for: int | None = None
+    spans: list[Spanned] = field(default_factory=list)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more is to come from it."""
+        return self.returned is not None or self.failed is not None or self.exit_code is not None
+
+    @property
+    def waiting(self) -> Operation | None:
+        """The call in which its main thread waits."""
+        return None if self.waits_for is None or self.ended else self.calls.get(self.waits_for)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it waits for something that nobody has done yet."""
+        waiting = self.waiting
+        return waiting is not None and not waiting.done
+
+    @property
+    def open_call(self) -> Operation | None:
+        """The first of its calls that nobody has answered."""
+        return next((call for call in self.calls.values() if not call.done), None)
+
+
+class Picture:
+    """All ranks of one launch."""
+
+    def __init__(self, cluster: Cluster, ranks: int) -> None:
+        # Every message is a rendezvous for real backends, whatever the cluster says of small ones.
+        self.network = ObservedNetwork(replace(cluster, eager_limit=0), ranks)
+        self.views = [RankView(rank) for rank in range(ranks)]
+
+    # --- Feeding
+
+    def add(self, notes: Iterable[tuple[int, Note]]) -> None:
+        """Take in fresh notes, each with its rank; those of one rank in their order."""
+        for rank, note in notes:
+            self._add(self.views[rank], note)
+
+    def add_exit(self, rank: int, code: int) -> None:
+        """Take in that a rank's process has ended."""
+        self.views[rank].exit_code = code
+
+    def _add(self, view: RankView, note: Note) -> None:
+        match note:
+            case Posted():
+                self._post(view, note)
+            case Waits(number):
+                view.waits_for = number
+            case Resumed(number):
+                if view.waits_for == number:
+                    view.waits_for = None
+            case Done():
+                self._complete(view, note)
+            case Spanned():
+                view.spans.append(note)
+            case Started(at):
+                view.started = at
+            case Returned(at):
+                view.returned = at
+            case Failed():
+                view.failed = note
+
+    def _post(self, view: RankView, note: Posted) -> None:
+        operation = Operation(
+            view.rank,
+            note.op,
+            self.network.group(note.group, note.members),
+            posted=note.at,
+            peer=note.peer,
+            tag=note.tag,
+            reduction=note.reduction,
+            shape=None if note.shape is None else (getattr(torch, note.shape[0]), note.shape[1]),
+            parts=note.parts,
+            nbytes=note.nbytes,
+            asynchronous=note.asynchronous,
+            line=line_of(note.place),
+        )
+        view.calls[note.number] = view.last_call = operation
+        if note.waits:
+            view.waits_for = note.number
+        if note.op == "send":
+            self.network.post_send(operation)
+        elif note.op == "recv":
+            self.network.post_receive(operation)
+        else:
+            self.network.post_collective(operation, lambda calls: None)
+
+    def _complete(self, view: RankView, note: Done) -> None:
+        if view.waits_for == note.number:
+            view.waits_for = None
+        operation = view.calls.pop(note.number, None)
+        if operation is not None:
+            operation.end = note.at
+            if note.source is not None:
+                operation.peer = note.source
+
+    # --- Asking
+
+    @property
+    def all_returned(self) -> bool:
+        return all(view.returned is not None for view in self.views)
+
+    @property
+    def running(self) -> list[RankView]:
+        """The ranks from which more is to come."""
+        return [view for view in self.views if not view.ended]
+
+    @property
+    def has_failure(self) -> bool:
+        return any(_has_failed(view) for view in self.views)
+
+    @property
+    def waiting(self) -> list[PendingCall]:
+        """The calls in which ranks wait."""
+        return [self.network.pending(call) for view in self.views if (call := view.waiting) is not None]
+
+    def pending(self, operations: Iterable[Operation]) -> list[PendingCall]:
+        """Operations as a report shows them."""
+        return [self.network.pending(operation) for operation in operations]
+
+    @property
+    def returned(self) -> list[int]:
+        """The ranks whose function has returned."""
+        return [view.rank for view in self.views if view.returned is not None]
+
+    def failures(self, stacks: dict[int, tuple[Place, ...]], outputs: Sequence[str]) -> list[RankTraceback]:
+        """What ended the ranks that did not return, the root cause first.
+
+        stacks: where crashed ranks were. outputs: what each rank has printed.
+        """
+        failed = [view for view in self.views if _has_failed(view)]
+        tracebacks = [
+            _crash(view, stacks.get(view.rank, ()), outputs[view.rank])
+            if view.failed is None
+            else _raised(view.rank, view.failed)
+            for view in failed
+        ]
+        when = {view.rank: view.failed.at if view.failed else 0.0 for view in failed}
+        tracebacks.sort(key=lambda each: (each.secondary, when[each.rank]))
+        if tracebacks[0].secondary:
+            # There is no better cause than the first of them.
+            tracebacks[0] = replace(tracebacks[0], secondary=False)
+        return tracebacks
+
+    @property
+    def zero(self) -> float:
+        """When the first rank began, on the machine's clock."""
+        return min((view.started for view in self.views if view.started is not None), default=0.0)
+
+    @property
+    def seconds(self) -> float:
+        """From the first rank's begin to the last one's end, as far as they have come."""
+        return max(
+            (view.returned - self.zero for view in self.views if view.returned is not None), default=0.0
+        )
+
+    def events(self) -> tuple[Event, ...]:
+        """Everything that has happened, in the order of its beginning, in seconds since `zero`."""
+        calls = self.network.events()
+        spans = [
+            Event(view.rank, span.label, Kind.SPAN, span.start, span.end, 0)
+            for view in self.views
+            for span in view.spans
+        ]
+        ordered = sorted([*calls, *spans], key=lambda event: event.start)
+        zero = self.zero
+        return tuple(
+            replace(event, start=event.start - zero, end=event.end - zero, sequence=position)
+            for position, event in enumerate(ordered)
+        )
+
+    def unmatched(self) -> tuple[PendingCall, ...]:
+        """Calls that nobody has answered."""
+        open_calls = self.network.unmatched()
+        return tuple(self.pending(sorted(open_calls, key=lambda call: call.posted)))
+
+
+def merged(notes: dict[int, list[Note]]) -> list[tuple[int, Note]]:
+    """Fresh notes of all ranks in the order of their times; a note without one follows its predecessor."""
+    timed = []
+    latest: defaultdict[int, float] = defaultdict(float)
+    for rank, own in notes.items():
+        for note in own:
+            latest[rank] = max(latest[rank], getattr(note, "at", 0.0))
+            timed.append((latest[rank], rank, note))
+    timed.sort(key=lambda each: each[0])
+    return [(rank, note) for _, rank, note in timed]
+
+
+def _has_failed(view: RankView) -> bool:
+    return view.failed is not None or (view.exit_code is not None and view.returned is None)
+
+
+def _raised(rank: int, failed: Failed) -> RankTraceback:
+    lines = [f"    at {line_of(place)}" for place in failed.places]
+    secondary = any(sign in failed.message for sign in _SECONDARY_SIGNS)
+    text = "\n".join([*lines, failed.ending])
+    return RankTraceback(rank, failed.type, failed.message, text, secondary)
+
+
+def _crash(view: RankView, stack: Sequence[Place], output: str) -> RankTraceback:
+    """A rank whose process ended without a word."""
+    assert view.exit_code is not None
+    lines = [f"    at {line_of(place)}" for place in stack]
+    if not lines and view.last_call is not None:
+        lines = [f"    after {view.last_call.call}", f"    at {view.last_call.line}"]
+    kind, message = _exit_in_words(view.exit_code)
+    last = [f"    its last output: {line}" for line in output.splitlines()[-3:]]
+    return RankTraceback(view.rank, kind, message, "\n".join([*lines, *last, f"{kind}: {message}"]))
+
+
+def _exit_in_words(code: int) -> tuple[str, str]:
+    """A process's end as the name and the message of an error."""
+    if code >= 0:
+        return "ProcessExit", f"the process ended with exit code {code} before its function returned"
+    name = signal.Signals(-code).name
+    hint = ", perhaps because memory ran out" if name == "SIGKILL" else ""
+    return name, f"the process was ended by signal {name}{hint}"

@@ -1,0 +1,56 @@
+"""What a rank's process group asks of whatever runs the rank."""
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import Protocol
+
+from course_lib.runtime.simulator.network import Group, Move, Operation
+
+
+class RankEngine(Protocol):
+    """The other side of a rank's calls. All methods are called by the rank itself, in its own thread."""
+
+    @property
+    def communicating(self) -> bool:
+        """Whether data is being moved, which is not computing."""
+        ...
+
+    def group(self, name: str, members: Sequence[int]) -> Group:
+        """The group of this name and these members: the same object for every rank that asks."""
+        ...
+
+    def post(self, operation: Operation, move: Move | None = None) -> None:
+        """Begin an operation now; `move` for a collective."""
+        ...
+
+    def wait(self, operation: Operation) -> None:
+        """Return when the operation is done."""
+        ...
+
+    def wait_for_data(self, operation: Operation) -> None:
+        """Return when the operation's data is there, without moving the rank's clock."""
+        ...
+
+    def poll(self, operation: Operation) -> bool:
+        """Whether the operation is over by now; asking takes a little virtual time."""
+        ...
+
+    def is_done(self, operation: Operation) -> bool:
+        """Whether the operation is over; asking takes no time."""
+        ...
+
+    def compute(self, rank: int, seconds: float) -> None:
+        """Charge the rank for computing."""
+        ...
+
+    def now(self, rank: int) -> float:
+        """The rank's clock, in virtual seconds."""
+        ...
+
+    def record_span(self, rank: int, label: str, start: float, end: float) -> None:
+        """Add a phase that the program has named; start and end are what `now` said."""
+        ...
+
+
+current_engine: ContextVar[RankEngine] = ContextVar("current_engine")
+"""What runs the rank that this thread is."""

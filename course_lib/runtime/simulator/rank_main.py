@@ -1,0 +1,131 @@
+"""What a simulated rank does: its own copy of the launched function, on its own copies of the arguments."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from course_lib.runtime.communication.events import span_recorder
+from course_lib.runtime.communication.tracebacks import rank_traceback
+from course_lib.runtime.errors import RankTraceback
+from course_lib.runtime.request import LaunchRequest, PerRank
+from course_lib.runtime.simulator.backend import BACKEND
+from course_lib.runtime.simulator.engine import RankEngine, current_engine
+from course_lib.runtime.simulator.isolation import current_rank, private_copy
+from course_lib.runtime.simulator.rank_threads import RankStopped
+from course_lib.runtime.simulator.roofline import ComputeClock
+from course_lib.runtime.simulator.store import RankStore
+
+Stops = tuple[type[BaseException], ...]
+
+
+Call = Callable[[], Any]
+
+Calls = Callable[[int], Callable[[], Call]]
+"""Rank -> what the rank does to be ready, once, which gives the launched function with the rank's arguments.
+
+The preparation is not the rank's computing.
+"""
+
+
+def private_calls(request: LaunchRequest) -> Calls:
+    """Calls on copies that each rank has for itself, for ranks of one process."""
+    per_rank = [isinstance(value, PerRank) for value in request.arguments]
+    common = private_copy(
+        (
+            request.function,
+            tuple(None if isinstance(value, PerRank) else value for value in request.arguments),
+        )
+    )
+
+    def preparation(rank: int) -> Callable[[], Call]:
+        own = private_copy([value[rank] for value in request.arguments if isinstance(value, PerRank)])
+
+        def prepare() -> Call:
+            function, arguments = common()
+            values = iter(own())
+            return partial(
+                function,
+                *(next(values) if mine else value for mine, value in zip(per_rank, arguments, strict=True)),
+            )
+
+        return prepare
+
+    return preparation
+
+
+class RankBodies:
+    """The ranks of a launch as functions to call, each in a thread of its own, and what they came to."""
+
+    def __init__(
+        self,
+        request: LaunchRequest,
+        engine: RankEngine,
+        stops: Stops = (RankStopped,),
+        calls: Calls | None = None,
+    ) -> None:
+        """stops: exceptions with which the engine ends a rank; they pass through and are no failure.
+
+        calls: what each rank calls; by default `private_calls`.
+        """
+        self.results: list[Any] = [None] * request.ranks
+        self.failures: list[RankTraceback] = []
+        self._request = request
+        self._engine = engine
+        self._calls = private_calls(request) if calls is None else calls
+        self._stops = stops
+        self._stores: list[RankStore] = []
+
+    def body(self, rank: int) -> Callable[[], None]:
+        """The function of a rank. It returns however the rank ends, unless the engine has stopped it."""
+        prepare = self._calls(rank)
+
+        def body() -> None:
+            current_rank.set(rank)
+            current_engine.set(self._engine)
+            span_recorder.set(_SpanRecorder(self._engine, rank))
+            try:
+                with ExitStack() as stack:
+                    self._initialise(rank, stack)
+                    call = prepare()
+                    stack.enter_context(self._clock(rank))
+                    self.results[rank] = call()
+            except self._stops:
+                raise
+            except BaseException as error:
+                self.failures.append(rank_traceback(rank, error))
+
+        return body
+
+    def _initialise(self, rank: int, stack: ExitStack) -> None:
+        """What a launcher does for a process before the student's code."""
+        # A thread's backward pass would otherwise go to a worker thread, which is no rank.
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        store = RankStore()
+        # torch itself does not keep what is Python's of it.
+        self._stores.append(store)
+        dist.init_process_group(BACKEND, rank=rank, world_size=self._request.ranks, store=store)
+
+    def _clock(self, rank: int) -> AbstractContextManager[Any]:
+        """Counts what the rank computes, if the cluster says how fast that is."""
+        cluster = self._request.cluster
+        if cluster.flops is None and cluster.memory_bandwidth is None:
+            return nullcontext()
+        return ComputeClock(self._engine, rank, cluster)
+
+
+class _SpanRecorder:
+    """One rank's door to the timeline."""
+
+    def __init__(self, engine: RankEngine, rank: int) -> None:
+        self._engine = engine
+        self._rank = rank
+
+    def now(self) -> float:
+        return self._engine.now(self._rank)
+
+    def record_span(self, label: str, start: float, end: float) -> None:
+        self._engine.record_span(self._rank, label, start, end)

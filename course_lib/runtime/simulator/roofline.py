@@ -1,0 +1,59 @@
+"""Virtual time for computing: counted, not measured, so that a run repeats itself.
+
+Every tensor operation takes the longer of its floating-point operations over the device's rate and the bytes
+of its tensors over the memory's (the roofline: S. Williams, A. Waterman, D. Patterson, Communications of the
+ACM 52(4), 2009).
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from course_lib.cluster.topology import Cluster
+from course_lib.runtime.simulator.engine import RankEngine
+
+_COMMUNICATION = ("c10d", "_c10d_functional", "_dtensor")
+
+
+class ComputeClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is entered, each tensor operation of the thread moves the clock of `rank`."""
+
+    def __init__(self, engine: RankEngine, rank: int, cluster: Cluster) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._engine = engine
+        self._rank = rank
+        self._flops = cluster.flops or math.inf
+        self._memory_bandwidth = cluster.memory_bandwidth or math.inf
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing here is compiled; saying so keeps torch from importing its compiler for seconds."""
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if self._engine.communicating or func.namespace in _COMMUNICATION or func.is_view:
+            return result
+        self._engine.compute(self._rank, self._seconds(func, args, kwargs, result))
+        return result
+
+    def _seconds(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> float:
+        """Time of one operation, in seconds."""
+        count: Callable[..., int] | None = flop_registry.get(func.overloadpacket)
+        flops = 0 if count is None else count(*args, **kwargs, out_val=result)
+        nbytes = sum(
+            leaf.nbytes for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, torch.Tensor)
+        )
+        return max(flops / self._flops, nbytes / self._memory_bandwidth)

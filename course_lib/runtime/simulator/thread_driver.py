@@ -1,0 +1,242 @@
+"""Ranks as threads that hold the turn or wait for it.
+
+Because exactly one runs at a time, in an order that depends on clocks and rank numbers alone (see
+`course_lib.runtime.simulator.virtual_time`), a run repeats itself exactly; because a rank that waits says for
+what, a deadlock is known at once: nobody holds the turn, somebody has not finished.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import partial
+from types import FrameType
+
+from course_lib.runtime.communication.callsite import caller_line
+from course_lib.runtime.communication.events import Kind, SourceLine
+from course_lib.runtime.errors import PendingCall
+from course_lib.runtime.simulator.network import Group, Move, Operation
+from course_lib.runtime.simulator.rank_threads import (
+    GRACE_SECONDS,
+    RUN_ENDED,
+    RankStopped,
+    cheap_turns,
+    frame_of,
+    interrupt,
+    rank_thread,
+    rare_collections,
+)
+from course_lib.runtime.simulator.virtual_time import Turns
+
+
+class Ending(Enum):
+    """How a run ended, as the scheduler saw it."""
+
+    FINISHED = "every rank returned"
+    STUCK = "no rank can go on"
+    OUT_OF_TIME = "the deadline passed"
+
+
+POLL_SECONDS = 1e-6
+"""Virtual time that asking an operation whether it is completed takes, so that others get their turn."""
+
+_VAIN_POLLS = 10_000
+"""After so many questions in a row without an operation in between, asking again counts as waiting."""
+
+
+class Scheduler:
+    """Runs one body a rank and lends each the turn; see the module's text."""
+
+    def __init__(self, turns: Turns, on_resume: Callable[[int], None]) -> None:
+        """on_resume(rank) is called in the rank's thread each time it gets the turn."""
+        self.turns = turns
+        self.running = -1
+        """The rank that holds the turn; -1 before the first and after the last."""
+        self._locks = [threading.Lock() for _ in turns.ranks]
+        """A rank's is open while it has the turn."""
+        self._threads: list[threading.Thread] = []
+        self._on_resume = on_resume
+        self._all_done = threading.Semaphore(0)
+        self._stopping = False
+        self._vain_polls = 0
+        self.stacks: dict[int, FrameType] = {}
+        """After a run: where the rank was that held the turn."""
+        self.waiting: list[PendingCall] = []
+        """After a run: what each unfinished rank waited for."""
+
+    # --- For the caller of a run
+
+    def run(self, bodies: Sequence[Callable[[], None]], timeout: float) -> Ending:
+        """Run all bodies to their end, or until none can go on, or for `timeout` seconds of real time.
+
+        A body must not raise. Whatever happens, KeyboardInterrupt included, no rank runs on afterwards.
+        """
+        try:
+            with cheap_turns():
+                for number, body in enumerate(bodies):
+                    self._locks[number].acquire()
+                    self._threads.append(rank_thread(number, partial(self._live, number, body)))
+                    self._threads[number].start()
+            with rare_collections():
+                self._pass_turn_on()
+                ended = self._all_done.acquire(timeout=timeout)
+            if not ended:
+                return Ending.OUT_OF_TIME
+            return Ending.FINISHED if self.turns.all_done else Ending.STUCK
+        finally:
+            self.stacks = self._stacks()
+            self.waiting = self.turns.waiting()
+            self._unwind()
+
+    # --- For the rank that holds the turn
+
+    @property
+    def communicating(self) -> bool:
+        """Whether data is being moved, which is not computing."""
+        return self.turns.communicating
+
+    def now(self, rank: int) -> float:
+        """The rank's clock, in virtual seconds."""
+        return self.turns.ranks[rank].clock
+
+    def group(self, name: str, members: Sequence[int]) -> Group:
+        """The group of this name and these members: the same object for every rank that asks."""
+        return self.turns.network.group(name, members)
+
+    def post(self, operation: Operation, move: Move | None = None) -> None:
+        """Hand an operation to the network, at the rank's present time; `move` for a collective."""
+        self._check_open()
+        self._end_computing(operation.rank)
+        self._vain_polls = 0
+        self.turns.post(operation, move)
+
+    def wait(self, operation: Operation, at: SourceLine | None = None) -> None:
+        """Block the rank until the operation is done; its clock moves to the operation's end.
+
+        at: the line that the rank waits in; by default the student's line of this very call.
+        """
+        self.wait_for_data(operation, at)
+        self._advance_to(operation.rank, operation.end)
+
+    def wait_for_data(self, operation: Operation, at: SourceLine | None = None) -> None:
+        """Block the rank until the operation's data is there, and leave its clock alone."""
+        self._check_open()
+        self._end_computing(operation.rank)
+        if not operation.done:
+            line = (at or caller_line()) if operation.asynchronous else None
+            self.turns.must_wait(operation, line)
+            self._give_turn_away(operation.rank)
+        self.turns.deliver(operation)
+
+    def poll(self, operation: Operation, at: SourceLine | None = None) -> bool:
+        """Whether the operation is over by now. A rank that asks in vain lets the others go on first."""
+        self._check_open()
+        rank = operation.rank
+        self._end_computing(rank)
+        clock = self.now(rank)
+        if operation.done and operation.end <= clock:
+            self.turns.deliver(operation)
+            return True
+        if operation.done:
+            self._advance_to(rank, operation.end)
+            return False
+        self._vain_polls += 1
+        if self._vain_polls > _VAIN_POLLS:
+            # Nothing has been posted for so long that all who still run do nothing but ask.
+            self.wait_for_data(operation, at)
+        clock = self.now(rank)
+        self._advance_to(rank, max(clock + POLL_SECONDS, self.turns.next_clock(clock)))
+        return False
+
+    def is_done(self, operation: Operation) -> bool:
+        """Whether the operation is over, without a change of turn."""
+        return operation.done
+
+    def compute(self, rank: int, seconds: float) -> None:
+        """Charge the rank for computing."""
+        self.turns.compute(rank, seconds)
+
+    def record_span(self, rank: int, label: str, start: float, end: float) -> None:
+        """Add a phase that the program has named."""
+        self.turns.record(rank, label, Kind.SPAN, start, end)
+
+    def _check_open(self) -> None:
+        """Raise what ends a rank if the run is over; RuntimeError in code that is no rank of it any more."""
+        if self._stopping:
+            if threading.current_thread() in self._threads:
+                raise RankStopped
+            raise RuntimeError(RUN_ENDED)
+
+    def _advance_to(self, rank: int, clock: float) -> None:
+        if self.turns.moves_past_others(rank, clock):
+            self._give_turn_away(rank)
+
+    def _end_computing(self, rank: int) -> None:
+        if self.turns.ends_computing(rank):
+            self._give_turn_away(rank)
+        if self.turns.is_lost(rank):
+            raise RankStopped
+
+    # --- Turns
+
+    def _live(self, rank: int, body: Callable[[], None]) -> None:
+        """A rank's thread, from its first turn to its last."""
+        try:
+            self._await_turn(rank)
+            body()
+            self._end_computing(rank)
+        except RankStopped:
+            pass
+        state = self.turns.ranks[rank]
+        state.finished = not (self._stopping or state.lost)
+        if self._stopping:
+            self._all_done.release()
+        else:
+            self._pass_turn_on()
+
+    def _give_turn_away(self, rank: int) -> None:
+        """Let the next rank run, and wait until it is this one's turn again."""
+        if self._pass_turn_on() != rank:
+            self._await_turn(rank)
+
+    def _pass_turn_on(self) -> int | None:
+        """Wake the rank that is due next; the launcher, if no rank can go on."""
+        due = self.turns.next()
+        if due is None:
+            self.running = -1
+            self._all_done.release()
+        elif due != self.running:
+            self.running = due
+            self._locks[due].release()
+        return due
+
+    def _await_turn(self, rank: int) -> None:
+        self._locks[rank].acquire()
+        if self._stopping:
+            raise RankStopped
+        self.running = rank
+        self._on_resume(rank)
+
+    # --- The end
+
+    def _stacks(self) -> dict[int, FrameType]:
+        """Where the rank that holds the turn is in its code, if one does."""
+        if self.running < 0:
+            return {}
+        frame = frame_of(self._threads[self.running])
+        return {self.running: frame} if frame else {}
+
+    def _unwind(self) -> None:
+        """End every rank's thread that has not ended, one after another, running its `finally` blocks."""
+        self._stopping = True
+        holder = self.running
+        if holder >= 0:
+            interrupt(self._threads[holder])
+        for rank, thread in enumerate(self._threads):
+            state = self.turns.ranks[rank]
+            if thread.is_alive() and not (state.finished or state.lost) and rank != holder:
+                self._locks[rank].release()
+                if not self._all_done.acquire(timeout=GRACE_SECONDS):
+                    interrupt(thread)
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(GRACE_SECONDS)

@@ -1,0 +1,1 @@
+"""Runs of ranks without data: recorded one by one, then replayed together."""

@@ -1,0 +1,161 @@
+"""Who runs next, and every rank's clock: the decisions of a scheduler, whatever its ranks are made of.
+
+Ranks take turns, the one with the lowest virtual clock first, of equal clocks the lowest rank. The choice
+depends on nothing else, so a run repeats itself exactly. A rank calls these methods while it has the turn;
+where one answers True, the rank gives its turn away (`next`) and goes on when it gets the turn again.
+"""
+
+import heapq
+from dataclasses import dataclass
+
+from course_lib.cluster.topology import Cluster
+from course_lib.runtime.communication.events import Event, Kind, SourceLine
+from course_lib.runtime.errors import PendingCall
+from course_lib.runtime.simulator.network import Move, Network, Operation
+
+
+@dataclass(slots=True)
+class RankState:
+    """One rank: its clock, and what it waits for."""
+
+    number: int
+    clock: float = 0.0
+    waits_for: Operation | None = None
+    waits_at: SourceLine | None = None
+    """The line that it waits in, for an operation that was posted in another."""
+    finished: bool = False
+    lost: bool = False
+    """Stopped, since the cluster has lost it."""
+    computing_since: float | None = None
+
+
+class Turns:
+    """The ranks of one run, its network, and the order in which the ranks go on."""
+
+    def __init__(self, cluster: Cluster, ranks: int) -> None:
+        self.network = Network(cluster, ranks)
+        self.ranks = [RankState(number) for number in range(ranks)]
+        self.spans: list[Event] = []
+        self.communicating = False
+        """True while data is moved, which is not computing."""
+        self._some_get_lost = bool(cluster.disturbances.lost_ranks)
+        self._ready = [(0.0, number) for number in range(ranks)]
+
+    @property
+    def seconds(self) -> float:
+        """Virtual time until the last rank ended."""
+        return max(state.clock for state in self.ranks)
+
+    @property
+    def all_done(self) -> bool:
+        """Whether every rank has returned, except for those that are lost."""
+        return all(state.finished or state.number in self.network.lost for state in self.ranks)
+
+    @property
+    def lost(self) -> dict[int, float]:
+        """Ranks that have been found to answer nothing any more, and since when, in virtual seconds."""
+        return {rank: self.network.timing.lost_at(rank) for rank in sorted(self.network.lost)}
+
+    def is_lost(self, rank: int) -> bool:
+        """Whether the rank is lost by its own clock. Then it has to be stopped: nobody sees what it does."""
+        state = self.ranks[rank]
+        if not self._some_get_lost or self.network.timing.lost_at(rank) > state.clock:
+            return False
+        self.network.lost.add(rank)
+        state.lost = True
+        return True
+
+    def waiting(self) -> list[PendingCall]:
+        """What each rank waits for that can not go on, and is not lost."""
+        return [
+            self.network.pending(state.waits_for, state.waits_at)
+            for state in self.ranks
+            if state.waits_for is not None and state.number not in self.network.lost
+        ]
+
+    # --- The order
+
+    def next(self) -> int | None:
+        """Take the ready rank with the lowest clock from the queue; None if no rank is ready."""
+        return heapq.heappop(self._ready)[1] if self._ready else None
+
+    def next_clock(self, default: float) -> float:
+        """The clock of the rank that is due next."""
+        return self._ready[0][0] if self._ready else default
+
+    def moves_past_others(self, rank: int, clock: float) -> bool:
+        """Move the rank's clock forward. True if others are now due first: then the rank is queued."""
+        state = self.ranks[rank]
+        if clock > state.clock:
+            state.clock = clock
+        if self._ready and self._ready[0] < (state.clock, rank):
+            heapq.heappush(self._ready, (state.clock, rank))
+            return True
+        return False
+
+    # --- Communication
+
+    def post(self, operation: Operation, move: Move | None) -> None:
+        """Hand an operation to the network, at the rank's present time; `move` for a collective."""
+        operation.posted = self.ranks[operation.rank].clock
+        self.communicating = True
+        try:
+            if operation.op == "send":
+                completed = self.network.post_send(operation)
+            elif operation.op == "recv":
+                completed = self.network.post_receive(operation)
+            else:
+                assert move is not None
+                completed = self.network.post_collective(operation, move)
+        finally:
+            self.communicating = False
+        for done in completed:
+            state = self.ranks[done.rank]
+            if state.waits_for is done:
+                # It may go on once its clock has come.
+                state.waits_for = None
+                heapq.heappush(self._ready, (max(state.clock, done.end), state.number))
+
+    def must_wait(self, operation: Operation, line: SourceLine | None) -> bool:
+        """Note that the rank waits for an operation, in that line. False if the operation is done already."""
+        if operation.done:
+            return False
+        state = self.ranks[operation.rank]
+        state.waits_for, state.waits_at = operation, line
+        return True
+
+    def deliver(self, operation: Operation) -> None:
+        """Fill the tensors of an asynchronous operation, now that its rank has waited for it."""
+        operation.awaited = True
+        if operation.landing:
+            self.communicating = True
+            try:
+                self.network.deliver(operation)
+            finally:
+                self.communicating = False
+
+    # --- Computing
+
+    def compute(self, rank: int, seconds: float) -> None:
+        """Charge the rank for computing, without a change of turn: it has not spoken to anyone."""
+        state = self.ranks[rank]
+        if state.computing_since is None:
+            state.computing_since = state.clock
+        state.clock += self.network.timing.compute(rank, seconds)
+
+    def ends_computing(self, rank: int) -> bool:
+        """Close the stretch of computing before the rank communicates. True if others are now due first."""
+        state = self.ranks[rank]
+        if state.computing_since is None:
+            return False
+        self.record(rank, "compute", Kind.COMPUTE, state.computing_since, state.clock)
+        state.computing_since = None
+        return self.moves_past_others(rank, state.clock)
+
+    def record(self, rank: int, label: str, kind: Kind, start: float, end: float) -> None:
+        """Add an event that is no communication."""
+        self.spans.append(Event(rank, label, kind, start, end, sequence=len(self.network.log)))
+
+    def events(self) -> tuple[Event, ...]:
+        """Communication, computing and spans, in the order in which they began."""
+        return tuple(sorted([*self.network.events(), *self.spans], key=lambda event: event.sequence))

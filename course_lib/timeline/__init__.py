@@ -1,1 +1,0 @@
-"""What happened in a run: events, traffic, figures, traces."""

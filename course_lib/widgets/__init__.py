@@ -1,8 +1,0 @@
-"""Sliders and curves that move, each with a static picture first."""
-
-from course_lib.widgets.curves import LiveCurves
-from course_lib.widgets.explore import Slider, explore
-from course_lib.widgets.reporting import progress
-from course_lib.widgets.stepping import step_figure, step_through, steps_figure
-
-__all__ = ["LiveCurves", "Slider", "explore", "progress", "step_figure", "step_through", "steps_figure"]

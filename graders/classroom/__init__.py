@@ -1,0 +1,1 @@
+"""A whole class: the pool, the results, the gradebook, the pages."""

@@ -1,0 +1,210 @@
+"""Grading all submissions of a unit: `course grade UNIT`.
+
+Marking (`graders.classroom.pool`) runs in parallel and keeps each verdict on the disk as soon as it is there;
+recording in the gradebook follows, one submission at a time, each whole or not at all. So the command can be
+stopped at any moment, and the next one does what is left: what has been marked is not marked again unless
+submission, graders or library have changed, and what the gradebook has is not written again.
+"""
+
+import getpass
+import hashlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+from filelock import FileLock, Timeout
+
+from graders.classroom.batches import batches_in
+from graders.classroom.gradebook import Course, GradebookWriter
+from graders.classroom.job_array import Cluster, JobArray, remove_ended
+from graders.classroom.pages import write_pages
+from graders.classroom.pool import Crew, MarkingFailed, Task
+from graders.classroom.preprocessors import WrongCourse
+from graders.classroom.result_store import Marked, Verdicts, key_of
+from graders.grading.registry import exercises
+from graders.isolation.backends import wall_for_marks
+from graders.submissions.folder import digest
+
+
+class State(Enum):
+    """What has become of a submission; the value is for people."""
+
+    GRADED = "graded"
+    UNCHANGED = "unchanged"
+    NOT_GRADED = "not graded"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One submission: its verdicts, or the sentence that says why there are none, which is not its fault."""
+
+    student: str
+    state: State
+    marked: Marked | None = None
+    why: str = ""
+
+
+class Watcher(Protocol):
+    """Is told how far it has come."""
+
+    def begin(self, count: int) -> None: ...
+    def say(self, sentence: str) -> None: ...
+    def end(self, outcome: Outcome) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to grade: the submissions of these students, or of all if there are none named.
+
+    jobs: how many at the same time. force: mark again what has not changed. unsafe: where there is no wall,
+    mark without; and what was marked without one may stay. cluster: mark there, not on this machine.
+    """
+
+    unit: str
+    students: tuple[str, ...] = ()
+    jobs: int = 1
+    force: bool = False
+    unsafe: bool = False
+    cluster: Cluster | None = None
+
+
+def grade_class(course: Course, order: Order, watcher: Watcher) -> list[Outcome]:
+    """Grade what is ordered. Raises WrongCourse if nothing can be graded, NoWall if it would not be safe."""
+    students = _students(course, order)
+    with _alone(course), GradebookWriter(course, order.unit) as book:
+        run = _Run(course, order, Verdicts(course.results(order.unit)), book, watcher)
+        outcomes = sorted(run.outcomes(students), key=lambda outcome: outcome.student)
+        there = set(course.students(order.unit))
+        class_ = [marked for marked in run.verdicts if marked.student in there]
+        write_pages(course.results(order.unit), order.unit, class_)
+        return outcomes
+
+
+class _Run:
+    """One call of `grade_class`."""
+
+    def __init__(
+        self, course: Course, order: Order, verdicts: Verdicts, book: GradebookWriter, watcher: Watcher
+    ) -> None:
+        self.course = course
+        self.order = order
+        self.verdicts = verdicts
+        self.book = book
+        self.watcher = watcher
+        self.batches = batches_folder(course, order.unit)
+        self.left_behind = list(batches_in(self.batches))
+
+    def outcomes(self, students: Sequence[str]) -> Iterator[Outcome]:
+        """What becomes of each submission, as it does."""
+        self.watcher.begin(len(students))
+        scores = self.book.scores()
+        tasks = []
+        for student in students:
+            try:
+                task = self._task(student)
+            except OSError as error:
+                yield self._ended(Outcome(student, State.NOT_GRADED, why=f"It cannot be read: {error}."))
+                continue
+            marked = None if self.order.force else self._known(task)
+            if marked is None:
+                tasks.append(task)
+            elif self.book.has(marked, scores):
+                yield self._ended(Outcome(student, State.UNCHANGED, marked))
+            else:
+                yield self._ended(self._record(marked))
+        for task, future in self._marked(tasks) if tasks else ():
+            yield self._ended(self._taken(task, future))
+        remove_ended(batches_in(self.batches))
+
+    def _marked(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, "Future[Marked]"]]:
+        """Each task with its outcome, as they come in. Raises NoWall, or Refused by a cluster.
+
+        On a cluster, whether there is a wall shows on the nodes that mark.
+        """
+        if self.order.cluster is not None:
+            yield from JobArray(self.batches, self.order.cluster, self.watcher.say).mark(tasks)
+            return
+        wall_for_marks(self.order.unsafe)
+        with Crew(min(self.order.jobs, len(tasks)), _scratch(self.course)) as crew:
+            yield from crew.mark(tasks)
+
+    def _task(self, student: str) -> Task:
+        folder, unit = self.course.submitted(student, self.order.unit), self.order.unit
+        return Task(str(folder), unit, student, key_of(unit, digest(folder)), self.order.unsafe)
+
+    def _known(self, task: Task) -> Marked | None:
+        """The verdicts of an earlier run, or of a job that nobody waited for, if nothing has changed."""
+        marked = self.verdicts.find(task.student)
+        if marked is None or marked.key != task.key:
+            found = (batch.find(task) for batch in self.left_behind)
+            marked = next((outcome for outcome in found if isinstance(outcome, Marked)), None)
+            if marked is not None:
+                self.verdicts.keep(marked)
+        return marked if marked is not None and (marked.walled or task.unsafe) else None
+
+    def _taken(self, task: Task, future: "Future[Marked]") -> Outcome:
+        """Keep what came of marking, then record it."""
+        try:
+            marked = future.result()
+        except MarkingFailed as error:
+            return Outcome(task.student, State.NOT_GRADED, why=str(error))
+        self.verdicts.keep(marked)
+        return self._record(marked)
+
+    def _record(self, marked: Marked) -> Outcome:
+        try:
+            self.book.record(marked)
+        except Exception as error:  # nbgrader and its database have many kinds; the next student is graded
+            why = f"The gradebook could not be written: {type(error).__name__}: {error}"
+            return Outcome(marked.student, State.NOT_GRADED, marked, why)
+        self.verdicts.keep_recorded(marked)
+        return Outcome(marked.student, State.GRADED, marked)
+
+    def _ended(self, outcome: Outcome) -> Outcome:
+        self.watcher.end(outcome)
+        return outcome
+
+
+def batches_folder(course: Course, unit: str) -> Path:
+    """Where what a cluster marks is kept until it has been collected."""
+    return course.results(unit) / ".batches"
+
+
+def _students(course: Course, order: Order) -> list[str]:
+    """Those whose submissions are to be graded. Raises WrongCourse."""
+    if not exercises(order.unit):
+        raise WrongCourse(f"There are no graders for {order.unit}.")
+    there = course.students(order.unit)
+    missing = [student for student in order.students if student not in there]
+    if missing:
+        raise WrongCourse(f"Nothing was handed in for {order.unit} by {', '.join(missing)}.")
+    if not there:
+        raise WrongCourse(
+            f"Nothing was handed in for {order.unit}: there is no {course.submitted('STUDENT', order.unit)}."
+        )
+    return list(order.students) or there
+
+
+@contextmanager
+def _alone(course: Course) -> Iterator[None]:
+    """Keep other runs of the command out of this course. Raises WrongCourse if there is one."""
+    path = course.root / "results" / ".lock"
+    path.parent.mkdir(exist_ok=True)
+    try:
+        with FileLock(path, timeout=0):
+            yield
+    except Timeout as error:
+        raise WrongCourse(
+            "Somebody is grading this course at the moment. Wait until that is done."
+        ) from error
+
+
+def _scratch(course: Course) -> Path:
+    """A folder that belongs to this course's grading alone, the same at every run."""
+    name = hashlib.sha256(str(course.root).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"course-grade-{getpass.getuser()}-{name}"

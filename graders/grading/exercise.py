@@ -1,0 +1,95 @@
+"""What an exercise is to its grader: a rubric, hints, and a function that drives the answer and judges it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from graders.grading.answer import Answer
+from graders.grading.rng import Draw
+
+
+class Verdict(StrEnum):
+    """How a criterion ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    BLOCKED = "blocked"
+    """It could not be judged: something before it failed, or the machine lacks what it needs."""
+    NOT_ATTEMPTED = "not attempted"
+    """The answer is still the stub."""
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """One row of a rubric."""
+
+    name: str
+    points: float
+    hint: str
+    """Shown when it fails: what to look at, not the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a grader found on one criterion, which it names."""
+
+    criterion: str
+    passed: bool
+    seen: str
+    """One sentence with the values: what came out, and what was expected."""
+
+
+class MachineLacks(Exception):
+    """Raised by a grader where this machine lacks what the exercise needs: the rest is blocked, not failed.
+
+    The message is a sentence that says what is missing and how to get it.
+    """
+
+
+Judge = Callable[[Answer, Draw], Iterator[Finding]]
+
+
+@dataclass(frozen=True, slots=True)
+class Exercise:
+    """An exercise and its grader. `grade` yields one Finding a criterion, in the rubric's order.
+
+    A grader that raises `AnswerFailed` (the answer crashed, hung, deadlocked) fails the first criterion that
+    it has not yet yielded and blocks those after it.
+    """
+
+    unit: str
+    name: str
+    rubric: tuple[Criterion, ...]
+    grade: Judge
+    minutes: int
+    difficulty: int
+    """1 (one line) to 5 (a real component)."""
+    hints: tuple[str, ...] = field(default=())
+    """Given one by one, on demand."""
+
+    @property
+    def points(self) -> float:
+        return sum(criterion.points for criterion in self.rubric)
+
+
+REGISTRY: dict[str, dict[str, Exercise]] = {}
+"""unit -> exercise name -> exercise, filled by the unit modules as they are imported."""
+
+
+def exercise(
+    *,
+    unit: str,
+    name: str,
+    rubric: tuple[Criterion, ...],
+    minutes: int,
+    difficulty: int,
+    hints: tuple[str, ...] = (),
+) -> Callable[[Judge], Exercise]:
+    """Register a grading function as the grader of `unit`'s exercise `name`."""
+
+    def register(judge: Judge) -> Exercise:
+        made = Exercise(unit, name, rubric, judge, minutes, difficulty, hints)
+        REGISTRY.setdefault(unit, {})[name] = made
+        return made
+
+    return register

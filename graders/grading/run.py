@@ -1,0 +1,156 @@
+"""From a grader's findings to verdicts: runs an exercise against an answer."""
+
+import re
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from graders.grading.answer import NOT_ATTEMPTED, Answer, AnswerFailed
+from graders.grading.exercise import Criterion, Exercise, Finding, MachineLacks, Verdict
+from graders.grading.rng import Draw
+from graders.guest.time_limits import shortened
+from graders.protocol.proxy import GraderMistake
+
+SEEN_CHARACTERS = 4000
+"""A longer story is cut: nobody reads it, and a submission could make it endless."""
+
+
+@dataclass(frozen=True, slots=True)
+class CriterionResult:
+    """The verdict on one criterion, and what was seen."""
+
+    criterion: Criterion
+    verdict: Verdict
+    seen: str
+    figure: str = ""
+    """A picture of what was seen, as HTML that needs nothing else."""
+
+    @property
+    def points(self) -> float:
+        return self.criterion.points if self.verdict is Verdict.PASSED else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ExerciseResult:
+    """What an answer earned. `mistake` is the traceback of a grader that stopped with an error of its own."""
+
+    exercise: Exercise
+    criteria: tuple[CriterionResult, ...]
+    printed: str = ""
+    """What the answer printed when it last printed anything."""
+    mistake: str = ""
+
+    @property
+    def points(self) -> float:
+        return sum(result.points for result in self.criteria)
+
+    @property
+    def passed(self) -> bool:
+        return all(result.verdict is Verdict.PASSED for result in self.criteria)
+
+    @property
+    def attempted(self) -> bool:
+        return not all(result.verdict is Verdict.NOT_ATTEMPTED for result in self.criteria)
+
+
+def grade(exercise: Exercise, answer: Answer, draw: Draw | None = None) -> ExerciseResult:
+    """Let the exercise's grader judge the answer; with inputs drawn from `draw`, by default anew.
+
+    Never raises for anything that the answer does. A grader that stops with an error of its own, or that does
+    not keep to its rubric, leaves what it has not judged blocked and its traceback in `mistake`.
+    """
+    results: list[CriterionResult] = []
+    mistake = ""
+    try:
+        for finding in _in_rubric_order(exercise, exercise.grade(answer, draw or Draw())):
+            verdict = Verdict.PASSED if finding.passed else Verdict.FAILED
+            results.append(CriterionResult(exercise.rubric[len(results)], verdict, readable(finding.seen)))
+    except AnswerFailed as failure:
+        results += _after_failure(exercise.rubric[len(results) :], failure)
+    except MachineLacks as lack:
+        seen = readable(f"Not judged: {lack}")
+        results += [CriterionResult(each, Verdict.BLOCKED, seen) for each in exercise.rubric[len(results) :]]
+    except Exception as error:
+        mistake = traceback.format_exc()
+        results += _after_mistake(exercise.rubric[len(results) :], error)
+    printed = readable(getattr(answer, "printed", ""))
+    return ExerciseResult(exercise, tuple(results), printed, mistake)
+
+
+def not_attempted(exercise: Exercise, seen: str) -> ExerciseResult:
+    """The result where there is no answer to judge."""
+    return _all_alike(exercise, AnswerFailed(NOT_ATTEMPTED, seen))
+
+
+def answer_failed(exercise: Exercise, failure: AnswerFailed) -> ExerciseResult:
+    """The result where the answer failed before a grader could ask it for anything."""
+    return _all_alike(exercise, failure)
+
+
+def readable(text: str) -> str:
+    """A text that may hold anything, made fit to be shown: no control characters, no endless length."""
+    text = _ESCAPES.sub("", text.encode("utf-8", "replace").decode("utf-8"))
+    text = "".join(c for c in text if c.isprintable() or c in "\n\t")
+    return shortened(text, SEEN_CHARACTERS)
+
+
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+"""Terminal colours and the like."""
+
+
+def _all_alike(exercise: Exercise, failure: AnswerFailed) -> ExerciseResult:
+    return ExerciseResult(exercise, tuple(_after_failure(exercise.rubric, failure)))
+
+
+def _in_rubric_order(exercise: Exercise, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """The findings, as long as they follow the rubric. Raises GraderMistake where they do not."""
+    expected = iter(exercise.rubric)
+    for finding in findings:
+        criterion = next(expected, None)
+        if criterion is None or finding.criterion != criterion.name:
+            wanted = f'"{criterion.name}"' if criterion else "no further one"
+            raise GraderMistake(
+                f'the grader of {exercise.name} yielded "{finding.criterion}" where its rubric has {wanted}'
+            )
+        yield finding
+    left = next(expected, None)
+    if left is not None:
+        raise GraderMistake(f'the grader of {exercise.name} yielded nothing on "{left.name}"')
+
+
+def _after_failure(remaining: Sequence[Criterion], failure: AnswerFailed) -> list[CriterionResult]:
+    """The answer came to no end: the first of the remaining criteria fails, those after it are blocked."""
+    if failure.kind == NOT_ATTEMPTED:
+        seen = readable(failure.report)
+        return [CriterionResult(criterion, Verdict.NOT_ATTEMPTED, seen) for criterion in remaining]
+    if not remaining:
+        return []
+    first, *others = remaining
+    blocked = f'Not judged: "{first.name}" has to be mended first.'
+    return [
+        CriterionResult(first, Verdict.FAILED, readable(failure.report), _figure(failure)),
+        *(CriterionResult(criterion, Verdict.BLOCKED, blocked) for criterion in others),
+    ]
+
+
+def _figure(failure: AnswerFailed) -> str:
+    """Who waited for whom, drawn, if the answer came to a deadlock."""
+    if failure.deadlock is None:
+        return ""
+    try:
+        # Imported here: nobody whose answer ends needs matplotlib.
+        from course_lib.figures.deadlock import deadlock_figure
+        from course_lib.figures.style import figure_html
+
+        return figure_html(deadlock_figure(failure.deadlock))
+    except Exception:  # the calls come from the answer's process: what cannot be drawn is told in words
+        return ""
+
+
+def _after_mistake(remaining: Sequence[Criterion], error: Exception) -> list[CriterionResult]:
+    said = f"{type(error).__name__}: {error}".removeprefix("GraderMistake: ")
+    seen = readable(
+        f"Not judged: the grader itself stopped here ({said}). "
+        f"This is not counted as your mistake; please show it to those who run the course."
+    )
+    return [CriterionResult(criterion, Verdict.BLOCKED, seen) for criterion in remaining]

@@ -1,0 +1,1 @@
+"""The student's side of grading: the processes in which submissions run."""

@@ -1,0 +1,197 @@
+"""Doing what a grader asks, beside the answer: runs in the kernel, or in a sandbox's process."""
+
+import importlib
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from course_lib.errors import BadLaunch
+from course_lib.launch import launch
+from course_lib.launch.failures import Deadlock, LaunchError, RankFailed, UnmatchedMessage
+from course_lib.launch.run import Run
+from course_lib.runtime.communication.callsite import own_lines
+from course_lib.runtime.communication.events import SourceLine
+from graders.grading.answer import NOT_ATTEMPTED, PlainData
+from graders.guest.time_limits import BoundedText, OutOfTime, bounded, joined, time_limit
+from graders.protocol.codec import NotPlain, WireError, in_words
+from graders.protocol.records import event_to_plain
+from graders.protocol.requests import (
+    CallRequest,
+    Failure,
+    LaunchRequest,
+    Refusal,
+    Request,
+    Value,
+    read_request,
+    write_reply,
+)
+
+STUB_SEEN = "`raise NotImplementedError()` is still there: replace it by your answer."
+
+Driver = Callable[..., PlainData]
+
+
+class NoSuchDriver(LookupError):
+    """A grader named a driver that does not exist."""
+
+
+def perform(answer: Any, message: bytes) -> bytes:
+    """Answer a grader's request about `answer`, both as messages; see `reply_to`."""
+    try:
+        request = read_request(message)
+    except WireError as error:
+        return write_reply(Refusal(str(error)))
+    assert isinstance(request, Request), "ranks of their own are for `graders.guest.rank_process`"
+    return reply_to(request, answer)
+
+
+def reply_to(request: Request, answer: Any, computing_seconds: float = 0.0) -> bytes:
+    """The reply to a grader's request, as a message.
+
+    computing_seconds: processor time that a call may take; 0 for any.
+
+    Whatever the student's code does comes back as a reply. Only KeyboardInterrupt passes: it is the
+    student's own.
+    """
+    try:
+        driver = find_driver(request.driver)
+    except NoSuchDriver as error:
+        return write_reply(Refusal(str(error)))
+    printed = BoundedText()
+    with redirect_stdout(printed), redirect_stderr(printed), warnings.catch_warnings():
+        # Graders see unmatched messages in `Observed.unmatched`.
+        warnings.simplefilter("ignore", UnmatchedMessage)
+        reply = _attempt(answer, driver, request, computing_seconds)
+    if isinstance(reply, Refusal):
+        return write_reply(reply)
+    reply = replace(reply, printed=reply.printed + printed.text())
+    try:
+        return write_reply(reply)
+    except NotPlain as error:
+        return write_reply(Failure("NotPlainData", _not_plain(error), reply.printed))
+
+
+def find_driver(name: str) -> Driver:
+    """The function that "unit_02.average" names: `average` of `graders/units/unit_02/drivers.py`.
+
+    "call" and "call_alone", without a unit, are those of `graders/units/drivers.py`.
+    """
+    unit, _, function = name.rpartition(".")
+    if not (function.isidentifier() and (unit.isidentifier() or not unit)):
+        raise NoSuchDriver(f'"{name}" names no driver; a driver\'s name looks like "unit_02.average".')
+    package = f"graders.units.{unit}" if unit else "graders.units"
+    try:
+        driver: Driver = getattr(importlib.import_module(f"{package}.drivers"), function)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise NoSuchDriver(f"There is no driver {name}: {error}.") from error
+    return driver
+
+
+def tell(error: BaseException) -> str:
+    """An exception for the student: what it says, and the lines of their code that it passed through."""
+    said = "".join(traceback.format_exception_only(error)).strip()
+    lines = own_lines(traceback.walk_tb(error.__traceback__))
+    return "\n".join([bounded(said), *_told_lines(lines)])
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What an exception in the student's code means."""
+    # PyTorch raises NotImplementedError too, for an operation that a device lacks, but never without a word.
+    if type(error) is NotImplementedError and not str(error):
+        return Failure(NOT_ATTEMPTED, STUB_SEEN, "")
+    return Failure(type(error).__name__[:100], tell(error), "")
+
+
+def _attempt(
+    answer: Any, driver: Driver, request: Request, computing_seconds: float
+) -> Value | Failure | Refusal:
+    """Run the driver; every way in which that can end is a reply."""
+    try:
+        match request:
+            case CallRequest():
+                return Value(_call(answer, driver, request, computing_seconds), "")
+            case LaunchRequest():
+                return _launch(answer, driver, request)
+    except BadLaunch as error:
+        # In a call it can only come from a launch of the student's own.
+        return Refusal(str(error)) if isinstance(request, LaunchRequest) else failure_of(error)
+    except LaunchError as error:
+        return launch_failure(error)
+    except OutOfTime as error:
+        where = _told_lines(own_lines(traceback.walk_tb(error.__traceback__)))
+        said = f"It was still running after {error}, here:"
+        return Failure("TimedOut", "\n".join([said, *where]), "")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit() in an answer must not end the kernel
+        return failure_of(error)
+
+
+def _call(answer: Any, driver: Driver, request: CallRequest, computing_seconds: float) -> PlainData:
+    """One call, from a random state that is always the same and leaves the caller's as it was."""
+    with torch.random.fork_rng(devices=[]), time_limit(request.timeout, computing_seconds):
+        # Not torch.manual_seed: it notes for each kind of accelerator who asked, which takes milliseconds.
+        torch.default_generator.manual_seed(0)
+        return driver(answer, *request.arguments)
+
+
+def _launch(answer: Any, driver: Driver, request: LaunchRequest) -> Value:
+    run = launch(
+        driver,
+        answer,
+        *request.arguments,
+        ranks=request.ranks,
+        on=request.on,
+        cluster=request.cluster,
+        timeout=request.timeout,
+        seed=request.seed,
+        quiet=True,
+    )
+    return Value(_run_to_plain(run), joined(run.outputs))
+
+
+def _run_to_plain(run: Run) -> PlainData:
+    """A run as `graders.grading.answer.Observed` has it."""
+    return {
+        "results": list(run.results),
+        "outputs": [bounded(text) for text in run.outputs],
+        "events": [event_to_plain(event) for event in run.events],
+        "unmatched": [str(call) for call in run.unmatched],
+    }
+
+
+def launch_failure(error: LaunchError) -> Failure:
+    """What the end of a launch means."""
+    printed = joined(error.run.outputs) if error.run else ""
+    if isinstance(error, RankFailed) and error.root.type == "NotImplementedError" and not error.root.message:
+        return Failure(NOT_ATTEMPTED, STUB_SEEN, printed)
+    deadlock = error if isinstance(error, Deadlock) else None
+    return Failure(type(error).__name__, bounded(error.report), printed, deadlock)
+
+
+def _not_plain(error: NotPlain) -> str:
+    """Why a reply cannot be sent, for the student."""
+    match error.path:
+        case ("value", "results", int(rank), *within):
+            where = in_words(f"rank {rank}'s result", tuple(within))
+        case (_, *within):
+            where = in_words("the result", tuple(within))
+        case _:
+            where = "the result"
+    return f"What came back cannot be judged: {where} {error.problem}."
+
+
+_SHOWN = 3
+"""Of a long way through the student's code, so many lines are told from each end."""
+
+
+def _told_lines(lines: Sequence[SourceLine]) -> list[str]:
+    told = [f"  in {line.function}, {line}" for line in lines]
+    if len(told) <= 2 * _SHOWN:
+        return told
+    return [*told[:_SHOWN], f"  ... {len(told) - 2 * _SHOWN} more lines ...", *told[-_SHOWN:]]

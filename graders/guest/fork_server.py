@@ -1,0 +1,224 @@
+"""A process that has imported PyTorch and forks those that run submissions.
+
+`graders.host.fork_server_client` starts it. It touches no submission and holds no secret: its children find
+none in their memory; where they can wall themselves in (`graders.isolation.namespaces`), it serves one
+submission after the other. It computes nothing either: a process that has, cannot safely be forked, for its
+thread pools are not copied.
+
+Its standard input is a socket, over which it takes its orders, one JSON object each:
+{"do": "fork", "bounds": {...}} together with the descriptor of the child's own socket, and {"do": "end",
+"pids": [...]}, which kills children with all their descendants and answers how each ended.
+"""
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from course_lib.launch import ENGINES
+from course_lib.runtime.processes.process_tree import adopt_orphans, end_descendants
+from graders import units
+from graders.guest.submission_process import point_at_nothing, serve_submission
+from graders.isolation.namespaces import LIMITS, NoInnerWall, described, fork_walled, set_limits
+from graders.isolation.usage import Bounds
+
+_NEEDED = (ENGINES["simulated"], "IPython.core.inputtransformer2", "matplotlib.pyplot")
+"""What exercises import sooner or later, besides what drives them."""
+
+_HUGE = 2**21
+_MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
+_TRIAL_SECONDS = 60.0
+_DYING_SECONDS = 0.2
+"""So long a process that has closed its socket may take to end by itself, and so show why it does."""
+
+
+def main(may_build_walls: bool) -> None:
+    """Obey until the socket closes, then end every child.
+
+    may_build_walls: whether the outer wall carries inner ones.
+    """
+    control = socket.socket(fileno=os.dup(0))
+    point_at_nothing(0)
+    adopt_orphans()
+    for module in (*_NEEDED, *_drivers()):
+        importlib.import_module(module)
+    # A collection in a child would touch, and so copy, whatever is here.
+    gc.collect()
+    gc.freeze()
+    _gather_names()
+    _use_huge_pages()
+    walled = WalledChildren()
+    why = _trial(walled) if may_build_walls else "there is no outer wall that would carry them"
+    children: Children = PlainChildren() if why else walled
+    control.sendall(json.dumps({"no_inner_wall": why}).encode())
+    while True:
+        order, descriptors, _, _ = socket.recv_fds(control, 2**16, 1)
+        if not order:
+            break
+        control.sendall(json.dumps(_obey(json.loads(order), descriptors, children)).encode())
+    end_descendants()
+
+
+def _drivers() -> list[str]:
+    """The modules that drive answers: those of every unit that has some, and those that units share."""
+    root = Path(units.__path__[0])
+    return [
+        ".".join((units.__name__, *path.relative_to(root).with_suffix("").parts))
+        for path in sorted(root.rglob("drivers.py"))
+    ]
+
+
+def _gather_names() -> None:
+    """Put the names of all modules side by side in memory.
+
+    To copy an answer cloudpickle looks at each of them, and a look changes a count of references: scattered,
+    they made each fork copy 800 pages.
+    """
+    for name in list(sys.modules):
+        sys.modules[name.encode().decode()] = sys.modules.pop(name)
+
+
+def _use_huge_pages() -> None:
+    """Put this process's memory on pages of 2 MiB where the kernel can: a fork copies an entry a page."""
+    if sys.platform != "linux":
+        return
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, rights, _, _, inode, *_ = line.split()
+        first, last = (int(address, 16) for address in addresses.split("-"))
+        first, last = -(-first // _HUGE) * _HUGE, last // _HUGE * _HUGE
+        if rights == "rw-p" and inode == "0" and first < last:
+            # Each may be refused; then all stays as it is.
+            madvise(first, last - first, _MADV_HUGEPAGE)
+            madvise(first, last - first, _MADV_COLLAPSE)
+
+
+def _obey(order: dict[str, Any], descriptors: list[int], children: "Children") -> dict[str, Any]:
+    """Carry out one order; returns the answer."""
+    match order["do"]:
+        case "fork":
+            (descriptor,) = descriptors
+            try:
+                return {"pid": children.start(descriptor, Bounds(**order["bounds"]))}
+            except OSError as error:
+                return {"failed": str(error)}
+            finally:
+                os.close(descriptor)
+        case "end":
+            return {"ended": _end(order["pids"], children)}
+        case unknown:
+            raise ValueError(f"there is no order {unknown!r}")
+
+
+def _end(pids: list[int], children: "Children") -> list[str]:
+    """Kill children and all their descendants; returns how each itself ended."""
+    deadline = time.monotonic() + _DYING_SECONDS
+    ended = {pid: status for pid in pids if (status := _waited(pid, deadline)) is not None}
+    for pid in pids:
+        children.kill(pid)
+    for pid in pids:
+        if pid not in ended:
+            _, ended[pid] = os.waitpid(pid, 0)
+    return [children.buried(pid, ended[pid]) for pid in pids]
+
+
+def _waited(pid: int, deadline: float) -> int | None:
+    """The status of a child that ends by the deadline."""
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return status
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.002)
+
+
+class Children(Protocol):
+    """A way to start the processes of submissions and to end them."""
+
+    def start(self, channel: int, bounds: Bounds) -> int:
+        """Start a process that speaks over this descriptor; returns the id to end it by."""
+        ...
+
+    def kill(self, pid: int) -> None:
+        """End it and all that it has started, unless it has ended."""
+        ...
+
+    def buried(self, pid: int, status: int) -> str:
+        """How it ended; called once, when it has been waited for."""
+        ...
+
+
+class WalledChildren:
+    """Each behind a wall of its own. The id is that of its keeper."""
+
+    def __init__(self) -> None:
+        self._reports: dict[int, int] = {}
+
+    def start(self, channel: int, bounds: Bounds) -> int:
+        """See `Children`. Raises NoInnerWall."""
+        pid, report = fork_walled(lambda: serve_submission(channel, owns_processes=True), channel, bounds)
+        self._reports[pid] = report
+        return pid
+
+    def kill(self, pid: int) -> None:
+        """See `Children`."""
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def buried(self, pid: int, status: int) -> str:
+        """See `Children`."""
+        with os.fdopen(self._reports.pop(pid), "rb") as report:
+            said = report.read(1000).decode(errors="replace")
+        return said or described(os.waitstatus_to_exitcode(status))
+
+
+class PlainChildren:
+    """Each in a session of its own, behind whatever wall stands round this process."""
+
+    def start(self, channel: int, bounds: Bounds) -> int:
+        """See `Children`; the bounds are only kept behind an inner wall."""
+        pid = os.fork()
+        if pid == 0:
+            os.closerange(3, channel)
+            os.closerange(channel + 1, 65536)
+            set_limits({**LIMITS, resource.RLIMIT_NPROC: 4096})
+            serve_submission(channel, owns_processes=False)
+        return pid
+
+    def kill(self, pid: int) -> None:
+        """See `Children`."""
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+
+    def buried(self, pid: int, status: int) -> str:
+        """See `Children`."""
+        end_descendants()
+        return described(os.waitstatus_to_exitcode(status))
+
+
+def _trial(children: WalledChildren) -> str:
+    """Why processes cannot wall themselves in here; empty if they can."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        try:
+            pid = children.start(theirs.fileno(), Bounds())
+        except NoInnerWall as error:
+            return str(error)
+    # Its socket is closed, so all that it can do is end, which on a busy machine takes a while.
+    status = _waited(pid, time.monotonic() + _TRIAL_SECONDS)
+    if status is None:
+        children.kill(pid)
+        _, status = os.waitpid(pid, 0)
+    ended = children.buried(pid, status)
+    return "" if ended == "exit status 0" else ended

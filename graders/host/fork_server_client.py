@@ -1,0 +1,194 @@
+"""Starting and commanding `graders.guest.fork_server`: the side that holds the grader."""
+
+import atexit
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from graders.isolation.backends import wall_here
+from graders.isolation.usage import Bounds
+
+START_SECONDS = 120.0
+"""A worker that has not imported PyTorch by then never will."""
+_ENDING_SECONDS = 5.0
+_ROOT = str(Path(__file__).parents[2])
+
+
+class SandboxFailed(RuntimeError):
+    """The sandbox itself does not work here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process that the worker has forked: its socket, and its id as the worker knows it."""
+
+    worker: "Worker"
+    pid: int
+    channel: socket.socket
+
+    def end(self) -> str:
+        """Kill it with all its descendants; returns how it ended."""
+        return end_all([self])[0]
+
+
+def end_all(processes: Sequence[Process]) -> list[str]:
+    """Kill processes of one worker, each with all its descendants; returns how they ended."""
+    for process in processes:
+        process.channel.close()
+    if not processes:
+        return []
+    try:
+        order = {"do": "end", "pids": [process.pid for process in processes]}
+        return list(processes[0].worker.order(order)["ended"])
+    except SandboxFailed:
+        return ["killed, together with the process that started it"] * len(processes)
+
+
+def hire() -> "Worker":
+    """A worker for a submission: one for all of them if its processes can wall themselves in.
+
+    Otherwise a fresh one, for processes of one submission can reach each other and what they leave behind.
+    Raises SandboxFailed.
+    """
+    global _shared
+    with _hiring:
+        if _shared is not None and _shared.alive and _shared.wall == wall_here():
+            return _shared
+        worker = Worker()
+        if not worker.no_inner_wall:
+            if _shared is not None:
+                _shared.close()
+            _shared = worker
+        return worker
+
+
+def dismiss(worker: "Worker") -> None:
+    """Give a worker back: it ends, unless it is the one for all."""
+    if worker is not _shared:
+        worker.close()
+
+
+@atexit.register
+def _close_shared() -> None:
+    if _shared is not None:
+        _shared.close()
+
+
+_shared: "Worker | None" = None
+_hiring = threading.Lock()
+
+
+class Worker:
+    """A running `graders.guest.fork_server` and the socket over which it takes orders."""
+
+    def __init__(self) -> None:
+        self.wall = wall_here()
+        self._control, theirs = socket.socketpair()
+        self._control.settimeout(START_SECONDS)
+        self._ordering = threading.Lock()
+        # Where no wall gives it a /tmp of its own.
+        self._scratch = tempfile.TemporaryDirectory(prefix="course-", ignore_cleanup_errors=True)
+        self._popen = subprocess.Popen(
+            _command(self._scratch.name),
+            stdin=theirs.fileno(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            cwd=self._scratch.name,
+            env=_environment(self._scratch.name),
+            start_new_session=True,
+        )
+        theirs.close()
+        self._errors = b""
+        self._closed = False
+        self.no_inner_wall = str(json.loads(self._receive())["no_inner_wall"])
+        """Why its processes cannot wall themselves in; empty if they do."""
+
+    @property
+    def alive(self) -> bool:
+        return not self._closed and self._popen.poll() is None
+
+    def fork(self, bounds: Bounds) -> Process:
+        """Start a process for a submission."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            answer = self.order({"do": "fork", "bounds": asdict(bounds)}, theirs.fileno())
+        if "failed" in answer:
+            ours.close()
+            raise SandboxFailed(f"No process can be started for a submission: {answer['failed']}")
+        return Process(self, answer["pid"], ours)
+
+    def order(self, order: dict[str, Any], *descriptors: int) -> dict[str, Any]:
+        """Give an order and return its answer. Raises SandboxFailed if the worker is gone."""
+        with self._ordering:
+            try:
+                socket.send_fds(self._control, [json.dumps(order).encode()], descriptors)
+            except OSError as error:
+                raise self._gone() from error
+            return dict(json.loads(self._receive()))
+
+    def close(self) -> None:
+        """End the worker and everything that it started."""
+        if self._closed:
+            return
+        self._closed = True
+        self._control.close()
+        try:
+            _, self._errors = self._popen.communicate(timeout=_ENDING_SECONDS)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(self._popen.pid, signal.SIGKILL)
+            _, self._errors = self._popen.communicate()
+        self._scratch.cleanup()
+
+    def _receive(self) -> bytes:
+        try:
+            answer = self._control.recv(2**16)
+        except OSError as error:
+            raise self._gone() from error
+        if not answer:
+            raise self._gone()
+        return answer
+
+    def _gone(self) -> SandboxFailed:
+        self.close()
+        said = self._errors.decode(errors="replace").strip().splitlines()
+        return SandboxFailed(
+            f"The process that runs submissions ended, so nothing can be graded here: "
+            f"{said[-1] if said else 'it gave no reason'}"
+        )
+
+
+def _command(scratch: str) -> list[str]:
+    """-I: no PYTHON* variables, no user site, and above all no modules from the current folder."""
+    # Whichever way this process has found the graders, the worker finds the same.
+    start = f"from graders.guest.fork_server import main; main({wall_here().carries_inner_walls})"
+    command = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {_ROOT!r}); {start}"]
+    return wall_here().around(command, Path(scratch))
+
+
+def _environment(scratch: str) -> dict[str, str]:
+    """What code in a sandbox sees of the environment: nothing of ours but where programs are."""
+    temporary = wall_here().temporary or scratch
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "LANG": "C.UTF-8",
+        "HOME": temporary,
+        "TMPDIR": temporary,
+        "USER": "student",
+        "LOGNAME": "student",
+        "MPLBACKEND": "agg",
+        # Forked processes must not find half a thread pool.
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+    }

@@ -1,0 +1,88 @@
+"""Marking a submission: every exercise of a unit, with the student's code out of reach."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from graders.grading.exercise import Exercise
+from graders.grading.registry import load_all
+from graders.grading.report import Report
+from graders.grading.run import ExerciseResult, grade
+from graders.guest.time_limits import Limits
+from graders.host.sandbox import DEFAULT_LIMITS, Sandbox
+from graders.isolation.backends import NO_INNER_WALLS, UNWALLED, wall_here
+from graders.submissions.read import BadSubmission, Submission, read_submission
+
+
+def mark_file(path: Path, unit: str | None = None) -> Report:
+    """The marks of a notebook or Python file; without `unit`, of the unit that it looks to be about.
+
+    Raises BadSubmission and SandboxFailed.
+    """
+    submission = read_submission(path)
+    return mark(submission, unit or guess_unit(submission))
+
+
+def mark(submission: Submission, unit: str, limits: Limits = DEFAULT_LIMITS) -> Report:
+    """The marks of a submission, whose code is kept within the limits; a note says if there was no wall.
+
+    Raises BadSubmission if it has nothing to do with the unit, SandboxFailed if its code cannot be run here.
+    """
+    exercises = _exercises(unit)
+    if not any(submission.defines(exercise.name) for exercise in exercises):
+        names = ", ".join(exercise.name for exercise in exercises)
+        raise BadSubmission(
+            f"{submission.name} defines none of the exercises of {unit}, which are {names}. "
+            f"Is it the right file, and the right unit?"
+        )
+    with Sandbox(submission, limits) as sandbox:
+        results = tuple(_mark_exercise(sandbox, exercise) for exercise in exercises)
+        return Report(unit, results, (*_missing_walls(sandbox), *_notes(sandbox, exercises)))
+
+
+def guess_unit(submission: Submission) -> str:
+    """The unit that a submission is about: the one that it is named after, or has most answers of.
+
+    Raises BadSubmission if it has none of any.
+    """
+    units = load_all()
+    stem = Path(submission.name).stem
+    if stem in units:
+        return stem
+    counts = {unit: sum(map(submission.defines, exercises)) for unit, exercises in units.items()}
+    best = max(counts, key=lambda unit: counts[unit], default="")
+    if not best or not counts[best]:
+        raise BadSubmission(
+            f"{submission.name} defines no exercise of any unit. The units are {', '.join(sorted(units))}; "
+            f"say which one it is with --unit, or give another file."
+        )
+    return best
+
+
+def _exercises(unit: str) -> list[Exercise]:
+    units = load_all()
+    if unit not in units:
+        raise BadSubmission(f'There is no unit "{unit}". The units are {", ".join(sorted(units))}.')
+    return list(units[unit].values())
+
+
+def _mark_exercise(sandbox: Sandbox, exercise: Exercise) -> ExerciseResult:
+    with sandbox.answer(exercise.name) as answer:
+        return grade(exercise, answer)
+
+
+def _missing_walls(sandbox: Sandbox) -> Iterable[str]:
+    """What a reader of the marks has to know about how they were given."""
+    if not wall_here().stands:
+        yield UNWALLED
+    elif not sandbox.has_inner_walls:
+        yield NO_INNER_WALLS
+
+
+def _notes(sandbox: Sandbox, exercises: Iterable[Exercise]) -> Iterable[str]:
+    """What is to be said about cells that failed and are no answers: an answer's failure is in its table."""
+    names = [exercise.name for exercise in exercises]
+    for cell in sandbox.submission.cells:
+        failure = sandbox.failures.get(cell.name)
+        if failure is not None and not failure.is_stub and not any(map(cell.defines, names)):
+            name = cell.name.strip("<>")
+            yield f"The {name} failed, so what comes after it may miss something.\n{failure.report}"

@@ -1,0 +1,378 @@
+"""The grader's side of a launch for marks: messages between ranks pass through a scheduler of its own.
+
+Each rank is a process behind walls of its own (`graders.guest.rank_process`), which shares nothing with the
+others. What it sends and receives, how much, when and in which order, is known here because it happens here,
+on the very `Scheduler` and `Network` that run simulated ranks in a kernel. A rank can only ask; what its code
+does to the library in its own process changes nothing.
+"""
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from course_lib.cluster.topology import Cluster
+from course_lib.launch.failures import LaunchError, UnmatchedMessage
+from course_lib.launch.outcome import Ended
+from course_lib.launch.run import Run
+from course_lib.runtime.communication.events import SourceLine
+from course_lib.runtime.errors import RankTraceback
+from course_lib.runtime.request import LaunchRequest, PerRank
+from course_lib.runtime.simulator.network import Operation
+from course_lib.runtime.simulator.rank_threads import RankStopped
+from course_lib.runtime.simulator.thread_driver import Ending, Scheduler
+from course_lib.runtime.simulator.virtual_time import Turns
+from graders.grading.answer import PlainData
+from graders.guest.run_cells import TIMED_OUT
+from graders.guest.time_limits import bounded
+from graders.host.fork_server_client import Process
+from graders.protocol import requests
+from graders.protocol.codec import MAX_TENSORS, WireError, decode, encode
+from graders.protocol.framing import ChannelClosed, TooSlow, receive_frame, send_frame
+from graders.protocol.rank_calls import move_of, post_from_plain
+from graders.protocol.records import check_fields, line_from_plain
+
+MOST_CALLS = 200_000
+"""Of all ranks of a launch."""
+MOST_HELD = 4 * MAX_TENSORS
+"""Bytes of all calls of a rank whose data it has not fetched yet."""
+
+KeepLine = Callable[[str], bool]
+"""See `graders.protocol.records.events_from_plain`."""
+
+
+class RankBroken(Exception):
+    """A rank did not keep to its part. kind: as in AnswerFailed. The message follows after "rank 2 "."""
+
+    def __init__(self, rank: int, kind: str, what: str) -> None:
+        super().__init__(what)
+        self.rank = rank
+        self.kind = kind
+
+
+def launch(
+    request: requests.LaunchRequest, processes: Sequence[Process], grace: float, keep_line: KeepLine
+) -> Run:
+    """Run a launch with one process a rank, each of which has run the submission's cells.
+
+    grace: seconds that a rank has for stopping by itself when the time is up.
+
+    Raises what `course_lib.launch.launch` does; then the processes have been told to be done with the answer.
+    Raises RankBroken; then they are of no more use, as after any other exception.
+    """
+    started = time.perf_counter()
+    cluster = request.cluster or Cluster(devices_per_node=request.ranks)
+    turns = Turns(cluster, request.ranks)
+    scheduler = Scheduler(turns, lambda _: None)
+    outcome = _Outcome(request.ranks)
+    servers = [
+        _Server(_order(request, rank, cluster), process, scheduler, outcome, grace, keep_line)
+        for rank, process in enumerate(processes)
+    ]
+    # A second more, so that every server has given up by itself before.
+    ending = scheduler.run([server.run for server in servers], request.timeout + grace + 1)
+    if outcome.broken:
+        raise outcome.broken[0]
+    seconds = request.timeout
+    if outcome.places:
+        ending = Ending.OUT_OF_TIME
+        # Less, if it was the time for computing that was up.
+        seconds = min(seconds, float(round(time.perf_counter() - started)))
+    launched = LaunchRequest(launch, (), request.ranks, cluster, seconds, request.seed, None)
+    ended = Ended(
+        launched,
+        ending,
+        turns,
+        outcome.results,
+        outcome.outputs,
+        outcome.failures,
+        scheduler.waiting,
+        started,
+        outcome.places,
+    )
+    with warnings.catch_warnings():
+        # Graders see unmatched messages in `Observed.unmatched`.
+        warnings.simplefilter("ignore", UnmatchedMessage)
+        try:
+            return ended.run()
+        except LaunchError:
+            for server in servers:
+                server.dismiss()
+            raise
+
+
+def _order(request: requests.LaunchRequest, rank: int, cluster: Cluster) -> requests.RankRequest:
+    """What one of the ranks is to do."""
+    arguments = tuple(v[rank] if isinstance(v, PerRank) else v for v in request.arguments)
+    return requests.RankRequest(
+        request.driver, arguments, rank, request.ranks, cluster, request.timeout, request.seed
+    )
+
+
+class _Outcome:
+    """What the ranks come to."""
+
+    def __init__(self, ranks: int) -> None:
+        self.results: list[PlainData] = [None] * ranks
+        self.outputs = [""] * ranks
+        self.failures: list[RankTraceback] = []
+        self.places: dict[int, list[SourceLine]] = {}
+        """Where the rank was that ran when the time was up."""
+        self.broken: list[RankBroken] = []
+        """What makes the whole launch void, first things first."""
+        self.calls_left = MOST_CALLS
+
+
+@dataclass(slots=True)
+class _Posted:
+    """A call of a rank, and the grader's tensors that its data comes to, until the rank has fetched it."""
+
+    operation: Operation
+    outputs: tuple[Tensor, ...] | None
+    held: int = field(default=0)
+
+
+_Handlers = dict[str, Callable[["_Server", Any], Any]]
+
+
+class _Server:
+    """Does on the scheduler what one rank asks for, as the rank itself would do in a kernel."""
+
+    def __init__(
+        self,
+        order: requests.RankRequest,
+        process: Process,
+        scheduler: Scheduler,
+        outcome: _Outcome,
+        grace: float,
+        keep_line: KeepLine,
+    ) -> None:
+        self._rank = order.rank
+        self._channel = process.channel
+        self._scheduler = scheduler
+        self._outcome = outcome
+        self._order = order
+        self._end_of_time = time.monotonic() + order.timeout
+        self._deadline = self._end_of_time + grace
+        self._keep_line = keep_line
+        self._posted: list[_Posted] = []
+        self._held = 0
+        self._error: Exception | None = None
+        """What a call came to that the rank has not been told of yet."""
+        self._begun = self._over = False
+
+    def run(self) -> None:
+        """Serve the rank to its end. A body for `Scheduler.run`."""
+        try:
+            self._begin()
+            while not self._over:
+                self._serve_calls()
+        except TooSlow:
+            self._break_off(TIMED_OUT, "did not stop by itself when the time was up")
+        except ChannelClosed:
+            self._break_off("Ended", "ended its whole process")
+        except WireError as error:
+            self._break_off("Unreadable", f"sent what is no message: {error}")
+        except Exception as error:  # a body must not raise
+            self._break_off("Unreadable", f"sent what cannot be done: {type(error).__name__}: {error}")
+
+    def dismiss(self) -> None:
+        """Have the rank's process be done with the answer, wherever the rank is in the launch."""
+        asks = self._begun and not self._over
+        with suppress(ChannelClosed, TooSlow):  # it shows when the process is needed
+            send_frame(self._channel, encode({"stop": True}) if asks else requests.NO_MORE_REQUESTS)
+
+    def _begin(self) -> None:
+        """Send the rank off, at its first turn: where others hang, it need not begin."""
+        if self._outcome.places:
+            raise RankStopped
+        order = replace(self._order, timeout=max(0.01, self._end_of_time - time.monotonic()))
+        self._channel.settimeout(max(0.01, self._deadline - time.monotonic()))
+        send_frame(self._channel, requests.write_request(order))
+        self._begun = True
+
+    def _serve_calls(self) -> None:
+        calls = decode(receive_frame(self._channel, max(0.01, self._deadline - time.monotonic())))
+        if type(calls) is not list or not calls:
+            raise WireError("it is no list of calls")
+        self._outcome.calls_left -= len(calls)
+        if self._outcome.calls_left < 0:
+            raise WireError(f"the launch has more than {MOST_CALLS:,} calls")
+        for position, call in enumerate(calls):
+            name = call.get("do") if type(call) is dict else None
+            asks = name in self._QUESTIONS or name in self._ENDS
+            if asks != (position == len(calls) - 1):
+                raise WireError("its last call, and no other, must be a question")
+            if name in self._QUESTIONS:
+                self._reply(self._QUESTIONS[name], call)
+            elif name in self._ENDS:
+                self._end(self._ENDS[name], call)
+            elif name in self._CALLS:
+                self._CALLS[name](self, call)
+            else:
+                raise WireError(f"there is no call {name!r:.40}")
+
+    def _reply(self, answer: "Callable[[_Server, Any], dict[str, PlainData]]", call: Any) -> None:
+        if self._error is None:
+            reply = answer(self, call)
+            if self._outcome.places:
+                # Another rank has run out of time meanwhile.
+                raise RankStopped
+        else:
+            reply = {"raise": type(self._error).__name__, "message": bounded(str(self._error))}
+            self._error = None
+        self._channel.settimeout(max(0.01, self._deadline - time.monotonic()))
+        send_frame(self._channel, encode(reply))
+
+    def _break_off(self, kind: str, what: str) -> None:
+        self._outcome.broken.append(RankBroken(self._rank, kind, what))
+
+    # --- Calls that ask nothing
+
+    def _post(self, call: Any) -> None:
+        operation = post_from_plain(call, self._rank, self._group, self._keep_line)
+        held = sum(tensor.nbytes for tensor in (*operation.inputs, *operation.outputs) if not tensor.is_meta)
+        self._held += held
+        if self._held > MOST_HELD:
+            raise WireError(f"its open calls hold more than {MOST_HELD:,} bytes")
+        self._posted.append(_Posted(operation, operation.outputs, held))
+        try:
+            self._scheduler.post(operation, move_of(operation))
+        except Exception as error:  # tensors that do not go together, as in the rank's own process
+            self._error = self._error or error
+
+    def _group(self, name: str, members: Sequence[int]) -> Any:
+        if not all(type(member) is int and 0 <= member < len(self._outcome.results) for member in members):
+            raise WireError("a call is in a group of ranks that there are not")
+        return self._scheduler.group(name, members)
+
+    def _change(self, call: Any) -> None:
+        """The tensors of a call, if nobody has read them yet."""
+        check_fields(call, {"do": (str,), "call": (int,), "inputs": (list,)}, "a change")
+        operation = self._find(call["call"]).operation
+        if operation.done:
+            return
+        for known, changed in zip(operation.inputs, call["inputs"], strict=True):
+            if type(changed) is not Tensor or changed.dtype != known.dtype or changed.shape != known.shape:
+                raise WireError("a change is of another tensor")
+            known.copy_(changed)
+
+    def _compute(self, call: Any) -> None:
+        check_fields(call, {"do": (str,), "seconds": (list,)}, "a stretch of computing")
+        for seconds in call["seconds"]:
+            if type(seconds) not in (float, int) or not 0 <= seconds < 1e9:
+                raise WireError("it computes for a time that there is not")
+            self._scheduler.compute(self._rank, seconds)
+
+    def _span(self, call: Any) -> None:
+        check_fields(call, _SPAN_FIELDS, "a phase")
+        if not 0 <= call["start"] <= call["end"] <= self._scheduler.now(self._rank):
+            raise WireError("a phase has a time that there has not been")
+        self._scheduler.record_span(self._rank, bounded(call["label"]), call["start"], call["end"])
+
+    # --- Questions
+
+    def _now(self, _: Any) -> dict[str, PlainData]:
+        return {"now": self._scheduler.now(self._rank)}
+
+    def _wait(self, call: Any) -> dict[str, PlainData]:
+        posted, line = self._about(call)
+        self._scheduler.wait(posted.operation, line)
+        return self._data(posted)
+
+    def _wait_for_data(self, call: Any) -> dict[str, PlainData]:
+        posted, line = self._about(call)
+        self._scheduler.wait_for_data(posted.operation, line)
+        return self._data(posted)
+
+    def _poll(self, call: Any) -> dict[str, PlainData]:
+        posted, line = self._about(call)
+        over = self._scheduler.poll(posted.operation, line)
+        return {"over": over, **(self._data(posted) if over else {})}
+
+    def _is_done(self, call: Any) -> dict[str, PlainData]:
+        check_fields(call, {"do": (str,), "call": (int,)}, "a question")
+        return {"over": self._scheduler.is_done(self._find(call["call"]).operation)}
+
+    def _about(self, call: Any) -> tuple[_Posted, SourceLine]:
+        check_fields(call, _QUESTION_FIELDS, "a question")
+        posted = self._find(call["call"])
+        line = line_from_plain(call["line"], self._keep_line) or posted.operation.line
+        return posted, line or _NO_LINE
+
+    def _find(self, number: int) -> _Posted:
+        if not 0 <= number < len(self._posted):
+            raise WireError("it asks about a call that it has not made")
+        return self._posted[number]
+
+    def _data(self, posted: _Posted) -> dict[str, PlainData]:
+        outputs, posted.outputs = posted.outputs, None
+        self._held, posted.held = self._held - posted.held, 0
+        known = outputs is not None and not posted.operation.shape_only
+        return {"outputs": list(outputs or ()) if known else None, "peer": posted.operation.peer}
+
+    # --- Ends
+
+    def _end(self, end: "Callable[[_Server, Any], None]", call: Any) -> None:
+        if type(call.get("printed")) is not str:
+            raise WireError("it does not say what it printed")
+        self._outcome.outputs[self._rank] = bounded(call["printed"])
+        end(self, call)
+        self._over = True
+
+    def _returned(self, call: Any) -> None:
+        check_fields({**call, "value": None}, _RETURNED_FIELDS, "a result")
+        if self._error is None:
+            self._outcome.results[self._rank] = call["value"]
+            return
+        said = f"{type(self._error).__name__}: {self._error}"
+        self._outcome.failures.append(
+            RankTraceback(self._rank, type(self._error).__name__, str(self._error), said)
+        )
+
+    def _raised(self, call: Any) -> None:
+        check_fields(call, _RAISED_FIELDS, "a failure")
+        type_, message, traceback = (bounded(call[name]) for name in ("type", "message", "traceback"))
+        self._outcome.failures.append(RankTraceback(self._rank, type_, message, traceback))
+
+    def _stopped(self, call: Any) -> None:
+        check_fields(call, {"do": (str,), "printed": (str,), "lines": (list,)}, "an end")
+        if not self._outcome.places:
+            lines = [line_from_plain(line, self._keep_line) for line in call["lines"][:50]]
+            self._outcome.places[self._rank] = [line for line in lines if line is not None]
+
+    def _unplain(self, call: Any) -> None:
+        check_fields(call, {"do": (str,), "printed": (str,), "why": (str,)}, "an end")
+        self._break_off("NotPlainData", f"gave what cannot be judged: {bounded(call['why'])}")
+
+    _CALLS: ClassVar[_Handlers] = {"post": _post, "change": _change, "compute": _compute, "span": _span}
+    _QUESTIONS: ClassVar[_Handlers] = {
+        "now": _now,
+        "wait": _wait,
+        "data": _wait_for_data,
+        "poll": _poll,
+        "done": _is_done,
+    }
+    _ENDS: ClassVar[_Handlers] = {
+        "returned": _returned,
+        "raised": _raised,
+        "stopped": _stopped,
+        "unplain": _unplain,
+    }
+
+
+_NO_LINE = SourceLine("unknown", 0, "")
+"""Where a rank waits that does not tell."""
+_QUESTION_FIELDS: dict[str, tuple[type, ...]] = {"do": (str,), "call": (int,), "line": (dict, type(None))}
+_SPAN_FIELDS: dict[str, tuple[type, ...]] = {
+    "do": (str,),
+    "label": (str,),
+    "start": (float, int),
+    "end": (float, int),
+}
+_RETURNED_FIELDS: dict[str, tuple[type, ...]] = {"do": (str,), "printed": (str,), "value": (type(None),)}
+_RAISED_FIELDS = dict.fromkeys(("do", "printed", "type", "message", "traceback"), (str,))

@@ -1,0 +1,1 @@
+"""The walls round submissions: namespaces, system calls, limits."""

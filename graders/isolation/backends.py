@@ -1,0 +1,165 @@
+"""The kinds of wall there are round the code of a submission, and what holds where there is none.
+
+Behind a wall there is no network, no other process, no home, no notebook, no gradebook; the system, this
+Python and the course's library can be read. Whoever marks the work of others needs one.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from graders.isolation.bubblewrap import visible, walled
+
+_PROBE_SECONDS = 120.0
+"""A busy machine is no reason to say that it has no wall."""
+
+
+class NoWall(RuntimeError):
+    """No wall can be built on this machine; the message says what to do."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "There is no wall here to keep submissions in: neither bubblewrap nor Apptainer works, so their "
+            "code could read and change whatever you can, the gradebook too. Install bubblewrap (on Debian "
+            "or Ubuntu: apt-get install bubblewrap), or grade on a machine that has it. If you trust all who "
+            "handed in, grade with --unsafe (nbgrader: c.GradeInSandbox.unsafe = True in its configuration). "
+            "Every report will say so."
+        )
+
+
+UNWALLED = "Graded without a wall: the code could read and change whatever the one who graded it can."
+"""What every report says then."""
+
+NO_INNER_WALLS = (
+    "Graded behind one wall for the whole submission, since none can be built here round each of its "
+    "processes: its simulated ranks could have reached each other."
+)
+"""What every report says where the outer wall stands alone (see docs/threat-model.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wall:
+    """A kind of wall; its name stands in reports.
+
+    around: makes of a command, and an empty folder that lives as long as its process, the command behind the
+    wall. temporary: the folder in which that command can write, or None for the empty folder itself.
+    carries_inner_walls: nothing else behind it can be written, so that processes which put a file system of
+    their own in its place share nothing (see `graders.isolation.namespaces`).
+    """
+
+    name: str
+    around: Callable[[Sequence[str], Path], list[str]]
+    temporary: str | None = "/tmp"
+    carries_inner_walls: bool = False
+
+    @property
+    def stands(self) -> bool:
+        """Whether it keeps anything in."""
+        return self.temporary is not None
+
+
+def wall_for_marks(unsafe: bool) -> Wall:
+    """The wall behind which the work of others is run. Raises NoWall if there is none, unless `unsafe`."""
+    wall = wall_here()
+    if not (wall.stands or unsafe):
+        raise NoWall
+    return wall
+
+
+@cache
+def wall_here() -> Wall:
+    """The first of `WALLS` that works on this machine, or `NO_WALL`: containers often forbid all of them."""
+    return next(filter(works, WALLS), NO_WALL)
+
+
+_PROBE = """
+import os, sys
+outside, own, *namespaces = sys.argv[1:]
+assert not os.path.exists(outside), "a file outside can be seen"
+for name, theirs in zip(("pid", "net", "ipc", "mnt"), namespaces):
+    assert os.readlink(f"/proc/self/ns/{name}") != theirs, f"the {name} namespace is the same"
+open("/tmp/probe", "w").close()
+try:
+    open(own, "a")
+except OSError:
+    sys.exit()
+sys.exit("a file of Python's can be written")
+"""
+"""What must hold behind a wall, given a file outside, a file of Python's, and the namespaces outside."""
+
+
+def works(wall: Wall) -> bool:
+    """Whether Python runs behind this wall, and is kept in."""
+    with tempfile.TemporaryDirectory(prefix="course-") as folder:
+        outside, scratch = Path(folder, "outside"), Path(folder, "scratch")
+        outside.touch()
+        scratch.mkdir()
+        # -S: what is installed need not be looked for.
+        probe = [sys.executable, "-I", "-S", "-c", _PROBE, str(outside), sys.executable, *_namespaces()]
+        command = wall.around(probe, scratch)
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=_PROBE_SECONDS, cwd="/", check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+    return done.returncode == 0
+
+
+def _namespaces() -> list[str]:
+    """This process's namespaces, in the order of the probe; none where the system has none."""
+    places = (f"/proc/self/ns/{name}" for name in ("pid", "net", "ipc", "mnt"))
+    return [os.readlink(place) for place in places if os.path.exists(place)]
+
+
+# --- The kinds
+
+
+def bubblewrap(command: Sequence[str], _: Path) -> list[str]:
+    """The command behind `graders.isolation.bubblewrap`."""
+    return walled(command)
+
+
+def apptainer(command: Sequence[str], scratch: Path) -> list[str]:
+    """The command behind Apptainer (or Singularity), for clusters that have no bubblewrap.
+
+    It needs no image: `scratch` becomes the container's root, which is empty but for what is shown in it. Its
+    /tmp lies in memory, within the bounds of the site's `sessiondir max size`.
+    """
+    program = shutil.which("apptainer") or shutil.which("singularity") or "apptainer"
+    shown = [path for path in dict.fromkeys(visible()) if os.path.exists(path)]
+    _make_mount_points(scratch, shown)
+    options = ["--userns", "--pid", "--ipc", "--uts", "--contain", "--no-home", "--no-privs"]
+    options += ["--net", "--network", "none", "--pwd", "/tmp"]
+    for path in shown:
+        options += ["--bind", f"{path}:{path}:ro"]
+    # Apptainer gives HOME a value of its own, the home that is not shown.
+    return [program, "--silent", "exec", *options, str(scratch), "/usr/bin/env", "HOME=/tmp", *command]
+
+
+def _make_mount_points(root: Path, shown: Sequence[str]) -> None:
+    """What something is mounted on must be there: not every Apptainer can make it."""
+    for path in ("/proc", "/sys", "/dev", "/tmp", "/var/tmp", "/etc"):
+        (root / path[1:]).mkdir(parents=True, exist_ok=True)
+    for path in shown:
+        place = root / path[1:]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if os.path.isdir(path):
+            place.mkdir(exist_ok=True)
+        else:
+            place.touch()
+
+
+def unwalled(command: Sequence[str], _: Path) -> list[str]:
+    """The command as it is."""
+    return list(command)
+
+
+WALLS = (Wall("bubblewrap", bubblewrap, carries_inner_walls=True), Wall("apptainer", apptainer))
+"""In the order in which they are tried."""
+
+NO_WALL = Wall("none", unwalled, temporary=None)

@@ -1,0 +1,1 @@
+"""What crosses between grader and answer, as plain data."""

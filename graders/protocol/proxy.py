@@ -1,0 +1,111 @@
+"""An answer behind a border: requests go out as bytes, replies come back as bytes."""
+
+from collections.abc import Callable
+
+from course_lib.cluster.topology import Cluster
+from graders.grading.answer import AnswerFailed, Observed, PlainData
+from graders.guest.time_limits import Limits
+from graders.protocol.codec import WireError
+from graders.protocol.records import events_from_plain
+from graders.protocol.requests import (
+    CallRequest,
+    Failure,
+    LaunchRequest,
+    Refusal,
+    Request,
+    Value,
+    read_reply,
+    write_request,
+)
+
+Exchange = Callable[[bytes, float], bytes]
+"""(request, seconds that it may take) -> reply. Raises AnswerFailed if none comes."""
+
+
+class GraderMistake(Exception):
+    """The grader, not the answer, did something wrong."""
+
+
+class RemoteAnswer:
+    """An `Answer` that is reached through an exchange of messages.
+
+    keep_line: see `graders.protocol.records.events_from_plain`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        exchange: Exchange,
+        keep_line: Callable[[str], bool],
+        call_seconds: float = Limits().call,
+    ) -> None:
+        self.name = name
+        self.source = source
+        self.printed = ""
+        """What it printed when it last printed anything."""
+        self._exchange = exchange
+        self._keep_line = keep_line
+        self._call_seconds = call_seconds
+
+    def call(self, driver: str, *arguments: PlainData) -> PlainData:
+        """See `graders.grading.answer.Answer.call`."""
+        return self._ask(CallRequest(driver, arguments, self._call_seconds))
+
+    def launch(
+        self,
+        driver: str,
+        *arguments: PlainData,
+        ranks: int,
+        cluster: Cluster | None = None,
+        on: str = "simulated",
+        timeout: float = 10.0,
+        seed: int = 0,
+    ) -> Observed:
+        """See `graders.grading.answer.Answer.launch`."""
+        return self.observe(LaunchRequest(driver, arguments, ranks, cluster, on, timeout, seed))
+
+    def observe(self, request: LaunchRequest) -> Observed:
+        """Run a launch and tell what it showed. Raises AnswerFailed."""
+        plain = self._ask(request)
+        try:
+            return self._observed(plain, request.ranks)
+        except WireError as error:
+            raise _unreadable(error) from error
+
+    def _ask(self, request: Request) -> PlainData:
+        """The value that comes back. Raises AnswerFailed, or GraderMistake for a request without sense."""
+        message = self._exchange(write_request(request), request.timeout)
+        try:
+            reply = read_reply(message)
+        except WireError as error:
+            raise _unreadable(error) from error
+        match reply:
+            case Value(value, printed):
+                self.printed = printed or self.printed
+                return value
+            case Failure(kind, report, printed, deadlock):
+                self.printed = printed or self.printed
+                raise AnswerFailed(kind, report, deadlock)
+            case Refusal(reason):
+                raise GraderMistake(reason)
+
+    def _observed(self, plain: PlainData, ranks: int) -> Observed:
+        """A run from its plain data. Raises WireError unless it is one of `ranks` ranks."""
+        if type(plain) is not dict or plain.keys() != {"results", "outputs", "events", "unmatched"}:
+            raise WireError("what came back is no run")
+        results, outputs, unmatched = plain["results"], plain["outputs"], plain["unmatched"]
+        if type(results) is not list or len(results) != ranks:
+            raise WireError(f"what came back does not have {ranks} results")
+        if not _texts(outputs) or len(outputs) != ranks or not _texts(unmatched):
+            raise WireError(f"what came back does not have the output of {ranks} ranks")
+        events = events_from_plain(plain["events"], ranks, self._keep_line)
+        return Observed(results, outputs, events, tuple(unmatched))
+
+
+def _texts(value: PlainData) -> bool:
+    return type(value) is list and all(type(item) is str for item in value)
+
+
+def _unreadable(error: WireError) -> AnswerFailed:
+    return AnswerFailed("Unreadable", f"What came back from the process of your answer is no reply: {error}.")

@@ -1,0 +1,1 @@
+"""What runs in the student's kernel or terminal: check, hints, progress, reset."""

@@ -1,0 +1,39 @@
+"""`hint("average_gradients")`: an exercise's hints, one by one, on demand."""
+
+from contextlib import suppress
+
+from graders.student.display import Notice, shown
+from graders.student.lookup import NoSuchExercise, named_exercise
+from graders.student.progress_log import hints_seen, record_hint
+
+
+def hint(exercise: object = None, number: int | None = None) -> Notice:
+    """Show the next hint of an exercise, or hint `number`: `hint("average_gradients")`.
+
+    Which hints you have seen is recorded with your progress.
+    """
+    try:
+        return shown(Notice(hint_text(exercise, number)))
+    except NoSuchExercise as error:
+        return shown(Notice(str(error)))
+
+
+def hint_text(exercise: object, number: int | None = None) -> str:
+    """The sentence that `hint` shows. Raises NoSuchExercise."""
+    found = named_exercise(exercise, "hint")
+    name = found.name
+    count = len(found.hints)
+    if not count:
+        return f"{name} has no hints, but a criterion that fails has one: see the table of check({name})."
+    if number is not None and (type(number) is not int or not 1 <= number <= count):
+        return (
+            f'{name} has the hints 1 to {count}; there is no hint {number!r}. The first: hint("{name}", 1).'
+        )
+    seen = hints_seen(found.unit, name)
+    if number is None and seen >= count:
+        return f'You have seen all {count} hints for {name}. To read one again: hint("{name}", 1).'
+    given = number or seen + 1
+    with suppress(OSError):  # a hint is worth more than the note that it was given
+        record_hint(found, given)
+    more = f'\nThe next one: hint("{name}").' if given < count else ""
+    return f"Hint {given} of {count} for {name}: {found.hints[given - 1]}{more}"

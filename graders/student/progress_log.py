@@ -1,0 +1,99 @@
+"""What a student has done so far: kept outside of every notebook, so that a lost browser loses nothing.
+
+One line of JSON a check or hint, appended to `progress.jsonl` in `course_lib.home.course_home()`.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from course_lib.home import course_home
+from graders.student.display import shown
+
+if TYPE_CHECKING:
+    from graders.grading.exercise import Exercise
+    from graders.grading.run import ExerciseResult
+    from graders.student.progress_table import ProgressTable
+
+FILE = "progress.jsonl"
+
+Record = Mapping[str, Any]
+
+
+def progress() -> "ProgressTable":
+    """How far you have come, over all units."""
+    from graders.student.progress_table import progress_table
+
+    return shown(progress_table(list(read_records())))
+
+
+def record_check(result: "ExerciseResult") -> None:
+    """Note the outcome of a check. Raises OSError if it cannot be written."""
+    exercise = result.exercise
+    _append(
+        {
+            "event": "check",
+            "unit": exercise.unit,
+            "exercise": exercise.name,
+            "time": _now(),
+            "points": result.points,
+            "max_points": exercise.points,
+            "verdicts": {each.criterion.name: each.verdict.value for each in result.criteria},
+            "hints": hints_seen(exercise.unit, exercise.name),
+        }
+    )
+
+
+def record_hint(exercise: "Exercise", number: int) -> None:
+    """Note that a hint was shown. Raises OSError if it cannot be written."""
+    _append(
+        {"event": "hint", "unit": exercise.unit, "exercise": exercise.name, "time": _now(), "number": number}
+    )
+
+
+def hints_seen(unit: str, exercise: str) -> int:
+    """The number of the furthest hint that was shown for an exercise; 0 if none was."""
+    return max((int(r["number"]) for r in records_of(read_records(), "hint", unit, exercise)), default=0)
+
+
+def records_of(records: Iterable[Record], event: str, unit: str, exercise: str) -> Iterator[Record]:
+    """Those of the records that are of one kind and about one exercise."""
+    wanted = (event, unit, exercise)
+    return (r for r in records if (r["event"], r["unit"], r["exercise"]) == wanted)
+
+
+def read_records() -> Iterator[Record]:
+    """What was recorded, oldest first; nothing if it cannot be read. A line that is torn is passed over."""
+    with suppress(OSError), progress_file().open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            with suppress(ValueError):
+                record = json.loads(line)
+                if _is_record(record):
+                    yield record
+
+
+def progress_file() -> Path:
+    """Where it is recorded."""
+    return course_home() / FILE
+
+
+def _append(record: Record) -> None:
+    line = json.dumps(record, ensure_ascii=False) + "\n"
+    # One write of a whole line: kernels of several notebooks may append at the same time.
+    with progress_file().open("ab", buffering=0) as file:
+        file.write(line.encode("utf-8"))
+
+
+def _is_record(record: Any) -> bool:
+    """Whether a line's content is one that this module wrote."""
+    if not isinstance(record, dict) or not {"event", "unit", "exercise"} <= record.keys():
+        return False
+    number = record.get("points") if record["event"] == "check" else record.get("number")
+    return isinstance(number, int | float)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

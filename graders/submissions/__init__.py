@@ -1,0 +1,1 @@
+"""What students hand in: notebooks and Python files, read without running them."""

@@ -1,0 +1,23 @@
+"""The drivers that any unit may use, run beside an answer: plain data in, plain data out."""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+from graders.grading.answer import PlainData
+
+_KNOW = ("course_lib.runtime.processes.rank_environment", "course_lib.slurm.allocation")
+"""Modules of the course that read what an answer is to read; None in their place is no module."""
+
+
+def call(answer: Callable[..., Any], *arguments: PlainData) -> PlainData:
+    """What the answer returns for these arguments."""
+    return answer(*arguments)
+
+
+def call_alone(answer: Callable[..., Any], *arguments: PlainData) -> PlainData:
+    """What the answer returns where PATH leads to no program and the course's readers cannot be imported."""
+    with mock.patch.dict(sys.modules, dict.fromkeys(_KNOW)), mock.patch.dict(os.environ, {"PATH": ""}):
+        return answer(*arguments)

@@ -1,0 +1,1 @@
+"""Unit 00: ranks, where they sit, the first messages, Amdahl's law."""

@@ -1,0 +1,1 @@
+"""Unit 01: training on a single device."""

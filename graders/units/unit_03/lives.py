@@ -1,0 +1,198 @@
+"""Lives of an answer that may end at any moment: each is a forked process, and what it leaves are its files.
+
+A process that is killed runs nothing more, no `except` and no `finally`. So the files that stand between two
+of its calls are those that a kill there would leave; a limit on the size of files ends it within a call.
+"""
+
+import gc
+import os
+import resource
+import signal
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from graders.grading.answer import PlainData
+from graders.protocol.codec import WireError, decode, encode
+
+RETURNED = "returned"
+
+_MOST_DESCRIPTORS = 256
+_SYNCS = (os.fsync, os.fdatasync) if hasattr(os, "fdatasync") else (os.fsync,)
+
+Life = Callable[[], PlainData]
+
+
+def lived(life: Life) -> PlainData:
+    """What came of `life()` in a process of its own: {"ended", "value"}.
+
+    ended: "returned", the error in words, or the name of the signal that killed it. value: what it returned.
+    """
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        # Python 3.12 warns of forks beside threads; the child calls nothing that another thread may hold.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        _live(life, writing)
+    os.close(writing)
+    status = 0
+    try:
+        with os.fdopen(reading, "rb") as pipe:
+            told = pipe.read()
+    finally:
+        # Does nothing to one that has ended, and ends one whose time is up.
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+    return decode(told) if told else {"ended": _how(status), "value": None}
+
+
+def _live(life: Life, pipe: int) -> NoReturn:
+    """In the child: run, tell what came of it, and end without a trace in the parent's files and threads."""
+    # A collection would touch, and so copy, all of the parent's memory.
+    gc.freeze()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (1, 2):
+        os.dup2(nothing, descriptor)
+    told: PlainData
+    try:
+        told = {"ended": RETURNED, "value": life()}
+    except BaseException as error:  # sys.exit() in an answer must not run the parent's exit handlers here
+        told = {"ended": in_words(error), "value": None}
+    try:
+        message = encode(told)
+    except WireError as error:
+        message = encode({"ended": in_words(error), "value": None})
+    with os.fdopen(pipe, "wb") as file:
+        file.write(message)
+        file.flush()
+    os._exit(0)
+
+
+def in_words(error: BaseException) -> str:
+    """An exception on one line: OSError: [Errno 27] File too large."""
+    first = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {first}"[:300]
+
+
+def _how(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    return signal.Signals(-code).name if code < 0 else f"exit status {code}"
+
+
+def with_short_files(nbytes: int, life: Life, *, deadly: bool) -> Life:
+    """`life`, with no room in a file beyond `nbytes`: a write that comes there fails, or ends the process."""
+
+    def limited() -> PlainData:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL if deadly else signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
+        return life()
+
+    return limited
+
+
+def watched(directory: Path, life: Life, *, last_change: int | None = None) -> Life:
+    """`life`, with a record of what happened to the files of `directory` as its value. See `Watch`.
+
+    last_change: kill the process by SIGKILL at once after this change, counted from 1.
+    """
+
+    def recorded() -> PlainData:
+        watch = Watch(directory, last_change)
+        try:
+            watch.run(life)
+        except Exception as error:
+            watch.events.append({"raised": in_words(error)})
+        return watch.events
+
+    return recorded
+
+
+class Watch:
+    """Looks at a directory after every call that Python code makes into C, and notes each change.
+
+    It cannot be taken off again, so it is for a process that ends soon. An event is one of
+    {"files": {name: {"inode", "content"}}}: what is there from now on, as a process that is killed leaves it;
+    {"synced": [inodes], "directory": bool}: these open files, or the directory, were sent to the disk;
+    {"renamed": [source, target]}: about to happen, whichever function does it;
+    {"raised": text}: how it ended, if not well.
+    """
+
+    def __init__(self, directory: Path, last_change: int | None) -> None:
+        self.events: list[dict[str, PlainData]] = []
+        self._directory = directory
+        self._last_change = last_change
+        self._changes = -1
+        self._files: dict[str, PlainData] | None = None
+        self._look()
+
+    def run(self, life: Life) -> None:
+        """Run it; its error passes."""
+        sys.addaudithook(self._audit)
+        sys.setprofile(self._profile)
+        try:
+            life()
+        finally:
+            sys.setprofile(None)
+            self._look()
+
+    def _profile(self, _frame: Any, what: str, called: Any) -> None:
+        if what == "c_call" and called in _SYNCS:
+            self._note_sync()
+        elif what in ("c_return", "c_exception"):
+            self._look()
+            if what == "c_return" and called is os.sync:
+                self.events.append({"synced": [file["inode"] for file in self._now()], "directory": True})
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "os.rename":
+            self.events.append({"renamed": [os.path.abspath(os.fsdecode(path)) for path in arguments[:2]]})
+
+    def _look(self) -> None:
+        files = files_of(self._directory)
+        if files == self._files:
+            return
+        self._files = files
+        self._changes += 1
+        self.events.append({"files": files})
+        if self._changes == self._last_change:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _note_sync(self) -> None:
+        """Python tells which function is called, not with what: it is one of the files open now."""
+        self._look()
+        is_open = open_files()
+        inodes = [file["inode"] for file in self._now() if file["inode"] in is_open]
+        self.events.append({"synced": inodes, "directory": self._directory.stat().st_ino in is_open})
+
+    def _now(self) -> list[dict[str, PlainData]]:
+        return list((self._files or {}).values())
+
+
+def open_files() -> set[int]:
+    """Inodes of all files and directories that this process has open."""
+    inodes = set()
+    for descriptor in range(_MOST_DESCRIPTORS):
+        with suppress(OSError):
+            inodes.add(os.fstat(descriptor).st_ino)
+    return inodes
+
+
+def files_of(directory: Path) -> dict[str, PlainData]:
+    """Name -> inode and content of every file of a directory."""
+    files: dict[str, PlainData] = {}
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            # A file may go between being listed and being read.
+            with suppress(FileNotFoundError):
+                if entry.is_file():
+                    content = Path(entry.path).read_bytes()
+                    files[entry.name] = {"inode": entry.inode(), "content": content}
+    return files

@@ -1,0 +1,1 @@
+"""Unit 07: collectives."""

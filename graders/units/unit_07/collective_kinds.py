@@ -1,0 +1,140 @@
+"""The collectives of unit 07: what each is called with, and what every rank must have afterwards."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from graders.grading.answer import PlainData
+from graders.grading.rng import Draw
+from graders.units.unit_07.collectives import ANYTHING, Arguments, Collective, Outcome, World, drawn
+
+
+def chunks(whole: Tensor, ranks: int) -> list[Tensor]:
+    """The parts of a flat tensor, or of the rows of a matrix, one a rank, as all exercises cut them."""
+    return list(torch.tensor_split(whole, ranks))
+
+
+def _total(tensors: Sequence[Tensor]) -> Tensor:
+    """The sum over ranks. Integers wrap round where they overflow, on every rank alike."""
+    return torch.stack(list(tensors)).sum(0)
+
+
+def _one_tensor_a_rank(draw: Draw, world: World) -> list[Arguments]:
+    return [[drawn(draw, world)] for _ in range(world.ranks)]
+
+
+# ----------------------------------------------------------------------------------------- from, to a root
+
+
+def _scatter_arguments(draw: Draw, world: World) -> list[Arguments]:
+    """x, whose values do not matter, and on the root the parts."""
+    parts = chunks(drawn(draw, world), world.ranks)
+    given: list[Arguments] = [[drawn(draw, world, len(part)), None] for part in parts]
+    given[world.root][1] = parts
+    return given
+
+
+def _scatter_outcomes(world: World, given: list[Arguments]) -> list[Outcome]:
+    parts = given[world.root][1]
+    return [
+        Outcome(parts[place], [parts[place], parts if place == world.root else None])
+        for place in range(world.ranks)
+    ]
+
+
+def _gather_arguments(draw: Draw, world: World) -> list[Arguments]:
+    """x, and on the root a list of tensors to be filled."""
+    parts = chunks(drawn(draw, world), world.ranks)
+    given: list[Arguments] = [[part, None] for part in parts]
+    given[world.root][1] = [drawn(draw, world, len(part)) for part in parts]
+    return given
+
+
+def _gather_outcomes(world: World, given: list[Arguments]) -> list[Outcome]:
+    parts = [arguments[0] for arguments in given]
+    return [
+        Outcome(parts, [parts[place], parts], returned=1)
+        if place == world.root
+        else Outcome(None, [parts[place], None], returned=None)
+        for place in range(world.ranks)
+    ]
+
+
+def _broadcast_outcomes(world: World, given: list[Arguments]) -> list[Outcome]:
+    source = given[world.root][0]
+    return [Outcome(source, [source]) for _ in given]
+
+
+def _reduce_outcomes(world: World, given: list[Arguments]) -> list[Outcome]:
+    total = _total([arguments[0] for arguments in given])
+    held = [total if place == world.root else arguments[0] for place, arguments in enumerate(given)]
+    return [Outcome(tensor, [tensor]) for tensor in held]
+
+
+def _src(world: World) -> dict[str, PlainData]:
+    return {"src": world.global_root}
+
+
+def _dst(world: World) -> dict[str, PlainData]:
+    return {"dst": world.global_root}
+
+
+SCATTER = Collective(_scatter_arguments, _scatter_outcomes, _src)
+GATHER = Collective(_gather_arguments, _gather_outcomes, _dst)
+BROADCAST = Collective(_one_tensor_a_rank, _broadcast_outcomes, _src)
+REDUCE = Collective(_one_tensor_a_rank, _reduce_outcomes, _dst)
+
+
+# ------------------------------------------------------------------------------------------ for all to all
+
+
+def _reduce_scatter_outcomes(world: World, given: list[Arguments]) -> list[Outcome]:
+    parts = chunks(_total([arguments[0] for arguments in given]).flatten(), world.ranks)
+    return [
+        Outcome(part, [arguments[0]], returned=None) for part, arguments in zip(parts, given, strict=True)
+    ]
+
+
+def _all_gather_outcomes(world: World, given: list[Arguments]) -> list[Outcome]:
+    own = [chunks(arguments[0].flatten(), world.ranks)[place] for place, arguments in enumerate(given)]
+    whole = torch.cat(own).view_as(given[0][0])
+    return [Outcome(whole, [whole]) for _ in given]
+
+
+def _all_reduce_outcomes(world: World, given: list[Arguments]) -> list[Outcome]:
+    total = _total([arguments[0] for arguments in given])
+    return [Outcome(total, [total]) for _ in given]
+
+
+def _hierarchical_arguments(draw: Draw, world: World) -> list[Arguments]:
+    return [[drawn(draw, world), world.node] for _ in range(world.ranks)]
+
+
+def _hierarchical_outcomes(world: World, given: list[Arguments]) -> list[Outcome]:
+    total = _total([arguments[0] for arguments in given])
+    return [Outcome(total, [total, ANYTHING]) for _ in given]
+
+
+def _exchange_arguments(draw: Draw, world: World) -> list[Arguments]:
+    """outputs, whose values do not matter, and inputs: rank i's part for rank j has the size of chunk j."""
+    inputs = [chunks(drawn(draw, world), world.ranks) for _ in range(world.ranks)]
+    return [
+        [[drawn(draw, world, len(inputs[source][place])) for source in range(world.ranks)], inputs[place]]
+        for place in range(world.ranks)
+    ]
+
+
+def _exchange_outcomes(world: World, given: list[Arguments]) -> list[Outcome]:
+    return [
+        Outcome(received, [received, given[place][1]])
+        for place in range(world.ranks)
+        for received in [[arguments[1][place] for arguments in given]]
+    ]
+
+
+REDUCE_SCATTER = Collective(_one_tensor_a_rank, _reduce_scatter_outcomes)
+ALL_GATHER = Collective(_one_tensor_a_rank, _all_gather_outcomes)
+ALL_REDUCE = Collective(_one_tensor_a_rank, _all_reduce_outcomes)
+HIERARCHICAL = Collective(_hierarchical_arguments, _hierarchical_outcomes)
+EXCHANGE = Collective(_exchange_arguments, _exchange_outcomes)

@@ -1,0 +1,94 @@
+"""What unit 07's graders expect of an all-reduce written with mpi4py, run by mpirun."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from course_lib.launch.mpi import mpi_missing
+from graders.grading import compare
+from graders.grading.answer import Answer, PlainData
+from graders.grading.exercise import Finding, MachineLacks
+from graders.grading.rng import Draw
+from graders.units.unit_07.collectives import TOLERANCES
+
+RANKS = 4
+
+ALLOWED = frozenset(
+    {
+        *("Send", "Recv", "Isend", "Irecv", "Sendrecv", "Sendrecv_replace", "Ssend", "Issend"),
+        *("send", "recv", "isend", "irecv", "sendrecv", "Probe", "probe"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MpiRun:
+    """Cases, with a tensor for each rank that takes part, and what these told of each: `told[case][rank]`."""
+
+    cases: list[list[Tensor]]
+    told: list[list[dict[str, PlainData]]]
+
+
+def mpi_run(answer: Answer, draw: Draw) -> MpiRun:
+    """One run on four ranks, of which the last case has three. Raises MachineLacks where there is no MPI."""
+    missing = mpi_missing()
+    if missing:
+        raise MachineLacks(missing)
+    shapes = [
+        *((RANKS, 16, torch.float64), (RANKS, 6, torch.float32), (RANKS, 3, torch.float32)),
+        *((RANKS, 9, torch.int64), (RANKS - 1, 12, torch.float64)),
+    ]
+    cases = [[_drawn(draw, length, dtype) for _ in range(ranks)] for ranks, length, dtype in shapes]
+    told = answer.call("unit_07.under_mpirun", cases, RANKS)
+    by_case = [[rank[case] for rank in told[: len(given)]] for case, given in enumerate(cases)]
+    return MpiRun(cases, by_case)
+
+
+def sums(criterion: str, run: MpiRun, cases: list[int]) -> Finding:
+    """Passes if every rank returned the sum in each of `cases`."""
+    finding = Finding(criterion, False, "there is no result")
+    for case in cases:
+        total = torch.stack(run.cases[case]).sum(0)
+        results = [told["result"] for told in run.told[case]]
+        ranks = len(results)
+        what = f"what was returned for {len(total)} elements on {ranks} ranks"
+        tolerance = TOLERANCES[total.dtype]
+        finding = compare.close_on_all_ranks(criterion, results, [total] * ranks, what, tolerance, tolerance)
+        if not finding.passed:
+            return finding
+    return finding
+
+
+def changed_in_place(criterion: str, run: MpiRun) -> Finding:
+    """Passes if the array itself was changed and returned."""
+    total = torch.stack(run.cases[0]).sum(0)
+    arrays = [told["array"] for told in run.told[0]]
+    finding = compare.close_on_all_ranks(criterion, arrays, [total] * RANKS, "x after the call")
+    same = all(told["same"] is True for case in run.told for told in case)
+    if finding.passed and not same:
+        return Finding(criterion, False, "x holds the sum, but another array was returned.")
+    return finding
+
+
+def messages_and_bytes(run: MpiRun) -> Iterator[Finding]:
+    """Which calls were made, and what each rank sent in the first case."""
+    names = [name for case in run.told for told in case for name, _, _ in told["calls"]]
+    yield compare.no_calls("only messages", names, sorted(set(names) - ALLOWED), "the answer")
+    nbytes = run.cases[0][0].nbytes
+    allowed_messages, allowed = 2 * (RANKS - 1), 2 * (RANKS - 1) * nbytes // RANKS
+    messages = max(sum(count for _, count, _ in told["calls"]) for told in run.told[0])
+    sent = max(sum(size for _, _, size in told["calls"]) for told in run.told[0])
+    passed = messages <= allowed_messages and sent <= allowed
+    text = (
+        f"for {nbytes} bytes on {RANKS} ranks a rank sends {messages} messages of {sent} bytes altogether; "
+        f"allowed are at most {allowed_messages} messages and {allowed} bytes."
+    )
+    yield Finding("bytes and messages", passed, text)
+
+
+def _drawn(draw: Draw, length: int, dtype: torch.dtype) -> Tensor:
+    if dtype.is_floating_point:
+        return draw.normal(length, dtype=dtype)
+    return draw.integers(-(2**58), 2**58, length)

@@ -1,0 +1,171 @@
+"""The command `course`.
+
+Each command imports what it needs when it runs: torch and nbgrader take seconds that `--help` need not wait.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from workbook import slurm_commands as slurm_commands
+from workbook.errors import CommandFailed
+
+if TYPE_CHECKING:
+    from workbook.release import Effort
+
+app = typer.Typer(
+    help="Build, run and grade the workbook.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+app.add_typer(slurm_commands.cluster, name="cluster")
+app.add_typer(slurm_commands.slurm, name="slurm")
+app.command()(slurm_commands.doctor)
+
+Root = Annotated[Path, typer.Option(help="The folder that holds solutions/ and notebooks/.")]
+HERE = Path()
+Unsafe = Annotated[
+    bool, typer.Option("--unsafe", help="Give marks even where no wall keeps the code from your files.")
+]
+
+
+@app.command()
+def workbook(
+    root: Root = HERE,
+    jobs: Annotated[int, typer.Option(min=1, help="How many units run at the same time.")] = 2,
+) -> None:
+    """Build every unit, execute its solutions, grade them, and write the pages."""
+    from workbook.commands import make_workbook
+    from workbook.paths import Places
+
+    make_workbook(Places(root), _efforts, jobs)
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="A notebook or a Python file with answers.")],
+    unit: Annotated[str | None, typer.Option(help="Its unit, such as 02_data_parallel.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    marks: Annotated[
+        bool, typer.Option("--marks", help="It is somebody else's work: refuse where there is no wall.")
+    ] = False,
+    unsafe: Unsafe = False,
+) -> None:
+    """Grade a file: its code runs in a sandbox. Exit status 0 means all points, 1 not all, 2 no grades."""
+    from graders import commands
+
+    raise typer.Exit(commands.check(file, unit, as_json=json, marks=marks, unsafe=unsafe))
+
+
+@app.command()
+def grade(
+    unit: Annotated[str, typer.Argument(help="Its name: 02_data_parallel.")],
+    student: Annotated[
+        list[str] | None, typer.Option(help="Only this one; may be given several times.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="How many submissions at the same time; by default one a core.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Grade again what has not changed.")] = False,
+    unsafe: Unsafe = False,
+    slurm: Annotated[
+        bool,
+        typer.Option("--slurm", help="By a job array on this cluster; --jobs is then its tasks, 4 at first."),
+    ] = False,
+    partition: Annotated[str | None, typer.Option(help="With --slurm: where the array runs.")] = None,
+    account: Annotated[str | None, typer.Option(help="With --slurm: the project that pays.")] = None,
+    minutes: Annotated[int, typer.Option(min=1, help="With --slurm: time limit of each task.")] = 60,
+    root: Annotated[Path, typer.Option(help="The folder that holds nbgrader_config.py.")] = HERE,
+) -> None:
+    """Grade all submissions of a unit into nbgrader's gradebook. Stopped at any moment, it goes on."""
+    from course_lib.slurm.sites import site_here
+    from graders import commands
+    from graders.classroom.grade_class import Order
+    from graders.classroom.job_array import Cluster
+
+    cluster = Cluster(site_here(), jobs or 4, minutes, partition, account) if slurm else None
+    order = Order(unit, tuple(student or ()), jobs or os.cpu_count() or 1, force, unsafe, cluster)
+    raise typer.Exit(commands.grade(root, order))
+
+
+@app.command()
+def progress() -> None:
+    """Show how far you have come."""
+    from graders import commands
+
+    raise typer.Exit(commands.progress())
+
+
+@app.command()
+def hint(
+    exercise: str,
+    number: Annotated[int | None, typer.Argument(help="Which one; by default the next.")] = None,
+) -> None:
+    """Show a hint for an exercise."""
+    from graders import commands
+
+    raise typer.Exit(commands.hint(exercise, number))
+
+
+@app.command()
+def reset(
+    file: Annotated[Path, typer.Argument(help="The notebook; a copy of it as it was is kept beside it.")],
+    exercise: str,
+) -> None:
+    """Begin one answer in a notebook anew."""
+    from graders import commands
+
+    raise typer.Exit(commands.reset(file, exercise))
+
+
+@app.command()
+def notebooks(
+    root: Root = HERE,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace notebooks that have been worked in.")
+    ] = False,
+) -> None:
+    """Make the students' notebooks anew from the solutions."""
+    from graders.submissions.released_cells import write_originals
+    from workbook.commands import make_notebooks, replace_notebooks
+    from workbook.paths import Places
+
+    make = replace_notebooks if force else make_notebooks
+    make(Places(root), _efforts, write_originals)
+
+
+@app.command()
+def release(
+    unit: Annotated[str, typer.Argument(help="Its name: 02_data_parallel.")], root: Root = HERE
+) -> None:
+    """Make a unit known to nbgrader's gradebook, so that submissions can be graded."""
+    from workbook.commands import release_unit
+    from workbook.paths import Places
+
+    release_unit(unit, Places(root), _efforts)
+
+
+def _efforts(unit: str) -> Mapping[str, "Effort"]:
+    """The unit's exercises as their graders describe them; empty where it has no graders."""
+    from graders.grading.registry import exercises
+
+    return exercises(unit)
+
+
+def main() -> None:
+    """Run a command; one that fails ends with its sentences on stderr and exit status 1."""
+    try:
+        app()
+    except CommandFailed as failure:
+        print(*failure.complaints, sep="\n", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

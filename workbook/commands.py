@@ -1,0 +1,88 @@
+"""What the command `course` does with the workbook, as plain functions."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from workbook.build import Efforts, Outcome, build, run, steps_of
+from workbook.errors import CommandFailed
+from workbook.pages import write_index
+from workbook.paths import Places
+from workbook.progress import reporter
+from workbook.release import WorkInTheWay, publish, publish_over, write_source
+from workbook.unit import Unit, read_units
+
+
+def make_workbook(places: Places, efforts: Efforts, jobs: int) -> None:
+    """Build, execute, grade and render every unit, and print a table. Raises CommandFailed."""
+    outcomes = [Outcome(unit) for unit in _built(places, efforts)]
+    steps = [step for outcome in outcomes for step in steps_of(outcome, places)]
+    shutil.rmtree(places.pages, ignore_errors=True)
+    report, shown = reporter(Console(stderr=True), len(steps))
+    with shown:
+        run(steps, jobs, report)
+    write_index([outcome.page for outcome in outcomes if outcome.page], places.pages)
+    Console().print(_table(outcomes))
+    failures = [failure for outcome in outcomes for failure in outcome.failures]
+    if failures:
+        raise CommandFailed(failures)
+    print(f"The pages: {places.pages / 'index.html'}")
+
+
+KeepOriginals = Callable[[Path], object]
+"""Is given each released notebook, to keep its answer cells for those who want to begin one anew."""
+
+
+def make_notebooks(places: Places, efforts: Efforts, keep_originals: KeepOriginals) -> None:
+    """Make the students' notebooks anew, but none that has been worked in. Raises CommandFailed."""
+    in_the_way = []
+    for unit in _built(places, efforts):
+        keep_originals(places.of_unit(places.release, unit.name))
+        try:
+            print(publish(unit.name, places))
+        except WorkInTheWay as error:
+            in_the_way.append(str(error))
+    if in_the_way:
+        raise CommandFailed(in_the_way)
+
+
+def replace_notebooks(places: Places, efforts: Efforts, keep_originals: KeepOriginals) -> None:
+    """Make the students' notebooks anew, whatever stands there. Raises CommandFailed."""
+    for unit in _built(places, efforts):
+        keep_originals(places.of_unit(places.release, unit.name))
+        print(publish_over(unit.name, places))
+
+
+def release_unit(name: str, places: Places, efforts: Efforts) -> None:
+    """Tell nbgrader's gradebook of a unit, as `nbgrader generate_assignment` does. Raises CommandFailed."""
+    units = {unit.name: unit for unit in read_units(places.solutions)}
+    if name not in units:
+        raise CommandFailed([f"There is no unit {name}. The units are {', '.join(units)}."])
+    write_source(units[name], efforts(name), places)
+    command = [sys.executable, "-m", "nbgrader", "generate_assignment", name, "--force"]
+    if subprocess.run(command, cwd=places.root, check=False).returncode:
+        raise CommandFailed([f"nbgrader could not release {name}; what it said stands above."])
+
+
+def _built(places: Places, efforts: Efforts) -> list[Unit]:
+    """Every unit, read and built."""
+    units = read_units(places.solutions)
+    build(units, efforts, places)
+    return units
+
+
+def _table(outcomes: Sequence[Outcome]) -> Table:
+    """A row a unit: exercises solved, points, seconds."""
+    table = Table("Unit", title="The workbook")
+    for heading in ("Exercises", "Points", "Seconds"):
+        table.add_column(heading, justify="right")
+    for outcome in outcomes:
+        unit = outcome.unit
+        exercises, points = f"{outcome.passed}/{len(unit.answers)}", f"{outcome.points:g}/{unit.points:g}"
+        table.add_row(unit.name, exercises, points, f"{outcome.seconds:.1f}")
+    return table

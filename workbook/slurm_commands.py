@@ -1,0 +1,248 @@
+"""The commands `course cluster`, `course slurm` and `course doctor`."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from workbook.errors import CommandFailed
+
+if TYPE_CHECKING:
+    from course_lib.slurm.sites import Site
+    from course_lib.slurm.virtual.lifecycle import VirtualCluster
+
+cluster = typer.Typer(help="A real Slurm of several nodes on this machine.", no_args_is_help=True)
+slurm = typer.Typer(help="Batch scripts for a site: render, check, submit.", no_args_is_help=True)
+
+Directory = Annotated[Path | None, typer.Option(help="Where the cluster keeps its state.")]
+SiteName = Annotated[str | None, typer.Option("--site", help="A site of sites.toml; by default this one.")]
+
+
+# --- course cluster
+
+
+@cluster.command()
+def start(
+    nodes: Annotated[int, typer.Option(min=1, max=200)] = 2,
+    cpus: Annotated[int, typer.Option(min=1, help="Cores that each node claims to have.")] = 8,
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs that each node claims to have.")] = 2,
+    walled: Annotated[
+        bool, typer.Option(help="Jobs see nothing of this machine but the system and Python.")
+    ] = False,
+    owner: Annotated[
+        int | None, typer.Option(help="The process whose end ends the cluster; by default this login shell.")
+    ] = None,
+    directory: Directory = None,
+) -> None:
+    """Start it; it ends with `course cluster stop`, or with the shell."""
+    from course_lib.slurm.virtual.lifecycle import ClusterFailed, Shape
+
+    found = _cluster(directory)
+    try:
+        found.start(Shape(nodes, cpus, gpus, walled), os.getsid(0) if owner is None else owner)
+    except ClusterFailed as error:
+        raise CommandFailed([str(error)]) from None
+    print(f"{nodes} nodes are idle. Next: course cluster run sinfo; its files: {found.directory}")
+
+
+@cluster.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def run(
+    words: Annotated[list[str], typer.Argument(metavar="COMMAND...")], directory: Directory = None
+) -> None:
+    """Run a command on its head node: course cluster run sbatch FILE."""
+    raise typer.Exit(_on_head(words, directory))
+
+
+@cluster.command()
+def crash(node: str, directory: Directory = None) -> None:
+    """End a node as a loss of power would. Slurm marks it down within half a minute."""
+    from course_lib.slurm.virtual.lifecycle import ClusterFailed
+
+    try:
+        _cluster(directory).crash(node)
+    except ClusterFailed as error:
+        raise CommandFailed([str(error)]) from None
+
+
+@cluster.command()
+def boot(node: str, directory: Directory = None) -> None:
+    """Start a crashed node again, once sinfo says that it is down."""
+    from course_lib.slurm.virtual.lifecycle import ClusterFailed
+
+    try:
+        _cluster(directory).boot(node)
+    except ClusterFailed as error:
+        raise CommandFailed([str(error)]) from None
+
+
+@cluster.command()
+def stop(directory: Directory = None) -> None:
+    """End it and remove its files."""
+    _cluster(directory).stop()
+
+
+# --- course slurm
+
+
+@slurm.command()
+def render(
+    script: Annotated[str, typer.Argument(help="workbook, train_srun, train_torchrun, ..., jupyter")],
+    words: Annotated[list[str] | None, typer.Argument(help="Units, or after -- what to train.")] = None,
+    site: SiteName = None,
+    nodes: int = 1,
+    tasks_per_node: Annotated[int | None, typer.Option(help="Ranks a node.")] = None,
+    minutes: Annotated[int, typer.Option(help="Time limit.")] = 60,
+    partition: str | None = None,
+    account: str | None = None,
+    reservation: str | None = None,
+    array: Annotated[str | None, typer.Option(help="Task numbers of an array, such as 0-3.")] = None,
+    after: Annotated[list[str] | None, typer.Option(help="A job that must end well before.")] = None,
+    folder: Annotated[str | None, typer.Option("--run", help="Folder of the results.")] = None,
+    image: Annotated[str | None, typer.Option(help="A container image to run in.")] = None,
+    parameter: Annotated[
+        list[str] | None, typer.Option("-p", help="name=value, a notebook's parameter.")
+    ] = None,
+) -> None:
+    """Print a batch script. Exit status 1, with the reasons, if the site would refuse it."""
+    from course_lib.slurm.scripts import Job, Refused
+    from course_lib.slurm.scripts import render as render_job
+
+    given = tuple(words or ())
+    training = script.startswith("train_")
+    job = Job(
+        script,
+        nodes=nodes,
+        tasks_per_node=tasks_per_node,
+        minutes=minutes,
+        partition=partition,
+        account=account,
+        reservation=reservation,
+        array=array,
+        after=tuple(after or ()),
+        run=folder,
+        image=image,
+        units=() if training else given,
+        parameters=_parameters(parameter or []),
+        program=" ".join(given) if training else "",
+    )
+    try:
+        print(render_job(job, _site(site)), end="")
+    except Refused as refusal:
+        raise CommandFailed(refusal.complaints) from None
+
+
+@slurm.command()
+def submit(
+    file: Path,
+    site: SiteName = None,
+    test: Annotated[bool, typer.Option("--test", help="Ask Slurm, but do not submit.")] = False,
+) -> None:
+    """Check a batch script against the site's rules, and hand it to sbatch."""
+    from course_lib.slurm.scripts import Refused
+    from course_lib.slurm.scripts import submit as submit_file
+
+    try:
+        print(submit_file(file, _site(site), test_only=test))
+    except FileNotFoundError:
+        raise CommandFailed([f"There is no file {file}."]) from None
+    except Refused as refusal:
+        raise CommandFailed(refusal.complaints) from None
+
+
+@slurm.command()
+def status() -> None:
+    """Show your jobs: number, name, state, time used and left, nodes or the reason for waiting."""
+    form = "%.10i %.24j %.10T %.10M %.10L %.5D %R"
+    try:
+        done = subprocess.run(["squeue", "--me", f"--format={form}"], check=False)
+    except FileNotFoundError:
+        raise CommandFailed(["There is no squeue here: ask on a login node of a cluster."]) from None
+    raise typer.Exit(done.returncode)
+
+
+@slurm.command()
+def lumi(
+    name: Annotated[str, typer.Argument(help="Of the course, as LUMI's form shows it.")],
+    project: Annotated[str, typer.Option(help="project_<number>")],
+    environment: Annotated[str, typer.Option(help="Folder of the Python environment.")],
+    repository: Annotated[str, typer.Option(help="Where LUMI clones the workbook from.")],
+    reference: Annotated[str, typer.Option(help="Branch or tag.")] = "main",
+    notebook: str = "notebooks/00_hello_ranks/00_hello_ranks.ipynb",
+    partition: str = "small-g",
+    time: str = "04:00:00",
+    cores: int = 7,
+    memory: str = "60GB",
+    gpus: int = 1,
+    reservation: str = "",
+    output: Annotated[Path, typer.Option(help="Where to write the two files.")] = Path(),
+) -> None:
+    """Write LUMI's course module and its resources, for the app "Jupyter for courses"."""
+    from course_lib.slurm.scripts import render_lumi
+
+    values = {
+        "name": name,
+        "directory": f"/projappl/{project}/www_lumi_modules",
+        "environment": environment.rstrip("/"),
+        "repository": repository,
+        "reference": reference,
+        "notebook": notebook,
+        "partition": partition,
+        "time": time,
+        "cores": cores,
+        "memory": memory,
+        "gpus": gpus,
+        "reservation": reservation,
+    }
+    for which, path in (("course.lua", f"{name}.lua"), ("course-resources.yml", f"{name}-resources.yml")):
+        (output / path).write_text(render_lumi(which, values))
+        print(f"{output / path}: copy it to {values['directory']}")
+
+
+# --- course doctor
+
+
+def doctor() -> None:
+    """Say where this is, what can be done here, and what is forbidden."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from course_lib.slurm.doctor import findings, look_around
+
+    table = Table(show_header=False, box=None)
+    for heading, text in findings(look_around()):
+        table.add_row(heading, text)
+    Console().print(table)
+
+
+def _cluster(directory: Path | None) -> "VirtualCluster":
+    from course_lib.slurm.virtual.lifecycle import VirtualCluster, default_directory
+
+    return VirtualCluster((directory or default_directory()).absolute())
+
+
+def _on_head(words: list[str], directory: Path | None) -> int:
+    from course_lib.slurm.virtual.lifecycle import ClusterFailed
+
+    try:
+        return _cluster(directory).run(words, stdin=sys.stdin).returncode
+    except ClusterFailed as error:
+        raise CommandFailed([str(error)]) from None
+
+
+def _site(name: str | None) -> "Site":
+    from course_lib.slurm.sites import UnknownSite, site_here, site_named
+
+    try:
+        return site_here() if name is None else site_named(name)
+    except UnknownSite as error:
+        raise CommandFailed([str(error)]) from None
+
+
+def _parameters(given: list[str]) -> dict[str, str]:
+    pairs = [each.partition("=") for each in given]
+    if wrong := [name for name, equals, _ in pairs if not equals]:
+        raise CommandFailed([f"A parameter is name=value; got {wrong[0]!r}."])
+    return {name: value for name, _, value in pairs}
