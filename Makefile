@@ -25,6 +25,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 notebooks: setup
 	@$(BIN)/course notebooks
