@@ -21,7 +21,7 @@ from graders.classroom.result_store import key_of
 from graders.grading.answer import Answer, AnswerFailed
 from graders.grading.exercise import Exercise, Finding
 from graders.grading.registry import exercises, load_all
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 from graders.grading.run import ExerciseResult, grade
 from graders.guest.run_cells import Cell, run_cells
 from graders.student.kernel_answer import kernel_answer
@@ -176,7 +176,7 @@ def _earns_all_points(solution: Solution, source: str) -> tuple[bool, str]:
     how = ""
     for seed in SEEDS:
         answer = kernel_answer(namespace[exercise.name], exercise.name)
-        result = grade(_until_first_failure(exercise), answer, Draw(seed))
+        result = grade(_until_first_failure(exercise), answer, Rng(seed))
         if result.mistake:
             return True, f"with seed {seed} the grader itself stops: {result.mistake.splitlines()[-1]}"
         if result.passed:
@@ -192,8 +192,8 @@ def _first_failure(result: ExerciseResult) -> str:
 def _until_first_failure(exercise: Exercise) -> Exercise:
     """The exercise with a grader that does not go on once a criterion has failed: the mutant is seen."""
 
-    def judge(answer: Answer, draw: Draw) -> Iterator[Finding]:
-        for finding in exercise.grade(answer, draw):
+    def judge(answer: Answer, rng: Rng) -> Iterator[Finding]:
+        for finding in exercise.grade(answer, rng):
             yield finding
             if not finding.passed:
                 raise AnswerFailed("Seen", "A criterion has failed.")

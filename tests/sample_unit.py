@@ -7,20 +7,20 @@ from course_lib.runtime.request import per_rank
 from graders.grading import compare
 from graders.grading.answer import Answer
 from graders.grading.exercise import REGISTRY, Criterion, Exercise, Finding
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 
 UNIT = "90_sample"
 
 
-def grade_double(answer: Answer, draw: Draw) -> Iterator[Finding]:
-    x = draw.normal(3)
+def grade_double(answer: Answer, rng: Rng) -> Iterator[Finding]:
+    x = rng.normal(3)
     yield compare.close("doubles", answer.call("call", x), 2 * x, "double(x)")
-    whole = draw.integers(5, 9, 2)
+    whole = rng.integers(5, 9, 2)
     yield compare.close("whole numbers too", answer.call("call", whole), 2 * whole, "double(x)")
 
 
-def grade_total(answer: Answer, draw: Draw) -> Iterator[Finding]:
-    parts = [draw.normal(4) for _ in range(3)]
+def grade_total(answer: Answer, rng: Rng) -> Iterator[Finding]:
+    parts = [rng.normal(4) for _ in range(3)]
     observed = answer.launch("call", per_rank(parts), ranks=3)
     expected = [parts[0] + parts[1] + parts[2]] * 3
     yield compare.close_on_all_ranks("adds up", observed.results, expected, "the total")

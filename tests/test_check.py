@@ -21,7 +21,7 @@ from graders import check, commands, hint, reset
 from graders.grading.answer import Answer
 from graders.grading.exercise import REGISTRY, Criterion, Exercise, Finding, Verdict
 from graders.grading.report import Report
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 from graders.grading.run import grade
 from graders.student.display import Notice
 from graders.student.kernel_answer import kernel_answer
@@ -54,7 +54,7 @@ def total(x: torch.Tensor) -> torch.Tensor:
 
 
 def report_of(answer: Any, exercise: Exercise = DOUBLE) -> Report:
-    result = grade(exercise, kernel_answer(answer, exercise.name), Draw(1))
+    result = grade(exercise, kernel_answer(answer, exercise.name), Rng(1))
     assert not result.mistake
     return Report(exercise.unit, (result,))
 
@@ -143,7 +143,7 @@ def test_interrupt_is_the_students_own() -> None:
 
     answer = kernel_answer(interrupted, "double")
     with pytest.raises(KeyboardInterrupt):
-        grade(DOUBLE, answer, Draw(1))
+        grade(DOUBLE, answer, Rng(1))
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_verdicts_are_told_by_word_and_sign_not_by_colour() -> None:
 
 
 def broken_exercise(*findings: Finding | Exception) -> Exercise:
-    def judge(answer: Answer, draw: Draw) -> Iterator[Finding]:
+    def judge(answer: Answer, rng: Rng) -> Iterator[Finding]:
         for finding in findings:
             if isinstance(finding, Exception):
                 raise finding
@@ -238,7 +238,7 @@ def test_graders_own_mistake_is_not_blamed_on_the_student(
     findings: list[Finding | Exception], verdict: str, said: str
 ) -> None:
     # What the grader has not judged is blocked, with an apology, and the mistake is kept for the course.
-    result = grade(broken_exercise(*findings), kernel_answer(double, "double"), Draw(1))
+    result = grade(broken_exercise(*findings), kernel_answer(double, "double"), Rng(1))
     assert [each.verdict.value for each in result.criteria] == ["passed", verdict]
     assert result.mistake
     assert said in result.criteria[1].seen
@@ -247,12 +247,12 @@ def test_graders_own_mistake_is_not_blamed_on_the_student(
 
 def test_unknown_driver_is_the_graders_mistake() -> None:
     # A driver's name is the grader's; a wrong one costs the student nothing but the wait.
-    def judge(answer: Answer, draw: Draw) -> Iterator[Finding]:
+    def judge(answer: Answer, rng: Rng) -> Iterator[Finding]:
         answer.call("unit_99.nothing")
         yield FIRST
 
     exercise = Exercise("90_sample", "double", (Criterion("first", 1, "x"),), judge, 1, 1)
-    result = grade(exercise, kernel_answer(double, "double"), Draw(1))
+    result = grade(exercise, kernel_answer(double, "double"), Rng(1))
     assert "There is no driver unit_99.nothing" in result.criteria[0].seen
     assert result.criteria[0].verdict is Verdict.BLOCKED
 

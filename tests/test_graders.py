@@ -13,7 +13,7 @@ from nbgrader.preprocessors import ClearSolutions
 from graders import commands
 from graders.grading.exercise import Exercise, Verdict
 from graders.grading.registry import load_all
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 from graders.grading.run import ExerciseResult, grade
 from graders.guest.run_cells import Cell, run_cells
 from graders.student.kernel_answer import kernel_answer
@@ -36,7 +36,7 @@ def _proofs(find: Any) -> list[Any]:
 
 
 def _result(exercise: Exercise, answer: Any, seed: int) -> ExerciseResult:
-    result = grade(exercise, kernel_answer(answer, exercise.name), Draw(seed))
+    result = grade(exercise, kernel_answer(answer, exercise.name), Rng(seed))
     assert not result.mistake, f"the grader of {exercise.name} itself stopped:\n{result.mistake}"
     return result
 

@@ -11,7 +11,7 @@ from course_lib.launch import mpi
 from course_lib.launch.mpi import mpi_missing, mpirun
 from graders.grading.exercise import Verdict
 from graders.grading.registry import load_all
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 from graders.grading.run import grade
 from graders.student.kernel_answer import kernel_answer
 
@@ -72,7 +72,7 @@ def test_what_is_missing_is_said(monkeypatch, missing, words):
 def test_the_mpi_exercise_is_blocked_and_not_failed_without_mpi(monkeypatch):
     monkeypatch.setattr(mpi.shutil, "which", lambda _: None)
     exercise = load_all()["07_collectives"]["mpi_ring_all_reduce"]
-    result = grade(exercise, kernel_answer(summed, exercise.name), Draw(0))
+    result = grade(exercise, kernel_answer(summed, exercise.name), Rng(0))
     assert {each.verdict for each in result.criteria} == {Verdict.BLOCKED}
     assert not result.mistake
     assert "There is no mpirun here" in result.criteria[0].seen

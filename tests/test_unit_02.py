@@ -23,7 +23,7 @@ from course_lib.training.data_parallel import (
     train,
     train_alone,
 )
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 from graders.units.unit_02.data_parallel import draw_training, greedy_buckets
 from graders.units.unit_02.drivers import Chain
 from tests.answers import right_answers
@@ -119,7 +119,7 @@ def test_a_bucket_is_closed_before_it_overflows(sizes: list[int], limit: int, ex
 
 @pytest.mark.parametrize("seed", range(50))
 def test_a_right_wrapper_can_always_start_before_the_first_layer(seed: int) -> None:
-    training = draw_training(Draw(seed))
+    training = draw_training(Rng(seed))
     sizes = [parameter.nbytes for parameter in Chain(training.widths).parameters()][::-1]
     buckets = greedy_buckets(sizes, training.bucket_bytes)
     # Invariant: the first bucket holds the last layer and nothing of the first two parameters, so a grader

@@ -15,7 +15,7 @@ from course_lib.slurm.virtual import sandbox
 from course_lib.slurm.virtual.lifecycle import ClusterFailed, Shape, VirtualCluster, missing_programs
 from graders.grading.exercise import Verdict
 from graders.grading.registry import exercises
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 from graders.grading.run import grade
 from graders.student.kernel_answer import kernel_answer
 from graders.units.unit_03 import batch_job, launchers
@@ -51,7 +51,7 @@ def outcome_of(*lines: str) -> Outcome:
 def test_host_lists_are_slurms_own():
     # Invariant: Slurm itself expands what the graders draw into the hosts that they expect, in their order.
     kinds = (draw_names, draw_bracket, draw_zeros, draw_list, draw_dimensions)
-    cases = [case for seed in (1, 2) for kind in kinds for case in kind(Draw(seed)) if case.text]
+    cases = [case for seed in (1, 2) for kind in kinds for case in kind(Rng(seed)) if case.text]
     script = 'for text in "$@"; do scontrol show hostnames "$text"; echo; done'
     said = head("bash", "-c", script, "bash", *(case.text for case in cases))
     assert [part.split() for part in said.split("\n\n")[:-1]] == [case.hosts for case in cases]
@@ -176,7 +176,7 @@ def test_without_slurm_a_script_is_read_and_the_rest_is_blocked(monkeypatch: pyt
     batch_job._cluster.cache_clear()
     exercise = exercises("03_multi_node")["batch_script"]
     try:
-        result = grade(exercise, kernel_answer(BATCH_SCRIPTS[0], exercise.name), Draw(1))
+        result = grade(exercise, kernel_answer(BATCH_SCRIPTS[0], exercise.name), Rng(1))
     finally:
         batch_job._cluster.cache_clear()
     first, *others = result.criteria

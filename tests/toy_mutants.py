@@ -11,7 +11,7 @@ from pathlib import Path
 from graders.grading import compare
 from graders.grading.answer import Answer
 from graders.grading.exercise import Criterion, Finding, exercise
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 from mutants import __main__ as command
 from mutants import judging
 
@@ -39,7 +39,7 @@ def grade_with(cases: Sequence[tuple[int, int]]) -> None:
         minutes=1,
         difficulty=1,
     )
-    def grade_gap(answer: Answer, _: Draw) -> Iterator[Finding]:
+    def grade_gap(answer: Answer, _: Rng) -> Iterator[Finding]:
         values = [answer.call("call", a, b) for a, b in cases]
         yield compare.equal("distance", values, [abs(a - b) for a, b in cases], "the gaps")
 

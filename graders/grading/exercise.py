@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from graders.grading.answer import Answer
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 
 
 class Verdict(StrEnum):
@@ -46,7 +46,7 @@ class MachineLacks(Exception):
     """
 
 
-Judge = Callable[[Answer, Draw], Iterator[Finding]]
+Judge = Callable[[Answer, Rng], Iterator[Finding]]
 
 
 @dataclass(frozen=True, slots=True)

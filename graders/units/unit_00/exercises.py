@@ -11,7 +11,7 @@ from course_lib.runtime.request import per_rank
 from graders.grading import compare
 from graders.grading.answer import Answer, Observed
 from graders.grading.exercise import Criterion, Finding, exercise
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 
 UNIT = "00_hello_ranks"
 
@@ -45,18 +45,18 @@ UNIT = "00_hello_ranks"
         "With w workers the parallel part takes parallel_fraction / w. What is the time altogether?",
     ),
 )
-def amdahl_speedup(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def amdahl_speedup(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """The two ends first, then what lies between them."""
-    fraction = _draw_fraction(draw)
+    fraction = _draw_fraction(rng)
     yield _speedups("one worker", answer, [(fraction, 1), (0.0, 1), (1.0, 1)])
-    yield _speedups("nothing serial", answer, [(1.0, draw.integer(2, 100)), (1.0, draw.integer(101, 5000))])
-    cases = [(_draw_fraction(draw), draw.integer(2, 300)) for _ in range(3)]
-    limits = [(0.0, draw.integer(2, 100)), (_draw_fraction(draw), 10**9)]
+    yield _speedups("nothing serial", answer, [(1.0, rng.integer(2, 100)), (1.0, rng.integer(101, 5000))])
+    cases = [(_draw_fraction(rng), rng.integer(2, 300)) for _ in range(3)]
+    limits = [(0.0, rng.integer(2, 100)), (_draw_fraction(rng), 10**9)]
     yield _speedups("partly serial", answer, [*limits, *cases])
 
 
-def _draw_fraction(draw: Draw) -> float:
-    return draw.integer(50, 990) / 1000
+def _draw_fraction(rng: Rng) -> float:
+    return rng.integer(50, 990) / 1000
 
 
 def _speedups(criterion: str, answer: Answer, cases: list[tuple[float, int]]) -> Finding:
@@ -97,11 +97,11 @@ def _speedups(criterion: str, answer: Answer, cases: list[tuple[float, int]]) ->
     ),
     hints=("torch.distributed has a function for each of the two: get_rank() and get_world_size().",),
 )
-def who_am_i(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def who_am_i(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """On one node and on several, where local numbers differ from global ones."""
-    devices = draw.integer(2, 3)
-    nodes = draw.integer(2, 3)
-    clusters = [Cluster(devices_per_node=draw.integer(3, 5)), Cluster(nodes=nodes, devices_per_node=devices)]
+    devices = rng.integer(2, 3)
+    nodes = rng.integer(2, 3)
+    clusters = [Cluster(devices_per_node=rng.integer(3, 5)), Cluster(nodes=nodes, devices_per_node=devices)]
     runs = [answer.launch("call", ranks=cluster.size, cluster=cluster) for cluster in clusters]
 
     yield _every_pair("rank", 0, list(zip(clusters, runs, strict=True)))
@@ -153,9 +153,9 @@ def _every_pair(criterion: str, position: int, runs: Sequence[tuple[Cluster, Obs
         "Whole-number division and its remainder: `//` and `%`, or `divmod`, which gives both.",
     ),
 )
-def rank_coordinates(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def rank_coordinates(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """Node and local rank of all ranks of a machine, then of machines with other numbers of GPUs."""
-    gpus, nodes = draw.integer(3, 6), draw.integer(3, 5)
+    gpus, nodes = rng.integer(3, 6), rng.integer(3, 5)
     yield _coordinates("node", answer, gpus, nodes, (0,))
     yield _coordinates("local rank", answer, gpus, nodes, (1,))
     findings = [_coordinates("any GPUs per node", answer, g, 3, (0, 1)) for g in (1, 2, 7, 8)]
@@ -216,9 +216,9 @@ def _coordinates(
         "With one rank there is no one to send to: return at once.",
     ),
 )
-def pass_the_token(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def pass_the_token(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """Values first, in worlds of several sizes and tensors of several dtypes, then who sent what to whom."""
-    worlds = [_draw_tokens(draw, *world) for world in _WORLDS]
+    worlds = [_draw_tokens(rng, *world) for world in _WORLDS]
     runs = [_passed(answer, tokens) for tokens in worlds]
 
     yield _first_wrong(
@@ -231,16 +231,16 @@ def pass_the_token(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "only send and recv", calls, sorted(set(calls) - {"send", "recv"}), "pass_the_token"
     )
     yield _first_wrong([_round_the_ring(run) for run in runs])
-    yield _alone(answer, draw)
+    yield _alone(answer, rng)
 
 
 _WORLDS = ((2, torch.float32, (4,)), (3, torch.int64, (2, 3)), (5, torch.float64, ()))
 """Ranks, and the token's dtype and shape: none of them may be taken for granted."""
 
 
-def _draw_tokens(draw: Draw, ranks: int, dtype: torch.dtype, shape: tuple[int, ...]) -> list[Tensor]:
+def _draw_tokens(rng: Rng, ranks: int, dtype: torch.dtype, shape: tuple[int, ...]) -> list[Tensor]:
     """What each rank is called with: rank 0 the token, the others something of its kind that is not it."""
-    return [draw.integers(100 * (rank + 1), 100 * (rank + 1) + 50, *shape).to(dtype) for rank in range(ranks)]
+    return [rng.integers(100 * (rank + 1), 100 * (rank + 1) + 50, *shape).to(dtype) for rank in range(ranks)]
 
 
 def _passed(answer: Answer, tokens: list[Tensor]) -> Observed:
@@ -280,10 +280,10 @@ def _round_the_ring(observed: Observed) -> Finding:
     )
 
 
-def _alone(answer: Answer, draw: Draw) -> Finding:
+def _alone(answer: Answer, rng: Rng) -> Finding:
     """Passes if the only rank of a world returns the token and sends nothing."""
     criterion = "a world of one"
-    tokens = _draw_tokens(draw, 1, torch.float32, (3,))
+    tokens = _draw_tokens(rng, 1, torch.float32, (3,))
     observed = _passed(answer, tokens)
     finding = _returned(criterion, tokens, observed, (0,))
     if not finding.passed:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from graders.grading.answer import Answer
 from graders.grading.exercise import Criterion, Finding, exercise
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 from graders.units.unit_01.single_gpu import (
     Accumulation,
     Evaluation,
@@ -70,14 +70,14 @@ UNIT = "01_single_gpu"
         "optimizer.zero_grad() clears; optimizer.step() updates.",
     ),
 )
-def train_step(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def train_step(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """One step from clean gradients; several steps after gradients that do not belong to them."""
-    first = Training.draw(draw, steps=1, with_stale_gradients=False)
+    first = Training.draw(rng, steps=1, with_stale_gradients=False)
     seen = first.seen(answer)
     yield losses_as_expected("loss", first, seen)
     yield first_wrong([parameters_as_expected("one update", first, seen), one_pass_each_way(first, seen)])
 
-    several = Training.draw(draw, steps=3, with_stale_gradients=True)
+    several = Training.draw(rng, steps=3, with_stale_gradients=True)
     yield parameters_as_expected("gradients start at zero", several, several.seen(answer))
     yield no_history(seen)
 
@@ -123,14 +123,14 @@ def train_step(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "Count the samples as you go: the last batch may be short.",
     ),
 )
-def evaluate(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def evaluate(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """Full batches first, then a short one at the end, then how the model was used."""
-    even = Evaluation.draw(draw, left_over=0)
+    even = Evaluation.draw(rng, left_over=0)
     seen = even.seen(answer)
     yield accuracy_as_expected("accuracy", even, seen["result"])
     yield loss_as_expected("loss", even, seen["result"])
 
-    uneven = Evaluation.draw(draw, left_over=draw.integer(1, 3))
+    uneven = Evaluation.draw(rng, left_over=rng.integer(1, 3))
     result = uneven.seen(answer)["result"]
     judges = (accuracy_as_expected, loss_as_expected)
     yield first_wrong(judge("uneven last batch", uneven, result) for judge in judges)
@@ -174,15 +174,15 @@ def evaluate(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "Add the scaled losses up, detached, and return the sum.",
     ),
 )
-def accumulate_gradients(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def accumulate_gradients(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """Equal micro-batches, uneven ones, and that only one of them is in memory at a time."""
-    size = draw.integer(3, 6)
-    equal = Accumulation.draw(draw, [size] * draw.integer(2, 4), "cross_entropy")
+    size = rng.integer(3, 6)
+    equal = Accumulation.draw(rng, [size] * rng.integer(2, 4), "cross_entropy")
     seen = equal.seen(answer)
     yield gradients_as_expected("equal micro-batches", equal, seen)
 
     # Another loss, so that an answer that does not use the one it is given shows.
-    uneven = Accumulation.draw(draw, [draw.integer(6, 9), draw.integer(3, 5), draw.integer(1, 2)], "mse")
+    uneven = Accumulation.draw(rng, [rng.integer(6, 9), rng.integer(3, 5), rng.integer(1, 2)], "mse")
     seen = uneven.seen(answer)
     yield gradients_as_expected("uneven micro-batches", uneven, seen)
     yield full_batch_loss(uneven, seen)
@@ -227,9 +227,9 @@ def accumulate_gradients(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "Read time.perf_counter() directly after each of the two calls of synchronize().",
     ),
 )
-def measure_throughput(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def measure_throughput(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """A device that is slow at first and works off a queue; once with a warm-up, once without."""
-    measurements = [Measurement.of(answer, draw, warmup) for warmup in (draw.integer(2, 3), 0)]
+    measurements = [Measurement.of(answer, rng, warmup) for warmup in (rng.integer(2, 3), 0)]
     for judge in (
         right_number_of_steps,
         waits_before_start,
@@ -266,9 +266,9 @@ def measure_throughput(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "Mixed precision with adam is 2 + 2 + 12 = 16 bytes. Which three numbers make up the 12?",
     ),
 )
-def training_memory_bytes(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def training_memory_bytes(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """All nine combinations, by precision, and names that are not among them."""
-    yield memory_as_expected("full precision", answer, draw, "fp32")
-    yield memory_as_expected("half precision", answer, draw, "bf16")
-    yield memory_as_expected("mixed precision", answer, draw, "mixed")
+    yield memory_as_expected("full precision", answer, rng, "fp32")
+    yield memory_as_expected("half precision", answer, rng, "bf16")
+    yield memory_as_expected("mixed precision", answer, rng, "mixed")
     yield unknown_names_rejected(answer)

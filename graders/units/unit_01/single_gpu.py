@@ -14,7 +14,7 @@ from torch.nn import functional
 from graders.grading import compare
 from graders.grading.answer import Answer, AnswerFailed, PlainData
 from graders.grading.exercise import Finding
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 from graders.units.unit_01.drivers import LOSSES, Batch, Watched
 
 # ----------------------------------------------------------------------------------------- a small problem
@@ -29,19 +29,19 @@ class Problem:
     values: list[Tensor]
 
     @classmethod
-    def draw(cls, draw: Draw) -> "Problem":
-        features, hidden, classes = draw.integer(3, 6), draw.integer(4, 8), draw.integer(3, 6)
+    def draw(cls, rng: Rng) -> "Problem":
+        features, hidden, classes = rng.integer(3, 6), rng.integer(4, 8), rng.integer(3, 6)
         shapes = ((hidden, features), (hidden,), (classes, hidden), (classes,))
-        return cls(features, classes, [draw.normal(*shape) for shape in shapes])
+        return cls(features, classes, [rng.normal(*shape) for shape in shapes])
 
     def model(self) -> Watched:
         return Watched(self.values)
 
-    def draw_batch(self, draw: Draw, size: int) -> Batch:
-        return draw.normal(size, self.features), draw.integers(0, self.classes - 1, size)
+    def draw_batch(self, rng: Rng, size: int) -> Batch:
+        return rng.normal(size, self.features), rng.integers(0, self.classes - 1, size)
 
-    def draw_batches(self, draw: Draw, sizes: Sequence[int]) -> list[Batch]:
-        return [self.draw_batch(draw, size) for size in sizes]
+    def draw_batches(self, rng: Rng, sizes: Sequence[int]) -> list[Batch]:
+        return [self.draw_batch(rng, size) for size in sizes]
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
@@ -72,10 +72,10 @@ class Training:
     rates: dict[str, float]
 
     @classmethod
-    def draw(cls, draw: Draw, steps: int, with_stale_gradients: bool) -> "Training":
-        problem = Problem.draw(draw)
-        batches = problem.draw_batches(draw, [draw.integer(4, 9) for _ in range(steps)])
-        stale = [draw.normal(*value.shape) for value in problem.values] if with_stale_gradients else None
+    def draw(cls, rng: Rng, steps: int, with_stale_gradients: bool) -> "Training":
+        problem = Problem.draw(rng)
+        batches = problem.draw_batches(rng, [rng.integer(4, 9) for _ in range(steps)])
+        stale = [rng.normal(*value.shape) for value in problem.values] if with_stale_gradients else None
         return cls(problem, batches, stale, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01})
 
     def seen(self, answer: Answer) -> list[dict[str, Any]]:
@@ -154,19 +154,19 @@ class Evaluation:
     batch_size: int
 
     @classmethod
-    def draw(cls, draw: Draw, left_over: int) -> "Evaluation":
+    def draw(cls, rng: Rng, left_over: int) -> "Evaluation":
         """left_over: samples in the last batch, all of them classified rightly; 0: the last batch is full.
 
         Of the full batches every second sample is classified wrongly, so that the mean of the batches'
         accuracies is another number than the accuracy.
         """
-        problem = Problem.draw(draw)
-        batch_size, batches = draw.integer(6, 9), draw.integer(2, 4)
+        problem = Problem.draw(rng)
+        batch_size, batches = rng.integer(6, 9), rng.integer(2, 4)
         full = batch_size * batches
-        inputs = draw.normal(full + left_over, problem.features)
+        inputs = rng.normal(full + left_over, problem.features)
         predicted = problem.model()(inputs).argmax(1)
         wrong = (torch.arange(full + left_over) % 2 == 0) & (torch.arange(full + left_over) < full)
-        shift = draw.integers(1, problem.classes - 1, full + left_over) * wrong
+        shift = rng.integers(1, problem.classes - 1, full + left_over) * wrong
         return cls(problem, (inputs, (predicted + shift) % problem.classes), batch_size)
 
     def seen(self, answer: Answer, training: bool = True) -> dict[str, Any]:
@@ -259,10 +259,10 @@ class Accumulation:
     loss: str
 
     @classmethod
-    def draw(cls, draw: Draw, sizes: Sequence[int], loss: str) -> "Accumulation":
+    def draw(cls, rng: Rng, sizes: Sequence[int], loss: str) -> "Accumulation":
         """loss: one of the driver's `LOSSES`."""
-        problem = Problem.draw(draw)
-        return cls(problem, problem.draw_batches(draw, sizes), loss)
+        problem = Problem.draw(rng)
+        return cls(problem, problem.draw_batches(rng, sizes), loss)
 
     @property
     def sizes(self) -> list[int]:
@@ -341,8 +341,8 @@ class Measurement:
     returned: float
 
     @classmethod
-    def of(cls, answer: Answer, draw: Draw, warmup: int) -> "Measurement":
-        batch_size, steps = draw.integer(3, 200), draw.integer(4, 7)
+    def of(cls, answer: Answer, rng: Rng, warmup: int) -> "Measurement":
+        batch_size, steps = rng.integer(3, 200), rng.integer(4, 7)
         seen = answer.call("unit_01.throughput", batch_size, warmup, steps)
         return cls(batch_size, warmup, steps, seen["result"], seen["calls"], seen["returned"])
 
@@ -454,9 +454,9 @@ BYTES_PER_PARAMETER = {
 """Weights + gradients + optimizer states, as the exercise defines them (Rajbhandari et al. 2020, 3.1)."""
 
 
-def memory_as_expected(criterion: str, answer: Answer, draw: Draw, precision: str) -> Finding:
+def memory_as_expected(criterion: str, answer: Answer, rng: Rng, precision: str) -> Finding:
     """Passes if all three optimizers need what they should in this precision."""
-    parameters = draw.integer(10**6, 10**9)
+    parameters = rng.integer(10**6, 10**9)
     return first_wrong(
         compare.equal(
             criterion,

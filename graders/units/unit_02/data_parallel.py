@@ -16,7 +16,7 @@ from course_lib.runtime.request import per_rank
 from graders.grading import compare
 from graders.grading.answer import Answer, Observed, PlainData
 from graders.grading.exercise import Finding
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 from graders.units.unit_02 import drivers as drivers
 
 SLOW = Link(latency=1.0, bandwidth=1e6)
@@ -28,10 +28,10 @@ def combined(answer: Answer, gradients: list[Tensor], counts: list[int]) -> Plai
     return answer.call("unit_02.combine", [gradient.clone() for gradient in gradients], counts)
 
 
-def draw_gradients(draw: Draw, workers: int, dims: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+def draw_gradients(rng: Rng, workers: int, dims: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     """A gradient a worker, all of one shape with so many dimensions."""
-    shape = [draw.integer(2, 4) for _ in range(dims)]
-    return [draw.normal(*shape, dtype=dtype) for _ in range(workers)]
+    shape = [rng.integer(2, 4) for _ in range(dims)]
+    return [rng.normal(*shape, dtype=dtype) for _ in range(workers)]
 
 
 def weighted_mean(tensors: Sequence[Tensor], weights: Sequence[int]) -> Tensor:
@@ -199,11 +199,11 @@ def _some(indices: list[int]) -> str:
     return shown if len(indices) <= 5 else f"{shown} and {len(indices) - 5} more"
 
 
-def draw_normed(draw: Draw) -> list[Tensor]:
+def draw_normed(rng: Rng) -> list[Tensor]:
     """Drawn values for the tensors of `Normed`: variances positive, counters whole."""
     values = []
     for tensor in drivers.state_of(drivers.Normed()):
-        drawn = draw.normal(*tensor.shape).abs() if tensor.is_floating_point() else draw.integer(1, 99)
+        drawn = rng.normal(*tensor.shape).abs() if tensor.is_floating_point() else rng.integer(1, 99)
         values.append(torch.as_tensor(drawn, dtype=tensor.dtype))
     return values
 
@@ -260,13 +260,13 @@ class ChainCase:
         return [*trainable, None, None]
 
 
-def draw_chain(draw: Draw, ranks: int, dtype: torch.dtype = torch.float32) -> ChainCase:
+def draw_chain(rng: Rng, ranks: int, dtype: torch.dtype = torch.float32) -> ChainCase:
     """Four layers of drawn widths."""
-    widths = [draw.integer(2, 6) for _ in range(5)]
+    widths = [rng.integer(2, 6) for _ in range(5)]
     shapes = [shape for wide, narrow in pairwise(widths) for shape in ((narrow, wide), (narrow,))]
-    values = [draw.normal(*shape, dtype=dtype) for shape in shapes]
+    values = [rng.normal(*shape, dtype=dtype) for shape in shapes]
     gradients: list[list[Tensor | None]] = [
-        [draw.normal(*shape, dtype=dtype) for shape in shapes[:-2]] for _ in range(ranks)
+        [rng.normal(*shape, dtype=dtype) for shape in shapes[:-2]] for _ in range(ranks)
     ]
     return ChainCase(values, gradients)
 
@@ -285,12 +285,12 @@ def averaged(answer: Answer, case: ChainCase) -> Observed:
     return answer.launch("unit_02.average", case.values, gradients, ranks=len(case.gradients))
 
 
-def averages(answer: Answer, draw: Draw) -> Finding:
+def averages(answer: Answer, rng: Rng) -> Finding:
     """Right on one rank, on an even and on an odd number of ranks, in single and double precision."""
     name = "averages over ranks"
-    sizes = (1, draw.choice((2, 4)), 5)
+    sizes = (1, rng.choice((2, 4)), 5)
     for ranks, dtype in zip(sizes, (torch.float32, torch.float64, torch.float32), strict=True):
-        case = draw_chain(draw, ranks, dtype)
+        case = draw_chain(rng, ranks, dtype)
         observed = averaged(answer, case)
         seen = [rank["gradients"] for rank in observed.results]
         # In double precision a detour through single precision shows.
@@ -343,11 +343,11 @@ def gradients_in_place(observed: Observed, values: list[Tensor]) -> Finding:
     return Finding("in place", True, "Each p.grad is the tensor that it was; the parameters are unchanged.")
 
 
-def starts_equal(answer: Answer, draw: Draw) -> Finding:
+def starts_equal(answer: Answer, rng: Rng) -> Finding:
     """Passes if wrapping gives every rank rank 0's state, and the wrapper computes what the model does."""
-    ranks = draw.integer(2, 4)
-    values = [draw_normed(draw) for _ in range(ranks)]
-    inputs = draw.normal(3, 5)
+    ranks = rng.integer(2, 4)
+    values = [draw_normed(rng) for _ in range(ranks)]
+    inputs = rng.normal(3, 5)
     observed = answer.launch("unit_02.constructed", per_rank(values), inputs, ranks=ranks)
     finding = same_tensors("starts equal", observed, "state", values[0], "rank 0's")
     if not finding.passed:
@@ -418,14 +418,14 @@ class Training:
         return means
 
 
-def draw_training(draw: Draw) -> Training:
+def draw_training(rng: Rng) -> Training:
     """Two to four ranks, three steps; the last layer fills a bucket to the byte, one weight is too large."""
-    ranks = draw.integer(2, 4)
-    widths = [draw.integer(5, 8), 9, 9, draw.integer(5, 8), draw.integer(5, 8)]
+    ranks = rng.integer(2, 4)
+    widths = [rng.integer(5, 8), 9, 9, rng.integer(5, 8), rng.integer(5, 8)]
     shapes = [parameter.shape for parameter in drivers.Chain(widths).parameters()]
-    values = [[draw.normal(*shape) for shape in shapes] for _ in range(ranks)]
+    values = [[rng.normal(*shape) for shape in shapes] for _ in range(ranks)]
     batches = [
-        [(draw.normal(4, widths[0]), draw.normal(4, widths[-1])) for _ in range(3)] for _ in range(ranks)
+        [(rng.normal(4, widths[0]), rng.normal(4, widths[-1])) for _ in range(3)] for _ in range(ranks)
     ]
     last_layer = 4 * (widths[-2] + 1) * widths[-1]
     return Training(widths, values, batches, rate=0.05, bucket_bytes=last_layer)
@@ -533,13 +533,13 @@ def never_waits_in_backward(observed: Observed) -> Finding:
     return Finding(name, True, "Backward ends while the first all_reduce is still under way.")
 
 
-def unused_parameters(answer: Answer, draw: Draw) -> Finding:
+def unused_parameters(answer: Answer, rng: Rng) -> Finding:
     """Passes if the averages are right where ranks use different branches, and one branch none uses."""
-    ranks, width = draw.integer(2, 3), draw.integer(3, 5)
+    ranks, width = rng.integer(2, 3), rng.integer(3, 5)
     model = drivers.Branches(width)
     parameters = list(model.parameters())
-    values = [draw.normal(*parameter.shape) for parameter in parameters]
-    inputs = [draw.normal(4, width) for _ in range(ranks)]
+    values = [rng.normal(*parameter.shape) for parameter in parameters]
+    inputs = [rng.normal(4, width) for _ in range(ranks)]
     used = [[rank % 2, (rank + 1) % 2] for rank in range(ranks)]
     # One branch a bucket, so that which bucket is complete first differs from rank to rank.
     bucket_bytes = 4 * (width * width + width)
@@ -558,14 +558,14 @@ def unused_parameters(answer: Answer, draw: Draw) -> Finding:
     return finding
 
 
-def tied_and_frozen(answer: Answer, draw: Draw) -> Finding:
+def tied_and_frozen(answer: Answer, rng: Rng) -> Finding:
     """Passes if a parameter used twice is averaged and sent once, and frozen ones not at all."""
     name = "tied and frozen parameters"
-    ranks, words, width = draw.integer(2, 3), draw.integer(5, 8), draw.integer(3, 5)
+    ranks, words, width = rng.integer(2, 3), rng.integer(5, 8), rng.integer(3, 5)
     model = drivers.Tied(words, width)
-    values = [[draw.normal(*parameter.shape) for parameter in model.parameters()] for _ in range(ranks)]
-    inputs = [draw.integers(0, words - 1, 6) for _ in range(ranks)]
-    targets = [draw.integers(0, words - 1, 6) for _ in range(ranks)]
+    values = [[rng.normal(*parameter.shape) for parameter in model.parameters()] for _ in range(ranks)]
+    inputs = [rng.integers(0, words - 1, 6) for _ in range(ranks)]
+    targets = [rng.integers(0, words - 1, 6) for _ in range(ranks)]
     observed = answer.launch(
         "unit_02.tied",
         (words, width),

@@ -8,7 +8,7 @@ from course_lib.runtime.request import per_rank
 from graders.grading import compare
 from graders.grading.answer import Answer
 from graders.grading.exercise import Criterion, Finding, exercise
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 from graders.units.unit_02 import drivers as drivers
 from graders.units.unit_02.data_parallel import (
     accuracy_as_expected,
@@ -83,22 +83,22 @@ UNIT = "02_data_parallel"
         "Worker k's sum is m_k times its mean. What does that make of its gradient?",
     ),
 )
-def combine_gradients(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def combine_gradients(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """The m_k / n formula, with tensors of one, two and three dimensions, in single and double precision."""
-    workers, count = draw.integer(2, 5), draw.integer(1, 9)
-    gradients = draw_gradients(draw, workers, dims=2)
+    workers, count = rng.integer(2, 5), rng.integer(1, 9)
+    gradients = draw_gradients(rng, workers, dims=2)
     seen = combined(answer, gradients, [count] * workers)
     what = f"the combination of {workers} means over {count} samples"
     yield compare.close("equal shards", seen["result"], torch.stack(gradients).mean(0), what)
 
     # A single sample counts too.
-    counts = [1, *(draw.integer(5, 20) for _ in range(workers - 1))]
-    doubles = draw_gradients(draw, workers, dims=1, dtype=torch.float64)
+    counts = [1, *(rng.integer(5, 20) for _ in range(workers - 1))]
+    doubles = draw_gradients(rng, workers, dims=1, dtype=torch.float64)
     seen = combined(answer, doubles, counts)
     what = f"the combination of means over {counts} samples"
     yield compare.close("unequal shards", seen["result"], weighted_mean(doubles, counts), what)
 
-    gradients = draw_gradients(draw, workers, dims=3)
+    gradients = draw_gradients(rng, workers, dims=3)
     nothing = torch.full_like(gradients[0], torch.nan)
     with_empty = [nothing, *gradients]
     empty = combined(answer, with_empty, [0, *counts])
@@ -146,7 +146,7 @@ def combine_gradients(answer: Answer, draw: Draw) -> Iterator[Finding]:
         Criterion(
             "random state kept",
             1,
-            "Draw from a torch.Generator of your own; torch.manual_seed resets every dropout mask too, and "
+            "Rng from a torch.Generator of your own; torch.manual_seed resets every dropout mask too, and "
             "random.seed and numpy.random.seed the augmentation.",
         ),
         Criterion(
@@ -160,11 +160,11 @@ def combine_gradients(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "A slice with a step, permutation[rank::world_size], gives parts whose sizes differ by at most one.",
     ),
 )
-def shard_indices(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def shard_indices(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """A partition of a permutation that depends on seed and epoch only."""
-    ranks = draw.integer(3, 5)
-    length = ranks * draw.integer(12, 20) + ranks - 1
-    epoch, seed = draw.integer(2, 50), draw.integer(0, 10_000)
+    ranks = rng.integer(3, 5)
+    length = ranks * rng.integer(12, 20) + ranks - 1
+    epoch, seed = rng.integer(2, 50), rng.integer(0, 10_000)
     # From epoch 0 on, where seed * epoch is the same for every seed.
     dealt = deal(answer, length, [(0, seed), (1, seed), (0, seed + 1000), (epoch, seed)], ranks)
     even = deal(answer, 2 * ranks, [(epoch, seed)], ranks)
@@ -216,11 +216,11 @@ def shard_indices(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "model.parameters() and model.buffers() yield tensors, and dist.broadcast(tensor, src) fills one.",
     ),
 )
-def broadcast_parameters(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def broadcast_parameters(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """Equal replicas, from whatever rank, with one broadcast a tensor."""
-    ranks = draw.integer(3, 5)
-    src = draw.integer(1, ranks - 1)
-    values = [draw_normed(draw) for _ in range(ranks)]
+    ranks = rng.integer(3, 5)
+    src = rng.integer(1, ranks - 1)
+    values = [draw_normed(rng) for _ in range(ranks)]
     observed = answer.launch("unit_02.broadcast", per_rank(values), src, ranks=ranks)
 
     model = drivers.Normed()
@@ -285,12 +285,12 @@ def broadcast_parameters(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "Give a trainable parameter without a gradient a tensor of zeros before you do anything else.",
     ),
 )
-def average_gradients(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def average_gradients(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """The mean over ranks, in place, in one call, whatever some rank lacks."""
-    yield averages(answer, draw)
+    yield averages(answer, rng)
 
-    ranks = draw.integer(2, 4)
-    case = draw_chain(draw, ranks)
+    ranks = rng.integer(2, 4)
+    case = draw_chain(rng, ranks)
     observed = averaged(answer, case)
     yield gradients_in_place(observed, case.values)
 
@@ -365,11 +365,11 @@ def average_gradients(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "finish(): start the buckets that are left, wait for all, divide, copy back, reset the counts.",
     ),
 )
-def bucketed_ddp(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def bucketed_ddp(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """A small DistributedDataParallel: equal replicas, bucketed averages, overlap with backward."""
-    yield starts_equal(answer, draw)
+    yield starts_equal(answer, rng)
 
-    training = draw_training(draw)
+    training = draw_training(rng)
     observed = training.launch(answer)
     yield step_as_expected("averages", training, observed, steps=range(1))
     yield step_as_expected("every step", training, observed, steps=range(1, len(training.batches[0])))
@@ -377,8 +377,8 @@ def bucketed_ddp(answer: Answer, draw: Draw) -> Iterator[Finding]:
     yield starts_during_backward(training, observed)
     yield never_waits_in_backward(observed)
 
-    yield unused_parameters(answer, draw)
-    yield tied_and_frozen(answer, draw)
+    yield unused_parameters(answer, rng)
+    yield tied_and_frozen(answer, rng)
 
 
 # -------------------------------------------------------------------------------------------- global_accuracy
@@ -409,11 +409,11 @@ def bucketed_ddp(answer: Answer, draw: Draw) -> Iterator[Finding]:
     ),
     hints=("torch.tensor([correct, total]) is one tensor, and all_reduce adds it up element by element.",),
 )
-def global_accuracy(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def global_accuracy(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """Sums over ranks, one collective, one division."""
-    ranks = draw.integer(3, 5)
-    totals = [draw.integer(1, 9), *(draw.integer(50, 400) for _ in range(ranks - 1))]
-    counts = [totals[0], *(draw.integer(1, total // 2) for total in totals[1:])]
+    ranks = rng.integer(3, 5)
+    totals = [rng.integer(1, 9), *(rng.integer(50, 400) for _ in range(ranks - 1))]
+    counts = [totals[0], *(rng.integer(1, total // 2) for total in totals[1:])]
     observed = launched_accuracy(answer, counts, totals)
     yield accuracy_as_expected("weighted by samples", observed, counts, totals)
 
@@ -462,11 +462,11 @@ def global_accuracy(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "All ranks call dist.barrier() exactly once; what differs is whether load() comes before or after.",
     ),
 )
-def load_once(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def load_once(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """One rank of a node loads first; all load; an error leaves nobody waiting."""
-    devices = draw.integer(2, 4)
+    devices = rng.integer(2, 4)
     one_node = loading_cluster(nodes=1, devices=devices)
-    values = [draw.normal(3) for _ in range(devices)]
+    values = [rng.normal(3) for _ in range(devices)]
     observed = answer.launch("unit_02.loading", per_rank(values), ranks=devices, cluster=one_node)
     loaded = all_loaded(observed, values)
     without = answer.launch("unit_02.loading", None, ranks=devices, cluster=one_node)
@@ -474,7 +474,7 @@ def load_once(answer: Answer, draw: Draw) -> Iterator[Finding]:
     yield first_alone("others wait for the first", observed, one_node)
 
     two_nodes = loading_cluster(nodes=2, devices=2)
-    values = [draw.normal(3) for _ in range(4)]
+    values = [rng.normal(3) for _ in range(4)]
     observed = answer.launch("unit_02.loading", per_rank(values), ranks=4, cluster=two_nodes)
     yield first_alone("one first rank on each node", observed, two_nodes)
 

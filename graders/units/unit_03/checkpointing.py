@@ -11,18 +11,18 @@ from torch import Tensor
 
 from graders.grading.answer import Answer, PlainData
 from graders.grading.exercise import Finding
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 from graders.units.unit_03.lives import RETURNED
 
 State = dict[str, Any]
 
 
-def draw_state(draw: Draw, step: int) -> State:
+def draw_state(rng: Rng, step: int) -> State:
     """What a small training would save: nested, with tensors of several dtypes and a plain number."""
     return {
         "step": step,
-        "model": {"weight": draw.normal(64, 48), "bias": draw.normal(48, dtype=torch.float64)},
-        "random": draw.integers(0, 255, 400).to(torch.uint8),
+        "model": {"weight": rng.normal(64, 48), "bias": rng.normal(48, dtype=torch.float64)},
+        "random": rng.integers(0, 255, 400).to(torch.uint8),
     }
 
 
@@ -49,10 +49,10 @@ class Saves:
     path: str = "step-7.pt"
 
     @classmethod
-    def drawn(cls, answer: Answer, draw: Draw) -> "Saves":
+    def drawn(cls, answer: Answer, rng: Rng) -> "Saves":
         """Five saves, of which one is killed at a place that is drawn."""
-        states = [draw_state(draw, step) for step in range(5)]
-        return cls(states, answer.call("unit_03.saving", states, draw.integer(100, 900) / 1000))
+        states = [draw_state(rng, step) for step in range(5)]
+        return cls(states, answer.call("unit_03.saving", states, rng.integer(100, 900) / 1000))
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -212,14 +212,14 @@ def zeroed(state: State) -> bytes:
     return bytes(content)
 
 
-def torn(draw: Draw, content: bytes) -> dict[str, bytes]:
+def torn(rng: Rng, content: bytes) -> dict[str, bytes]:
     """What may be left of a file, by what became of it."""
     return {
-        "cut off": content[: draw.integer(200, len(content) - 200)],
-        "cut off at its last bytes": content[: -draw.integer(1, 20)],
+        "cut off": content[: rng.integer(200, len(content) - 200)],
+        "cut off at its last bytes": content[: -rng.integer(1, 20)],
         "empty": b"",
         "all zeros": bytes(len(content)),
-        "overwritten": bytes(draw.integers(0, 255, 500).tolist()),
+        "overwritten": bytes(rng.integers(0, 255, 500).tolist()),
     }
 
 

@@ -10,7 +10,7 @@ import torch
 
 from graders.grading.answer import Answer, AnswerFailed
 from graders.grading.exercise import Criterion, Finding, exercise
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 from graders.units.unit_03 import launchers
 from graders.units.unit_03.batch_job import new_trial, outcomes
 from graders.units.unit_03.checkpointing import (
@@ -117,13 +117,13 @@ UNIT = "03_multi_node"
         'itertools.product yields every combination, the last counting fastest; f"{n:0{width}}" fills up.',
     ),
 )
-def expand_hostlist(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def expand_hostlist(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """Lists in the style of real clusters, from plain names to several dimensions."""
-    yield expansions("plain names", answer, draw_names(draw))
-    yield expansions("a range", answer, draw_bracket(draw))
-    yield expansions("leading zeros", answer, draw_zeros(draw))
-    yield expansions("several in brackets", answer, draw_list(draw))
-    yield expansions("two brackets", answer, draw_dimensions(draw))
+    yield expansions("plain names", answer, draw_names(rng))
+    yield expansions("a range", answer, draw_bracket(rng))
+    yield expansions("leading zeros", answer, draw_zeros(rng))
+    yield expansions("several in brackets", answer, draw_list(rng))
+    yield expansions("two brackets", answer, draw_dimensions(rng))
 
 
 # ------------------------------------------------------------------------------------- rank_from_environment
@@ -174,9 +174,9 @@ def expand_hostlist(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "Where ranks fill one node after another, the node's number is rank // local size.",
     ),
 )
-def rank_from_environment(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def rank_from_environment(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """Environments as recorded, with the numbers of a drawn world."""
-    nodes, per_node = draw.integer(2, 4), draw.integer(3, 5)
+    nodes, per_node = rng.integer(2, 4), rng.integer(3, 5)
     seats = launchers.seats_in_blocks(nodes, per_node)
     some = [seats[0], seats[per_node + 1], seats[-1]]
     dealt = launchers.seats_dealt(nodes, per_node)
@@ -235,16 +235,16 @@ def rank_from_environment(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "Let `srun` followed by the command be the last line.",
     ),
 )
-def batch_script(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def batch_script(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """The text is read first; then it is submitted, with a command that ends well and with one that fails."""
-    nodes, gpus = draw.choice(((2, 2), (2, 3), (3, 2)))
+    nodes, gpus = rng.choice(((2, 2), (2, 3), (3, 2)))
     text = answer.call("call", nodes, gpus, "python train.py --epochs 3")
     reading = readable_script("sbatch reads it", text)
     yield reading
     if not reading.passed:
         raise AnswerFailed("NotSubmitted", 'It was not submitted: first mend "sbatch reads it".')
 
-    words = ("--note", f"run {draw.integer(1, 99)}", "--rate", "0.1")
+    words = ("--note", f"run {rng.integer(1, 99)}", "--rate", "0.1")
     trials = [new_trial(words, status) for status in (0, 3)]
     scripts = [answer.call("call", nodes, gpus, trial.command) for trial in trials]
     well, ill = outcomes([(str(script), trial) for script, trial in zip(scripts, trials, strict=True)])
@@ -301,16 +301,16 @@ def batch_script(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "A node's cores in n equal blocks: block number k begins at k * (len(cores) // n).",
     ),
 )
-def cpu_bind_map(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def cpu_bind_map(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """A real machine of each maker, and drawn ones."""
     yield bindings("LUMI-G", answer, [(LUMI_G.by_rocm_smi(), LUMI_G)])
     for criterion, machines in (
-        ("any machine", draw_plain(draw)),
-        ("allowed cores", draw_reserved(draw)),
-        ("hardware threads", draw_threads(draw)),
+        ("any machine", draw_plain(rng)),
+        ("allowed cores", draw_reserved(rng)),
+        ("hardware threads", draw_threads(rng)),
     ):
         yield bindings(criterion, answer, [(machine.by_rocm_smi(), machine) for machine in machines])
-    (drawn,) = draw_nvidia(draw)
+    (drawn,) = draw_nvidia(rng)
     real = [(DGX_A100.by_nvidia_smi(12, newer=False), DGX_A100), (drawn.by_nvidia_smi(2, newer=True), drawn)]
     alone = (GRACE_HOPPER.by_nvidia_smi(0, newer=True), GRACE_HOPPER)
     yield bindings("NVIDIA", answer, [*real, alone])
@@ -345,14 +345,14 @@ def cpu_bind_map(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "The job's mean time between failures is what belongs into the formula, not the node's.",
     ),
 )
-def checkpoint_interval(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def checkpoint_interval(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """Young's interval, for one node and for many."""
     day = 86_400.0
-    cases = [(draw.integer(5, 600) / 1.0, draw.integer(2, 900) * day) for _ in range(3)]
+    cases = [(rng.integer(5, 600) / 1.0, rng.integer(2, 900) * day) for _ in range(3)]
     # So short that it shows if something is rounded.
-    short = draw.integer(51, 59) / 10, draw.integer(1011, 1019) / 10
+    short = rng.integer(51, 59) / 10, rng.integer(1011, 1019) / 10
     yield intervals("one node", answer, [*cases, short])
-    yield intervals("many nodes", answer, [(*case, draw.integer(2, 2000)) for case in cases])
+    yield intervals("many nodes", answer, [(*case, rng.integer(2, 2000)) for case in cases])
 
 
 # ------------------------------------------------------------------------------------------ save_checkpoint
@@ -406,9 +406,9 @@ def checkpoint_interval(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "try: ... except BaseException: remove the temporary file; raise.",
     ),
 )
-def save_checkpoint(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def save_checkpoint(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """Real files of real processes, killed at every step."""
-    saves = Saves.drawn(answer, draw)
+    saves = Saves.drawn(answer, rng)
     yield round_trip(saves)
     yield whole_at_every_moment(saves)
     yield temporary_beside(saves)
@@ -468,10 +468,10 @@ def save_checkpoint(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "One try: around everything that reads a file, except Exception as error: around nothing else.",
     ),
 )
-def load_latest(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def load_latest(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """Folders as crashes leave them."""
-    step = draw.integer(8, 9)
-    states = [draw_state(draw, step + each) for each in range(4)]
+    step = rng.integer(8, 9)
+    states = [draw_state(rng, step + each) for each in range(4)]
     contents = [saved_bytes(state) for state in states]
     # The newest first: the drivers make the first file the one that was changed last.
     good = {f"step-{step + each}.pt": contents[each] for each in (1, 3, 0, 2)}
@@ -485,7 +485,7 @@ def load_latest(answer: Answer, draw: Draw) -> Iterator[Finding]:
     folders = (f"step-{step + 7}.pt.tmp", "sharded")
     yield loads("other files", answer, good | others, states[3], "a folder with other files too", *folders)
 
-    cases = torn(draw, contents[3])
+    cases = torn(rng, contents[3])
     findings = [
         loads("torn files", answer, good | {newest: bad}, states[2], f"a folder whose newest file is {what}")
         for what, bad in cases.items()
@@ -518,7 +518,7 @@ def load_latest(answer: Answer, draw: Draw) -> Iterator[Finding]:
             1,
             "An epoch has ceil(N / batch_size) steps, and each sample once; the last batch may be short.",
         ),
-        Criterion("shuffles each epoch", 1, "Draw another permutation for each epoch."),
+        Criterion("shuffles each epoch", 1, "Rng another permutation for each epoch."),
         Criterion(
             "saves",
             1,
@@ -560,9 +560,9 @@ def load_latest(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "Save the state as it is after the step, with the number of steps done.",
     ),
 )
-def resume(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def resume(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """A training without kills, and the same training with them."""
-    course = Course.drawn(draw)
+    course = Course.drawn(rng)
     (whole,) = course.live(answer)
     yield trains(course, whole)
     yield shuffles(course, whole)
@@ -570,7 +570,7 @@ def resume(answer: Answer, draw: Draw) -> Iterator[Finding]:
 
     # In the second epoch, two steps after a checkpoint.
     step = course.an_epoch // course.save_every * course.save_every + course.save_every
-    death = ("step", step + draw.integer(1, 2))
+    death = ("step", step + rng.integer(1, 2))
     first, second = course.live(answer, death)
     went_on = goes_on(course, first, second)
     yield went_on
@@ -586,7 +586,7 @@ def resume(answer: Answer, draw: Draw) -> Iterator[Finding]:
     same = same_weights("random state", noisy, second, f"With dropout, killed after step {death[1]}")
     yield same
     if same.passed:
-        yield killed_anywhere(course, answer, noisy, draw)
+        yield killed_anywhere(course, answer, noisy, rng)
     else:
         yield from not_tried(("killed anywhere",), "random state")
 
@@ -625,13 +625,13 @@ def resume(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "the sum.",
     ),
 )
-def elastic_batch(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def elastic_batch(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """The same global batch on worlds that divide it and worlds that do not."""
-    batch = 4 * draw.integer(6, 12)
-    sizes = [4, 3, 2, 1, draw.choice((5, 7)), 4]
+    batch = 4 * rng.integer(6, 12)
+    sizes = [4, 3, 2, 1, rng.choice((5, 7)), 4]
     given = worlds(answer, [(batch, size) for size in dict.fromkeys(sizes)])
-    few = worlds(answer, [(draw.integer(1, 3), draw.integer(4, 6))])
-    losses = draw.normal(batch, dtype=torch.float64).exp()
+    few = worlds(answer, [(rng.integer(1, 3), rng.integer(4, 6))])
+    losses = rng.normal(batch, dtype=torch.float64).exp()
     yield complete("complete", given)
     yield even(given)
     yield weights_right("weight", given, losses)

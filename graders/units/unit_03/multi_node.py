@@ -10,7 +10,7 @@ from course_lib.slurm.sites import site_named
 from graders.grading import compare
 from graders.grading.answer import Answer
 from graders.grading.exercise import Finding
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 from graders.units.unit_03 import launchers
 from graders.units.unit_03.batch_job import JOB_SECONDS, Outcome, Trial
 from graders.units.unit_03.launchers import Environment, Launcher, Seat
@@ -49,39 +49,39 @@ def expansions(criterion: str, answer: Answer, cases: Sequence[HostList]) -> Fin
     return finding
 
 
-def draw_names(draw: Draw) -> list[HostList]:
+def draw_names(rng: Rng) -> list[HostList]:
     """No host, one, and several of which one comes twice."""
-    number = draw.integer(1, 90)
+    number = rng.integer(1, 90)
     alone, following = _plain(f"node{number}"), _plain(f"node{number + 1}")
     return [HostList("", []), alone, following + alone + _plain(f"login{number}.hpc") + following]
 
 
-def draw_bracket(draw: Draw) -> list[HostList]:
+def draw_bracket(rng: Rng) -> list[HostList]:
     """One range, within a width and growing out of it; one single number."""
-    number = draw.integer(20, 40)
-    prefix = draw.choice(("node", "gpu", "uc1n"))
+    number = rng.integer(20, 40)
+    prefix = rng.choice(("node", "gpu", "uc1n"))
     return [
-        _product(prefix, [_range(number, number + draw.integer(2, 5))]),
-        _product(prefix, [_range(draw.integer(7, 9), draw.integer(11, 13))]),
+        _product(prefix, [_range(number, number + rng.integer(2, 5))]),
+        _product(prefix, [_range(rng.integer(7, 9), rng.integer(11, 13))]),
         _product(prefix, [_range(number, number)]),
     ]
 
 
-def draw_zeros(draw: Draw) -> list[HostList]:
+def draw_zeros(rng: Rng) -> list[HostList]:
     """As LUMI and Frontera number their nodes, with two widths, and over the end of a width."""
-    number = draw.integer(5000, 7000)
+    number = rng.integer(5000, 7000)
     return [
         _product("nid", [_range(number, number + 3, width=6)]),
-        _product(f"c{draw.integer(101, 199)}-", [_range(1, draw.integer(3, 6), width=3)]),
-        _product("n", [_range(draw.integer(7, 8), draw.integer(10, 12), width=2)]),
-        _product("n", [_range(98, draw.integer(101, 103), width=2)]),
+        _product(f"c{rng.integer(101, 199)}-", [_range(1, rng.integer(3, 6), width=3)]),
+        _product("n", [_range(rng.integer(7, 8), rng.integer(10, 12), width=2)]),
+        _product("n", [_range(98, rng.integer(101, 103), width=2)]),
         _product("n", [_range(0, 0, width=3)]),
     ]
 
 
-def draw_list(draw: Draw) -> list[HostList]:
+def draw_list(rng: Rng) -> list[HostList]:
     """Numbers and ranges of different widths in one bracket, in any order, between other names."""
-    first, later = draw.integer(1, 3), draw.integer(20, 30)
+    first, later = rng.integer(1, 3), rng.integer(20, 30)
     bracket = _product(
         "c101-", [_join(_range(first, first + 2, 3), _range(7, 7, 3), _range(later, later + 1, 3))]
     )
@@ -89,9 +89,9 @@ def draw_list(draw: Draw) -> list[HostList]:
     return [bracket, mixed, _plain("login1") + bracket + mixed + _plain(f"n{later}")]
 
 
-def draw_dimensions(draw: Draw) -> list[HostList]:
+def draw_dimensions(rng: Rng) -> list[HostList]:
     """Two brackets in a name, and all kinds in one list. (With three, Slurm's own order follows no rule.)"""
-    rack, node = draw.integer(1, 5), draw.integer(1, 8)
+    rack, node = rng.integer(1, 5), rng.integer(1, 8)
     inner = _join(_range(node, node + 1, 2), _range(node + 7, node + 7, 2))
     two = _product("rack", [_range(rack, rack + 1)], "-node", [inner])
     long = _product("r", [_join(_range(rack, rack), _range(rack + 2, rack + 3))], "c", [_range(8, 11)])

@@ -12,7 +12,7 @@ from torch import Tensor
 from graders.grading import compare
 from graders.grading.answer import Answer
 from graders.grading.exercise import Finding
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 from graders.units.unit_03.lives import RETURNED
 
 # --- checkpoint_interval
@@ -56,13 +56,13 @@ class Course:
     save_every: int
 
     @classmethod
-    def drawn(cls, draw: Draw) -> "Course":
+    def drawn(cls, rng: Rng) -> "Course":
         """Three epochs of which the last batch is short, saved at steps that end no epoch, and at the end."""
-        batch_size = draw.choice((3, 5))  # an epoch has four steps: another number
-        samples = 3 * batch_size + draw.integer(1, batch_size - 1)
+        batch_size = rng.choice((3, 5))  # an epoch has four steps: another number
+        samples = 3 * batch_size + rng.integer(1, batch_size - 1)
         features = 8
-        numbered = torch.cat([torch.arange(samples)[:, None].float(), draw.normal(samples, features)], 1)
-        return cls(numbered, draw.normal(features), batch_size, epochs=3, save_every=5)
+        numbered = torch.cat([torch.arange(samples)[:, None].float(), rng.normal(samples, features)], 1)
+        return cls(numbered, rng.normal(features), batch_size, epochs=3, save_every=5)
 
     @property
     def an_epoch(self) -> int:
@@ -178,10 +178,10 @@ def same_weights(criterion: str, whole: Life, last: Life, how: str) -> Finding:
     return Finding(criterion, False, f"{how}, {text}.")
 
 
-def killed_anywhere(course: Course, answer: Answer, whole: Life, draw: Draw) -> Finding:
+def killed_anywhere(course: Course, answer: Answer, whole: Life, rng: Rng) -> Finding:
     """Passes if kills before the first save and in a later one, and a start after the end, change nothing."""
     name = "killed anywhere"
-    early, late = draw.integer(1, course.save_every - 1), draw.integer(2, 3)
+    early, late = rng.integer(1, course.save_every - 1), rng.integer(2, 3)
     deaths = [("step", early), ("save", late), ("nothing", 0)]
     *_, last, again = course.live(answer, *deaths, noisy=True)
     finding = same_weights(name, whole, last, f"Killed after step {early}, and then in its save {late}")

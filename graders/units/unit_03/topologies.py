@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 
 
 @dataclass(frozen=True)
@@ -146,39 +146,39 @@ GRACE_HOPPER = Machine(numa_of_gpu=(0,), cores=(tuple(range(72)), (), (), (), ()
 """One GH200, as a node of Vista has: GPU memory is a NUMA node without cores."""
 
 
-def draw_plain(draw: Draw) -> list[Machine]:
+def draw_plain(rng: Rng) -> list[Machine]:
     """Twelve GPUs, three a NUMA node; NUMA nodes without GPU; cores numbered in turn over two sockets."""
-    first = draw.integer(0, 3)
+    first = rng.integer(0, 3)
     nodes = [(first + step) % 4 for step in (0, 3, 1, 2)]
-    many = Machine(tuple(node for node in nodes for _ in range(3)), _blocks(4, 3 * draw.integer(4, 8)))
-    some = Machine(tuple(nodes[:2]), _blocks(4, draw.integer(6, 12)))
-    half = draw.integer(8, 12)
+    many = Machine(tuple(node for node in nodes for _ in range(3)), _blocks(4, 3 * rng.integer(4, 8)))
+    some = Machine(tuple(nodes[:2]), _blocks(4, rng.integer(6, 12)))
+    half = rng.integer(8, 12)
     in_turn = Machine((1, 0, 1, 0), (tuple(range(0, 2 * half, 2)), tuple(range(1, 2 * half, 2))))
     return [many, some, in_turn]
 
 
-def draw_reserved(draw: Draw) -> list[Machine]:
+def draw_reserved(rng: Rng) -> list[Machine]:
     """The first cores of each half of a NUMA node are reserved: one to three of them, or the last one."""
-    each = 2 * draw.integer(6, 9)
+    each = 2 * rng.integer(6, 9)
     starts = range(0, 4 * each, each // 2)
-    taken = draw.integer(2, 3)
+    taken = rng.integer(2, 3)
     first = frozenset(start + core for start in starts for core in range(taken))
     last = frozenset(start + each // 2 - 1 for start in starts)
     gpus = (2, 2, 0, 0, 3, 3, 1, 1)
     return [Machine(gpus, _blocks(4, each), reserved=gone) for gone in (first, last)]
 
 
-def draw_threads(draw: Draw) -> list[Machine]:
+def draw_threads(rng: Rng) -> list[Machine]:
     """Two hardware threads a core, all of them usable, with and without the line that says so; one core too
     few for another share.
     """
-    each = draw.integer(3, 8)
+    each = rng.integer(3, 8)
     even = Machine((1, 1, 0, 0), _blocks(2, 4 * each), threads=2)
     odd = Machine((1, 1, 1, 0, 0, 0), _blocks(2, 3 * each + 2), threads=2, reserved=frozenset())
     return [even, odd]
 
 
-def draw_nvidia(draw: Draw) -> list[Machine]:
+def draw_nvidia(rng: Rng) -> list[Machine]:
     """Two sockets, the GPUs of the second first."""
-    far = draw.integer(1, 2)
-    return [Machine((far, far, 0, 0), _blocks(3, 2 * draw.integer(8, 28)), threads=2)]
+    far = rng.integer(1, 2)
+    return [Machine((far, far, 0, 0), _blocks(3, 2 * rng.integer(8, 28)), threads=2)]

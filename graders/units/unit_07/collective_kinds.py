@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from graders.grading.answer import PlainData
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 from graders.units.unit_07.collectives import ANYTHING, Arguments, Collective, Outcome, World, drawn
 
 
@@ -20,17 +20,17 @@ def _total(tensors: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(tensors)).sum(0)
 
 
-def _one_tensor_a_rank(draw: Draw, world: World) -> list[Arguments]:
-    return [[drawn(draw, world)] for _ in range(world.ranks)]
+def _one_tensor_a_rank(rng: Rng, world: World) -> list[Arguments]:
+    return [[drawn(rng, world)] for _ in range(world.ranks)]
 
 
 # ----------------------------------------------------------------------------------------- from, to a root
 
 
-def _scatter_arguments(draw: Draw, world: World) -> list[Arguments]:
+def _scatter_arguments(rng: Rng, world: World) -> list[Arguments]:
     """x, whose values do not matter, and on the root the parts."""
-    parts = chunks(drawn(draw, world), world.ranks)
-    given: list[Arguments] = [[drawn(draw, world, len(part)), None] for part in parts]
+    parts = chunks(drawn(rng, world), world.ranks)
+    given: list[Arguments] = [[drawn(rng, world, len(part)), None] for part in parts]
     given[world.root][1] = parts
     return given
 
@@ -43,11 +43,11 @@ def _scatter_outcomes(world: World, given: list[Arguments]) -> list[Outcome]:
     ]
 
 
-def _gather_arguments(draw: Draw, world: World) -> list[Arguments]:
+def _gather_arguments(rng: Rng, world: World) -> list[Arguments]:
     """x, and on the root a list of tensors to be filled."""
-    parts = chunks(drawn(draw, world), world.ranks)
+    parts = chunks(drawn(rng, world), world.ranks)
     given: list[Arguments] = [[part, None] for part in parts]
-    given[world.root][1] = [drawn(draw, world, len(part)) for part in parts]
+    given[world.root][1] = [drawn(rng, world, len(part)) for part in parts]
     return given
 
 
@@ -107,8 +107,8 @@ def _all_reduce_outcomes(world: World, given: list[Arguments]) -> list[Outcome]:
     return [Outcome(total, [total]) for _ in given]
 
 
-def _hierarchical_arguments(draw: Draw, world: World) -> list[Arguments]:
-    return [[drawn(draw, world), world.node] for _ in range(world.ranks)]
+def _hierarchical_arguments(rng: Rng, world: World) -> list[Arguments]:
+    return [[drawn(rng, world), world.node] for _ in range(world.ranks)]
 
 
 def _hierarchical_outcomes(world: World, given: list[Arguments]) -> list[Outcome]:
@@ -116,11 +116,11 @@ def _hierarchical_outcomes(world: World, given: list[Arguments]) -> list[Outcome
     return [Outcome(total, [total, ANYTHING]) for _ in given]
 
 
-def _exchange_arguments(draw: Draw, world: World) -> list[Arguments]:
+def _exchange_arguments(rng: Rng, world: World) -> list[Arguments]:
     """outputs, whose values do not matter, and inputs: rank i's part for rank j has the size of chunk j."""
-    inputs = [chunks(drawn(draw, world), world.ranks) for _ in range(world.ranks)]
+    inputs = [chunks(drawn(rng, world), world.ranks) for _ in range(world.ranks)]
     return [
-        [[drawn(draw, world, len(inputs[source][place])) for source in range(world.ranks)], inputs[place]]
+        [[drawn(rng, world, len(inputs[source][place])) for source in range(world.ranks)], inputs[place]]
         for place in range(world.ranks)
     ]
 

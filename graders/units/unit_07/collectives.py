@@ -15,7 +15,7 @@ from course_lib.runtime.request import per_rank
 from graders.grading import compare
 from graders.grading.answer import Answer, Observed, PlainData
 from graders.grading.exercise import Finding
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 
 Arguments = list[Any]
 """Positional arguments of one rank: tensors, lists of tensors, None, numbers."""
@@ -74,12 +74,12 @@ ANYTHING = object()
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A collective: `arguments(draw, world)` and `outcomes(world, arguments)` have an item for each rank.
+    """A collective: `arguments(rng, world)` and `outcomes(world, arguments)` have an item for each rank.
 
     options: keyword arguments, the same on every rank.
     """
 
-    arguments: Callable[[Draw, World], list[Arguments]]
+    arguments: Callable[[Rng, World], list[Arguments]]
     outcomes: Callable[[World, list[Arguments]], list[Outcome]]
     options: Callable[[World], dict[str, PlainData]] = field(default=lambda world: {})
 
@@ -100,7 +100,7 @@ class Played:
 
 def play(
     answer: Answer,
-    draw: Draw,
+    rng: Rng,
     collective: Collective,
     worlds: Sequence[World],
     cluster: Cluster | None = None,
@@ -111,7 +111,7 @@ def play(
     """
     first = worlds[0]
     members = list(first.members) if first.members is not None else None
-    inputs = [collective.arguments(draw, world) for world in worlds]
+    inputs = [collective.arguments(rng, world) for world in worlds]
     places = members or list(range(first.ranks))
     cases: list[list[Arguments]] = [[] for _ in range(first.launched)]
     for place, rank in enumerate(places):
@@ -272,7 +272,7 @@ def duration_of(criterion: str, observed: Observed, allowed: float, world: str, 
     return Finding(criterion, taken <= allowed * (1 + 1e-9), text)
 
 
-def measured(answer: Answer, draw: Draw, collective: Collective, world: World) -> Played:
+def measured(answer: Answer, rng: Rng, collective: Collective, world: World) -> Played:
     """One call on links whose times are easy to read, one device a node or `world.node` of them."""
     cluster = Cluster(
         nodes=-(-world.launched // world.node),
@@ -280,30 +280,30 @@ def measured(answer: Answer, draw: Draw, collective: Collective, world: World) -
         intra_node=MEASURED,
         inter_node=MEASURED,
     )
-    return play(answer, draw, collective, [world], cluster)
+    return play(answer, rng, collective, [world], cluster)
 
 
-def drawn(draw: Draw, world: World, length: int | None = None) -> Tensor:
+def drawn(rng: Rng, world: World, length: int | None = None) -> Tensor:
     """Numbers of the world's dtype, so many or so many rows of them. Integers are so large that no
     floating-point type holds them exactly.
     """
     length = world.length if length is None else length
     shape = (length, world.columns) if world.columns else (length,)
     if world.dtype.is_floating_point:
-        return draw.normal(*shape, dtype=world.dtype)
-    return draw.integers(-(2**58), 2**58, *shape)
+        return rng.normal(*shape, dtype=world.dtype)
+    return rng.integers(-(2**58), 2**58, *shape)
 
 
-def drawn_members(draw: Draw, size: int) -> tuple[int, ...]:
+def drawn_members(rng: Rng, size: int) -> tuple[int, ...]:
     """Global ranks of a group that does not begin at 0 and has a gap."""
-    start = draw.integer(1, 2)
-    gap = draw.integer(1, size - 1)
+    start = rng.integer(1, 2)
+    gap = rng.integer(1, size - 1)
     return tuple(start + place + (place >= gap) for place in range(size))
 
 
 def common_findings(
     answer: Answer,
-    draw: Draw,
+    rng: Rng,
     collective: Collective,
     basic: Sequence[World],
     many: Sequence[World],
@@ -314,18 +314,18 @@ def common_findings(
     """What holds for every collective: values, ranks, lengths, dtypes, in place, layout, group, messages.
     `values` is the name of the first criterion; worlds of one inner list share a launch.
     """
-    first = [play(answer, draw, collective, [world]) for world in basic]
+    first = [play(answer, rng, collective, [world]) for world in basic]
     yield results(values, *first)
-    yield results("any number of ranks", *(play(answer, draw, collective, [world]) for world in many))
-    yield results("any length", *(play(answer, draw, collective, worlds) for worlds in uneven))
+    yield results("any number of ranks", *(play(answer, rng, collective, [world]) for world in many))
+    yield results("any length", *(play(answer, rng, collective, worlds) for worlds in uneven))
     model = basic[-1]
     kinds = [replace(model, dtype=dtype) for dtype in (torch.float64, torch.int64)]
-    yield results("any dtype", play(answer, draw, collective, kinds))
+    yield results("any dtype", play(answer, rng, collective, kinds))
     yield in_place("in place", *first)
     # Five rows of three: cut flat, the parts are others than if rows are cut.
     models = [replace(model, layout="strided"), replace(model, length=5, columns=3, layout="transposed")]
-    yield layouts("any layout", *(play(answer, draw, collective, [each]) for each in models))
-    grouped = [play(answer, draw, collective, [world]) for world in subgroups]
+    yield layouts("any layout", *(play(answer, rng, collective, [each]) for each in models))
+    grouped = [play(answer, rng, collective, [world]) for world in subgroups]
     yield layouts("on a subgroup", *grouped)
     yield only_messages("only send and recv", *first, *grouped)
 

@@ -3,7 +3,7 @@
 from graders.grading import compare
 from graders.grading.answer import Answer, PlainData
 from graders.grading.exercise import Finding
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 
 
 def expected_time(
@@ -36,39 +36,39 @@ def _busiest(algorithm: str, n: int, p: int) -> tuple[int, float, float]:
 ALGORITHMS = ("master", "exchange", "tree", "ring", "halving_doubling")
 
 
-def formula(answer: Answer, draw: Draw, algorithm: str) -> Finding:
+def formula(answer: Answer, rng: Rng, algorithm: str) -> Finding:
     """Passes if the answer predicts this algorithm on powers of two: latency, bytes, and both."""
     for alpha, beta in ((1e-5, 0.0), (0.0, 1e-9), (2e-5, 8e-11)):
-        finding = _predicts(algorithm, answer, draw, algorithm, 2 ** draw.integer(1, 12), alpha, beta)
+        finding = _predicts(algorithm, answer, rng, algorithm, 2 ** rng.integer(1, 12), alpha, beta)
         if not finding.passed:
             return finding
     return finding
 
 
-def folded_ranks(answer: Answer, draw: Draw) -> Finding:
+def folded_ranks(answer: Answer, rng: Rng) -> Finding:
     """Passes if all predictions are right where the number of ranks is no power of two."""
     for algorithm in ALGORITHMS:
-        for ranks in (3, 2 ** draw.integer(3, 12) + draw.integer(1, 7)):
-            finding = _predicts("ranks beyond a power of two", answer, draw, algorithm, ranks, 2e-5, 8e-11)
+        for ranks in (3, 2 ** rng.integer(3, 12) + rng.integer(1, 7)):
+            finding = _predicts("ranks beyond a power of two", answer, rng, algorithm, ranks, 2e-5, 8e-11)
             if not finding.passed:
                 return finding
     return finding
 
 
-def reduction_terms(answer: Answer, draw: Draw) -> Finding:
+def reduction_terms(answer: Answer, rng: Rng) -> Finding:
     """Passes if the time of the additions is counted."""
     for algorithm in ALGORITHMS:
         for ranks in (8, 6):
-            finding = _predicts("reduction", answer, draw, algorithm, ranks, 2e-5, 8e-11, 3e-10)
+            finding = _predicts("reduction", answer, rng, algorithm, ranks, 2e-5, 8e-11, 3e-10)
             if not finding.passed:
                 return finding
     return finding
 
 
-def single_rank(answer: Answer, draw: Draw) -> Finding:
+def single_rank(answer: Answer, rng: Rng) -> Finding:
     """Passes if one rank takes no time."""
     for algorithm in ALGORITHMS:
-        finding = _predicts("one rank", answer, draw, algorithm, 1, 1.0, 1.0, 1.0)
+        finding = _predicts("one rank", answer, rng, algorithm, 1, 1.0, 1.0, 1.0)
         if not finding.passed:
             return finding
     return finding
@@ -77,7 +77,7 @@ def single_rank(answer: Answer, draw: Draw) -> Finding:
 def _predicts(
     criterion: str,
     answer: Answer,
-    draw: Draw,
+    rng: Rng,
     algorithm: str,
     ranks: int,
     alpha: float,
@@ -85,7 +85,7 @@ def _predicts(
     gamma: float = 0.0,
 ) -> Finding:
     """Passes if the prediction agrees to nine digits, in the unit that it has (times may be tiny)."""
-    nbytes = draw.integer(1_000, 1_000_000)
+    nbytes = rng.integer(1_000, 1_000_000)
     arguments = (algorithm, nbytes, ranks, alpha, beta, *([gamma] if gamma else []))
     seen = answer.call("call", *arguments)
     wanted = expected_time(algorithm, nbytes, ranks, alpha, beta, gamma)
@@ -103,9 +103,9 @@ SIZES = [4096 * 4**power for power in range(8)]
 """4 KB to 64 MB."""
 
 
-def exact_fit(answer: Answer, draw: Draw) -> Finding:
+def exact_fit(answer: Answer, rng: Rng) -> Finding:
     """Passes if samples that lie on a line give that line."""
-    for (alpha, beta), sizes in ((_draw_link(draw), SIZES), (_draw_carrier(draw), range(1, 9))):
+    for (alpha, beta), sizes in ((_draw_link(rng), SIZES), (_draw_carrier(rng), range(1, 9))):
         samples = [(size, alpha + size * beta) for size in sizes]
         finding = _near_both("exact samples", _fitted(answer, samples), alpha, beta, 1e-6)
         if not finding.passed:
@@ -113,22 +113,22 @@ def exact_fit(answer: Answer, draw: Draw) -> Finding:
     return finding
 
 
-def noisy_fit(answer: Answer, draw: Draw) -> Finding:
+def noisy_fit(answer: Answer, rng: Rng) -> Finding:
     """Passes if relative noise of a few per cent leaves both parameters within 5 per cent of the truth."""
-    alpha, beta = _draw_link(draw)
+    alpha, beta = _draw_link(rng)
     samples = []
     for size in SIZES:
         # In pairs around the truth, so that the noise does not shift the line as a whole.
-        error = draw.integer(20, 40) / 1000 * (1 if draw.integer(0, 1) else -1)
+        error = rng.integer(20, 40) / 1000 * (1 if rng.integer(0, 1) else -1)
         samples += [(size, (alpha + size * beta) * (1 + sign * error)) for sign in (1, -1)]
     # One slow run of the longest message: 10 % of it is a thousand times alpha.
     samples.append((SIZES[-1], (alpha + SIZES[-1] * beta) * 1.1))
     return _near_both("noisy samples", _fitted(answer, samples), alpha, beta, 0.05)
 
 
-def samples_kept(answer: Answer, draw: Draw) -> Finding:
+def samples_kept(answer: Answer, rng: Rng) -> Finding:
     """Passes if the samples stay as they are and two floats come back."""
-    alpha, beta = _draw_link(draw)
+    alpha, beta = _draw_link(rng)
     samples = [(size, alpha + size * beta) for size in reversed(SIZES)]
     told = answer.call("unit_07.fit", samples)
     if told["samples"] != samples:
@@ -138,13 +138,13 @@ def samples_kept(answer: Answer, draw: Draw) -> Finding:
     return Finding("samples unchanged", floats, f"Returned {result!r:.80}; expected a pair of floats.")
 
 
-def _draw_link(draw: Draw) -> tuple[float, float]:
-    return draw.integer(100, 999) * 1e-7, draw.integer(100, 999) * 1e-12
+def _draw_link(rng: Rng) -> tuple[float, float]:
+    return rng.integer(100, 999) * 1e-7, rng.integer(100, 999) * 1e-12
 
 
-def _draw_carrier(draw: Draw) -> tuple[float, float]:
+def _draw_carrier(rng: Rng) -> tuple[float, float]:
     """Of a very slow link, over which a byte takes longer than a second."""
-    return draw.integer(100, 999) / 100, draw.integer(100, 999) / 100
+    return rng.integer(100, 999) / 100, rng.integer(100, 999) / 100
 
 
 def _fitted(answer: Answer, samples: list[tuple[int, float]]) -> PlainData:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from graders.grading.answer import Answer
 from graders.grading.exercise import Criterion, Finding, exercise
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 from graders.units.unit_07 import collective_kinds as kinds
 from graders.units.unit_07 import hangs
 from graders.units.unit_07.collectives import (
@@ -102,10 +102,10 @@ WHOLE_LENGTHS = _lengths("Nothing needs to divide here: the whole tensor travels
         "dist.send(part.contiguous(), group_dst=place, group=group) sends to a place of the group.",
     ),
 )
-def scatter_from(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def scatter_from(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """A part for everyone, from any root."""
-    yield from _common(answer, draw, kinds.SCATTER, "its part on every rank", rooted=True)
-    played = measured(answer, draw, kinds.SCATTER, World(5, 20, root=3))
+    yield from _common(answer, rng, kinds.SCATTER, "its part on every rank", rooted=True)
+    played = measured(answer, rng, kinds.SCATTER, World(5, 20, root=3))
     root, other = Allowance(4, 16 * BYTES), Allowance(0, 0)
     yield traffic("bytes and messages", played, [other, other, other, root, other])
 
@@ -132,10 +132,10 @@ def scatter_from(answer: Answer, draw: Draw) -> Iterator[Finding]:
     ),
     hints=("It is scatter_from backwards: sends become receives.",),
 )
-def gather_to(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def gather_to(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """Everyone's part, at any root."""
-    yield from _common(answer, draw, kinds.GATHER, "every part on the root", rooted=True)
-    played = measured(answer, draw, kinds.GATHER, World(5, 20, root=3))
+    yield from _common(answer, rng, kinds.GATHER, "every part on the root", rooted=True)
+    played = measured(answer, rng, kinds.GATHER, World(5, 20, root=3))
     root, other = Allowance(0, 0), Allowance(1, 4 * BYTES)
     yield traffic("bytes and messages", played, [other, other, other, root, other])
 
@@ -167,18 +167,18 @@ def gather_to(answer: Answer, draw: Draw) -> Iterator[Finding]:
         Criterion("rounds", 2, "In round k, every place below 2**k sends: ceil(log2 p) rounds for p ranks."),
     ),
     hints=(
-        "Draw 8 ranks. Round 0: place 0 sends to 1. Round 1: 0 to 2, 1 to 3. Round 2: four messages.",
+        "Rng 8 ranks. Round 0: place 0 sends to 1. Round 1: 0 to 2, 1 to 3. Round 2: four messages.",
         "In the round with distance d = 1, 2, 4 ..., places below d send to place + d, if there is such a "
         "place; places from d to 2d - 1 receive.",
         "Place and rank: place = (rank - root) % p, and rank = (place + root) % p.",
     ),
 )
-def broadcast_tree(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def broadcast_tree(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """A binomial tree from any root."""
-    yield from _common(answer, draw, kinds.BROADCAST, "the root's values on every rank", rooted=True)
+    yield from _common(answer, rng, kinds.BROADCAST, "the root's values on every rank", rooted=True)
     length = 250
     for ranks in (7, 8):
-        played = measured(answer, draw, kinds.BROADCAST, World(ranks, length, root=2))
+        played = measured(answer, rng, kinds.BROADCAST, World(ranks, length, root=2))
         finding = traffic("bytes and messages", played, [Allowance(3, 3 * length * BYTES)] * ranks)
         if finding.passed and played.observed.traffic.messages > ranks - 1:
             text = f"{played.observed.traffic.messages} messages for {ranks} ranks; {ranks - 1} suffice."
@@ -219,12 +219,12 @@ def broadcast_tree(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "total = x.clone() keeps x; torch.empty_like(total) holds what arrives.",
     ),
 )
-def reduce_tree(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def reduce_tree(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """A binomial tree to any root; nobody else's tensor changes."""
-    yield from _common(answer, draw, kinds.REDUCE, "the sum on the root", rooted=True)
+    yield from _common(answer, rng, kinds.REDUCE, "the sum on the root", rooted=True)
     length = 250
     for ranks in (7, 8):
-        played = measured(answer, draw, kinds.REDUCE, World(ranks, length, root=2))
+        played = measured(answer, rng, kinds.REDUCE, World(ranks, length, root=2))
         once = [Allowance(0 if rank == 2 else 1, length * BYTES) for rank in range(ranks)]
         finding = traffic("bytes and messages", played, once)
         if not finding.passed:
@@ -276,10 +276,10 @@ ROUND_THE_RING = Criterion(
         "torch.tensor_split gives views: adding into a view of your copy changes the copy.",
     ),
 )
-def ring_reduce_scatter(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def ring_reduce_scatter(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """p - 1 steps round the ring, after which each rank has its chunk of the sum."""
-    yield from _common(answer, draw, kinds.REDUCE_SCATTER, "its chunk of the sum")
-    yield from _ring_costs(answer, draw, kinds.REDUCE_SCATTER, passes=1)
+    yield from _common(answer, rng, kinds.REDUCE_SCATTER, "its chunk of the sum")
+    yield from _ring_costs(answer, rng, kinds.REDUCE_SCATTER, passes=1)
 
 
 @exercise(
@@ -309,10 +309,10 @@ def ring_reduce_scatter(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "A chunk of a contiguous tensor is contiguous, so recv can write into it.",
     ),
 )
-def ring_all_gather(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def ring_all_gather(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """p - 1 steps round the ring, after which each rank has every chunk."""
-    yield from _common(answer, draw, kinds.ALL_GATHER, "every chunk on every rank")
-    yield from _ring_costs(answer, draw, kinds.ALL_GATHER, passes=1)
+    yield from _common(answer, rng, kinds.ALL_GATHER, "every chunk on every rank")
+    yield from _ring_costs(answer, rng, kinds.ALL_GATHER, passes=1)
 
 
 @exercise(
@@ -343,10 +343,10 @@ def ring_all_gather(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "torch.tensor_split(flat, p)[rank].copy_(chunk) puts it there; flat has to be contiguous.",
     ),
 )
-def ring_all_reduce(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def ring_all_reduce(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """Twice round the ring."""
-    yield from _common(answer, draw, kinds.ALL_REDUCE, "the sum on every rank")
-    yield from _ring_costs(answer, draw, kinds.ALL_REDUCE, passes=2)
+    yield from _common(answer, rng, kinds.ALL_REDUCE, "the sum on every rank")
+    yield from _ring_costs(answer, rng, kinds.ALL_REDUCE, passes=2)
 
 
 # ------------------------------------------------------------------------------------ hypercubes, hierarchies
@@ -392,15 +392,15 @@ def ring_all_reduce(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "Then the ranks beyond the power of two: one message before, one after.",
     ),
 )
-def halving_doubling_all_reduce(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def halving_doubling_all_reduce(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """Rabenseifner's algorithm."""
     collective = kinds.ALL_REDUCE
-    yield from _common(answer, draw, collective, "the sum on every rank")
+    yield from _common(answer, rng, collective, "the sum on every rank")
     length = 240
-    played = measured(answer, draw, collective, World(8, length))
+    played = measured(answer, rng, collective, World(8, length))
     finding = traffic("bytes and messages", played, [Allowance(6, 2 * 7 * length // 8 * BYTES)] * 8)
     if finding.passed:
-        folded = measured(answer, draw, collective, World(6, length))
+        folded = measured(answer, rng, collective, World(6, length))
         core = Allowance(5, (2 * 3 * length // 4 + length) * BYTES)
         finding = traffic("bytes and messages", folded, [core] * 6)
     yield finding
@@ -445,13 +445,13 @@ def halving_doubling_all_reduce(answer: Answer, draw: Draw) -> Iterator[Finding]
         "Between nodes it is a ring all-reduce on one chunk, so that chunk is cut once more, in m parts.",
     ),
 )
-def hierarchical_all_reduce(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def hierarchical_all_reduce(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """Three stages, so that little crosses between nodes."""
     collective = kinds.HIERARCHICAL
-    members = drawn_members(draw, 4)
+    members = drawn_members(rng, 4)
     yield from common_findings(
         answer,
-        draw,
+        rng,
         collective,
         basic=[World(4, 16, node=2), World(6, 18, node=3)],
         many=[World(p, 24, node=g) for p, g in ((1, 1), (2, 2), (3, 1), (5, 5), (7, 1), (8, 2), (8, 4))],
@@ -460,7 +460,7 @@ def hierarchical_all_reduce(answer: Answer, draw: Draw) -> Iterator[Finding]:
         values="the sum on every rank",
     )
     nodes, node, length = 4, 2, 240
-    played = measured(answer, draw, collective, World(nodes * node, 2, columns=length // 2, node=node))
+    played = measured(answer, rng, collective, World(nodes * node, 2, columns=length // 2, node=node))
     across, inside = 2 * (nodes - 1) * length // nodes * BYTES, 2 * (node - 1) * length // node * BYTES
     yield bytes_between_nodes("bytes between nodes", played, across)
     yield bytes_within_nodes("bytes within a node", played, inside)
@@ -503,12 +503,12 @@ def hierarchical_all_reduce(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "In step s = 1 ... p - 1, isend to (rank + s) % p, recv from (rank - s) % p, wait.",
     ),
 )
-def all_to_all_pairwise(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def all_to_all_pairwise(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """A part from everyone to everyone, in p - 1 rounds."""
     collective = kinds.EXCHANGE
-    yield from _common(answer, draw, collective, "every part at its place")
+    yield from _common(answer, rng, collective, "every part at its place")
     ranks, part = 6, 250
-    played = measured(answer, draw, collective, World(ranks, ranks * part))
+    played = measured(answer, rng, collective, World(ranks, ranks * part))
     allowed = Allowance(ranks - 1, (ranks - 1) * part * BYTES)
     yield traffic("bytes and messages", played, [allowed] * ranks)
     yield duration("rounds", played, seconds(ranks - 1, (ranks - 1) * part * BYTES), "p - 1 = 5 rounds")
@@ -542,13 +542,13 @@ def all_to_all_pairwise(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "ceil(log2 p) is (p - 1).bit_length(), without rounding errors.",
     ),
 )
-def predict_time(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def predict_time(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """Each algorithm's formula."""
     for algorithm in ("master", "exchange", "tree", "ring", "halving_doubling"):
-        yield formula(answer, draw, algorithm)
-    yield folded_ranks(answer, draw)
-    yield reduction_terms(answer, draw)
-    yield single_rank(answer, draw)
+        yield formula(answer, rng, algorithm)
+    yield folded_ranks(answer, rng)
+    yield reduction_terms(answer, rng)
+    yield single_rank(answer, rng)
 
 
 @exercise(
@@ -573,27 +573,27 @@ def predict_time(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "coefficient too.",
     ),
 )
-def fit_alpha_beta(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def fit_alpha_beta(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """A line through measurements that span many orders of magnitude."""
-    yield exact_fit(answer, draw)
-    yield noisy_fit(answer, draw)
-    yield samples_kept(answer, draw)
+    yield exact_fit(answer, rng)
+    yield noisy_fit(answer, rng)
+    yield samples_kept(answer, rng)
 
 
 # --------------------------------------------------------------------------------------------------- shared
 
 
 def _common(
-    answer: Answer, draw: Draw, collective: Collective, values: str, rooted: bool = False
+    answer: Answer, rng: Rng, collective: Collective, values: str, rooted: bool = False
 ) -> Iterator[Finding]:
     """The findings that all collectives share; `rooted`: with roots other than 0."""
 
     def root(ranks: int) -> int:
-        return draw.integer(0, ranks - 1) if rooted else 0
+        return rng.integer(0, ranks - 1) if rooted else 0
 
     return common_findings(
         answer,
-        draw,
+        rng,
         collective,
         basic=[World(2, 8, root=int(rooted)), World(4, 12, root=2 * int(rooted))],
         many=[World(ranks, 4 * ranks, root=root(ranks)) for ranks in (1, 3, 5, 7, 8)],
@@ -603,20 +603,20 @@ def _common(
             for root_of in [root(ranks)]
         ],
         subgroups=[
-            World(size, 3 * size, layout="strided", members=drawn_members(draw, size), root=int(rooted))
+            World(size, 3 * size, layout="strided", members=drawn_members(rng, size), root=int(rooted))
             for size in (3, 4)
         ],
         values=values,
     )
 
 
-def _ring_costs(answer: Answer, draw: Draw, collective: Collective, passes: int) -> Iterator[Finding]:
+def _ring_costs(answer: Answer, rng: Rng, collective: Collective, passes: int) -> Iterator[Finding]:
     """Neighbours, bytes and rounds of `passes` times p - 1 steps with a chunk each.
 
     With a matrix of two rows, so that who cuts rows and not elements sends too much.
     """
     ranks, length = 6, 240
-    played = measured(answer, draw, collective, World(ranks, 2, columns=length // 2))
+    played = measured(answer, rng, collective, World(ranks, 2, columns=length // 2))
     steps = passes * (ranks - 1)
     yield neighbours_only("neighbours only", played)
     allowed = Allowance(steps, steps * length // ranks * BYTES)
@@ -644,7 +644,7 @@ def _ring_costs(answer: Answer, draw: Draw, collective: Collective, passes: int)
         "Where ranks wait in collectives of different groups, look at the order in which groups were made.",
     ),
 )
-def causes_of_hangs(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def causes_of_hangs(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """Six reports, six causes."""
     named = answer.call("call")
     for program in hangs.CAUSES:
@@ -666,9 +666,9 @@ def causes_of_hangs(answer: Answer, draw: Draw) -> Iterator[Finding]:
     ),
     hints=("Let even ranks send first and odd ranks receive first; or use isend.",),
 )
-def mend_swap(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def mend_swap(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """Pairs that swap tensors."""
-    given = [hangs.tensors(draw, ranks) for ranks in (2, 6)]
+    given = [hangs.tensors(rng, ranks) for ranks in (2, 6)]
     runs = [hangs.launched(answer, tensors) for tensors in given]
     yield hangs.ends(runs)
     swapped = [given[1][rank ^ 1] for rank in range(6)]
@@ -698,16 +698,16 @@ def mend_swap(answer: Answer, draw: Draw) -> Iterator[Finding]:
     ),
     hints=("Start the send with isend, receive, then wait for the send.",),
 )
-def mend_shift(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def mend_shift(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """A ring in which everyone sends to the right."""
-    given = [hangs.tensors(draw, ranks) for ranks in (2, 3, 4, 7)]
+    given = [hangs.tensors(rng, ranks) for ranks in (2, 3, 4, 7)]
     runs = [hangs.launched(answer, tensors) for tensors in given]
     yield hangs.ends(runs)
     shifted = [given[3][rank - 1] for rank in range(7)]
     yield hangs.returned("the left neighbour's tensor", runs[3], shifted, "what was returned")
     yield hangs.inputs_kept("x unchanged", runs[3], given[3])
     yield hangs.one_message_each("one message each", runs)
-    yield hangs.all_at_once("all at the same time", answer, draw)
+    yield hangs.all_at_once("all at the same time", answer, rng)
 
 
 @exercise(
@@ -723,9 +723,9 @@ def mend_shift(answer: Answer, draw: Draw) -> Iterator[Finding]:
     ),
     hints=("What belongs behind `if rank == 0`, and what does not?",),
 )
-def mend_report(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def mend_report(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """The mean loss, reported by rank 0."""
-    given = [[draw.integer(1, 999) / 100 for _ in range(ranks)] for ranks in (1, 3, 4)]
+    given = [[rng.integer(1, 999) / 100 for _ in range(ranks)] for ranks in (1, 3, 4)]
     runs = [hangs.launched(answer, losses) for losses in given]
     yield hangs.ends(runs)
     means = [sum(losses) / len(losses) for losses in given]
@@ -759,10 +759,10 @@ def mend_report(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "Two loops over all rows and over all columns, which make all groups; each rank keeps two of them.",
     ),
 )
-def mend_grid_sums(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def mend_grid_sums(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """Ranks in a grid: sums along rows and along columns."""
     shapes = ((2, 2), (3, 1), (1, 2), (2, 3))
-    given = [hangs.tensors(draw, rows * columns) for rows, columns in shapes]
+    given = [hangs.tensors(rng, rows * columns) for rows, columns in shapes]
     runs = [
         hangs.launched(answer, tensors, columns) for tensors, (_, columns) in zip(given, shapes, strict=True)
     ]
@@ -792,10 +792,10 @@ def mend_grid_sums(answer: Answer, draw: Draw) -> Iterator[Finding]:
     ),
     hints=("A count is a tensor too: torch.tensor([len(rows)]). Send it before the rows.",),
 )
-def mend_collect(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def mend_collect(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """Rows of all ranks, collected by rank 0."""
-    counts = [draw.integer(1, 2), draw.integer(3, 4), draw.integer(5, 6), 1]
-    given = [[draw.normal(40) for _ in range(count)] for count in counts]
+    counts = [rng.integer(1, 2), rng.integer(3, 4), rng.integer(5, 6), 1]
+    given = [[rng.normal(40) for _ in range(count)] for count in counts]
     observed = hangs.launched(answer, given)
     yield hangs.ends([observed])
     collected = hangs.rows_collected("all rows on rank 0", observed, given)
@@ -826,14 +826,14 @@ def mend_collect(answer: Answer, draw: Draw) -> Iterator[Finding]:
     ),
     hints=("finally runs after an error too. What should a rank do then: wait, or say what happened?",),
 )
-def mend_chain(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def mend_chain(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """A chain of ranks, one of which may raise."""
-    values = [draw.integer(1, 900) / 10 for _ in range(4)]
+    values = [rng.integer(1, 900) / 10 for _ in range(4)]
     runs = [hangs.launched(answer, values), hangs.launched(answer, values[:1])]
     yield hangs.ends(runs)
     sums_in_double = hangs.roots_added(values)
     yield hangs.numbers("the sums", runs[0], sums_in_double, "what was returned", rtol=1e-12)
-    raising = draw.integer(0, 2)
+    raising = rng.integer(0, 2)
     bad = [-value if rank == raising else value for rank, value in enumerate(values)]
     yield hangs.error_comes_out("the error comes out", answer, bad)
     yield hangs.barriers("one barrier", runs[0])
@@ -864,9 +864,9 @@ def mend_chain(answer: Answer, draw: Draw) -> Iterator[Finding]:
         "Capital letters (Send, Recv) move the bytes of arrays; send and recv pickle objects.",
     ),
 )
-def mpi_ring_all_reduce(answer: Answer, draw: Draw) -> Iterator[Finding]:
+def mpi_ring_all_reduce(answer: Answer, rng: Rng) -> Iterator[Finding]:
     """On four ranks of a real mpirun, and on three of them."""
-    run = mpi_run(answer, draw)
+    run = mpi_run(answer, rng)
     yield sums("the sum on every rank", run, [0, 4])
     yield sums("any length", run, [1, 2])
     yield sums("any dtype", run, [3])

@@ -10,7 +10,7 @@ from course_lib.runtime.request import per_rank
 from graders.grading import compare
 from graders.grading.answer import Answer, AnswerFailed, Observed, PlainData
 from graders.grading.exercise import Finding
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 from graders.units.unit_07.collectives import MEASURED, duration_of, seconds
 
 ENDS = "comes to an end"
@@ -35,9 +35,9 @@ def cause(program: str, named: PlainData) -> Finding:
     return Finding(program, seen == CAUSES[program], f'the cause named for {program} is "{seen!s:.60}".')
 
 
-def tensors(draw: Draw, ranks: int, length: int = 6) -> list[Tensor]:
+def tensors(rng: Rng, ranks: int, length: int = 6) -> list[Tensor]:
     """One tensor a rank."""
-    return [draw.normal(length) for _ in range(ranks)]
+    return [rng.normal(length) for _ in range(ranks)]
 
 
 def launched(answer: Answer, given: Sequence[object], *more: object) -> Observed:
@@ -77,11 +77,11 @@ def one_message_each(criterion: str, observed: Sequence[Observed]) -> Finding:
     return Finding(criterion, True, "Each rank sends once and receives once.")
 
 
-def all_at_once(criterion: str, answer: Answer, draw: Draw) -> Finding:
+def all_at_once(criterion: str, answer: Answer, rng: Rng) -> Finding:
     """Passes if a ring of nine takes the time of three messages at most, and not of nine."""
     ranks, length = 9, 250
     cluster = Cluster(nodes=ranks, intra_node=MEASURED, inter_node=MEASURED)
-    given = per_rank(tensors(draw, ranks, length))
+    given = per_rank(tensors(rng, ranks, length))
     observed = answer.launch("unit_07.mended", given, ranks=ranks, cluster=cluster)
     allowed = seconds(3, 3 * length * 4)
     return duration_of(criterion, observed, allowed, f"{ranks} ranks, {length * 4} bytes", "3 messages")

@@ -10,7 +10,7 @@ from course_lib.launch.mpi import mpi_missing
 from graders.grading import compare
 from graders.grading.answer import Answer, PlainData
 from graders.grading.exercise import Finding, MachineLacks
-from graders.grading.rng import Draw
+from graders.grading.rng import Rng
 from graders.units.unit_07.collectives import TOLERANCES
 
 RANKS = 4
@@ -31,7 +31,7 @@ class MpiRun:
     told: list[list[dict[str, PlainData]]]
 
 
-def mpi_run(answer: Answer, draw: Draw) -> MpiRun:
+def mpi_run(answer: Answer, rng: Rng) -> MpiRun:
     """One run on four ranks, of which the last case has three. Raises MachineLacks where there is no MPI."""
     missing = mpi_missing()
     if missing:
@@ -40,7 +40,7 @@ def mpi_run(answer: Answer, draw: Draw) -> MpiRun:
         *((RANKS, 16, torch.float64), (RANKS, 6, torch.float32), (RANKS, 3, torch.float32)),
         *((RANKS, 9, torch.int64), (RANKS - 1, 12, torch.float64)),
     ]
-    cases = [[_drawn(draw, length, dtype) for _ in range(ranks)] for ranks, length, dtype in shapes]
+    cases = [[_drawn(rng, length, dtype) for _ in range(ranks)] for ranks, length, dtype in shapes]
     told = answer.call("unit_07.under_mpirun", cases, RANKS)
     by_case = [[rank[case] for rank in told[: len(given)]] for case, given in enumerate(cases)]
     return MpiRun(cases, by_case)
@@ -88,7 +88,7 @@ def messages_and_bytes(run: MpiRun) -> Iterator[Finding]:
     yield Finding("bytes and messages", passed, text)
 
 
-def _drawn(draw: Draw, length: int, dtype: torch.dtype) -> Tensor:
+def _drawn(rng: Rng, length: int, dtype: torch.dtype) -> Tensor:
     if dtype.is_floating_point:
-        return draw.normal(length, dtype=dtype)
-    return draw.integers(-(2**58), 2**58, length)
+        return rng.normal(length, dtype=dtype)
+    return rng.integers(-(2**58), 2**58, length)
