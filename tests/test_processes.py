@@ -33,7 +33,7 @@ from course_lib import (
 from course_lib.runtime.communication.events import Kind
 from course_lib.runtime.processes.call_log import Failed, Journal, JournalReader, Started, Waits
 from course_lib.runtime.processes.completion import CompletionPoller
-from course_lib.runtime.processes.logged_group import RecordedGroup
+from course_lib.runtime.processes.logged_group import LoggedGroup
 from course_lib.runtime.processes.observed_run import Picture
 
 ROOT = Path(__file__).parents[1]
@@ -946,7 +946,7 @@ def test_every_method_that_communicates_is_recorded() -> None:
     words = ("reduce", "gather", "scatter", "to_all", "toall", "barrier", "broadcast", "send", "recv")
     names = [name for name in dir(dist.ProcessGroup) if not name.startswith("__")]
     methods = {name for name in names if any(word in name for word in words)}
-    assert methods - set(vars(RecordedGroup)) == set()
+    assert methods - set(vars(LoggedGroup)) == set()
 
 
 def test_a_closed_connection_is_never_the_root_unless_there_is_nothing_else() -> None:

@@ -117,13 +117,13 @@ def both(monkeypatch):
 def share_at_once(patch: pytest.MonkeyPatch) -> list[range]:
     """Have two processes record the ranks of a launch. Which ones this process takes over, the list has."""
     taken_over: list[range] = []
-    take_over = shape_only._Recording._take_over
+    take_over = shape_only._Capture._take_over
 
     def noted(self: Any, ranks: range, part: Any) -> None:
         taken_over.append(ranks)
         take_over(self, ranks, part)
 
-    patch.setattr(shape_only._Recording, "_take_over", noted)
+    patch.setattr(shape_only._Capture, "_take_over", noted)
     patch.setattr(shape_only, "_ALONE_SECONDS", 0)
     patch.setattr(shape_only, "_WORTH_SECONDS", 0)
     patch.setattr(shape_only, "has_spare_core", lambda: True)
@@ -135,16 +135,16 @@ def _not_recorded(request: Any) -> None:
 
 
 @pytest.fixture
-def waves_used(monkeypatch):
-    """For each launch from now on, whether it was carried out in waves."""
+def batches_used(monkeypatch):
+    """For each launch from now on, whether it was carried out in batches."""
     used: list[bool] = []
 
-    def carried_out(*arguments: Any) -> Any:
-        messages = batched_replay.carried_out(*arguments)
+    def replayed_in_batches(*arguments: Any) -> Any:
+        messages = batched_replay.replayed_in_batches(*arguments)
         used.append(messages is not None)
         return messages
 
-    monkeypatch.setattr(shape_only, "carried_out", carried_out)
+    monkeypatch.setattr(shape_only, "replayed_in_batches", replayed_in_batches)
     return used
 
 
@@ -535,14 +535,14 @@ def exchanges(x: Tensor, rounds: Sequence[tuple[list[int], list[int], int]]) -> 
 
 
 @pytest.mark.parametrize(
-    ("cluster", "in_waves"),
+    ("cluster", "in_batches"),
     [
         (Cluster(4, 3, Link(0, 1e10), Link(1e-5, 3e7)), 18),
         # Buffered messages may stand behind others, and are replayed then.
         (Cluster(4, 3, Link(1e-6, 1e9), Link(1e-5, 1e9), eager_limit=2000), 5),
     ],
 )
-def test_random_exchanges_go_in_waves(cluster, in_waves, both, waves_used):
+def test_random_exchanges_go_in_batches(cluster, in_batches, both, batches_used):
     for seed in range(20):
         draw = random.Random(seed)
         ranks = draw.randint(2, 12)
@@ -556,12 +556,12 @@ def test_random_exchanges_go_in_waves(cluster, in_waves, both, waves_used):
         ]
         both(exchanges, meta(1000), rounds, ranks=ranks, cluster=cluster)
     # A third of the launches were told not to; in a few all ranks sit out.
-    assert waves_used[1::3] == [False] * 20
-    assert waves_used[2::3] == waves_used[0::3]
-    assert sum(waves_used[0::3]) >= in_waves
+    assert batches_used[1::3] == [False] * 20
+    assert batches_used[2::3] == batches_used[0::3]
+    assert sum(batches_used[0::3]) >= in_batches
     run = launch(exchanges, meta(10), [([*range(1, 16), 0], [10] * 16, 0)], ranks=16)
     assert run.traffic.messages == 16
-    assert waves_used[-1]
+    assert batches_used[-1]
 
 
 # --- Programs that cannot be recorded
@@ -708,7 +708,7 @@ def test_a_handle_outlives_its_run_without_harm():
 # --- Scale
 
 
-def test_many_ranks_take_the_time_of_the_formulas(waves_used):
+def test_many_ranks_take_the_time_of_the_formulas(batches_used):
     alpha, beta, elements = 1e-5, 1e-9, 1 << 14
     cluster = Cluster(devices_per_node=1024, intra_node=Link(alpha, 1 / beta))
     for ranks, exercise, messages in (
@@ -720,5 +720,5 @@ def test_many_ranks_take_the_time_of_the_formulas(waves_used):
         assert run.seconds == pytest.approx(seconds, rel=1e-12)
         assert {rank.messages for rank in run.traffic.ranks} == {messages}
         assert {rank.sent for rank in run.traffic.ranks} == {2 * (ranks - 1) * 4 * elements // ranks}
-    assert waves_used == [True, True]
+    assert batches_used == [True, True]
     assert run.events[0].line.function == "swap"

@@ -30,16 +30,16 @@ from course_lib.runtime.errors import PendingCall, RankTraceback
 from course_lib.runtime.request import LaunchRequest
 from course_lib.runtime.simulator.network import Mismatch
 from course_lib.runtime.simulator.thread_driver import Ending
-from course_lib.runtime.simulator.trace.batched_replay import Messages
-from course_lib.runtime.simulator.virtual_time import Turns
+from course_lib.runtime.simulator.trace.batched_replay import MessageTable
+from course_lib.runtime.simulator.virtual_time import VirtualTime
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountedOutcome:
     """A run that has ended well, and of which nobody may ever want the events."""
 
     request: LaunchRequest
-    messages: Messages
+    messages: MessageTable
     results: list[Any]
     outputs: list[str]
     started: float
@@ -59,12 +59,12 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class Outcome:
     """Everything that is known when the ranks of a launch have stopped."""
 
     request: LaunchRequest
     ending: Ending
-    turns: Turns
+    virtual_time: VirtualTime
     results: list[Any]
     outputs: list[str]
     failures: Sequence[RankTraceback]
@@ -94,18 +94,18 @@ class Ended:
         return Run(
             results=self.results,
             outputs=self.outputs,
-            events=LazyEvents(self.turns.events),
+            events=LazyEvents(self.virtual_time.events),
             cluster=self.request.cluster,
             engine="simulated",
-            seconds=self.turns.seconds,
+            seconds=self.virtual_time.seconds,
             wall_seconds=time.perf_counter() - self.started,
             unmatched=tuple(self._still_open()),
-            lost=tuple(rank for rank in self.turns.lost if not self.turns.ranks[rank].finished),
+            lost=tuple(rank for rank in self.virtual_time.lost if not self.virtual_time.ranks[rank].finished),
         )
 
     def _still_open(self) -> Iterator[PendingCall]:
         """Calls that nothing matched, and asynchronous ones whose results were never asked for."""
-        network = self.turns.network
+        network = self.virtual_time.network
         for operation in network.unmatched():
             yield network.pending(operation)
         for operation in network.not_waited_for():
@@ -117,19 +117,19 @@ class Ended:
         raise TimedOut(timed_out_report(self.request.timeout, places, self.waiting), self._record())
 
     def _raise_stuck(self) -> NoReturn:
-        mismatches = self.turns.network.collective_mismatches()
+        mismatches = self.virtual_time.network.collective_mismatches()
         if mismatches:
             self._raise_mismatch(mismatches[0])
         cycle = find_cycle(self.waiting)
-        finished = [state.number for state in self.turns.ranks if state.finished]
-        if lost := self.turns.lost:
+        finished = [state.number for state in self.virtual_time.ranks if state.finished]
+        if lost := self.virtual_time.lost:
             report = lost_report(self.waiting, cycle, finished, lost)
             raise RankLost(report, self.waiting, cycle, finished, self._record(), lost=lost)
         report = deadlock_report(self.waiting, cycle, finished)
         raise Deadlock(report, self.waiting, cycle, finished, self._record())
 
     def _raise_mismatch(self, mismatch: Mismatch) -> NoReturn:
-        calls = [self.turns.network.pending(operation) for operation in mismatch.calls]
+        calls = [self.virtual_time.network.pending(operation) for operation in mismatch.calls]
         if mismatch.position is None:
             report = message_mismatch_report(calls)
         else:

@@ -23,13 +23,13 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from course_lib.launch.outcome import Counted, Ended
+from course_lib.launch.outcome import CountedOutcome, Outcome
 from course_lib.runtime.communication.callsite import stack_lines
 from course_lib.runtime.communication.events import SourceLine
 from course_lib.runtime.request import LaunchRequest, PerRank
 from course_lib.runtime.simulator.backend import as_with_gloo
 from course_lib.runtime.simulator.isolation import Isolation
-from course_lib.runtime.simulator.rank_main import RankBodies
+from course_lib.runtime.simulator.rank_main import RankMains
 from course_lib.runtime.simulator.rank_threads import (
     GRACE_SECONDS,
     RankStopped,
@@ -39,12 +39,12 @@ from course_lib.runtime.simulator.rank_threads import (
     rare_collections,
 )
 from course_lib.runtime.simulator.thread_driver import Ending
-from course_lib.runtime.simulator.trace.batched_replay import carried_out
+from course_lib.runtime.simulator.trace.batched_replay import replayed_in_batches
 from course_lib.runtime.simulator.trace.call_cache import installed
 from course_lib.runtime.simulator.trace.forked import forked, has_spare_core
-from course_lib.runtime.simulator.trace.program import CannotRecord, Excerpt, Tape
+from course_lib.runtime.simulator.trace.program import CannotCapture, Excerpt, TraceProgram
 from course_lib.runtime.simulator.trace.replay import Replay
-from course_lib.runtime.simulator.virtual_time import Turns
+from course_lib.runtime.simulator.virtual_time import VirtualTime
 
 _ALONE_SECONDS = 0.2
 """So long one process records the ranks before it is worth asking how long the others will take."""
@@ -82,21 +82,21 @@ def _is_plain(result: Any) -> bool:
     )
 
 
-def run(request: LaunchRequest) -> Ended | Counted | None:
+def run(request: LaunchRequest) -> Outcome | CountedOutcome | None:
     """Record the ranks and carry out what they have recorded. None if they have to take turns."""
-    return _Recording(request).run()
+    return _Capture(request).run()
 
 
 class _Transcript(io.StringIO):
     """What a rank prints, with marks of when: a rank that gets stuck has not printed what comes later."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, trace: TraceProgram) -> None:
         super().__init__()
-        self._tape = tape
+        self._trace = trace
         self._marks: Marks = []
 
     def write(self, text: str) -> int:
-        self._marks.append((len(self._tape.program), self.tell()))
+        self._marks.append((len(self._trace.program), self.tell()))
         return super().write(text)
 
     def until(self, step: int) -> str:
@@ -125,54 +125,54 @@ class _Part:
     stuck: dict[int, tuple[SourceLine, ...]]
 
 
-class _Recording:
+class _Capture:
     """One launch without data."""
 
     def __init__(self, request: LaunchRequest) -> None:
         self.request = request
         self.started = time.perf_counter()
-        self.turns = Turns(request.cluster, request.ranks)
-        self.tape = Tape(self.turns.network, request.ranks)
+        self.virtual_time = VirtualTime(request.cluster, request.ranks)
+        self.trace = TraceProgram(self.virtual_time.network, request.ranks)
         self.transcripts: list[_Transcript] = []
         self.isolation = Isolation(request.cluster, request.ranks, request.seed, self._transcript)
-        self.bodies = RankBodies(request, self.tape, stops=(RankStopped, CannotRecord))
+        self.bodies = RankMains(request, self.trace, stops=(RankStopped, CannotCapture))
         self.recorded = 0
         """The ranks below have come to their ends."""
         self.stuck: dict[int, tuple[SourceLine, ...]] = {}
         """Where the rank was that ran when time was over."""
         self._given_up = False
 
-    def run(self) -> Ended | Counted | None:
+    def run(self) -> Outcome | CountedOutcome | None:
         """Record all ranks, and carry out what they have recorded."""
-        with self.isolation.entered(), as_with_gloo(), installed(self.tape), rare_collections():
+        with self.isolation.entered(), as_with_gloo(), installed(self.trace), rare_collections():
             self._record_all()
-        if self.tape.refused:
+        if self.trace.refused:
             return None
         if self.recorded == self.request.ranks and not self.bodies.failures:
-            messages = carried_out(self.tape)
+            messages = replayed_in_batches(self.trace)
             if messages is not None:
-                return Counted(
+                return CountedOutcome(
                     self.request, messages, self.bodies.results, self.isolation.outputs, self.started
                 )
         return self._replay()
 
-    def _replay(self) -> Ended:
+    def _replay(self) -> Outcome:
         """Carry out what has been recorded, turn by turn."""
         cut_short = frozenset(range(self.recorded, self.request.ranks))
-        replay = Replay(self.tape, self.turns, cut_short)
+        replay = Replay(self.trace, self.virtual_time, cut_short)
         ending = replay.run(GRACE_SECONDS if cut_short else self._seconds_left())
         if cut_short:
             ending = Ending.OUT_OF_TIME
         ended = set(replay.ended)
         raised = {failure.rank: failure for failure in self.bodies.failures}
-        return Ended(
+        return Outcome(
             self.request,
             ending,
-            self.turns,
+            self.virtual_time,
             [result if rank in ended else None for rank, result in enumerate(self.bodies.results)],
             [self._output(rank, replay) for rank in range(self.request.ranks)],
             [raised[rank] for rank in replay.ended if rank in raised],
-            self.turns.waiting(),
+            self.virtual_time.waiting(),
             self.started,
             self.stuck,
         )
@@ -217,7 +217,7 @@ class _Recording:
 
     def _part(self, ranks: range) -> _Part | None:
         """In the second process: record these ranks. None if the first has to do it."""
-        since = self.tape.extent
+        since = self.trace.extent
         for rank in ranks:
             if not self._record(rank):
                 break
@@ -225,7 +225,7 @@ class _Recording:
             if self.bodies.failures or not _is_plain(self.bodies.results[rank]):
                 return None
         return _Part(
-            self.tape.excerpt(ranks, since),
+            self.trace.excerpt(ranks, since),
             [self.bodies.results[rank] for rank in ranks],
             [self.transcripts[rank].content() for rank in ranks],
             self.recorded,
@@ -234,7 +234,7 @@ class _Recording:
 
     def _take_over(self, ranks: range, part: _Part) -> None:
         """Have what another process has recorded of these ranks."""
-        self.tape.take_over(part.excerpt)
+        self.trace.take_over(part.excerpt)
         for rank, result, content in zip(ranks, part.results, part.transcripts, strict=True):
             self.bodies.results[rank] = result
             self.transcripts[rank].take_over(content)
@@ -263,7 +263,7 @@ class _Recording:
             # After an interrupt during `start` it cannot be joined yet; it will see that it is given up.
             if thread.is_alive():
                 thread.join(GRACE_SECONDS)
-        if self.tape.refused:
+        if self.trace.refused:
             return False
         self.recorded = rank + 1
         return True
@@ -273,13 +273,13 @@ class _Recording:
         if self._given_up:
             return
         self.isolation.resume(rank)
-        self.tape.begin(rank)
+        self.trace.begin(rank)
         try:
             body()
-        except (RankStopped, CannotRecord):
+        except (RankStopped, CannotCapture):
             pass
         finally:
-            self.tape.end()
+            self.trace.end()
             self.isolation.forget(rank)
             over.set()
 
@@ -287,13 +287,13 @@ class _Recording:
         return self.request.timeout - (time.perf_counter() - self.started)
 
     def _transcript(self) -> _Transcript:
-        self.transcripts.append(_Transcript(self.tape))
+        self.transcripts.append(_Transcript(self.trace))
         return self.transcripts[-1]
 
     def _output(self, rank: int, replay: Replay) -> str:
         """What the rank had printed when it came to where the replay has left it."""
-        state, reached = self.turns.ranks[rank], replay.reached[rank]
-        inside = reached < len(self.tape.programs[rank]) or state.waits_for is not None or state.lost
+        state, reached = self.virtual_time.ranks[rank], replay.reached[rank]
+        inside = reached < len(self.trace.programs[rank]) or state.waits_for is not None or state.lost
         if inside and rank not in replay.ended:
             return self.transcripts[rank].until(reached - 1)
         return self.transcripts[rank].getvalue()

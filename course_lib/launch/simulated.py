@@ -13,15 +13,15 @@ import time
 
 from course_lib.errors import BadLaunch
 from course_lib.launch import shape_only
-from course_lib.launch.outcome import Ended
+from course_lib.launch.outcome import Outcome
 from course_lib.launch.run import Run
 from course_lib.runtime.communication.callsite import stack_lines
 from course_lib.runtime.request import LaunchRequest
 from course_lib.runtime.simulator.backend import as_with_gloo
 from course_lib.runtime.simulator.isolation import Isolation, current_rank
-from course_lib.runtime.simulator.rank_main import RankBodies
-from course_lib.runtime.simulator.thread_driver import Scheduler
-from course_lib.runtime.simulator.virtual_time import Turns
+from course_lib.runtime.simulator.rank_main import RankMains
+from course_lib.runtime.simulator.thread_driver import ThreadDriver
+from course_lib.runtime.simulator.virtual_time import VirtualTime
 
 
 def run(request: LaunchRequest) -> Run:
@@ -35,19 +35,19 @@ def run(request: LaunchRequest) -> Run:
     return (ended or _by_turns(request)).run()
 
 
-def _by_turns(request: LaunchRequest) -> Ended:
+def _by_turns(request: LaunchRequest) -> Outcome:
     """Run the ranks as threads that take turns."""
     started = time.perf_counter()
     isolation = Isolation(request.cluster, request.ranks, request.seed)
-    turns = Turns(request.cluster, request.ranks)
-    scheduler = Scheduler(turns, isolation.resume)
-    bodies = RankBodies(request, scheduler)
+    virtual_time = VirtualTime(request.cluster, request.ranks)
+    scheduler = ThreadDriver(virtual_time, isolation.resume)
+    bodies = RankMains(request, scheduler)
     with isolation.entered(), as_with_gloo():
         ending = scheduler.run([bodies.body(rank) for rank in range(request.ranks)], request.timeout)
-    return Ended(
+    return Outcome(
         request,
         ending,
-        turns,
+        virtual_time,
         bodies.results,
         isolation.outputs,
         bodies.failures,

@@ -27,7 +27,7 @@ from course_lib.runtime.request import LaunchRequest
 from course_lib.runtime.simulator.backend import as_with_gloo
 from course_lib.runtime.simulator.isolation import alone
 from course_lib.runtime.simulator.network import Group, Move, Operation
-from course_lib.runtime.simulator.rank_main import RankBodies
+from course_lib.runtime.simulator.rank_main import RankMains
 from graders.grading.answer import PlainData
 from graders.guest.time_limits import ALARMS, COMPUTING_SECONDS, BoundedText, OutOfTime, bounded, time_limit
 from graders.protocol.codec import NotPlain, decode, encode, in_words
@@ -49,7 +49,7 @@ def play(answer: Any, driver: Callable[..., PlainData], request: RankRequest, ch
     launch = LaunchRequest(
         driver, (), request.ranks, request.cluster, request.timeout, request.seed, backend=None
     )
-    bodies = RankBodies(
+    bodies = RankMains(
         launch,
         engine,
         stops=(OutOfTime,),
@@ -77,7 +77,7 @@ def play(answer: Any, driver: Callable[..., PlainData], request: RankRequest, ch
     engine.close({**end, "printed": printed.text()})
 
 
-def _end(bodies: RankBodies, rank: int) -> dict[str, Any]:
+def _end(bodies: RankMains, rank: int) -> dict[str, Any]:
     """What the rank came to, as its last call."""
     if bodies.failures:
         (failure,) = bodies.failures

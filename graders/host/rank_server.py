@@ -2,8 +2,8 @@
 
 Each rank is a process behind walls of its own (`graders.guest.rank_process`), which shares nothing with the
 others. What it sends and receives, how much, when and in which order, is known here because it happens here,
-on the very `Scheduler` and `Network` that run simulated ranks in a kernel. A rank can only ask; what its code
-does to the library in its own process changes nothing.
+on the very `ThreadDriver` and `Network` that run simulated ranks in a kernel. A rank can only ask; what its
+code does to the library in its own process changes nothing.
 """
 
 import time
@@ -17,15 +17,15 @@ from torch import Tensor
 
 from course_lib.cluster.topology import Cluster
 from course_lib.launch.failures import LaunchError, UnmatchedMessage
-from course_lib.launch.outcome import Ended
+from course_lib.launch.outcome import Outcome
 from course_lib.launch.run import Run
 from course_lib.runtime.communication.events import SourceLine
 from course_lib.runtime.errors import RankTraceback
 from course_lib.runtime.request import LaunchRequest, PerRank
 from course_lib.runtime.simulator.network import Operation
 from course_lib.runtime.simulator.rank_threads import RankStopped
-from course_lib.runtime.simulator.thread_driver import Ending, Scheduler
-from course_lib.runtime.simulator.virtual_time import Turns
+from course_lib.runtime.simulator.thread_driver import Ending, ThreadDriver
+from course_lib.runtime.simulator.virtual_time import VirtualTime
 from graders.grading.answer import PlainData
 from graders.guest.run_cells import TIMED_OUT
 from graders.guest.time_limits import bounded
@@ -66,8 +66,8 @@ def launch(
     """
     started = time.perf_counter()
     cluster = request.cluster or Cluster(devices_per_node=request.ranks)
-    turns = Turns(cluster, request.ranks)
-    scheduler = Scheduler(turns, lambda _: None)
+    virtual_time = VirtualTime(cluster, request.ranks)
+    scheduler = ThreadDriver(virtual_time, lambda _: None)
     outcome = _Outcome(request.ranks)
     servers = [
         _Server(_order(request, rank, cluster), process, scheduler, outcome, grace, keep_line)
@@ -83,10 +83,10 @@ def launch(
         # Less, if it was the time for computing that was up.
         seconds = min(seconds, float(round(time.perf_counter() - started)))
     launched = LaunchRequest(launch, (), request.ranks, cluster, seconds, request.seed, None)
-    ended = Ended(
+    ended = Outcome(
         launched,
         ending,
-        turns,
+        virtual_time,
         outcome.results,
         outcome.outputs,
         outcome.failures,
@@ -146,7 +146,7 @@ class _Server:
         self,
         order: requests.RankRequest,
         process: Process,
-        scheduler: Scheduler,
+        scheduler: ThreadDriver,
         outcome: _Outcome,
         grace: float,
         keep_line: KeepLine,
@@ -166,7 +166,7 @@ class _Server:
         self._begun = self._over = False
 
     def run(self) -> None:
-        """Serve the rank to its end. A body for `Scheduler.run`."""
+        """Serve the rank to its end. A body for `ThreadDriver.run`."""
         try:
             self._begin()
             while not self._over:

@@ -26,7 +26,7 @@ _NO_TIMEOUT = timedelta(0)
 """What torch passes for "wait as long as the group's timeout says"."""
 
 
-class Recorder:
+class CallLogger:
     """Numbers a rank's calls and writes them to its journal."""
 
     def __init__(self, journal: Journal) -> None:
@@ -88,11 +88,11 @@ class Recorder:
         """Note that a wait has ended and the call has not."""
         self._journal.write(Resumed(number))
 
-    def note_end_on_gpu(self, number: int, work: Any) -> None:
+    def log_end_on_gpu(self, number: int, work: Any) -> None:
         """Note the end of a call when it comes. Its future tells only that its kernel is queued."""
         self._poller.watch(number, work)
 
-    def note_end(self, number: int, work: Any) -> None:
+    def log_end(self, number: int, work: Any) -> None:
         """Note the end of an asynchronous collective when it comes, whether or not somebody waits for it."""
         work.get_future().add_done_callback(lambda future: self._ended(number, future))
 
@@ -135,13 +135,13 @@ SECOND_WAIT = (
 )
 
 
-class RecordedWork(dist.Work):
+class LoggedWork(dist.Work):
     """The handle of a call: the inner one, with notes of when somebody waits for it and when it is over."""
 
     def __init__(
         self,
         inner: Any,
-        recorder: Recorder,
+        recorder: CallLogger,
         call: Call,
         members: tuple[int, ...] | None = None,
     ) -> None:

@@ -1,6 +1,6 @@
 """Process groups that note every call in the rank's journal, and are torch's own in everything else.
 
-`install` has `torch.distributed` make a `RecordedGroup` wherever it would make a `ProcessGroup`. Each method
+`install` has `torch.distributed` make a `LoggedGroup` wherever it would make a `ProcessGroup`. Each method
 notes the call and hands it to an ordinary group, which hands it to Gloo or NCCL. So everything that speaks
 through a group is seen: the functions of `torch.distributed`, and from C++ DistributedDataParallel,
 functional collectives, DTensor and FSDP2.
@@ -22,18 +22,18 @@ from torch.distributed import distributed_c10d
 from course_lib.runtime.communication.blocking import called_blocking, member
 from course_lib.runtime.communication.semantics import check_dense, reduction_name
 from course_lib.runtime.processes.call_log import Journal
-from course_lib.runtime.processes.logged_calls import Call, RecordedWork, Recorder
+from course_lib.runtime.processes.logged_calls import Call, CallLogger, LoggedWork
 from course_lib.runtime.simulator.network import NEW_GROUP
 
 
-class RecordedGroup(dist.ProcessGroup):
+class LoggedGroup(dist.ProcessGroup):
     """One rank's end of a process group, which notes every call and hands it to an ordinary group.
 
     It does not call the base class's own methods: those of a Python subclass hold Python's global lock while
     Gloo takes its own locks, and Gloo's threads do the reverse when they let go of tensors.
     """
 
-    recorder: Recorder
+    recorder: CallLogger
     """Set by `install`, once a process."""
 
     def __init__(self, store: Store, rank: int, size: int) -> None:
@@ -242,32 +242,32 @@ class RecordedGroup(dist.ProcessGroup):
         )
         return Call(number, asynchronous, any(tensor.is_cuda for tensor in about))
 
-    def _work(self, inner: Any, call: Call, members: tuple[int, ...] | None = None) -> RecordedWork:
+    def _work(self, inner: Any, call: Call, members: tuple[int, ...] | None = None) -> LoggedWork:
         if call.on_gpu:
-            self.recorder.note_end_on_gpu(call.number, inner)
-        return RecordedWork(inner, self.recorder, call, members)
+            self.recorder.log_end_on_gpu(call.number, inner)
+        return LoggedWork(inner, self.recorder, call, members)
 
-    def _collective_work(self, inner: Any, call: Call) -> RecordedWork | None:
+    def _collective_work(self, inner: Any, call: Call) -> LoggedWork | None:
         """The handle of a collective; None where the backend has none since the call is over."""
         if inner is None:
             self.recorder.done(call.number)
             return None
         if call.asynchronous and not call.on_gpu:
-            self.recorder.note_end(call.number, inner)
+            self.recorder.log_end(call.number, inner)
         return self._work(inner, call)
 
 
-def install(journal: Journal) -> Recorder:
+def install(journal: Journal) -> CallLogger:
     """Have `torch.distributed` make recorded groups in this process from now on."""
-    recorder = RecordedGroup.recorder = Recorder(journal)
-    distributed_c10d.ProcessGroup = RecordedGroup  # type: ignore[misc]
+    recorder = LoggedGroup.recorder = CallLogger(journal)
+    distributed_c10d.ProcessGroup = LoggedGroup  # type: ignore[misc]
     distributed_c10d._new_group_with_tag = _recording_new_group(
         distributed_c10d._new_group_with_tag, recorder
     )
     return recorder
 
 
-def _recording_new_group(make: Any, recorder: Recorder) -> Any:
+def _recording_new_group(make: Any, recorder: CallLogger) -> Any:
     """torch's function that makes a group, with a note of the call: all ranks must make the same groups."""
 
     @functools.wraps(make)

@@ -20,7 +20,7 @@ from course_lib.runtime.communication.callsite import own_lines
 from course_lib.runtime.communication.events import span_recorder
 from course_lib.runtime.processes.call_log import Failed, Journal, Returned, Started, now, place_of
 from course_lib.runtime.processes.launch_folder import LaunchFolder, Plan
-from course_lib.runtime.processes.logged_calls import Recorder
+from course_lib.runtime.processes.logged_calls import CallLogger
 from course_lib.runtime.processes.logged_group import install
 from course_lib.runtime.processes.serialization import pack, unpack_launch
 
@@ -135,7 +135,7 @@ def _seed(seed: int) -> None:
     np.random.seed(seed % 2**32)
 
 
-def _leave_result(folder: LaunchFolder, rank: int, result: object, recorder: Recorder) -> None:
+def _leave_result(folder: LaunchFolder, rank: int, result: object, recorder: CallLogger) -> None:
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         recorder.settle()

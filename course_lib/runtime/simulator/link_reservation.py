@@ -11,7 +11,7 @@ _ROUNDING = 1e-9
 """Two stretches of time that overlap by so small a part of one of them do not overlap."""
 
 
-class Ways:
+class LinkReservation:
     """When each way is taken. Ask in the order of time: what lies before is forgotten.
 
     free: from when on a way is free for good. Before that it may have gaps.

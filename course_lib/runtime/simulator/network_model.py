@@ -25,7 +25,7 @@ from typing import NamedTuple, TypeVar
 
 from course_lib.cluster.topology import UNDISTURBED, Cluster
 from course_lib.runtime.communication.costs import rounds_of, seconds_of
-from course_lib.runtime.simulator.link_reservation import Ways
+from course_lib.runtime.simulator.link_reservation import LinkReservation
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -33,7 +33,7 @@ NEVER = math.inf
 """The end of what a lost rank keeps from ending."""
 
 
-class Way(NamedTuple):
+class LinkUse(NamedTuple):
     """A way (see `course_lib.runtime.simulator.link_reservation`), and for how long a byte keeps it busy."""
 
     number: int
@@ -43,7 +43,7 @@ class Way(NamedTuple):
 class Route(NamedTuple):
     """How a message goes from one rank to another: what it passes, and the latency in seconds."""
 
-    ways: tuple[Way, ...]
+    ways: tuple[LinkUse, ...]
     latency: float
 
     def seconds(self, nbytes: float) -> float:
@@ -62,7 +62,7 @@ class _CollectiveCost(NamedTuple):
     """What an operation of certain members takes, and for how many seconds a byte it keeps each card busy."""
 
     rounds: tuple[_RoundCost, ...]
-    cards: tuple[Way, ...]
+    cards: tuple[LinkUse, ...]
 
     def seconds(self, nbytes: float) -> float:
         return sum(
@@ -87,7 +87,7 @@ class Timing:
         self.plain = not cluster.shares_cards and disturbances == UNDISTURBED
         """Whether messages share nothing but ranks' ways, and take what bytes and nodes say."""
         # Out of rank r goes way r, into it way ranks + r; cards and bad cables get theirs when they are met.
-        self._ways = Ways(2 * ranks)
+        self._links = LinkReservation(2 * ranks)
         self._routes: dict[tuple[int, int], Route] = {}
         self._costs: dict[tuple[str, tuple[int, ...], int], _CollectiveCost] = {}
         both_ways = (
@@ -107,11 +107,11 @@ class Timing:
             return self._message_with_all(source, target, nbytes, ready)
         link = self._intra_node if self._node[source] == self._node[target] else self._inter_node
         seconds = nbytes / link.bandwidth
-        free, into = self._ways.free, self._ranks + target
+        free, into = self._links.free, self._ranks + target
         if free[source] <= ready and free[into] <= ready:
             free[source] = free[into] = end = ready + seconds
             return end + link.latency
-        return self._ways.take(((source, seconds), (into, seconds)), ready) + seconds + link.latency
+        return self._links.take(((source, seconds), (into, seconds)), ready) + seconds + link.latency
 
     def collective(
         self, operation: str, nbytes: int, members: tuple[int, ...], ready: float, root: int | None = None
@@ -132,10 +132,10 @@ class Timing:
             stretch = self._stretch(operation, members)
             seconds = cost.seconds(nbytes) * stretch
             cards = [(way.number, way.seconds_a_byte * nbytes * stretch) for way in cost.cards]
-        free, shift = self._ways.free, self._ranks
+        free, shift = self._links.free, self._ranks
         start = max(ready, *(max(free[rank], free[shift + rank]) for rank in members))
         if cards:
-            start = self._ways.take(cards, start)
+            start = self._links.take(cards, start)
         end = start + seconds
         for rank in members:
             free[rank] = free[shift + rank] = end
@@ -154,7 +154,7 @@ class Timing:
     def _message_with_all(self, source: int, target: int, nbytes: int, ready: float) -> float:
         route, stretch = self._route(source, target), self._stretch(source, target)
         ways = [(way.number, way.seconds_a_byte * nbytes * stretch) for way in route.ways]
-        end = self._ways.take(ways, ready) + route.seconds(nbytes) * stretch
+        end = self._links.take(ways, ready) + route.seconds(nbytes) * stretch
         return NEVER if end > self.lost_at(source, target) else end
 
     def _route(self, source: int, target: int) -> Route:
@@ -168,13 +168,13 @@ class Timing:
         link = self._intra_node if within else self._inter_node
         a_byte = 1 / link.bandwidth
         out, into = (1.0, 1.0) if within else (self._node_slowdown(source), self._node_slowdown(target))
-        ways = [Way(source, a_byte * out), Way(self._ranks + target, a_byte * into)]
+        ways = [LinkUse(source, a_byte * out), LinkUse(self._ranks + target, a_byte * into)]
         if not within and self._cluster.shares_cards:
-            ways.append(Way(self._ways.named("out", self._cluster.card_of(source)), a_byte * out))
-            ways.append(Way(self._ways.named("in", self._cluster.card_of(target)), a_byte * into))
+            ways.append(LinkUse(self._links.named("out", self._cluster.card_of(source)), a_byte * out))
+            ways.append(LinkUse(self._links.named("in", self._cluster.card_of(target)), a_byte * into))
         cable = self._slow_links.get((source, target), 1.0)
         if cable > 1:
-            ways.append(Way(self._ways.named("cable", source, target), a_byte * max(cable, out, into)))
+            ways.append(LinkUse(self._links.named("cable", source, target), a_byte * max(cable, out, into)))
         return Route(tuple(ways), link.latency * max(cable, out, into))
 
     def _node_slowdown(self, rank: int) -> float:
@@ -219,7 +219,7 @@ class Timing:
                     cards[number] += a_byte * times
             costs = {(route.latency, max(load[way.number] for way in route.ways)) for route in routes}
             rounds.append(_RoundCost(tuple(_undominated(costs)), times))
-        return _CollectiveCost(tuple(rounds), tuple(Way(*card) for card in sorted(cards.items())))
+        return _CollectiveCost(tuple(rounds), tuple(LinkUse(*card) for card in sorted(cards.items())))
 
 
 def _each(choose: Callable[[float, float], float], pairs: Iterable[tuple[Key, float]]) -> dict[Key, float]:

@@ -57,7 +57,7 @@ def private_calls(request: LaunchRequest) -> Calls:
     return preparation
 
 
-class RankBodies:
+class RankMains:
     """The ranks of a launch as functions to call, each in a thread of its own, and what they came to."""
 
     def __init__(

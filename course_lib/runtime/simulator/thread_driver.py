@@ -25,7 +25,7 @@ from course_lib.runtime.simulator.rank_threads import (
     rank_thread,
     rare_collections,
 )
-from course_lib.runtime.simulator.virtual_time import Turns
+from course_lib.runtime.simulator.virtual_time import VirtualTime
 
 
 class Ending(Enum):
@@ -43,15 +43,15 @@ _VAIN_POLLS = 10_000
 """After so many questions in a row without an operation in between, asking again counts as waiting."""
 
 
-class Scheduler:
+class ThreadDriver:
     """Runs one body a rank and lends each the turn; see the module's text."""
 
-    def __init__(self, turns: Turns, on_resume: Callable[[int], None]) -> None:
+    def __init__(self, virtual_time: VirtualTime, on_resume: Callable[[int], None]) -> None:
         """on_resume(rank) is called in the rank's thread each time it gets the turn."""
-        self.turns = turns
+        self.virtual_time = virtual_time
         self.running = -1
         """The rank that holds the turn; -1 before the first and after the last."""
-        self._locks = [threading.Lock() for _ in turns.ranks]
+        self._locks = [threading.Lock() for _ in virtual_time.ranks]
         """A rank's is open while it has the turn."""
         self._threads: list[threading.Thread] = []
         self._on_resume = on_resume
@@ -81,10 +81,10 @@ class Scheduler:
                 ended = self._all_done.acquire(timeout=timeout)
             if not ended:
                 return Ending.OUT_OF_TIME
-            return Ending.FINISHED if self.turns.all_done else Ending.STUCK
+            return Ending.FINISHED if self.virtual_time.all_done else Ending.STUCK
         finally:
             self.stacks = self._stacks()
-            self.waiting = self.turns.waiting()
+            self.waiting = self.virtual_time.waiting()
             self._unwind()
 
     # --- For the rank that holds the turn
@@ -92,22 +92,22 @@ class Scheduler:
     @property
     def communicating(self) -> bool:
         """Whether data is being moved, which is not computing."""
-        return self.turns.communicating
+        return self.virtual_time.communicating
 
     def now(self, rank: int) -> float:
         """The rank's clock, in virtual seconds."""
-        return self.turns.ranks[rank].clock
+        return self.virtual_time.ranks[rank].clock
 
     def group(self, name: str, members: Sequence[int]) -> Group:
         """The group of this name and these members: the same object for every rank that asks."""
-        return self.turns.network.group(name, members)
+        return self.virtual_time.network.group(name, members)
 
     def post(self, operation: Operation, move: Move | None = None) -> None:
         """Hand an operation to the network, at the rank's present time; `move` for a collective."""
         self._check_open()
         self._end_computing(operation.rank)
         self._vain_polls = 0
-        self.turns.post(operation, move)
+        self.virtual_time.post(operation, move)
 
     def wait(self, operation: Operation, at: SourceLine | None = None) -> None:
         """Block the rank until the operation is done; its clock moves to the operation's end.
@@ -123,9 +123,9 @@ class Scheduler:
         self._end_computing(operation.rank)
         if not operation.done:
             line = (at or caller_line()) if operation.asynchronous else None
-            self.turns.must_wait(operation, line)
+            self.virtual_time.must_wait(operation, line)
             self._give_turn_away(operation.rank)
-        self.turns.deliver(operation)
+        self.virtual_time.deliver(operation)
 
     def poll(self, operation: Operation, at: SourceLine | None = None) -> bool:
         """Whether the operation is over by now. A rank that asks in vain lets the others go on first."""
@@ -134,7 +134,7 @@ class Scheduler:
         self._end_computing(rank)
         clock = self.now(rank)
         if operation.done and operation.end <= clock:
-            self.turns.deliver(operation)
+            self.virtual_time.deliver(operation)
             return True
         if operation.done:
             self._advance_to(rank, operation.end)
@@ -144,7 +144,7 @@ class Scheduler:
             # Nothing has been posted for so long that all who still run do nothing but ask.
             self.wait_for_data(operation, at)
         clock = self.now(rank)
-        self._advance_to(rank, max(clock + POLL_SECONDS, self.turns.next_clock(clock)))
+        self._advance_to(rank, max(clock + POLL_SECONDS, self.virtual_time.next_clock(clock)))
         return False
 
     def is_done(self, operation: Operation) -> bool:
@@ -153,11 +153,11 @@ class Scheduler:
 
     def compute(self, rank: int, seconds: float) -> None:
         """Charge the rank for computing."""
-        self.turns.compute(rank, seconds)
+        self.virtual_time.compute(rank, seconds)
 
     def record_span(self, rank: int, label: str, start: float, end: float) -> None:
         """Add a phase that the program has named."""
-        self.turns.record(rank, label, Kind.SPAN, start, end)
+        self.virtual_time.record(rank, label, Kind.SPAN, start, end)
 
     def _check_open(self) -> None:
         """Raise what ends a rank if the run is over; RuntimeError in code that is no rank of it any more."""
@@ -167,13 +167,13 @@ class Scheduler:
             raise RuntimeError(RUN_ENDED)
 
     def _advance_to(self, rank: int, clock: float) -> None:
-        if self.turns.moves_past_others(rank, clock):
+        if self.virtual_time.moves_past_others(rank, clock):
             self._give_turn_away(rank)
 
     def _end_computing(self, rank: int) -> None:
-        if self.turns.ends_computing(rank):
+        if self.virtual_time.ends_computing(rank):
             self._give_turn_away(rank)
-        if self.turns.is_lost(rank):
+        if self.virtual_time.is_lost(rank):
             raise RankStopped
 
     # --- Turns
@@ -186,7 +186,7 @@ class Scheduler:
             self._end_computing(rank)
         except RankStopped:
             pass
-        state = self.turns.ranks[rank]
+        state = self.virtual_time.ranks[rank]
         state.finished = not (self._stopping or state.lost)
         if self._stopping:
             self._all_done.release()
@@ -200,7 +200,7 @@ class Scheduler:
 
     def _pass_turn_on(self) -> int | None:
         """Wake the rank that is due next; the launcher, if no rank can go on."""
-        due = self.turns.next()
+        due = self.virtual_time.next()
         if due is None:
             self.running = -1
             self._all_done.release()
@@ -232,7 +232,7 @@ class Scheduler:
         if holder >= 0:
             interrupt(self._threads[holder])
         for rank, thread in enumerate(self._threads):
-            state = self.turns.ranks[rank]
+            state = self.virtual_time.ranks[rank]
             if thread.is_alive() and not (state.finished or state.lost) and rank != holder:
                 self._locks[rank].release()
                 if not self._all_done.acquire(timeout=GRACE_SECONDS):

@@ -29,7 +29,7 @@ class RankState:
     computing_since: float | None = None
 
 
-class Turns:
+class VirtualTime:
     """The ranks of one run, its network, and the order in which the ranks go on."""
 
     def __init__(self, cluster: Cluster, ranks: int) -> None:

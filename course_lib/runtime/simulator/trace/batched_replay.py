@@ -8,9 +8,9 @@ ones by sums and maxima:
     end of a message = its start, + bytes / bandwidth, + latency
     clock after a wait = the later of the clock before it and the end of the message
 
-In one wave all ranks that can go on take their next wait. In the end it shows whether messages were indeed in
-nobody's way. Then the clocks are bit for bit those of a run in turns. Whatever is not of this kind is left to
-`course_lib.runtime.simulator.trace.replay`.
+In one batch all ranks that can go on take their next wait. In the end it shows whether messages were
+indeed in nobody's way. Then the clocks are bit for bit those of a run in turns. Whatever is not of this kind
+is left to `course_lib.runtime.simulator.trace.replay`.
 """
 
 import itertools
@@ -24,7 +24,14 @@ import numpy.typing as npt
 from course_lib.cluster.topology import Cluster
 from course_lib.runtime.communication.events import Event, Kind
 from course_lib.runtime.communication.traffic import RankTraffic, Traffic
-from course_lib.runtime.simulator.trace.program import POSITION_MASK, RANK_BITS, RANK_MASK, Call, Entry, Tape
+from course_lib.runtime.simulator.trace.program import (
+    POSITION_MASK,
+    RANK_BITS,
+    RANK_MASK,
+    Call,
+    Entry,
+    TraceProgram,
+)
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -33,18 +40,18 @@ Booleans = npt.NDArray[np.bool_]
 _NEVER = np.iinfo(np.int64).max
 _LOOK_EVERY = 512
 _LEAST_WIDTH = 8
-"""Waves in which fewer ranks than that go on, on average, take longer than the replay."""
+"""Batches in which fewer ranks than that go on, on average, take longer than the replay."""
 
 
 @dataclass(frozen=True)
-class Messages:
+class MessageTable:
     """All sends and receives of a run that has come to its end: one number each, rank by rank."""
 
-    tape: Tape
+    trace: TraceProgram
     rank: Integers
     peer: Integers
     entry: Integers
-    """Place of the call in the tape's entries."""
+    """Place of the call in the trace's entries."""
     start: Floats
     end: Floats
     seconds: float
@@ -52,7 +59,7 @@ class Messages:
 
     def events(self) -> tuple[Event, ...]:
         """One event a call, in the order of their posts: by clock, then by rank, then as in the program."""
-        forms = [_form(call) for call in self.tape.entries]
+        forms = [_form(call) for call in self.trace.entries]
         order = np.argsort(self.start, kind="stable")
         columns = (
             column[order].tolist() for column in (self.entry, self.rank, self.peer, self.start, self.end)
@@ -64,8 +71,8 @@ class Messages:
 
     def traffic(self) -> Traffic:
         """Bytes and messages a rank, without making the events."""
-        ranks = self.tape.ranks
-        table = _Table(self.tape.entries)
+        ranks = self.trace.ranks
+        table = _CallTable(self.trace.entries)
         sends = table.sends[self.entry]
         nbytes = table.nbytes[self.entry]
         counts = {
@@ -90,13 +97,13 @@ class Messages:
         )
 
 
-def carried_out(tape: Tape) -> Messages | None:
-    """All messages of the tape with their times. None if it is not of that kind, or narrow."""
-    network = tape.network
-    if tape.ranks < _LEAST_WIDTH or not network.timing.plain or not _only_messages(tape.entries):
+def replayed_in_batches(trace: TraceProgram) -> MessageTable | None:
+    """All messages of the trace with their times. None if it is not of that kind, or narrow."""
+    network = trace.network
+    if trace.ranks < _LEAST_WIDTH or not network.timing.plain or not _only_messages(trace.entries):
         return None
-    steps = _Steps(tape)
-    matches = _matches(steps, tape, network.cluster) if steps.wait_for_all_they_receive else None
+    steps = _FlatProgram(trace)
+    matches = _matches(steps, trace, network.cluster) if steps.wait_for_all_they_receive else None
     clocks = None if matches is None else _clocks(steps, matches)
     if matches is None or clocks is None:
         return None
@@ -113,7 +120,7 @@ def carried_out(tape: Tape) -> Messages | None:
         return None
     end = np.where(matches.buffered & steps.sends, posted, np.maximum(arrival, posted))
     seconds = float(clocks[steps.last].max())
-    return Messages(tape, steps.rank, steps.peer, steps.entry, posted, end, seconds)
+    return MessageTable(trace, steps.rank, steps.peer, steps.entry, posted, end, seconds)
 
 
 def _one_at_a_time(rank: Integers, start: Floats, free: Floats) -> bool:
@@ -144,8 +151,8 @@ def _form(call: Entry) -> dict[str, Any]:
     }
 
 
-class _Table:
-    """The entries of a tape as columns; all are sends and receives."""
+class _CallTable:
+    """The entries of a trace as columns; all are sends and receives."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         calls = [entry for entry in entries if isinstance(entry, Call)]
@@ -163,19 +170,19 @@ def _numbered(values: Iterable[Hashable]) -> Integers:
     return np.array([numbers.setdefault(value, len(numbers)) for value in values])
 
 
-class _Steps:
+class _FlatProgram:
     """All programs one after another: the posts and what waits for them.
 
     A rank's clock changes only when it waits. So its life is a row of nodes, one before each wait and one at
     its end, and each has one clock. The nodes of all ranks are numbered through, rank by rank.
     """
 
-    def __init__(self, tape: Tape) -> None:
-        self.table = _Table(tape.entries)
-        lengths = np.array([len(program) for program in tape.programs])
+    def __init__(self, trace: TraceProgram) -> None:
+        self.table = _CallTable(trace.entries)
+        lengths = np.array([len(program) for program in trace.programs])
         begins = np.cumsum(lengths) - lengths
-        codes: Integers = np.concatenate([np.frombuffer(p, dtype=np.int64) for p in tape.programs])
-        rank_of_step = np.repeat(np.arange(tape.ranks), lengths)
+        codes: Integers = np.concatenate([np.frombuffer(p, dtype=np.int64) for p in trace.programs])
+        rank_of_step = np.repeat(np.arange(trace.ranks), lengths)
         posts = np.flatnonzero(codes >= 0)
         waits = np.flatnonzero(codes < 0)
         post_of_step = np.cumsum(codes >= 0) - 1
@@ -197,7 +204,7 @@ class _Steps:
         """The nodes before the waits."""
         self.called: Integers = called
         """For each wait, the post that it is for."""
-        nodes = np.bincount(rank_of_step[waits], minlength=tape.ranks) + 1
+        nodes = np.bincount(rank_of_step[waits], minlength=trace.ranks) + 1
         self.last: Integers = np.cumsum(nodes) - 1
         self.first: Integers = self.last - nodes + 1
         self.wait_for_all_they_receive = bool((self.sends | (first_wait >= 0)).all())
@@ -213,12 +220,12 @@ class _Matches:
     latency: Floats
 
 
-def _matches(steps: _Steps, tape: Tape, cluster: Cluster) -> _Matches | None:
+def _matches(steps: _FlatProgram, trace: TraceProgram, cluster: Cluster) -> _Matches | None:
     """The k-th send of a channel meets its k-th receive. None if one is left over or does not fit."""
     sends, receives = np.flatnonzero(steps.sends), np.flatnonzero(~steps.sends)
     source = np.where(steps.sends, steps.rank, steps.peer)
     target = np.where(steps.sends, steps.peer, steps.rank)
-    channel = (steps.table.channel[steps.entry] * tape.ranks + source) * tape.ranks + target
+    channel = (steps.table.channel[steps.entry] * trace.ranks + source) * trace.ranks + target
     sends = sends[np.argsort(channel[sends], kind="stable")]
     receives = receives[np.argsort(channel[receives], kind="stable")]
     if not np.array_equal(channel[sends], channel[receives]):
@@ -228,7 +235,7 @@ def _matches(steps: _Steps, tape: Tape, cluster: Cluster) -> _Matches | None:
         return None
     other = np.empty_like(steps.rank)
     other[sends], other[receives] = receives, sends
-    node_of_rank = np.array([cluster.node_of(rank) for rank in range(tape.ranks)])
+    node_of_rank = np.array([cluster.node_of(rank) for rank in range(trace.ranks)])
     within = node_of_rank[source] == node_of_rank[target]
     intra, inter = cluster.intra_node, cluster.inter_node
     return _Matches(
@@ -239,7 +246,7 @@ def _matches(steps: _Steps, tape: Tape, cluster: Cluster) -> _Matches | None:
     )
 
 
-def _clocks(steps: _Steps, matches: _Matches) -> Floats | None:
+def _clocks(steps: _FlatProgram, matches: _Matches) -> Floats | None:
     """The clock at each node. None if not all ranks come to their ends, or only a few at a time."""
     nodes = int(steps.last[-1]) + 1
     called, other = steps.called, matches.other[steps.called]
@@ -260,7 +267,7 @@ def _clocks(steps: _Steps, matches: _Matches) -> Floats | None:
     clock = np.zeros(nodes)
     present = steps.first.copy()
     passed = 0
-    for wave in itertools.count(1):
+    for batch in itertools.count(1):
         able = present[other_rank[present]] >= other_post[present]
         before = present[able]
         if not len(before):
@@ -271,6 +278,6 @@ def _clocks(steps: _Steps, matches: _Matches) -> Floats | None:
         clock[before + 1] = np.maximum(clock[before], end)
         present += able
         passed += len(before)
-        if wave % _LOOK_EVERY == 0 and passed < _LEAST_WIDTH * wave:
+        if batch % _LOOK_EVERY == 0 and passed < _LEAST_WIDTH * batch:
             return None
     return None

@@ -1,9 +1,9 @@
-"""Ways round torch's wrappers while ranks are recorded: most of the time of a message is spent in them.
+"""Known calls go round torch's wrappers while ranks are captured: most of a message's time is spent in them.
 
 While they are `installed`, `dist.send`, `recv`, `isend` and `irecv` are functions of this module. The first
 call of a kind (same line, group, shape, dtype, tag) goes through torch's own function, with all its checks,
-and is recorded by `Tape.post`; its repetitions are recorded at once. Whatever is out of the ordinary goes the
-long way, and so do calls by names that were imported from `torch.distributed` before.
+and is recorded by `TraceProgram.post`; its repetitions are recorded at once. Whatever is out of the ordinary
+goes the long way, and so do calls by names that were imported from `torch.distributed` before.
 """
 
 import sys
@@ -21,17 +21,17 @@ from torch.distributed import distributed_c10d
 from course_lib.runtime.communication.callsite import caller_line, is_grader, is_library
 from course_lib.runtime.simulator.backend import SimulatedWork
 from course_lib.runtime.simulator.isolation import replaced
-from course_lib.runtime.simulator.trace.program import POSITION_BITS, RANK_MASK, Tape
+from course_lib.runtime.simulator.trace.program import POSITION_BITS, RANK_MASK, TraceProgram
 
 _getframe = sys._getframe
 _Kind = tuple[Any, ...]
-"""Everything about a call that torch checks and the tape notes, but the peer."""
+"""Everything about a call that torch checks and the trace notes, but the peer."""
 
 
 @contextmanager
-def installed(tape: Tape) -> Iterator[None]:
-    """Record on this tape by the short way."""
-    short = _Shortcuts(tape)
+def installed(trace: TraceProgram) -> Iterator[None]:
+    """Record on this trace by the short way."""
+    short = _CallCache(trace)
     functions = {
         "send": short.sending("send"),
         "isend": short.sending("isend"),
@@ -46,7 +46,7 @@ def installed(tape: Tape) -> Iterator[None]:
         yield
 
 
-class RecordedWork:
+class CapturedWork:
     """The handle of a message that was recorded by the short way.
 
     It passes for a `dist.Work`, and is none: a subclass takes several times as long to make.
@@ -54,7 +54,7 @@ class RecordedWork:
 
     __slots__ = ("_position", "_short", "_tensor")
 
-    def __init__(self, short: "_Shortcuts", position: int, tensor: Tensor) -> None:
+    def __init__(self, short: "_CallCache", position: int, tensor: Tensor) -> None:
         self._short = short
         self._position = position
         self._tensor = tensor
@@ -69,7 +69,7 @@ class RecordedWork:
         line = short.known_lines.get((id(frame.f_code), frame.f_lasti))
         if line is None:
             line = short.learn_line(frame)
-        short.tape.program.append(~(line << POSITION_BITS | self._position))
+        short.trace.program.append(~(line << POSITION_BITS | self._position))
         return True
 
     def __getattr__(self, name: str) -> Any:
@@ -77,15 +77,15 @@ class RecordedWork:
         return getattr(self._short.full_work(self._position, self._tensor), name)
 
 
-class _Shortcuts:
+class _CallCache:
     """Short equivalents of the functions of `torch.distributed` that send and receive."""
 
-    def __init__(self, tape: Tape) -> None:
-        self.tape = tape
+    def __init__(self, trace: TraceProgram) -> None:
+        self.trace = trace
         self._known: dict[_Kind, int] = {}
         """Kind of call -> the number that stands for it in a program if the peer is rank 0."""
         self.known_lines: dict[tuple[int, int], int] = {}
-        """Code and place in it of a wait -> the place of its line on the tape."""
+        """Code and place in it of a wait -> the place of its line on the trace."""
         self._codes: set[CodeType] = set()
         """The code objects whose ids are in use above; kept, so that no other gets the id."""
         self._unknown: _Kind | None = None
@@ -108,7 +108,7 @@ class _Shortcuts:
             position = self._record(name, blocking, tensor, dst, group_dst, group, tag, frame)
             if position < 0:
                 return self._learn(frame.f_code, lambda: long_way(tensor, dst, group, tag, group_dst))
-            return None if blocking else RecordedWork(self, position, tensor)
+            return None if blocking else CapturedWork(self, position, tensor)
 
         return function
 
@@ -130,14 +130,14 @@ class _Shortcuts:
             if position < 0:
                 return self._learn(frame.f_code, lambda: long_way(tensor, src, group, tag, group_src))
             if not blocking:
-                return RecordedWork(self, position, tensor)
-            return self.tape.program[position] & RANK_MASK if src is None else src
+                return CapturedWork(self, position, tensor)
+            return self.trace.program[position] & RANK_MASK if src is None else src
 
         return function
 
     def learn_line(self, frame: FrameType) -> int:
-        """The place on the tape of the line that a wait in this frame is told by."""
-        place = self.tape.place_of_line(caller_line())
+        """The place on the trace of the line that a wait in this frame is told by."""
+        place = self.trace.place_of_line(caller_line())
         if _is_own(frame.f_code):
             self._codes.add(frame.f_code)
             self.known_lines[id(frame.f_code), frame.f_lasti] = place
@@ -145,7 +145,7 @@ class _Shortcuts:
 
     def full_work(self, position: int, tensor: Tensor) -> SimulatedWork:
         """The full handle of the call that the rank has made at that position."""
-        return SimulatedWork(self.tape, self.tape.operation_at(position), [tensor])
+        return SimulatedWork(self.trace, self.trace.operation_at(position), [tensor])
 
     def _record(
         self,
@@ -187,7 +187,7 @@ class _Shortcuts:
             if not usual or (blocking and place == group._group_rank):
                 return -1
             number = self._known[kind]
-            program = self.tape.program
+            program = self.trace.program
             position = len(program)
             program.append(number + members[place])
         except KeyError:
@@ -202,11 +202,11 @@ class _Shortcuts:
     def _learn(self, code: CodeType, long_way: Callable[[], Any]) -> Any:
         """Go the long way, and remember what it has recorded, if the next call of the kind is the same."""
         kind = self._unknown
-        position = len(self.tape.program)
+        position = len(self.trace.program)
         done = long_way()
-        if kind is not None and len(self.tape.program) > position and _is_own(code):
+        if kind is not None and len(self.trace.program) > position and _is_own(code):
             self._codes.add(code)
-            number = self.tape.program[position]
+            number = self.trace.program[position]
             self._known[kind] = number & ~RANK_MASK
         return done
 

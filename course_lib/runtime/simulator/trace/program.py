@@ -3,10 +3,10 @@
 Where no message carries data, nothing that a rank receives can change what it does next. So each rank's
 function runs straight through, alone, while its calls are recorded; who meets whom, and when, is found out
 afterwards (`course_lib.runtime.simulator.trace.replay`). A rank that asks what only time can tell, such as
-whether an operation is over by now, cannot be recorded: then the tape is of no use, and the ranks have to
+whether an operation is over by now, cannot be recorded: then the trace is of no use, and the ranks have to
 take turns.
 
-Another process can record some of the ranks on its own copy of the tape, and give an `Excerpt` of it.
+Another process can record some of the ranks on its own copy of the trace, and give an `Excerpt` of it.
 """
 
 from array import array
@@ -36,7 +36,7 @@ RANK_BITS = 20
 RANK_MASK = (1 << RANK_BITS) - 1
 
 
-class CannotRecord(BaseException):
+class CannotCapture(BaseException):
     """Unwinds a rank that asks what only a run in turns can answer. Not an Exception, as `RankStopped`."""
 
 
@@ -84,20 +84,20 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Charge:
+class Compute:
     """Computing, in seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
-    """The rank looks at its clock, to name a phase later."""
+class ClockRead:
+    """The rank reads its clock, to name a phase later."""
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
-    """A phase that the program has named, between two glances at the clock, by their positions."""
+class Span:
+    """A phase that the program has named, between two reads of the clock, by their positions."""
 
     label: str
     start: int
@@ -112,14 +112,14 @@ class Wait:
     line: SourceLine | None
 
 
-Entry = Call | Charge | Glance | Phase
+Entry = Call | Compute | ClockRead | Span
 
-_GLANCE = Glance()
+_CLOCK_READ = ClockRead()
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How many entries and lines a tape has."""
+    """How many entries and lines a trace has."""
 
     entries: int
     lines: int
@@ -127,7 +127,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """What a copy of a tape has come to hold since it was made."""
+    """What a copy of a trace has come to hold since it was made."""
 
     since: Extent
     """What it held then."""
@@ -138,7 +138,7 @@ class Excerpt:
     refused: str
 
 
-class Tape:
+class TraceProgram:
     """The programs of all ranks, one recorded after the other.
 
     A program is an array of 64-bit numbers, one a step. A number from 0 up is the place of an `Entry` in
@@ -155,7 +155,7 @@ class Tape:
         self.program = self._nobody
         """That of the rank which is being recorded."""
         self.refused = ""
-        """Why there is no tape, if a rank could not be recorded."""
+        """Why there is no trace, if a rank could not be recorded."""
         self.network = network
         self._rank = -1
         self._entry_places: dict[Entry, int] = {}
@@ -174,7 +174,7 @@ class Tape:
         """End the rank, and with it the recording."""
         self._check_open()
         self.refused = self.refused or reason
-        raise CannotRecord(reason)
+        raise CannotCapture(reason)
 
     # --- Reading
 
@@ -222,7 +222,7 @@ class Tape:
         if self.program is self._nobody:
             raise RuntimeError(RUN_ENDED)
         if self.refused:
-            raise CannotRecord(self.refused)
+            raise CannotCapture(self.refused)
 
     # --- Copies
 
@@ -232,7 +232,7 @@ class Tape:
         return Extent(len(self.entries), len(self.lines))
 
     def excerpt(self, ranks: Iterable[int], since: Extent) -> Excerpt:
-        """The programs of these ranks, and what has been added for them since the tape had that extent."""
+        """The programs of these ranks, and what has been added for them since the trace had that extent."""
         return Excerpt(
             since,
             self.entries[since.entries :],
@@ -259,7 +259,7 @@ class Tape:
         self.refused = self.refused or excerpt.refused
 
     def _with_own_group(self, entry: Entry) -> Entry:
-        """The entry of a copy with the group that this tape's ranks hold."""
+        """The entry of a copy with the group that this trace's ranks hold."""
         if not isinstance(entry, Call):
             return entry
         return replace(entry, group=self.group(entry.group.name, entry.group.members))
@@ -320,12 +320,12 @@ class Tape:
 
     def compute(self, rank: int, seconds: float) -> None:
         """Write down a charge for computing."""
-        self.write(Charge(seconds))
+        self.write(Compute(seconds))
 
     def now(self, rank: int) -> float:
-        """The position of this glance in the program: a tape's own time, which `record_span` understands."""
-        return self.write(_GLANCE)
+        """The position of this read in the program: a trace's own time, which `record_span` understands."""
+        return self.write(_CLOCK_READ)
 
     def record_span(self, rank: int, label: str, start: float, end: float) -> None:
         """Write down a phase."""
-        self.write(Phase(label, int(start), int(end)))
+        self.write(Span(label, int(start), int(end)))

@@ -9,8 +9,8 @@ from course_lib.runtime.communication.semantics import barrier
 from course_lib.runtime.simulator.network import Operation
 from course_lib.runtime.simulator.rank_threads import rare_collections
 from course_lib.runtime.simulator.thread_driver import Ending
-from course_lib.runtime.simulator.trace.program import Call, Charge, Glance, Phase, Tape, Wait
-from course_lib.runtime.simulator.virtual_time import Turns
+from course_lib.runtime.simulator.trace.program import Call, ClockRead, Compute, Span, TraceProgram, Wait
+from course_lib.runtime.simulator.virtual_time import VirtualTime
 
 _TURNS_A_LOOK = 1000
 """So many turns pass between two looks at the real clock."""
@@ -18,10 +18,10 @@ _TURNS_A_LOOK = 1000
 
 @dataclass(slots=True)
 class Replay:
-    """The ranks of a tape, each a generator that yields when it gives its turn away."""
+    """The ranks of a trace, each a generator that yields when it gives its turn away."""
 
-    tape: Tape
-    turns: Turns
+    trace: TraceProgram
+    virtual_time: VirtualTime
     incomplete: frozenset[int] = frozenset()
     """Ranks whose programs were cut short: at their end they stop, and have not finished."""
     ended: list[int] = field(default_factory=list)
@@ -30,56 +30,56 @@ class Replay:
     """After a run: how many steps of its program each rank has begun."""
 
     def __post_init__(self) -> None:
-        self.reached = [0] * self.tape.ranks
+        self.reached = [0] * self.trace.ranks
 
     def run(self, timeout: float) -> Ending:
         """Carry out all programs, to their ends, or until no rank can go on, or for `timeout` seconds."""
         deadline = time.monotonic() + timeout
-        ranks = [self._rank(rank) for rank in range(self.tape.ranks)]
+        ranks = [self._rank(rank) for rank in range(self.trace.ranks)]
         number = 0
         with rare_collections():
-            while (due := self.turns.next()) is not None:
+            while (due := self.virtual_time.next()) is not None:
                 next(ranks[due], None)
                 number += 1
                 if number % _TURNS_A_LOOK == 0 and time.monotonic() > deadline:
                     return Ending.OUT_OF_TIME
-        return Ending.FINISHED if self.turns.all_done else Ending.STUCK
+        return Ending.FINISHED if self.virtual_time.all_done else Ending.STUCK
 
     def _rank(self, rank: int) -> Generator[None, None, None]:
-        """One rank's program. What it does at each step is what `Scheduler` does for a thread."""
-        turns, state, step = self.turns, self.turns.ranks[rank], self.tape.step
+        """One rank's program. What it does at each step is what `ThreadDriver` does for a thread."""
+        virtual_time, state, step = self.virtual_time, self.virtual_time.ranks[rank], self.trace.step
         posted: dict[int, Operation] = {}
-        glances: dict[int, float] = {}
-        for position, code in enumerate(self.tape.programs[rank]):
+        clock_reads: dict[int, float] = {}
+        for position, code in enumerate(self.trace.programs[rank]):
             self.reached[rank] = position + 1
             match step(code):
                 case Wait(called, line):
                     operation = posted[called]
-                    if turns.ends_computing(rank):
+                    if virtual_time.ends_computing(rank):
                         yield
-                    if turns.is_lost(rank):
+                    if virtual_time.is_lost(rank):
                         return
-                    if turns.must_wait(operation, line):
+                    if virtual_time.must_wait(operation, line):
                         yield
-                    turns.deliver(operation)
-                    if turns.moves_past_others(rank, operation.end):
+                    virtual_time.deliver(operation)
+                    if virtual_time.moves_past_others(rank, operation.end):
                         yield
                 case Call() as call, peer:
-                    if turns.ends_computing(rank):
+                    if virtual_time.ends_computing(rank):
                         yield
-                    if turns.is_lost(rank):
+                    if virtual_time.is_lost(rank):
                         return
                     posted[position] = call.operation(rank, peer)
-                    turns.post(posted[position], barrier)
-                case Charge(seconds), _:
-                    turns.compute(rank, seconds)
-                case Glance(), _:
-                    glances[position] = state.clock
-                case Phase(label, start, end), _:
-                    turns.record(rank, label, Kind.SPAN, glances[start], glances[end])
+                    virtual_time.post(posted[position], barrier)
+                case Compute(seconds), _:
+                    virtual_time.compute(rank, seconds)
+                case ClockRead(), _:
+                    clock_reads[position] = state.clock
+                case Span(label, start, end), _:
+                    virtual_time.record(rank, label, Kind.SPAN, clock_reads[start], clock_reads[end])
         if rank in self.incomplete:
             return
         self.ended.append(rank)
-        if turns.ends_computing(rank):
+        if virtual_time.ends_computing(rank):
             yield
-        state.finished = not turns.is_lost(rank)
+        state.finished = not virtual_time.is_lost(rank)
