@@ -2,7 +2,7 @@
 
 from graders.student.check_cell import check
 from graders.student.hints import hint
-from graders.student.progress_log import progress
+from graders.student.progress import progress
 from graders.student.reset_cell import reset
 
 __all__ = ["check", "hint", "progress", "reset"]

@@ -23,8 +23,9 @@ from graders.grading.exercise import Exercise, Finding
 from graders.grading.registry import exercises, load_all
 from graders.grading.rng import Rng
 from graders.grading.run import ExerciseResult, grade
-from graders.guest.run_cells import Cell, run_cells
+from graders.guest.run_cells import run_cells
 from graders.student.kernel_answer import kernel_answer
+from graders.submissions.cells import Cell
 from graders.submissions.read import read_submission
 from mutants.making import Mutant, Solution
 

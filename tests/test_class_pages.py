@@ -14,10 +14,10 @@ from graders.grading.answer import AnswerFailed
 from graders.grading.exercise import Exercise, Verdict
 from graders.grading.report import Report
 from graders.grading.run import CriterionResult, ExerciseResult, answer_failed, not_attempted
-from graders.guest.run_cells import Cell
 from graders.host.grade_submission import mark
 from graders.protocol.codec import WireError
 from graders.protocol.records import deadlock_from_plain
+from graders.submissions.cells import Cell
 from graders.submissions.read import Submission
 from tests import sample_unit
 from tests.sample_unit import DOUBLE, TOTAL, UNIT

@@ -15,8 +15,9 @@ from graders.grading.exercise import Exercise, Verdict
 from graders.grading.registry import load_all
 from graders.grading.rng import Rng
 from graders.grading.run import ExerciseResult, grade
-from graders.guest.run_cells import Cell, run_cells
+from graders.guest.run_cells import run_cells
 from graders.student.kernel_answer import kernel_answer
+from graders.submissions.cells import Cell
 from graders.submissions.read import read_submission
 from tests.answers import Proof, right_answers, wrong_answers
 

@@ -7,13 +7,13 @@ import torch
 
 from course_lib.cluster.topology import Cluster
 from graders.grading.answer import AnswerFailed, Observed
-from graders.guest.run_cells import Cell
-from graders.guest.time_limits import Limits
 from graders.host.sandbox import Sandbox
 from graders.isolation.backends import wall_here
 from graders.isolation.usage import Bounds
+from graders.protocol.limits import Limits
 from graders.protocol.proxy import RemoteAnswer
 from graders.protocol.requests import LaunchRequest
+from graders.submissions.cells import Cell
 from graders.submissions.read import Submission
 from tests.forks import counted_forks
 
@@ -228,8 +228,8 @@ from course_lib.runtime.communication import events
 nothing = costs.CallTraffic(0, 0, 0)
 costs.traffic_of = network.traffic_of = network._traffic = lambda *_: nothing
 network.Network.events = lambda self: []
-timing.Timing.message = timing.Timing.collective = lambda *_: 0.0
-process_group.payload_of = lambda op, *_: process_group.Payload(None, None, 0)
+network_model.Timing.message = network_model.Timing.collective = lambda *_: 0.0
+backend.payload_of = lambda op, *_: backend.Payload(None, None, 0)
 class Small(torch.Tensor):
     nbytes = 0
 x = x.as_subclass(Small)

@@ -16,14 +16,14 @@ import torch
 from graders import commands
 from graders.grading.answer import NOT_ATTEMPTED, AnswerFailed
 from graders.grading.report import Report
-from graders.guest.run_cells import Cell
-from graders.guest.time_limits import Limits
 from graders.host import fork_server_client
 from graders.host.grade_submission import mark
 from graders.host.sandbox import Sandbox
 from graders.isolation import backends
 from graders.isolation.backends import NO_INNER_WALLS, UNWALLED, wall_here
 from graders.isolation.usage import Bounds
+from graders.protocol.limits import Limits
+from graders.submissions.cells import Cell
 from graders.submissions.read import Submission
 from tests import sample_unit
 from tests.forks import counted_forks

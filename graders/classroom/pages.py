@@ -14,7 +14,7 @@ from graders.classroom.result_store import Marked, write_whole
 from graders.grading.exercise import Criterion, Exercise, Verdict
 from graders.grading.report import LOOKS, earned
 from graders.grading.run import CriterionResult, ExerciseResult
-from graders.guest.time_limits import shortened
+from graders.grading.text import shortened
 from graders.isolation.backends import UNWALLED
 
 SEEN_SHOWN = 240

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from graders.classroom.grade_class import Outcome, State
-from graders.guest.time_limits import shortened
+from graders.grading.text import shortened
 from graders.isolation.backends import UNWALLED
 
 SHOWN_CHARACTERS = 300

@@ -57,6 +57,10 @@ class AnswerFailed(Exception):
         self.deadlock = deadlock
 
 
+class GraderMistake(Exception):
+    """The grader, not the answer, did something wrong."""
+
+
 class Answer(Protocol):
     """The student's function or class, wherever it runs: in this kernel, or in a sandbox.
 

@@ -5,11 +5,10 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from graders.grading.answer import NOT_ATTEMPTED, Answer, AnswerFailed
+from graders.grading.answer import NOT_ATTEMPTED, Answer, AnswerFailed, GraderMistake
 from graders.grading.exercise import Criterion, Exercise, Finding, MachineLacks, Verdict
 from graders.grading.rng import Rng
-from graders.guest.time_limits import shortened
-from graders.protocol.proxy import GraderMistake
+from graders.grading.text import shortened
 
 SEEN_CHARACTERS = 4000
 """A longer story is cut: nobody reads it, and a submission could make it endless."""

@@ -1,9 +1,7 @@
 """Doing what a grader asks, beside the answer: runs in the kernel, or in a sandbox's process."""
 
-import importlib
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from typing import Any
@@ -12,13 +10,15 @@ import torch
 
 from course_lib.errors import BadLaunch
 from course_lib.launch import launch
-from course_lib.launch.failures import Deadlock, LaunchError, RankFailed, UnmatchedMessage
+from course_lib.launch.failures import LaunchError, UnmatchedMessage
 from course_lib.launch.run import Run
 from course_lib.runtime.communication.callsite import own_lines
-from course_lib.runtime.communication.events import SourceLine
-from graders.grading.answer import NOT_ATTEMPTED, PlainData
-from graders.guest.time_limits import BoundedText, OutOfTime, bounded, joined, time_limit
+from graders.grading.answer import PlainData
+from graders.grading.text import BoundedText, bounded, joined
+from graders.guest.time_limits import OutOfTime, time_limit
 from graders.protocol.codec import NotPlain, WireError, in_words
+from graders.protocol.drivers import Driver, NoSuchDriver, find_driver
+from graders.protocol.failures import failure_of, launch_failure, told_lines
 from graders.protocol.records import event_to_plain
 from graders.protocol.requests import (
     CallRequest,
@@ -30,14 +30,6 @@ from graders.protocol.requests import (
     read_request,
     write_reply,
 )
-
-STUB_SEEN = "`raise NotImplementedError()` is still there: replace it by your answer."
-
-Driver = Callable[..., PlainData]
-
-
-class NoSuchDriver(LookupError):
-    """A grader named a driver that does not exist."""
 
 
 def perform(answer: Any, message: bytes) -> bytes:
@@ -76,37 +68,6 @@ def reply_to(request: Request, answer: Any, computing_seconds: float = 0.0) -> b
         return write_reply(Failure("NotPlainData", _not_plain(error), reply.printed))
 
 
-def find_driver(name: str) -> Driver:
-    """The function that "unit_02.average" names: `average` of `graders/units/unit_02/drivers.py`.
-
-    "call" and "call_alone", without a unit, are those of `graders/units/drivers.py`.
-    """
-    unit, _, function = name.rpartition(".")
-    if not (function.isidentifier() and (unit.isidentifier() or not unit)):
-        raise NoSuchDriver(f'"{name}" names no driver; a driver\'s name looks like "unit_02.average".')
-    package = f"graders.units.{unit}" if unit else "graders.units"
-    try:
-        driver: Driver = getattr(importlib.import_module(f"{package}.drivers"), function)
-    except (ModuleNotFoundError, AttributeError) as error:
-        raise NoSuchDriver(f"There is no driver {name}: {error}.") from error
-    return driver
-
-
-def tell(error: BaseException) -> str:
-    """An exception for the student: what it says, and the lines of their code that it passed through."""
-    said = "".join(traceback.format_exception_only(error)).strip()
-    lines = own_lines(traceback.walk_tb(error.__traceback__))
-    return "\n".join([bounded(said), *_told_lines(lines)])
-
-
-def failure_of(error: BaseException) -> Failure:
-    """What an exception in the student's code means."""
-    # PyTorch raises NotImplementedError too, for an operation that a device lacks, but never without a word.
-    if type(error) is NotImplementedError and not str(error):
-        return Failure(NOT_ATTEMPTED, STUB_SEEN, "")
-    return Failure(type(error).__name__[:100], tell(error), "")
-
-
 def _attempt(
     answer: Any, driver: Driver, request: Request, computing_seconds: float
 ) -> Value | Failure | Refusal:
@@ -123,7 +84,7 @@ def _attempt(
     except LaunchError as error:
         return launch_failure(error)
     except OutOfTime as error:
-        where = _told_lines(own_lines(traceback.walk_tb(error.__traceback__)))
+        where = told_lines(own_lines(traceback.walk_tb(error.__traceback__)))
         said = f"It was still running after {error}, here:"
         return Failure("TimedOut", "\n".join([said, *where]), "")
     except KeyboardInterrupt:
@@ -165,15 +126,6 @@ def _run_to_plain(run: Run) -> PlainData:
     }
 
 
-def launch_failure(error: LaunchError) -> Failure:
-    """What the end of a launch means."""
-    printed = joined(error.run.outputs) if error.run else ""
-    if isinstance(error, RankFailed) and error.root.type == "NotImplementedError" and not error.root.message:
-        return Failure(NOT_ATTEMPTED, STUB_SEEN, printed)
-    deadlock = error if isinstance(error, Deadlock) else None
-    return Failure(type(error).__name__, bounded(error.report), printed, deadlock)
-
-
 def _not_plain(error: NotPlain) -> str:
     """Why a reply cannot be sent, for the student."""
     match error.path:
@@ -184,14 +136,3 @@ def _not_plain(error: NotPlain) -> str:
         case _:
             where = "the result"
     return f"What came back cannot be judged: {where} {error.problem}."
-
-
-_SHOWN = 3
-"""Of a long way through the student's code, so many lines are told from each end."""
-
-
-def _told_lines(lines: Sequence[SourceLine]) -> list[str]:
-    told = [f"  in {line.function}, {line}" for line in lines]
-    if len(told) <= 2 * _SHOWN:
-        return told
-    return [*told[:_SHOWN], f"  ... {len(told) - 2 * _SHOWN} more lines ...", *told[-_SHOWN:]]

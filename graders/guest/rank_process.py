@@ -29,9 +29,11 @@ from course_lib.runtime.simulator.isolation import alone
 from course_lib.runtime.simulator.network import Group, Move, Operation
 from course_lib.runtime.simulator.rank_main import RankMains
 from graders.grading.answer import PlainData
-from graders.guest.time_limits import ALARMS, COMPUTING_SECONDS, BoundedText, OutOfTime, bounded, time_limit
+from graders.grading.text import BoundedText, bounded
+from graders.guest.time_limits import ALARMS, OutOfTime, time_limit
 from graders.protocol.codec import NotPlain, decode, encode, in_words
 from graders.protocol.framing import receive_frame, send_frame
+from graders.protocol.limits import COMPUTING_SECONDS
 from graders.protocol.rank_calls import lines_to_plain, post_to_plain
 from graders.protocol.records import line_to_plain
 from graders.protocol.requests import RankRequest

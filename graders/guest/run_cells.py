@@ -1,52 +1,15 @@
-"""The code cells of a submission, and running them one after another."""
+"""Running the code cells of a submission one after another."""
 
 import builtins
-import linecache
-import re
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from typing import Any
 
-from graders.grading.answer import NOT_ATTEMPTED
-from graders.guest.execute import failure_of
-from graders.guest.time_limits import BoundedText, Limits, OutOfTime, time_limit
-
-TIMED_OUT = "TimedOut"
-"""The kind of failure that says that time ran out; `course_lib.launch.failures.TimedOut` gives the same."""
-
-_DEFINITION = re.compile(r"^(?:async\s+)?(?:def|class)\s+(\w+)", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A code cell. Its name stands where Python wants a file name: `<cell of average_gradients>`."""
-
-    name: str
-    source: str
-
-    @property
-    def definitions(self) -> list[str]:
-        """The functions and classes that begin in its first column, whether or not it is valid Python."""
-        return _DEFINITION.findall(self.source)
-
-    def defines(self, name: str) -> bool:
-        """Whether it defines `name`, or assigns to it."""
-        assigned = re.search(rf"^{re.escape(name)}\s*=(?!=)", self.source, re.MULTILINE)
-        return name in self.definitions or assigned is not None
-
-
-@dataclass(frozen=True, slots=True)
-class CellFailure:
-    """A cell that did not run to its end. See `graders.grading.answer.AnswerFailed`."""
-
-    cell: str
-    kind: str
-    report: str
-
-    @property
-    def is_stub(self) -> bool:
-        return self.kind == NOT_ATTEMPTED
+from graders.grading.text import BoundedText
+from graders.guest.time_limits import OutOfTime, time_limit
+from graders.protocol.failures import failure_of
+from graders.protocol.limits import Limits
+from graders.submissions.cells import Cell, CellFailure, remember_source, timed_out
 
 
 def run_cells(
@@ -69,17 +32,6 @@ def run_cells(
         if failure is not None:
             failures.append(failure)
     return failures
-
-
-def timed_out(cell: str, seconds: float) -> CellFailure:
-    """The failure of a cell that did not end in time."""
-    return CellFailure(cell, TIMED_OUT, f"It was still running after {seconds:g} s.")
-
-
-def remember_source(cell: Cell) -> None:
-    """Let tracebacks, `inspect` and `SourceLine.text` find the cell's lines under its name."""
-    lines = [line + "\n" for line in cell.source.splitlines()]
-    linecache.cache[cell.name] = (len(cell.source), None, lines, cell.name)
 
 
 def _run_cell(cell: Cell, namespace: dict[str, Any], seconds: float) -> CellFailure | None:

@@ -7,9 +7,9 @@ from graders.grading.exercise import Exercise
 from graders.grading.registry import load_all
 from graders.grading.report import Report
 from graders.grading.run import ExerciseResult, grade
-from graders.guest.time_limits import Limits
 from graders.host.sandbox import DEFAULT_LIMITS, Sandbox
 from graders.isolation.backends import NO_INNER_WALLS, UNWALLED, wall_here
+from graders.protocol.limits import Limits
 from graders.submissions.read import BadSubmission, Submission, read_submission
 
 

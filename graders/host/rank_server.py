@@ -27,14 +27,14 @@ from course_lib.runtime.simulator.rank_threads import RankStopped
 from course_lib.runtime.simulator.thread_driver import Ending, ThreadDriver
 from course_lib.runtime.simulator.virtual_time import VirtualTime
 from graders.grading.answer import PlainData
-from graders.guest.run_cells import TIMED_OUT
-from graders.guest.time_limits import bounded
+from graders.grading.text import bounded
 from graders.host.fork_server_client import Process
 from graders.protocol import requests
 from graders.protocol.codec import MAX_TENSORS, WireError, decode, encode
 from graders.protocol.framing import ChannelClosed, TooSlow, receive_frame, send_frame
 from graders.protocol.rank_calls import move_of, post_from_plain
 from graders.protocol.records import check_fields, line_from_plain
+from graders.submissions.cells import TIMED_OUT
 
 MOST_CALLS = 200_000
 """Of all ranks of a launch."""

@@ -15,17 +15,25 @@ from typing import Self
 from course_lib.launch.failures import LaunchError
 from course_lib.launch.run import Run
 from graders.grading.answer import NOT_ATTEMPTED, AnswerFailed, Observed, PlainData
-from graders.guest.execute import STUB_SEEN, find_driver, launch_failure
-from graders.guest.run_cells import TIMED_OUT, Cell, CellFailure, remember_source, timed_out
-from graders.guest.time_limits import Limits, joined
+from graders.grading.text import joined
 from graders.host import rank_server
 from graders.host.fork_server_client import Process, SandboxFailed, Worker, dismiss, end_all, hire
 from graders.protocol.codec import WireError, decode, encode
+from graders.protocol.drivers import find_driver
+from graders.protocol.failures import STUB_SEEN, launch_failure
 from graders.protocol.framing import ChannelClosed, TooSlow, receive_frame, send_frame
+from graders.protocol.limits import Limits
 from graders.protocol.proxy import RemoteAnswer
 from graders.protocol.records import check_fields
 from graders.protocol.requests import NO_MORE_REQUESTS, LaunchRequest
-from graders.student.kernel_answer import definition_source
+from graders.submissions.cells import (
+    TIMED_OUT,
+    Cell,
+    CellFailure,
+    definition_source,
+    remember_source,
+    timed_out,
+)
 from graders.submissions.read import Submission
 
 DEFAULT_LIMITS = Limits()

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from course_lib.cluster.topology import Cluster
-from graders.grading.answer import AnswerFailed, Observed, PlainData
-from graders.guest.time_limits import Limits
+from graders.grading.answer import AnswerFailed, GraderMistake, Observed, PlainData
 from graders.protocol.codec import WireError
+from graders.protocol.limits import Limits
 from graders.protocol.records import events_from_plain
 from graders.protocol.requests import (
     CallRequest,
@@ -20,10 +20,6 @@ from graders.protocol.requests import (
 
 Exchange = Callable[[bytes, float], bytes]
 """(request, seconds that it may take) -> reply. Raises AnswerFailed if none comes."""
-
-
-class GraderMistake(Exception):
-    """The grader, not the answer, did something wrong."""
 
 
 class RemoteAnswer:

@@ -1,12 +1,12 @@
 """The answer in this very process: what `check` in a notebook grades."""
 
-import ast
 import inspect
 import linecache
 from typing import Any
 
 from graders.guest.execute import perform
 from graders.protocol.proxy import RemoteAnswer
+from graders.submissions.cells import definition_source
 
 
 def kernel_answer(answer: Any, name: str) -> RemoteAnswer:
@@ -35,14 +35,3 @@ def _class_source(answer: type) -> str:
         if found:
             return found
     return ""
-
-
-def definition_source(text: str, name: str) -> str:
-    """The source of the last function or class of this name at the top level of `text`; empty without one."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ""
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    found = [node for node in tree.body if isinstance(node, kinds) and node.name == name]
-    return ast.get_source_segment(text, found[-1]) or "" if found else ""

@@ -11,23 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from course_lib.home import course_home
-from graders.student.display import shown
 
 if TYPE_CHECKING:
     from graders.grading.exercise import Exercise
     from graders.grading.run import ExerciseResult
-    from graders.student.progress_table import ProgressTable
 
 FILE = "progress.jsonl"
 
 Record = Mapping[str, Any]
-
-
-def progress() -> "ProgressTable":
-    """How far you have come, over all units."""
-    from graders.student.progress_table import progress_table
-
-    return shown(progress_table(list(read_records())))
 
 
 def record_check(result: "ExerciseResult") -> None:

@@ -75,7 +75,7 @@ def reset_in_file(path: Path, exercise: str) -> str:
 
 def answer_cells(notebook: Any, exercise: str) -> list[int]:
     """The positions of the code cells that are, or define, the answer to an exercise."""
-    from graders.guest.run_cells import Cell
+    from graders.submissions.cells import Cell
 
     return [
         position

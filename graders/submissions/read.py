@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graders.guest.run_cells import Cell
+from graders.submissions.cells import Cell
 from graders.submissions.released_cells import is_demonstration
 
 LARGEST = 100 * 2**20

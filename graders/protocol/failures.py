@@ -1,0 +1,49 @@
+"""What it means that the student's code came to no end: exceptions and failed launches as failures."""
+
+import traceback
+from collections.abc import Sequence
+
+from course_lib.launch.failures import Deadlock, LaunchError, RankFailed
+from course_lib.runtime.communication.callsite import own_lines
+from course_lib.runtime.communication.events import SourceLine
+from graders.grading.answer import NOT_ATTEMPTED
+from graders.grading.text import bounded, joined
+from graders.protocol.requests import Failure
+
+STUB_SEEN = "`raise NotImplementedError()` is still there: replace it by your answer."
+
+
+def tell(error: BaseException) -> str:
+    """An exception for the student: what it says, and the lines of their code that it passed through."""
+    said = "".join(traceback.format_exception_only(error)).strip()
+    lines = own_lines(traceback.walk_tb(error.__traceback__))
+    return "\n".join([bounded(said), *told_lines(lines)])
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What an exception in the student's code means."""
+    # PyTorch raises NotImplementedError too, for an operation that a device lacks, but never without a word.
+    if type(error) is NotImplementedError and not str(error):
+        return Failure(NOT_ATTEMPTED, STUB_SEEN, "")
+    return Failure(type(error).__name__[:100], tell(error), "")
+
+
+def launch_failure(error: LaunchError) -> Failure:
+    """What the end of a launch means."""
+    printed = joined(error.run.outputs) if error.run else ""
+    if isinstance(error, RankFailed) and error.root.type == "NotImplementedError" and not error.root.message:
+        return Failure(NOT_ATTEMPTED, STUB_SEEN, printed)
+    deadlock = error if isinstance(error, Deadlock) else None
+    return Failure(type(error).__name__, bounded(error.report), printed, deadlock)
+
+
+_SHOWN = 3
+"""Of a long way through the student's code, so many lines are told from each end."""
+
+
+def told_lines(lines: Sequence[SourceLine]) -> list[str]:
+    """Lines of code for the student; of very many the first and the last."""
+    told = [f"  in {line.function}, {line}" for line in lines]
+    if len(told) <= 2 * _SHOWN:
+        return told
+    return [*told[:_SHOWN], f"  ... {len(told) - 2 * _SHOWN} more lines ...", *told[-_SHOWN:]]

@@ -1,0 +1,66 @@
+"""The code cells of a submission, and what became of those that failed."""
+
+import ast
+import linecache
+import re
+from dataclasses import dataclass
+
+from graders.grading.answer import NOT_ATTEMPTED
+
+TIMED_OUT = "TimedOut"
+"""The kind of failure that says that time ran out; `course_lib.launch.failures.TimedOut` gives the same."""
+
+_DEFINITION = re.compile(r"^(?:async\s+)?(?:def|class)\s+(\w+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A code cell. Its name stands where Python wants a file name: `<cell of average_gradients>`."""
+
+    name: str
+    source: str
+
+    @property
+    def definitions(self) -> list[str]:
+        """The functions and classes that begin in its first column, whether or not it is valid Python."""
+        return _DEFINITION.findall(self.source)
+
+    def defines(self, name: str) -> bool:
+        """Whether it defines `name`, or assigns to it."""
+        assigned = re.search(rf"^{re.escape(name)}\s*=(?!=)", self.source, re.MULTILINE)
+        return name in self.definitions or assigned is not None
+
+
+@dataclass(frozen=True, slots=True)
+class CellFailure:
+    """A cell that did not run to its end. See `graders.grading.answer.AnswerFailed`."""
+
+    cell: str
+    kind: str
+    report: str
+
+    @property
+    def is_stub(self) -> bool:
+        return self.kind == NOT_ATTEMPTED
+
+
+def timed_out(cell: str, seconds: float) -> CellFailure:
+    """The failure of a cell that did not end in time."""
+    return CellFailure(cell, TIMED_OUT, f"It was still running after {seconds:g} s.")
+
+
+def remember_source(cell: Cell) -> None:
+    """Let tracebacks, `inspect` and `SourceLine.text` find the cell's lines under its name."""
+    lines = [line + "\n" for line in cell.source.splitlines()]
+    linecache.cache[cell.name] = (len(cell.source), None, lines, cell.name)
+
+
+def definition_source(text: str, name: str) -> str:
+    """The source of the last function or class of this name at the top level of `text`; empty without one."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    found = [node for node in tree.body if isinstance(node, kinds) and node.name == name]
+    return ast.get_source_segment(text, found[-1]) or "" if found else ""
