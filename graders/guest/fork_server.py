@@ -26,7 +26,6 @@ from typing import Any, Protocol
 
 from course_lib.launch import ENGINES
 from course_lib.runtime.processes.process_tree import adopt_orphans, end_descendants
-from graders import units
 from graders.guest.submission_process import point_at_nothing, serve_submission
 from graders.isolation.namespaces import LIMITS, NoInnerWall, described, fork_walled, set_limits
 from graders.isolation.usage import Bounds
@@ -70,10 +69,10 @@ def main(may_build_walls: bool) -> None:
 
 def _drivers() -> list[str]:
     """The modules that drive answers: those of every unit that has some, and those that units share."""
-    root = Path(units.__path__[0])
+    root = Path(__file__).parents[2]
     return [
-        ".".join((units.__name__, *path.relative_to(root).with_suffix("").parts))
-        for path in sorted(root.rglob("drivers.py"))
+        ".".join(path.relative_to(root).with_suffix("").parts)
+        for path in sorted((root / "graders" / "units").rglob("drivers.py"))
     ]
 
 
