@@ -24,6 +24,9 @@ from graders import check
 def show(n=3):
     print("n is", n)
 
+# %% demo=true jupyter={"source_hidden": true}
+assert 1 + 1 == 2
+
 # %% [markdown]
 # ## One more
 

@@ -85,8 +85,8 @@ def test_the_marks_of_papermill_and_the_graders_reach_the_notebook(tmp_path):
     # Invariant: the parameters tag, the demo mark and the exercise's name survive the build, nothing else.
     cells = student_notebook(built(tmp_path)).cells
     assert [cell.metadata.tags for cell in cells if "tags" in cell.metadata] == [["parameters"]]
-    assert sum(cell.metadata.get("demo", False) for cell in cells) == 1
-    known = {"tags", "demo", "exercise", "nbgrader", "deletable", "editable"}
+    assert sum(cell.metadata.get("demo", False) for cell in cells) == 2
+    known = {"tags", "demo", "jupyter", "exercise", "nbgrader", "deletable", "editable"}
     assert set().union(*(cell.metadata for cell in cells)) <= known
 
 
@@ -332,6 +332,19 @@ def test_an_interactive_unit_becomes_a_page(tmp_path):
 
 def page_entry(unit: Unit) -> Page:
     return Page(unit.name, unit.title, len(unit.answers), unit.points)
+
+
+def test_a_cell_that_jupyterlab_hides_is_folded_on_the_page(tmp_path):
+    # Invariant: the source is there to open, and its output shows.
+    shown = new_output("stream", name="stdout", text="it holds")
+    hidden = new_code_cell(
+        "assert 1 + 1 == 2", metadata={"jupyter": {"source_hidden": True}}, outputs=[shown]
+    )
+    page = page_of(tmp_path, [hidden, new_code_cell("2 + 2")])
+    (folded,) = page.select("details")
+    assert "assert 1 + 1 == 2" in folded.text
+    assert "it holds" not in folded.text
+    assert "it holds" in page.select_one("main").text
 
 
 def test_pages_follow_the_readers_light_or_dark(tmp_path):

@@ -235,3 +235,36 @@ def test_the_shell_is_usable_afterwards(shell):
     assert shown(shell) == "rank 0:\n    → 0\nrank 1:\n    → 1"
     run(shell, "after = 1 + 1")
     assert shell.user_ns["after"] == 2
+
+
+# --- %%needs
+
+
+STUBS = """
+def answer():
+    raise NotImplementedError()
+
+class Wrapper:
+    def step(self):
+        raise NotImplementedError()
+"""
+
+
+def test_a_cell_that_needs_an_unsolved_exercise_says_so_and_raises_nothing(shell, capsys):
+    run(shell, STUBS)
+    run(shell, "%%needs answer Wrapper nowhere\nresult = answer()")
+    assert "This cell uses your answer, Wrapper, nowhere." in capsys.readouterr().out
+    assert "result" not in shell.user_ns
+
+
+def test_a_cell_whose_exercises_are_solved_runs_as_any_other(shell):
+    run(shell, "def answer():\n    return 41")
+    assert run(shell, "%%needs answer\nresult = answer()\nresult + 1").result == 42
+    assert shell.user_ns["result"] == 41
+    assert run(shell, "%%needs answer\nresult;").result is None
+
+
+def test_an_assertion_of_such_a_cell_fails_the_notebook(shell):
+    # Invariant: what a demonstration promises is not lost in the magic.
+    run(shell, "def answer():\n    return 41")
+    error_of(shell, "%%needs answer\nassert answer() == 42", AssertionError)

@@ -20,8 +20,8 @@ from workbook.unit import AnswerCell, BadUnit, Unit
 STUB = "raise NotImplementedError()"
 """What nbgrader puts in the place of an answer."""
 
-KEPT_METADATA = ("tags", "demo")
-"""What papermill and the graders read; jupytext adds notes of its own about blank lines."""
+KEPT_METADATA = ("tags", "demo", "jupyter")
+"""What papermill, the graders and JupyterLab (`source_hidden`) read; jupytext adds notes of its own."""
 
 KERNEL = {
     # No Python version: the notebook is the same wherever it was made.

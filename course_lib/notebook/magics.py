@@ -1,4 +1,5 @@
 """`%%ranks 4`: run a notebook's cell on every rank, and show each rank's output apart.
+`%%needs my_answer`: run a cell that uses answers, or say which of them is still to be written.
 
 %load_ext course_lib.notebook.magics
 
@@ -130,6 +131,12 @@ def run_cell(cell: Cell, names: Mapping[str, Any]) -> str | None:
     linecache.cache.setdefault(
         cell.file, (len(cell.text), None, cell.text.splitlines(keepends=True), cell.file)
     )
+    value = _last_value(cell, namespace)
+    return None if value is None else str(pretty(value))  # type: ignore[no-untyped-call]
+
+
+def _last_value(cell: Cell, namespace: dict[str, Any]) -> Any:
+    """Run a cell in a namespace; the value of its last expression, None if it ends otherwise or with `;`."""
     tree = cell.parse()
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, cell.file, "exec", dont_inherit=True), namespace)
@@ -137,12 +144,37 @@ def run_cell(cell: Cell, names: Mapping[str, Any]) -> str | None:
         return None
     expression = compile(ast.Expression(last.value), cell.file, "eval", dont_inherit=True)
     value = eval(expression, namespace)
-    return None if value is None or cell.text.rstrip().endswith(";") else str(pretty(value))  # type: ignore[no-untyped-call]
+    return None if cell.text.rstrip().endswith(";") else value
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Called by `%load_ext course_lib.notebook.magics`."""
-    InteractiveShell.register_magic_function(shell, ranks, magic_kind="cell")
+    for magic in (ranks, needs):
+        InteractiveShell.register_magic_function(shell, magic, magic_kind="cell")
+
+
+def needs(line: str, cell: str) -> Any:
+    """Run the cell if these exercises are answered; otherwise say which are not, and raise nothing.
+
+        %%needs broadcast_tree reduce_tree
+
+    Returns the value of the last expression, which the notebook then shows.
+    """
+    shell = get_ipython()
+    assert shell is not None
+    missing = [name for name in line.split() if not is_written(shell.user_ns.get(name))]
+    if missing:
+        print(f"This cell uses your {', '.join(missing)}. Solve that first, then run the cell again.")
+        return None
+    code = _cell(shell, f"%%needs {line}\n{cell}")
+    return _last_value(code, shell.user_ns)
+
+
+def is_written(answer: Any) -> bool:
+    """Whether an exercise's function or class is there and is no stub, which raises NotImplementedError."""
+    members = vars(answer).values() if isinstance(answer, type) else (answer,)
+    codes = [member.__code__ for member in members if isinstance(member, FunctionType)]
+    return bool(codes) and not any("NotImplementedError" in code.co_names for code in codes)
 
 
 def _bind_functions(namespace: dict[str, Any]) -> None:
