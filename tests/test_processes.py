@@ -31,10 +31,10 @@ from course_lib import (
     span,
 )
 from course_lib.runtime.communication.events import Kind
-from course_lib.runtime.processes.call_log import Failed, Journal, JournalReader, Started, Waits
+from course_lib.runtime.processes.call_log import CallLog, CallLogReader, Failed, Started, Waits
 from course_lib.runtime.processes.completion import CompletionPoller
 from course_lib.runtime.processes.logged_group import LoggedGroup
-from course_lib.runtime.processes.observed_run import Picture
+from course_lib.runtime.processes.observed_run import ObservedRun
 
 ROOT = Path(__file__).parents[1]
 
@@ -63,7 +63,7 @@ def warm_processes() -> list[int]:
     for command in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             parent = int((command.parent / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == os.getpid() and b"forkserver import serve" in command.read_bytes():
+            if parent == os.getpid() and b"fork_server import serve" in command.read_bytes():
                 found.append(int(command.parent.name))
         except OSError:
             continue
@@ -953,12 +953,12 @@ def test_a_closed_connection_is_never_the_root_unless_there_is_nothing_else() ->
     def failed(at: float, message: str) -> Failed:
         return Failed(at, "RuntimeError", message, (), f"RuntimeError: {message}")
 
-    picture = Picture(Cluster(devices_per_node=3), 3)
-    picture.add([(0, failed(1.0, "Connection closed by peer [127.0.0.1]:1234"))])
-    (lonely,) = picture.failures({}, ["", "", ""])
+    observed = ObservedRun(Cluster(devices_per_node=3), 3)
+    observed.add([(0, failed(1.0, "Connection closed by peer [127.0.0.1]:1234"))])
+    (lonely,) = observed.failures({}, ["", "", ""])
     assert (lonely.rank, lonely.secondary) == (0, False)
-    picture.add([(2, failed(3.0, "third")), (1, failed(2.0, "second"))])
-    failures = picture.failures({}, ["", "", ""])
+    observed.add([(2, failed(3.0, "third")), (1, failed(2.0, "second"))])
+    failures = observed.failures({}, ["", "", ""])
     assert [(each.rank, each.secondary) for each in failures] == [(1, False), (2, False), (0, True)]
 
 
@@ -982,12 +982,12 @@ def test_calls_on_a_gpu_end_when_they_report_it() -> None:
     assert ended == [2, 1]
 
 
-def test_a_journal_is_readable_while_a_note_is_half_written(tmp_path: Path) -> None:
-    path = tmp_path / "temporary" / "journal"
-    reader = JournalReader(path)
+def test_a_call_log_is_readable_while_a_record_is_half_written(tmp_path: Path) -> None:
+    path = tmp_path / "temporary" / "call-log"
+    reader = CallLogReader(path)
     assert reader.read() == []
-    Journal(path).write(Started(1.5))
-    Journal(path).write(Waits(3))
+    CallLog(path).write(Started(1.5))
+    CallLog(path).write(Waits(3))
     whole = path.read_bytes()
     path.write_bytes(whole[:-4])
     assert reader.read() == [Started(1.5)]

@@ -10,7 +10,7 @@ import pytest
 
 from course_lib import BadLaunch, launch
 from course_lib.launch import slurm as engine
-from course_lib.runtime.processes.rank_environment import join_group, take_seat
+from course_lib.runtime.processes.rank_environment import join_group, rank_from_launcher
 from course_lib.slurm import scripts
 from course_lib.slurm.allocation import Allocation, NoAllocation
 from course_lib.slurm.environment import for_a_job, for_a_step
@@ -281,27 +281,27 @@ def test_every_launcher_s_rank_becomes_torchrun_s(
 ):
     # Invariant: rank 5 of 8 on 2 nodes is the second rank of node 1, whoever says so.
     environment.update(given)
-    seat = take_seat()
-    assert (seat.launcher, seat.rank, seat.ranks, seat.nodes) == (launcher, 5, 8, 2)
+    info = rank_from_launcher()
+    assert (info.launcher, info.rank, info.ranks, info.nodes) == (launcher, 5, 8, 2)
     assert [environment[name] for name in TORCHRUN] == ["5", "8", "1", "4", "1"]
 
 
 def test_the_innermost_launcher_counts(environment: dict[str, str]):
     # Invariant: mpirun in a batch script, and torchrun under srun, are not mistaken for Slurm's own ranks.
     environment.update(STEP | {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"})
-    assert take_seat().launcher == "Open MPI"
+    assert rank_from_launcher().launcher == "Open MPI"
 
 
 def test_a_batch_script_itself_is_no_rank(environment: dict[str, str]):
     # Invariant: SLURM_PROCID=0 and SLURM_NTASKS=4 stand in the environment of the script, which is alone.
     environment.update({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "1"})
-    assert take_seat().ranks == 1
+    assert rank_from_launcher().ranks == 1
 
 
 def test_contradicting_variables_are_a_sentence(environment: dict[str, str]):
     environment.update({"RANK": "4", "WORLD_SIZE": "4"})
     with pytest.raises(BadLaunch, match="RANK is 4 and WORLD_SIZE is 4"):
-        take_seat()
+        rank_from_launcher()
 
 
 def test_loopback_for_two_nodes_is_refused(environment: dict[str, str]):

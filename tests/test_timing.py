@@ -12,7 +12,7 @@ import torch.distributed as dist
 from benchmarks.collectives import reference
 from course_lib import BadLaunch, Cluster, Deadlock, Link, RankLost, UnmatchedMessage, launch
 from course_lib.cluster import presets
-from course_lib.figures.chrome_trace import trace_records
+from course_lib.figures.chrome_trace import trace_events
 from course_lib.runtime.communication.costs import ALGORITHMS, rounds_of, seconds_of, traffic_of
 from course_lib.runtime.communication.messages import messages
 from course_lib.runtime.simulator.network_model import NEVER, Timing
@@ -50,7 +50,7 @@ def test_transfers_through_one_card_take_turns() -> None:
     ends = sorted(event.end for event in run.events if event.op == "recv")
     assert ends == pytest.approx([ALPHA + k * MEGABYTE * BETA for k in (1, 2, 3, 4)])
     # The trace shows the same: whole nanoseconds, an arrow a message, none that arrives before it left.
-    flows = [each for each in trace_records(run.events, run.cluster, run.ranks) if each["ph"] in ("s", "f")]
+    flows = [each for each in trace_events(run.events, run.cluster, run.ranks) if each["ph"] in ("s", "f")]
     assert len(flows) == 8
 
 

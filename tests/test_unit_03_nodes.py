@@ -1,4 +1,4 @@
-"""Unit 03, nodes: what its graders draw is what real tools print; submitted scripts stay behind a wall."""
+"""Unit 03, nodes: what its graders draw is what real tools print; submitted scripts stay in a sandbox."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ from graders.units.unit_03.topologies import DGX_A100, LUMI_G
 from tests.answers import right_answers
 
 with_slurm = pytest.mark.skipif(
-    bool(missing_programs()) or not sandbox.wall_is_possible(),
+    bool(missing_programs()) or not sandbox.sandbox_is_possible(),
     reason="needs Slurm and a working bubblewrap: apt-get install slurmctld slurmd slurm-client bubblewrap",
 )
 BATCH_SCRIPTS = [proof.answer for proof in right_answers("03_multi_node") if proof.exercise == "batch_script"]
@@ -186,11 +186,11 @@ def test_without_slurm_a_script_is_read_and_the_rest_is_blocked(monkeypatch: pyt
 
 
 @with_slurm
-def test_a_cluster_that_cannot_be_walled_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sandbox, "wall_is_possible", lambda: False)
+def test_a_cluster_that_cannot_be_sandboxed_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sandbox, "sandbox_is_possible", lambda: False)
     cluster = VirtualCluster(tmp_path / "c")
     with pytest.raises(ClusterFailed, match="apt-get install bubblewrap"):
-        cluster.start(Shape(walled=True), os.getpid())
+        cluster.start(Shape(sandboxed=True), os.getpid())
     assert not cluster.directory.exists()
 
 

@@ -21,7 +21,7 @@ def seconds_in_words(seconds: float) -> str:
     return f"{seconds / unit.seconds:.3g} {unit.name}"
 
 
-def timeline_in_words(run: "Run", ranks: Sequence[int], start: float, end: float) -> str:
+def timeline_alt_text(run: "Run", ranks: Sequence[int], start: float, end: float) -> str:
     """What each rank did in a part of a run's time, in seconds: calls, time computing and communicating."""
     clock = "virtual" if run.engine == "simulated" else "measured"
     nodes = len({run.cluster.node_of(rank) for rank in ranks})
@@ -37,7 +37,7 @@ def timeline_in_words(run: "Run", ranks: Sequence[int], start: float, end: float
     return " ".join([head, *told])
 
 
-def traffic_in_words(traffic: Traffic) -> str:
+def traffic_alt_text(traffic: Traffic) -> str:
     """Bytes and messages, rank by rank, or the range of them."""
     if len(traffic) <= _MOST_RANKS:
         told = "; ".join(

@@ -19,7 +19,7 @@ from course_lib.runtime.communication.messages import Message, messages
 if TYPE_CHECKING:
     from course_lib.launch.run import Run
 
-Record = dict[str, Any]
+TraceEvent = dict[str, Any]
 
 _TRACKS_A_RANK = 1000
 """Thread numbers from rank * this on belong to a rank; the asynchronous ones start in the middle."""
@@ -32,7 +32,7 @@ def save_trace(run: "Run", path: str | Path) -> Path:
     target = Path(path)
     clock = "virtual" if run.engine == "simulated" else "measured"
     content = {
-        "traceEvents": trace_records(run.events, run.cluster, run.ranks),
+        "traceEvents": trace_events(run.events, run.cluster, run.ranks),
         "displayTimeUnit": "ns",
         "otherData": {"engine": run.engine, "clock": clock, "ranks": run.ranks},
     }
@@ -40,13 +40,13 @@ def save_trace(run: "Run", path: str | Path) -> Path:
     return target
 
 
-def trace_records(events: Iterable[Event], cluster: Cluster, ranks: int) -> list[Record]:
+def trace_events(events: Iterable[Event], cluster: Cluster, ranks: int) -> list[TraceEvent]:
     """The trace events of a run: names of nodes and ranks, one slice or instant an event, flow arrows."""
     of_rank: dict[int, list[Event]] = {rank: [] for rank in range(ranks)}
     for event in events:
         of_rank[event.rank].append(event)
-    names: list[Record] = []
-    slices: list[Record] = []
+    names: list[TraceEvent] = []
+    slices: list[TraceEvent] = []
     placed: dict[int, _Slice] = {}
     for node in sorted({cluster.node_of(rank) for rank in of_rank}):
         names.append(_metadata("process_name", node, 0, {"name": f"node {node}"}))
@@ -59,9 +59,9 @@ def trace_records(events: Iterable[Event], cluster: Cluster, ranks: int) -> list
             names.append(_metadata("thread_sort_index", node, track.number, {"sort_index": track.number}))
             for slice_ in track.slices:
                 placed[id(slice_.event)] = slice_
-                slices.append(_record(slice_, node, track.number))
+                slices.append(_trace_event(slice_, node, track.number))
     flows = list(_flows(messages(e for own in of_rank.values() for e in own), placed, cluster))
-    return [*names, *sorted([*slices, *flows], key=lambda record: record["ts"])]
+    return [*names, *sorted([*slices, *flows], key=lambda each: each["ts"])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +112,10 @@ def _tracks(events: Sequence[Event], rank: int) -> list[_Track]:
     return [*own, *beside]
 
 
-def _record(slice_: _Slice, node: int, thread: int) -> Record:
+def _trace_event(slice_: _Slice, node: int, thread: int) -> TraceEvent:
     """A slice, or for an instant that the program marked an instant event of its thread."""
     event = slice_.event
-    record: Record = {
+    drawn: TraceEvent = {
         "name": event.op,
         "cat": str(event.kind),
         "pid": node,
@@ -124,13 +124,13 @@ def _record(slice_: _Slice, node: int, thread: int) -> Record:
         "args": _arguments(event),
     }
     if event.kind is Kind.SPAN and slice_.start == slice_.end:
-        return record | {"ph": "i", "s": "t"}
-    return record | {"ph": "X", "dur": (slice_.end - slice_.start) / 1000}
+        return drawn | {"ph": "i", "s": "t"}
+    return drawn | {"ph": "X", "dur": (slice_.end - slice_.start) / 1000}
 
 
-def _arguments(event: Event) -> Record:
+def _arguments(event: Event) -> TraceEvent:
     """What a viewer shows when a slice is chosen. Only what says something."""
-    known: Record = {"rank": event.rank, "sequence": event.sequence}
+    known: TraceEvent = {"rank": event.rank, "sequence": event.sequence}
     if event.kind in (Kind.POINT_TO_POINT, Kind.COLLECTIVE):
         known |= {
             "nbytes": event.nbytes,
@@ -151,14 +151,14 @@ def _arguments(event: Event) -> Record:
     return known
 
 
-def _flows(sent: Iterable[Message], placed: dict[int, _Slice], cluster: Cluster) -> Iterator[Record]:
+def _flows(sent: Iterable[Message], placed: dict[int, _Slice], cluster: Cluster) -> Iterator[TraceEvent]:
     """An arrow a message: a start within the send's slice, an end within the receive's."""
     for number, message in enumerate(sent):
         source, target = placed[id(message.send)], placed[id(message.receive)]
         # A flow event belongs to the slice that encloses it, and a slice no longer holds its own end.
         arrives = max(target.start, target.end - 1, source.start)
         leaves = max(source.start, min(_nanoseconds(message.departure), source.end - 1, arrives))
-        common: Record = {"name": "message", "cat": "message", "id": number}
+        common: TraceEvent = {"name": "message", "cat": "message", "id": number}
         yield common | {
             "ph": "s",
             "pid": cluster.node_of(message.send.rank),
@@ -174,7 +174,7 @@ def _flows(sent: Iterable[Message], placed: dict[int, _Slice], cluster: Cluster)
         }
 
 
-def _metadata(name: str, process: int, thread: int, arguments: Record) -> Record:
+def _metadata(name: str, process: int, thread: int, arguments: TraceEvent) -> TraceEvent:
     return {"name": name, "ph": "M", "pid": process, "tid": thread, "args": arguments}
 
 

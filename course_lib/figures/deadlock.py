@@ -78,7 +78,7 @@ def deadlock_figure(deadlock: "Deadlock", *, alt: str | None = None) -> Drawing:
     circle = _Circle(len(states))
     inches = _RADIUS_POINTS / 72
     figure, axes = new_figure(
-        alt=alt or deadlock_in_words(deadlock), height=2 * circle.height * inches + _LEGEND_INCHES
+        alt=alt or deadlock_alt_text(deadlock), height=2 * circle.height * inches + _LEGEND_INCHES
     )
     axes.set_axis_off()
     axes.set_aspect("equal")
@@ -96,7 +96,7 @@ def deadlock_figure(deadlock: "Deadlock", *, alt: str | None = None) -> Drawing:
     return figure
 
 
-def deadlock_in_words(deadlock: "Deadlock") -> str:
+def deadlock_alt_text(deadlock: "Deadlock") -> str:
     """The figure for those who do not see it."""
     parts = ["Ranks in a circle with arrows to those they wait for."]
     parts.extend(f"{_capital(line)}." for line in _told(deadlock))

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Patch
 
 from course_lib.cluster.topology import Cluster
-from course_lib.figures.alt_text import timeline_in_words, traffic_in_words
+from course_lib.figures.alt_text import timeline_alt_text, traffic_alt_text
 from course_lib.figures.deadlock import deadlock_figure
 from course_lib.figures.layout import (
     Bar,
@@ -146,7 +146,7 @@ def timeline_figure(
     in_view = _messages_in_view(run.events, view, shown)
     draws_arrows = len(in_view) <= MOST_ARROWS if arrows is None else arrows
     figure, axes = new_figure(
-        alt=alt or timeline_in_words(run, shown, view.start, view.end),
+        alt=alt or timeline_alt_text(run, shown, view.start, view.end),
         height=max(0.9, layout.height * unit_inches) + 1.25 + (0.3 if title else 0.0),
     )
     _draw_rows(axes, layout, run.cluster, unit_inches)
@@ -167,7 +167,7 @@ def traffic_figure(run: "Run", *, title: str = "", alt: str | None = None) -> Dr
     """Bytes sent and received, and messages sent, a rank."""
     traffic = run.traffic
     figure, (of_bytes, of_messages) = new_figure(
-        alt=alt or traffic_in_words(traffic), height=3.2, columns=2, width_ratios=(3, 2)
+        alt=alt or traffic_alt_text(traffic), height=3.2, columns=2, width_ratios=(3, 2)
     )
     most = max((max(rank.sent, rank.received) for rank in traffic.ranks), default=0)
     unit, factor = next(pair for pair in _BYTE_UNITS if most >= pair[1] or pair[1] == 1)

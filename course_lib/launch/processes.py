@@ -30,17 +30,17 @@ from course_lib.runtime.communication.events import LazyEvents
 from course_lib.runtime.errors import RankTraceback
 from course_lib.runtime.processes import rank as worker
 from course_lib.runtime.processes.backend import backend_for
-from course_lib.runtime.processes.call_log import JournalReader, Note, line_of
+from course_lib.runtime.processes.call_log import CallLogReader, Record, line_of
 from course_lib.runtime.processes.launch_folder import OUTPUT_BYTES, LaunchFolder, Plan
 from course_lib.runtime.processes.node_agent import RankEnded, RankForked, forked_ranks
-from course_lib.runtime.processes.observed_run import Picture, RankView, merged
-from course_lib.runtime.processes.serialization import Parcel, pack_launch
+from course_lib.runtime.processes.observed_run import ObservedRank, ObservedRun, merged
+from course_lib.runtime.processes.serialization import SerializedLaunch, serialize_launch
 from course_lib.runtime.processes.stacks import Stack, read_stack
 from course_lib.runtime.request import LaunchRequest
 from course_lib.runtime.simulator.network import Mismatch, Operation
 
 _LOOK_SECONDS = 0.05
-"""How often to read the journals when nothing calls for it sooner."""
+"""How often to read the call_logs when nothing calls for it sooner."""
 
 _SETTLE_SECONDS = 0.3
 """How long the other ranks have, after something went wrong on one, to say what they were doing."""
@@ -67,14 +67,14 @@ def run(request: LaunchRequest) -> Run:
     if sys.platform != "linux":
         raise BadLaunch(f'on="processes" needs Linux, and this is {sys.platform}. Use on="simulated".')
     plan = _plan(request)
-    parcel = pack_launch(request.function, request.arguments, request.ranks)
+    parcel = serialize_launch(request.function, request.arguments, request.ranks)
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="course-launch-", ignore_cleanup_errors=True) as path:
         folder = LaunchFolder(Path(path))
         _fill(folder, plan, parcel)
         with forked_ranks(folder) as keeper:
-            journals = [JournalReader(folder.journal(rank)) for rank in range(request.ranks)]
-            finished = Watch("processes", request, folder, keeper, journals, started).run()
+            call_logs = [CallLogReader(folder.call_log(rank)) for rank in range(request.ranks)]
+            finished = Watch("processes", request, folder, keeper, call_logs, started).run()
     warn_of_unmatched(finished)
     return finished
 
@@ -129,7 +129,7 @@ def sources_without_file() -> dict[str, Any]:
     }
 
 
-def _fill(folder: LaunchFolder, plan: Plan, parcel: Parcel) -> None:
+def _fill(folder: LaunchFolder, plan: Plan, parcel: SerializedLaunch) -> None:
     os.mkfifo(folder.bell, 0o600)
     folder.write_plan(plan)
     folder.function.write_bytes(parcel.shared)
@@ -152,10 +152,10 @@ class RankKeeper(Protocol):
     def all_sleep(self, ranks: Sequence[int]) -> bool: ...
 
 
-class Notes(Protocol):
-    """Where a rank's notes come from. See `course_lib.runtime.processes.call_log.JournalReader`."""
+class RecordSource(Protocol):
+    """Where a rank's records come from. See `course_lib.runtime.processes.call_log.CallLogReader`."""
 
-    def read(self) -> list[Note]: ...
+    def read(self) -> list[Record]: ...
 
     def close(self) -> None: ...
 
@@ -169,7 +169,7 @@ class Watch:
         request: LaunchRequest,
         folder: LaunchFolder,
         keeper: RankKeeper,
-        journals: Sequence[Notes],
+        call_logs: Sequence[RecordSource],
         started: float,
     ) -> None:
         self._engine = engine
@@ -177,8 +177,8 @@ class Watch:
         self._folder = folder
         self._keeper = keeper
         self._started = started
-        self._picture = Picture(request.cluster, request.ranks)
-        self._journals = journals
+        self._observed = ObservedRun(request.cluster, request.ranks)
+        self._journals = call_logs
         self._last_change = time.monotonic()
         self._trouble_since: float | None = None
 
@@ -190,7 +190,7 @@ class Watch:
         poll.register(bell, select.POLLIN)
         poll.register(self._keeper, select.POLLIN)
         try:
-            while not self._picture.all_returned:
+            while not self._observed.all_returned:
                 readable = {descriptor for descriptor, _ in poll.poll(_LOOK_SECONDS * 1000)}
                 if bell in readable:
                     os.read(bell, 4096)
@@ -199,8 +199,8 @@ class Watch:
             return self._record(self._results())
         finally:
             os.close(bell)
-            for journal in self._journals:
-                journal.close()
+            for call_log in self._journals:
+                call_log.close()
 
     # --- Looking
 
@@ -208,11 +208,11 @@ class Watch:
         """Take in what has happened since the last look."""
         # What a process wrote before its end is read after the end is known, so that nothing is missed.
         reports = self._keeper.read() if keeper_speaks else []
-        fresh = {rank: notes for rank, each in enumerate(self._journals) if (notes := each.read())}
-        self._picture.add(merged(fresh))
+        fresh = {rank: records for rank, each in enumerate(self._journals) if (records := each.read())}
+        self._observed.add(merged(fresh))
         for report in reports:
             if isinstance(report, RankEnded):
-                self._picture.add_exit(report.rank, report.code)
+                self._observed.add_exit(report.rank, report.code)
         if fresh or reports:
             self._last_change = time.monotonic()
         self._bound_outputs()
@@ -228,12 +228,12 @@ class Watch:
 
     def _judge(self) -> None:
         """Raise if the launch cannot come to a good end any more."""
-        mismatches = self._picture.network.collective_mismatches()
-        if (mismatches or self._picture.has_failure) and self._settled():
+        mismatches = self._observed.network.collective_mismatches()
+        if (mismatches or self._observed.has_failure) and self._settled():
             if mismatches:
                 self._raise_mismatch(mismatches[0])
             self._raise_failed()
-        if self._keeper.lost and not self._picture.all_returned:
+        if self._keeper.lost and not self._observed.all_returned:
             raise RankFailed(
                 self._keeper.last_words,
                 [RankTraceback(0, "SIGKILL", "the process was killed from outside", "")],
@@ -251,8 +251,8 @@ class Watch:
     @property
     def _deadline(self) -> float:
         """On the machine's clock. The launch's time begins when its first rank's function does."""
-        if self._picture.zero:
-            return self._picture.zero + self._request.timeout
+        if self._observed.zero:
+            return self._observed.zero + self._request.timeout
         return self._last_change + _START_SECONDS
 
     def _settled(self) -> bool:
@@ -261,11 +261,11 @@ class Watch:
             self._trouble_since = time.monotonic()
         if time.monotonic() - self._trouble_since >= _SETTLE_SECONDS:
             return True
-        return all(view.stuck for view in self._picture.running)
+        return all(view.stuck for view in self._observed.running)
 
     def _knot(self) -> list[Operation]:
         """The calls that the unfinished ranks wait in, if that is for ever; empty if one may go on."""
-        running = self._picture.running
+        running = self._observed.running
         if not running or any(view.waiting is not None and not view.stuck for view in running):
             return []
         silent = [view for view in running if not view.stuck]
@@ -274,7 +274,7 @@ class Watch:
         calls = [view.waiting or view.open_call for view in running]
         return [call for call in calls if call is not None]
 
-    def _all_wait_inside_torch(self, views: list[RankView]) -> bool:
+    def _all_wait_inside_torch(self, views: list[ObservedRank]) -> bool:
         """Whether the ranks sleep in torch's own code with a call that nobody has answered.
 
         DistributedDataParallel waits for its buckets in C++, where no note is made.
@@ -319,12 +319,12 @@ class Watch:
         return Run(
             results=[None] * self._request.ranks if results is None else results,
             outputs=[self._output(rank) for rank in ranks],
-            events=LazyEvents(self._picture.events),
+            events=LazyEvents(self._observed.events),
             cluster=self._request.cluster,
             engine=self._engine,
-            seconds=self._picture.seconds,
+            seconds=self._observed.seconds,
             wall_seconds=time.perf_counter() - self._started,
-            unmatched=self._picture.unmatched(),
+            unmatched=self._observed.unmatched(),
         )
 
     def _output(self, rank: int) -> str:
@@ -337,7 +337,7 @@ class Watch:
         return f"{text}\n... (the rest of the output is left out)\n" if more else text
 
     def _raise_mismatch(self, mismatch: Mismatch) -> NoReturn:
-        calls = self._picture.pending(sorted(mismatch.calls, key=lambda call: call.rank))
+        calls = self._observed.pending(sorted(mismatch.calls, key=lambda call: call.rank))
         if mismatch.position is None:
             report = message_mismatch_report(calls)
         else:
@@ -345,23 +345,23 @@ class Watch:
         raise CollectiveMismatch(report, calls, self._record())
 
     def _raise_failed(self) -> NoReturn:
-        crashed = [view.rank for view in self._picture.views if view.exit_code is not None]
+        crashed = [view.rank for view in self._observed.ranks if view.exit_code is not None]
         stacks = {rank: read_stack(self._folder.stack(rank)).own for rank in crashed}
         record = self._record()
-        failures = self._picture.failures(stacks, record.outputs)
-        raise RankFailed(rank_failed_report(failures, self._picture.waiting), failures, record)
+        failures = self._observed.failures(stacks, record.outputs)
+        raise RankFailed(rank_failed_report(failures, self._observed.waiting), failures, record)
 
     def _raise_deadlock(self, knot: list[Operation]) -> NoReturn:
-        waiting = self._picture.pending(knot)
+        waiting = self._observed.pending(knot)
         cycle = find_cycle(waiting)
-        finished = self._picture.returned
+        finished = self._observed.returned
         raise Deadlock(deadlock_report(waiting, cycle, finished), waiting, cycle, finished, self._record())
 
     def _raise_timed_out(self) -> NoReturn:
-        computing = [view.rank for view in self._picture.running if view.waiting is None]
+        computing = [view.rank for view in self._observed.running if view.waiting is None]
         places = {
             rank: "\n".join(f"    at {line_of(place)}" for place in stack.own)
             for rank, stack in self._stacks(computing).items()
         }
-        report = timed_out_report(self._request.timeout, places, self._picture.waiting)
+        report = timed_out_report(self._request.timeout, places, self._observed.waiting)
         raise TimedOut(report, self._record())

@@ -22,7 +22,7 @@ from course_lib.launch.run import Run
 from course_lib.runtime.processes import rank
 from course_lib.runtime.processes.backend import backend_for
 from course_lib.runtime.processes.launch_folder import LaunchFolder, Plan
-from course_lib.runtime.processes.serialization import pack_launch
+from course_lib.runtime.processes.serialization import serialize_launch
 from course_lib.runtime.processes.slurm_step import Layout, Work, step_of_ranks
 from course_lib.runtime.request import LaunchRequest
 from course_lib.slurm.allocation import Allocation, NoAllocation, present_allocation
@@ -62,7 +62,7 @@ def run(request: LaunchRequest) -> Run:
         )
     allocation, site = _allocation(), site_here()
     _check_size(request, allocation, site)
-    parcel = pack_launch(request.function, request.arguments, request.ranks)
+    parcel = serialize_launch(request.function, request.arguments, request.ranks)
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="course-launch-", ignore_cleanup_errors=True) as path:
         folder = LaunchFolder(Path(path))
@@ -72,7 +72,7 @@ def run(request: LaunchRequest) -> Run:
         environment = for_a_step(os.environ) | _placement(request, site) | _QUIET
         layout = Layout(allocation.job, tuple(command_for([])), request.ranks)
         with step_of_ranks(layout, command_for, environment, work) as step:
-            finished = Watch("slurm", request, folder, step, step.journals, started).run()
+            finished = Watch("slurm", request, folder, step, step.call_logs, started).run()
     warn_of_unmatched(finished)
     return finished
 

@@ -30,7 +30,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.data import Dataset, load
-from course_lib.runtime.processes.rank_environment import Seat, join_group
+from course_lib.runtime.processes.rank_environment import RankInfo, join_group
 from course_lib.training.data_parallel import build_model, fingerprint
 
 STOP = "stop"
@@ -284,9 +284,9 @@ def leave_group() -> None:
     dist.destroy_process_group()
 
 
-def _say_hello(seat: Seat) -> None:
-    if seat.rank == 0:
-        print(f"{seat.ranks} ranks on {seat.nodes} nodes, started by {seat.launcher}", flush=True)
+def _say_hello(info: RankInfo) -> None:
+    if info.rank == 0:
+        print(f"{info.ranks} ranks on {info.nodes} nodes, started by {info.launcher}", flush=True)
 
 
 if __name__ == "__main__":

@@ -212,10 +212,10 @@ def only_the_shared_names(env):
 @wrong("rank_from_environment", fails="srun")
 def asks_the_library(env):
     """Leaves it to the course's own code."""
-    from course_lib.runtime.processes.rank_environment import _seat
+    from course_lib.runtime.processes.rank_environment import _rank_info
 
-    seat = _seat(env)
-    return dict(zip(_RESULT, (seat.rank, seat.local_rank, seat.node, seat.ranks), strict=True))
+    info = _rank_info(env)
+    return dict(zip(_RESULT, (info.rank, info.local_rank, info.node, info.ranks), strict=True))
 
 
 @wrong("rank_from_environment", fails="torchrun")

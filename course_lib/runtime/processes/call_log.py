@@ -1,7 +1,7 @@
-"""What a rank notes down while it runs, so that the launcher knows it whatever becomes of the rank.
+"""What a rank writes down while it runs, so that the launcher knows it whatever becomes of the rank.
 
-A journal is a file that the rank appends to and that the launcher reads as it grows. Every note is one write
-to the kernel, so a rank that is killed between two instructions has still left all its notes.
+A call log is a file that the rank appends to and that is read as it grows. Every record is one write to the
+kernel, so a rank that is killed between two instructions has still left all its records.
 """
 
 import marshal
@@ -89,9 +89,9 @@ class Returned(NamedTuple):
     at: float
 
 
-Note = Started | Posted | Waits | Resumed | Done | Spanned | Failed | Returned
+Record = Started | Posted | Waits | Resumed | Done | Spanned | Failed | Returned
 
-_KINDS: tuple[type[Note], ...] = (Started, Posted, Waits, Resumed, Done, Spanned, Failed, Returned)
+_KINDS: tuple[type[Record], ...] = (Started, Posted, Waits, Resumed, Done, Spanned, Failed, Returned)
 _KIND_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
 
 _LENGTH = struct.Struct("<I")
@@ -111,20 +111,20 @@ def now() -> float:
     return time.monotonic() + _clock_offset
 
 
-class Journal:
-    """The rank's end. Several threads may write: each note is one append."""
+class CallLog:
+    """The rank's end. Several threads may write: each record is one append."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
-    def write(self, note: Note) -> None:
-        """Note something down."""
+    def write(self, record: Record) -> None:
+        """Write a record."""
         # Writer and reader are the same interpreter; marshal takes a tenth of pickle's time.
-        written = marshal.dumps((_KIND_NUMBERS[type(note)], *note))
+        written = marshal.dumps((_KIND_NUMBERS[type(record)], *record))
         os.write(self._file, _LENGTH.pack(len(written)) + written)
 
 
-class JournalReader:
+class CallLogReader:
     """The launcher's end."""
 
     def __init__(self, path: Path) -> None:
@@ -132,8 +132,8 @@ class JournalReader:
         self._file: int | None = None
         self._rest = b""
 
-    def read(self) -> list[Note]:
-        """The notes that have come since the last call; none while the rank has not begun its journal."""
+    def read(self) -> list[Record]:
+        """The records that have come since the last call; none before the rank has begun."""
         if self._file is None:
             try:
                 self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -143,8 +143,8 @@ class JournalReader:
         fresh = b"".join(iter(lambda: os.read(file, _READ_AT_ONCE), b""))
         if not fresh:
             return []
-        notes, self._rest = _split(self._rest + fresh)
-        return notes
+        records, self._rest = _split(self._rest + fresh)
+        return records
 
     def close(self) -> None:
         """Let go of the file."""
@@ -156,9 +156,9 @@ class JournalReader:
 _READ_AT_ONCE = 1 << 20
 
 
-def _split(data: bytes) -> tuple[list[Note], bytes]:
-    """The whole notes at the start of `data`, and what is left of one that is not complete yet."""
-    notes: list[Note] = []
+def _split(data: bytes) -> tuple[list[Record], bytes]:
+    """The whole records at the start of `data`, and what is left of one that is not complete yet."""
+    records: list[Record] = []
     start = 0
     while len(data) - start >= _LENGTH.size:
         (length,) = _LENGTH.unpack_from(data, start)
@@ -166,9 +166,9 @@ def _split(data: bytes) -> tuple[list[Note], bytes]:
         if end > len(data):
             break
         kind, *fields = marshal.loads(memoryview(data)[start + _LENGTH.size : end])
-        notes.append(_KINDS[kind](*fields))
+        records.append(_KINDS[kind](*fields))
         start = end
-    return notes, data[start:]
+    return records, data[start:]
 
 
 def place_of(line: SourceLine | None) -> Place | None:

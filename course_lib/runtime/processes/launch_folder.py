@@ -59,8 +59,8 @@ class LaunchFolder:
     def arguments(self, rank: int) -> Path:
         return self.path / f"arguments-{rank}"
 
-    def journal(self, rank: int) -> Path:
-        return self.path / f"journal-{rank}"
+    def call_log(self, rank: int) -> Path:
+        return self.path / f"call-log-{rank}"
 
     def output(self, rank: int) -> Path:
         return self.path / f"output-{rank}"

@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from course_lib.runtime.communication.callsite import caller_line
 from course_lib.runtime.processes.call_log import (
+    CallLog,
     Done,
-    Journal,
     Posted,
     Resumed,
     Spanned,
@@ -29,7 +29,7 @@ _NO_TIMEOUT = timedelta(0)
 class CallLogger:
     """Numbers a rank's calls and writes them to its journal."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: CallLog) -> None:
         self._journal = journal
         self._numbers = itertools.count()
         self._main_thread = threading.get_ident()

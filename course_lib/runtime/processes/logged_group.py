@@ -21,7 +21,7 @@ from torch.distributed import distributed_c10d
 
 from course_lib.runtime.communication.blocking import called_blocking, member
 from course_lib.runtime.communication.semantics import check_dense, reduction_name
-from course_lib.runtime.processes.call_log import Journal
+from course_lib.runtime.processes.call_log import CallLog
 from course_lib.runtime.processes.logged_calls import Call, CallLogger, LoggedWork
 from course_lib.runtime.simulator.network import NEW_GROUP
 
@@ -257,7 +257,7 @@ class LoggedGroup(dist.ProcessGroup):
         return self._work(inner, call)
 
 
-def install(journal: Journal) -> CallLogger:
+def install(journal: CallLog) -> CallLogger:
     """Have `torch.distributed` make recorded groups in this process from now on."""
     recorder = LoggedGroup.recorder = CallLogger(journal)
     distributed_c10d.ProcessGroup = LoggedGroup  # type: ignore[misc]

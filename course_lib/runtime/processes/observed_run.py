@@ -1,4 +1,4 @@
-"""What the notes of all ranks say together: who waits for whom, what does not fit, what has happened.
+"""What the records of all ranks say together: who waits for whom, what does not fit, what has happened.
 
 Nothing here waits, reads or kills; `course_lib.launch.processes` feeds it and acts on what it finds.
 """
@@ -16,9 +16,9 @@ from course_lib.runtime.errors import PendingCall, RankTraceback
 from course_lib.runtime.processes.call_log import (
     Done,
     Failed,
-    Note,
     Place,
     Posted,
+    Record,
     Resumed,
     Returned,
     Spanned,
@@ -70,7 +70,7 @@ def _elements(operation: Operation) -> object:
 
 
 @dataclass(slots=True)
-class RankView:
+class ObservedRank:
     """What is known of one rank."""
 
     rank: int
@@ -106,98 +106,98 @@ class RankView:
         return next((call for call in self.calls.values() if not call.done), None)
 
 
-class Picture:
+class ObservedRun:
     """All ranks of one launch."""
 
     def __init__(self, cluster: Cluster, ranks: int) -> None:
         # Every message is a rendezvous for real backends, whatever the cluster says of small ones.
         self.network = ObservedNetwork(replace(cluster, eager_limit=0), ranks)
-        self.views = [RankView(rank) for rank in range(ranks)]
+        self.ranks = [ObservedRank(rank) for rank in range(ranks)]
 
     # --- Feeding
 
-    def add(self, notes: Iterable[tuple[int, Note]]) -> None:
-        """Take in fresh notes, each with its rank; those of one rank in their order."""
-        for rank, note in notes:
-            self._add(self.views[rank], note)
+    def add(self, records: Iterable[tuple[int, Record]]) -> None:
+        """Take in fresh records, each with its rank; those of one rank in their order."""
+        for rank, record in records:
+            self._add(self.ranks[rank], record)
 
     def add_exit(self, rank: int, code: int) -> None:
         """Take in that a rank's process has ended."""
-        self.views[rank].exit_code = code
+        self.ranks[rank].exit_code = code
 
-    def _add(self, view: RankView, note: Note) -> None:
-        match note:
+    def _add(self, view: ObservedRank, record: Record) -> None:
+        match record:
             case Posted():
-                self._post(view, note)
+                self._post(view, record)
             case Waits(number):
                 view.waits_for = number
             case Resumed(number):
                 if view.waits_for == number:
                     view.waits_for = None
             case Done():
-                self._complete(view, note)
+                self._complete(view, record)
             case Spanned():
-                view.spans.append(note)
+                view.spans.append(record)
             case Started(at):
                 view.started = at
             case Returned(at):
                 view.returned = at
             case Failed():
-                view.failed = note
+                view.failed = record
 
-    def _post(self, view: RankView, note: Posted) -> None:
+    def _post(self, view: ObservedRank, record: Posted) -> None:
         operation = Operation(
             view.rank,
-            note.op,
-            self.network.group(note.group, note.members),
-            posted=note.at,
-            peer=note.peer,
-            tag=note.tag,
-            reduction=note.reduction,
-            shape=None if note.shape is None else (getattr(torch, note.shape[0]), note.shape[1]),
-            parts=note.parts,
-            nbytes=note.nbytes,
-            asynchronous=note.asynchronous,
-            line=line_of(note.place),
+            record.op,
+            self.network.group(record.group, record.members),
+            posted=record.at,
+            peer=record.peer,
+            tag=record.tag,
+            reduction=record.reduction,
+            shape=None if record.shape is None else (getattr(torch, record.shape[0]), record.shape[1]),
+            parts=record.parts,
+            nbytes=record.nbytes,
+            asynchronous=record.asynchronous,
+            line=line_of(record.place),
         )
-        view.calls[note.number] = view.last_call = operation
-        if note.waits:
-            view.waits_for = note.number
-        if note.op == "send":
+        view.calls[record.number] = view.last_call = operation
+        if record.waits:
+            view.waits_for = record.number
+        if record.op == "send":
             self.network.post_send(operation)
-        elif note.op == "recv":
+        elif record.op == "recv":
             self.network.post_receive(operation)
         else:
             self.network.post_collective(operation, lambda calls: None)
 
-    def _complete(self, view: RankView, note: Done) -> None:
-        if view.waits_for == note.number:
+    def _complete(self, view: ObservedRank, record: Done) -> None:
+        if view.waits_for == record.number:
             view.waits_for = None
-        operation = view.calls.pop(note.number, None)
+        operation = view.calls.pop(record.number, None)
         if operation is not None:
-            operation.end = note.at
-            if note.source is not None:
-                operation.peer = note.source
+            operation.end = record.at
+            if record.source is not None:
+                operation.peer = record.source
 
     # --- Asking
 
     @property
     def all_returned(self) -> bool:
-        return all(view.returned is not None for view in self.views)
+        return all(view.returned is not None for view in self.ranks)
 
     @property
-    def running(self) -> list[RankView]:
+    def running(self) -> list[ObservedRank]:
         """The ranks from which more is to come."""
-        return [view for view in self.views if not view.ended]
+        return [view for view in self.ranks if not view.ended]
 
     @property
     def has_failure(self) -> bool:
-        return any(_has_failed(view) for view in self.views)
+        return any(_has_failed(view) for view in self.ranks)
 
     @property
     def waiting(self) -> list[PendingCall]:
         """The calls in which ranks wait."""
-        return [self.network.pending(call) for view in self.views if (call := view.waiting) is not None]
+        return [self.network.pending(call) for view in self.ranks if (call := view.waiting) is not None]
 
     def pending(self, operations: Iterable[Operation]) -> list[PendingCall]:
         """Operations as a report shows them."""
@@ -206,14 +206,14 @@ class Picture:
     @property
     def returned(self) -> list[int]:
         """The ranks whose function has returned."""
-        return [view.rank for view in self.views if view.returned is not None]
+        return [view.rank for view in self.ranks if view.returned is not None]
 
     def failures(self, stacks: dict[int, tuple[Place, ...]], outputs: Sequence[str]) -> list[RankTraceback]:
         """What ended the ranks that did not return, the root cause first.
 
         stacks: where crashed ranks were. outputs: what each rank has printed.
         """
-        failed = [view for view in self.views if _has_failed(view)]
+        failed = [view for view in self.ranks if _has_failed(view)]
         tracebacks = [
             _crash(view, stacks.get(view.rank, ()), outputs[view.rank])
             if view.failed is None
@@ -230,13 +230,13 @@ class Picture:
     @property
     def zero(self) -> float:
         """When the first rank began, on the machine's clock."""
-        return min((view.started for view in self.views if view.started is not None), default=0.0)
+        return min((view.started for view in self.ranks if view.started is not None), default=0.0)
 
     @property
     def seconds(self) -> float:
         """From the first rank's begin to the last one's end, as far as they have come."""
         return max(
-            (view.returned - self.zero for view in self.views if view.returned is not None), default=0.0
+            (view.returned - self.zero for view in self.ranks if view.returned is not None), default=0.0
         )
 
     def events(self) -> tuple[Event, ...]:
@@ -244,7 +244,7 @@ class Picture:
         calls = self.network.events()
         spans = [
             Event(view.rank, span.label, Kind.SPAN, span.start, span.end, 0)
-            for view in self.views
+            for view in self.ranks
             for span in view.spans
         ]
         ordered = sorted([*calls, *spans], key=lambda event: event.start)
@@ -260,19 +260,19 @@ class Picture:
         return tuple(self.pending(sorted(open_calls, key=lambda call: call.posted)))
 
 
-def merged(notes: dict[int, list[Note]]) -> list[tuple[int, Note]]:
-    """Fresh notes of all ranks in the order of their times; a note without one follows its predecessor."""
+def merged(records: dict[int, list[Record]]) -> list[tuple[int, Record]]:
+    """Fresh records of all ranks in the order of their times; one without a time follows the one before."""
     timed = []
     latest: defaultdict[int, float] = defaultdict(float)
-    for rank, own in notes.items():
-        for note in own:
-            latest[rank] = max(latest[rank], getattr(note, "at", 0.0))
-            timed.append((latest[rank], rank, note))
+    for rank, own in records.items():
+        for record in own:
+            latest[rank] = max(latest[rank], getattr(record, "at", 0.0))
+            timed.append((latest[rank], rank, record))
     timed.sort(key=lambda each: each[0])
-    return [(rank, note) for _, rank, note in timed]
+    return [(rank, record) for _, rank, record in timed]
 
 
-def _has_failed(view: RankView) -> bool:
+def _has_failed(view: ObservedRank) -> bool:
     return view.failed is not None or (view.exit_code is not None and view.returned is None)
 
 
@@ -283,7 +283,7 @@ def _raised(rank: int, failed: Failed) -> RankTraceback:
     return RankTraceback(rank, failed.type, failed.message, text, secondary)
 
 
-def _crash(view: RankView, stack: Sequence[Place], output: str) -> RankTraceback:
+def _crash(view: ObservedRank, stack: Sequence[Place], output: str) -> RankTraceback:
     """A rank whose process ended without a word."""
     assert view.exit_code is not None
     lines = [f"    at {line_of(place)}" for place in stack]

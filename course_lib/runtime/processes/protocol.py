@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from pathlib import Path
 from typing import NamedTuple
 
-from course_lib.runtime.processes.call_log import Note
+from course_lib.runtime.processes.call_log import Record
 
 _REACH_SECONDS = 10.0
 
@@ -53,9 +53,9 @@ class Forked(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """Fresh notes of the rank's journal."""
+    """Fresh records of the rank's call_log."""
 
-    notes: list[Note]
+    records: list[Record]
 
 
 class Printed(NamedTuple):

@@ -18,11 +18,11 @@ from torch._C._distributed_c10d import FileStore, Store, TCPStore
 
 from course_lib.runtime.communication.callsite import own_lines
 from course_lib.runtime.communication.events import span_recorder
-from course_lib.runtime.processes.call_log import Failed, Journal, Returned, Started, now, place_of
+from course_lib.runtime.processes.call_log import CallLog, Failed, Returned, Started, now, place_of
 from course_lib.runtime.processes.launch_folder import LaunchFolder, Plan
 from course_lib.runtime.processes.logged_calls import CallLogger
 from course_lib.runtime.processes.logged_group import install
-from course_lib.runtime.processes.serialization import pack, unpack_launch
+from course_lib.runtime.processes.serialization import deserialize_launch, serialize
 
 STACK_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2)
 """Asks a rank where it is. Not one that a program would use: batch systems announce their end by SIGUSR1."""
@@ -51,28 +51,30 @@ def live(folder: LaunchFolder, plan: Plan, rank: int) -> NoReturn:
     _is_rank = True
     _capture_output(folder, rank)
     _watch_for_crashes(folder, rank)
-    journal = Journal(folder.journal(rank))
+    call_log = CallLog(folder.call_log(rank))
     try:
-        _run(folder, plan, rank, journal)
+        _run(folder, plan, rank, call_log)
     except BaseException as error:
-        journal.write(_failed(error))
+        call_log.write(_failed(error))
     folder.ring()
     # A rank that left would close its connections, and the others would report that instead of the cause.
     while True:
         signal.pause()
 
 
-def _run(folder: LaunchFolder, plan: Plan, rank: int, journal: Journal) -> None:
+def _run(folder: LaunchFolder, plan: Plan, rank: int, call_log: CallLog) -> None:
     _resemble_launcher(plan, rank)
-    recorder = install(journal)
+    recorder = install(call_log)
     _join_group(folder, plan, rank)
-    function, arguments = unpack_launch(folder.function.read_bytes(), folder.arguments(rank).read_bytes())
+    function, arguments = deserialize_launch(
+        folder.function.read_bytes(), folder.arguments(rank).read_bytes()
+    )
     _seed(plan.seed)
     span_recorder.set(recorder)
-    journal.write(Started(now()))
+    call_log.write(Started(now()))
     result = function(*arguments)
     _leave_result(folder, rank, result, recorder)
-    journal.write(Returned(now()))
+    call_log.write(Returned(now()))
 
 
 def _capture_output(folder: LaunchFolder, rank: int) -> None:
@@ -140,7 +142,7 @@ def _leave_result(folder: LaunchFolder, rank: int, result: object, recorder: Cal
         torch.cuda.synchronize()
         recorder.settle()
     try:
-        written = pack(result)
+        written = serialize(result)
     except Exception as error:
         # Whatever an object's own pickling raises: there is no common class.
         raise ResultNotSendable(

@@ -66,7 +66,7 @@ _LAUNCHERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class RankInfo:
     """This process's place among all ranks, and what started it."""
 
     rank: int
@@ -78,47 +78,47 @@ class Seat:
     launcher: str
 
 
-def take_seat() -> Seat:
+def rank_from_launcher() -> RankInfo:
     """Find out which rank this process is, and set torchrun's variables in `os.environ` accordingly.
 
     A process that no launcher has started is the only rank. Raises BadLaunch if the variables contradict
     each other.
     """
-    seat = _seat(os.environ)
+    info = _rank_info(os.environ)
     os.environ.update(
-        RANK=str(seat.rank),
-        WORLD_SIZE=str(seat.ranks),
-        LOCAL_RANK=str(seat.local_rank),
-        LOCAL_WORLD_SIZE=str(seat.local_ranks),
-        GROUP_RANK=str(seat.node),
+        RANK=str(info.rank),
+        WORLD_SIZE=str(info.ranks),
+        LOCAL_RANK=str(info.local_rank),
+        LOCAL_WORLD_SIZE=str(info.local_ranks),
+        GROUP_RANK=str(info.node),
     )
-    return seat
+    return info
 
 
-def join_group(backend: str | None = None) -> Seat:
-    """Take the seat and initialise the default group: NCCL where each rank has a GPU, else Gloo.
+def join_group(backend: str | None = None) -> RankInfo:
+    """Be the rank that the launcher says, in a default group: on NCCL where each rank has a GPU, else Gloo.
 
     Raises BadLaunch where the ranks could only wait for each other in vain.
     """
-    seat = take_seat()
-    _set_meeting_point(seat)
+    info = rank_from_launcher()
+    _set_meeting_point(info)
     if "OMP_NUM_THREADS" not in os.environ:
         # Else every rank of a node computes with as many threads as the node has cores.
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // seat.local_ranks))
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // info.local_ranks))
     gpus = torch.cuda.device_count()
     if gpus:
-        torch.cuda.set_device(seat.local_rank % gpus)
+        torch.cuda.set_device(info.local_rank % gpus)
     dist.init_process_group(
         backend or ("cpu:gloo,cuda:nccl" if gpus and dist.is_nccl_available() else "gloo"),
         timeout=timedelta(seconds=_JOIN_SECONDS),
     )
-    return seat
+    return info
 
 
-def _seat(environment: Mapping[str, str]) -> Seat:
+def _rank_info(environment: Mapping[str, str]) -> RankInfo:
     launcher = next((each for each in _LAUNCHERS if _has_started_this(each, environment)), None)
     if launcher is None:
-        return Seat(0, 1, 0, 1, 0, 1, "nothing")
+        return RankInfo(0, 1, 0, 1, 0, 1, "nothing")
     rank, ranks = int(environment[launcher.rank]), int(environment[launcher.ranks])
     if not 0 <= rank < ranks:
         raise BadLaunch(
@@ -129,7 +129,7 @@ def _seat(environment: Mapping[str, str]) -> Seat:
     local_ranks = int(environment.get(launcher.local_ranks) or -(-ranks // nodes))
     local_rank = int(environment.get(launcher.local_rank) or rank % local_ranks)
     node = int(environment.get(launcher.node) or rank // local_ranks)
-    return Seat(
+    return RankInfo(
         rank, ranks, local_rank, local_ranks, node, max(nodes, -(-ranks // local_ranks)), launcher.name
     )
 
@@ -148,23 +148,23 @@ def _nodes(launcher: _Launcher, ranks: int, environment: Mapping[str, str]) -> i
 # --- Where the ranks meet
 
 
-def _set_meeting_point(seat: Seat) -> None:
+def _set_meeting_point(info: RankInfo) -> None:
     """Set MASTER_ADDR and MASTER_PORT where nobody has; refuse an address that other nodes cannot reach."""
-    address = os.environ.setdefault("MASTER_ADDR", _first_host(seat))
+    address = os.environ.setdefault("MASTER_ADDR", _first_host(info))
     os.environ.setdefault("MASTER_PORT", str(_port_of_job()))
-    if seat.nodes > 1 and _is_loopback(address):
+    if info.nodes > 1 and _is_loopback(address):
         raise BadLaunch(
-            f"MASTER_ADDR is {address}, which on every node means that node itself, but the {seat.ranks} "
-            f"ranks are on {seat.nodes} nodes: those away from rank 0 would wait for ever. Set MASTER_ADDR "
+            f"MASTER_ADDR is {address}, which on every node means that node itself, but the {info.ranks} "
+            f"ranks are on {info.nodes} nodes: those away from rank 0 would wait for ever. Set MASTER_ADDR "
             f"to the host of rank 0: $(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)."
         )
 
 
-def _first_host(seat: Seat) -> str:
+def _first_host(info: RankInfo) -> str:
     """The host of rank 0 as far as this process can know it."""
     nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST")
-    if seat.nodes == 1 or not nodes:
-        return "localhost" if seat.nodes == 1 else socket.gethostname()
+    if info.nodes == 1 or not nodes:
+        return "localhost" if info.nodes == 1 else socket.gethostname()
     listed = subprocess.run(
         ["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, check=True
     )

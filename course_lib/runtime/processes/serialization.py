@@ -28,14 +28,14 @@ from course_lib.runtime.request import PerRank
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class SerializedLaunch:
     """A launch's function and arguments, written: what all ranks get, and what each gets for itself."""
 
     shared: bytes
     own: tuple[bytes, ...]
 
 
-def pack_launch(function: Any, arguments: Sequence[Any], ranks: int) -> Parcel:
+def serialize_launch(function: Any, arguments: Sequence[Any], ranks: int) -> SerializedLaunch:
     """Write a launch's function and arguments.
 
     Raises BadLaunch, naming what cannot be sent to another process.
@@ -45,22 +45,22 @@ def pack_launch(function: Any, arguments: Sequence[Any], ranks: int) -> Parcel:
     everyones = [value for value in arguments if not isinstance(value, PerRank)]
     try:
         with _unfindable_modules_by_value():
-            shared = pack((function, everyones, places))
-            own = tuple(pack([value[rank] for value in per_rank]) for rank in range(ranks))
+            shared = serialize((function, everyones, places))
+            own = tuple(serialize([value[rank] for value in per_rank]) for rank in range(ranks))
     except Exception as error:
         # Whatever an object's own pickling raises: there is no common class.
         raise BadLaunch(_why_unsendable(function, arguments, error)) from None
-    return Parcel(shared, own)
+    return SerializedLaunch(shared, own)
 
 
-def unpack_launch(shared: bytes, own: bytes) -> tuple[Any, tuple[Any, ...]]:
+def deserialize_launch(shared: bytes, own: bytes) -> tuple[Any, tuple[Any, ...]]:
     """The function and the arguments of one rank."""
     function, everyones, places = pickle.loads(shared)
     from_everyone, from_own = iter(everyones), iter(pickle.loads(own))
     return function, tuple(next(from_own if own_place else from_everyone) for own_place in places)
 
 
-def pack(value: Any) -> bytes:
+def serialize(value: Any) -> bytes:
     """Write a value."""
     buffer = io.BytesIO()
     _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
@@ -188,7 +188,7 @@ def _refusal(value: Any) -> str | None:
     """Why a value cannot be written; None if it can."""
     try:
         with _unfindable_modules_by_value():
-            pack(value)
+            serialize(value)
     except Exception as error:
         return f"{error}"
     return None

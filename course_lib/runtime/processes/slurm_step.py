@@ -21,7 +21,7 @@ from typing import Any
 from course_lib.errors import BadLaunch
 from course_lib.home import course_home
 from course_lib.launch.failures import CollectiveMismatch, Deadlock, RankFailed
-from course_lib.runtime.processes.call_log import Note, now
+from course_lib.runtime.processes.call_log import Record, now
 from course_lib.runtime.processes.launch_folder import LaunchFolder, Plan
 from course_lib.runtime.processes.node_agent import RankEnded, RankForked
 from course_lib.runtime.processes.protocol import (
@@ -39,7 +39,7 @@ from course_lib.runtime.processes.protocol import (
     listen,
     welcome,
 )
-from course_lib.runtime.processes.serialization import Parcel
+from course_lib.runtime.processes.serialization import SerializedLaunch
 
 _STACK_SECONDS = 0.5
 _END_SECONDS = 5.0
@@ -49,19 +49,19 @@ CommandFor = Callable[[Sequence[str]], list[str]]
 
 
 class Mailbox:
-    """The notes of one rank that have come over the network."""
+    """The records of one rank that have come over the network."""
 
     def __init__(self) -> None:
-        self._notes: list[Note] = []
+        self._notes: list[Record] = []
 
-    def put(self, notes: Sequence[Note]) -> None:
+    def put(self, records: Sequence[Record]) -> None:
         """Take in what has come."""
-        self._notes.extend(notes)
+        self._notes.extend(records)
 
-    def read(self) -> list[Note]:
+    def read(self) -> list[Record]:
         """What has come since the last call."""
-        notes, self._notes = self._notes, []
-        return notes
+        records, self._notes = self._notes, []
+        return records
 
     def close(self) -> None:
         """There is nothing to let go of."""
@@ -74,7 +74,7 @@ class Work:
     folder: LaunchFolder
     make_plan: Callable[[tuple[str, int]], Plan]
     environment: dict[str, str]
-    parcel: Parcel
+    parcel: SerializedLaunch
 
 
 class Step:
@@ -83,7 +83,7 @@ class Step:
     def __init__(self, ranks: int, command_for: CommandFor, environment: dict[str, str]) -> None:
         self.lost = False
         self.last_words = ""
-        self.journals: list[Mailbox] = []
+        self.call_logs: list[Mailbox] = []
         self._ranks = ranks
         self._owner = os.getpid()
         self._server, self._address = listen()
@@ -132,7 +132,7 @@ class Step:
 
     def begin(self, work: Work) -> None:
         """Begin a launch, as soon as all tasks are there."""
-        self.journals = [Mailbox() for _ in range(self._ranks)]
+        self.call_logs = [Mailbox() for _ in range(self._ranks)]
         self._work = work
         self._ended, self._reports, self._asleep = set(), [], {}
         for rank in range(self._ranks):
@@ -280,8 +280,8 @@ class Step:
         match message:
             case Forked(pid):
                 self._reports.append(RankForked(rank, pid))
-            case Noted(notes):
-                self.journals[rank].put(notes)
+            case Noted(records):
+                self.call_logs[rank].put(records)
             case Printed(text):
                 with folder.output(rank).open("ab") as file:
                     file.write(text)

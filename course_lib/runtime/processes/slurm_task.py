@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 from torch._C._distributed_c10d import TCPStore
 
 from course_lib.runtime.processes import rank as worker
-from course_lib.runtime.processes.call_log import JournalReader, Returned, set_clock_offset
+from course_lib.runtime.processes.call_log import CallLogReader, Returned, set_clock_offset
 from course_lib.runtime.processes.fork_server import WARM_MODULES, become_rank
 from course_lib.runtime.processes.launch_folder import OUTPUT_BYTES, LaunchFolder, Plan
 from course_lib.runtime.processes.node_agent import sleeps
@@ -43,7 +43,7 @@ from course_lib.runtime.processes.protocol import (
     StackShown,
     reach,
 )
-from course_lib.runtime.processes.rank_environment import Seat, take_seat
+from course_lib.runtime.processes.rank_environment import RankInfo, rank_from_launcher
 from course_lib.runtime.processes.stacks import read_stack
 from course_lib.slurm.network import interface_with
 
@@ -55,11 +55,11 @@ _IDLE_SECONDS = 1.0
 
 def main(address: Path) -> NoReturn:
     """Be a task from its start to its end."""
-    seat = take_seat()
+    info = rank_from_launcher()
     adopt_orphans()
     connection, own_address = reach(Address.read(address))
     set_clock_offset(_clock_offset(connection))
-    node = _Node(seat, dict(os.environ), own_address)
+    node = _Node(info, dict(os.environ), own_address)
     later = list(WARM_MODULES)
     while _one_launch(node, connection, later):
         pass
@@ -71,7 +71,7 @@ def main(address: Path) -> NoReturn:
 class _Node:
     """What this task knows of itself."""
 
-    seat: Seat
+    info: RankInfo
     environment: dict[str, str]
     address: str
 
@@ -79,19 +79,19 @@ class _Node:
 def _one_launch(node: _Node, connection: Connection, later: list[str]) -> bool:
     """Take part in a launch, from its begin to its end. False if the launcher has gone."""
     with socket.create_server(("", 0)) as door:
-        port = door.getsockname()[1] if node.seat.rank == 0 else 0
+        port = door.getsockname()[1] if node.info.rank == 0 else 0
         name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-        begin = _ask_for_work(connection, Hello(node.seat.rank, node.seat.ranks, name, port, _step()), later)
+        begin = _ask_for_work(connection, Hello(node.info.rank, node.info.ranks, name, port, _step()), later)
         if begin is None:
             return False
         with tempfile.TemporaryDirectory(prefix="course-launch-", ignore_cleanup_errors=True) as path:
             folder = LaunchFolder(Path(path))
-            _fill(folder, node.seat.rank, begin)
+            _fill(folder, node.info.rank, begin)
             plan = _local_plan(begin, node)
-            task = _Task(node.seat, folder, connection)
+            task = _Task(node.info, folder, connection)
             try:
                 task.fork(plan, door)
-                _fork_store(node.seat, plan, door)
+                _fork_store(node.info, plan, door)
                 return task.watch()
             finally:
                 end_descendants()
@@ -134,8 +134,8 @@ def _local_plan(begin: Begin, node: _Node) -> Plan:
     environment = node.environment | begin.environment
     if interface := interface_with(node.address):
         environment.setdefault("GLOO_SOCKET_IFNAME", interface)
-    threads = max(1, len(os.sched_getaffinity(0)) // node.seat.local_ranks)
-    return replace(plan, environments={node.seat.rank: environment}, threads=threads)
+    threads = max(1, len(os.sched_getaffinity(0)) // node.info.local_ranks)
+    return replace(plan, environments={node.info.rank: environment}, threads=threads)
 
 
 def _fill(folder: LaunchFolder, rank: int, begin: Begin) -> None:
@@ -144,12 +144,12 @@ def _fill(folder: LaunchFolder, rank: int, begin: Begin) -> None:
     folder.arguments(rank).write_bytes(begin.arguments)
 
 
-def _fork_store(seat: Seat, plan: Plan, door: socket.socket) -> None:
+def _fork_store(info: RankInfo, plan: Plan, door: socket.socket) -> None:
     """Open the store through which the ranks meet, on the node of rank 0.
 
     In a process of its own: it has threads, and a process with threads must not fork the next launch's rank.
     """
-    if seat.rank != 0 or plan.meeting is None:
+    if info.rank != 0 or plan.meeting is None:
         return
     task = os.getpid()
     if os.fork() == 0:
@@ -168,11 +168,11 @@ def _fork_store(seat: Seat, plan: Plan, door: socket.socket) -> None:
 class _Task:
     """Watches its rank, and tells the launcher."""
 
-    def __init__(self, seat: Seat, folder: LaunchFolder, connection: Connection) -> None:
-        self._rank = seat.rank
+    def __init__(self, info: RankInfo, folder: LaunchFolder, connection: Connection) -> None:
+        self._rank = info.rank
         self._folder = folder
         self._connection = connection
-        self._journal = JournalReader(folder.journal(seat.rank))
+        self._call_log = CallLogReader(folder.call_log(info.rank))
         self._printed = 0
         self._pid = 0
 
@@ -196,7 +196,7 @@ class _Task:
             closing.callback(os.close, bell)
             end = os.pidfd_open(self._pid)
             closing.callback(os.close, end)
-            closing.callback(self._journal.close)
+            closing.callback(self._call_log.close)
             return self._watch(bell, end)
 
     def _watch(self, bell: int, end: int) -> bool:
@@ -241,14 +241,14 @@ class _Task:
         self._said(self._tell_news)
 
     def _tell_news(self) -> None:
-        """Send what the rank has left since the last time; its result before the note that there is one."""
+        """Send what the rank has left since the last time; its result before the record that there is one."""
         if output := self._fresh_output():
             self._connection.send(Printed(output))
-        notes = self._journal.read()
-        if any(isinstance(note, Returned) for note in notes):
+        records = self._call_log.read()
+        if any(isinstance(record, Returned) for record in records):
             self._connection.send(Result(self._folder.result(self._rank).read_bytes()))
-        if notes:
-            self._connection.send(Noted(notes))
+        if records:
+            self._connection.send(Noted(records))
 
     def _fresh_output(self) -> bytes:
         """What the rank has printed since the last time; nothing of what goes beyond the limit."""

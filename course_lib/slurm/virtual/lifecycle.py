@@ -91,14 +91,14 @@ class Shape:
     """What the cluster claims to have: cores and GPUs that Slurm hands out, whatever the machine has.
 
     A claimed GPU is another name of /dev/null: jobs get CUDA_VISIBLE_DEVICES and wait for each other, but
-    find no device. walled: jobs see nothing of this machine but the system and Python, see
+    find no device. sandboxed: jobs see nothing of this machine but the system and Python, see
     `course_lib.slurm.virtual.sandbox`; else they may do whatever their user may.
     """
 
     nodes: int = 2
     cpus: int = 8
     gpus: int = 2
-    walled: bool = False
+    sandboxed: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= 200 or self.cpus < 1 or self.gpus < 0:
@@ -177,9 +177,9 @@ class VirtualCluster:
                 f"Not installed: {', '.join(missing)}. On Debian or Ubuntu: "
                 f"apt-get install slurmctld slurmd slurm-client iproute2 util-linux."
             )
-        if shape.walled and not sandbox.wall_is_possible():
+        if shape.sandboxed and not sandbox.sandbox_is_possible():
             raise ClusterFailed(
-                "A wall round the cluster needs bubblewrap, and a system that lets it make namespaces. On "
+                "A sandbox round the cluster needs bubblewrap, and a system that lets it make namespaces. On "
                 "Debian or Ubuntu: apt-get install bubblewrap."
             )
         self._prepare(shape)
@@ -212,7 +212,7 @@ class VirtualCluster:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def command(self, words: Sequence[object]) -> list[str]:
-        """`words` as a command that runs on the head node, in this folder; behind the wall in the shared one.
+        """`words` as a command that runs on the head node, in this folder; in the sandbox in the shared one.
 
         Raises ClusterFailed.
         """
@@ -222,8 +222,8 @@ class VirtualCluster:
         if os.getuid() != 0:
             entered += ["--user", "--preserve-credentials"]
         entered += ["--mount", "--uts", "--net", "--pid", f"--wdns={Path.cwd()}"]
-        if _read_shape(self.directory).walled:
-            words = sandbox.behind_wall(self.directory, words)
+        if _read_shape(self.directory).sandboxed:
+            words = sandbox.in_sandbox(self.directory, words)
         return [*entered, "--", *map(str, words)]
 
     @property
@@ -260,11 +260,11 @@ class VirtualCluster:
 
     def _prepare(self, shape: Shape) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
-        # Behind the wall another user has to find the way through it.
-        self.directory.mkdir(mode=0o755 if shape.walled else 0o700, parents=True)
+        # In the sandbox another user has to find the way through it.
+        self.directory.mkdir(mode=0o755 if shape.sandboxed else 0o700, parents=True)
         for name in ("state", "spool", "log", "run", "shared", "gpu"):
             (self.directory / name).mkdir()
-        if shape.walled:
+        if shape.sandboxed:
             sandbox.user_files(sandbox.user_for_jobs(), self.directory)
         (self.directory / "shape").write_text(json.dumps(asdict(shape)))
         addresses = [f"{_NETWORK}.{number} {name}" for number, name in enumerate(shape.names, 1)]
@@ -273,7 +273,7 @@ class VirtualCluster:
         self.configuration.write_text(
             _CONFIGURATION.format(
                 head=HEAD,
-                user=sandbox.USER if shape.walled else _user_name(),
+                user=sandbox.USER if shape.sandboxed else _user_name(),
                 directory=self.directory,
                 nodes=shape.nodes,
                 cpus=shape.cpus,
@@ -347,14 +347,14 @@ def head(directory: Path) -> None:
         _call("mount", "--bind", "/dev/null", device)
     _call("ip", "link", "add", "br0", "type", "bridge")
     _wire(HEAD, _HEAD_ADDRESS, "br0")
-    if shape.walled:
+    if shape.sandboxed:
         _memory_for_jobs(directory)
     _daemon(directory, "slurmctld")
     for name in shape.names:
         boot(directory, name)
     idle = ["sinfo", "--noheader", "--states=idle", "--format=%D"]
-    if shape.walled:
-        idle = sandbox.behind_wall(directory, idle)
+    if shape.sandboxed:
+        idle = sandbox.in_sandbox(directory, idle)
     while _output(*idle).strip() != str(shape.nodes):
         time.sleep(_LOOK_SECONDS)
     VirtualCluster(directory)._ready.touch()
@@ -394,15 +394,15 @@ def node(directory: Path, name: str) -> None:
 
 
 def _daemon(directory: Path, *words: str) -> None:
-    """Start one of Slurm's daemons. Behind a wall it stays in the foreground, or the wall would fall."""
-    if _read_shape(directory).walled:
-        subprocess.Popen(sandbox.behind_wall(directory, [*words, "-D"]), stdin=subprocess.DEVNULL)
+    """Start one of Slurm's daemons. In a sandbox it stays in the foreground, or the sandbox would end."""
+    if _read_shape(directory).sandboxed:
+        subprocess.Popen(sandbox.in_sandbox(directory, [*words, "-D"]), stdin=subprocess.DEVNULL)
     else:
         _call(*words)
 
 
 def _memory_for_jobs(directory: Path) -> None:
-    """Put the shared folder into memory, where it is bounded, for the user behind the wall alone."""
+    """Put the shared folder into memory, where it is bounded, for the user in the sandbox alone."""
     user = (directory / "passwd").read_text().split(":")[2]
     options = f"size={sandbox.ROOM},mode=0755,uid={user},gid={user}"
     _call("mount", "-t", "tmpfs", "-o", options, "shared", directory / "shared")

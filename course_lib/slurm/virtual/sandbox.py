@@ -1,12 +1,12 @@
-"""A wall round a virtual cluster's daemons and commands, and so round every job: for scripts of others.
+"""A sandbox round a virtual cluster's daemons and commands, and so round every job: for scripts of others.
 
-Behind it there is the system, this Python and the cluster's own folder, all of it read-only, no network but
+In it there is the system, this Python and the cluster's own folder, all of it read-only, no network but
 the cluster's, no home, no notebook, no environment of whoever started it. What is written lies in memory, is
 bounded, and ends with the cluster. Nothing there has a privilege: not over the kernel's settings, which
 bubblewrap's /proc would let root's processes change, and not over limits, which do not hold for root. So
 whoever is root becomes a user that nobody else is.
 
-Slurm's controller stands behind it too: a job may name programs that the controller runs (`strigger`, mail).
+Slurm's controller is in it too: a job may name programs that the controller runs (`strigger`, mail).
 """
 
 import os
@@ -20,7 +20,7 @@ _FIRST_USER = 1_000_000_000
 """Users from here on are nobody's."""
 
 ROOM = 64 * 2**20
-"""Bytes that can be written to each place behind the wall, and to a single file."""
+"""Bytes that can be written to each place in the sandbox, and to a single file."""
 _PROCESSES = 1024
 """Of all daemons and jobs, threads included; Slurm's own are about a hundred."""
 _ADDRESSES = 8 * 2**30
@@ -41,10 +41,10 @@ _HARDWARE = ("/sys/devices/system", "/sys/fs/cgroup")
 """slurmd looks here for cores and control groups; it changes nothing."""
 
 USER = "course"
-"""What the user is called behind the wall."""
+"""What the user is called in the sandbox."""
 
 
-def wall_is_possible() -> bool:
+def sandbox_is_possible() -> bool:
     """Whether bubblewrap is here and works; containers often forbid it."""
     if shutil.which("bwrap") is None:
         return False
@@ -58,13 +58,13 @@ def user_for_jobs() -> int:
 
 
 def user_files(user: int, directory: Path) -> None:
-    """Write the files that give the user a name behind the wall."""
+    """Write the files that give the user a name in the sandbox."""
     (directory / "passwd").write_text(f"{USER}:x:{user}:{user}::/tmp:/bin/bash\n")
     (directory / "group").write_text(f"{USER}:x:{user}:\n")
 
 
-def behind_wall(directory: Path, words: Sequence[object]) -> list[str]:
-    """A command behind the wall. `directory` is the cluster's; its folder `shared` can be written to."""
+def in_sandbox(directory: Path, words: Sequence[object]) -> list[str]:
+    """A command in the sandbox. `directory` is the cluster's; its folder `shared` can be written to."""
     user = int((directory / "passwd").read_text().split(":")[2])
     shown = (*_SYSTEM, *_HARDWARE, sys.base_prefix, sys.prefix)
     options = [*_built(user), "--perms", "1777", "--size", str(ROOM), "--tmpfs", "/tmp"]

@@ -2,7 +2,7 @@
 
 The cluster is a virtual one on this machine (`course_lib.slurm.virtual.lifecycle`), started once for all that
 this process grades, and it ends with the process. The script's text can hold anything, and it runs: so it is
-submitted and run behind a wall (`course_lib.slurm.virtual.sandbox`), where there is nothing of the course,
+submitted and run in a sandbox (`course_lib.slurm.virtual.sandbox`), where there is nothing of the course,
 the gradebook or this process's environment, no network but the cluster's, and no privilege. What comes back
 is Slurm's own account of the job, and the notes of `graders.units.unit_03.batch_probe`, which the script was
 given to start: JSON, which says nothing of other exercises. A script that starts no probe and writes its
@@ -25,7 +25,7 @@ from typing import Any
 from course_lib.slurm.virtual.lifecycle import ClusterFailed, Shape, VirtualCluster, missing_programs
 from graders.grading.exercise import MachineLacks
 
-SHAPE = Shape(nodes=3, cpus=16, gpus=8, walled=True)
+SHAPE = Shape(nodes=3, cpus=16, gpus=8, sandboxed=True)
 JOB_SECONDS = 20.0
 """A job that has not ended by then is cancelled."""
 
