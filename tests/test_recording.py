@@ -1,7 +1,6 @@
 """A launch without data comes to the same whether its ranks are recorded or take turns as threads.
 
-To the same in everything: events, clocks, traffic, outputs, reports, warnings, results. And it does not
-matter whether one process records the ranks, or two.
+To the same in everything: events, clocks, traffic, outputs, reports, warnings, results.
 """
 
 import os
@@ -24,10 +23,10 @@ from torch.distributed import isend as imported_isend
 from torch.utils._pytree import tree_map
 
 from course_lib import Cluster, Link, RankFailed, TimedOut, launch, mark, per_rank, span
-from course_lib.launch import shape_only, simulated
+from course_lib.launch import simulated
 from course_lib.launch.failures import LaunchError
 from course_lib.launch.run import Run
-from course_lib.runtime.simulator.trace import batched_replay
+from course_lib.runtime.simulator.trace import batched_replay, capture
 from graders.guest.run_cells import run_cells
 from graders.submissions.read import read_submission
 from tests.answers import right_answers
@@ -96,13 +95,11 @@ def both(monkeypatch):
 
     def run(function: Callable[..., Any], *arguments: Any, **options: Any) -> dict[str, Any]:
         with monkeypatch.context() as patch:
-            patch.setattr(shape_only, "moves_shapes_only", lambda arguments: False)
+            patch.setattr(simulated, "moves_shapes_only", lambda arguments: False)
             in_turns = come_to(function, *arguments, **options)
-        for least_width, processes in ((1, 1), (sys.maxsize, 1), (1, 2)):
+        for least_width in (1, sys.maxsize):
             with monkeypatch.context() as patch:
-                if processes == 2:
-                    share_at_once(patch)
-                patch.setattr(simulated, "_by_turns", _not_recorded)
+                patch.setattr(simulated, "_in_turns", _not_recorded)
                 patch.setattr(batched_replay, "_LEAST_WIDTH", least_width)
                 patch.setattr(batched_replay, "_LOOK_EVERY", sys.maxsize)
                 recorded = come_to(function, *arguments, **options)
@@ -112,22 +109,6 @@ def both(monkeypatch):
         return in_turns
 
     return run
-
-
-def share_at_once(patch: pytest.MonkeyPatch) -> list[range]:
-    """Have two processes record the ranks of a launch. Which ones this process takes over, the list has."""
-    taken_over: list[range] = []
-    take_over = shape_only._Capture._take_over
-
-    def noted(self: Any, ranks: range, part: Any) -> None:
-        taken_over.append(ranks)
-        take_over(self, ranks, part)
-
-    patch.setattr(shape_only._Capture, "_take_over", noted)
-    patch.setattr(shape_only, "_ALONE_SECONDS", 0)
-    patch.setattr(shape_only, "_WORTH_SECONDS", 0)
-    patch.setattr(shape_only, "has_spare_core", lambda: True)
-    return taken_over
 
 
 def _not_recorded(request: Any) -> None:
@@ -144,7 +125,7 @@ def batches_used(monkeypatch):
         used.append(messages is not None)
         return messages
 
-    monkeypatch.setattr(shape_only, "replayed_in_batches", replayed_in_batches)
+    monkeypatch.setattr(simulated, "replayed_in_batches", replayed_in_batches)
     return used
 
 
@@ -213,6 +194,31 @@ def test_collectives_from_messages(exercise, both):
     both(called, solved()[exercise], exercise, meta(40, dtype=torch.int64)[::2], ranks=5, cluster=TWO_NODES)
 
 
+def test_what_only_some_ranks_do(both):
+    def f(x):
+        rank, size = dist.get_rank(), dist.get_world_size()
+        # Groups that ranks come to know early, late and never.
+        halves = [dist.new_group(list(range(size // 2))), dist.new_group(list(range(size // 2, size)))]
+        dist.all_reduce(x, group=halves[rank >= size // 2])
+        with span(f"of rank {rank}"):
+            dist.broadcast(x, 3)
+        if rank % 3 == 0:
+            print("before", rank)
+            dist.barrier(dist.new_group([0, 3, 6], use_local_synchronization=True))
+        partner = size - 1 - rank
+        work = dist.isend(x[: min(rank, partner)], partner, tag=min(rank, partner))
+        if rank < partner:
+            dist.recv(x[:rank], partner, tag=rank)
+            work.wait()
+        else:
+            dist.irecv(x[:partner], partner, tag=partner).wait()
+            print("waited", rank)
+            work.wait()
+        return rank, [x.sum()], {"text": f"of rank {rank}"}, None
+
+    both(f, meta(10), ranks=8)
+
+
 def test_other_right_answers_come_to_the_same_recorded_or_not(monkeypatch):
     # Some make tensors of their own, with data, so they are not recorded, and are told that these do not fit.
     for proof in right_answers(UNIT):
@@ -220,7 +226,7 @@ def test_other_right_answers_come_to_the_same_recorded_or_not(monkeypatch):
             continue
         recorded = come_to(called, proof.answer, proof.exercise, meta(50), ranks=5)
         with monkeypatch.context() as patch:
-            patch.setattr(shape_only, "moves_shapes_only", lambda arguments: False)
+            patch.setattr(simulated, "moves_shapes_only", lambda arguments: False)
             assert come_to(called, proof.answer, proof.exercise, meta(50), ranks=5) == recorded
 
 
@@ -556,9 +562,8 @@ def test_random_exchanges_go_in_batches(cluster, in_batches, both, batches_used)
         ]
         both(exchanges, meta(1000), rounds, ranks=ranks, cluster=cluster)
     # A third of the launches were told not to; in a few all ranks sit out.
-    assert batches_used[1::3] == [False] * 20
-    assert batches_used[2::3] == batches_used[0::3]
-    assert sum(batches_used[0::3]) >= in_batches
+    assert batches_used[1::2] == [False] * 20
+    assert sum(batches_used[0::2]) >= in_batches
     run = launch(exchanges, meta(10), [([*range(1, 16), 0], [10] * 16, 0)], ranks=16)
     assert run.traffic.messages == 16
     assert batches_used[-1]
@@ -570,13 +575,13 @@ def test_random_exchanges_go_in_batches(cluster, in_batches, both, batches_used)
 @pytest.fixture
 def in_turns_too(monkeypatch):
     """The launches from now on that had to take turns after they could not be recorded."""
-    by_turns, taken = simulated._by_turns, []
+    by_turns, taken = simulated._in_turns, []
 
     def noted(request):
         taken.append(request)
         return by_turns(request)
 
-    monkeypatch.setattr(simulated, "_by_turns", noted)
+    monkeypatch.setattr(simulated, "_in_turns", noted)
     return taken
 
 
@@ -631,19 +636,19 @@ def test_what_depends_on_time_or_data_takes_turns(program, in_turns_too, monkeyp
     told = come_to(f, meta(4), ranks=3)
     assert len(in_turns_too) == 1
     assert told["outputs"][1].count("once") == 1
-    monkeypatch.setattr(shape_only, "moves_shapes_only", lambda arguments: False)
+    monkeypatch.setattr(simulated, "moves_shapes_only", lambda arguments: False)
     assert come_to(f, meta(4), ranks=3) == told
 
 
 def test_a_launch_is_recorded_only_if_all_its_tensors_are_meta():
     module = nn.Linear(2, 2)
-    assert not shape_only.moves_shapes_only(())
-    assert not shape_only.moves_shapes_only((1, "two"))
-    assert not shape_only.moves_shapes_only((meta(1), [torch.ones(1)]))
-    assert not shape_only.moves_shapes_only((meta(1), per_rank([{"x": torch.ones(1)}])))
-    assert not shape_only.moves_shapes_only((meta(1), module))
-    assert shape_only.moves_shapes_only((1, {"x": [meta(1)]}))
-    assert shape_only.moves_shapes_only((per_rank([meta(1)]), module.to("meta")))
+    assert not capture.moves_shapes_only(())
+    assert not capture.moves_shapes_only((1, "two"))
+    assert not capture.moves_shapes_only((meta(1), [torch.ones(1)]))
+    assert not capture.moves_shapes_only((meta(1), per_rank([{"x": torch.ones(1)}])))
+    assert not capture.moves_shapes_only((meta(1), module))
+    assert capture.moves_shapes_only((1, {"x": [meta(1)]}))
+    assert capture.moves_shapes_only((per_rank([meta(1)]), module.to("meta")))
 
 
 # --- The end of a recording
@@ -680,7 +685,7 @@ def test_an_interrupt_while_a_rank_starts_ends_the_recording(monkeypatch):
         def start(self):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(shape_only, "rank_thread", lambda rank, body: Interrupted(target=body))
+    monkeypatch.setattr(capture, "rank_thread", lambda rank, body: Interrupted(target=body))
     with pytest.raises(KeyboardInterrupt):
         launch(lambda x: x.shape, meta(1), ranks=2)
 

@@ -57,8 +57,7 @@ def launch(
     for nobody, and who met whom and when is found out afterwards. That takes some microseconds a message, and
     times, traffic, events and reports are those of a run with data. A function that asks what only time or
     data can tell (`Work.is_completed`, a receive from any rank, a message of a tensor with data) is run again
-    from its beginning, in turns, as functions on data are. Where running the ranks takes long, a second
-    process runs half of them: return or print what you want to know, for global variables stay there.
+    from its beginning, in turns, as functions on data are.
 
     Raises BadLaunch (the call makes no sense), RankFailed, Deadlock, RankLost, CollectiveMismatch, TimedOut.
     """

@@ -1,8 +1,8 @@
 """The engine "simulated": ranks live in this process, time is virtual, every run repeats itself.
 
 They are threads that take turns (`course_lib.runtime.simulator.thread_driver`); if no message carries data,
-they are recorded one by one instead (`course_lib.launch.shape_only`), which is many times as fast, and by two
-processes if there are many.
+they are captured one by one instead (`course_lib.runtime.simulator.trace.capture`) and timed together, which
+is many times as fast.
 
 Everything above the process group is torch's own, so DistributedDataParallel, FSDP2 (`fully_shard`), DTensor
 and device meshes run too. What cannot run: code that needs a GPU's streams or NCCL itself, and threads or
@@ -12,15 +12,18 @@ subprocesses of a rank that want to communicate, for they are not the rank.
 import time
 
 from course_lib.errors import BadLaunch
-from course_lib.launch import shape_only
-from course_lib.launch.outcome import Outcome
+from course_lib.launch.outcome import CountedOutcome, Outcome
 from course_lib.launch.run import Run
 from course_lib.runtime.communication.callsite import stack_lines
 from course_lib.runtime.request import LaunchRequest
 from course_lib.runtime.simulator.backend import as_with_gloo
 from course_lib.runtime.simulator.isolation import Isolation, current_rank
 from course_lib.runtime.simulator.rank_main import RankMains
-from course_lib.runtime.simulator.thread_driver import ThreadDriver
+from course_lib.runtime.simulator.rank_threads import GRACE_SECONDS
+from course_lib.runtime.simulator.thread_driver import Ending, ThreadDriver
+from course_lib.runtime.simulator.trace.batched_replay import replayed_in_batches
+from course_lib.runtime.simulator.trace.capture import Capture, moves_shapes_only
+from course_lib.runtime.simulator.trace.replay import Replay
 from course_lib.runtime.simulator.virtual_time import VirtualTime
 
 
@@ -31,27 +34,60 @@ def run(request: LaunchRequest) -> Run:
             "This is a simulated rank already, and a rank cannot launch ranks. "
             "Call launch outside of the function that you launch."
         )
-    ended = shape_only.run(request) if shape_only.moves_shapes_only(request.arguments) else None
-    return (ended or _by_turns(request)).run()
+    captured = _captured(request) if moves_shapes_only(request.arguments) else None
+    return (captured or _in_turns(request)).run()
 
 
-def _by_turns(request: LaunchRequest) -> Outcome:
+def _in_turns(request: LaunchRequest) -> Outcome:
     """Run the ranks as threads that take turns."""
     started = time.perf_counter()
     isolation = Isolation(request.cluster, request.ranks, request.seed)
     virtual_time = VirtualTime(request.cluster, request.ranks)
-    scheduler = ThreadDriver(virtual_time, isolation.resume)
-    bodies = RankMains(request, scheduler)
+    driver = ThreadDriver(virtual_time, isolation.resume)
+    mains = RankMains(request, driver)
     with isolation.entered(), as_with_gloo():
-        ending = scheduler.run([bodies.body(rank) for rank in range(request.ranks)], request.timeout)
+        ending = driver.run([mains.main(rank) for rank in range(request.ranks)], request.timeout)
     return Outcome(
         request,
         ending,
         virtual_time,
-        bodies.results,
+        mains.results,
         isolation.outputs,
-        bodies.failures,
-        scheduler.waiting,
+        mains.failures,
+        driver.waiting,
         started,
-        {rank: stack_lines(frame) for rank, frame in scheduler.stacks.items()},
+        {rank: stack_lines(frame) for rank, frame in driver.stacks.items()},
+    )
+
+
+def _captured(request: LaunchRequest) -> Outcome | CountedOutcome | None:
+    """Capture the ranks and carry out what they have done. None if they have to take turns."""
+    started = time.perf_counter()
+    virtual_time = VirtualTime(request.cluster, request.ranks)
+    capture = Capture(request, virtual_time.network)
+    if not capture.run():
+        return None
+    messages = replayed_in_batches(capture.trace) if capture.whole else None
+    if messages is None:
+        return _replayed(request, capture, virtual_time, started)
+    outputs = [transcript.getvalue() for transcript in capture.transcripts]
+    return CountedOutcome(request, messages, capture.mains.results, outputs, started)
+
+
+def _replayed(request: LaunchRequest, capture: Capture, virtual_time: VirtualTime, started: float) -> Outcome:
+    """Carry out what has been captured, turn by turn."""
+    cut_short = frozenset(range(capture.captured, request.ranks))
+    replay = Replay(capture.trace, virtual_time, cut_short)
+    ending = replay.run(GRACE_SECONDS if cut_short else capture.seconds_left)
+    raised = {failure.rank: failure for failure in capture.mains.failures}
+    return Outcome(
+        request,
+        Ending.OUT_OF_TIME if cut_short else ending,
+        virtual_time,
+        [result if rank in replay.ended else None for rank, result in enumerate(capture.mains.results)],
+        [transcript.until(replay.steps_done(rank)) for rank, transcript in enumerate(capture.transcripts)],
+        [raised[rank] for rank in replay.ended if rank in raised],
+        virtual_time.waiting(),
+        started,
+        capture.stuck,
     )

@@ -51,7 +51,7 @@ def play(answer: Any, driver: Callable[..., PlainData], request: RankRequest, ch
     launch = LaunchRequest(
         driver, (), request.ranks, request.cluster, request.timeout, request.seed, backend=None
     )
-    bodies = RankMains(
+    mains = RankMains(
         launch,
         engine,
         stops=(OutOfTime,),
@@ -61,31 +61,31 @@ def play(answer: Any, driver: Callable[..., PlainData], request: RankRequest, ch
     surroundings = alone(request.cluster, request.rank, request.ranks, request.seed, printed)
     with surroundings, as_with_gloo(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UnmatchedMessage)
-        body = bodies.body(request.rank)
+        main = mains.main(request.rank)
         try:
             with time_limit(request.timeout, COMPUTING_SECONDS):
                 # In a context of its own, so that afterwards this process is no rank.
-                contextvars.copy_context().run(body)
+                contextvars.copy_context().run(main)
         except OutOfTime as error:
             end: dict[str, PlainData] = {
                 "do": "stopped",
                 "lines": lines_to_plain(own_lines(traceback.walk_tb(error.__traceback__))),
             }
         else:
-            end = _end(bodies, request.rank)
+            end = _end(mains, request.rank)
         finally:
             # The next launch gives its groups the same names.
             _unregister_all_process_groups()
     engine.close({**end, "printed": printed.text()})
 
 
-def _end(bodies: RankMains, rank: int) -> dict[str, Any]:
+def _end(mains: RankMains, rank: int) -> dict[str, Any]:
     """What the rank came to, as its last call."""
-    if bodies.failures:
-        (failure,) = bodies.failures
+    if mains.failures:
+        (failure,) = mains.failures
         told = {name: bounded(getattr(failure, name)) for name in ("type", "message", "traceback")}
         return {"do": "raised", **told}
-    value = bodies.results[rank]
+    value = mains.results[rank]
     try:
         encode(value)
     except NotPlain as error:

@@ -79,11 +79,11 @@ class RankMains:
         self._stops = stops
         self._stores: list[RankStore] = []
 
-    def body(self, rank: int) -> Callable[[], None]:
+    def main(self, rank: int) -> Callable[[], None]:
         """The function of a rank. It returns however the rank ends, unless the engine has stopped it."""
         prepare = self._calls(rank)
 
-        def body() -> None:
+        def main() -> None:
             current_rank.set(rank)
             current_engine.set(self._engine)
             span_recorder.set(_SpanRecorder(self._engine, rank))
@@ -98,7 +98,7 @@ class RankMains:
             except BaseException as error:
                 self.failures.append(rank_traceback(rank, error))
 
-        return body
+        return main
 
     def _initialise(self, rank: int, stack: ExitStack) -> None:
         """What a launcher does for a process before the student's code."""

@@ -2,7 +2,7 @@
 
 While they are `installed`, `dist.send`, `recv`, `isend` and `irecv` are functions of this module. The first
 call of a kind (same line, group, shape, dtype, tag) goes through torch's own function, with all its checks,
-and is recorded by `TraceProgram.post`; its repetitions are recorded at once. Whatever is out of the ordinary
+and is recorded by `CaptureEngine.post`; its repetitions are recorded at once. Whatever is out of the ordinary
 goes the long way, and so do calls by names that were imported from `torch.distributed` before.
 """
 
@@ -20,6 +20,7 @@ from torch.distributed import distributed_c10d
 
 from course_lib.runtime.communication.callsite import caller_line, is_grader, is_library
 from course_lib.runtime.simulator.backend import SimulatedWork
+from course_lib.runtime.simulator.engine import RankEngine
 from course_lib.runtime.simulator.isolation import replaced
 from course_lib.runtime.simulator.trace.program import POSITION_BITS, RANK_MASK, TraceProgram
 
@@ -29,9 +30,9 @@ _Kind = tuple[Any, ...]
 
 
 @contextmanager
-def installed(trace: TraceProgram) -> Iterator[None]:
-    """Record on this trace by the short way."""
-    short = _CallCache(trace)
+def installed(engine: RankEngine, trace: TraceProgram) -> Iterator[None]:
+    """Write to this trace by the short way what the engine writes by the long one."""
+    short = _CallCache(engine, trace)
     functions = {
         "send": short.sending("send"),
         "isend": short.sending("isend"),
@@ -80,7 +81,8 @@ class CapturedWork:
 class _CallCache:
     """Short equivalents of the functions of `torch.distributed` that send and receive."""
 
-    def __init__(self, trace: TraceProgram) -> None:
+    def __init__(self, engine: RankEngine, trace: TraceProgram) -> None:
+        self._engine = engine
         self.trace = trace
         self._known: dict[_Kind, int] = {}
         """Kind of call -> the number that stands for it in a program if the peer is rank 0."""
@@ -145,7 +147,7 @@ class _CallCache:
 
     def full_work(self, position: int, tensor: Tensor) -> SimulatedWork:
         """The full handle of the call that the rank has made at that position."""
-        return SimulatedWork(self.trace, self.trace.operation_at(position), [tensor])
+        return SimulatedWork(self._engine, self.trace.operation_at(position), [tensor])
 
     def _record(
         self,

@@ -24,7 +24,7 @@ class Replay:
     virtual_time: VirtualTime
     incomplete: frozenset[int] = frozenset()
     """Ranks whose programs were cut short: at their end they stop, and have not finished."""
-    ended: list[int] = field(default_factory=list)
+    ended: dict[int, None] = field(default_factory=dict)
     """After a run: the ranks that came to the end of their programs, in that order."""
     reached: list[int] = field(init=False)
     """After a run: how many steps of its program each rank has begun."""
@@ -44,6 +44,12 @@ class Replay:
                 if number % _TURNS_A_LOOK == 0 and time.monotonic() > deadline:
                     return Ending.OUT_OF_TIME
         return Ending.FINISHED if self.virtual_time.all_done else Ending.STUCK
+
+    def steps_done(self, rank: int) -> int:
+        """After a run: how many steps of its program the rank has behind it, and one more if that is all."""
+        state, reached = self.virtual_time.ranks[rank], self.reached[rank]
+        inside = reached < len(self.trace.programs[rank]) or state.waits_for is not None or state.lost
+        return reached - 1 if inside and rank not in self.ended else len(self.trace.programs[rank]) + 1
 
     def _rank(self, rank: int) -> Generator[None, None, None]:
         """One rank's program. What it does at each step is what `ThreadDriver` does for a thread."""
@@ -79,7 +85,7 @@ class Replay:
                     virtual_time.record(rank, label, Kind.SPAN, clock_reads[start], clock_reads[end])
         if rank in self.incomplete:
             return
-        self.ended.append(rank)
+        self.ended[rank] = None
         if virtual_time.ends_computing(rank):
             yield
         state.finished = not virtual_time.is_lost(rank)
