@@ -15,9 +15,9 @@ from course_lib.figures.layout import arrange, in_lanes, merged, most_lanes, tim
 from course_lib.figures.timeline import MOST_ARROWS, deadlock_figure, timeline_figure, traffic_figure
 from course_lib.launch.failures import Deadlock
 from course_lib.launch.run import Run
+from course_lib.runtime.communication.errors import PendingCall
 from course_lib.runtime.communication.events import Event, Kind
 from course_lib.runtime.communication.messages import messages
-from course_lib.runtime.errors import PendingCall
 from tests.legible import assert_apart, assert_legible, drawn_texts
 
 US = 1e-6

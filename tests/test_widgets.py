@@ -39,7 +39,7 @@ from course_lib.notebook.explore import Exploration
 from course_lib.notebook.history import read_history
 from course_lib.notebook.reporting import Progress, TerminalReporter
 from course_lib.notebook.widgets import LiveCurves, Slider, progress
-from course_lib.runtime.errors import PendingCall
+from course_lib.runtime.communication.errors import PendingCall
 from tests.legible import assert_apart, assert_legible, drawn_texts
 
 

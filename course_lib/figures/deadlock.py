@@ -17,7 +17,7 @@ from course_lib.runtime.communication.diagnosis import ranks_in_words
 
 if TYPE_CHECKING:
     from course_lib.launch.failures import Deadlock
-    from course_lib.runtime.errors import PendingCall
+    from course_lib.runtime.communication.errors import PendingCall
 
 _RADIUS_POINTS = 104.0
 """From the middle of the circle to a rank."""

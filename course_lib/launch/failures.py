@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from course_lib.runtime.errors import PendingCall, RankTraceback
+from course_lib.runtime.communication.errors import PendingCall, RankTraceback
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -22,8 +22,8 @@ from course_lib.errors import BadLaunch
 from course_lib.launch.failures import RankFailed, TimedOut
 from course_lib.runtime.communication.callsite import is_grader, is_library
 from course_lib.runtime.communication.diagnosis import rank_failed_report
+from course_lib.runtime.communication.errors import RankTraceback
 from course_lib.runtime.communication.events import SourceLine
-from course_lib.runtime.errors import RankTraceback
 
 _ENDING_SECONDS = 5.0
 

@@ -24,9 +24,9 @@ from course_lib.runtime.communication.diagnosis import (
     rank_failed_report,
     timed_out_report,
 )
+from course_lib.runtime.communication.errors import PendingCall, RankTraceback
 from course_lib.runtime.communication.events import LazyEvents, SourceLine
 from course_lib.runtime.communication.traffic import CountedEvents
-from course_lib.runtime.errors import PendingCall, RankTraceback
 from course_lib.runtime.request import LaunchRequest
 from course_lib.runtime.simulator.network import Mismatch
 from course_lib.runtime.simulator.thread_driver import Ending

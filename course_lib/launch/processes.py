@@ -26,8 +26,8 @@ from course_lib.runtime.communication.diagnosis import (
     rank_failed_report,
     timed_out_report,
 )
+from course_lib.runtime.communication.errors import RankTraceback
 from course_lib.runtime.communication.events import LazyEvents
-from course_lib.runtime.errors import RankTraceback
 from course_lib.runtime.processes import rank as worker
 from course_lib.runtime.processes.backend import backend_for
 from course_lib.runtime.processes.call_log import CallLogReader, Record, line_of

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from course_lib.cluster.topology import Cluster
+from course_lib.runtime.communication.errors import PendingCall
 from course_lib.runtime.communication.events import Event
 from course_lib.runtime.communication.traffic import Traffic
-from course_lib.runtime.errors import PendingCall
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

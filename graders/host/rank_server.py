@@ -19,8 +19,8 @@ from course_lib.cluster.topology import Cluster
 from course_lib.launch.failures import LaunchError, UnmatchedMessage
 from course_lib.launch.outcome import Outcome
 from course_lib.launch.run import Run
+from course_lib.runtime.communication.errors import RankTraceback
 from course_lib.runtime.communication.events import SourceLine
-from course_lib.runtime.errors import RankTraceback
 from course_lib.runtime.request import LaunchRequest, PerRank
 from course_lib.runtime.simulator.network import Operation
 from course_lib.runtime.simulator.rank_threads import RankStopped

@@ -10,8 +10,8 @@ from typing import Any
 
 from course_lib.cluster.topology import Cluster, Disturbances, Link
 from course_lib.launch.failures import Deadlock
+from course_lib.runtime.communication.errors import PendingCall
 from course_lib.runtime.communication.events import Event, Kind, SourceLine
-from course_lib.runtime.errors import PendingCall
 from graders.grading.answer import PlainData
 from graders.protocol.codec import WireError
 

@@ -5,7 +5,7 @@ Every engine uses them, so that a deadlock reads the same in the simulator and o
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from course_lib.runtime.errors import PendingCall, RankTraceback
+from course_lib.runtime.communication.errors import PendingCall, RankTraceback
 
 
 def find_cycle(waiting: Sequence[PendingCall]) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 import traceback
 
 from course_lib.runtime.communication.callsite import own_lines
-from course_lib.runtime.errors import RankTraceback
+from course_lib.runtime.communication.errors import RankTraceback
 
 _SHOWN = 8
 """So many calls are shown at either end of a deep stack."""

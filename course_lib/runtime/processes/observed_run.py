@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from course_lib.cluster.topology import Cluster
+from course_lib.runtime.communication.errors import PendingCall, RankTraceback
 from course_lib.runtime.communication.events import Event, Kind
-from course_lib.runtime.errors import PendingCall, RankTraceback
 from course_lib.runtime.processes.call_log import (
     Done,
     Failed,

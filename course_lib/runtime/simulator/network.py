@@ -15,8 +15,8 @@ from torch import Tensor
 
 from course_lib.cluster.topology import Cluster
 from course_lib.runtime.communication.costs import CallTraffic, traffic_of, uneven_all_to_all_traffic
+from course_lib.runtime.communication.errors import PendingCall
 from course_lib.runtime.communication.events import Event, Kind, SourceLine
-from course_lib.runtime.errors import PendingCall
 from course_lib.runtime.simulator.network_model import NEVER, Timing
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from course_lib.runtime.communication.errors import RankTraceback
 from course_lib.runtime.communication.events import span_recorder
 from course_lib.runtime.communication.tracebacks import rank_traceback
-from course_lib.runtime.errors import RankTraceback
 from course_lib.runtime.request import LaunchRequest, PerRank
 from course_lib.runtime.simulator.backend import BACKEND
 from course_lib.runtime.simulator.engine import RankEngine, current_engine

@@ -12,8 +12,8 @@ from functools import partial
 from types import FrameType
 
 from course_lib.runtime.communication.callsite import caller_line
+from course_lib.runtime.communication.errors import PendingCall
 from course_lib.runtime.communication.events import Kind, SourceLine
-from course_lib.runtime.errors import PendingCall
 from course_lib.runtime.simulator.network import Group, Move, Operation
 from course_lib.runtime.simulator.rank_threads import (
     GRACE_SECONDS,

@@ -9,8 +9,8 @@ import heapq
 from dataclasses import dataclass
 
 from course_lib.cluster.topology import Cluster
+from course_lib.runtime.communication.errors import PendingCall
 from course_lib.runtime.communication.events import Event, Kind, SourceLine
-from course_lib.runtime.errors import PendingCall
 from course_lib.runtime.simulator.network import Move, Network, Operation
 
 
