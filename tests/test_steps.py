@@ -30,6 +30,40 @@ def pass_and_add(x):
         x += arriving
 
 
+def sum_in_clones(x):
+    """A ring all-reduce whose chunks are tensors of their own, copied into x at the end."""
+    size, rank = dist.get_world_size(), dist.get_rank()
+    chunks = [chunk.clone() for chunk in torch.tensor_split(x, size)]
+    for step in range(2 * size - 2):
+        sending = dist.isend(chunks[(rank - step) % size], (rank + 1) % size)
+        arriving = torch.empty_like(chunks[(rank - step - 1) % size])
+        dist.recv(arriving, (rank - 1) % size)
+        sending.wait()
+        adds = step < size - 1
+        chunks[(rank - step - 1) % size] = arriving + (chunks[(rank - step - 1) % size] if adds else 0)
+    x.copy_(torch.cat(chunks))
+
+
+def sum_in_two_calls(x):
+    """The same out of two functions: one reduces a copy and returns a chunk, the other gathers into x."""
+    size, rank = dist.get_world_size(), dist.get_rank()
+    copy = x.clone()
+    chunks = torch.tensor_split(copy, size)
+    for step in range(size - 1):
+        arriving = torch.empty_like(chunks[(rank - step - 1) % size])
+        sending = dist.isend(chunks[(rank - step) % size], (rank + 1) % size)
+        dist.recv(arriving, (rank - 1) % size)
+        sending.wait()
+        chunks[(rank - step - 1) % size].add_(arriving)
+    x[(rank + 1) % size] = chunks[(rank + 1) % size].clone()
+    chunks = torch.tensor_split(x.clone(), size)
+    for step in range(size - 1):
+        sending = dist.isend(chunks[(rank + 1 - step) % size], (rank + 1) % size)
+        dist.recv(chunks[(rank - step) % size], (rank - 1) % size)
+        sending.wait()
+    x.copy_(torch.cat(chunks))
+
+
 def contributors(step, rank):
     return [{source for source, count in enumerate(chunk) if count} for chunk in step.held[rank]]
 
@@ -45,6 +79,23 @@ def test_after_step_k_a_rank_has_the_chunks_of_the_k_ranks_before_it(ranks):
             arrived = {(rank - back) % ranks for back in range(number + 1)}
             expected = [{chunk} if chunk in arrived else {rank} for chunk in range(ranks)]
             assert contributors(step, rank) == expected
+
+
+@pytest.mark.parametrize("collective", [sum_in_clones, sum_in_two_calls])
+@pytest.mark.parametrize("ranks", [2, 4, 5])
+def test_where_a_function_keeps_its_chunks_does_not_matter(collective, ranks):
+    # Chunk c comes to rank c + k in step k and has the parts of ranks c to c + k then; from step p on its sum
+    # goes round. Nothing that a rank has added up is lost again.
+    steps = steps_of(collective, ranks=ranks)
+    assert len(steps.steps) == 2 * ranks - 1
+    for number, step in enumerate(steps.steps):
+        for rank in range(ranks):
+            for chunk, found in enumerate(contributors(step, rank)):
+                way = (rank - chunk) % ranks
+                parts = way if way <= number else 0
+                if number >= (ranks - 1 if way == ranks - 1 else ranks + way):
+                    parts = ranks - 1
+                assert found == {(rank - back) % ranks for back in range(parts + 1)}
 
 
 def test_what_is_added_twice_counts_twice():

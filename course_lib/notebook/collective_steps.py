@@ -1,9 +1,11 @@
 """What every rank holds after each step of a collective, and whose data is in it.
 
-The collective is run on the simulator with numbers that tell where they come from: rank r's tensor is full
-of 16**r, so that the hexadecimal digits of a sum say how often each rank contributed. A dispatch mode looks
-on while the function works: whatever tensor of the given length it changes, x itself or a working copy, is
-noted with its virtual time. On links that take one second a message, that time is the number of the step.
+The collective is run on the simulator with numbers that tell where they come from: rank r's element is
+16**r, so that the hexadecimal digits of a sum say how often each rank contributed. There is a run for each
+chunk, in which all other chunks are zero: so a number that is not zero belongs to that chunk, wherever a rank
+keeps it, in x, in a working copy or in a buffer of one chunk. A dispatch mode looks on while the function
+works and notes each number with its virtual time. On links that take one second a message, that time is the
+number of the step.
 """
 
 import sys
@@ -79,14 +81,21 @@ def steps_of(
     if not 1 <= ranks <= MOST_RANKS:
         raise ValueError(f"Steps can be shown of 1 to {MOST_RANKS} ranks; got {ranks}.")
     length = chunks or ranks
+    runs = [_watched_run(function, arguments, ranks, length, chunk) for chunk in range(length)]
+    arrivals = sorted({round(event.end) for event in runs[0].events if event.op == "recv"} | {0})
+    steps = tuple(_step(runs, number, time) for number, time in enumerate(arrivals))
+    return Steps(getattr(function, "__name__", "the collective"), ranks, length, steps, runs[0])
+
+
+def _watched_run(
+    function: Callable[..., Any], arguments: Sequence[Any], ranks: int, length: int, chunk: int
+) -> Run:
+    """A run in which only one chunk is not zero; each rank's result is the history of what it held of it."""
     cluster = Cluster(nodes=ranks, intra_node=_ONE_SECOND, inter_node=_ONE_SECOND)
     try:
-        run = launch(_watched, function, length, arguments, ranks=ranks, cluster=cluster, quiet=True)
+        return launch(_watched, function, length, chunk, arguments, ranks=ranks, cluster=cluster, quiet=True)
     finally:
         _owners.clear()
-    arrivals = sorted({round(event.end) for event in run.events if event.op == "recv"} | {0})
-    steps = tuple(_step(run, number, time) for number, time in enumerate(arrivals))
-    return Steps(getattr(function, "__name__", "the collective"), ranks, length, steps, run)
 
 
 _owners: "dict[int, _Watch]" = {}
@@ -98,19 +107,18 @@ every rank must know whose tensor it is.
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes every change of a tensor with `length` elements of int64, with the rank's virtual time.
+    """Notes every number that appears in the rank's tensors of int64, with the rank's virtual time.
 
     Tensors are known by their storage, so that views of chunks count as the whole that they are part of.
     """
 
     def __init__(self, x: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._nbytes = x.untyped_storage().nbytes()
-        self._length = x.numel()
         self._whole: dict[int, Tensor] = {}
         self._last: dict[int, list[int]] = {}
-        self.history: list[tuple[float, list[int]]] = [(0.0, x.tolist())]
+        self.seen: list[tuple[float, int]] = []
         self._know(x)
+        self.look(0.0)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -123,42 +131,57 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 owner.look(_virtual_time() + _ONE_SECOND.latency)
             return result
         if isinstance(result, Tensor):
+            if "empty" in func.__name__:
+                with _disable_current_modes():
+                    result.zero_()  # What memory held before would be taken for numbers of a rank.
             self._know(result)
         self.look(_virtual_time())
         return result
 
     def look(self, time: float) -> None:
-        """Note what has changed since the last look, as a change at that time."""
+        """Note the numbers that have appeared since the last look, as of that time."""
         with _disable_current_modes():
             for key, whole in self._whole.items():
                 now = whole.tolist()
-                if now != self._last[key]:
-                    self._last[key] = now
-                    # What is not made of ranks' numbers is memory that nobody has written yet.
-                    if all(value >= 0 for value in now):
-                        self.history.append((time, now))
+                before, self._last[key] = self._last[key], now
+                self.seen += [(time, new) for new, old in zip(now, before, strict=True) if new != old]
 
     def _know(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
-        fits = tensor.dtype == torch.int64 and storage.nbytes() == self._nbytes
-        if fits and storage.data_ptr() not in self._whole:
+        if tensor.dtype == torch.int64 and storage.nbytes() and storage.data_ptr() not in self._whole:
             with _disable_current_modes():
-                whole = tensor.detach().as_strided((self._length,), (1,), 0)
+                length = storage.nbytes() // tensor.element_size()
                 _owners[storage.data_ptr()] = self
-                self._whole[storage.data_ptr()] = whole
-                self._last[storage.data_ptr()] = whole.tolist()
+                self._whole[storage.data_ptr()] = tensor.detach().as_strided((length,), (1,), 0)
+                self._last[storage.data_ptr()] = [0] * length
 
 
 def _watched(
-    function: Callable[..., Any], length: int, arguments: Sequence[Any]
-) -> list[tuple[float, list[int]]]:
-    """What one rank does: the function under a watch; returns the history of what it held."""
-    x = torch.full((length,), 16 ** dist.get_rank(), dtype=torch.int64)
+    function: Callable[..., Any], length: int, chunk: int, arguments: Sequence[Any]
+) -> list[tuple[float, int]]:
+    """What one rank does: the function under a watch; returns the history of what it held of the chunk."""
+    own = 16 ** dist.get_rank()
+    x = torch.zeros(length, dtype=torch.int64)
+    x[chunk] = own
     watch = _Watch(x)
     with watch:
         function(x, *arguments)
     watch.look(_virtual_time())
-    return sorted(watch.history, key=lambda noted: noted[0])
+    return _history(own, sorted(watch.seen, key=lambda noted: noted[0]))
+
+
+def _history(own: int, seen: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+    """What a rank held of a chunk: the last number that appeared, but for copies of what it held before.
+
+    Those are its own number, and any in which nobody is that is not in the present one.
+    """
+    history = [(0.0, own)]
+    for time, value in seen:
+        present = _digits(history[-1][1])
+        old = all(new <= there for new, there in zip(_digits(value), present, strict=True))
+        if value > 0 and value != own and not old:
+            history.append((time, value))
+    return history
 
 
 def _done_by_the_network() -> bool:
@@ -175,20 +198,24 @@ def _virtual_time() -> float:
     return recorder.now()
 
 
-def _step(run: Run, number: int, time: float) -> Step:
-    held = tuple(_contents(_at(history, time), run.ranks) for history in run.results)
+def _step(runs: Sequence[Run], number: int, time: float) -> Step:
+    ranks = runs[0].ranks
+    held = tuple(
+        tuple(_digits(_at(run.results[rank], time))[:ranks] for run in runs) for rank in range(ranks)
+    )
     messages = tuple(
         Message(event.peer, event.rank, event.nbytes)
-        for event in run.events
+        for event in runs[0].events
         if event.op == "recv" and event.peer is not None and round(event.end) == time and time > 0
     )
     return Step(number, held, messages)
 
 
-def _at(history: Sequence[tuple[float, list[int]]], time: float) -> list[int]:
+def _at(history: Sequence[tuple[float, int]], time: float) -> int:
     """What was held at that time."""
-    return [values for noted, values in history if noted < time + 0.5][-1]
+    return [value for noted, value in history if noted < time + 0.5][-1]
 
 
-def _contents(values: Sequence[int], ranks: int) -> Contents:
-    return tuple(tuple((value >> (4 * rank)) & 15 for rank in range(ranks)) for value in values)
+def _digits(value: int) -> tuple[int, ...]:
+    """How often each of eight ranks contributed to a sum."""
+    return tuple((value >> (4 * rank)) & 15 for rank in range(MOST_RANKS))
