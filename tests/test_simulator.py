@@ -553,6 +553,68 @@ def test_what_cannot_be_copied_is_shared():
     assert lock.locked()
 
 
+class CoresAndPolicy(torch.utils.data.Dataset):
+    """Its one item says where the process that reads it may run."""
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return len(os.sched_getaffinity(0)), os.sched_getscheduler(0)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system pins no threads")
+def test_workers_of_a_ranks_data_loader_may_run_on_all_cores():
+    def f():
+        loader = torch.utils.data.DataLoader(CoresAndPolicy(), batch_size=None, num_workers=1)
+        return next(iter(loader))
+
+    expected = [len(os.sched_getaffinity(0)), os.sched_getscheduler(0)]
+    assert launch(f, ranks=2).results == [expected] * 2
+
+
+def test_launches_of_two_threads_go_one_after_another():
+    streams, environment = (sys.stdout, sys.stderr), os.environ
+    results, begun = [], threading.Event()
+
+    def f(name):
+        begun.set()
+        for _ in range(50):
+            dist.barrier()
+        return name, os.environ["RANK"]
+
+    def start(name):
+        results.extend(launch(f, name, ranks=3, quiet=True).results)
+
+    threads = [threading.Thread(target=start, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == [(name, str(rank)) for name in "ab" for rank in range(3)]
+    assert (sys.stdout, sys.stderr) == streams
+    assert os.environ is environment
+    assert "RANK" not in os.environ
+
+
+def test_a_launch_that_another_thread_holds_up_says_so():
+    inside, over = threading.Event(), threading.Event()
+
+    def first():
+        inside.set()
+        over.wait()
+
+    thread = threading.Thread(target=launch, args=(first,), kwargs={"ranks": 1})
+    thread.start()
+    try:
+        inside.wait()
+        with pytest.raises(BadLaunch, match="one after another"):
+            launch(lambda: None, ranks=1, timeout=0.01)
+    finally:
+        over.set()
+        thread.join()
+
+
 # --- Time and traffic
 
 ALPHA, BETA = 1e-5, 1e-9

@@ -9,7 +9,10 @@ and device meshes run too. What cannot run: code that needs a GPU's streams or N
 subprocesses of a rank that want to communicate, for they are not the rank.
 """
 
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from course_lib.errors import BadLaunch
 from course_lib.launch.outcome import CountedOutcome, Outcome
@@ -17,7 +20,8 @@ from course_lib.launch.run import Run
 from course_lib.runtime.communication.callsite import stack_lines
 from course_lib.runtime.request import LaunchRequest
 from course_lib.runtime.simulator.backend import as_with_gloo
-from course_lib.runtime.simulator.isolation import Isolation, current_rank
+from course_lib.runtime.simulator.engine import current_rank
+from course_lib.runtime.simulator.rank_globals import SwappedGlobals
 from course_lib.runtime.simulator.rank_main import RankMains
 from course_lib.runtime.simulator.rank_threads import GRACE_SECONDS
 from course_lib.runtime.simulator.thread_driver import Ending, ThreadDriver
@@ -34,25 +38,45 @@ def run(request: LaunchRequest) -> Run:
             "This is a simulated rank already, and a rank cannot launch ranks. "
             "Call launch outside of the function that you launch."
         )
-    captured = _captured(request) if moves_shapes_only(request.arguments) else None
-    return (captured or _in_turns(request)).run()
+    with _alone_in_the_process(request.timeout):
+        captured = _captured(request) if moves_shapes_only(request.arguments) else None
+        outcome = captured or _in_turns(request)
+    return outcome.run()
+
+
+_running = threading.Lock()
+
+
+@contextmanager
+def _alone_in_the_process(seconds: float) -> Iterator[None]:
+    """Let no other launch of another thread swap what belongs to the process, such as `os.environ`."""
+    if not _running.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
+        raise BadLaunch(
+            f"Another thread of this process has had simulated ranks running for {seconds:g} s. Simulated "
+            f"launches go one after another, for ranks have their own sys.stdout, os.environ and random "
+            f'numbers. Wait for the other one, or launch on="processes".'
+        )
+    try:
+        yield
+    finally:
+        _running.release()
 
 
 def _in_turns(request: LaunchRequest) -> Outcome:
     """Run the ranks as threads that take turns."""
     started = time.perf_counter()
-    isolation = Isolation(request.cluster, request.ranks, request.seed)
+    rank_globals = SwappedGlobals(request.cluster, request.ranks, request.seed)
     virtual_time = VirtualTime(request.cluster, request.ranks)
-    driver = ThreadDriver(virtual_time, isolation.resume)
+    driver = ThreadDriver(virtual_time, rank_globals.resume)
     mains = RankMains(request, driver)
-    with isolation.entered(), as_with_gloo():
+    with rank_globals.entered(), as_with_gloo():
         ending = driver.run([mains.main(rank) for rank in range(request.ranks)], request.timeout)
     return Outcome(
         request,
         ending,
         virtual_time,
         mains.results,
-        isolation.outputs,
+        rank_globals.outputs,
         mains.failures,
         driver.waiting,
         started,

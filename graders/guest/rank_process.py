@@ -25,8 +25,8 @@ from course_lib.launch.failures import UnmatchedMessage
 from course_lib.runtime.communication.callsite import caller_line, own_lines
 from course_lib.runtime.request import LaunchRequest
 from course_lib.runtime.simulator.backend import as_with_gloo
-from course_lib.runtime.simulator.isolation import alone
 from course_lib.runtime.simulator.network import Group, Move, Operation
+from course_lib.runtime.simulator.rank_globals import alone
 from course_lib.runtime.simulator.rank_main import RankMains
 from graders.grading.answer import PlainData
 from graders.grading.text import BoundedText, bounded

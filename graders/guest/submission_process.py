@@ -16,7 +16,7 @@ import cloudpickle
 import torch
 
 from course_lib.runtime.processes.process_tree import end_with
-from course_lib.runtime.simulator.isolation import private_copy
+from course_lib.runtime.simulator.private_copy import private_copy
 from graders.grading.text import BoundedText
 from graders.guest.execute import reply_to
 from graders.guest.rank_process import SERVED, play

@@ -23,9 +23,9 @@ from torch.distributed import distributed_c10d
 from course_lib.runtime.communication import semantics
 from course_lib.runtime.communication.blocking import called_blocking, member
 from course_lib.runtime.communication.callsite import caller_line
-from course_lib.runtime.simulator.engine import RankEngine, current_engine
-from course_lib.runtime.simulator.isolation import current_rank, replaced
+from course_lib.runtime.simulator.engine import RankEngine, current_engine, current_rank
 from course_lib.runtime.simulator.network import NEW_GROUP, Move, Operation, Shape
+from course_lib.runtime.simulator.replaced import replaced
 
 BACKEND = "simulated"
 

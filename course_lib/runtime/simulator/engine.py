@@ -52,5 +52,8 @@ class RankEngine(Protocol):
         ...
 
 
+current_rank: ContextVar[int | None] = ContextVar("current_rank", default=None)
+"""The simulated rank that this thread is; None in every other thread."""
+
 current_engine: ContextVar[RankEngine] = ContextVar("current_engine")
 """What runs the rank that this thread is."""

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
 
@@ -22,9 +23,13 @@ GRACE_SECONDS = 1.0
 """Real time that a stopped rank has to unwind before it is left behind."""
 
 
+_RANK = "rank "
+"""What the name of a rank's thread begins with."""
+
+
 def rank_thread(rank: int, body: Callable[[], None]) -> threading.Thread:
     """The thread of a rank, not started yet."""
-    return threading.Thread(target=body, name=f"rank {rank}", daemon=True)
+    return threading.Thread(target=body, name=f"{_RANK}{rank}", daemon=True)
 
 
 def frame_of(thread: threading.Thread) -> FrameType | None:
@@ -42,6 +47,38 @@ def interrupt(thread: threading.Thread) -> None:
         thread.join(0.05)
 
 
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """On which cores a thread may run, and by which policy of the system's scheduler."""
+
+    cores: frozenset[int]
+    policy: int
+
+    @classmethod
+    def present(cls) -> "Scheduling":
+        """That of this thread."""
+        return cls(frozenset(os.sched_getaffinity(0)), os.sched_getscheduler(0))
+
+    def enter(self) -> None:
+        """Make it this thread's."""
+        os.sched_setscheduler(0, self.policy, os.sched_getparam(0))
+        os.sched_setaffinity(0, self.cores)
+
+
+_before_turns: Scheduling | None = None
+"""That of the thread which has started the ranks of this process, once it has."""
+
+
+def _free_forked_process() -> None:
+    """Let what a rank forks, such as a DataLoader's worker, run on all cores, beside the rank."""
+    if _before_turns is not None and threading.current_thread().name.startswith(_RANK):
+        _before_turns.enter()
+
+
+if hasattr(os, "sched_setaffinity"):
+    os.register_at_fork(after_in_child=_free_forked_process)
+
+
 @contextmanager
 def cheap_turns() -> Iterator[None]:
     """Threads started here pass the turn faster, where the system lets us choose (Linux).
@@ -53,16 +90,16 @@ def cheap_turns() -> Iterator[None]:
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
-    allowed, policy, param = os.sched_getaffinity(0), os.sched_getscheduler(0), os.sched_getparam(0)
-    present = ctypes.CDLL(None).sched_getcpu()
-    os.sched_setaffinity(0, {present} if present in allowed else allowed)
-    if policy == os.SCHED_OTHER:
-        os.sched_setscheduler(0, os.SCHED_BATCH, param)
+    global _before_turns
+    before = _before_turns = Scheduling.present()
+    core = ctypes.CDLL(None).sched_getcpu()
+    cores = frozenset({core}) if core in before.cores else before.cores
+    policy = os.SCHED_BATCH if before.policy == os.SCHED_OTHER else before.policy
     try:
+        Scheduling(cores, policy).enter()
         yield
     finally:
-        os.sched_setscheduler(0, policy, param)
-        os.sched_setaffinity(0, allowed)
+        before.enter()
 
 
 @contextmanager

@@ -23,8 +23,8 @@ from course_lib.runtime.communication.callsite import caller_line, stack_lines
 from course_lib.runtime.communication.events import SourceLine
 from course_lib.runtime.request import LaunchRequest, PerRank
 from course_lib.runtime.simulator.backend import as_with_gloo
-from course_lib.runtime.simulator.isolation import Isolation
 from course_lib.runtime.simulator.network import Group, Move, Network, Operation
+from course_lib.runtime.simulator.rank_globals import SwappedGlobals
 from course_lib.runtime.simulator.rank_main import RankMains
 from course_lib.runtime.simulator.rank_threads import (
     GRACE_SECONDS,
@@ -163,7 +163,7 @@ class Capture:
         """The ranks below have come to their ends."""
         self.stuck: dict[int, tuple[SourceLine, ...]] = {}
         """Where the rank was that ran when time was over."""
-        self._isolation = Isolation(request.cluster, request.ranks, request.seed, self._transcript)
+        self._globals = SwappedGlobals(request.cluster, request.ranks, request.seed, self._transcript)
         self._ranks = request.ranks
         self._deadline = time.perf_counter() + request.timeout
         self._given_up = False
@@ -181,7 +181,7 @@ class Capture:
     def run(self) -> bool:
         """Capture the ranks, one after another. False if they have to take turns instead."""
         with (
-            self._isolation.entered(),
+            self._globals.entered(),
             as_with_gloo(),
             installed(self._engine, self.trace),
             rare_collections(),
@@ -217,7 +217,7 @@ class Capture:
         """A rank's thread. It is a new one for each, for torch keeps much a thread, such as grad mode."""
         if self._given_up:
             return
-        self._isolation.resume(rank)
+        self._globals.resume(rank)
         self.trace.begin(rank)
         try:
             main()
@@ -225,7 +225,7 @@ class Capture:
             pass
         finally:
             self.trace.end()
-            self._isolation.forget(rank)
+            self._globals.forget(rank)
             over.set()
 
     def _transcript(self) -> Transcript:

@@ -1,0 +1,66 @@
+"""Copies of arguments and functions, one for each rank, as if they had been sent to another process."""
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from types import CodeType, ModuleType
+from typing import Any, TypeVar
+
+import cloudpickle
+import torch
+
+Value = TypeVar("Value")
+
+
+def private_copy(value: Value) -> Callable[[], Value]:
+    """A maker of copies of `value`, one for each rank, as if it had been sent to another process.
+
+    Functions written in a notebook come with copies of the global variables they use, so that no rank sees
+    what another does to them; functions and classes of importable modules, and classes of the notebook, stay
+    the same objects. What cannot be copied is shared.
+    """
+    shared: list[Any] = []
+    buffer = io.BytesIO()
+    try:
+        _RankPickler(buffer, shared).dump(value)
+    except Exception:
+        # Anything may refuse, with any exception: an open file, a lock, a generator.
+        return lambda: value
+    written = buffer.getvalue()
+    return lambda: _RankUnpickler(io.BytesIO(written), shared).load()
+
+
+_SAME_FOR_ALL = type | ModuleType | CodeType
+
+
+class _RankPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Copies values; leaves classes, modules, code alone, and tensors to `copy.deepcopy`, which is faster."""
+
+    def __init__(self, buffer: io.BytesIO, shared: list[Any]) -> None:
+        super().__init__(buffer)
+        self._shared = shared
+
+    def persistent_id(self, value: Any) -> int | None:
+        if not isinstance(value, _SAME_FOR_ALL | torch.Tensor):
+            return None
+        self._shared.append(value)
+        return len(self._shared) - 1
+
+
+class _RankUnpickler(pickle.Unpickler):
+    """Reads what `_RankPickler` wrote in this same process."""
+
+    def __init__(self, buffer: io.BytesIO, shared: list[Any]) -> None:
+        super().__init__(buffer)
+        self._shared = shared
+        self._memo: dict[int, Any] = {}
+
+    def persistent_load(self, position: int) -> Any:
+        value = self._shared[position]
+        if isinstance(value, _SAME_FOR_ALL):
+            return value
+        if not value.is_leaf:
+            # deepcopy refuses a tensor with history; another process would get its values.
+            value = self._memo.setdefault(id(value), value.detach())
+        return copy.deepcopy(value, self._memo)

@@ -1,0 +1,98 @@
+"""Random numbers that each simulated rank draws for itself: torch's, NumPy's and Python's generators.
+
+torch's generator is swapped when the turn passes, for torch asks for it in C++; the functions of `random` and
+`numpy.random` look up the generator of the rank that calls them.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from course_lib.runtime.simulator.engine import current_rank
+from course_lib.runtime.simulator.replaced import replaced
+
+_RANDOM_FUNCTIONS = tuple(
+    name
+    for name in random.__all__
+    if not isinstance(getattr(random, name), type) and hasattr(random.Random, name)
+)
+_NUMPY_FUNCTIONS = tuple(
+    name
+    for name in np.random.__all__
+    if not isinstance(getattr(np.random, name), type) and hasattr(np.random.RandomState, name)
+)
+
+
+class TorchState(NamedTuple):
+    """A state of torch's generator, and the same as bytes, which are compared in a third of the time."""
+
+    tensor: torch.Tensor
+    content: bytes
+
+
+@dataclass(slots=True)
+class RandomState:
+    """The generators of one rank."""
+
+    torch_state: TorchState
+    numpy: np.random.RandomState
+    python: random.Random
+
+
+class RandomStates:
+    """The generators of all ranks of a launch, all from the same seed."""
+
+    def __init__(self, ranks: int, seed: int) -> None:
+        state = torch.Generator().manual_seed(seed).get_state()
+        torch_state = TorchState(state, state.numpy().tobytes())
+        self._ranks = [
+            RandomState(torch_state, np.random.RandomState(seed), random.Random(seed)) for _ in range(ranks)
+        ]
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Have the functions of `random` and `numpy.random` draw from the generator of who calls them."""
+        with ExitStack() as undo:
+            for name in _RANDOM_FUNCTIONS:
+                function = self._by_rank(getattr(random, name), lambda state: state.python)
+                undo.enter_context(replaced(random, name, function))
+            for name in _NUMPY_FUNCTIONS:
+                function = self._by_rank(getattr(np.random, name), lambda state: state.numpy)
+                undo.enter_context(replaced(np.random, name, function))
+            yield
+
+    def swap(self, left: int | None, resumed: int) -> None:
+        """Put torch's state of the resumed rank in place of the present one, which is kept for its rank.
+
+        Ranks that have drawn nothing yet share one state, and most turns pass without a draw: then nothing is
+        copied to and fro, which with hundreds of ranks costs more than the message that passes the turn.
+        """
+        new = self._ranks[resumed]
+        if left is None:
+            torch.default_generator.set_state(new.torch_state.tensor)
+            return
+        old = self._ranks[left]
+        state = torch.default_generator.get_state()
+        content = state.numpy().tobytes()
+        if content != old.torch_state.content:
+            old.torch_state = TorchState(state, content)
+        if new.torch_state is not old.torch_state:
+            torch.default_generator.set_state(new.torch_state.tensor)
+
+    def _by_rank(
+        self, kernels: Callable[..., Any], source: Callable[[RandomState], object]
+    ) -> Callable[..., Any]:
+        """`random.<name>` or `numpy.random.<name>` that draws from the state of the rank that calls it."""
+        name = kernels.__name__
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            rank = current_rank.get()
+            own = kernels if rank is None else getattr(source(self._ranks[rank]), name)
+            return own(*args, **kwargs)
+
+        return function
