@@ -170,7 +170,7 @@ def _compiled() -> Path:
 
 
 def rows() -> Iterator[Row]:
-    """Wall time of the ring on 64 ranks, where we want to be level."""
+    """Backend time of the ring on 64 ranks, where we want to be level."""
     if smpi_missing():
         return
     _warm_up()

@@ -28,24 +28,24 @@ def check(
 ) -> int:
     """Grade a notebook or Python file, its code in a sandbox: `course check FILE --unit NN_name [--json]`.
 
-    One's own work is checked on any machine, with a note where there is no wall. The work of others is not:
-    what lies among a course's submissions, or is checked for `marks`, needs a wall unless it is `unsafe`.
+    One's own work is checked on any machine, with a note where there is no sandbox. The work of others is
+    not: what lies among a course's submissions, or is checked for `marks`, needs one unless it is `unsafe`.
     """
     from graders.host.fork_server_client import SandboxFailed
-    from graders.host.grade_submission import mark_file
-    from graders.isolation.backends import UNWALLED, NoWall, wall_for_marks, wall_here
+    from graders.host.grade_submission import grade_file
+    from graders.isolation.backends import UNSANDBOXED, NoSandbox, backend_for_grading, backend_here
     from graders.submissions.read import BadSubmission
 
     try:
-        wall_for_marks(unsafe or wall_here().stands or not (marks or _is_handed_in(file)))
-        report = mark_file(file, unit)
-    except (BadSubmission, NoWall, SandboxFailed) as error:
+        backend_for_grading(unsafe or backend_here().stands or not (marks or _is_handed_in(file)))
+        report = grade_file(file, unit)
+    except (BadSubmission, NoSandbox, SandboxFailed) as error:
         print(error, file=sys.stderr)
         return BAD_INPUT
     if as_json:
         print(json.dumps(report.to_json(), indent=2))
-        if UNWALLED in report.notes:
-            print(UNWALLED, file=sys.stderr)
+        if UNSANDBOXED in report.notes:
+            print(UNSANDBOXED, file=sys.stderr)
     else:
         _show(report)
     return ALL_POINTS if report.passed else NOT_ALL_POINTS
@@ -57,19 +57,21 @@ def grade(root: Path, order: "Order") -> int:
     from graders.classroom.grade_class import State, batches_folder, grade_class
     from graders.classroom.gradebook import Course
     from graders.classroom.preprocessors import WrongCourse
-    from graders.classroom.terminal import Desk, class_table
-    from graders.isolation.backends import NoWall
+    from graders.classroom.terminal import Terminal, class_table
+    from graders.isolation.backends import NoSandbox
 
-    desk = Desk(Console(stderr=True))
+    terminal = Terminal(Console(stderr=True))
     try:
         course = Course(root)
-        with desk:
-            outcomes = grade_class(course, order, desk)
-    except (NoWall, Refused, WrongCourse) as error:
+        with terminal:
+            outcomes = grade_class(course, order, terminal)
+    except (NoSandbox, Refused, WrongCourse) as error:
         print(error, file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
-        print(f"Stopped: {desk.told() or 'nothing graded yet'}. The same command goes on.", file=sys.stderr)
+        print(
+            f"Stopped: {terminal.told() or 'nothing graded yet'}. The same command goes on.", file=sys.stderr
+        )
         if order.cluster is not None:
             _tell_of_jobs(batches_folder(course, order.unit))
         return INTERRUPTED
@@ -123,7 +125,7 @@ def _tell_of_jobs(folder: Path) -> None:
     if jobs:
         print(
             f"On the cluster it goes on; to end that: scancel {' '.join(jobs)}. The same command, with or "
-            f"without --slurm, records what has been marked by then.",
+            f"without --slurm, records what has been graded by then.",
             file=sys.stderr,
         )
 
@@ -151,7 +153,7 @@ def _mistaken_graders(outcomes: "Sequence[Outcome]") -> list[str]:
     """A sentence for every grader that stopped with an error of its own, with the first traceback."""
     told: dict[str, str] = {}
     for outcome in outcomes:
-        for result in outcome.marked.report.exercises if outcome.marked else ():
+        for result in outcome.graded.report.exercises if outcome.graded else ():
             if result.mistake:
                 name = result.exercise.name
                 told.setdefault(

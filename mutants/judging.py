@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 import torch
 
 from course_lib.runtime.processes.process_tree import end_descendants
-from graders.classroom.result_store import key_of
 from graders.grading.answer import Answer, AnswerFailed
 from graders.grading.exercise import Exercise, Finding
+from graders.grading.fingerprint import key_of
 from graders.grading.registry import exercises, load_all
 from graders.grading.rng import Rng
 from graders.grading.run import ExerciseResult, grade

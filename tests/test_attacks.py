@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from nbformat.v4 import new_code_cell
 
-from graders.classroom.result_store import Marked, Verdicts
+from graders.classroom.result_store import Graded, ResultStore
 from graders.grading.run import ExerciseResult
-from graders.host.fork_server_client import dismiss, hire
-from graders.isolation.backends import wall_here
+from graders.host.fork_server_client import acquire, dismiss
+from graders.isolation.backends import backend_here
 from tests.classroom import (
     UNIT,
     answer_cell,
@@ -35,7 +35,8 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.xdist_group("attacks"),
     pytest.mark.skipif(
-        not wall_here().stands, reason="no wall can be built here: apt-get install bubblewrap, or allow it"
+        not backend_here().stands,
+        reason="no sandbox can be built here: apt-get install bubblewrap, or allow it",
     ),
 ]
 
@@ -118,10 +119,10 @@ def attacked(attack: str) -> str:
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A class of attackers, and one who hands in what everybody should; graded."""
-    worker = hire()
+    worker = acquire()
     try:
-        if worker.no_inner_wall:
-            pytest.skip(f"attacks with no wall for each process are not tried: {worker.no_inner_wall}")
+        if worker.no_namespaces:
+            pytest.skip(f"attacks with no sandbox for each process are not tried: {worker.no_namespaces}")
     finally:
         dismiss(worker)
     root = new_course(tmp_path_factory.mktemp("attacks") / "course")
@@ -172,8 +173,8 @@ def left_behind() -> list[str]:
     return [line for line in found if "ATTACK-SURVIVOR" in line] + files
 
 
-def marked(root: Path, student: str) -> Marked:
-    found = Verdicts(root / "results" / UNIT).find(student)
+def marked(root: Path, student: str) -> Graded:
+    found = ResultStore(root / "results" / UNIT).find(student)
     assert found is not None
     return found
 

@@ -347,7 +347,7 @@ def released(tmp_path: Path) -> None:
     """Keep the original of `double`, as the build does."""
     path = tmp_path / "90_sample.ipynb"
     nbformat.write(notebook(sample_unit.STUBS["double"]), path)
-    released_cells.write_originals(path)
+    released_cells.write_released_cells(path)
 
 
 def test_reset_in_a_file_keeps_a_copy(tmp_path: Path) -> None:
@@ -429,7 +429,7 @@ from graders.submissions import released_cells
 from graders.grading.exercise import REGISTRY
 REGISTRY[sample_unit.UNIT] = {{"double": sample_unit.DOUBLE, "total": sample_unit.TOTAL}}
 released_cells.DIRECTORY = Path({str(home / "stubs")!r})
-released_cells.write_originals(Path({str(path)!r}))
+released_cells.write_released_cells(Path({str(path)!r}))
 """
     try:
         reply, outputs = run(client, setup)

@@ -9,13 +9,13 @@ import pytest
 
 from graders.classroom.judge_process import nothing_earned
 from graders.classroom.pages import SEEN_SHOWN, class_csv, class_page, standings, student_page, write_pages
-from graders.classroom.result_store import Marked, Verdicts
+from graders.classroom.result_store import Graded, ResultStore
 from graders.grading.answer import AnswerFailed
 from graders.grading.exercise import Exercise, Verdict
 from graders.grading.report import Report
 from graders.grading.run import CriterionResult, ExerciseResult, answer_failed, not_attempted
-from graders.host.grade_submission import mark
-from graders.protocol.codec import WireError
+from graders.host.grade_submission import grade_submission
+from graders.protocol.codec import CodecError
 from graders.protocol.records import deadlock_from_plain
 from graders.submissions.cells import Cell
 from graders.submissions.read import Submission
@@ -36,8 +36,8 @@ def judged(exercise: Exercise, *verdicts: Verdict, seen: str = "") -> ExerciseRe
     return ExerciseResult(exercise, tuple(criteria))
 
 
-def marked(student: str, *results: ExerciseResult, seconds: float = 1.0) -> Marked:
-    return Marked(student, "key", Report(UNIT, results), f"{UNIT}.ipynb", seconds=seconds)
+def marked(student: str, *results: ExerciseResult, seconds: float = 1.0) -> Graded:
+    return Graded(student, "key", Report(UNIT, results), f"{UNIT}.ipynb", seconds=seconds)
 
 
 P, F, B = Verdict.PASSED, Verdict.FAILED, Verdict.BLOCKED
@@ -45,8 +45,8 @@ CRASH = answer_failed(TOTAL, AnswerFailed("KeyError", f"KeyError: {HOSTILE}\n  i
 
 
 @pytest.fixture
-def class_() -> list[Marked]:
-    nothing = Marked("zed", "key", nothing_earned(UNIT, "It is empty."), reason="It is empty.")
+def class_() -> list[Graded]:
+    nothing = Graded("zed", "key", nothing_earned(UNIT, "It is empty."), reason="It is empty.")
     return [
         marked("ann", judged(DOUBLE, P, P), judged(TOTAL, P, P)),
         marked("ben", judged(DOUBLE, P, F, seen="float32; expected int64"), CRASH, seconds=40),
@@ -64,11 +64,11 @@ def total(x):
 def test_a_deadlock_is_drawn_and_the_drawing_is_kept(tmp_path):
     # Invariant: the student sees who waited for whom, also after the verdicts were read from the disk.
     submission = Submission(f"{UNIT}.ipynb", (Cell("<cell>", STUCK),), main=True)
-    stuck = Marked("eve", "key", mark(submission, UNIT))
+    stuck = Graded("eve", "key", grade_submission(submission, UNIT))
     html = student_page(stuck)
     assert html.count('<img alt="Ranks in a circle') == 1
     assert "The cycle of waits goes from rank 0 to 1 to 2 to 0." in html
-    kept = Verdicts(tmp_path)
+    kept = ResultStore(tmp_path)
     kept.keep(stuck)
     assert student_page(kept.find("eve")) == html
 
@@ -83,7 +83,7 @@ WAIT = {"rank": 0, "op": "recv", "peers": (1,), "expects": "send", "detail": "re
 def test_a_forged_deadlock_is_not_drawn(change):
     # Invariant: nothing reaches the figure but calls of ranks that there can be.
     plain = {"waiting": [{**WAIT, **change}], "cycle": (), "finished": ()}
-    with pytest.raises(WireError):
+    with pytest.raises(CodecError):
         deadlock_from_plain(plain)
 
 
@@ -175,7 +175,7 @@ def test_pages_are_written_once(class_, tmp_path):
 
 def test_verdicts_come_back_as_they_were_kept(class_, tmp_path: Path):
     # Invariant: what was kept is what was marked; what is torn or of another rubric is nothing.
-    kept = Verdicts(tmp_path)
+    kept = ResultStore(tmp_path)
     for each in class_:
         kept.keep(each)
     assert list(kept) == class_

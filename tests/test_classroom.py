@@ -18,9 +18,9 @@ from graders.classroom import grade_class as classroom
 from graders.classroom import result_store
 from graders.classroom.grade_class import Order, Outcome, State, grade_class
 from graders.classroom.gradebook import Course, GradebookWriter
-from graders.classroom.pool import Crew, MarkingFailed, Task
+from graders.classroom.pool import GradingFailed, JudgePool, Task
 from graders.classroom.preprocessors import WrongCourse
-from graders.classroom.result_store import key_of
+from graders.grading.fingerprint import graders_key
 from tests.classroom import (
     UNIT,
     answer_cell,
@@ -166,11 +166,10 @@ def test_force_and_student_name_what_is_graded(regraded: Path) -> None:
     assert {student: outcome.state for student, outcome in outcomes.items()} == {"blank": State.GRADED}
 
 
-def test_graders_and_library_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_graders_and_library_count(tmp_path: Path) -> None:
     # Invariant: a line more in whatever can change a verdict is another key: the library, the unit's package
     # with the program that its batch scripts start, what drives and judges, the released cells, the sites. A
     # line more in another unit's checks, in a page or in a figure is not.
-    monkeypatch.setattr(result_store.graders, "__path__", [str(tmp_path / "graders")])
     counting = (
         *(
             "graders/units/unit_00/exercises.py",
@@ -188,15 +187,14 @@ def test_graders_and_library_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         "graders/units/unit_07/exercises.py",
         "graders/classroom/pages.py",
         "course_lib/figures/style.py",
+        "course_lib/notebook/widgets.py",
     )
-    keys = [key_of(UNIT, "the same")]
+    keys = [graders_key.__wrapped__(UNIT, tmp_path)]
     for name in (*counting, *others):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("1\n")
-        result_store._graders_key.cache_clear()
-        keys.append(key_of(UNIT, "the same"))
-    result_store._graders_key.cache_clear()
+        keys.append(graders_key.__wrapped__(UNIT, tmp_path))
     assert len(set(keys)) == 1 + len(counting)
     assert set(keys[-len(others) :]) == {keys[len(counting)]}
 
@@ -212,11 +210,11 @@ def test_points_given_by_hand_stay(regraded: Path) -> None:
 
 
 def test_a_lost_gradebook_is_written_again_without_marking(regraded: Path) -> None:
-    # Invariant: verdicts outlive the gradebook: they are recorded anew, by a crew that is never called.
+    # Invariant: verdicts outlive the gradebook: they are recorded anew, by a pool that is never called.
     (regraded / "gradebook.db").unlink()
     assert run_course(regraded, "release", UNIT).returncode == 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Crew, "mark", lambda *_: pytest.fail("it was marked again"))
+        patch.setattr(JudgePool, "grade", lambda *_: pytest.fail("it was marked again"))
         outcomes = grade(regraded)
     assert {outcome.state for outcome in outcomes.values()} == {State.GRADED}
     assert scores(regraded)["right"][0] == ALL
@@ -294,7 +292,7 @@ from pathlib import Path
 from graders import gradebook, verdicts, classroom
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 if {moment!r} == "_move": gradebook._move = die
-elif {moment!r} == "keep_recorded": verdicts.Verdicts.keep_recorded = die
+elif {moment!r} == "keep_recorded": verdicts.ResultStore.keep_recorded = die
 else: gradebook._HeldOpen.commit_now = property(lambda _: die, lambda *_: None)
 from tests.test_classroom import Nobody
 classroom.grade_class(gradebook.Course(Path.cwd()), classroom.Order({UNIT!r}, ("right",)), Nobody())
@@ -303,7 +301,7 @@ classroom.grade_class(gradebook.Course(Path.cwd()), classroom.Order({UNIT!r}, ("
     assert done.returncode == -signal.SIGKILL
     assert_sound(course)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Crew, "mark", lambda *_: pytest.fail("a verdict was lost"))
+        patch.setattr(JudgePool, "grade", lambda *_: pytest.fail("a verdict was lost"))
         assert grade(course, "right")["right"].state is State.GRADED
     assert scores(course)["right"][0] == ALL
 
@@ -340,23 +338,23 @@ def test_two_at_once_are_refused(course: Path) -> None:
 # ----------------------------------------------------------------------------------------- what goes wrong
 
 
-def test_a_lost_marker_costs_nobody_a_grade(course: Path) -> None:
-    # Invariant: a marker that is killed is replaced, and its submission is marked by the next.
+def test_a_lost_judge_costs_nobody_a_grade(course: Path) -> None:
+    # Invariant: a judge that is killed is replaced, and its submission is marked by the next.
     tasks = [Task(str(Course(course).submitted(s, UNIT)), UNIT, s, "key") for s in ("half", "right")]
-    with Crew(1, course / "scratch") as crew:
+    with JudgePool(1, course / "scratch") as pool:
         outcomes = []
-        for _, future in crew.mark(tasks):
+        for _, future in pool.grade(tasks):
             outcomes.append(future.result())
-            for marker in crew._markers:
-                marker.kill()
+            for judge in pool._judges:
+                judge.kill()
     assert sorted(each.report.points for each in outcomes)[-1] == ALL
 
 
 def test_whoever_takes_too_long_is_stopped_and_told(course: Path) -> None:
     # Invariant: one submission cannot hold up the class; its verdict says why there are no points.
     task = Task(str(Course(course).submitted("right", UNIT)), UNIT, "right", "key")
-    with Crew(1, course / "scratch", seconds=0.1) as crew:
-        ((_, future),) = crew.mark([task])
+    with JudgePool(1, course / "scratch", seconds=0.1) as pool:
+        ((_, future),) = pool.grade([task])
     marked = future.result()
     assert marked.report.points == 0
     assert marked.reason.startswith("Grading was stopped after 0.1 s")
@@ -365,9 +363,9 @@ def test_whoever_takes_too_long_is_stopped_and_told(course: Path) -> None:
 def test_a_failure_of_ours_is_no_grade(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Invariant: where marking itself fails, there is a sentence and exit status 1, and no zero.
     def fail(_: object, task: Task, seconds: float) -> None:
-        raise MarkingFailed("no room on the disk")
+        raise GradingFailed("no room on the disk")
 
-    monkeypatch.setattr("graders.classroom.pool._Marker.mark", fail)
+    monkeypatch.setattr("graders.classroom.pool._Judge.grade", fail)
     outcomes = grade(course)
     assert {outcome.why for outcome in outcomes.values()} == {"no room on the disk"}
     assert scores(course) == {}
@@ -378,7 +376,7 @@ def test_one_that_cannot_be_recorded_does_not_stop_the_next(
 ) -> None:
     record = GradebookWriter.record
 
-    def fail_for_half(self: GradebookWriter, marked: result_store.Marked) -> None:
+    def fail_for_half(self: GradebookWriter, marked: result_store.Graded) -> None:
         if marked.student == "half":
             raise OSError("disk full")
         record(self, marked)

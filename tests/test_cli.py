@@ -55,7 +55,7 @@ def test_notebooks_are_written_and_named(monkeypatch, tmp_path, capsys, sample_g
     path = tmp_path / "notebooks" / NAME / f"{NAME}.ipynb"
     assert path.exists()
     assert capsys.readouterr().out == f"{path}\n"
-    assert "NotImplementedError" in released_cells.original_cell(NAME, "one_more")["source"]
+    assert "NotImplementedError" in released_cells.released_cell(NAME, "one_more")["source"]
 
 
 def test_notebooks_leaves_work_alone_and_says_so(monkeypatch, tmp_path, capsys, sample_graders):

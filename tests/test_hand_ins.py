@@ -229,8 +229,8 @@ def test_each_is_graded_for_what_is_in_it(outcomes: dict[str, Outcome], root: Pa
     _, points, said = HANDED_IN[student]
     outcome = outcomes[student]
     assert outcome.state is State.GRADED, outcome.why
-    assert outcome.marked is not None
-    told = " ".join([outcome.marked.reason, *outcome.marked.report.notes])
+    assert outcome.graded is not None
+    told = " ".join([outcome.graded.reason, *outcome.graded.report.notes])
     assert said in told
     assert str(root) not in told
     total, each = scores(root)[student]

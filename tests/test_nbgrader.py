@@ -17,7 +17,7 @@ from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
-from graders.host.grade_submission import mark_file
+from graders.host.grade_submission import grade_file
 from tests import sample_unit
 from tests.sample_unit import DOUBLE, SOLVED, STUBS, TOTAL, UNIT
 
@@ -192,7 +192,7 @@ def test_gradebook_has_what_course_check_gives(course: Path, student: str) -> No
     assert total == STUDENTS[student][1]
     assert None not in grades.values()
     if student != "emptied":
-        report = mark_file(course / "submitted" / student / UNIT / f"{UNIT}.ipynb", UNIT)
+        report = grade_file(course / "submitted" / student / UNIT / f"{UNIT}.ipynb", UNIT)
         assert grades == {f"check_{r.exercise.name}": r.points for r in report.exercises}
 
 

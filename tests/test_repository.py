@@ -50,7 +50,9 @@ def test_kept_originals_are_fresh(unit: Unit, tmp_path, monkeypatch):
     # Invariant: `reset` gives back the cell that the committed notebook had: `make notebooks`.
     kept = released_cells.path_of(unit.name).read_text()
     monkeypatch.setattr(released_cells, "DIRECTORY", tmp_path)
-    assert released_cells.write_originals(PLACES.of_unit(PLACES.notebooks, unit.name)).read_text() == kept
+    assert (
+        released_cells.write_released_cells(PLACES.of_unit(PLACES.notebooks, unit.name)).read_text() == kept
+    )
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)

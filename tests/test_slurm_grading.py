@@ -227,15 +227,15 @@ def test_control_c_leaves_a_job_that_can_be_cancelled(
 
 def test_what_has_changed_since_is_not_marked_as_if_it_had_not(tmp_path: Path) -> None:
     # Invariant: a verdict belongs to what was handed in when it was ordered.
-    from graders.classroom.array_task import mark_share
+    from graders.classroom.array_task import grade_share
     from graders.classroom.batches import new_batch
-    from graders.classroom.pool import MarkingFailed
+    from graders.classroom.pool import GradingFailed
 
     task = Task(str(tmp_path), UNIT, "ann", "a key that nothing has")
     batch = new_batch(tmp_path / "batches", [task])
-    mark_share(batch, 0, 1, 1)
+    grade_share(batch, 0, 1, 1)
     outcome = batch.find(task)
-    assert isinstance(outcome, MarkingFailed)
+    assert isinstance(outcome, GradingFailed)
     assert "have changed since the job was submitted" in str(outcome)
 
 

@@ -8,7 +8,7 @@ import torch
 from course_lib.cluster.topology import Cluster
 from graders.grading.answer import AnswerFailed, Observed
 from graders.host.sandbox import Sandbox
-from graders.isolation.backends import wall_here
+from graders.isolation.backends import backend_here
 from graders.isolation.usage import Bounds
 from graders.protocol.limits import Limits
 from graders.protocol.proxy import RemoteAnswer
@@ -18,7 +18,7 @@ from graders.submissions.read import Submission
 from tests.forks import counted_forks
 
 pytestmark = pytest.mark.skipif(
-    not wall_here().stands, reason="no wall stands here: install bubblewrap or Apptainer"
+    not backend_here().stands, reason="no sandbox stands here: install bubblewrap or Apptainer"
 )
 
 IMPORTS = "import gc, os, sys, time\nimport torch\nimport torch.distributed as dist\ncount = 0"
@@ -275,7 +275,7 @@ return seen""")
 def test_ranks_share_nothing(sandbox: Sandbox) -> None:
     # No file, no shared memory, no socket, no process of another rank, no lock on what both can read.
     missing, refused = "No such file or directory", "Connection refused"
-    if not sandbox.has_inner_walls:
+    if not sandbox.has_inner_sandboxes:
         pytest.skip("Ordinary users cannot make namespaces here; allow it to keep ranks apart.")
     _, seen = observe(sandbox, MEET).results
     assert seen == [missing, missing, refused, refused, ["1"], "Operation not permitted"]

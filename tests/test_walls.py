@@ -12,12 +12,20 @@ import nbformat
 import pytest
 
 from graders.isolation import backends
-from graders.isolation.backends import NO_WALL, UNWALLED, NoWall, Wall, wall_for_marks, wall_here, works
+from graders.isolation.backends import (
+    NO_ISOLATION,
+    UNSANDBOXED,
+    Backend,
+    NoSandbox,
+    backend_for_grading,
+    backend_here,
+    works,
+)
 from tests.classroom import UNIT, blank, command, environment, hand_in, new_course, solved
 
 
-def run_unwalled(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command on a machine where PATH leads to no program that could build a wall."""
+def run_unsandboxed(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command on a machine where PATH leads to no program that could build a sandbox."""
     bare = {**environment(), "PATH": str(Path(sys.executable).parent)}
     return subprocess.run(
         command(*arguments), cwd=root, env=bare, capture_output=True, text=True, check=False
@@ -27,7 +35,7 @@ def run_unwalled(root: Path, *arguments: str) -> subprocess.CompletedProcess[str
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A course with two submissions that nobody has graded."""
-    root = new_course(tmp_path_factory.mktemp("walls") / "course")
+    root = new_course(tmp_path_factory.mktemp("sandboxes") / "course")
     hand_in(root, "right", solved())
     hand_in(root, "blank", blank())
     return root
@@ -38,14 +46,14 @@ def course(pristine: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(pristine, tmp_path / "course"))
 
 
-# --------------------------------------------------------------------------------------- what is a wall
+# --------------------------------------------------------------------------------------- what is a sandbox
 
 
 def test_a_wall_that_keeps_nothing_in_is_not_taken() -> None:
-    # Invariant: a wall counts only if what is behind it has been seen to be kept in.
-    assert not works(Wall("leaky", lambda command, _: list(command)))
-    assert not works(Wall("absent", lambda command, _: ["/nowhere/wall", *command]))
-    assert [each.stands for each in backends.WALLS] == [True] * len(backends.WALLS)
+    # Invariant: a sandbox counts only if what is behind it has been seen to be kept in.
+    assert not works(Backend("leaky", lambda command, _: list(command)))
+    assert not works(Backend("absent", lambda command, _: ["/nowhere/wall", *command]))
+    assert [each.stands for each in backends.BACKENDS] == [True] * len(backends.BACKENDS)
 
 
 def test_apptainers_command_line(tmp_path: Path) -> None:
@@ -67,47 +75,47 @@ def test_apptainers_command_line(tmp_path: Path) -> None:
     reason="Apptainer is not installed: https://apptainer.org/docs/admin/main/installation.html",
 )
 def test_apptainer_keeps_in(tmp_path: Path) -> None:
-    assert works(Wall("apptainer", backends.apptainer))
+    assert works(Backend("apptainer", backends.apptainer))
 
 
 # ------------------------------------------------------------------------------------- where there is none
 
 
 def test_marks_need_a_wall_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "wall_here", lambda: NO_WALL)
-    with pytest.raises(NoWall, match=r"apt-get install bubblewrap.*--unsafe"):
-        wall_for_marks(unsafe=False)
-    assert wall_for_marks(unsafe=True) is NO_WALL
+    monkeypatch.setattr(backends, "backend_here", lambda: NO_ISOLATION)
+    with pytest.raises(NoSandbox, match=r"apt-get install bubblewrap.*--unsafe"):
+        backend_for_grading(unsafe=False)
+    assert backend_for_grading(unsafe=True) is NO_ISOLATION
 
 
 def test_a_class_is_not_graded_without_a_wall(course: Path) -> None:
     # Invariant: a sentence, exit status 2, no verdict, no grade.
-    done = run_unwalled(course, "grade", UNIT)
+    done = run_unsandboxed(course, "grade", UNIT)
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("There is no wall here to keep submissions in")
+    assert done.stderr.splitlines()[-1].startswith("There is no sandbox here to keep submissions in")
     assert not list(course.glob("results/*/*.json"))
     assert not (course / "autograded").exists()
 
 
 def test_unsafe_grades_and_every_report_says_so(course: Path) -> None:
     # Invariant: table, feedback, class page, CSV and the autograded notebook, which nbgrader shows.
-    done = run_unwalled(course, "grade", UNIT, "--unsafe")
+    done = run_unsandboxed(course, "grade", UNIT, "--unsafe")
     assert done.returncode == 0, done.stderr
     results = course / "results" / UNIT
     notebook = nbformat.read(course / "autograded" / "right" / UNIT / f"{UNIT}.ipynb", as_version=4)
     tables = [cell.outputs[0]["data"] for cell in notebook.cells if cell.get("outputs")]
-    assert f"2 of 2: {UNWALLED}" in " ".join(done.stdout.split())
-    assert UNWALLED in (results / "feedback" / "right.html").read_text()
-    assert f"2 of 2: {UNWALLED}" in (results / "class.html").read_text()
+    assert f"2 of 2: {UNSANDBOXED}" in " ".join(done.stdout.split())
+    assert UNSANDBOXED in (results / "feedback" / "right.html").read_text()
+    assert f"2 of 2: {UNSANDBOXED}" in (results / "class.html").read_text()
     assert {row["wall"] for row in csv.DictReader((results / "class.csv").open())} == {"none"}
-    assert all(UNWALLED in table["text/html"] for table in tables)
+    assert all(UNSANDBOXED in table["text/html"] for table in tables)
     assert [float(table["text/plain"]) > 0 for table in tables] == [True] * len(tables)
     assert_a_wall_grades_again(course)
 
 
 def assert_a_wall_grades_again(course: Path) -> None:
-    """What was graded without a wall does not stand where there is one."""
-    if not wall_here().stands:
+    """What was graded without a sandbox does not stand where there is one."""
+    if not backend_here().stands:
         return
     done = subprocess.run(
         command("grade", UNIT), cwd=course, env=environment(), capture_output=True, text=True, check=False
@@ -115,30 +123,30 @@ def assert_a_wall_grades_again(course: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "[2/2]" in done.stderr
     assert "unchanged" not in done.stderr
-    assert UNWALLED not in (course / "results" / UNIT / "class.html").read_text()
+    assert UNSANDBOXED not in (course / "results" / UNIT / "class.html").read_text()
 
 
 def test_one_s_own_work_is_checked_without_a_wall(course: Path, tmp_path: Path) -> None:
     # Invariant: a student on any laptop gets the table, or the JSON and nothing else on stdout, and the note.
     own = tmp_path / "mine.ipynb"
     nbformat.write(solved(), own)
-    table = run_unwalled(tmp_path, "check", str(own), "--unit", UNIT)
-    assert (table.returncode, UNWALLED in " ".join(table.stdout.split())) == (0, True)
-    plain = run_unwalled(tmp_path, "check", str(own), "--unit", UNIT, "--json")
+    table = run_unsandboxed(tmp_path, "check", str(own), "--unit", UNIT)
+    assert (table.returncode, UNSANDBOXED in " ".join(table.stdout.split())) == (0, True)
+    plain = run_unsandboxed(tmp_path, "check", str(own), "--unit", UNIT, "--json")
     assert json.loads(plain.stdout).keys() == {"unit", "points", "max_points", "exercises"}
-    assert plain.stderr.strip() == UNWALLED
+    assert plain.stderr.strip() == UNSANDBOXED
 
 
 def test_somebody_else_s_is_not(course: Path, tmp_path: Path) -> None:
-    # Invariant: what lies among the submissions, or is checked for marks, needs a wall or --unsafe.
+    # Invariant: what lies among the submissions, or is checked for marks, needs a sandbox or --unsafe.
     theirs = f"submitted/right/{UNIT}/{UNIT}.ipynb"
     copied = tmp_path / f"{UNIT}.ipynb"
     shutil.copyfile(course / theirs, copied)
     for arguments in ([theirs], [str(copied), "--marks"]):
-        refused = run_unwalled(course, "check", *arguments, "--json")
+        refused = run_unsandboxed(course, "check", *arguments, "--json")
         assert (refused.returncode, refused.stdout) == (2, "")
-        assert "There is no wall here" in refused.stderr
-    assert run_unwalled(course, "check", theirs, "--unsafe", "--json").returncode == 0
+        assert "There is no sandbox here" in refused.stderr
+    assert run_unsandboxed(course, "check", theirs, "--unsafe", "--json").returncode == 0
 
 
 def test_nbgrader_refuses_as_well_and_can_be_told(course: Path) -> None:
@@ -147,19 +155,19 @@ def test_nbgrader_refuses_as_well_and_can_be_told(course: Path) -> None:
     autograde = [sys.executable, "-m", "nbgrader", "autograde", UNIT, "--student", "right"]
     refused = subprocess.run(autograde, cwd=course, env=bare, capture_output=True, text=True, check=False)
     assert refused.returncode != 0
-    assert "There is no wall here" in refused.stderr
+    assert "There is no sandbox here" in refused.stderr
     assert not (course / "autograded" / "right" / UNIT).exists()
     config = course / "nbgrader_config.py"
     config.write_text(config.read_text() + "\nc.GradeInSandbox.unsafe = True\n")
     done = subprocess.run(autograde, cwd=course, env=bare, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert UNWALLED in (course / "autograded" / "right" / UNIT / f"{UNIT}.ipynb").read_text()
+    assert UNSANDBOXED in (course / "autograded" / "right" / UNIT / f"{UNIT}.ipynb").read_text()
 
 
 def test_there_is_a_wall_here() -> None:
-    # A machine with bubblewrap, as CI is, must not pass these tests without having built a wall.
+    # A machine with bubblewrap, as CI is, must not pass these tests without having built a sandbox.
     if shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed: apt-get install bubblewrap")
     if os.geteuid() != 0:
-        pytest.skip("containers may forbid a user who is not root to build walls")
-    assert wall_here().stands
+        pytest.skip("containers may forbid a user who is not root to build sandboxes")
+    assert backend_here().stands

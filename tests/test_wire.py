@@ -17,7 +17,7 @@ from course_lib.runtime.communication.events import Event, Kind, SourceLine
 from course_lib.runtime.request import PerRank, per_rank
 from graders.grading.answer import AnswerFailed
 from graders.protocol import codec
-from graders.protocol.codec import WireError, decode, encode
+from graders.protocol.codec import CodecError, decode, encode
 from graders.protocol.proxy import RemoteAnswer
 from graders.protocol.records import event_to_plain, events_from_plain
 from graders.protocol.requests import CallRequest, LaunchRequest, read_reply, read_request, write_request
@@ -130,7 +130,7 @@ NOT_PLAIN = [
 @pytest.mark.parametrize(("value", "said"), NOT_PLAIN, ids=[said for _, said in NOT_PLAIN])
 def test_anything_else_is_refused_with_its_place(value: Any, said: str) -> None:
     # What is no plain data, or pretends to be, is named and does not go through.
-    with pytest.raises(WireError) as caught:
+    with pytest.raises(CodecError) as caught:
         encode(value)
     assert said in str(caught.value)
 
@@ -174,14 +174,14 @@ HOSTILE = {
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
 def test_malformed_message_is_refused(data: bytes) -> None:
     # Whatever is no message gives one kind of error, and nothing else happens.
-    with pytest.raises(WireError):
+    with pytest.raises(CodecError):
         decode(data)
 
 
 def test_oversized_message_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     # A message beyond the limits is not even looked into.
     monkeypatch.setattr(codec, "MAX_MESSAGE", 100)
-    with pytest.raises(WireError, match="more than is allowed"):
+    with pytest.raises(CodecError, match="more than is allowed"):
         decode(message('"' + "x" * 200 + '"'))
 
 
@@ -198,7 +198,7 @@ def test_damage_anywhere_is_refused_or_harmless() -> None:
     for data in damaged:
         try:
             decode(data)
-        except WireError:
+        except CodecError:
             continue
 
 
@@ -254,7 +254,7 @@ FORGED = [
 @pytest.mark.parametrize("change", FORGED, ids=repr)
 def test_impossible_event_is_refused(change: dict[str, Any]) -> None:
     # An event that no run could have recorded does not reach a grader.
-    with pytest.raises(WireError):
+    with pytest.raises(CodecError):
         events_from_plain([{**event_to_plain(EVENT), **change}], 2, lambda _: True)
 
 
@@ -285,7 +285,7 @@ NO_REPLIES: list[Any] = [
 @pytest.mark.parametrize("plain", NO_REPLIES, ids=repr)
 def test_what_is_no_reply_is_refused(plain: Any) -> None:
     # A process that the student's code has taken over may send anything.
-    with pytest.raises(WireError):
+    with pytest.raises(CodecError):
         read_reply(encode(plain))
 
 

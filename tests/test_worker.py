@@ -17,10 +17,10 @@ from graders import commands
 from graders.grading.answer import NOT_ATTEMPTED, AnswerFailed
 from graders.grading.report import Report
 from graders.host import fork_server_client
-from graders.host.grade_submission import mark
+from graders.host.grade_submission import grade_submission
 from graders.host.sandbox import Sandbox
 from graders.isolation import backends
-from graders.isolation.backends import NO_INNER_WALLS, UNWALLED, wall_here
+from graders.isolation.backends import NO_INNER_SANDBOXES, UNSANDBOXED, backend_here
 from graders.isolation.usage import Bounds
 from graders.protocol.limits import Limits
 from graders.submissions.cells import Cell
@@ -77,7 +77,7 @@ def failure(sandbox: Sandbox, name: str) -> AnswerFailed:
 
 
 def marks(*sources: str, limits: Limits = SHORT) -> Report:
-    report = mark(submission(*sources), sample_unit.UNIT, limits)
+    report = grade_submission(submission(*sources), sample_unit.UNIT, limits)
     assert not any(result.mistake for result in report.exercises), report.exercises
     return report
 
@@ -337,9 +337,9 @@ except OSError as error: network = error.strerror
 return [[path for path in x if os.path.exists(path)], network]""")
 
 
-@pytest.mark.skipif(not wall_here().stands, reason="bubblewrap is not here, or not allowed")
+@pytest.mark.skipif(not backend_here().stands, reason="bubblewrap is not here, or not allowed")
 def test_wall_hides_course_and_network(cases: Sandbox, tmp_path: Path) -> None:
-    # Behind the wall there is no solution, no test, no gradebook, nobody's file and no network.
+    # Behind the sandbox there is no solution, no test, no gradebook, nobody's file and no network.
     root = Path(__file__).parents[1]
     gradebook = tmp_path / "gradebook.db"
     gradebook.touch()
@@ -367,9 +367,9 @@ def test_without_a_wall_marks_are_the_same(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     # Where bubblewrap is not to be had, a submission runs all the same, and nothing of it survives.
-    monkeypatch.setattr(backends, "WALLS", ())
-    wall_here.cache_clear()
-    request.addfinalizer(wall_here.cache_clear)
+    monkeypatch.setattr(backends, "BACKENDS", ())
+    backend_here.cache_clear()
+    request.addfinalizer(backend_here.cache_clear)
     token = f"unwalled {time.time_ns()}"
     double = f"""def double(x):
     command = [sys.executable, "-c", "import time; time.sleep(600) # {token}"]
@@ -377,7 +377,7 @@ def test_without_a_wall_marks_are_the_same(
     return 2 * x"""
     report = marks(double, TOTAL, limits=Limits())
     assert points(report) == [3, 2]
-    assert report.notes == (UNWALLED,)
+    assert report.notes == (UNSANDBOXED,)
     assert not processes_with(token)
 
 
@@ -385,9 +385,9 @@ def test_without_a_wall_nobody_else_s_process_is_ended(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     # Not even by an answer that ends as if all had been asked.
-    monkeypatch.setattr(backends, "WALLS", ())
-    wall_here.cache_clear()
-    request.addfinalizer(wall_here.cache_clear)
+    monkeypatch.setattr(backends, "BACKENDS", ())
+    backend_here.cache_clear()
+    request.addfinalizer(backend_here.cache_clear)
     with subprocess.Popen(["sleep", "600"]) as other:
         assert points(marks("def double(x):\n    os._exit(113)", TOTAL)) == [0, 2]
         assert other.poll() is None
@@ -413,7 +413,7 @@ def test_warm_process_is_out_of_reach() -> None:
     # An answer that signals all it can see, its keeper too, loses its own points only.
     signals = "os.kill(1, 9); os.kill(os.getppid(), 9); os.kill(-1, 19); time.sleep(9)"
     source = f"def double(x):\n    {signals}"
-    assert points(mark(submission(source, TOTAL), sample_unit.UNIT, SHORT)) == [0, 2]
+    assert points(grade_submission(submission(source, TOTAL), sample_unit.UNIT, SHORT)) == [0, 2]
 
 
 def test_worker_that_was_killed_is_replaced() -> None:
@@ -422,7 +422,7 @@ def test_worker_that_was_killed_is_replaced() -> None:
         for _ in range(2):
             with sandbox.answer("double") as answer:
                 assert answer.call("call", 2) == 4
-            worker = sandbox._live_worker()._popen
+            worker = sandbox._live_server()._popen
             os.killpg(worker.pid, signal.SIGKILL)
             worker.wait()
 
@@ -432,8 +432,8 @@ def test_worker_that_was_killed_is_replaced() -> None:
 
 @pytest.fixture
 def inner_wall() -> None:
-    """A machine on which every process of a submission can wall itself in."""
-    why = fork_server_client.hire().no_inner_wall
+    """A machine on which every process of a submission can isolate itself."""
+    why = fork_server_client.acquire().no_namespaces
     if why:
         pytest.skip(f"Install bubblewrap, and allow ordinary users to make namespaces: {why}.")
 
@@ -496,12 +496,12 @@ def test_what_cells_have_started_is_there_for_each_exercise(forks: list[Bounds],
 
 
 def test_report_says_where_only_the_outer_wall_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Without inner walls marks are the same, from a process of the submission's own, and the report says so.
-    wall = replace(wall_here(), carries_inner_walls=False)
-    monkeypatch.setattr(fork_server_client, "wall_here", lambda: wall)
+    # Without inner sandboxes grades are the same, from a process of the submission's own; the report says so.
+    wall = replace(backend_here(), carries_namespaces=False)
+    monkeypatch.setattr(fork_server_client, "backend_here", lambda: wall)
     report = marks(DOUBLE, TOTAL, limits=Limits())
     assert points(report) == [3, 2]
-    assert report.notes == ((NO_INNER_WALLS,) if wall.stands else (UNWALLED,))
+    assert report.notes == ((NO_INNER_SANDBOXES,) if wall.stands else (UNSANDBOXED,))
 
 
 @pytest.mark.usefixtures("inner_wall")
@@ -517,10 +517,10 @@ def test_submissions_share_the_warm_process_and_nothing_else() -> None:
     return [os.listdir('/tmp'), os.listdir('/dev/shm'), sorted(seen)]"""
     with Sandbox(submission(leave)) as first, first.answer("double") as answer:
         assert answer.call("call", 2) == 4
-        warm = first._live_worker()
+        warm = first._live_server()
         with Sandbox(submission(find)) as second, second.answer("double") as other:
             files, memory, processes = other.call("call", 2)
-            assert second._live_worker() is warm
+            assert second._live_server() is warm
     assert "left" not in files
     assert memory == []
     assert processes == [1]

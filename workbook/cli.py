@@ -132,12 +132,12 @@ def notebooks(
     ] = False,
 ) -> None:
     """Make the students' notebooks anew from the solutions."""
-    from graders.submissions.released_cells import write_originals
+    from graders.submissions.released_cells import write_released_cells
     from workbook.commands import make_notebooks, replace_notebooks
     from workbook.paths import Places
 
     make = replace_notebooks if force else make_notebooks
-    make(Places(root), _efforts, write_originals)
+    make(Places(root), _efforts, write_released_cells)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`python -P -m graders.classroom.array_task FOLDER NUMBER`: mark a share of a batch.
+"""`python -P -m graders.classroom.array_task FOLDER NUMBER`: grade a share of a batch.
 
 It uses all cores that the job has here, and goes on where an earlier run of the same share was stopped.
 """
@@ -9,31 +9,31 @@ import tempfile
 from pathlib import Path
 
 from graders.classroom.batches import Batch
-from graders.classroom.pool import Crew, MarkingFailed, Task
-from graders.classroom.result_store import key_of
+from graders.classroom.pool import GradingFailed, JudgePool, Task
+from graders.grading.fingerprint import key_of
 from graders.submissions.folder import digest
 
 
-def mark_share(batch: Batch, number: int, shares: int, markers: int) -> None:
+def grade_share(batch: Batch, number: int, shares: int, judges: int) -> None:
     """Mark every `shares`-th task, from `number` on, so many at the same time."""
     left = [task for task in batch.tasks()[number::shares] if batch.find(task) is None]
-    print(f"{len(left)} submissions to mark", flush=True)
+    print(f"{len(left)} submissions to grade", flush=True)
     if not left:
         return
     with (
         tempfile.TemporaryDirectory(prefix="course-") as folder,
-        Crew(min(markers, len(left)), Path(folder, "markers")) as crew,
+        JudgePool(min(judges, len(left)), Path(folder, "judges")) as pool,
     ):
-        for task, future in crew.mark([task for task in left if _is_as_ordered(batch, task)]):
+        for task, future in pool.grade([task for task in left if _is_as_ordered(batch, task)]):
             try:
                 batch.keep(task, future.result())
-            except MarkingFailed as error:
+            except GradingFailed as error:
                 batch.keep(task, error)
             print(f"{task.student}: done", flush=True)
 
 
 def _is_as_ordered(batch: Batch, task: Task) -> bool:
-    """Whether the submission is the one that was to be marked; says so where it is not."""
+    """Whether the submission is the one that was to be graded; says so where it is not."""
     try:
         same = key_of(task.unit, digest(Path(task.folder))) == task.key
         why = (
@@ -42,7 +42,7 @@ def _is_as_ordered(batch: Batch, task: Task) -> bool:
     except OSError as error:
         same, why = False, f"It cannot be read on {os.uname().nodename}: {error}."
     if not same:
-        batch.keep(task, MarkingFailed(why))
+        batch.keep(task, GradingFailed(why))
     return same
 
 
@@ -54,7 +54,7 @@ def _cores() -> int:
 def main() -> None:
     """Mark the share that the command line names, of as many as the array has tasks."""
     folder, number = sys.argv[1:]
-    mark_share(Batch(Path(folder)), int(number), int(os.environ["SLURM_ARRAY_TASK_COUNT"]), _cores())
+    grade_share(Batch(Path(folder)), int(number), int(os.environ["SLURM_ARRAY_TASK_COUNT"]), _cores())
 
 
 if __name__ == "__main__":

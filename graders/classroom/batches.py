@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from graders.classroom.pool import MarkingFailed, Task
-from graders.classroom.result_store import Marked, write_whole
+from graders.classroom.pool import GradingFailed, Task
+from graders.classroom.result_store import Graded, write_whole
 
 _TASKS, _JOB = "tasks.json", "job"
 
@@ -28,19 +28,19 @@ class Batch:
         """All its tasks."""
         return [Task(**plain) for plain in json.loads((self.folder / _TASKS).read_text(encoding="utf-8"))]
 
-    def keep(self, task: Task, outcome: Marked | MarkingFailed) -> None:
+    def keep(self, task: Task, outcome: Graded | GradingFailed) -> None:
         """Write down what has come of a task; when this returns it outlives the machine."""
-        plain = {"failed": str(outcome)} if isinstance(outcome, MarkingFailed) else outcome.to_json()
+        plain = {"failed": str(outcome)} if isinstance(outcome, GradingFailed) else outcome.to_json()
         write_whole(self._path(task), json.dumps(plain, ensure_ascii=False))
 
-    def find(self, task: Task) -> Marked | MarkingFailed | None:
+    def find(self, task: Task) -> Graded | GradingFailed | None:
         """What has come of a task; None if nothing has, or nothing that today's graders could have said."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             plain = json.loads(self._path(task).read_text(encoding="utf-8"))
             if "failed" in plain:
-                return MarkingFailed(plain["failed"])
-            marked = Marked.from_json(plain)
-            return marked if (marked.student, marked.key) == (task.student, task.key) else None
+                return GradingFailed(plain["failed"])
+            graded = Graded.from_json(plain)
+            return graded if (graded.student, graded.key) == (task.student, task.key) else None
         return None
 
     @property

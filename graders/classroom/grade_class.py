@@ -1,8 +1,8 @@
 """Grading all submissions of a unit: `course grade UNIT`.
 
-Marking (`graders.classroom.pool`) runs in parallel and keeps each verdict on the disk as soon as it is there;
+Grading (`graders.classroom.pool`) runs in parallel and keeps each verdict on the disk as soon as it is there;
 recording in the gradebook follows, one submission at a time, each whole or not at all. So the command can be
-stopped at any moment, and the next one does what is left: what has been marked is not marked again unless
+stopped at any moment, and the next one does what is left: what has been graded is not graded again unless
 submission, graders or library have changed, and what the gradebook has is not written again.
 """
 
@@ -23,11 +23,12 @@ from graders.classroom.batches import batches_in
 from graders.classroom.gradebook import Course, GradebookWriter
 from graders.classroom.job_array import Cluster, JobArray, remove_ended
 from graders.classroom.pages import write_pages
-from graders.classroom.pool import Crew, MarkingFailed, Task
+from graders.classroom.pool import GradingFailed, JudgePool, Task
 from graders.classroom.preprocessors import WrongCourse
-from graders.classroom.result_store import Marked, Verdicts, key_of
+from graders.classroom.result_store import Graded, ResultStore
+from graders.grading.fingerprint import key_of
 from graders.grading.registry import exercises
-from graders.isolation.backends import wall_for_marks
+from graders.isolation.backends import backend_for_grading
 from graders.submissions.folder import digest
 
 
@@ -45,7 +46,7 @@ class Outcome:
 
     student: str
     state: State
-    marked: Marked | None = None
+    graded: Graded | None = None
     why: str = ""
 
 
@@ -61,8 +62,8 @@ class Watcher(Protocol):
 class Order:
     """What to grade: the submissions of these students, or of all if there are none named.
 
-    jobs: how many at the same time. force: mark again what has not changed. unsafe: where there is no wall,
-    mark without; and what was marked without one may stay. cluster: mark there, not on this machine.
+    jobs: how many at the same time. force: grade again what has not changed. unsafe: where there is no
+    sandbox, grade without; and what was graded without one may stay. cluster: grade there, not here.
     """
 
     unit: str
@@ -74,13 +75,13 @@ class Order:
 
 
 def grade_class(course: Course, order: Order, watcher: Watcher) -> list[Outcome]:
-    """Grade what is ordered. Raises WrongCourse if nothing can be graded, NoWall if it would not be safe."""
+    """Grade what is ordered. Raises WrongCourse if nothing can be, NoSandbox if it would not be safe."""
     students = _students(course, order)
     with _alone(course), GradebookWriter(course, order.unit) as book:
-        run = _Run(course, order, Verdicts(course.results(order.unit)), book, watcher)
+        run = _Run(course, order, ResultStore(course.results(order.unit)), book, watcher)
         outcomes = sorted(run.outcomes(students), key=lambda outcome: outcome.student)
         there = set(course.students(order.unit))
-        class_ = [marked for marked in run.verdicts if marked.student in there]
+        class_ = [graded for graded in run.verdicts if graded.student in there]
         write_pages(course.results(order.unit), order.unit, class_)
         return outcomes
 
@@ -89,7 +90,7 @@ class _Run:
     """One call of `grade_class`."""
 
     def __init__(
-        self, course: Course, order: Order, verdicts: Verdicts, book: GradebookWriter, watcher: Watcher
+        self, course: Course, order: Order, verdicts: ResultStore, book: GradebookWriter, watcher: Watcher
     ) -> None:
         self.course = course
         self.order = order
@@ -110,60 +111,60 @@ class _Run:
             except OSError as error:
                 yield self._ended(Outcome(student, State.NOT_GRADED, why=f"It cannot be read: {error}."))
                 continue
-            marked = None if self.order.force else self._known(task)
-            if marked is None:
+            graded = None if self.order.force else self._known(task)
+            if graded is None:
                 tasks.append(task)
-            elif self.book.has(marked, scores):
-                yield self._ended(Outcome(student, State.UNCHANGED, marked))
+            elif self.book.has(graded, scores):
+                yield self._ended(Outcome(student, State.UNCHANGED, graded))
             else:
-                yield self._ended(self._record(marked))
-        for task, future in self._marked(tasks) if tasks else ():
+                yield self._ended(self._record(graded))
+        for task, future in self._graded(tasks) if tasks else ():
             yield self._ended(self._taken(task, future))
         remove_ended(batches_in(self.batches))
 
-    def _marked(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, "Future[Marked]"]]:
-        """Each task with its outcome, as they come in. Raises NoWall, or Refused by a cluster.
+    def _graded(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, "Future[Graded]"]]:
+        """Each task with its outcome, as they come in. Raises NoSandbox, or Refused by a cluster.
 
-        On a cluster, whether there is a wall shows on the nodes that mark.
+        On a cluster, whether there is a sandbox shows on the nodes that grade.
         """
         if self.order.cluster is not None:
-            yield from JobArray(self.batches, self.order.cluster, self.watcher.say).mark(tasks)
+            yield from JobArray(self.batches, self.order.cluster, self.watcher.say).grade(tasks)
             return
-        wall_for_marks(self.order.unsafe)
-        with Crew(min(self.order.jobs, len(tasks)), _scratch(self.course)) as crew:
-            yield from crew.mark(tasks)
+        backend_for_grading(self.order.unsafe)
+        with JudgePool(min(self.order.jobs, len(tasks)), _scratch(self.course)) as pool:
+            yield from pool.grade(tasks)
 
     def _task(self, student: str) -> Task:
         folder, unit = self.course.submitted(student, self.order.unit), self.order.unit
         return Task(str(folder), unit, student, key_of(unit, digest(folder)), self.order.unsafe)
 
-    def _known(self, task: Task) -> Marked | None:
+    def _known(self, task: Task) -> Graded | None:
         """The verdicts of an earlier run, or of a job that nobody waited for, if nothing has changed."""
-        marked = self.verdicts.find(task.student)
-        if marked is None or marked.key != task.key:
+        graded = self.verdicts.find(task.student)
+        if graded is None or graded.key != task.key:
             found = (batch.find(task) for batch in self.left_behind)
-            marked = next((outcome for outcome in found if isinstance(outcome, Marked)), None)
-            if marked is not None:
-                self.verdicts.keep(marked)
-        return marked if marked is not None and (marked.walled or task.unsafe) else None
+            graded = next((outcome for outcome in found if isinstance(outcome, Graded)), None)
+            if graded is not None:
+                self.verdicts.keep(graded)
+        return graded if graded is not None and (graded.sandboxed or task.unsafe) else None
 
-    def _taken(self, task: Task, future: "Future[Marked]") -> Outcome:
-        """Keep what came of marking, then record it."""
+    def _taken(self, task: Task, future: "Future[Graded]") -> Outcome:
+        """Keep what came of grading, then record it."""
         try:
-            marked = future.result()
-        except MarkingFailed as error:
+            graded = future.result()
+        except GradingFailed as error:
             return Outcome(task.student, State.NOT_GRADED, why=str(error))
-        self.verdicts.keep(marked)
-        return self._record(marked)
+        self.verdicts.keep(graded)
+        return self._record(graded)
 
-    def _record(self, marked: Marked) -> Outcome:
+    def _record(self, graded: Graded) -> Outcome:
         try:
-            self.book.record(marked)
+            self.book.record(graded)
         except Exception as error:  # nbgrader and its database have many kinds; the next student is graded
             why = f"The gradebook could not be written: {type(error).__name__}: {error}"
-            return Outcome(marked.student, State.NOT_GRADED, marked, why)
-        self.verdicts.keep_recorded(marked)
-        return Outcome(marked.student, State.GRADED, marked)
+            return Outcome(graded.student, State.NOT_GRADED, graded, why)
+        self.verdicts.keep_recorded(graded)
+        return Outcome(graded.student, State.GRADED, graded)
 
     def _ended(self, outcome: Outcome) -> Outcome:
         self.watcher.end(outcome)
@@ -171,7 +172,7 @@ class _Run:
 
 
 def batches_folder(course: Course, unit: str) -> Path:
-    """Where what a cluster marks is kept until it has been collected."""
+    """Where what a cluster grades is kept until it has been collected."""
     return course.results(unit) / ".batches"
 
 

@@ -39,7 +39,7 @@ from traitlets.config.loader import ConfigFileNotFound, PyFileConfigLoader
 
 import graders.classroom.preprocessors
 from graders.classroom.preprocessors import REPORT, WrongCourse
-from graders.classroom.result_store import Marked, write_whole
+from graders.classroom.result_store import Graded, write_whole
 from graders.grading.report import Report
 from graders.submissions.folder import TIMESTAMP, copy_beside, read_hand_in
 
@@ -146,21 +146,21 @@ class GradebookWriter:
         self._book.db.rollback()
         return found
 
-    def has(self, marked: Marked, scores: Mapping[str, Mapping[str, float | None]]) -> bool:
+    def has(self, graded: Graded, scores: Mapping[str, Mapping[str, float | None]]) -> bool:
         """Whether gradebook and folder have these verdicts already."""
-        expected = {f"check_{each.exercise.name}": each.points for each in marked.report.exercises}
-        notebook = self.course.autograded(marked.student, self.unit) / f"{self.unit}.ipynb"
-        return marked.recorded and notebook.exists() and scores.get(marked.student) == expected
+        expected = {f"check_{each.exercise.name}": each.points for each in graded.report.exercises}
+        notebook = self.course.autograded(graded.student, self.unit) / f"{self.unit}.ipynb"
+        return graded.recorded and notebook.exists() and scores.get(graded.student) == expected
 
-    def record(self, marked: Marked) -> None:
+    def record(self, graded: Graded) -> None:
         """Write a submission's verdicts. Raises whatever stops nbgrader; then nothing has been written."""
         shutil.rmtree(self._staging, ignore_errors=True)
-        submitted = self._stage(marked)
-        converter = _Converter(self._staged_course(), marked)
+        submitted = self._stage(graded)
+        converter = _Converter(self._staged_course(), graded)
         try:
             with _one_gradebook(self._book):
                 converter.convert(submitted)
-            _move(self._staging / "autograded" / marked.student / self.unit, self._target(marked.student))
+            _move(self._staging / "autograded" / graded.student / self.unit, self._target(graded.student))
             self._book.commit_now()
         except BaseException:
             self._book.db.rollback()
@@ -168,10 +168,10 @@ class GradebookWriter:
         finally:
             self._book.db.remove()
 
-    def _stage(self, marked: Marked) -> Path:
+    def _stage(self, graded: Graded) -> Path:
         """Write the submission as a well-formed notebook where nbgrader will find it."""
-        folder = self.course.submitted(marked.student, self.unit)
-        staged = self._staging / "submitted" / marked.student / self.unit
+        folder = self.course.submitted(graded.student, self.unit)
+        staged = self._staging / "submitted" / graded.student / self.unit
         copy_beside(folder, staged)
         path = staged / f"{self.unit}.ipynb"
         write_whole(path, nbformat.writes(read_hand_in(folder, self.unit).notebook()))
@@ -196,10 +196,10 @@ class GradebookWriter:
 class _Converter(Autograde):  # type: ignore[misc]
     """nbgrader's `autograde` for one submission whose verdicts are known."""
 
-    def __init__(self, coursedir: CourseDirectory, marked: Marked) -> None:
+    def __init__(self, coursedir: CourseDirectory, graded: Graded) -> None:
         super().__init__(coursedir=coursedir, config=coursedir.config)
-        self._report: Report = marked.report
-        self._student = marked.student
+        self._report: Report = graded.report
+        self._student = graded.student
         self.log = _LOG
         # Each cell has its marks from the gradebook itself (MendCells).
         for name in ("sanitize_preprocessors", "autograde_preprocessors"):

@@ -1,4 +1,4 @@
-"""A class marked by a job array on a cluster, one share of the submissions a task.
+"""A class graded by a job array on a cluster, one share of the submissions a task.
 
 The tasks leave each verdict in a folder that all nodes see (`graders.classroom.batches`); whoever waits here
 collects them, and is the only one who writes the gradebook. So either side may be stopped, requeued or lost:
@@ -19,8 +19,8 @@ from pathlib import Path
 from course_lib.slurm.scripts import GRADING, Job, Refused, render, submit
 from course_lib.slurm.sites import Site
 from graders.classroom.batches import Batch, batches_in, new_batch
-from graders.classroom.pool import MarkingFailed, Task
-from graders.classroom.result_store import Marked
+from graders.classroom.pool import GradingFailed, Task
+from graders.classroom.result_store import Graded
 
 LOOK_SECONDS = 1.0
 ASK_SECONDS = 30.0
@@ -39,7 +39,7 @@ class Cluster:
 
 
 class JobArray:
-    """Marks by a job array; takes the place of `graders.classroom.pool.Crew`.
+    """Grades by a job array; takes the place of `graders.classroom.pool.JudgePool`.
 
     folder: seen by all nodes; the batches are kept there until everything has been collected. say: is told in
     a sentence what happens.
@@ -52,8 +52,8 @@ class JobArray:
         self._left: dict[str, Task] = {}
         self._under_way: list[Batch] = []
 
-    def mark(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, "Future[Marked]"]]:
-        """Each task with its outcome, as they come in: the verdicts, or MarkingFailed. Raises Refused."""
+    def grade(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, "Future[Graded]"]]:
+        """Each task with its outcome, as they come in: the verdicts, or GradingFailed. Raises Refused."""
         self._left = {task.student: task for task in tasks}
         self._under_way = [batch for batch in batches_in(self._folder) if is_under_way(batch.job)]
         self._submit_uncovered()
@@ -67,7 +67,7 @@ class JobArray:
                 asked = time.monotonic()
                 yield from self._after_ended_jobs()
 
-    def _collected(self) -> Iterator[tuple[Task, "Future[Marked]"]]:
+    def _collected(self) -> Iterator[tuple[Task, "Future[Graded]"]]:
         """What has come in since the last look."""
         for batch in self._under_way:
             for task in list(self._left.values()):
@@ -76,7 +76,7 @@ class JobArray:
                     del self._left[task.student]
                     yield task, _done(outcome)
 
-    def _after_ended_jobs(self) -> Iterator[tuple[Task, "Future[Marked]"]]:
+    def _after_ended_jobs(self) -> Iterator[tuple[Task, "Future[Graded]"]]:
         """What jobs that have ended leave unmarked is submitted again, as long as that gets anything done."""
         ended = [batch for batch in self._under_way if not is_under_way(batch.job)]
         if not ended:
@@ -94,16 +94,16 @@ class JobArray:
         self._submit_uncovered()
 
     def _submit_uncovered(self) -> None:
-        """Submit an array for the tasks that no job under way will mark."""
+        """Submit an array for the tasks that no job under way will grade."""
         covered = [task for batch in self._under_way for task in batch.tasks()]
         for batch in self._under_way:
-            self._say(f"Job {batch.job} of an earlier run is at it: waiting for what it marks.")
+            self._say(f"Job {batch.job} of an earlier run is at it: waiting for what it grades.")
         rest = [task for task in self._left.values() if task not in covered]
         if rest:
             self._under_way.append(self._submitted(rest))
 
     def _submitted(self, tasks: Sequence[Task]) -> Batch:
-        """A batch of these tasks, with the array that marks it. Raises Refused."""
+        """A batch of these tasks, with the array that grades it. Raises Refused."""
         shares = min(self._cluster.tasks, len(tasks))
         batch = new_batch(self._folder, tasks)
         try:
@@ -160,15 +160,15 @@ def is_under_way(job: str) -> bool:
     return bool(done.stdout.strip())
 
 
-def _lost(batch: Batch) -> MarkingFailed:
-    return MarkingFailed(
-        f"Job {batch.job} of the cluster ended without having marked it; the last it said: {batch.said()}"
+def _lost(batch: Batch) -> GradingFailed:
+    return GradingFailed(
+        f"Job {batch.job} of the cluster ended without having graded it; the last it said: {batch.said()}"
     )
 
 
-def _done(outcome: Marked | MarkingFailed) -> "Future[Marked]":
-    future: Future[Marked] = Future()
-    if isinstance(outcome, MarkingFailed):
+def _done(outcome: Graded | GradingFailed) -> "Future[Graded]":
+    future: Future[Graded] = Future()
+    if isinstance(outcome, GradingFailed):
         future.set_exception(outcome)
     else:
         future.set_result(outcome)

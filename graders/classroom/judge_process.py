@@ -1,7 +1,7 @@
-"""`python -P -m graders.classroom.judge_process`: a process that marks one submission after the other.
+"""`python -P -m graders.classroom.judge_process`: a process that grades one submission after the other.
 
 An order is a line of JSON on its standard input, {"folder", "unit", "student", "key", "unsafe"}; the answer
-is a line of JSON on its standard output: the verdicts (`graders.classroom.result_store.Marked`), or
+is a line of JSON on its standard output: the verdicts (`graders.classroom.result_store.Graded`), or
 {"failed": sentence}. It ends as soon as its input is closed, whatever it is doing.
 """
 
@@ -15,13 +15,13 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from graders.classroom.result_store import Marked
+from graders.classroom.result_store import Graded
 from graders.grading.registry import exercises
 from graders.grading.report import Report
 from graders.grading.run import not_attempted
 from graders.host.fork_server_client import SandboxFailed
-from graders.host.grade_submission import mark
-from graders.isolation.backends import NoWall, wall_for_marks
+from graders.host.grade_submission import grade_submission
+from graders.isolation.backends import NoSandbox, backend_for_grading
 from graders.submissions.folder import HandIn, read_hand_in
 from graders.submissions.read import BadSubmission
 
@@ -41,47 +41,47 @@ def main() -> None:
 def _listen(orders: "queue.SimpleQueue[dict[str, Any]]") -> None:
     for line in sys.stdin:
         orders.put(json.loads(line))
-    # Nobody waits for what is being marked.
+    # Nobody waits for what is being graded.
     os._exit(0)
 
 
 def _obey(order: dict[str, Any]) -> dict[str, Any]:
     try:
-        return mark_folder(**order).to_json()
-    except (NoWall, SandboxFailed) as error:
+        return grade_folder(**order).to_json()
+    except (NoSandbox, SandboxFailed) as error:
         return {"failed": str(error)}
     except Exception:
         return {"failed": f"The grader stopped with an error of its own.\n{traceback.format_exc()}"}
 
 
-def mark_folder(folder: str, unit: str, student: str, key: str, unsafe: bool) -> Marked:
-    """Mark what stands in a submission's folder. Raises SandboxFailed, and NoWall unless it is `unsafe`."""
-    wall = wall_for_marks(unsafe)
+def grade_folder(folder: str, unit: str, student: str, key: str, unsafe: bool) -> Graded:
+    """Grade what stands in a folder. Raises SandboxFailed, and NoSandbox unless it is `unsafe`."""
+    sandbox = backend_for_grading(unsafe)
     began = time.monotonic()
     hand_in = read_hand_in(Path(folder), unit)
     report, reason = _report(hand_in)
-    return Marked(
+    return Graded(
         student,
         key,
         Report(unit, report.exercises, (*hand_in.notes, *report.notes)),
         hand_in.path.name if hand_in.path else "",
         reason,
         round(time.monotonic() - began, 3),
-        wall.name,
+        sandbox.name,
     )
 
 
 def nothing_earned(unit: str, reason: str) -> Report:
-    """The report where there is nothing to mark, which gives the reason at every exercise."""
+    """The report where there is nothing to grade, which gives the reason at every exercise."""
     return Report(unit, tuple(not_attempted(each, reason) for each in exercises(unit).values()), (reason,))
 
 
 def _report(hand_in: HandIn) -> tuple[Report, str]:
-    """The marks, and if there was nothing to mark the reason."""
+    """The grades, and if there was nothing to grade the reason."""
     if hand_in.submission is None:
         return nothing_earned(hand_in.unit, hand_in.reason), hand_in.reason
     try:
-        return mark(hand_in.submission, hand_in.unit), ""
+        return grade_submission(hand_in.submission, hand_in.unit), ""
     except BadSubmission as error:
         return nothing_earned(hand_in.unit, str(error)), str(error)
 

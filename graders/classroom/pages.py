@@ -10,12 +10,12 @@ from html import escape
 from pathlib import Path
 from statistics import fmean, median
 
-from graders.classroom.result_store import Marked, write_whole
+from graders.classroom.result_store import Graded, write_whole
 from graders.grading.exercise import Criterion, Exercise, Verdict
 from graders.grading.report import LOOKS, earned
 from graders.grading.run import CriterionResult, ExerciseResult
 from graders.grading.text import shortened
-from graders.isolation.backends import UNWALLED
+from graders.isolation.backends import UNSANDBOXED
 
 SEEN_SHOWN = 240
 """Characters of a wrong answer's message that the class page quotes."""
@@ -38,20 +38,20 @@ table { border-collapse: collapse; margin: 0.5rem 0 1.5rem; }
 # ------------------------------------------------------------------------------------------- for a student
 
 
-def student_page(marked: Marked) -> str:
+def student_page(graded: Graded) -> str:
     """Each criterion, what was seen and the hint, as in the student's own notebook."""
-    report = marked.report
+    report = graded.report
     title = f"{report.unit}: {earned(report.points, report.max_points)}"
-    parts = [f"<h1>{escape(title)}</h1>", f"<p>{escape(marked.student)}{_file(marked)}</p>"]
-    if marked.reason:
-        parts.append(f'<p class="notice"><b>Nothing could be graded.</b> {escape(marked.reason)}</p>')
+    parts = [f"<h1>{escape(title)}</h1>", f"<p>{escape(graded.student)}{_file(graded)}</p>"]
+    if graded.reason:
+        parts.append(f'<p class="notice"><b>Nothing could be graded.</b> {escape(graded.reason)}</p>')
     else:
         parts.append(report.html())
     return _page(title, parts)
 
 
-def _file(marked: Marked) -> str:
-    return f", from <code>{escape(marked.file)}</code>" if marked.file else ""
+def _file(graded: Graded) -> str:
+    return f", from <code>{escape(graded.file)}</code>" if graded.file else ""
 
 
 # ------------------------------------------------------------------------------------------ for the class
@@ -87,11 +87,11 @@ class Standing:
         return sum(miss.blocked for miss in self.misses)
 
 
-def standings(class_: Sequence[Marked]) -> list[Standing]:
+def standings(class_: Sequence[Graded]) -> list[Standing]:
     """A standing an exercise, in the unit's order; empty for an empty class."""
     if not class_:
         return []
-    by_exercise = zip(*(marked.report.exercises for marked in class_), strict=True)
+    by_exercise = zip(*(graded.report.exercises for graded in class_), strict=True)
     return [_standing(results) for results in by_exercise]
 
 
@@ -132,7 +132,7 @@ _NUMBERS = re.compile(r"-?\d[\d.]*(e[-+]?\d+)?(, -?\d[\d.]*(e[-+]?\d+)?)*")
 """One, or several in a row."""
 
 
-def class_page(unit: str, class_: Sequence[Marked]) -> str:
+def class_page(unit: str, class_: Sequence[Graded]) -> str:
     """How the class did at each exercise, what was missed most, who took longest, who needs help."""
     found = standings(class_)
     title = f"{unit}: {len(class_)} submission{'' if len(class_) == 1 else 's'}"
@@ -158,33 +158,33 @@ def class_page(unit: str, class_: Sequence[Marked]) -> str:
     return _page(title, parts)
 
 
-def class_csv(class_: Sequence[Marked]) -> str:
-    """A row a submission: points of each exercise, the first criterion missed, seconds, wall, the reason."""
+def class_csv(class_: Sequence[Graded]) -> str:
+    """A row a submission: points of each exercise, the first criterion missed, seconds, sandbox, reason."""
     names = [result.exercise.name for result in class_[0].report.exercises] if class_ else []
     text = io.StringIO()
     table = csv.writer(text)
     table.writerow(
         [
             *("student", "points", "max_points", *names),
-            *("failed", "blocked", "first_missed", "seconds", "wall", "reason"),
+            *("failed", "blocked", "first_missed", "seconds", "sandbox", "reason"),
         ]
     )
-    for marked in class_:
-        criteria = [each for result in marked.report.exercises for each in result.criteria]
+    for graded in class_:
+        criteria = [each for result in graded.report.exercises for each in result.criteria]
         verdicts = Counter(each.verdict for each in criteria)
         missed = next((each.criterion.name for each in criteria if each.verdict is Verdict.FAILED), "")
-        row: list[object] = [marked.student, marked.report.points, marked.report.max_points]
-        row += [result.points for result in marked.report.exercises]
-        row += [verdicts[Verdict.FAILED], verdicts[Verdict.BLOCKED], missed, marked.seconds]
-        row += [marked.wall, marked.reason]
+        row: list[object] = [graded.student, graded.report.points, graded.report.max_points]
+        row += [result.points for result in graded.report.exercises]
+        row += [verdicts[Verdict.FAILED], verdicts[Verdict.BLOCKED], missed, graded.seconds]
+        row += [graded.sandbox, graded.reason]
         table.writerow(map(_harmless, row))
     return text.getvalue()
 
 
-def write_pages(folder: Path, unit: str, class_: Sequence[Marked]) -> Path:
+def write_pages(folder: Path, unit: str, class_: Sequence[Graded]) -> Path:
     """Write every page of a unit; returns where the class page is."""
-    for marked in class_:
-        _write_if_new(folder / "feedback" / f"{marked.student}.html", student_page(marked))
+    for graded in class_:
+        _write_if_new(folder / "feedback" / f"{graded.student}.html", student_page(graded))
     _write_if_new(folder / "class.csv", class_csv(class_))
     path = folder / "class.html"
     _write_if_new(path, class_page(unit, class_))
@@ -201,17 +201,17 @@ def _harmless(value: object) -> object:
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t")) else value
 
 
-def _slowest(class_: Sequence[Marked]) -> list[Marked]:
-    return sorted(class_, key=lambda marked: marked.seconds, reverse=True)[:SLOWEST]
+def _slowest(class_: Sequence[Graded]) -> list[Graded]:
+    return sorted(class_, key=lambda graded: graded.seconds, reverse=True)[:SLOWEST]
 
 
-def _summary(class_: Sequence[Marked]) -> str:
+def _summary(class_: Sequence[Graded]) -> str:
     if not class_:
         return "<p>Nothing has been graded.</p>"
-    points = [marked.report.points for marked in class_]
+    points = [graded.report.points for graded in class_]
     told = f"Mean {fmean(points):.1f}, median {median(points):g} of {class_[0].report.max_points:g} points."
-    unsafe = sum(not marked.walled for marked in class_)
-    notice = f'<p class="notice">{unsafe} of {len(class_)}: {escape(UNWALLED)}</p>' if unsafe else ""
+    unsafe = sum(not graded.sandboxed for graded in class_)
+    notice = f'<p class="notice">{unsafe} of {len(class_)}: {escape(UNSANDBOXED)}</p>' if unsafe else ""
     return f"<p>{told}</p>{notice}"
 
 

@@ -1,4 +1,4 @@
-"""Several markers (`graders.classroom.judge_process`) at work at once; one that is lost is replaced."""
+"""Several judges (`graders.classroom.judge_process`) at work at once; one that is lost is replaced."""
 
 import json
 import os
@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from graders.classroom.judge_process import nothing_earned
-from graders.classroom.result_store import Marked
-from graders.isolation.backends import wall_here
+from graders.classroom.result_store import Graded
+from graders.isolation.backends import backend_here
 
 SECONDS_A_SUBMISSION = 900.0
-"""Whatever takes longer holds up the class: its marker is stopped."""
+"""Whatever takes longer holds up the class: its judge is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A submission to be marked; `key` goes into its verdicts. unsafe: mark without a wall if need be."""
+    """A submission to be graded; `key` goes into its verdicts. unsafe: grade without a sandbox if need be."""
 
     folder: str
     unit: str
@@ -33,23 +33,23 @@ class Task:
     unsafe: bool = False
 
 
-class MarkingFailed(Exception):
-    """A submission could not be marked, and that is not its fault; the message says why."""
+class GradingFailed(Exception):
+    """A submission could not be graded, and that is not its fault; the message says why."""
 
 
-class Crew:
-    """So many markers, each in a process of its own. A context: leaving it ends them all.
+class JudgePool:
+    """So many judges, each in a process of its own. A context: leaving it ends them all.
 
-    scratch: a folder for what they write meanwhile. It is theirs alone; what a crew that was killed has left
+    scratch: a folder for what they write meanwhile. It is theirs alone; what a pool that was killed has left
         there is deleted.
     """
 
     def __init__(self, size: int, scratch: Path, seconds: float = SECONDS_A_SUBMISSION) -> None:
         self.seconds = seconds
         self._scratch = scratch
-        self._threads = ThreadPoolExecutor(size, thread_name_prefix="marker")
+        self._threads = ThreadPoolExecutor(size, thread_name_prefix="judge")
         self._own = threading.local()
-        self._markers: set[_Marker] = set()
+        self._judges: set[_Judge] = set()
         self._lock = threading.Lock()
         self._ended = False
 
@@ -61,64 +61,64 @@ class Crew:
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._ended = True
-            for marker in self._markers:
-                marker.kill()
+            for judge in self._judges:
+                judge.kill()
         self._threads.shutdown(cancel_futures=True)
-        for marker in self._markers:
-            marker.close()
+        for judge in self._judges:
+            judge.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def mark(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, "Future[Marked]"]]:
-        """Each task with its outcome, as they come in: the verdicts, or MarkingFailed."""
-        futures = {self._threads.submit(self._mark, task): task for task in tasks}
+    def grade(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, "Future[Graded]"]]:
+        """Each task with its outcome, as they come in: the verdicts, or GradingFailed."""
+        futures = {self._threads.submit(self._grade, task): task for task in tasks}
         for future in as_completed(futures):
             yield futures[future], future
 
-    def _mark(self, task: Task) -> Marked:
-        """Have a task done. A marker that is lost is not the submission's fault the first time."""
+    def _grade(self, task: Task) -> Graded:
+        """Have a task done. A judge that is lost is not the submission's fault the first time."""
         said = ""
         for _ in range(2):
             try:
-                return self._marker().mark(task, self.seconds)
+                return self._judge().grade(task, self.seconds)
             except _OutOfTime:
                 return self._stopped(task)
             except _Lost as error:
                 said = str(error)
-        raise MarkingFailed(f"The process that marked it ended twice: {said}.")
+        raise GradingFailed(f"The process that graded it ended twice: {said}.")
 
-    def _stopped(self, task: Task) -> Marked:
+    def _stopped(self, task: Task) -> Graded:
         reason = (
             f"Grading was stopped after {self.seconds:g} s: the cells and answers together take too long. "
             f"Mark cells that train as demonstrations, or take them out, and look for what never ends."
         )
         report = nothing_earned(task.unit, reason)
-        wall = wall_here().name
-        return Marked(task.student, task.key, report, reason=reason, seconds=self.seconds, wall=wall)
+        sandbox = backend_here().name
+        return Graded(task.student, task.key, report, reason=reason, seconds=self.seconds, sandbox=sandbox)
 
-    def _marker(self) -> "_Marker":
-        """This thread's marker, or a new one if it has none that lives."""
-        marker: _Marker | None = getattr(self._own, "marker", None)
-        if marker is None or not marker.alive:
+    def _judge(self) -> "_Judge":
+        """This thread's judge, or a new one if it has none that lives."""
+        judge: _Judge | None = getattr(self._own, "judge", None)
+        if judge is None or not judge.alive:
             with self._lock:
                 if self._ended:
-                    raise MarkingFailed("Grading was stopped.")
-                if marker is not None:
-                    marker.close()
-                    self._markers.discard(marker)
-                marker = self._own.marker = _Marker(self._scratch)
-                self._markers.add(marker)
-        return marker
+                    raise GradingFailed("Grading was stopped.")
+                if judge is not None:
+                    judge.close()
+                    self._judges.discard(judge)
+                judge = self._own.judge = _Judge(self._scratch)
+                self._judges.add(judge)
+        return judge
 
 
 class _Lost(Exception):
-    """The marker ended before it answered."""
+    """The judge ended before it answered."""
 
 
 class _OutOfTime(Exception):
-    """The marker was stopped, for it took too long."""
+    """The judge was stopped, for it took too long."""
 
 
-class _Marker:
+class _Judge:
     """A running `graders.classroom.judge_process`."""
 
     def __init__(self, scratch: Path) -> None:
@@ -138,8 +138,8 @@ class _Marker:
     def alive(self) -> bool:
         return self._popen.poll() is None
 
-    def mark(self, task: Task, seconds: float) -> Marked:
-        """Give an order and wait for the answer. Raises MarkingFailed, _Lost or _OutOfTime."""
+    def grade(self, task: Task, seconds: float) -> Graded:
+        """Give an order and wait for the answer. Raises GradingFailed, _Lost or _OutOfTime."""
         late = threading.Event()
 
         def stop() -> None:
@@ -156,8 +156,8 @@ class _Marker:
         if answer is None:
             raise _OutOfTime if late.is_set() else _Lost(self._last_words())
         if "failed" in answer:
-            raise MarkingFailed(answer["failed"])
-        return Marked.from_json(answer)
+            raise GradingFailed(answer["failed"])
+        return Graded.from_json(answer)
 
     def kill(self) -> None:
         """End it now; what it has started ends with it."""

@@ -17,8 +17,8 @@ from traitlets import Bool
 from graders.grading.registry import exercises
 from graders.grading.report import Report
 from graders.grading.run import ExerciseResult, not_attempted
-from graders.host.grade_submission import mark
-from graders.isolation.backends import UNWALLED, wall_for_marks
+from graders.host.grade_submission import grade_submission
+from graders.isolation.backends import UNSANDBOXED, backend_for_grading
 from graders.submissions.read import BadSubmission, check_cell_exercise, from_notebook, is_graded_cell
 
 Notebook = Any
@@ -28,7 +28,7 @@ Resources = dict[str, Any]
 
 
 REPORT = "course_report"
-"""Where in the resources a `Report` may stand, if the notebook has been marked before."""
+"""Where in the resources a `Report` may stand, if the notebook has been graded before."""
 
 
 class WrongCourse(RuntimeError):
@@ -38,20 +38,20 @@ class WrongCourse(RuntimeError):
 class GradeInSandbox(NbGraderPreprocessor):  # type: ignore[misc]
     """Marks the notebook as `course check` does, and writes each verdict as the output of its check cell."""
 
-    unsafe = Bool(False, help="Grade without a wall where there is neither bubblewrap nor Apptainer.").tag(
+    unsafe = Bool(False, help="Grade without a sandbox where there is neither bubblewrap nor Apptainer.").tag(
         config=True
     )
 
     def preprocess(self, nb: Notebook, resources: Resources) -> tuple[Notebook, Resources]:
         """See `nbconvert.preprocessors.Preprocessor`.
 
-        Raises WrongCourse, SandboxFailed, or NoWall; nbgrader then says so and records no grade.
+        Raises WrongCourse, SandboxFailed, or NoSandbox; nbgrader then says so and records no grade.
         """
         unit = resources["nbgrader"]["notebook"]
         checks = {check_cell_exercise(cell): cell for cell in nb.cells if is_graded_cell(cell)}
         report = resources.get(REPORT) or self._report(nb, unit)
         results = by_name(report)
-        notes = tuple(note for note in report.notes if note == UNWALLED)
+        notes = tuple(note for note in report.notes if note == UNSANDBOXED)
         for exercise, cell in checks.items():
             if exercise in results:
                 _write_outcome(cell, results[exercise], notes)
@@ -63,10 +63,10 @@ class GradeInSandbox(NbGraderPreprocessor):  # type: ignore[misc]
 
     def _report(self, nb: Notebook, unit: str) -> Report:
         """The marks; a notebook without any answer earns nothing."""
-        wall_for_marks(self.unsafe)
+        backend_for_grading(self.unsafe)
         submission = from_notebook(nb, f"{unit}.ipynb")
         try:
-            report = mark(submission, unit)
+            report = grade_submission(submission, unit)
         except BadSubmission as error:
             self.log.warning("%s", error)
             nothing = (not_attempted(exercise, str(error)) for exercise in exercises(unit).values())

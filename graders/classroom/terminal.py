@@ -10,7 +10,7 @@ from rich.table import Table
 
 from graders.classroom.grade_class import Outcome, State
 from graders.grading.text import shortened
-from graders.isolation.backends import UNWALLED
+from graders.isolation.backends import UNSANDBOXED
 
 SHOWN_CHARACTERS = 300
 
@@ -29,7 +29,7 @@ def progress_bar(console: Console) -> Progress:
     )
 
 
-class Desk:
+class Terminal:
     """Tells of every submission as it ends: a bar in a terminal, lines where there is none. A context."""
 
     def __init__(self, console: Console) -> None:
@@ -71,8 +71,8 @@ class Desk:
 
 def class_table(unit: str, outcomes: Sequence[Outcome]) -> Table:
     """One row a student."""
-    unwalled = sum(not outcome.marked.walled for outcome in outcomes if outcome.marked)
-    caption = f"{unwalled} of {len(outcomes)}: {UNWALLED}" if unwalled else None
+    unsandboxed = sum(not outcome.graded.sandboxed for outcome in outcomes if outcome.graded)
+    caption = f"{unsandboxed} of {len(outcomes)}: {UNSANDBOXED}" if unsandboxed else None
     table = Table(title=escape(unit), title_justify="left", caption=caption, caption_justify="left")
     table.add_column("Student", overflow="fold")
     table.add_column("Points", justify="right", no_wrap=True)
@@ -88,12 +88,12 @@ def class_table(unit: str, outcomes: Sequence[Outcome]) -> Table:
 
 
 def _figures(outcome: Outcome) -> tuple[str, str, str]:
-    if outcome.marked is None:
+    if outcome.graded is None:
         return "", "", ""
-    report = outcome.marked.report
+    report = outcome.graded.report
     solved = sum(result.passed for result in report.exercises)
     points = f"{report.points:g}/{report.max_points:g}"
-    return points, f"{solved}/{len(report.exercises)}", f"{outcome.marked.seconds:.1f}"
+    return points, f"{solved}/{len(report.exercises)}", f"{outcome.graded.seconds:.1f}"
 
 
 def _result(outcome: Outcome) -> str:
@@ -106,9 +106,9 @@ def _to_know(outcome: Outcome) -> str:
     """What the instructor should read about a submission, on one line."""
     if outcome.why:
         return _short(outcome.why)
-    if outcome.marked is None:
+    if outcome.graded is None:
         return ""
-    return _short(outcome.marked.reason or " ".join(outcome.marked.report.notes))
+    return _short(outcome.graded.reason or " ".join(outcome.graded.report.notes))
 
 
 def _short(text: str) -> str:

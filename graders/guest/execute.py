@@ -16,7 +16,7 @@ from course_lib.runtime.communication.callsite import own_lines
 from graders.grading.answer import PlainData
 from graders.grading.text import BoundedText, bounded, joined
 from graders.guest.time_limits import OutOfTime, time_limit
-from graders.protocol.codec import NotPlain, WireError, in_words
+from graders.protocol.codec import CodecError, NotPlain, in_words
 from graders.protocol.drivers import Driver, NoSuchDriver, find_driver
 from graders.protocol.failures import failure_of, launch_failure, told_lines
 from graders.protocol.records import event_to_plain
@@ -36,7 +36,7 @@ def perform(answer: Any, message: bytes) -> bytes:
     """Answer a grader's request about `answer`, both as messages; see `reply_to`."""
     try:
         request = read_request(message)
-    except WireError as error:
+    except CodecError as error:
         return write_reply(Refusal(str(error)))
     assert isinstance(request, Request), "ranks of their own are for `graders.guest.rank_process`"
     return reply_to(request, answer)

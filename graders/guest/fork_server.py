@@ -1,7 +1,7 @@
 """A process that has imported PyTorch and forks those that run submissions.
 
 `graders.host.fork_server_client` starts it. It touches no submission and holds no secret: its children find
-none in their memory; where they can wall themselves in (`graders.isolation.namespaces`), it serves one
+none in their memory; where they can isolate themselves (`graders.isolation.namespaces`), it serves one
 submission after the other. It computes nothing either: a process that has, cannot safely be forked, for its
 thread pools are not copied.
 
@@ -27,7 +27,7 @@ from typing import Any, Protocol
 from course_lib.launch import ENGINES
 from course_lib.runtime.processes.process_tree import adopt_orphans, end_descendants
 from graders.guest.submission_process import point_at_nothing, serve_submission
-from graders.isolation.namespaces import LIMITS, NoInnerWall, described, fork_walled, set_limits
+from graders.isolation.namespaces import LIMITS, NoNamespaces, described, fork_sandboxed, set_limits
 from graders.isolation.usage import Bounds
 
 _NEEDED = (ENGINES["simulated"], "IPython.core.inputtransformer2", "matplotlib.pyplot")
@@ -40,10 +40,10 @@ _DYING_SECONDS = 0.2
 """So long a process that has closed its socket may take to end by itself, and so show why it does."""
 
 
-def main(may_build_walls: bool) -> None:
+def main(may_use_namespaces: bool) -> None:
     """Obey until the socket closes, then end every child.
 
-    may_build_walls: whether the outer wall carries inner ones.
+    may_use_namespaces: whether the outer sandbox carries inner ones.
     """
     control = socket.socket(fileno=os.dup(0))
     point_at_nothing(0)
@@ -55,10 +55,10 @@ def main(may_build_walls: bool) -> None:
     gc.freeze()
     _gather_names()
     _use_huge_pages()
-    walled = WalledChildren()
-    why = _trial(walled) if may_build_walls else "there is no outer wall that would carry them"
-    children: Children = PlainChildren() if why else walled
-    control.sendall(json.dumps({"no_inner_wall": why}).encode())
+    sandboxed = SandboxedChildren()
+    why = _trial(sandboxed) if may_use_namespaces else "there is no outer sandbox that would carry them"
+    children: Children = PlainChildren() if why else sandboxed
+    control.sendall(json.dumps({"no_namespaces": why}).encode())
     while True:
         order, descriptors, _, _ = socket.recv_fds(control, 2**16, 1)
         if not order:
@@ -158,15 +158,15 @@ class Children(Protocol):
         ...
 
 
-class WalledChildren:
-    """Each behind a wall of its own. The id is that of its keeper."""
+class SandboxedChildren:
+    """Each in a sandbox of its own. The id is that of its init process."""
 
     def __init__(self) -> None:
         self._reports: dict[int, int] = {}
 
     def start(self, channel: int, bounds: Bounds) -> int:
-        """See `Children`. Raises NoInnerWall."""
-        pid, report = fork_walled(lambda: serve_submission(channel, owns_processes=True), channel, bounds)
+        """See `Children`. Raises NoNamespaces."""
+        pid, report = fork_sandboxed(lambda: serve_submission(channel, owns_processes=True), channel, bounds)
         self._reports[pid] = report
         return pid
 
@@ -186,7 +186,7 @@ class PlainChildren:
     """Each in a session of its own, behind whatever wall stands round this process."""
 
     def start(self, channel: int, bounds: Bounds) -> int:
-        """See `Children`; the bounds are only kept behind an inner wall."""
+        """See `Children`; the bounds are only kept behind an inner sandbox."""
         pid = os.fork()
         if pid == 0:
             os.closerange(3, channel)
@@ -206,13 +206,13 @@ class PlainChildren:
         return described(os.waitstatus_to_exitcode(status))
 
 
-def _trial(children: WalledChildren) -> str:
-    """Why processes cannot wall themselves in here; empty if they can."""
+def _trial(children: SandboxedChildren) -> str:
+    """Why processes cannot isolate themselves here; empty if they can."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         try:
             pid = children.start(theirs.fileno(), Bounds())
-        except NoInnerWall as error:
+        except NoNamespaces as error:
             return str(error)
     # Its socket is closed, so all that it can do is end, which on a busy machine takes a while.
     status = _waited(pid, time.monotonic() + _TRIAL_SECONDS)

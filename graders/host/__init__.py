@@ -1,1 +1,1 @@
-"""The trusted side of grading: starts the walled processes, passes their messages on, judges."""
+"""The trusted side of grading: starts the sandboxed processes, passes their messages on, judges."""

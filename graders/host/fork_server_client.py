@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from graders.isolation.backends import wall_here
+from graders.isolation.backends import backend_here
 from graders.isolation.usage import Bounds
 
 START_SECONDS = 120.0
-"""A worker that has not imported PyTorch by then never will."""
+"""A server that has not imported PyTorch by then never will."""
 _ENDING_SECONDS = 5.0
 _ROOT = str(Path(__file__).parents[2])
 
@@ -30,9 +30,9 @@ class SandboxFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process that the worker has forked: its socket, and its id as the worker knows it."""
+    """A process that the server has forked: its socket, and its id as the server knows it."""
 
-    worker: "Worker"
+    server: "ForkServer"
     pid: int
     channel: socket.socket
 
@@ -42,40 +42,40 @@ class Process:
 
 
 def end_all(processes: Sequence[Process]) -> list[str]:
-    """Kill processes of one worker, each with all its descendants; returns how they ended."""
+    """Kill processes of one server, each with all its descendants; returns how they ended."""
     for process in processes:
         process.channel.close()
     if not processes:
         return []
     try:
         order = {"do": "end", "pids": [process.pid for process in processes]}
-        return list(processes[0].worker.order(order)["ended"])
+        return list(processes[0].server.order(order)["ended"])
     except SandboxFailed:
         return ["killed, together with the process that started it"] * len(processes)
 
 
-def hire() -> "Worker":
-    """A worker for a submission: one for all of them if its processes can wall themselves in.
+def acquire() -> "ForkServer":
+    """A fork server for a submission: one for all of them if its processes can isolate themselves.
 
     Otherwise a fresh one, for processes of one submission can reach each other and what they leave behind.
     Raises SandboxFailed.
     """
     global _shared
-    with _hiring:
-        if _shared is not None and _shared.alive and _shared.wall == wall_here():
+    with _acquiring:
+        if _shared is not None and _shared.alive and _shared.backend == backend_here():
             return _shared
-        worker = Worker()
-        if not worker.no_inner_wall:
+        server = ForkServer()
+        if not server.no_namespaces:
             if _shared is not None:
                 _shared.close()
-            _shared = worker
-        return worker
+            _shared = server
+        return server
 
 
-def dismiss(worker: "Worker") -> None:
-    """Give a worker back: it ends, unless it is the one for all."""
-    if worker is not _shared:
-        worker.close()
+def release(server: "ForkServer") -> None:
+    """Give a server back: it ends, unless it is the one for all."""
+    if server is not _shared:
+        server.close()
 
 
 @atexit.register
@@ -84,19 +84,19 @@ def _close_shared() -> None:
         _shared.close()
 
 
-_shared: "Worker | None" = None
-_hiring = threading.Lock()
+_shared: "ForkServer | None" = None
+_acquiring = threading.Lock()
 
 
-class Worker:
+class ForkServer:
     """A running `graders.guest.fork_server` and the socket over which it takes orders."""
 
     def __init__(self) -> None:
-        self.wall = wall_here()
+        self.backend = backend_here()
         self._control, theirs = socket.socketpair()
         self._control.settimeout(START_SECONDS)
         self._ordering = threading.Lock()
-        # Where no wall gives it a /tmp of its own.
+        # Where no sandbox gives it a /tmp of its own.
         self._scratch = tempfile.TemporaryDirectory(prefix="course-", ignore_cleanup_errors=True)
         self._popen = subprocess.Popen(
             _command(self._scratch.name),
@@ -110,8 +110,8 @@ class Worker:
         theirs.close()
         self._errors = b""
         self._closed = False
-        self.no_inner_wall = str(json.loads(self._receive())["no_inner_wall"])
-        """Why its processes cannot wall themselves in; empty if they do."""
+        self.no_namespaces = str(json.loads(self._receive())["no_namespaces"])
+        """Why its processes cannot isolate themselves; empty if they do."""
 
     @property
     def alive(self) -> bool:
@@ -128,7 +128,7 @@ class Worker:
         return Process(self, answer["pid"], ours)
 
     def order(self, order: dict[str, Any], *descriptors: int) -> dict[str, Any]:
-        """Give an order and return its answer. Raises SandboxFailed if the worker is gone."""
+        """Give an order and return its answer. Raises SandboxFailed if the server is gone."""
         with self._ordering:
             try:
                 socket.send_fds(self._control, [json.dumps(order).encode()], descriptors)
@@ -137,7 +137,7 @@ class Worker:
             return dict(json.loads(self._receive()))
 
     def close(self) -> None:
-        """End the worker and everything that it started."""
+        """End the server and everything that it started."""
         if self._closed:
             return
         self._closed = True
@@ -170,15 +170,15 @@ class Worker:
 
 def _command(scratch: str) -> list[str]:
     """-I: no PYTHON* variables, no user site, and above all no modules from the current folder."""
-    # Whichever way this process has found the graders, the worker finds the same.
-    start = f"from graders.guest.fork_server import main; main({wall_here().carries_inner_walls})"
+    # Whichever way this process has found the graders, the server finds the same.
+    start = f"from graders.guest.fork_server import main; main({backend_here().carries_namespaces})"
     command = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {_ROOT!r}); {start}"]
-    return wall_here().around(command, Path(scratch))
+    return backend_here().around(command, Path(scratch))
 
 
 def _environment(scratch: str) -> dict[str, str]:
     """What code in a sandbox sees of the environment: nothing of ours but where programs are."""
-    temporary = wall_here().temporary or scratch
+    temporary = backend_here().temporary or scratch
     return {
         "PATH": os.environ.get("PATH", os.defpath),
         "LANG": "C.UTF-8",

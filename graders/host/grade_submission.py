@@ -8,22 +8,22 @@ from graders.grading.registry import load_all
 from graders.grading.report import Report
 from graders.grading.run import ExerciseResult, grade
 from graders.host.sandbox import DEFAULT_LIMITS, Sandbox
-from graders.isolation.backends import NO_INNER_WALLS, UNWALLED, wall_here
+from graders.isolation.backends import NO_INNER_SANDBOXES, UNSANDBOXED, backend_here
 from graders.protocol.limits import Limits
 from graders.submissions.read import BadSubmission, Submission, read_submission
 
 
-def mark_file(path: Path, unit: str | None = None) -> Report:
+def grade_file(path: Path, unit: str | None = None) -> Report:
     """The marks of a notebook or Python file; without `unit`, of the unit that it looks to be about.
 
     Raises BadSubmission and SandboxFailed.
     """
     submission = read_submission(path)
-    return mark(submission, unit or guess_unit(submission))
+    return grade_submission(submission, unit or guess_unit(submission))
 
 
-def mark(submission: Submission, unit: str, limits: Limits = DEFAULT_LIMITS) -> Report:
-    """The marks of a submission, whose code is kept within the limits; a note says if there was no wall.
+def grade_submission(submission: Submission, unit: str, limits: Limits = DEFAULT_LIMITS) -> Report:
+    """The marks of a submission, whose code is kept within the limits; a note says if there was no sandbox.
 
     Raises BadSubmission if it has nothing to do with the unit, SandboxFailed if its code cannot be run here.
     """
@@ -35,8 +35,8 @@ def mark(submission: Submission, unit: str, limits: Limits = DEFAULT_LIMITS) -> 
             f"Is it the right file, and the right unit?"
         )
     with Sandbox(submission, limits) as sandbox:
-        results = tuple(_mark_exercise(sandbox, exercise) for exercise in exercises)
-        return Report(unit, results, (*_missing_walls(sandbox), *_notes(sandbox, exercises)))
+        results = tuple(_grade_exercise(sandbox, exercise) for exercise in exercises)
+        return Report(unit, results, (*_missing_sandboxes(sandbox), *_notes(sandbox, exercises)))
 
 
 def guess_unit(submission: Submission) -> str:
@@ -65,17 +65,17 @@ def _exercises(unit: str) -> list[Exercise]:
     return list(units[unit].values())
 
 
-def _mark_exercise(sandbox: Sandbox, exercise: Exercise) -> ExerciseResult:
+def _grade_exercise(sandbox: Sandbox, exercise: Exercise) -> ExerciseResult:
     with sandbox.answer(exercise.name) as answer:
         return grade(exercise, answer)
 
 
-def _missing_walls(sandbox: Sandbox) -> Iterable[str]:
+def _missing_sandboxes(sandbox: Sandbox) -> Iterable[str]:
     """What a reader of the marks has to know about how they were given."""
-    if not wall_here().stands:
-        yield UNWALLED
-    elif not sandbox.has_inner_walls:
-        yield NO_INNER_WALLS
+    if not backend_here().stands:
+        yield UNSANDBOXED
+    elif not sandbox.has_inner_sandboxes:
+        yield NO_INNER_SANDBOXES
 
 
 def _notes(sandbox: Sandbox, exercises: Iterable[Exercise]) -> Iterable[str]:

@@ -1,6 +1,6 @@
 """The grader's side of a launch for marks: messages between ranks pass through a scheduler of its own.
 
-Each rank is a process behind walls of its own (`graders.guest.rank_process`), which shares nothing with the
+Each rank is a process in a sandbox of its own (`graders.guest.rank_process`), which shares nothing with the
 others. What it sends and receives, how much, when and in which order, is known here because it happens here,
 on the very `ThreadDriver` and `Network` that run simulated ranks in a kernel. A rank can only ask; what its
 code does to the library in its own process changes nothing.
@@ -30,7 +30,7 @@ from graders.grading.answer import PlainData
 from graders.grading.text import bounded
 from graders.host.fork_server_client import Process
 from graders.protocol import requests
-from graders.protocol.codec import MAX_TENSORS, WireError, decode, encode
+from graders.protocol.codec import MAX_TENSORS, CodecError, decode, encode
 from graders.protocol.framing import ChannelClosed, TooSlow, receive_frame, send_frame
 from graders.protocol.rank_calls import move_of, post_from_plain
 from graders.protocol.records import check_fields, line_from_plain
@@ -68,9 +68,9 @@ def launch(
     cluster = request.cluster or Cluster(devices_per_node=request.ranks)
     virtual_time = VirtualTime(cluster, request.ranks)
     scheduler = ThreadDriver(virtual_time, lambda _: None)
-    outcome = _Outcome(request.ranks)
+    outcome = _LaunchState(request.ranks)
     servers = [
-        _Server(_order(request, rank, cluster), process, scheduler, outcome, grace, keep_line)
+        _RankServer(_order(request, rank, cluster), process, scheduler, outcome, grace, keep_line)
         for rank, process in enumerate(processes)
     ]
     # A second more, so that every server has given up by itself before.
@@ -101,7 +101,7 @@ def launch(
             return ended.run()
         except LaunchError:
             for server in servers:
-                server.dismiss()
+                server.release()
             raise
 
 
@@ -113,7 +113,7 @@ def _order(request: requests.LaunchRequest, rank: int, cluster: Cluster) -> requ
     )
 
 
-class _Outcome:
+class _LaunchState:
     """What the ranks come to."""
 
     def __init__(self, ranks: int) -> None:
@@ -136,10 +136,10 @@ class _Posted:
     held: int = field(default=0)
 
 
-_Handlers = dict[str, Callable[["_Server", Any], Any]]
+_Handlers = dict[str, Callable[["_RankServer", Any], Any]]
 
 
-class _Server:
+class _RankServer:
     """Does on the scheduler what one rank asks for, as the rank itself would do in a kernel."""
 
     def __init__(
@@ -147,7 +147,7 @@ class _Server:
         order: requests.RankRequest,
         process: Process,
         scheduler: ThreadDriver,
-        outcome: _Outcome,
+        outcome: _LaunchState,
         grace: float,
         keep_line: KeepLine,
     ) -> None:
@@ -175,12 +175,12 @@ class _Server:
             self._break_off(TIMED_OUT, "did not stop by itself when the time was up")
         except ChannelClosed:
             self._break_off("Ended", "ended its whole process")
-        except WireError as error:
+        except CodecError as error:
             self._break_off("Unreadable", f"sent what is no message: {error}")
         except Exception as error:  # a body must not raise
             self._break_off("Unreadable", f"sent what cannot be done: {type(error).__name__}: {error}")
 
-    def dismiss(self) -> None:
+    def release(self) -> None:
         """Have the rank's process be done with the answer, wherever the rank is in the launch."""
         asks = self._begun and not self._over
         with suppress(ChannelClosed, TooSlow):  # it shows when the process is needed
@@ -198,15 +198,15 @@ class _Server:
     def _serve_calls(self) -> None:
         calls = decode(receive_frame(self._channel, max(0.01, self._deadline - time.monotonic())))
         if type(calls) is not list or not calls:
-            raise WireError("it is no list of calls")
+            raise CodecError("it is no list of calls")
         self._outcome.calls_left -= len(calls)
         if self._outcome.calls_left < 0:
-            raise WireError(f"the launch has more than {MOST_CALLS:,} calls")
+            raise CodecError(f"the launch has more than {MOST_CALLS:,} calls")
         for position, call in enumerate(calls):
             name = call.get("do") if type(call) is dict else None
             asks = name in self._QUESTIONS or name in self._ENDS
             if asks != (position == len(calls) - 1):
-                raise WireError("its last call, and no other, must be a question")
+                raise CodecError("its last call, and no other, must be a question")
             if name in self._QUESTIONS:
                 self._reply(self._QUESTIONS[name], call)
             elif name in self._ENDS:
@@ -214,9 +214,9 @@ class _Server:
             elif name in self._CALLS:
                 self._CALLS[name](self, call)
             else:
-                raise WireError(f"there is no call {name!r:.40}")
+                raise CodecError(f"there is no call {name!r:.40}")
 
-    def _reply(self, answer: "Callable[[_Server, Any], dict[str, PlainData]]", call: Any) -> None:
+    def _reply(self, answer: "Callable[[_RankServer, Any], dict[str, PlainData]]", call: Any) -> None:
         if self._error is None:
             reply = answer(self, call)
             if self._outcome.places:
@@ -238,7 +238,7 @@ class _Server:
         held = sum(tensor.nbytes for tensor in (*operation.inputs, *operation.outputs) if not tensor.is_meta)
         self._held += held
         if self._held > MOST_HELD:
-            raise WireError(f"its open calls hold more than {MOST_HELD:,} bytes")
+            raise CodecError(f"its open calls hold more than {MOST_HELD:,} bytes")
         self._posted.append(_Posted(operation, operation.outputs, held))
         try:
             self._scheduler.post(operation, move_of(operation))
@@ -247,7 +247,7 @@ class _Server:
 
     def _group(self, name: str, members: Sequence[int]) -> Any:
         if not all(type(member) is int and 0 <= member < len(self._outcome.results) for member in members):
-            raise WireError("a call is in a group of ranks that there are not")
+            raise CodecError("a call is in a group of ranks that there are not")
         return self._scheduler.group(name, members)
 
     def _change(self, call: Any) -> None:
@@ -258,20 +258,20 @@ class _Server:
             return
         for known, changed in zip(operation.inputs, call["inputs"], strict=True):
             if type(changed) is not Tensor or changed.dtype != known.dtype or changed.shape != known.shape:
-                raise WireError("a change is of another tensor")
+                raise CodecError("a change is of another tensor")
             known.copy_(changed)
 
     def _compute(self, call: Any) -> None:
         check_fields(call, {"do": (str,), "seconds": (list,)}, "a stretch of computing")
         for seconds in call["seconds"]:
             if type(seconds) not in (float, int) or not 0 <= seconds < 1e9:
-                raise WireError("it computes for a time that there is not")
+                raise CodecError("it computes for a time that there is not")
             self._scheduler.compute(self._rank, seconds)
 
     def _span(self, call: Any) -> None:
         check_fields(call, _SPAN_FIELDS, "a phase")
         if not 0 <= call["start"] <= call["end"] <= self._scheduler.now(self._rank):
-            raise WireError("a phase has a time that there has not been")
+            raise CodecError("a phase has a time that there has not been")
         self._scheduler.record_span(self._rank, bounded(call["label"]), call["start"], call["end"])
 
     # --- Questions
@@ -306,7 +306,7 @@ class _Server:
 
     def _find(self, number: int) -> _Posted:
         if not 0 <= number < len(self._posted):
-            raise WireError("it asks about a call that it has not made")
+            raise CodecError("it asks about a call that it has not made")
         return self._posted[number]
 
     def _data(self, posted: _Posted) -> dict[str, PlainData]:
@@ -317,9 +317,9 @@ class _Server:
 
     # --- Ends
 
-    def _end(self, end: "Callable[[_Server, Any], None]", call: Any) -> None:
+    def _end(self, end: "Callable[[_RankServer, Any], None]", call: Any) -> None:
         if type(call.get("printed")) is not str:
-            raise WireError("it does not say what it printed")
+            raise CodecError("it does not say what it printed")
         self._outcome.outputs[self._rank] = bounded(call["printed"])
         end(self, call)
         self._over = True

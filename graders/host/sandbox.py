@@ -1,10 +1,10 @@
 """Out of reach: a submission runs in processes of its own, and only plain data comes back from there.
 
-A worker (`graders.guest.fork_server`) has imported PyTorch. It forks a process behind a wall, which runs the
-submission's cells; for a launch one more for each rank, and what they send each other passes through here
-(`graders.host.rank_server`). For each exercise these fork once more, and the fork does what the grader asks.
-So each answer finds what the cells have made and nothing of what another answer has, and a hang or a crash
-costs one exercise. The grader, its seeds and its expected values stay here.
+A fork server (`graders.guest.fork_server`) has imported PyTorch. It forks a process in a sandbox, which
+runs the submission's cells; for a launch one more for each rank, and what they send each other passes through
+here (`graders.host.rank_server`). For each exercise these fork once more, and the fork does what the grader
+asks. So each answer finds what the cells have made and nothing of what another answer has, and a hang or a
+crash costs one exercise. The grader, its seeds and its expected values stay here.
 """
 
 import socket
@@ -17,8 +17,8 @@ from course_lib.launch.run import Run
 from graders.grading.answer import NOT_ATTEMPTED, AnswerFailed, Observed, PlainData
 from graders.grading.text import joined
 from graders.host import rank_server
-from graders.host.fork_server_client import Process, SandboxFailed, Worker, dismiss, end_all, hire
-from graders.protocol.codec import WireError, decode, encode
+from graders.host.fork_server_client import ForkServer, Process, SandboxFailed, acquire, end_all, release
+from graders.protocol.codec import CodecError, decode, encode
 from graders.protocol.drivers import find_driver
 from graders.protocol.failures import STUB_SEEN, launch_failure
 from graders.protocol.framing import ChannelClosed, TooSlow, receive_frame, send_frame
@@ -52,7 +52,7 @@ class Sandbox:
         """Cells that did not run to their end, by name, as far as answers have been asked for."""
         self._names = frozenset(cell.name for cell in submission.cells)
         self._stuck: set[str] = set()
-        self._worker: Worker | None = None
+        self._server: ForkServer | None = None
         self._resting: list[Process] = []
         """Processes that serve no answer at present; the first one not only as a rank."""
 
@@ -60,13 +60,13 @@ class Sandbox:
         for cell in self.submission.cells:
             remember_source(cell)
         # Now, so that a sandbox that does not work here is not taken for answers that do not.
-        self._live_worker()
+        self._live_server()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end_resting()
-        if self._worker is not None:
-            dismiss(self._worker)
+        if self._server is not None:
+            release(self._server)
 
     @contextmanager
     def answer(self, name: str) -> Iterator[RemoteAnswer]:
@@ -74,9 +74,9 @@ class Sandbox:
         processes = _Processes(self, name, self._resting)
         self._resting = []
         try:
-            yield _WalledAnswer(self, name, processes)
+            yield _SandboxedAnswer(self, name, processes)
         finally:
-            if self.has_inner_walls:
+            if self.has_inner_sandboxes:
                 self._resting = processes.rest()
             else:
                 processes.end()
@@ -86,9 +86,9 @@ class Sandbox:
         self._resting = []
 
     @property
-    def has_inner_walls(self) -> bool:
+    def has_inner_sandboxes(self) -> bool:
         """Whether its processes are out of each other's reach, and not only out of everybody else's."""
-        return not self._live_worker().no_inner_wall
+        return not self._live_server().no_namespaces
 
     def keeps_line(self, file: str) -> bool:
         """Whether a source file of this name is the submission's own."""
@@ -99,8 +99,8 @@ class Sandbox:
 
         Raises AnswerFailed if they differ from that one.
         """
-        worker = self._live_worker()
-        processes = [worker.fork(self.limits.bounds.of_a_rank) for _ in range(count)]
+        server = self._live_server()
+        processes = [server.fork(self.limits.bounds.of_a_rank) for _ in range(count)]
         try:
             for process in processes:
                 send_frame(process.channel, self._opening())
@@ -109,7 +109,7 @@ class Sandbox:
                 self._hear_of_cells(process.channel, [])
             if all(self.turn(process, answer) for process in processes):
                 return processes
-        except (TooSlow, ChannelClosed, WireError):
+        except (TooSlow, ChannelClosed, CodecError):
             pass
         end_all(processes)
         raise AnswerFailed(
@@ -131,7 +131,7 @@ class Sandbox:
             except (TooSlow, ChannelClosed) as error:
                 self._leave_out(begun, error, process.end())
                 continue
-            except WireError as error:
+            except CodecError as error:
                 process.end()
                 raise AnswerFailed("Unreadable", f"Your cells garbled what came back: {error}.") from error
             if defined:
@@ -142,7 +142,7 @@ class Sandbox:
     def turn(self, process: Process, answer: str) -> bool:
         """Have a process that serves no answer serve this one; whether it has it.
 
-        Raises TooSlow, ChannelClosed or WireError.
+        Raises TooSlow, ChannelClosed or CodecError.
         """
         send_frame(process.channel, encode({"answer": answer}))
         return self._hear(process, "defines", self.limits.cell + self.limits.grace)
@@ -150,20 +150,20 @@ class Sandbox:
     def at_rest(self, processes: Sequence[Process]) -> bool:
         """Wait for processes that were told to be done with their answer; whether all can serve another.
 
-        Raises TooSlow, ChannelClosed or WireError.
+        Raises TooSlow, ChannelClosed or CodecError.
         """
         return all(self._hear(process, "at_rest", self.limits.grace) for process in processes)
 
     def _hear(self, process: Process, what: str, seconds: float) -> bool:
         message = decode(receive_frame(process.channel, seconds))
         if type(message) is not dict or message.keys() != {what}:
-            raise WireError(f"it does not say {what}")
+            raise CodecError(f"it does not say {what}")
         return message[what] is True
 
     def _hear_of_cells(self, channel: socket.socket, begun: list[str]) -> None:
         """Wait until the cells have run, and note those that failed.
 
-        `begun` receives the name of each cell before it runs. Raises TooSlow, ChannelClosed or WireError.
+        `begun` receives the name of each cell before it runs. Raises TooSlow, ChannelClosed or CodecError.
         """
         for _ in range(len(self.submission.cells) + 1):
             message = decode(receive_frame(channel, self.limits.cell + self.limits.grace))
@@ -173,24 +173,24 @@ class Sandbox:
                 self._note_failures(message["failures"])
                 return
             begun.append(str(message.get("begins")))
-        raise WireError("it is no account of how the cells ran")
+        raise CodecError("it is no account of how the cells ran")
 
     def _opening(self) -> bytes:
         cells = [[cell.name, cell.source] for cell in self.submission.cells if cell.name not in self._stuck]
         return encode({"cells": cells, "main": self.submission.main, "seconds": self.limits.cell})
 
     def _fork(self) -> Process:
-        """A new process of the worker, or of the next one should this one just have been lost."""
+        """A new process of the server, or of the next one should this one just have been lost."""
         try:
-            return self._live_worker().fork(self.limits.bounds)
+            return self._live_server().fork(self.limits.bounds)
         except SandboxFailed:
-            return self._live_worker().fork(self.limits.bounds)
+            return self._live_server().fork(self.limits.bounds)
 
-    def _live_worker(self) -> Worker:
-        """The worker, or a new one if code of the submission has found a way to end it."""
-        if self._worker is None or not self._worker.alive:
-            self._worker = hire()
-        return self._worker
+    def _live_server(self) -> ForkServer:
+        """The server, or a new one if code of the submission has found a way to end it."""
+        if self._server is None or not self._server.alive:
+            self._server = acquire()
+        return self._server
 
     def _leave_out(self, begun: list[str], error: Exception, ended: str) -> None:
         """Note that the cell that ran last must not run again. Raises AnswerFailed if there is none."""
@@ -204,9 +204,9 @@ class Sandbox:
         self._stuck.add(cell)
 
     def _note_failures(self, told: PlainData) -> None:
-        """Remember the failures that a process tells of. Raises WireError if it tells nonsense."""
+        """Remember the failures that a process tells of. Raises CodecError if it tells nonsense."""
         if type(told) is not list:
-            raise WireError("the failed cells are not a list")
+            raise CodecError("the failed cells are not a list")
         for plain in told:
             check_fields(plain, {"cell": (str,), "kind": (str,), "report": (str,)}, "a failed cell")
             failure = CellFailure(**plain)
@@ -237,7 +237,7 @@ class Sandbox:
         return next((cell for cell in reversed(self.submission.cells) if cell.defines(answer)), None)
 
 
-class _WalledAnswer(RemoteAnswer):
+class _SandboxedAnswer(RemoteAnswer):
     """An answer in processes of its own; its simulated ranks have one each, and speak through the grader."""
 
     def __init__(self, sandbox: Sandbox, name: str, processes: "_Processes") -> None:
@@ -322,7 +322,7 @@ class _Processes:
 
     def _wake(self, count: int) -> None:
         """Take what is missing from those that rest, as far as they are of use."""
-        if not all(process.worker.alive for process in self._resting):
+        if not all(process.server.alive for process in self._resting):
             # They end with it, in a moment.
             self.end()
         try:
@@ -331,7 +331,7 @@ class _Processes:
                 self._running.append(self._resting.pop(0))
                 if not defined:
                     raise self._sandbox.undefined(self._name)
-        except (TooSlow, ChannelClosed, WireError):
+        except (TooSlow, ChannelClosed, CodecError):
             self.end()
 
     def rest(self) -> list[Process]:
@@ -347,7 +347,7 @@ class _Processes:
             if self._sandbox.at_rest(self._running):
                 self._running, self._resting = [], [*self._running, *self._resting]
                 return
-        except (TooSlow, ChannelClosed, WireError):
+        except (TooSlow, ChannelClosed, CodecError):
             pass
         self.end()
 

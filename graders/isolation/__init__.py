@@ -1,1 +1,1 @@
-"""The walls round submissions: namespaces, system calls, limits."""
+"""The sandboxes round submissions: namespaces, system calls, limits."""

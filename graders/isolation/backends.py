@@ -1,6 +1,6 @@
-"""The kinds of wall there are round the code of a submission, and what holds where there is none.
+"""The kinds of sandbox there are round the code of a submission, and what holds where there is none.
 
-Behind a wall there is no network, no other process, no home, no notebook, no gradebook; the system, this
+Behind a sandbox there is no network, no other process, no home, no notebook, no gradebook; the system, this
 Python and the course's library can be read. Whoever marks the work of others needs one.
 """
 
@@ -14,49 +14,49 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from graders.isolation.bubblewrap import visible, walled
+from graders.isolation.bubblewrap import sandboxed, visible
 
 _PROBE_SECONDS = 120.0
-"""A busy machine is no reason to say that it has no wall."""
+"""A busy machine is no reason to say that it has no sandbox."""
 
 
-class NoWall(RuntimeError):
-    """No wall can be built on this machine; the message says what to do."""
+class NoSandbox(RuntimeError):
+    """No sandbox can be built on this machine; the message says what to do."""
 
     def __init__(self) -> None:
         super().__init__(
-            "There is no wall here to keep submissions in: neither bubblewrap nor Apptainer works, so their "
-            "code could read and change whatever you can, the gradebook too. Install bubblewrap (on Debian "
-            "or Ubuntu: apt-get install bubblewrap), or grade on a machine that has it. If you trust all who "
-            "handed in, grade with --unsafe (nbgrader: c.GradeInSandbox.unsafe = True in its configuration). "
-            "Every report will say so."
+            "There is no sandbox here to keep submissions in: neither bubblewrap nor Apptainer works, so their "
+            "code could read and change whatever you can, the gradebook too. Install bubblewrap (on Debian or "
+            "Ubuntu: apt-get install bubblewrap), or grade on a machine that has it. If you trust all who "
+            "handed in, grade with --unsafe (nbgrader: c.GradeInSandbox.unsafe = True in its "
+            "configuration). Every report will say so."
         )
 
 
-UNWALLED = "Graded without a wall: the code could read and change whatever the one who graded it can."
+UNSANDBOXED = "Graded without a sandbox: the code could read and change whatever the one who graded it can."
 """What every report says then."""
 
-NO_INNER_WALLS = (
-    "Graded behind one wall for the whole submission, since none can be built here round each of its "
+NO_INNER_SANDBOXES = (
+    "Graded behind one sandbox for the whole submission, since none can be built here round each of its "
     "processes: its simulated ranks could have reached each other."
 )
-"""What every report says where the outer wall stands alone (see docs/threat-model.md)."""
+"""What every report says where the outer sandbox stands alone (see docs/threat-model.md)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wall:
-    """A kind of wall; its name stands in reports.
+class Backend:
+    """A kind of sandbox; its name stands in reports.
 
     around: makes of a command, and an empty folder that lives as long as its process, the command behind the
-    wall. temporary: the folder in which that command can write, or None for the empty folder itself.
-    carries_inner_walls: nothing else behind it can be written, so that processes which put a file system of
+    sandbox. temporary: the folder in which that command can write, or None for the empty folder itself.
+    carries_namespaces: nothing else behind it can be written, so that processes which put a file system of
     their own in its place share nothing (see `graders.isolation.namespaces`).
     """
 
     name: str
     around: Callable[[Sequence[str], Path], list[str]]
     temporary: str | None = "/tmp"
-    carries_inner_walls: bool = False
+    carries_namespaces: bool = False
 
     @property
     def stands(self) -> bool:
@@ -64,18 +64,18 @@ class Wall:
         return self.temporary is not None
 
 
-def wall_for_marks(unsafe: bool) -> Wall:
-    """The wall behind which the work of others is run. Raises NoWall if there is none, unless `unsafe`."""
-    wall = wall_here()
-    if not (wall.stands or unsafe):
-        raise NoWall
-    return wall
+def backend_for_grading(unsafe: bool) -> Backend:
+    """The sandbox in which the work of others is run. Raises NoSandbox if there is none, unless `unsafe`."""
+    sandbox = backend_here()
+    if not (sandbox.stands or unsafe):
+        raise NoSandbox
+    return sandbox
 
 
 @cache
-def wall_here() -> Wall:
-    """The first of `WALLS` that works on this machine, or `NO_WALL`: containers often forbid all of them."""
-    return next(filter(works, WALLS), NO_WALL)
+def backend_here() -> Backend:
+    """The first of `BACKENDS` that works here, or `NO_ISOLATION`: containers often forbid all of them."""
+    return next(filter(works, BACKENDS), NO_ISOLATION)
 
 
 _PROBE = """
@@ -91,18 +91,18 @@ except OSError:
     sys.exit()
 sys.exit("a file of Python's can be written")
 """
-"""What must hold behind a wall, given a file outside, a file of Python's, and the namespaces outside."""
+"""What must hold in a sandbox, given a file outside, a file of Python's, and the namespaces outside."""
 
 
-def works(wall: Wall) -> bool:
-    """Whether Python runs behind this wall, and is kept in."""
+def works(sandbox: Backend) -> bool:
+    """Whether Python runs in this sandbox, and is kept in."""
     with tempfile.TemporaryDirectory(prefix="course-") as folder:
         outside, scratch = Path(folder, "outside"), Path(folder, "scratch")
         outside.touch()
         scratch.mkdir()
         # -S: what is installed need not be looked for.
         probe = [sys.executable, "-I", "-S", "-c", _PROBE, str(outside), sys.executable, *_namespaces()]
-        command = wall.around(probe, scratch)
+        command = sandbox.around(probe, scratch)
         try:
             done = subprocess.run(command, capture_output=True, timeout=_PROBE_SECONDS, cwd="/", check=False)
         except (OSError, subprocess.TimeoutExpired):
@@ -121,7 +121,7 @@ def _namespaces() -> list[str]:
 
 def bubblewrap(command: Sequence[str], _: Path) -> list[str]:
     """The command behind `graders.isolation.bubblewrap`."""
-    return walled(command)
+    return sandboxed(command)
 
 
 def apptainer(command: Sequence[str], scratch: Path) -> list[str]:
@@ -154,12 +154,12 @@ def _make_mount_points(root: Path, shown: Sequence[str]) -> None:
             place.touch()
 
 
-def unwalled(command: Sequence[str], _: Path) -> list[str]:
+def unsandboxed(command: Sequence[str], _: Path) -> list[str]:
     """The command as it is."""
     return list(command)
 
 
-WALLS = (Wall("bubblewrap", bubblewrap, carries_inner_walls=True), Wall("apptainer", apptainer))
+BACKENDS = (Backend("bubblewrap", bubblewrap, carries_namespaces=True), Backend("apptainer", apptainer))
 """In the order in which they are tried."""
 
-NO_WALL = Wall("none", unwalled, temporary=None)
+NO_ISOLATION = Backend("none", unsandboxed, temporary=None)

@@ -1,6 +1,6 @@
-"""The outer wall round the processes that run submissions: bubblewrap, where the machine has and allows it.
+"""The outer sandbox round the processes that run submissions: bubblewrap, where there is one.
 
-Behind it stands one warm process (`graders.guest.fork_server`), which builds a wall of its own round each
+In it stands one warm process (`graders.guest.fork_server`), which builds a sandbox of its own round each
 process that touches a submission (`graders.isolation.namespaces`).
 """
 
@@ -24,8 +24,8 @@ _HARDWARE = "/sys/devices/system/cpu"
 _NOBODY = "65534"
 
 
-def walled(command: Sequence[str]) -> list[str]:
-    """The command behind a wall: it sees the system, this Python and the course's library, read-only.
+def sandboxed(command: Sequence[str]) -> list[str]:
+    """The command in a sandbox: it sees the system, this Python and the course's library, read-only.
 
     There is no network, no other process, no home, no notebook, no gradebook. /tmp and /dev/shm are empty,
     and all that it writes there is gone when it ends.

@@ -1,14 +1,14 @@
-"""The inner wall: a forked process goes behind it by itself, in milliseconds, before it touches a submission.
+"""The inner sandbox: a forked process goes into it by itself, in milliseconds, before it sees a submission.
 
 Namespaces of its own (users, mounts, processes, network, System V objects, host name), made through libc as
 bubblewrap makes them; its own /proc, /tmp and /dev/shm; no privileges, and limits. The process that forked it
 cannot be seen from there, nor signalled, nor traced.
 
     the warm process
-     -> the keeper, process 1 of the new process space, which watches the limits
+     -> the init process, number 1 of the new process space, which watches the limits
          -> the process that runs the submission, without any privilege
 
-When the keeper ends, the kernel ends everything in its process space, however it has hidden itself.
+When that ends, the kernel ends everything in its process space, however it has hidden itself.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from graders.isolation.bubblewrap import visible
-from graders.isolation.seccomp import shut_doors
+from graders.isolation.seccomp import install_filter
 from graders.isolation.usage import Bounds, Usage, excess, measure
 
 LIMITS = {
@@ -36,10 +36,10 @@ LIMITS = {
     resource.RLIMIT_CORE: 0,
     resource.RLIMIT_MSGQUEUE: 0,
 }
-"""Of every process of a submission, behind whichever wall: address space, CPU seconds, size of a file ..."""
+"""Of every process of a submission, in any sandbox: address space, CPU seconds, size of a file ..."""
 
 _WATCH_SECONDS = 0.05
-_UNFINISHED = "the wall round it could not be built: "
+_UNFINISHED = "the sandbox round it could not be built: "
 _NAMESPACES = 0x10000000 | 0x00020000 | 0x20000000 | 0x40000000 | 0x08000000 | 0x04000000
 """CLONE_NEWUSER, _NEWNS (mounts), _NEWPID, _NEWNET, _NEWIPC, _NEWUTS (host name); see clone(2)."""
 _CLONE = {"x86_64": 56, "aarch64": 220}
@@ -56,26 +56,28 @@ _libc_with_python = ctypes.PyDLL(None, use_errno=True)
 """The same, for the one call during which no other code may run."""
 
 
-class NoInnerWall(OSError):
+class NoNamespaces(OSError):
     """The kernel does not let an ordinary process make namespaces, or mount in them; it says which."""
 
 
-def fork_walled(body: Callable[[], NoReturn], channel: int, bounds: Bounds) -> tuple[int, int]:
-    """Run `body` in a new process behind the wall, which keeps the descriptor `channel` and no other.
+def fork_sandboxed(body: Callable[[], NoReturn], channel: int, bounds: Bounds) -> tuple[int, int]:
+    """Run `body` in a new process in the sandbox, which keeps the descriptor `channel` and no other.
 
-    Returns the keeper's process id, and a descriptor from which, once the keeper has ended, can be read how
-    the process ended. Raises NoInnerWall if there cannot be a keeper.
+    Returns the init process's id, and a descriptor from which, once it has ended, can be read how
+    the process ended. Raises NoNamespaces if there cannot be one.
     """
     user, group = os.getuid(), os.getgid()
     reading, writing = os.pipe()
-    keeper = _fork_into_namespaces()
-    if keeper == 0:
-        _be_keeper((user, group), body, channel, writing, bounds)
+    init = _fork_into_namespaces()
+    if init == 0:
+        _be_init((user, group), body, channel, writing, bounds)
     os.close(writing)
-    if keeper < 0:
+    if init < 0:
         os.close(reading)
-        raise NoInnerWall(ctypes.get_errno(), f"no namespaces can be made: {os.strerror(ctypes.get_errno())}")
-    return keeper, reading
+        raise NoNamespaces(
+            ctypes.get_errno(), f"no namespaces can be made: {os.strerror(ctypes.get_errno())}"
+        )
+    return init, reading
 
 
 def set_limits(limits: dict[int, int]) -> None:
@@ -94,7 +96,7 @@ def _fork_into_namespaces() -> int:
     """
     number = _CLONE.get(platform.machine())
     if number is None:
-        raise NoInnerWall(errno.ENOSYS, f"the number of clone(2) is not known on {platform.machine()}")
+        raise NoNamespaces(errno.ENOSYS, f"the number of clone(2) is not known on {platform.machine()}")
     python = ctypes.pythonapi
     python.PyOS_BeforeFork()
     pid: int = _libc_with_python.syscall(number, _NAMESPACES | signal.SIGCHLD, 0, 0, 0, 0)
@@ -105,13 +107,13 @@ def _fork_into_namespaces() -> int:
     return pid
 
 
-# --------------------------------------------------------------------------------------------- the keeper
+# ------------------------------------------------------------------------------------- the init process
 
 
-def _be_keeper(
+def _be_init(
     user: tuple[int, int], body: Callable[[], NoReturn], channel: int, report: int, bounds: Bounds
 ) -> NoReturn:
-    """Process 1: build the rest of the wall, start the process of the submission, and watch it.
+    """Process 1: build the rest of the sandbox, start the process of the submission, and watch it.
 
     user: the ids of user and group, which stay the same.
     """
@@ -126,7 +128,7 @@ def _be_keeper(
         _raise_loopback()
         child = os.fork()
         if child == 0:
-            _be_walled(body, channel, report, bounds)
+            _be_sandboxed(body, channel, report, bounds)
         os.closerange(0, report)
         os.closerange(report + 1, 65536)
         os.write(report, _watch(child, bounds).encode())
@@ -210,12 +212,12 @@ def described(code: int) -> str:
 # -------------------------------------------------------------------------- the process of the submission
 
 
-def _be_walled(body: Callable[[], NoReturn], channel: int, report: int, bounds: Bounds) -> NoReturn:
+def _be_sandboxed(body: Callable[[], NoReturn], channel: int, report: int, bounds: Bounds) -> NoReturn:
     """Give up everything, then run the body."""
     try:
         os.setsid()
         signal.pthread_sigmask(signal.SIG_SETMASK, set())
-        # The keeper's entries in /proc are closed to all others; its own must not be closed to itself.
+        # The init process's entries in /proc are closed to all others; its own must not be closed to itself.
         _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")
         # Whoever runs out of memory should be this one.
         Path("/proc/self/oom_score_adj").write_text("1000")
@@ -239,7 +241,7 @@ def _drop_privileges() -> None:
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
     _check(_libc.capset(header, struct.pack("6I", *[0] * 6)), "capset")
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
-    shut_doors(_libc)
+    install_filter(_libc)
 
 
 def _check(result: int, what: str) -> None:

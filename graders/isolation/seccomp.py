@@ -11,7 +11,7 @@ import platform
 import struct
 
 _MACHINES = ("x86_64", "aarch64")
-_SHUT = {
+_DENIED = {
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "shmget": (29, 194),
@@ -54,7 +54,7 @@ _NUMBER, _ARCH, _SECOND_ARGUMENT = 0, 4, 24
 _ALLOW, _KILL, _FAIL = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EPERM
 
 
-def shut_doors(libc: ctypes.CDLL) -> None:
+def install_filter(libc: ctypes.CDLL) -> None:
     """Shut them for this process and all that it starts. Nothing happens on a machine of another kind."""
     machine = platform.machine()
     if machine not in _MACHINES:
@@ -76,7 +76,7 @@ def _program(machine: str) -> list[tuple[int, int, int, int]]:
         (_AT_LEAST, 0, 1, _X32),
         (_RETURN, 0, 0, _FAIL),
     ]
-    shut = [numbers[_MACHINES.index(machine)] for numbers in _SHUT.values()]
+    shut = [numbers[_MACHINES.index(machine)] for numbers in _DENIED.values()]
     for number in filter(None, shut):
         steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _FAIL)]
     steps += [(_EQUAL, 1, 0, _FCNTL[machine]), (_RETURN, 0, 0, _ALLOW), (_LOAD, 0, 0, _SECOND_ARGUMENT)]

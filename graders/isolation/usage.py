@@ -1,7 +1,7 @@
 """What all processes of a submission take together, and the bounds that it must stay within.
 
 The kernel's own limits (`resource`) hold for one process each; control groups, which hold for many, are
-seldom at an ordinary user's disposal. So the first process behind each inner wall adds up what /proc tells.
+seldom at an ordinary user's disposal. So the first process in each inner sandbox adds up what /proc tells.
 """
 
 import os
@@ -18,7 +18,7 @@ _MEBIBYTE = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the processes behind one inner wall may take together."""
+    """What the processes in one inner sandbox may take together."""
 
     memory: int = 4096 * _MEBIBYTE
     """Bytes; memory that is shared, as after a fork, counts once."""
@@ -32,7 +32,7 @@ class Bounds:
 
     @property
     def of_a_rank(self) -> Self:
-        """What one of several ranks may take, which have walls of their own and run at the same time."""
+        """What one of several ranks may take, which have sandboxes of their own and run at the same time."""
         shared = {name: getattr(self, name) // 8 for name in ("memory", "files", "names")}
         return replace(self, **shared)
 

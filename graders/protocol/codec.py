@@ -40,11 +40,11 @@ Path = tuple[str | int, ...]
 """Keys and positions that lead to a part of a value."""
 
 
-class WireError(ValueError):
+class CodecError(ValueError):
     """What was to be sent is no plain data, or what came is no valid message."""
 
 
-class NotPlain(WireError):
+class NotPlain(CodecError):
     """A part of a value, at `path`, cannot be sent. `problem` is what follows after the part's name."""
 
     def __init__(self, path: Path, problem: str) -> None:
@@ -83,22 +83,22 @@ def encode(value: PlainData) -> bytes:
 
 
 def decode(message: bytes) -> PlainData:
-    """The value in a message. Raises WireError for anything that `encode` would not have written."""
+    """The value in a message. Raises CodecError for anything that `encode` would not have written."""
     if len(message) > MAX_MESSAGE:
-        raise WireError(f"the message has {len(message):,} bytes, more than is allowed")
+        raise CodecError(f"the message has {len(message):,} bytes, more than is allowed")
     if len(message) < _HEAD.size:
-        raise WireError(f"the message has {len(message)} bytes, too few for its head")
+        raise CodecError(f"the message has {len(message)} bytes, too few for its head")
     magic, length = _HEAD.unpack_from(message)
     if magic != _MAGIC:
-        raise WireError("the message does not begin as one")
+        raise CodecError("the message does not begin as one")
     if length > MAX_STRUCTURE or length > len(message) - _HEAD.size:
-        raise WireError(f"the message announces a structure of {length:,} bytes, which it cannot hold")
+        raise CodecError(f"the message announces a structure of {length:,} bytes, which it cannot hold")
     start = _HEAD.size + length
     tensors = _read_tensors(message[start:])
     decoder = _Decoder(tensors)
     value = decoder.value(_read_structure(message[_HEAD.size : start]), 0)
     if decoder.unused:
-        raise WireError(f"{len(decoder.unused)} tensors of the message are not part of its value")
+        raise CodecError(f"{len(decoder.unused)} tensors of the message are not part of its value")
     return value
 
 
@@ -156,17 +156,17 @@ class _Decoder:
 
     def value(self, structure: Any, depth: int) -> PlainData:
         if depth > 2 * MAX_DEPTH + 2:  # a tagged level is an object and its list
-            raise WireError("the message is nested too deeply")
+            raise CodecError("the message is nested too deeply")
         if structure is None or isinstance(structure, bool | int | float | str):
             return structure
         if isinstance(structure, list):
             return [self.value(item, depth + 1) for item in structure]
         if len(structure) != 1:
-            raise WireError(f"an object of the message has {len(structure)} keys instead of one tag")
+            raise CodecError(f"an object of the message has {len(structure)} keys instead of one tag")
         (tag, content), *_ = structure.items()
         read = self._READERS.get(tag)
         if read is None:
-            raise WireError(f"the message has an unknown tag {tag[:40]!r}")
+            raise CodecError(f"the message has an unknown tag {tag[:40]!r}")
         return read(self, content, depth + 1)
 
     def _tuple(self, content: Any, depth: int) -> tuple[PlainData, ...]:
@@ -176,26 +176,26 @@ class _Decoder:
         made: dict[str, PlainData] = {}
         for pair in _listed(content, "dict"):
             if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)):
-                raise WireError(
+                raise CodecError(
                     "a dictionary of the message holds something that is no pair of text and value"
                 )
             if pair[0] in made:
-                raise WireError(f"a dictionary of the message has the key {pair[0][:40]!r} twice")
+                raise CodecError(f"a dictionary of the message has the key {pair[0][:40]!r} twice")
             made[pair[0]] = self.value(pair[1], depth)
         return made
 
     def _bytes(self, content: Any, _: int) -> bytes:
         if not isinstance(content, str):
-            raise WireError("bytes of the message are not written as text")
+            raise CodecError("bytes of the message are not written as text")
         try:
             return base64.b64decode(content, validate=True)
         except (binascii.Error, ValueError) as error:
-            raise WireError(f"bytes of the message are not base64: {error}") from error
+            raise CodecError(f"bytes of the message are not base64: {error}") from error
 
     def _tensor(self, content: Any, _: int) -> Tensor:
         name = str(content) if type(content) is int else ""
         if name not in self.unused:
-            raise WireError("the message names a tensor that it does not hold, or names one twice")
+            raise CodecError("the message names a tensor that it does not hold, or names one twice")
         self.unused.remove(name)
         return self._tensors[name]
 
@@ -238,12 +238,12 @@ def _read_structure(text: bytes) -> Any:
     try:
         return json.loads(text.decode("ascii"), object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
-        raise WireError(f"the structure of the message is not valid JSON: {error}") from error
+        raise CodecError(f"the structure of the message is not valid JSON: {error}") from error
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(pairs) != 1:
-        raise WireError(f"an object of the message has {len(pairs)} keys instead of one tag")
+        raise CodecError(f"an object of the message has {len(pairs)} keys instead of one tag")
     return dict(pairs)
 
 
@@ -268,10 +268,10 @@ def _read_tensors(data: bytes) -> dict[str, Tensor]:
     try:
         return load_tensors(data)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
-        raise WireError(f"the tensors of the message cannot be read: {error}") from error
+        raise CodecError(f"the tensors of the message cannot be read: {error}") from error
 
 
 def _listed(content: Any, tag: str) -> list[Any]:
     if not isinstance(content, list):
-        raise WireError(f"a {tag} of the message is not written as a list")
+        raise CodecError(f"a {tag} of the message is not written as a list")
     return content

@@ -23,4 +23,4 @@ class Limits:
     grace: float = 5.0
     """So much longer the process of code that does not stop by itself lives before it is killed."""
     bounds: Bounds = field(default_factory=Bounds)
-    """What all processes behind one inner wall may take together."""
+    """What all processes behind one inner sandbox may take together."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from course_lib.cluster.topology import Cluster
 from graders.grading.answer import AnswerFailed, GraderMistake, Observed, PlainData
-from graders.protocol.codec import WireError
+from graders.protocol.codec import CodecError
 from graders.protocol.limits import Limits
 from graders.protocol.records import events_from_plain
 from graders.protocol.requests import (
@@ -66,7 +66,7 @@ class RemoteAnswer:
         plain = self._ask(request)
         try:
             return self._observed(plain, request.ranks)
-        except WireError as error:
+        except CodecError as error:
             raise _unreadable(error) from error
 
     def _ask(self, request: Request) -> PlainData:
@@ -74,7 +74,7 @@ class RemoteAnswer:
         message = self._exchange(write_request(request), request.timeout)
         try:
             reply = read_reply(message)
-        except WireError as error:
+        except CodecError as error:
             raise _unreadable(error) from error
         match reply:
             case Value(value, printed):
@@ -87,14 +87,14 @@ class RemoteAnswer:
                 raise GraderMistake(reason)
 
     def _observed(self, plain: PlainData, ranks: int) -> Observed:
-        """A run from its plain data. Raises WireError unless it is one of `ranks` ranks."""
+        """A run from its plain data. Raises CodecError unless it is one of `ranks` ranks."""
         if type(plain) is not dict or plain.keys() != {"results", "outputs", "events", "unmatched"}:
-            raise WireError("what came back is no run")
+            raise CodecError("what came back is no run")
         results, outputs, unmatched = plain["results"], plain["outputs"], plain["unmatched"]
         if type(results) is not list or len(results) != ranks:
-            raise WireError(f"what came back does not have {ranks} results")
+            raise CodecError(f"what came back does not have {ranks} results")
         if not _texts(outputs) or len(outputs) != ranks or not _texts(unmatched):
-            raise WireError(f"what came back does not have the output of {ranks} ranks")
+            raise CodecError(f"what came back does not have the output of {ranks} ranks")
         events = events_from_plain(plain["events"], ranks, self._keep_line)
         return Observed(results, outputs, events, tuple(unmatched))
 
@@ -103,5 +103,5 @@ def _texts(value: PlainData) -> bool:
     return type(value) is list and all(type(item) is str for item in value)
 
 
-def _unreadable(error: WireError) -> AnswerFailed:
+def _unreadable(error: CodecError) -> AnswerFailed:
     return AnswerFailed("Unreadable", f"What came back from the process of your answer is no reply: {error}.")

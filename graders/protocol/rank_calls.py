@@ -17,7 +17,7 @@ from course_lib.runtime.communication.events import SourceLine
 from course_lib.runtime.simulator.backend import payload_of
 from course_lib.runtime.simulator.network import NEW_GROUP, Group, Move, Operation
 from graders.grading.answer import PlainData
-from graders.protocol.codec import MAX_TENSORS, WireError
+from graders.protocol.codec import MAX_TENSORS, CodecError
 from graders.protocol.records import check_fields, line_from_plain, line_to_plain
 
 _DTYPES = {
@@ -64,32 +64,32 @@ def post_to_plain(operation: Operation, inputs: Sequence[Tensor]) -> PlainData:
 def post_from_plain(
     plain: Any, rank: int, group: Callable[[str, Sequence[int]], Group], keep_line: Callable[[str], bool]
 ) -> Operation:
-    """The call, with tensors of the grader's own. Raises WireError if it is none that a rank can make.
+    """The call, with tensors of the grader's own. Raises CodecError if it is none that a rank can make.
 
     group: see `Network.group`; it is asked only for members that are ranks of the run, `rank` among them.
     """
     check_fields(plain, _FIELDS, "a call")
     members = plain["members"]
     if plain["op"] not in _MOVES and plain["op"] not in ("send", "recv"):
-        raise WireError(f"there is no call {plain['op'][:40]!r}")
+        raise CodecError(f"there is no call {plain['op'][:40]!r}")
     if len(plain["group"]) > _LONGEST_NAME or not _REDUCTION.fullmatch(plain["reduction"]):
-        raise WireError("a call has an impossible group or reduction")
+        raise CodecError("a call has an impossible group or reduction")
     if rank not in members or len(set(members)) != len(members):
-        raise WireError("a call is in a group of other ranks")
+        raise CodecError("a call is in a group of other ranks")
     if plain["peer"] is not None and plain["peer"] not in members:
-        raise WireError("a call names a rank that is not in its group")
+        raise CodecError("a call names a rank that is not in its group")
     whole = group(plain["group"], members)
     inputs = [_input_from_plain(each, plain["shape_only"]) for each in plain["inputs"]]
     outputs = [_output_from_plain(each, inputs, plain["shape_only"]) for each in plain["outputs"]]
     if sum(tensor.nbytes for tensor in outputs if not tensor.is_meta) > MAX_TENSORS:
-        raise WireError("a call asks for more bytes than a message may have")
+        raise CodecError("a call asks for more bytes than a message may have")
     if plain["op"] in ("send", "recv") and [len(inputs), len(outputs)] != [
         plain["op"] == "send",
         plain["op"] == "recv",
     ]:
-        raise WireError("a message has not exactly one tensor")
+        raise CodecError("a message has not exactly one tensor")
     if plain["op"] == "send" and plain["peer"] is None:
-        raise WireError("a message has no receiver")
+        raise CodecError("a message has no receiver")
     payload = payload_of(plain["op"], inputs, outputs)
     return Operation(
         rank,
@@ -152,7 +152,7 @@ def _input_from_plain(plain: Any, shape_only: bool) -> Tensor:
     if shape_only:
         return _empty(plain, "meta")
     if type(plain) is not Tensor:
-        raise WireError("a call has an input that is no tensor")
+        raise CodecError("a call has an input that is no tensor")
     return plain
 
 
@@ -160,7 +160,7 @@ def _output_from_plain(plain: Any, inputs: Sequence[Tensor], shape_only: bool) -
     if type(plain) is not int:
         return _empty(plain, "meta" if shape_only else "cpu")
     if not 0 <= plain < len(inputs):
-        raise WireError("a call works in place on a tensor that it does not have")
+        raise CodecError("a call works in place on a tensor that it does not have")
     return inputs[plain]
 
 
@@ -168,13 +168,13 @@ def _empty(plain: Any, device: str) -> Tensor:
     check_fields(plain, {"dtype": (str,), "shape": (tuple,)}, "a tensor's size")
     dtype, nbytes = _DTYPES.get(plain["dtype"]), 16
     if dtype is None or len(plain["shape"]) > _MOST_DIMS:
-        raise WireError("a tensor has an unknown type or too many dimensions")
+        raise CodecError("a tensor has an unknown type or too many dimensions")
     for extent in plain["shape"]:
         if type(extent) is not int or not 0 <= extent < 2**40:
-            raise WireError("a tensor has a dimension that is no number of elements")
+            raise CodecError("a tensor has a dimension that is no number of elements")
         nbytes *= extent
     if (device == "cpu" and nbytes > 16 * MAX_TENSORS) or nbytes > 2**60:
-        raise WireError("a tensor is larger than a message may be")
+        raise CodecError("a tensor is larger than a message may be")
     return torch.empty(plain["shape"], dtype=dtype, device=device)
 
 

@@ -13,7 +13,7 @@ from course_lib.launch.failures import Deadlock
 from course_lib.runtime.communication.errors import PendingCall
 from course_lib.runtime.communication.events import Event, Kind, SourceLine
 from graders.grading.answer import PlainData
-from graders.protocol.codec import WireError
+from graders.protocol.codec import CodecError
 
 
 def cluster_to_plain(cluster: Cluster) -> PlainData:
@@ -42,10 +42,10 @@ def events_from_plain(plain: PlainData, ranks: int, keep_line: Callable[[str], b
     keep_line: whether to believe in a source file of this name. A line's text is read from that file by the
         process that shows it, so a name must not reach files that the answer has no business with.
 
-    Raises WireError for a missing, unknown or impossible field.
+    Raises CodecError for a missing, unknown or impossible field.
     """
     if type(plain) is not list:
-        raise WireError("the events are not a list")
+        raise CodecError("the events are not a list")
     return tuple(_event_from_plain(item, ranks, keep_line) for item in plain)
 
 
@@ -75,15 +75,15 @@ _LINE_TYPES: dict[str, tuple[type, ...]] = {"file": (str,), "line": (int,), "fun
 def _event_from_plain(plain: Any, ranks: int, keep_line: Callable[[str], bool]) -> Event:
     check_fields(plain, _EVENT_TYPES, "an event")
     if not 0 <= plain["rank"] < ranks:
-        raise WireError(f"an event has the rank {plain['rank']} in a run of {ranks}")
+        raise CodecError(f"an event has the rank {plain['rank']} in a run of {ranks}")
     if not all(type(member) is int for member in plain["group"]):
-        raise WireError("an event's group does not consist of ranks")
+        raise CodecError("an event's group does not consist of ranks")
     if any(plain[name] < 0 for name in ("nbytes", "sent", "received", "messages")):
-        raise WireError("an event has a negative number of bytes or messages")
+        raise CodecError("an event has a negative number of bytes or messages")
     if not (math.isfinite(plain["start"]) and math.isfinite(plain["end"])):
-        raise WireError("an event's time is not a finite number")
+        raise CodecError("an event's time is not a finite number")
     if plain["kind"] not in _KINDS:
-        raise WireError(f"an event has the unknown kind {plain['kind'][:40]!r}")
+        raise CodecError(f"an event has the unknown kind {plain['kind'][:40]!r}")
     line = line_from_plain(plain["line"], keep_line)
     return Event(**{**plain, "kind": Kind(plain["kind"]), "line": line})
 
@@ -98,10 +98,10 @@ def deadlock_to_plain(deadlock: Deadlock) -> PlainData:
 
 
 def deadlock_from_plain(plain: PlainData) -> Deadlock:
-    """The deadlock of `deadlock_to_plain`, without its report. Raises WireError for what cannot be drawn."""
+    """The deadlock of `deadlock_to_plain`, without its report. Raises CodecError for what cannot be drawn."""
     check_fields(plain, {"waiting": (list,), "cycle": (tuple,), "finished": (tuple,)}, "a deadlock")
     if len(plain["waiting"]) > _MOST_RANKS:
-        raise WireError("a deadlock has too many ranks")
+        raise CodecError("a deadlock has too many ranks")
     for call in plain["waiting"]:
         check_fields(call, _CALL_TYPES, "a call that waits")
         for name in ("op", "expects", "detail"):
@@ -125,14 +125,14 @@ _CALL_TYPES: dict[str, tuple[type, ...]] = {
 
 
 def _check_label(text: str) -> None:
-    """Raise WireError for a text that matplotlib would take for a formula, or that is no label."""
+    """Raise CodecError for a text that matplotlib would take for a formula, or that is no label."""
     if len(text) > _LONGEST_LABEL or "$" in text:
-        raise WireError("a call that waits is described in an impossible way")
+        raise CodecError("a call that waits is described in an impossible way")
 
 
 def _check_ranks(ranks: Sequence[Any]) -> None:
     if len(ranks) > _MOST_RANKS or not all(type(rank) is int and 0 <= rank < _MOST_RANKS for rank in ranks):
-        raise WireError("a deadlock is of ranks that there cannot be")
+        raise CodecError("a deadlock is of ranks that there cannot be")
 
 
 def line_to_plain(line: SourceLine | None) -> PlainData:
@@ -141,7 +141,7 @@ def line_to_plain(line: SourceLine | None) -> PlainData:
 
 
 def line_from_plain(plain: Any, keep_line: Callable[[str], bool]) -> SourceLine | None:
-    """The line, if its file is believed in (see `events_from_plain`). Raises WireError."""
+    """The line, if its file is believed in (see `events_from_plain`). Raises CodecError."""
     if plain is None:
         return None
     check_fields(plain, _LINE_TYPES, "a source line")
@@ -149,9 +149,9 @@ def line_from_plain(plain: Any, keep_line: Callable[[str], bool]) -> SourceLine 
 
 
 def check_fields(plain: Any, types: Mapping[str, Sequence[type]], what: str) -> None:
-    """Raise WireError unless `plain` is a dictionary of exactly these keys, each of an allowed type."""
+    """Raise CodecError unless `plain` is a dictionary of exactly these keys, each of an allowed type."""
     if type(plain) is not dict or plain.keys() != types.keys():
-        raise WireError(f"{what} does not have exactly the fields {', '.join(types)}")
+        raise CodecError(f"{what} does not have exactly the fields {', '.join(types)}")
     for name, allowed in types.items():
         if type(plain[name]) not in allowed:
-            raise WireError(f"{what} has a {name} of the type {type(plain[name]).__name__}")
+            raise CodecError(f"{what} has a {name} of the type {type(plain[name]).__name__}")

@@ -11,7 +11,7 @@ from course_lib.cluster.topology import Cluster
 from course_lib.launch.failures import Deadlock
 from course_lib.runtime.request import PerRank, per_rank
 from graders.grading.answer import PlainData
-from graders.protocol.codec import WireError, decode, encode
+from graders.protocol.codec import CodecError, decode, encode
 from graders.protocol.records import (
     cluster_from_plain,
     cluster_to_plain,
@@ -123,7 +123,7 @@ def read_request(message: bytes) -> Request | RankRequest | None:
 
 
 def write_reply(reply: Reply) -> bytes:
-    """The reply as a message. Raises WireError if its value is no plain data."""
+    """The reply as a message. Raises CodecError if its value is no plain data."""
     match reply:
         case Value(value, printed):
             return encode({"value": value, "printed": printed})
@@ -135,7 +135,7 @@ def write_reply(reply: Reply) -> bytes:
 
 
 def read_reply(message: bytes) -> Reply:
-    """The reply in a message that anybody may have written. Raises WireError."""
+    """The reply in a message that anybody may have written. Raises CodecError."""
     plain = decode(message)
     names = frozenset(plain) if type(plain) is dict else frozenset()
     if names == {"value", "printed"}:
@@ -145,12 +145,12 @@ def read_reply(message: bytes) -> Reply:
         return Failure(_text(plain, "kind"), _text(plain, "report"), _text(plain, "printed"), waits)
     if names == {"refused"}:
         return Refusal(_text(plain, "refused"))
-    raise WireError("the message is no reply")
+    raise CodecError("the message is no reply")
 
 
 def _text(plain: dict[str, Any], name: str) -> str:
     if type(plain[name]) is not str:
-        raise WireError(f"the reply's {name} is no text")
+        raise CodecError(f"the reply's {name} is no text")
     return str(plain[name])
 
 

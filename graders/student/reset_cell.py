@@ -111,9 +111,9 @@ def _told_duplicates(exercise: str) -> str:
 
 def _original(exercise: "Exercise") -> dict[str, Any]:
     """The kept cell of an exercise. Raises CannotReset."""
-    from graders.submissions.released_cells import original_cell
+    from graders.submissions.released_cells import released_cell
 
-    cell = original_cell(exercise.unit, exercise.name)
+    cell = released_cell(exercise.unit, exercise.name)
     if cell is None:
         raise CannotReset(
             f"The original of {exercise.name} is not installed here. "

@@ -13,7 +13,7 @@ from typing import Any
 DIRECTORY = Path(__file__).parents[1] / "units"
 
 
-def write_originals(notebook: Path) -> Path:
+def write_released_cells(notebook: Path) -> Path:
     """Keep what is needed of a released notebook; returns the file, named after the notebook's unit."""
     import nbformat
 
@@ -34,7 +34,7 @@ def write_originals(notebook: Path) -> Path:
     return path
 
 
-def original_cell(unit: str, exercise: str) -> dict[str, Any] | None:
+def released_cell(unit: str, exercise: str) -> dict[str, Any] | None:
     """The answer cell of an exercise: source, metadata and id. None if it was not kept."""
     try:
         kept = json.loads(path_of(unit).read_text(encoding="utf-8"))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from graders.grading.answer import PlainData
-from graders.protocol.codec import WireError, decode, encode
+from graders.protocol.codec import CodecError, decode, encode
 
 RETURNED = "returned"
 
@@ -66,7 +66,7 @@ def _live(life: Life, pipe: int) -> NoReturn:
         told = {"ended": in_words(error), "value": None}
     try:
         message = encode(told)
-    except WireError as error:
+    except CodecError as error:
         message = encode({"ended": in_words(error), "value": None})
     with os.fdopen(pipe, "wb") as file:
         file.write(message)
