@@ -289,10 +289,10 @@ def test_killed_between_two_writes_it_goes_on(course: Path, moment: str) -> None
     program = f"""
 import os, signal, sys
 from pathlib import Path
-from graders import gradebook, verdicts, classroom
+from graders.classroom import grade_class as classroom, gradebook, result_store
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 if {moment!r} == "_move": gradebook._move = die
-elif {moment!r} == "keep_recorded": verdicts.ResultStore.keep_recorded = die
+elif {moment!r} == "keep_recorded": result_store.ResultStore.keep_recorded = die
 else: gradebook._HeldOpen.commit_now = property(lambda _: die, lambda *_: None)
 from tests.test_classroom import Nobody
 classroom.grade_class(gradebook.Course(Path.cwd()), classroom.Order({UNIT!r}, ("right",)), Nobody())

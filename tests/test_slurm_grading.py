@@ -28,7 +28,7 @@ needs_slurm = pytest.mark.skipif(
 )
 IMPATIENT = f"""
 import sys; sys.path.insert(0, {str(ROOT)!r})
-from graders import job_array; job_array.ASK_SECONDS = 2
+from graders.classroom import job_array; job_array.ASK_SECONDS = 2
 from workbook.cli import main; main()
 """
 """The command `course`, which asks Slurm more often than it would a site's."""

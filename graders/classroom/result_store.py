@@ -23,8 +23,8 @@ from graders.isolation.backends import NO_ISOLATION
 class Graded:
     """A submission's verdicts.
 
-    key: what they depend on, see `graders.grading.fingerprint.key_of`. file: the name of the file that was graded, empty if there was
-    none. reason: why there was nothing to grade, for the student. sandbox: the name of the kind of
+    key: what they depend on, see `graders.grading.fingerprint.key_of`. file: the name of the file that was
+    graded, empty if there was none. reason: why there was nothing to grade, for the student. sandbox: the name of the kind of
     sandbox that its code ran in. recorded: whether the gradebook has them.
     """
 

@@ -25,10 +25,10 @@ class NoSandbox(RuntimeError):
 
     def __init__(self) -> None:
         super().__init__(
-            "There is no sandbox here to keep submissions in: neither bubblewrap nor Apptainer works, so their "
-            "code could read and change whatever you can, the gradebook too. Install bubblewrap (on Debian or "
-            "Ubuntu: apt-get install bubblewrap), or grade on a machine that has it. If you trust all who "
-            "handed in, grade with --unsafe (nbgrader: c.GradeInSandbox.unsafe = True in its "
+            "There is no sandbox here to keep submissions in: neither bubblewrap nor Apptainer works, so "
+            "their code could read and change whatever you can, the gradebook too. Install bubblewrap (on "
+            "Debian or Ubuntu: apt-get install bubblewrap), or grade on a machine that has it. If you trust "
+            "all who handed in, grade with --unsafe (nbgrader: c.GradeInSandbox.unsafe = True in its "
             "configuration). Every report will say so."
         )
 
