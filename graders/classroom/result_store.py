@@ -24,8 +24,8 @@ class Graded:
     """A submission's verdicts.
 
     key: what they depend on, see `graders.grading.fingerprint.key_of`. file: the name of the file that was
-    graded, empty if there was none. reason: why there was nothing to grade, for the student. sandbox: the name of the kind of
-    sandbox that its code ran in. recorded: whether the gradebook has them.
+    graded, empty if there was none. reason: why there was nothing to grade, for the student. sandbox: the
+    kind of sandbox that its code ran in, by name. recorded: whether the gradebook has them.
     """
 
     student: str
