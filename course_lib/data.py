@@ -42,6 +42,10 @@ class Samples(TensorDataset):
         self.images = images
         self.labels = labels
 
+    def batch(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The samples at `indices` [B], on the device: images [B, C, S, S] and labels [B]."""
+        return self.images[indices].to(device), self.labels[indices].to(device)
+
     def __repr__(self) -> str:
         return f"Samples({len(self)} images of shape {tuple(self.images.shape[1:])})"
 

@@ -183,7 +183,9 @@ for batch_size in (7, 64, 360):
 # other line of code knows:
 
 # %% demo=true
-from course_lib.training.single_device import best_device, fit, new_batches
+from course_lib.notebook.widgets import LiveCurves
+from course_lib.training.device import best_device
+from course_lib.training.single_device import fit, new_batches
 
 device = best_device()
 batch_size = 32 if dataset == "digits" else 128
@@ -194,22 +196,24 @@ model = SmallCNN(channels, class_count, size, dropout=0.25).to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
 
-history = fit(
-    model,
-    optimizer,
-    scheduler,
-    train_batches,
-    test_batches,
-    epochs=epochs,
-    train_step=train_step,
-    evaluate=evaluate,
-    name="01_single_gpu",
-)
-print(f"test accuracy {history.accuracies[-1]:.2%} after {history.seconds:.1f} s on {device.type}")
+units = {"loss": "mean cross-entropy (nats)", "accuracy": "accuracy (%)"}
+with LiveCurves("01_single_gpu", total=epochs, unit="epoch", labels=units) as curves:
+    result = fit(
+        model,
+        optimizer,
+        scheduler,
+        train_batches,
+        test_batches,
+        epochs=epochs,
+        train_step=train_step,
+        evaluate=evaluate,
+        log=curves.log,
+    )
+print(f"test accuracy {result.accuracies[-1]:.2%} after {result.seconds:.1f} s on {device.type}")
 
 # %% [markdown]
-# The curves are on disk as well: if the browser closes or the kernel dies, `LiveCurves.reload("01_single_gpu")` from
-# `course_lib.notebook.widgets` brings them back.
+# The curves are on disk as well: if the browser closes or the kernel dies, `LiveCurves.reload("01_single_gpu")`
+# brings them back.
 #
 # The training loss lies above the test loss. That is no mistake: it is measured with dropout, on shifted images, and before
 # the updates of its epoch.
@@ -374,7 +378,7 @@ def measure_throughput(
 from functools import partial
 
 from course_lib.figures.style import line_figure
-from course_lib.training.single_device import synchronize
+from course_lib.training.device import synchronize
 
 wait = partial(synchronize, device)
 

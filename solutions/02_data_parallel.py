@@ -488,7 +488,8 @@ class BucketedDDP(nn.Module):
 # backward, then in buckets of two layers each.
 
 # %% demo=true
-from course_lib.training.data_parallel import Replication, step_limits, timed_step
+from course_lib.training.data_parallel import Replication
+from course_lib.training.step_timing import step_limits, timed_step
 
 
 def broadcast_and_keep(model: nn.Module) -> nn.Module:
@@ -675,7 +676,8 @@ def load_once(load):
 # - **Talking.** The loss of each step is summed over ranks once an epoch, in one call, and only rank 0 prints.
 
 # %% demo=true
-from course_lib.training.data_parallel import TORCH_DDP, Pieces, Recipe, deal_epochs, train, train_alone
+from course_lib.training.data_parallel import TORCH_DDP, Pieces, deal_epochs, train, train_alone
+from course_lib.training.recipe import Recipe
 
 recipe = Recipe(dataset=dataset, epochs=epochs)
 pieces = Pieces(shard_indices, global_accuracy, load_once)
@@ -683,12 +685,12 @@ mine = launch(train, recipe, in_buckets(128), pieces, ranks=ranks, on="processes
 
 # %% [markdown]
 # The same with PyTorch's own `DistributedDataParallel` in place of yours, and once in a single process, on the union
-# of the ranks' batches:
+# of the ranks' batches and on the same kind of device:
 
 # %% demo=true
 pytorchs = launch(train, recipe, TORCH_DDP, pieces, ranks=ranks, on="processes", timeout=300)
 shards = launch(deal_epochs, shard_indices, len(data.train), epochs, recipe.seed, ranks=ranks).results
-alone = train_alone(recipe, shards)
+alone = train_alone(recipe, shards, mine.results[0].device)
 print(f"one process: loss {alone.losses[-1]:.4f}, test accuracy {alone.accuracies[-1]:.2%}")
 
 # %% [markdown]
@@ -697,7 +699,7 @@ print(f"one process: loss {alone.losses[-1]:.4f}, test accuracy {alone.accuracie
 
 # %% demo=true
 for run in (mine, pytorchs):
-    assert len({history.fingerprint for history in run.results}) == 1, "the replicas differ"
+    assert len({result.fingerprint for result in run.results}) == 1, "the replicas differ"
 
 curves = {
     f"{ranks} processes, BucketedDDP": mine.results[0].losses,
@@ -774,9 +776,10 @@ line_figure(
 # import torch.distributed as dist
 #
 # from answers import global_accuracy, load_once, shard_indices
-# from course_lib.training.data_parallel import TORCH_DDP, Pieces, Recipe, train
+# from course_lib.training.data_parallel import TORCH_DDP, Pieces, train
+# from course_lib.training.recipe import Recipe
 #
-# dist.init_process_group("gloo")  # rank, world size and meeting place come from the environment
+# dist.init_process_group()  # rank, world size and meeting place come from the environment
 # train(Recipe(epochs=5), TORCH_DDP, Pieces(shard_indices, global_accuracy, load_once))
 # dist.destroy_process_group()
 # ```
@@ -808,9 +811,9 @@ line_figure(
 # first node lets the others reach. Where nodes have several networks, `export GLOO_SOCKET_IFNAME=...` names the one
 # to use.
 #
-# **Which backend when.** This training stays on the CPU, so it names Gloo. For GPUs, each rank moves its model and
-# its batches to `torch.device("cuda", local_rank)`, and the group is initialised without naming a backend: PyTorch
-# then takes NCCL for tensors on GPUs and Gloo for those on CPUs. MPI needs a PyTorch built from source against the
+# **Which backend when.** The group is initialised without naming a backend: PyTorch then takes NCCL for tensors on
+# GPUs and Gloo for those on CPUs. Where there are GPUs, `train` sees that and moves model and batches to
+# `torch.device("cuda", local_rank)`, one rank a GPU; with `init_process_group("gloo")` it stays on the CPU. MPI needs a PyTorch built from source against the
 # site's library; it pays where only that knows the network well.
 #
 # ## 11 What goes wrong

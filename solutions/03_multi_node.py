@@ -917,7 +917,7 @@ from torch.nn import functional
 
 from course_lib import RankFailed, launch
 from course_lib.data import load
-from course_lib.training.data_parallel import fingerprint
+from course_lib.training.results import fingerprint
 
 data = load("digits")
 table = torch.cat([data.train.images.flatten(1), data.train.labels[:, None]], 1)
@@ -1272,9 +1272,11 @@ line_figure(
 # made again, and it goes on.
 
 # %% demo=true
-from course_lib.training.elastic import Recipe, SavedByFunctions, train
+from course_lib.training.checkpoints import SavedByFunctions
+from course_lib.training.elastic import train
+from course_lib.training.recipe import Recipe
 
-recipe = Recipe(epochs=1, save_every=4)
+recipe = Recipe(epochs=1, batch_size=128)
 
 
 def one_life(directory: Path, death: int | None) -> None:
@@ -1287,7 +1289,7 @@ def one_life(directory: Path, death: int | None) -> None:
     train(
         recipe,
         directory,
-        SavedByFunctions(directory / "checkpoints", save_checkpoint, load_latest),
+        SavedByFunctions(directory / "checkpoints", save_checkpoint, load_latest, every=4),
         after_step,
     )
 
@@ -1329,7 +1331,9 @@ MORTAL = """
 import os, signal, sys
 from pathlib import Path
 from course_lib.runtime.processes.rank_environment import join_group
-from course_lib.training.elastic import Recipe, SavedByTorch, leave_group, train
+from course_lib.training.elastic import leave_group, train
+from course_lib.training.recipe import Recipe
+from course_lib.training.torch_checkpoints import SavedByTorch
 
 run = Path(os.environ["run"])
 seat = join_group()
@@ -1340,7 +1344,7 @@ def after_step(step):
         print("rank 1 is killed after step 6", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
-train(Recipe(epochs=1, save_every=4), run, SavedByTorch(run / "checkpoints"), after_step)
+train(Recipe(epochs=1, batch_size=128), run, SavedByTorch(run / "checkpoints", every=4), after_step)
 leave_group()
 os._exit(0)
 """

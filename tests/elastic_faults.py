@@ -12,12 +12,14 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from course_lib.runtime.processes.rank_environment import join_group
-from course_lib.training.elastic import STOP, Recipe, SavedByTorch, leave_group, train
+from course_lib.training.elastic import STOP, leave_group, train
+from course_lib.training.recipe import Recipe
+from course_lib.training.torch_checkpoints import SavedByTorch
 
 SLOWNESS = {"slow": 15, "limit": 6}
 """Seconds for a step, after the first ones and until the job is started again."""
 
-RECIPE = Recipe(epochs=1, save_every=4)
+RECIPE = Recipe(epochs=1, batch_size=128)
 
 
 def once(mark: Path) -> bool:
@@ -71,7 +73,7 @@ def main(folder: Path, fault: str, at: int) -> None:
     join_group()
     if fault == "sigkill":
         die_while_saving(folder, saves=1)
-    train(RECIPE, folder, SavedByTorch(folder / "checkpoints"), after_step_of(folder, fault, at))
+    train(RECIPE, folder, SavedByTorch(folder / "checkpoints", every=4), after_step_of(folder, fault, at))
     leave_group()
 
 

@@ -11,9 +11,13 @@ import torch
 import torch.distributed as dist
 
 from course_lib import RankFailed, launch
-from course_lib.training.elastic import LOG, STOP, Recipe, SavedByFunctions, SavedByTorch, train
+from course_lib.training.checkpoints import SavedByFunctions
+from course_lib.training.elastic import LOG, STOP, train
+from course_lib.training.recipe import Recipe
+from course_lib.training.torch_checkpoints import SavedByTorch
 
-RECIPE = Recipe(epochs=1, save_every=4)
+RECIPE = Recipe(epochs=1, batch_size=128)
+SAVE_EVERY = 4
 STEPS = 12
 """Of one epoch of digits in batches of 128."""
 
@@ -25,7 +29,7 @@ def stopping_at(folder: Path, stop: int) -> bool:
         if dist.get_rank() == 0 and step == stop - 1:
             (folder / STOP).touch()
 
-    ended = train(RECIPE, folder, SavedByTorch(folder / "checkpoints"), ask)
+    ended = train(RECIPE, folder, SavedByTorch(folder / "checkpoints", SAVE_EVERY), ask)
     dist.barrier()
     if dist.get_rank() == 0:
         (folder / STOP).unlink(missing_ok=True)
@@ -90,7 +94,7 @@ def killed_in_second_save(folder: Path) -> None:
         finish(*arguments, **options)
 
     FileSystemWriter.finish = kill  # type: ignore[method-assign]
-    train(RECIPE, folder, SavedByTorch(folder / "checkpoints"))
+    train(RECIPE, folder, SavedByTorch(folder / "checkpoints", SAVE_EVERY))
 
 
 def test_killed_while_writing_a_checkpoint(tmp_path: Path, uninterrupted: Path):
@@ -119,7 +123,7 @@ def with_own_functions(folder: Path, fail_at: int) -> None:
     train(
         RECIPE,
         folder,
-        SavedByFunctions(folder, lambda path, state: torch.save(state, path), load_latest),
+        SavedByFunctions(folder, lambda path, state: torch.save(state, path), load_latest, SAVE_EVERY),
         fail,
     )
 

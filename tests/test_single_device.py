@@ -146,23 +146,24 @@ def test_digits_are_learnt_to_97_percent(tmp_path: Path, monkeypatch: pytest.Mon
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
         train, test = new_batches(digits, 32, CPU)
-        history = fit(
-            model,
-            optimizer,
-            scheduler,
-            train,
-            test,
-            epochs=20,
-            train_step=step,
-            evaluate=score,
-            name="digits",
-        )
+        with LiveCurves("digits", total=20, unit="epoch") as curves:
+            result = fit(
+                model,
+                optimizer,
+                scheduler,
+                train,
+                test,
+                epochs=20,
+                train_step=step,
+                evaluate=score,
+                log=curves.log,
+            )
     finally:
         torch.set_num_threads(threads)
-    assert history.accuracies[-1] > 0.97
-    assert history.train_losses[-1] < 0.2 < history.train_losses[0]
-    assert len(history.test_losses) == len(history.accuracies) == 20
-    assert history.seconds > 0
+    assert result.accuracies[-1] > 0.97
+    assert result.train_losses[-1] < 0.2 < result.train_losses[0]
+    assert len(result.test_losses) == len(result.accuracies) == 20
+    assert result.seconds > 0
     assert scheduler.get_last_lr()[0] == pytest.approx(0, abs=1e-9)
     assert "up to epoch 20" in LiveCurves.reload("digits").alt
 

@@ -12,17 +12,16 @@ from course_lib import Cluster, Link, Run, launch
 from course_lib.data import load
 from course_lib.training.data_parallel import (
     TORCH_DDP,
-    History,
     Pieces,
-    Recipe,
     Replication,
     deal_epochs,
     local_batches,
-    step_limits,
-    timed_step,
     train,
     train_alone,
 )
+from course_lib.training.recipe import Recipe
+from course_lib.training.results import TrainResult
+from course_lib.training.step_timing import step_limits, timed_step
 from graders.grading.rng import Rng
 from graders.units.unit_02.data_parallel import draw_training, greedy_buckets
 from graders.units.unit_02.drivers import Chain
@@ -54,21 +53,21 @@ REPLICATIONS = pytest.mark.parametrize(
 
 def trained(
     recipe: Recipe, replication: Replication, ranks: int, on: str = "simulated"
-) -> tuple[list[History], History]:
-    """The histories of all ranks, and that of a single process on the same batches."""
+) -> tuple[list[TrainResult], TrainResult]:
+    """The results of all ranks, and that of a single process on the same batches."""
     run = launch(train, recipe, replication, PIECES, ranks=ranks, on=on, quiet=True)
     length = len(load(recipe.dataset).train)
     dealt = launch(deal_epochs, PIECES.shard_indices, length, recipe.epochs, recipe.seed, ranks=ranks)
     return run.results, train_alone(recipe, dealt.results)
 
 
-def assert_same_training(histories: list[History], alone: History) -> None:
-    # Invariant: replicas end equal bit by bit, and all ranks report the same history.
-    assert len({history.fingerprint for history in histories}) == 1
-    assert all(history == histories[0] for history in histories)
+def assert_same_training(results: list[TrainResult], alone: TrainResult) -> None:
+    # Invariant: replicas end equal bit by bit, and all ranks report the same result.
+    assert len({result.fingerprint for result in results}) == 1
+    assert all(result == results[0] for result in results)
     # Invariant: many workers take the single process's steps, to rounding.
     for seen, expected in zip(
-        (histories[0].losses, histories[0].accuracies), (alone.losses, alone.accuracies), strict=True
+        (results[0].losses, results[0].accuracies), (alone.losses, alone.accuracies), strict=True
     ):
         torch.testing.assert_close(torch.tensor(seen), torch.tensor(expected), rtol=0, atol=1e-5)
 
@@ -85,9 +84,9 @@ def test_real_processes_train_as_one_process() -> None:
 @REPLICATIONS
 def test_empty_batches_take_part_and_contribute_nothing(replication: Replication) -> None:
     # 1,437 samples on 4 ranks in batches of 4 * 359: the second step has one sample, on one rank.
-    histories, alone = trained(Recipe(epochs=1, batch_size=4 * 359), replication, ranks=4)
-    assert len(histories[0].losses) == 2
-    assert_same_training(histories, alone)
+    results, alone = trained(Recipe(epochs=1, batch_size=4 * 359), replication, ranks=4)
+    assert len(results[0].losses) == 2
+    assert_same_training(results, alone)
 
 
 def test_a_rank_count_that_divides_nothing() -> None:

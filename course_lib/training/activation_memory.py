@@ -13,13 +13,13 @@ def activation_bytes(model: nn.Module, inputs: Tensor) -> int:
     # The storages themselves stay in the graph until it is dropped, so that no address comes twice.
     kept: dict[int, int] = {}
 
-    def note(tensor: Tensor) -> Tensor:
+    def record(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in known:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with saved_tensors_hooks(note, _as_it_is):
+    with saved_tensors_hooks(record, _as_it_is):
         output = model(inputs)
     total = sum(kept.values())
     del output

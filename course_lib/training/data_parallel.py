@@ -1,16 +1,17 @@
-"""Data-parallel training: one loop, whatever keeps the replicas equal, and a single process to compare with.
+"""Data-parallel training: every rank trains a replica of the model on its shard of the data.
 
-Every rank trains its replica on its shard of the data. What makes the replicas one model (broadcasting,
-averaging, dealing out the samples, summing counts, loading) comes in as arguments; PyTorch's own
-DistributedDataParallel fits in the same place.
+What makes the replicas one model comes in as data: a `Replication`, the student's or PyTorch's own
+(`TORCH_DDP`), and the `Pieces` that load, deal out samples and add up counts. The loop is the same with all
+of them, on CPUs and on GPUs; `train_alone` is the single process to compare it with.
+
+Shapes: B samples of a rank in a step, C channels, S pixels a side, K classes, T steps of an epoch. Indices
+are on the CPU, as the samples are; what is computed with is on the rank's device.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,24 +20,10 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.data import Dataset, Samples, load
-from course_lib.launch.run import Run
-from course_lib.models import SmallCNN
-from course_lib.runtime.communication.events import Kind, span
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """What is trained, and how: the same on every rank, and for the single process.
-
-    batch_size: samples of all ranks together in one step. seed: of the weights and of the shuffling.
-    """
-
-    dataset: str = "digits"
-    epochs: int = 3
-    batch_size: int = 64
-    learning_rate: float = 0.1
-    momentum: float = 0.9
-    seed: int = 0
+from course_lib.runtime.communication.events import span
+from course_lib.training.device import rank_device
+from course_lib.training.recipe import Recipe, build_model, build_optimizer
+from course_lib.training.results import TrainResult, count_correct, fingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +40,16 @@ class Replication:
     synchronize: Callable[[nn.Module], None]
 
 
-def _already_done(module: nn.Module) -> None:
-    """DistributedDataParallel's hooks have averaged the gradients when backward returns."""
+def _as_it_is(model: nn.Module) -> nn.Module:
+    return model
 
 
-TORCH_DDP = Replication("torch DistributedDataParallel", DistributedDataParallel, _already_done)
+def _nothing_to_do(module: nn.Module) -> None:
+    """A single process has nobody to agree with; DistributedDataParallel's hooks have agreed in backward."""
+
+
+TORCH_DDP = Replication("torch DistributedDataParallel", DistributedDataParallel, _nothing_to_do)
+ALONE = Replication("a single process", _as_it_is, _nothing_to_do)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,76 +65,64 @@ class Pieces:
     load_once: Callable[[Callable[[], Dataset]], Dataset]
 
 
-@dataclass(frozen=True, slots=True)
-class History:
-    """How a training went.
-
-    losses: the mean over each step's whole batch, all ranks' samples together. accuracies: on the test set,
-    after each epoch. fingerprint: SHA-256 of the final parameters; equal exactly if every bit is.
-    """
-
-    losses: list[float]
-    accuracies: list[float]
-    fingerprint: str
-
-
-def train(recipe: Recipe, replication: Replication, pieces: Pieces) -> History:
+def train(
+    recipe: Recipe, replication: Replication, pieces: Pieces, device: torch.device | str | None = None
+) -> TrainResult:
     """Train one replica: call it on every rank, as `launch` does.
 
-    Rank 0 prints a line an epoch. The ranks' models start with different weights, as they would without a
-    common seed; `replication.wrap` makes them equal.
+    device: as for `rank_device`. Rank 0 prints a line an epoch. The ranks' models start with different
+    weights, as they would without a common seed; `replication.wrap` makes them equal.
     """
-    data = pieces.load_once(partial(load, recipe.dataset))
+    here = rank_device(device)
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    module = replication.wrap(build_model(data, recipe.seed + rank))
-    optimizer = _optimizer(module, recipe)
+    data = pieces.load_once(partial(load, recipe.dataset))
+    replica = _Replica(recipe, replication, build_model(data, recipe.seed + rank, here), here)
     losses: list[float] = []
     accuracies: list[float] = []
     for epoch in range(recipe.epochs):
         shard = pieces.shard_indices(len(data.train), epoch, recipe.seed)
         batches = local_batches(shard, len(data.train), recipe.batch_size // ranks, ranks)
-        totals = _summed(torch.tensor([len(batch) for batch in batches])).tolist()
-        sums = []
-        for batch, total in zip(batches, totals, strict=True):
-            loss = _loss_sum(module, data.train, batch)
-            _step(loss * ranks / total, optimizer, partial(replication.synchronize, module))
-            sums.append(loss.detach())
+        sizes_T = _summed(torch.tensor([len(batch) for batch in batches], device=here))
+        sums_T = replica.train_epoch(data.train, batches, (sizes_T / ranks).tolist())
         # One collective an epoch, not one a step: nobody needs the curve before.
-        losses += (_summed(torch.stack(sums)) / torch.tensor(totals)).tolist()
+        losses += (_summed(sums_T) / sizes_T).tolist()
         mine = torch.arange(rank, len(data.test), ranks)
-        accuracies.append(pieces.global_accuracy(count_correct(module, data.test, mine), len(mine)))
+        correct = count_correct(replica.module, data.test, mine, here)
+        accuracies.append(pieces.global_accuracy(correct, len(mine)))
         if rank == 0:
             print(f"epoch {epoch + 1}: loss {losses[-1]:.4f}, test accuracy {accuracies[-1]:.2%}")
-    return History(losses, accuracies, fingerprint(module))
+    return TrainResult(losses, accuracies, fingerprint(replica.module), here.type)
 
 
-def train_alone(recipe: Recipe, shards: Sequence[Sequence[Tensor]]) -> History:
+def train_alone(
+    recipe: Recipe, shards: Sequence[Sequence[Tensor]], device: torch.device | str | None = None
+) -> TrainResult:
     """The same training in a single process: each step's batch is what all ranks have in that step.
 
-    shards[r][e]: rank r's indices in epoch e. It computes on one thread, as each rank does: for batches this
-    small a second thread costs more than it brings.
+    shards[r][e]: rank r's indices in epoch e. device: by default the CPU. It computes on one thread, as each
+    rank does: for batches this small a second thread costs more than it brings.
     """
     with _one_thread():
-        return _train_alone(recipe, shards)
+        return _train_alone(recipe, shards, rank_device(device))
 
 
-def _train_alone(recipe: Recipe, shards: Sequence[Sequence[Tensor]]) -> History:
+def _train_alone(recipe: Recipe, shards: Sequence[Sequence[Tensor]], here: torch.device) -> TrainResult:
     data = load(recipe.dataset)
-    model = build_model(data, recipe.seed)
-    optimizer = _optimizer(model, recipe)
+    replica = _Replica(recipe, ALONE, build_model(data, recipe.seed, here), here)
     losses: list[float] = []
     accuracies: list[float] = []
+    everything = torch.arange(len(data.test))
     for epoch in range(recipe.epochs):
         of_ranks = [
             local_batches(rank[epoch], len(data.train), recipe.batch_size // len(shards), len(shards))
             for rank in shards
         ]
-        for batch in (torch.cat(parts) for parts in zip(*of_ranks, strict=True)):
-            loss = _loss_sum(model, data.train, batch) / len(batch)
-            _step(loss, optimizer, _nothing)
-            losses.append(loss.item())
-        accuracies.append(count_correct(model, data.test, torch.arange(len(data.test))) / len(data.test))
-    return History(losses, accuracies, fingerprint(model))
+        batches = [torch.cat(parts) for parts in zip(*of_ranks, strict=True)]
+        sizes = [len(batch) for batch in batches]
+        sums_T = replica.train_epoch(data.train, batches, sizes)
+        losses += (sums_T / torch.tensor(sizes, device=here)).tolist()
+        accuracies.append(count_correct(replica.module, data.test, everything, here) / len(data.test))
+    return TrainResult(losses, accuracies, fingerprint(replica.module), here.type)
 
 
 def deal_epochs(
@@ -162,74 +142,41 @@ def local_batches(shard: Tensor, length: int, batch_size: int, ranks: int) -> li
     return [shard[start : start + batch_size] for start in range(0, longest, batch_size)]
 
 
-def build_model(data: Dataset, seed: int) -> nn.Module:
-    """The classifier of unit 01 for this data, with weights drawn from `seed`."""
-    channels, _, size = data.image_shape
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return SmallCNN(channels, len(data.classes), size)
+class _Replica:
+    """A rank's copy of the model, which the replication keeps equal to the others', and its optimizer."""
 
+    def __init__(
+        self, recipe: Recipe, replication: Replication, model: nn.Module, device: torch.device
+    ) -> None:
+        self.module = replication.wrap(model)
+        self._synchronize = replication.synchronize
+        self._optimizer = build_optimizer(self.module, recipe)
+        self._device = device
 
-def count_correct(module: nn.Module, samples: Samples, indices: Tensor) -> int:
-    """How many of the samples at `indices` are classified correctly; the module's mode is restored."""
-    was_training = module.training
-    module.eval()
-    with torch.no_grad():
-        predicted = module(samples.images[indices]).argmax(dim=1)
-    module.train(was_training)
-    return int((predicted == samples.labels[indices]).sum())
+    def train_epoch(self, samples: Samples, batches: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
+        """A step a batch; returns each step's loss, summed over this rank's samples, [T].
 
+        shares: samples of the step's whole batch, divided by the ranks. A sum divided by it has gradients
+        whose mean over ranks is the gradient of the whole batch's mean loss.
+        """
+        sums = []
+        for indices_B, share in zip(batches, shares, strict=True):
+            sums.append(self._step(*samples.batch(indices_B, self._device), share))
+        return torch.stack(sums)
 
-def fingerprint(module: nn.Module) -> str:
-    """SHA-256 of all parameters, in order."""
-    digest = hashlib.sha256()
-    for parameter in module.parameters():
-        digest.update(parameter.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def timed_step(replication: Replication, layers: int, width: int, samples: int) -> None:
-    """One training step of a chain of equal linear layers, its phases named on the timeline.
-
-    Parameters: layers * (width^2 + width). Run it on a cluster with `flops`, or computing takes no time.
-    """
-    chain = [module for _ in range(layers) for module in (nn.Linear(width, width), nn.Tanh())]
-    module = replication.wrap(nn.Sequential(*chain))
-    inputs = torch.randn(samples, width)
-    dist.barrier()
-    with span("forward"):
-        loss = module(inputs).square().mean()
-    with span("backward"):
-        loss.backward()
-    with span("synchronize"):
-        replication.synchronize(module)
-
-
-def step_limits(run: Run) -> tuple[float, float]:
-    """When the step of a launched `timed_step` began and ended, in seconds: its setting up is left out."""
-    phases = [event for event in run.events if event.kind is Kind.SPAN]
-    return min(phase.start for phase in phases), max(phase.end for phase in phases)
-
-
-def _optimizer(module: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    return torch.optim.SGD(module.parameters(), lr=recipe.learning_rate, momentum=recipe.momentum)
-
-
-def _loss_sum(module: nn.Module, samples: Samples, indices: Tensor) -> Tensor:
-    """The sum over the samples at `indices`: 0 for an empty batch, where the mean would be NaN."""
-    with span("forward"):
-        logits = module(samples.images[indices])
-        return functional.cross_entropy(logits, samples.labels[indices], reduction="sum")
-
-
-def _step(loss: Tensor, optimizer: torch.optim.Optimizer, synchronize: Callable[[], Any]) -> None:
-    optimizer.zero_grad()
-    with span("backward"):
-        loss.backward()  # type: ignore[no-untyped-call]
-    with span("synchronize"):
-        synchronize()
-    with span("optimizer"):
-        optimizer.step()
+    def _step(self, images_BCSS: Tensor, labels_B: Tensor, share: float) -> Tensor:
+        self._optimizer.zero_grad()
+        with span("forward"):
+            logits_BK = self.module(images_BCSS)
+            # The sum over an empty batch is 0, where the mean would be NaN.
+            loss = functional.cross_entropy(logits_BK, labels_B, reduction="sum")
+        with span("backward"):
+            (loss / share).backward()  # type: ignore[no-untyped-call]
+        with span("synchronize"):
+            self._synchronize(self.module)
+        with span("optimizer"):
+            self._optimizer.step()
+        return loss.detach()
 
 
 @contextmanager
@@ -241,10 +188,6 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _nothing() -> None:
-    """A single process has nobody to agree with."""
 
 
 def _summed(tensor: Tensor) -> Tensor:

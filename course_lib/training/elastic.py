@@ -13,128 +13,48 @@ weights are equal bit for bit.
 import argparse
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib.data import Dataset, load
+from course_lib.data import Samples, load
 from course_lib.runtime.processes.rank_environment import RankInfo, join_group
-from course_lib.training.data_parallel import build_model, fingerprint
+from course_lib.training.checkpoints import Checkpoints, State
+from course_lib.training.device import rank_device
+from course_lib.training.recipe import Recipe, build_model, build_optimizer
+from course_lib.training.results import fingerprint
+from course_lib.training.torch_checkpoints import CheckpointFailed, SavedByTorch
 
 STOP = "stop"
 FINISHED = "finished"
 LOG = "steps.jsonl"
 
-State = dict[str, Any]
+RECIPE = Recipe(batch_size=128, learning_rate=0.05)
+"""What a batch job trains that is told nothing else."""
 
 
-class CheckpointFailed(RuntimeError):
-    """A checkpoint could not be written; the message says why, and that the one before is intact."""
+def steps_an_epoch(recipe: Recipe, samples: int) -> int:
+    """How many global batches there are in an epoch; the last may be smaller."""
+    return -(-samples // recipe.batch_size)
 
 
-class Checkpoints(Protocol):
-    """How training is saved. Every rank calls each method; what they do in common is their own business."""
-
-    def save(self, step: int, state: State) -> None:
-        """Keep `state` as that after `step` steps. An interrupted save must leave the last one usable."""
-
-    def restore(self, state: State) -> int:
-        """Fill `state` in place from the newest usable save; returns its step, 0 if there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class SavedByTorch:
-    """Sharded checkpoints by torch.distributed.checkpoint: every rank writes its part.
-
-    It writes `.metadata` last, under another name first; a folder without it is a save that did not end.
-    """
-
-    directory: Path
-    kept: int = 2
-
-    def save(self, step: int, state: State) -> None:
-        try:
-            state_dict_saver.save(state, checkpoint_id=self.directory / f"step-{step:08}")
-        except (OSError, CheckpointException) as error:
-            free = shutil.disk_usage(self.directory).free
-            raise CheckpointFailed(_why(error, free, self._complete())) from error
-        if dist.get_rank() == 0:
-            for old in self._complete()[: -self.kept]:
-                shutil.rmtree(old, ignore_errors=True)
-
-    def restore(self, state: State) -> int:
-        newest = _from_rank_zero(self._complete()[-1:])
-        if not newest:
-            return 0
-        state_dict_loader.load(state, checkpoint_id=newest[0])
-        return int(newest[0].name.removeprefix("step-"))
-
-    def _complete(self) -> list[Path]:
-        return sorted(path.parent for path in self.directory.glob("step-*/.metadata"))
+def global_batch(recipe: Recipe, step: int, samples: int) -> Tensor:
+    """The indices of a step's samples, [G]. An epoch has each sample once, in an order of its own."""
+    epoch, position = divmod(step, steps_an_epoch(recipe, samples))
+    order = torch.randperm(samples, generator=torch.Generator().manual_seed(recipe.seed + epoch))
+    return order[position * recipe.batch_size :][: recipe.batch_size]
 
 
 @dataclass(frozen=True, slots=True)
-class SavedByFunctions:
-    """Checkpoints by two functions, such as the answers of unit 03: rank 0 writes, every rank reads.
-
-    save(path, state) and load_latest(directory), which returns the newest state that can be read, or None.
-    """
-
-    directory: Path
-    write: Callable[[Path, State], None]
-    load_latest: Callable[[Path], State | None]
-
-    def save(self, step: int, state: State) -> None:
-        if dist.get_rank() == 0:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            self.write(self.directory / f"step-{step:08}.pt", {"step": step, "state": state})
-        dist.barrier()
-
-    def restore(self, state: State) -> int:
-        held = self.load_latest(self.directory) if self.directory.exists() else None
-        if held is None:
-            return 0
-        state.update(held["state"])
-        return int(held["step"])
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """What is trained. batch_size: samples of all ranks together in one step."""
-
-    dataset: str = "digits"
-    epochs: int = 3
-    batch_size: int = 128
-    learning_rate: float = 0.05
-    momentum: float = 0.9
-    seed: int = 0
-    save_every: int = 10
-    """Steps between two checkpoints."""
-
-    def steps_an_epoch(self, samples: int) -> int:
-        return -(-samples // self.batch_size)
-
-    def samples_of(self, step: int, samples: int) -> Tensor:
-        """The indices of a step's global batch. An epoch has each sample once, in an order of its own."""
-        epoch, position = divmod(step, self.steps_an_epoch(samples))
-        order = torch.randperm(samples, generator=torch.Generator().manual_seed(self.seed + epoch))
-        return order[position * self.batch_size :][: self.batch_size]
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
+class StepRecord:
     """One step as rank 0 logs it: the mean loss, over how many ranks, and which samples in short."""
 
     step: int
@@ -154,123 +74,137 @@ def train(
     run: Path,
     checkpoints: Checkpoints,
     after_step: Callable[[int], None] = _nothing,
+    device: torch.device | str | None = None,
 ) -> bool:
     """Train to the end, or until `run`/stop appears; returns whether it came to the end.
 
-    The default group must be there. Raises CheckpointFailed.
+    The default group must be there. device: as for `rank_device`. Raises CheckpointFailed.
     """
+    here = rank_device(device)
     data = load(recipe.dataset)
-    model = DistributedDataParallel(build_model(data, recipe.seed))
-    optimizer = torch.optim.SGD(model.parameters(), lr=recipe.learning_rate, momentum=recipe.momentum)
-    _warm_up(model, data)
-    first = _restore(model, optimizer, checkpoints)
-    last = recipe.epochs * recipe.steps_an_epoch(len(data.train))
-    if first and dist.get_rank() == 0:
-        print(f"going on after step {first} of {last} with {dist.get_world_size()} ranks", flush=True)
+    trainer = _Trainer(recipe, data.train, build_model(data, recipe.seed, here), here, run / STOP)
+    first = trainer.restore(checkpoints)
+    last = recipe.epochs * steps_an_epoch(recipe, len(data.train))
+    if first:
+        _say(f"going on after step {first} of {last} with {dist.get_world_size()} ranks")
     for step in range(first, last):
-        done, stop = _one_step(recipe, step, data, model, optimizer, run)
+        record, stop = trainer.step(step)
         if dist.get_rank() == 0:
-            _log(run, done)
-        if stop or (step + 1) % recipe.save_every == 0 or step + 1 == last:
-            checkpoints.save(step + 1, _state(model, optimizer))
+            _log(run, record)
+        if stop or (step + 1) % checkpoints.every == 0 or step + 1 == last:
+            checkpoints.save(step + 1, trainer.state())
         after_step(step + 1)
         if stop and step + 1 < last:
-            if dist.get_rank() == 0:
-                print(f"stopped after step {step + 1} of {last}", flush=True)
+            _say(f"stopped after step {step + 1} of {last}")
             return False
+    weights = fingerprint(trainer.model)
     if dist.get_rank() == 0:
-        (run / FINISHED).write_text(json.dumps({"steps": last, "weights": fingerprint(model)}) + "\n")
-        print(f"finished after {last} steps; weights {fingerprint(model)[:12]}", flush=True)
+        (run / FINISHED).write_text(json.dumps({"steps": last, "weights": weights}) + "\n")
+    _say(f"finished after {last} steps; weights {weights[:12]}")
     return True
 
 
-def _warm_up(model: nn.Module, data: Dataset) -> None:
-    """A backward pass whose gradients nobody uses.
+class _Trainer:
+    """A rank's replica and its optimizer, which can be saved and restored after every step."""
 
-    After its first, DistributedDataParallel deals the parameters into other buckets, in which sums over ranks
-    are taken in another order. Were that first one a step, a resumed training would round differently.
-    """
-    model(data.train.images[:1]).sum().backward()
-    # get_state_dict makes an optimizer's missing state only if there are no gradients.
-    model.zero_grad()
+    def __init__(
+        self, recipe: Recipe, samples: Samples, model: nn.Module, device: torch.device, stop_file: Path
+    ) -> None:
+        self.model = DistributedDataParallel(model)
+        self._optimizer = build_optimizer(self.model, recipe)
+        self._recipe = recipe
+        self._samples = samples
+        self._device = device
+        self._stop_file = stop_file
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        """A backward pass whose gradients nobody uses.
+
+        After its first, DistributedDataParallel deals the parameters into other buckets, in which sums over
+        ranks are taken in another order. Were that first one a step, a resumed training would round
+        differently.
+        """
+        images_BCSS, _ = self._samples.batch(torch.zeros(1, dtype=torch.int64), self._device)
+        self.model(images_BCSS).sum().backward()
+        # get_state_dict makes an optimizer's missing state only if there are no gradients.
+        self.model.zero_grad()
+
+    def step(self, step: int) -> tuple[StepRecord, bool]:
+        """One step of all ranks. The second value, the same on all, says whether they are to stop."""
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        # The random state is a function of the place in the training, so a checkpoint need not hold it.
+        torch.manual_seed(self._recipe.seed * 1_000_003 + step * ranks + rank)
+        indices_G = global_batch(self._recipe, step, len(self._samples))
+        indices_B = torch.tensor_split(indices_G, ranks)[rank]
+        loss_sum = self._update(indices_B, len(indices_G) / ranks)
+        asked = float(rank == 0 and self._stop_file.exists())
+        totals = torch.tensor(
+            [loss_sum, asked, len(indices_B), int(indices_B.sum())], dtype=torch.float64, device=self._device
+        )
+        dist.all_reduce(totals)
+        total_loss, stops, samples, index_sum = totals.tolist()
+        record = StepRecord(step, total_loss / len(indices_G), ranks, int(samples), int(index_sum))
+        return record, stops > 0
+
+    def _update(self, indices_B: Tensor, share: float) -> float:
+        """Take an optimizer step; returns the loss, summed over this rank's samples.
+
+        share: samples of the global batch, divided by the ranks. DistributedDataParallel divides the sum of
+        the gradients by the ranks, not by the samples.
+        """
+        images_BCSS, labels_B = self._samples.batch(indices_B, self._device)
+        self._optimizer.zero_grad()
+        logits_BK = self.model(images_BCSS)
+        loss = functional.cross_entropy(logits_BK, labels_B, reduction="sum")
+        (loss / share).backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        return loss.item()
+
+    def state(self) -> State:
+        """What a checkpoint holds."""
+        model_state, optimizer_state = get_state_dict(self.model, self._optimizer)
+        return {"model": model_state, "optimizer": optimizer_state}
+
+    def restore(self, checkpoints: Checkpoints) -> int:
+        """Take up the newest checkpoint; returns the step after which it was saved, 0 if there is none."""
+        state = self.state()
+        step = checkpoints.restore(state)
+        if step:
+            set_state_dict(
+                self.model,
+                self._optimizer,
+                model_state_dict=state["model"],
+                optim_state_dict=state["optimizer"],
+            )
+        return step
 
 
-def _one_step(
-    recipe: Recipe,
-    step: int,
-    data: Dataset,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    run: Path,
-) -> tuple[Step, bool]:
-    """One step of all ranks. The second value, the same on all, says whether they were asked to stop."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    # The random state is a function of the place in the training, so a checkpoint need not hold it.
-    torch.manual_seed(recipe.seed * 1_000_003 + step * ranks + rank)
-    batch = recipe.samples_of(step, len(data.train))
-    mine = torch.tensor_split(batch, ranks)[rank]
-    optimizer.zero_grad()
-    loss = functional.cross_entropy(model(data.train.images[mine]), data.train.labels[mine], reduction="sum")
-    # DDP divides the sum of the gradients by the ranks, not by the samples.
-    (loss * ranks / len(batch)).backward()  # type: ignore[no-untyped-call]
-    optimizer.step()
-    asked = float(rank == 0 and (run / STOP).exists())
-    totals = torch.tensor([loss.item(), asked, len(mine), int(mine.sum())], dtype=torch.float64)
-    dist.all_reduce(totals)
-    loss_sum, stop, samples, index_sum = totals.tolist()
-    return Step(step, loss_sum / len(batch), ranks, int(samples), int(index_sum)), stop > 0
+def _say(text: str) -> None:
+    """Print a line, once for all ranks."""
+    if dist.get_rank() == 0:
+        print(text, flush=True)
 
 
-def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> State:
-    model_state, optimizer_state = get_state_dict(model, optimizer)
-    return {"model": model_state, "optimizer": optimizer_state}
-
-
-def _restore(model: nn.Module, optimizer: torch.optim.Optimizer, checkpoints: Checkpoints) -> int:
-    state = _state(model, optimizer)
-    step = checkpoints.restore(state)
-    if step:
-        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-    return step
-
-
-def _log(run: Path, step: Step) -> None:
+def _log(run: Path, record: StepRecord) -> None:
     with (run / LOG).open("a") as file:
-        file.write(json.dumps(asdict(step)) + "\n")
-
-
-def _from_rank_zero(paths: Sequence[Path]) -> list[Path]:
-    """Rank 0's view of a shared folder: other nodes may see it a moment later."""
-    held = [list(paths)]
-    dist.broadcast_object_list(held, src=0)
-    return held[0]
-
-
-def _why(error: BaseException, free: int, complete: Sequence[Path]) -> str:
-    """Why a checkpoint could not be written. torch's own message hides that the disk is full."""
-    causes = error.failures.values() if isinstance(error, CheckpointException) else [error]
-    first = next(iter(causes), error)
-    cause = first[0] if isinstance(first, tuple) else first
-    before = f"The one before, {complete[-1].name}, is intact." if complete else "There is none before it."
-    return (
-        f"The checkpoint could not be written ({str(cause).strip()}); {free / 1e6:.1f} MB are free on its "
-        f"disk. {before} Make room and submit again."
-    )
+        file.write(json.dumps(asdict(record)) + "\n")
 
 
 def main(arguments: Sequence[str]) -> int:
     """Be one rank of a training. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m course_lib.training.elastic")
     parser.add_argument("--folder", type=Path, required=True, help="folder of checkpoints and results")
-    defaults = Recipe()
-    for name, value in asdict(defaults).items():
+    parser.add_argument("--save-every", type=int, default=10, help="steps between two checkpoints")
+    for name, value in asdict(RECIPE).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
     given = vars(parser.parse_args(arguments))
     run: Path = given.pop("folder")
+    checkpoints = SavedByTorch(run / "checkpoints", every=given.pop("save_every"))
     run.mkdir(parents=True, exist_ok=True)
     _say_hello(join_group())
     try:
-        train(Recipe(**given), run, SavedByTorch(run / "checkpoints"))
+        train(Recipe(**given), run, checkpoints)
     except CheckpointFailed as error:
         print(error, file=sys.stderr, flush=True)
         return 1

@@ -1,11 +1,13 @@
 """Training on a single device: everything round one step and one evaluation, which come in as arguments.
 
-Shapes: B samples a batch, C channels, S pixels a side.
+Shapes: N samples, B of them in a batch, C channels, S pixels a side. The batches know the device; the model
+is on it, and no other line asks.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +17,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from course_lib.data import Dataset, Samples
-from course_lib.notebook.widgets import LiveCurves
 
 Batch = tuple[Tensor, Tensor]
 TrainStep = Callable[[nn.Module, Tensor, Tensor, Optimizer], Tensor]
@@ -43,16 +44,16 @@ class Batches:
     def __iter__(self) -> Iterator[Batch]:
         # Only pinned memory can be copied while the device computes.
         pinned = self.device.type == "cuda"
-        for images, labels in DataLoader(
+        for images_BCSS, labels_B in DataLoader(
             self.samples, batch_size=self.batch_size, shuffle=self.shuffle, pin_memory=pinned
         ):
-            inputs = images.to(self.device, non_blocking=True)
-            targets = labels.to(self.device, non_blocking=True)
-            yield (inputs if self.prepare is None else self.prepare(inputs)), targets
+            inputs_BCSS = images_BCSS.to(self.device, non_blocking=True)
+            targets_B = labels_B.to(self.device, non_blocking=True)
+            yield (inputs_BCSS if self.prepare is None else self.prepare(inputs_BCSS)), targets_B
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class FitResult:
     """How a training went, epoch by epoch.
 
     train_losses: means over the epoch's samples, each taken before the update that it led to. seconds: all of
@@ -65,6 +66,17 @@ class History:
     seconds: float
 
 
+class Log(Protocol):
+    """Is told an epoch's numbers: `LiveCurves.log` draws them, `print_epoch` prints them."""
+
+    def __call__(self, *, train_loss: float, test_loss: float, test_accuracy: float) -> object: ...
+
+
+def print_epoch(*, train_loss: float, test_loss: float, test_accuracy: float) -> None:
+    """A line an epoch, for scripts."""
+    print(f"training loss {train_loss:.4f}, test loss {test_loss:.4f}, test accuracy {test_accuracy:.2f} %")
+
+
 def fit(
     model: nn.Module,
     optimizer: Optimizer,
@@ -75,29 +87,25 @@ def fit(
     epochs: int,
     train_step: TrainStep,
     evaluate: Evaluate,
-    name: str,
-) -> History:
-    """Train for some epochs, with a progress bar and curves, which `LiveCurves.reload(name)` brings back.
+    log: Log = print_epoch,
+) -> FitResult:
+    """Train for some epochs.
 
-    model: on the device of the batches. scheduler: stepped once an epoch.
+    model: on the device of the batches. scheduler: stepped once an epoch. log: called after each, the
+    accuracy in percent.
     """
-    history = History([], [], [], 0.0)
+    train_losses: list[float] = []
+    test_losses: list[float] = []
+    accuracies: list[float] = []
     started = time.perf_counter()
-    with LiveCurves(name, total=epochs, unit="epoch", labels=_LABELS) as curves:
-        for _ in range(epochs):
-            train_loss = train_epoch(model, train, optimizer, train_step)
-            scheduler.step()
-            test_loss, accuracy = evaluate(model, test)
-            history.train_losses.append(train_loss)
-            history.test_losses.append(test_loss)
-            history.accuracies.append(accuracy)
-            curves.log(train_loss=train_loss, test_loss=test_loss, test_accuracy=100 * accuracy)
-    return History(
-        history.train_losses, history.test_losses, history.accuracies, time.perf_counter() - started
-    )
-
-
-_LABELS = {"loss": "mean cross-entropy (nats)", "accuracy": "accuracy (%)"}
+    for _ in range(epochs):
+        train_losses.append(train_epoch(model, train, optimizer, train_step))
+        scheduler.step()
+        test_loss, accuracy = evaluate(model, test)
+        test_losses.append(test_loss)
+        accuracies.append(accuracy)
+        log(train_loss=train_losses[-1], test_loss=test_loss, test_accuracy=100 * accuracy)
+    return FitResult(train_losses, test_losses, accuracies, time.perf_counter() - started)
 
 
 def train_epoch(model: nn.Module, batches: Batches, optimizer: Optimizer, train_step: TrainStep) -> float:
@@ -110,31 +118,21 @@ def train_epoch(model: nn.Module, batches: Batches, optimizer: Optimizer, train_
     return total.item() / len(batches.samples)
 
 
-def random_shift(images: Tensor) -> Tensor:
-    """Move each image [B, C, H, W] by up to a pixel in both directions, black moving in; a new tensor.
+def random_shift(images_BCSS: Tensor) -> Tensor:
+    """Move each image by up to a pixel in both directions, black moving in; a new tensor.
 
     A digit stays the same digit, so there are nine training images for one: the simplest augmentation.
     """
-    count, _, height, width = images.shape
-    padded = functional.pad(images, (1, 1, 1, 1))
-    down, right = torch.randint(0, 3, (2, count, 1), device=images.device)
-    rows = torch.arange(height, device=images.device) + down
-    columns = torch.arange(width, device=images.device) + right
-    samples = torch.arange(count, device=images.device)[:, None, None]
-    # Indices in the first, third and fourth place put the channels last: [B, H, W, C].
-    return padded[samples, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
-
-
-def best_device() -> torch.device:
-    """The accelerator that torch finds (a CUDA or ROCm GPU, Apple's MPS ...), else the CPU."""
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    return accelerator if accelerator is not None else torch.device("cpu")
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has worked off its queue. A CPU has none: its calls return when they are done."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
+    count, _, height, width = images_BCSS.shape
+    device = images_BCSS.device
+    padded = functional.pad(images_BCSS, (1, 1, 1, 1))
+    down_B1, right_B1 = torch.randint(0, 3, (2, count, 1), device=device)
+    rows_BS = torch.arange(height, device=device) + down_B1
+    columns_BS = torch.arange(width, device=device) + right_B1
+    samples_B11 = torch.arange(count, device=device)[:, None, None]
+    # Indices in the first, third and fourth place put the channels last: [B, S, S, C].
+    shifted_BSSC = padded[samples_B11, :, rows_BS[:, :, None], columns_BS[:, None, :]]
+    return shifted_BSSC.permute(0, 3, 1, 2)
 
 
 def new_batches(data: Dataset, batch_size: int, device: torch.device) -> tuple[Batches, Batches]:
