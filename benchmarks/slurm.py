@@ -104,7 +104,7 @@ def _papermill(cluster: VirtualCluster) -> tuple[float, float]:
     places = Places(cluster.shared / "workbook")
     unit = next(unit for unit in read_units(ROOT / "solutions") if unit.name == _UNIT)
     notebook = write_source(unit, exercises(_UNIT), places)
-    words = [str(Path(sys.executable).parent / "papermill"), str(notebook), str(cluster.shared / "out.ipynb")]
+    words = [sys.executable, "-m", "workbook.run_notebook", str(notebook), str(cluster.shared / "out.ipynb")]
     words += ["--cwd", str(cluster.shared), "--kernel", "python3", "--no-progress-bar"]
     settings = {"PATH": _PATH, "PYTHONPATH": str(ROOT), "COURSE_HOME": str(cluster.shared)}
     environment = os.environ | settings

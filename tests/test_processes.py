@@ -35,6 +35,7 @@ from course_lib.runtime.processes.call_log import CallLog, CallLogReader, Failed
 from course_lib.runtime.processes.completion import CompletionPoller
 from course_lib.runtime.processes.logged_group import LoggedGroup
 from course_lib.runtime.processes.observed_run import ObservedRun
+from workbook.run_notebook import OwnSocketsManager
 
 ROOT = Path(__file__).parents[1]
 
@@ -928,7 +929,9 @@ def test_a_function_of_a_notebook_cell() -> None:
         "def wrong():\n    return undefined_name\nlaunch(wrong, ranks=2, on='processes')",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    client = nbclient.NotebookClient(notebook, timeout=60, allow_errors=True)
+    client = nbclient.NotebookClient(
+        notebook, timeout=60, allow_errors=True, kernel_manager_class=OwnSocketsManager
+    )
     client.execute(cwd=str(ROOT))
     printed = notebook.cells[2].outputs[0].text
     assert "[rank 0] rank 0\n[rank 1] rank 1\n[2.0, 2.0] True\ncell In[2], line 2" in printed

@@ -41,6 +41,7 @@ from course_lib.notebook.reporting import Progress, TerminalReporter
 from course_lib.notebook.widgets import LiveCurves, Slider, progress
 from course_lib.runtime.communication.errors import PendingCall
 from tests.legible import assert_apart, assert_legible, drawn_texts
+from workbook.run_notebook import OwnSocketsManager
 
 
 @pytest.fixture(autouse=True)
@@ -646,7 +647,7 @@ NOTEBOOK = [
 def test_an_executed_notebook_keeps_its_pictures_and_words_as_a_page():
     exporters = pytest.importorskip("nbconvert.exporters")
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in NOTEBOOK])
-    NotebookClient(book, timeout=120).execute()
+    NotebookClient(book, timeout=120, kernel_manager_class=OwnSocketsManager).execute()
     streams = [o for cell in book.cells for o in cell.outputs if o.output_type == "stream"]
     assert {o.name for o in streams} == {"stdout"}
     assert not any("\r" in o.text for o in streams)

@@ -13,6 +13,9 @@ from course_lib.home import VARIABLE as HOME_VARIABLE
 CELL_SECONDS = 600
 """How long one cell may take before the unit counts as hung."""
 
+START_SECONDS = 120
+"""How long a kernel may take to start: it imports from a file system that others read as well."""
+
 
 class ExecutionFailed(RuntimeError):
     """A notebook did not run to its end; the message names the cell and the error."""
@@ -39,8 +42,9 @@ def execute(notebook: Path, output: Path, parameters: Mapping[str, str | int]) -
 
 def _papermill(notebook: Path, output: Path) -> list[str]:
     return [
-        *(sys.executable, "-m", "papermill", str(notebook), str(output)),
-        *("--cwd", str(output.parent), "--execution-timeout", str(CELL_SECONDS)),
+        *(sys.executable, "-m", "workbook.run_notebook", str(notebook), str(output)),
+        *("--start-timeout", str(START_SECONDS), "--execution-timeout", str(CELL_SECONDS)),
+        *("--cwd", str(output.parent)),
         *("--no-progress-bar", "--kernel", "python3"),
     ]
 

@@ -1,0 +1,56 @@
+"""Running a notebook: its kernel meets no other on a port, and one that does not start is a sentence."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from workbook import execute as execution
+from workbook.execute import ExecutionFailed, execute
+from workbook.run_notebook import own_sockets
+
+CONNECTION = """
+import json
+from pathlib import Path
+from ipykernel import get_connection_file
+connection = json.loads(Path(get_connection_file()).read_text())
+print(connection["transport"], connection["ip"])
+"""
+
+
+def written(folder: Path, source: str) -> Path:
+    path = folder / "notebook.ipynb"
+    nbformat.write(new_notebook(cells=[new_code_cell(source)]), path)
+    return path
+
+
+@pytest.mark.parametrize("depth", [0, 120], ids=["short", "long"])
+def test_a_kernel_has_sockets_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, depth: int):
+    # Invariant: files, however long the path of the temporary directory is, and none is left.
+    temporary = Path(tempfile.mkdtemp()) / ("d" * depth)
+    temporary.mkdir(exist_ok=True)
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    execute(written(tmp_path, CONNECTION), tmp_path / "out" / "executed.ipynb", {})
+    executed = nbformat.read(tmp_path / "out" / "executed.ipynb", as_version=4)
+    transport, place = executed.cells[-1].outputs[0].text.split()
+    assert transport == "ipc"
+    assert not Path(place).parent.exists()
+    assert not list(temporary.iterdir())
+
+
+def test_kernels_side_by_side_share_no_socket():
+    assert len({own_sockets()["ip"] for _ in range(20)}) == 20
+
+
+def test_a_kernel_that_does_not_start_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    kernel = tmp_path / "kernels" / "python3"
+    kernel.mkdir(parents=True)
+    silent = {"argv": ["sleep", "600"], "display_name": "Python 3", "language": "python"}
+    (kernel / "kernel.json").write_text(json.dumps(silent))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    monkeypatch.setattr(execution, "START_SECONDS", 1)
+    with pytest.raises(ExecutionFailed, match="The notebook's kernel was not ready within 1 s"):
+        execute(written(tmp_path, "1"), tmp_path / "out" / "executed.ipynb", {})
