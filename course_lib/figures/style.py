@@ -142,13 +142,14 @@ def line_figure(
     log_x: bool = False,
     log_y: bool = False,
     height: float = 3.4,
+    order: Sequence[str] = (),
 ) -> Drawing:
     """Lines that differ in colour, dashes and markers: name -> (x values, y values).
 
-    x, y: the axes' labels, with units.
+    x, y: the axes' labels, with units. order: as of `draw_lines`.
     """
     figure, axes = new_figure(alt=alt, height=height)
-    draw_lines(axes, series, x=x, y=y)
+    draw_lines(axes, series, x=x, y=y, order=order)
     axes.set_title(title)
     if len(series) > 1:
         legend_beside(axes)
@@ -160,11 +161,20 @@ def line_figure(
 
 
 def draw_lines(
-    axes: Axes, series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, x: str, y: str
+    axes: Axes,
+    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    *,
+    x: str,
+    y: str,
+    order: Sequence[str] = (),
 ) -> None:
-    """Draw lines into given axes, as `line_figure` does; the legend is the caller's."""
-    for position, (name, (xs, ys)) in enumerate(series.items()):
-        colour, dashes, marker = LINE_STYLES[position % len(LINE_STYLES)]
+    """Draw lines into given axes, as `line_figure` does; the legend is the caller's.
+
+    order: names that look the same in several figures; a name's place in it decides how its line looks.
+    """
+    looks = [*order, *(name for name in series if name not in order)]
+    for name, (xs, ys) in series.items():
+        colour, dashes, marker = LINE_STYLES[looks.index(name) % len(LINE_STYLES)]
         axes.plot(
             xs, ys, color=colour, linestyle=dashes, marker=marker, markevery=_markers(len(xs)), label=name
         )
