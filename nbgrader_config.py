@@ -32,7 +32,7 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 # nbgrader's queries work with today's SQLAlchemy, which warns of their style at length.
 warnings.filterwarnings("ignore", module=r"nbgrader\.api")
 
-# ResultStore come from a sandbox, not from running the notebook: MendCells stands in the place of nbgrader's
+# Verdicts come from a sandbox, not from running the notebook: MendCells stands in the place of nbgrader's
 # DeduplicateIds and GradeInSandbox in the place of Execute; the rest are nbgrader's own lists.
 c.Autograde.sanitize_preprocessors = [
     "nbgrader.preprocessors.ClearOutput",

@@ -15,7 +15,7 @@ from mutants.reviewed import LIST, BadList, read_list
 
 SOLUTIONS = Path(__file__).parents[1] / "solutions"
 KEPT = Path(__file__).parents[1] / "build" / "mutants.jsonl"
-"""ResultStore of earlier runs, a line each: what has not changed is not judged again."""
+"""Verdicts of earlier runs, a line each: what has not changed is not judged again."""
 
 
 def run(

@@ -1,12 +1,9 @@
 """Submissions as they come: each is graded for what is in it, or gets 0 with a reason to act on."""
 
-import io
 import json
 import os
-import stat
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +14,6 @@ from nbformat.v4 import new_code_cell, new_output
 from graders.classroom.grade_class import Order, Outcome, State, grade_class
 from graders.classroom.gradebook import Course
 from graders.submissions.folder import digest, read_hand_in
-from graders.submissions.read import LARGEST
 from tests.classroom import ROOT, UNIT, answer_cell, blank, folder_of, hand_in, new_course, solved
 from tests.test_classroom import Nobody, scores
 
@@ -119,32 +115,6 @@ def several(*puts: Put) -> Put:
     return put
 
 
-def zip_of(files: dict[str, bytes], change: Callable[[zipfile.ZipInfo], None] = lambda _: None) -> bytes:
-    """An archive of these files; `change` changes what it says about each."""
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            about = zipfile.ZipInfo(name)
-            # Else a name of Windows is mended on the way.
-            about.filename, about.compress_type = name, zipfile.ZIP_DEFLATED
-            archive.writestr(about, content)
-            change(about)
-    return packed.getvalue()
-
-
-def zipped(files: dict[str, bytes], change: Callable[[zipfile.ZipInfo], None] = lambda _: None) -> Put:
-    return lambda folder: (folder / "work.zip").write_bytes(zip_of(files, change)) and None
-
-
-def lock(about: zipfile.ZipInfo) -> None:
-    about.flag_bits |= 1
-
-
-def link(about: zipfile.ZipInfo) -> None:
-    about.external_attr = (stat.S_IFLNK | 0o777) << 16
-
-
-SOLVED = json.dumps(solved()).encode()
 PYTHON = "\n".join(
     cell.source
     for cell in solved().cells
@@ -168,25 +138,20 @@ HANDED_IN: dict[str, tuple[Put, float, str]] = {
     "not_a_notebook": (written(NAME, "[1, 2]"), 0, "is no notebook: it has no cells"),
     "binary": (written(NAME, b"PK\x03\x04\xff\xfe"), 0, "is no text file in UTF-8"),
     "empty_file": (written(NAME, ""), 0, "is empty. Save the notebook again"),
-    "nothing": (lambda _: None, 0, f"it holds nothing. Hand in {NAME}."),
-    "a_zip": (
-        zipped({f"work/{NAME}": SOLVED, f"__MACOSX/{NAME}": b"\0", "work/plot.png": b"x"}),
-        ALL,
-        "opened",
+    "nothing": (lambda _: None, 0, f"it holds nothing. Hand in {NAME} itself"),
+    "a_zip": (written("work.zip", b"PK"), 0, f"it holds work.zip. Hand in {NAME} itself, not an archive."),
+    "a_zip_and_a_notebook": (several(as_it_is, written("work.zip", b"PK")), ALL, ""),
+    "list_bomb": (
+        written(NAME, f'{{"cells": [{"[]," * 5_000_000}[]]}}'),
+        0,
+        "characters outside of its texts",
     ),
-    "a_zip_and_a_notebook": (several(as_it_is, zipped({NAME: b"{}"})), ALL, ""),
-    "damaged_zip": (written("work.zip", b"PK"), 0, "work.zip is a damaged archive"),
-    "damaged_in_zip": (zipped({NAME: b"{"}), 0, f"{NAME} is a damaged notebook"),
-    "locked_zip": (zipped({NAME: SOLVED}, change=lock), 0, "is locked with a password"),
-    "zip_in_zip": (zipped({"a.zip": zip_of({NAME: SOLVED})}), 0, "holds another archive, a.zip"),
-    "zip_of_nothing": (zipped({"readme.txt": b"x"}), 0, "work.zip holds no notebook"),
-    "zip_leads_up": (zipped({f"../right/{UNIT}/{NAME}": SOLVED}), 0, "leads out of the archive"),
-    "zip_leads_up_backwards": (zipped({"..\\..\\x.py": b"", NAME: SOLVED}), 0, "leads out of the archive"),
-    "zip_absolute": (zipped({"/tmp/escaped.py": b"", NAME: SOLVED}), 0, "leads out of the archive"),
-    "zip_with_link": (zipped({NAME: b"/etc/passwd"}, change=link), 0, "as a link, not as a file"),
-    "zip_bomb": (zipped({NAME: bytes(LARGEST + 1)}), 0, f"of more than {LARGEST:,} bytes"),
-    "zip_of_many": (zipped({f"{i}.txt": b"" for i in range(3000)}), 0, "holds 3,000 files"),
-    "a_tar": (written("work.tar.gz", b"x"), 0, "work.tar.gz is an archive of a kind that is not opened"),
+    "code_bomb": (
+        written(NAME, json.dumps({**blank(), "cells": [new_code_cell("x = " + "1," * 10_000_000)]})),
+        0,
+        "characters of code; allowed are",
+    ),
+    "python_bomb": (written(f"{UNIT}.py", "x = " + "1," * 10_000_000), 0, "characters; allowed are"),
     "another_name": (written("mine.ipynb", json.dumps(solved())), ALL, f"it should be named {NAME}"),
     "with_a_draft": (several(as_it_is, written("draft.ipynb", json.dumps(blank()))), ALL, "draft.ipynb"),
     "two_alike": (

@@ -37,7 +37,7 @@ UNSANDBOXED = "Graded without a sandbox: the code could read and change whatever
 """What every report says then."""
 
 NO_INNER_SANDBOXES = (
-    "Graded behind one sandbox for the whole submission, since none can be built here round each of its "
+    "Graded in one sandbox for the whole submission, since none can be built here round each of its "
     "processes: its simulated ranks could have reached each other."
 )
 """What every report says where the outer sandbox stands alone (see docs/threat-model.md)."""

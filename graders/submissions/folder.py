@@ -5,9 +5,7 @@ There is always something to grade or a reason, fit for the student, why there i
 
 import hashlib
 import shutil
-import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from graders.grading.registry import exercises
-from graders.submissions.archives import ARCHIVES, take_out
 from graders.submissions.read import LARGEST, BadSubmission, Submission, from_cells, read_cells
 
 TIMESTAMP = "timestamp.txt"
@@ -48,46 +45,18 @@ class HandIn:
 
 def read_hand_in(folder: Path, unit: str) -> HandIn:
     """What a student handed in for a unit. Raises nothing for what stands in the folder."""
-    candidates, links = _candidates(folder, _SUFFIXES)
+    candidates, links = _candidates(folder)
     complaints = [f"{link.name} is a link out of the folder; hand in the file itself." for link in links]
-    readable = _readable(candidates, unit, complaints)
-    if not readable:
-        readable = _from_archives(folder, unit, complaints)
+    readable = []
+    for path in candidates:
+        try:
+            readable.append(_read(path, unit))
+        except BadSubmission as error:
+            # The student knows the file by its name.
+            complaints.append(str(error).replace(str(path), path.name))
     if not readable:
         return HandIn(unit, reason=" ".join(complaints) or _nothing_there(folder, unit))
     return _chosen(readable, complaints)
-
-
-def _readable(candidates: Iterable[Path], unit: str, complaints: list[str]) -> list[HandIn]:
-    """Those files that can be graded; what is wrong with the others goes to the complaints."""
-    readable = []
-    for path in candidates:
-        with _complaining(path, complaints):
-            readable.append(_read(path, unit))
-    return readable
-
-
-def _from_archives(folder: Path, unit: str, complaints: list[str]) -> list[HandIn]:
-    """The same for what the archives in the folder hold."""
-    readable = []
-    archives, _ = _candidates(folder, ARCHIVES)
-    for archive in archives:
-        with tempfile.TemporaryDirectory(prefix="course-") as unpacked, _complaining(archive, complaints):
-            taken = take_out(archive, _SUFFIXES, Path(unpacked))
-            found = _readable(taken, unit, complaints)
-            if found:
-                complaints.append(f"{archive.name} was opened; hand in the notebook itself next time.")
-            readable += found
-    return readable
-
-
-@contextmanager
-def _complaining(path: Path, complaints: list[str]) -> Iterator[None]:
-    """Note what is wrong with a file, by the name by which the student knows it."""
-    try:
-        yield
-    except BadSubmission as error:
-        complaints.append(str(error).replace(str(path), path.name))
 
 
 def digest(folder: Path) -> str:
@@ -119,12 +88,12 @@ def copy_beside(folder: Path, target: Path) -> None:
             shutil.copyfile(path, target / relative)
 
 
-def _candidates(folder: Path, suffixes: tuple[str, ...]) -> tuple[list[Path], list[Path]]:
-    """The files with these suffixes, and the links among them that lead elsewhere."""
+def _candidates(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The notebooks and Python files, and the links among them that lead elsewhere."""
     candidates: list[Path] = []
     links: list[Path] = []
     for path in sorted(_listed(folder)):
-        if path.suffix in suffixes:
+        if path.suffix in _SUFFIXES:
             (candidates if path.resolve().is_relative_to(folder.resolve()) else links).append(path)
     return candidates, links
 
@@ -168,7 +137,10 @@ def _answered(hand_in: HandIn) -> int:
 
 def _nothing_there(folder: Path, unit: str) -> str:
     found = ", ".join(sorted(path.name for path in _listed(folder) if path.name != TIMESTAMP)) or "nothing"
-    return f"There is no notebook in what was handed in: it holds {found[:300]}. Hand in {unit}.ipynb."
+    return (
+        f"There is no notebook in what was handed in: it holds {found[:300]}. "
+        f"Hand in {unit}.ipynb itself, not an archive."
+    )
 
 
 def _clean(cell: Any) -> NotebookNode:

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,6 +14,10 @@ from graders.submissions.released_cells import is_demonstration
 
 LARGEST = 100 * 2**20
 """Bytes of a submission; beyond that it holds outputs that nobody needs."""
+MOST_STRUCTURE = 4 * 2**20
+"""Characters of a notebook outside of its texts: each becomes some hundred bytes of Python objects here."""
+MOST_CODE = 2**20
+"""Characters of all code; a syntax tree takes some hundred bytes for each."""
 
 
 class BadSubmission(ValueError):
@@ -50,7 +55,13 @@ def read_cells(path: Path) -> Iterable[Any]:
 
 
 def from_cells(cells: Iterable[Any], name: str, main: bool) -> Submission:
-    """The submission that these cells are, without demonstrations and checks."""
+    """The submission that these cells are, without demonstrations and checks. Raises BadSubmission."""
+    cells = list(cells)
+    code = sum(len(cell.source) for cell in cells if cell.cell_type == "code")
+    if code > MOST_CODE:
+        raise BadSubmission(
+            f"{name} has {code:,} characters of code; allowed are {MOST_CODE:,}. Keep data out of its cells."
+        )
     return Submission(name, tuple(_graded(cells)), main)
 
 
@@ -59,6 +70,12 @@ def read_notebook(path: Path) -> Any:
     import nbformat
 
     text = _text(path)
+    structure = len(_TEXTS.sub("", text))
+    if structure > MOST_STRUCTURE:
+        raise BadSubmission(
+            f"{path} holds {structure:,} characters outside of its texts; allowed are {MOST_STRUCTURE:,}. "
+            f"Clear the notebook's outputs and save it again."
+        )
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -71,13 +88,22 @@ def read_notebook(path: Path) -> Any:
         raise BadSubmission(_damaged(path, f"{type(error).__name__}: {str(error)[:200]}")) from error
 
 
+_TEXTS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+"""The texts of a JSON file. Possessive: one that has no end is looked through once."""
+
+
 def from_notebook(notebook: Any, name: str) -> Submission:
     """The submission in a notebook that has been read (an `nbformat.NotebookNode`)."""
     return from_cells(notebook.cells, name, main=True)
 
 
+_LONGEST_CHECK = 10_000
+
+
 def check_cell_exercise(cell: Any) -> str:
     """The exercise that a cell checks, if it does nothing but call `check(exercise)`; else nothing."""
+    if len(cell.source) > _LONGEST_CHECK:
+        return ""
     try:
         statements = ast.parse(cell.source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -143,6 +169,8 @@ def _python_cells(path: Path) -> Iterable[Any]:
     import jupytext
 
     text = _text(path)
+    if len(text) > MOST_CODE:
+        raise BadSubmission(f"{path} has {len(text):,} characters; allowed are {MOST_CODE:,}.")
     try:
         return jupytext.reads(text, fmt="py:percent").cells  # type: ignore[no-any-return]
     except Exception as error:  # jupytext reads metadata out of comments, which may hold anything
