@@ -17,7 +17,7 @@ from nbformat.v4 import new_code_cell
 
 from graders.classroom.result_store import Graded, ResultStore
 from graders.grading.run import ExerciseResult
-from graders.host.fork_server_client import acquire, dismiss
+from graders.host.fork_server_client import acquire, release
 from graders.isolation.backends import backend_here
 from tests.classroom import (
     UNIT,
@@ -124,7 +124,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         if worker.no_namespaces:
             pytest.skip(f"attacks with no sandbox for each process are not tried: {worker.no_namespaces}")
     finally:
-        dismiss(worker)
+        release(worker)
     root = new_course(tmp_path_factory.mktemp("attacks") / "course")
     for attack in EXPECTED:
         notebook = solved()

@@ -31,6 +31,9 @@ MAX_MESSAGE = MAX_TENSORS + MAX_STRUCTURE + 2**20
 MAX_DEPTH = 40
 """Lists in lists; far below Python's recursion limit."""
 
+MOST_BITS = 64
+"""Of a whole number: a larger one is more than a float or a tensor can hold, and would stop who computes on."""
+
 _HEAD = struct.Struct(">4sI")
 _MAGIC = b"DTW1"
 _PLAIN = "None, bool, int, float, str, bytes, tensors, and lists, tuples and text-keyed dictionaries of these"
@@ -69,10 +72,7 @@ def encode(value: PlainData) -> bytes:
     """
     encoder = _Encoder()
     plain = encoder.plain(value, ())
-    try:
-        structure = json.dumps(plain, separators=(",", ":")).encode("ascii")
-    except ValueError as error:  # an integer of thousands of digits
-        raise NotPlain((), f"cannot be written down: {error}") from error
+    structure = json.dumps(plain, separators=(",", ":")).encode("ascii")
     if len(structure) > MAX_STRUCTURE:
         raise NotPlain((), f"takes {len(structure):,} bytes as text; allowed are {MAX_STRUCTURE:,}")
     try:
@@ -115,6 +115,8 @@ class _Encoder:
             raise NotPlain(path[:3], f"and so on, more than {MAX_DEPTH} levels deep, is nested too deeply")
         value = _made_plain(value)
         kind = type(value)
+        if kind is int and value.bit_length() > MOST_BITS:
+            raise NotPlain(path, f"is a whole number of {value.bit_length():,} bits; it may have {MOST_BITS}")
         if value is None or kind in (bool, int, float, str):
             return value
         if kind is bytes:
@@ -157,6 +159,8 @@ class _Decoder:
     def value(self, structure: Any, depth: int) -> PlainData:
         if depth > 2 * MAX_DEPTH + 2:  # a tagged level is an object and its list
             raise CodecError("the message is nested too deeply")
+        if isinstance(structure, int) and structure.bit_length() > MOST_BITS:
+            raise CodecError(f"a whole number of the message has more than {MOST_BITS} bits")
         if structure is None or isinstance(structure, bool | int | float | str):
             return structure
         if isinstance(structure, list):
