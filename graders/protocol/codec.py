@@ -32,7 +32,7 @@ MAX_DEPTH = 40
 """Lists in lists; far below Python's recursion limit."""
 
 MOST_BITS = 64
-"""Of a whole number: a larger one is more than a float or a tensor can hold, and would stop who computes on."""
+"""Of a whole number: a larger one is more than a tensor can hold, and would stop whoever computes with it."""
 
 _HEAD = struct.Struct(">4sI")
 _MAGIC = b"DTW1"
