@@ -34,6 +34,10 @@ from torch import Tensor
 from course_lib import Cluster, Deadlock, Link, launch, per_rank
 from graders import check, hint, progress, reset
 
+# %% demo=true jupyter={"source_hidden": true}
+# `%%ranks` runs a cell on every rank (section 2); `%%needs` waits until an exercise is solved.
+# %load_ext course_lib.notebook.magics
+
 # %% [markdown]
 # ## The picture
 #
@@ -58,7 +62,7 @@ layout_picture(nodes=2, gpus_per_node=4)
 #    $6.7 \cdot 10^{13}$ of them a second? (Section 1)
 # 2. Of a program's work, 95 % can be shared out among workers. How much faster do 1,000 workers make it? (Section 1)
 # 3. Eight ranks stand in a ring, a message to a neighbour takes a millisecond, and a token goes once round. How long
-#    does it take? How long does each rank work, and how long does it wait? (Section 4)
+#    does it take? For how long does each rank send or receive, and for how long does it do nothing? (Section 4)
 
 # %% [markdown]
 # ## 1 Why distribute at all
@@ -74,7 +78,9 @@ parameters, bytes_each = 175e9, 2
 print(f"memory: {parameters * bytes_each / 1e9:.0f} GB for 175 billion parameters of 16 bits each")
 
 # %% [markdown]
-# Nobody waits 150 years, and no GPU holds 350 GB. So the work is cut up, and the parts run side by side.
+# Nobody waits 150 years, and 350 GB are more than two H200 GPUs hold, which have 141 GB each. So the work is cut up, and
+# the parts run side by side. (TFLOP/s are $10^{12}$ floating-point operations a second. Section 8 says where these numbers
+# come from.)
 #
 # A **serial** program does one thing after another. A **parallel** one does some of its work at the same time on several
 # workers, and the rest still one after another: reading a file, waiting for the slowest, adding up results. Amdahl
@@ -108,16 +114,25 @@ def amdahl_speedup(parallel_fraction: float, workers: int) -> float:
 for workers in (1, 10, 100, 1_000, 10_000):
     print(f"{workers:6,} workers: {amdahl_speedup(0.95, workers):6.2f} times as fast")
 
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs amdahl_speedup
+# The numbers in the text of this section.
+assert round(years, -1) == 150
+assert parameters * bytes_each == 350e9 > 2 * 141e9
+assert amdahl_speedup(0.95, 10_000) < 20
+assert amdahl_speedup(0.95, 10_000) - amdahl_speedup(0.95, 1_000) < 0.5
+assert amdahl_speedup(0.9985, 1024) < 500 < amdahl_speedup(0.999, 1024)
+assert round(amdahl_speedup(0.999, 1024)) == 506
+
 # %% [markdown]
-# With ever more workers the parallel part takes no time, and the serial part is all that is left: the limit is
-# $1 / (1 - f)$, here 20. The last 9,000 workers bring almost nothing.
+# With ever more workers the parallel part takes almost no time, and the serial part is all that is left. So the speedup
+# has a limit, $1 / (1 - f)$, which is 20 here. The last 9,000 workers bring almost nothing.
 #
 # **Question for the slider:** how parallel must a program be for 1,024 workers to be worth 500?
 
 # %% demo=true
 from course_lib.figures.pictures import speedup_picture
-from course_lib.notebook.widgets import Slider
-from course_lib.notebook import explore
+from course_lib.notebook.widgets import Slider, explore
 
 
 def speedups(parallel_fraction: float):
@@ -131,19 +146,40 @@ fractions = [0.5, 0.8, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9995, 0.9999]
 explore(speedups, parallel_fraction=Slider(fractions, start=0.95, label="parallel fraction"))
 
 # %% [markdown]
-# One part in a thousand may be serial, no more: 0.999 gives 506. Large systems do better than that. Horovod's authors report that
-# 512 GPUs train VGG-16 with 68 % efficiency, so 348 times as fast as one GPU. Solve Amdahl's formula for the serial
-# fraction (A. Karp and H. Flatt, 1990):
+# A parallel fraction of 0.999 gives 506: no more than one part in a thousand may be serial.
+#
+# Amdahl keeps the problem as it is and asks how much faster it is solved. Gustafson (1988) asked another question: how
+# much larger a problem can be solved in the same time? Let $p$ workers take one hour and spend the share $s$ of it on
+# work that is not shared out. For all that they have done, one worker would need $s + (1 - s)\,p$ hours. This is the
+# **scaled speedup**. It has no limit: what is serial stays as long as it was, and the parallel part grows with $p$.
+#
+# Training is usually scaled in this way. Each GPU keeps its batch of images, so in one step 512 GPUs work off 512 times as
+# many. Horovod's authors report that 512 GPUs train VGG-16 with an **efficiency** of 68 %: they work off 68 % of the
+# images that 512 times one GPU would. What does that say to each of the two questions?
 
 # %% demo=true
-workers, speedup = 512, 0.68 * 512
-serial = (workers / speedup - 1) / (workers - 1)
-print(f"speedup {speedup:.0f} with {workers} workers: as if {serial:.2%} of the work were serial")
+workers, efficiency = 512, 0.68
+speedup = efficiency * workers
+print(f"{workers} GPUs work off {speedup:.0f} times the images of one GPU")
+
+scaled_share = (workers - speedup) / (workers - 1)  # s + (1 - s) p = speedup, solved for s
+print(f"Gustafson: {scaled_share:.0%} of the time went into what is not shared out")
+
+fixed_share = (workers / speedup - 1) / (workers - 1)  # Amdahl's formula, solved for 1 - f
+print(f"Amdahl:    a problem of fixed size is as fast with {fixed_share:.2%} of serial work, and no more")
+
+# %% demo=true jupyter={"source_hidden": true}
+# The numbers in the text around this cell.
+assert round(speedup) == 348
+assert abs(scaled_share + (1 - scaled_share) * workers - speedup) < 1e-9
+assert abs(1 / (fixed_share + (1 - fixed_share) / workers) - speedup) < 1e-9
+assert round(scaled_share, 2) == 0.32
+assert round(fixed_share, 4) == 0.0009
 
 # %% [markdown]
-# How can that be, with so much to communicate? Gustafson (1988) gave the answer in one sentence: with more workers
-# people do not solve the same problem faster, they solve a larger one in the same time, and it is the parallel part
-# that grows.
+# So a third of the time may go into communication and waiting, and 512 GPUs still do the work of 348. For a problem of
+# fixed size less than a thousandth of the work could be serial. Whoever compares speedups must first ask which of the two
+# was measured.
 #
 # ## 2 Ranks: the same function everywhere
 #
@@ -166,9 +202,10 @@ run.results
 # `run.results[r]` is what rank `r` returned. The argument `"worker"` went to every rank; an argument that should differ is
 # marked: `launch(f, per_rank([a, b, c, d]), ranks=4)` gives rank `r` item `r`.
 #
-# These ranks are **simulated**. Each is a thread of this notebook, they take turns, and a message takes as long as a model
-# of the network says. So a run is over in milliseconds and goes the same way every time. The function cannot tell:
-# it calls plain `torch.distributed`, and will run unchanged on real processes (section 6) and on many nodes (section 7).
+# With `on="simulated"`, as this notebook is set, the ranks are **simulated**. Each is a thread of this notebook, they take
+# turns, and a message takes as long as a model of the network says. So a run is over in milliseconds and goes the same way
+# every time. The function cannot tell: it calls plain `torch.distributed`, and will run unchanged on real processes
+# (section 6) and on many nodes (section 7).
 
 
 # %% exercise="who_am_i" points=3
@@ -188,35 +225,37 @@ launch(who_am_i, ranks=ranks, on=on).results
 
 # %% [markdown]
 # For trying things out there is a magic: `%%ranks 4` runs the whole cell on four ranks, each with a copy of your
-# variables, and shows what each printed and its last value.
+# variables, and shows what each printed and its last value. Here the number and the engine come from the variables `ranks`
+# and `on`, which are set at the top of this notebook.
 
 # %% demo=true
-# %load_ext course_lib.notebook.magics
-
-# %% demo=true
-# %%ranks 4
+# %%ranks $ranks --on $on
 rank, world_size = who_am_i()
 share = torch.tensor_split(torch.arange(10), world_size)[rank]
 print("my part of ten numbers:", share.tolist())
 share.sum().item()
 
 # %% [markdown]
-# Ten numbers on four ranks: two of them get three, two get two. That is how work is shared out everywhere in this
-# workbook, and no message was needed for it: every rank computed its own part from its rank.
+# Ten numbers on four ranks: two ranks get three numbers, two get two. That is how work is shared out everywhere in this
+# workbook. No message was needed for it: every rank computed its own part from its rank.
 #
 # Rank, world size and the rest come from the program that starts the processes, the **launcher**. It puts them into
 # environment variables, here as `torchrun` does:
 
 # %% demo=true
-# %%ranks 4
+# %%ranks $ranks --on $on
 {name: os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")}
 
 # %% [markdown]
 # ## 3 Where a rank sits
 #
-# Launchers fill one node before they go on to the next, as in the picture above. So rank and place follow from each
-# other. The local rank is the one that chooses a device: `torch.cuda.set_device(local_rank)`. Whoever writes
-# `set_device(rank)` has a program that runs on one node, and on the second asks for GPU number 4 of four.
+# In the picture above, ranks fill one node before they go on to the next. `torchrun` always numbers them so, and
+# Slurm's `srun` and MPI's `mpirun` do unless they are told otherwise (`srun --distribution=cyclic`, `mpirun --map-by node`
+# deal ranks out like cards, one to each node in turn). When ranks fill node after node, rank and place follow from each
+# other. A program that must be right under every launcher reads the local rank instead of computing it.
+#
+# The local rank is the one that chooses a device: `torch.cuda.set_device(local_rank)`. A program with
+# `set_device(rank)` runs on one node, and on the second node asks for GPU number 4, where there are only 0 to 3.
 
 
 # %% exercise="rank_coordinates" points=3
@@ -234,7 +273,8 @@ def rank_coordinates(rank: int, gpus_per_node: int) -> tuple[int, int]:
 
 # %% [markdown]
 # Compare it with what the ranks of a simulated machine are told. A `Cluster` says how many nodes there are, how many
-# devices each has, and how fast the links are.
+# devices each has, and how fast the links are. The number of its node is in `GROUP_RANK`. The name is `torchrun`'s,
+# which starts the processes of one node as one group.
 
 # %% demo=true
 machine = Cluster(nodes=3, devices_per_node=2)
@@ -245,8 +285,14 @@ def told() -> tuple[int, int]:
     return int(os.environ["GROUP_RANK"]), int(os.environ["LOCAL_RANK"])
 
 
-for rank, place in enumerate(launch(told, cluster=machine).results):
+places = launch(told, cluster=machine).results
+for rank, place in enumerate(places):
     print(f"rank {rank}: told {place}, computed {rank_coordinates(rank, machine.devices_per_node)}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs rank_coordinates
+# What is told and what is computed are the same.
+assert places == [rank_coordinates(rank, machine.devices_per_node) for rank in range(machine.size)]
 
 # %% [markdown]
 # ### Groups and backends
@@ -260,8 +306,8 @@ for rank, place in enumerate(launch(told, cluster=machine).results):
 # | backend | carries | use it for | keep in mind |
 # |---|---|---|---|
 # | **Gloo** | CPU tensors, over TCP; some collectives of GPU tensors, by way of the CPU | training on CPUs; small messages between hosts; trying things out | everywhere, also on a laptop |
-# | **NCCL** (RCCL on AMD) | GPU tensors, over NVLink, PCIe, InfiniBand | training on GPUs, always | one rank a GPU; CPU tensors are refused |
-# | **MPI** | CPU tensors; GPU tensors if the MPI library is built for it | machines whose network only their own MPI knows well | needs a PyTorch built from source |
+# | **NCCL** (RCCL on AMD) | GPU tensors, over the links between the GPUs of a node and the network between nodes | training on GPUs, always | one rank a GPU; CPU tensors are refused |
+# | **MPI** (the Message Passing Interface, a standard with many libraries) | CPU tensors; GPU tensors if the MPI library is built for it | machines whose network only their own MPI knows well | needs a PyTorch built from source |
 #
 # A group can have two: with `backend="cpu:gloo,cuda:nccl"` the tensor's device decides. What is there in your PyTorch:
 
@@ -273,7 +319,8 @@ print("GPUs here:", torch.cuda.device_count())
 # ## 4 Messages
 #
 # The simplest operation has two sides. Rank 0 calls `dist.send(tensor, dst=1)`, and rank 1 calls
-# `dist.recv(tensor, src=0)`, with a tensor of the same shape and dtype, into which the message is written.
+# `dist.recv(tensor, src=0)`, with a tensor of the same shape and dtype, into which the message is written. What `recv`
+# returns is not the message. It is an int, the rank of the sender.
 
 # %% demo=true
 from course_lib.figures.pictures import collective_picture
@@ -313,8 +360,33 @@ except Deadlock as deadlock:
 #
 # - for each rank the call in which it waits, and the line;
 # - the circle, in words and in the figure: 0 waits for 1 to receive, 1 waits for 0 to receive;
-# - what to do. Here one of them has to receive first, or `isend`, which returns at once, takes the place of `send`.
+# - what to do. One of them can receive first. Or both use `isend` in the place of `send`.
 #
+# `isend` starts to send and returns at once. It gives back a **work handle**. The message is sent, and the tensor may be
+# written again, only when the handle's `wait()` has returned. `irecv` does the same for receiving: the message is there
+# when its `wait()` has returned. So every `isend` and every `irecv` needs its `wait()`.
+
+
+# %% demo=true
+def swap_with_isend(mine: Tensor) -> Tensor:
+    """Send mine to the other rank, and return what it sent."""
+    other = 1 - dist.get_rank()
+    theirs = torch.empty_like(mine)
+    work = dist.isend(mine, dst=other)
+    sender = dist.recv(theirs, src=other)
+    work.wait()
+    print(f"recv returned {sender}, the message is {theirs.item():g}")
+    return theirs
+
+
+swapped = launch(swap_with_isend, two_tensors, ranks=2)
+
+# %% demo=true jupyter={"source_hidden": true}
+# recv returns the sender, and both have what the other one sent.
+assert [tensor.item() for tensor in swapped.results] == [20, 10]
+assert all(f"recv returned {1 - rank}," in swapped.outputs[rank] for rank in range(2))
+
+# %% [markdown]
 # And when a program hangs only sometimes? MPI libraries copy a short message into a buffer, so that `send` can return
 # at once; a long one waits. Let the simulator buffer messages of up to 64 bytes:
 
@@ -327,12 +399,21 @@ for length in (16, 17):
         print(f"{length} numbers, {4 * length} bytes: all is well")
     except Deadlock as deadlock:
         print(f"{length} numbers, {4 * length} bytes: deadlock of ranks {deadlock.cycle}")
+        longest_bad = length
+
+# %% demo=true jupyter={"source_hidden": true}
+# Only the longer of the two messages hangs.
+assert longest_bad == 17
 
 # %% [markdown]
 # The program was wrong with 16 numbers too. It passed its tests, and will hang on the day when somebody makes the
-# tensor longer. This is why the simulator buffers nothing unless you ask it to: what passes here hangs nowhere.
+# tensor longer. This is why the simulator buffers nothing unless you ask it to. A program whose sends wait for each other
+# then hangs in the simulator with every length, and not only on some machine with some length.
 #
-# Now yours. The ranks stand in a ring, and a token goes once round.
+# The simulator does not find every mistake. It shows one order of events, the same in every run; real processes show many.
+# So run on real processes too what is to run on real processes.
+#
+# Now yours. The $p$ ranks stand in a ring, and a token goes once round.
 
 # %% demo=true
 from course_lib.figures.pictures import ring_picture
@@ -378,29 +459,60 @@ run.traffic
 
 # %% [markdown]
 # `run.traffic` counts messages and bytes, rank by rank: one message of four bytes each. Now the third prediction: a
-# message takes a millisecond, and time is virtual.
+# message takes a millisecond, and time is virtual. A bar of the timeline begins when the rank makes the call and ends when
+# the call returns. So a bar named `recv` is mostly waiting: only its last millisecond is the message.
 #
 # **Question for the slider:** how does the time grow with the number of ranks, and how many of them do something useful at
 # any moment?
 
 
 # %% demo=true
-def token_on(ranks: int):
-    """The timeline of one round of the token, a millisecond a message."""
+def one_round(ranks: int):
+    """One round of the token, a millisecond a message."""
     slow = Cluster(devices_per_node=ranks, intra_node=Link(latency=1e-3, bandwidth=1e9))
-    round_trip = launch(pass_the_token, torch.zeros(1), cluster=slow)
+    return launch(pass_the_token, torch.zeros(1), cluster=slow)
+
+
+def token_on(ranks: int):
+    """Its timeline."""
+    round_trip = one_round(ranks)
     return round_trip.timeline(title=f"{ranks} ranks: {round_trip.seconds * 1e3:.1f} ms")
 
 
 explore(token_on, ranks=Slider([2, 4, 8, 16], start=8, label="ranks"))
 
 # %% [markdown]
-# Eight ranks, eight messages, eight milliseconds: the time grows with the number of ranks. At any moment one message is
-# on its way, and everybody else waits. The program runs on eight processors and is serial. Nothing is wrong
-# with its messages; what is wrong is their order, each of which waits for the one before.
+# In numbers. Every message occupies two ranks for as long as it is on its way, the one that sends it and the one that
+# receives it:
+
+# %% demo=true
+from course_lib.runtime.communication.messages import messages
+
+eight = one_round(8)
+busy = [0.0] * 8
+for message in messages(eight.events):
+    for rank in (message.send.rank, message.receive.rank):
+        busy[rank] += message.arrival - message.departure
+for rank, seconds in enumerate(busy):
+    idle = eight.seconds - seconds
+    print(f"rank {rank}: sends or receives for {seconds * 1e3:.1f} ms, does nothing for {idle * 1e3:.1f} ms")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs pass_the_token
+# The answer to the third prediction: 8 ms, of which each rank sends or receives for 2 ms.
+assert round(eight.seconds * 1e3, 1) == 8
+assert all(round(seconds * 1e3, 1) == 2 for seconds in busy)
+for count in (2, 4, 16):
+    assert round(one_round(count).seconds * 1e3, 1) == count
+
+# %% [markdown]
+# Eight ranks, eight messages, eight milliseconds: the time grows with the number of ranks. Each rank sends or receives for
+# two milliseconds and does nothing for six. At any moment one message is on its way, and only its sender and its receiver
+# have something to do. The program runs on eight processors and is serial. Nothing is wrong with its messages. What is
+# wrong is their order: each waits for the one before.
 #
-# So being distributed does not make a program parallel. The good algorithms of the later units send as many bytes round
-# the same ring, in such an order that all links are busy all the time.
+# So being distributed does not make a program parallel. The good algorithms of the later units use the same ring, but in
+# such an order that all links are busy all the time.
 #
 # ## 5 Collectives: everybody at once
 #
@@ -424,11 +536,12 @@ for name in ("broadcast", "scatter", "gather", "all_gather", "all_reduce"):
     show(collective_picture(name, ranks=3))
 
 # %% [markdown]
-# All-reduce is the one that training lives on: each rank has gradients of its own, and all need the average. A sum of
-# the ranks, which took the token one round and left it on one rank, is a single call:
+# Training needs all-reduce most of all: each rank has gradients of its own, and all ranks need the average. The token
+# took a whole round to add up the ranks, and then only rank 0 had the sum. With all-reduce the sum of the ranks is a
+# single call, and every rank has it:
 
 # %% demo=true
-# %%ranks 4
+# %%ranks $ranks --on $on
 mine = torch.tensor([dist.get_rank()])
 dist.all_reduce(mine)
 mine.item()
@@ -454,10 +567,19 @@ mine.item()
 # over Gloo; where each rank has a GPU of its own, over NCCL. The function is the same.
 
 # %% demo=true
+simulated = launch(pass_the_token, tokens, ranks=ranks)
 run = launch(pass_the_token, tokens, ranks=ranks, on="processes")
 print(run.results)
 print(f"{run.seconds * 1e3:.1f} ms, measured, from the first rank's start to the last one's end")
 run.traffic
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs pass_the_token
+# The results and the traffic of simulated ranks and real processes are the same.
+assert run.results == simulated.results
+for rank in range(ranks):
+    real, virtual = run.traffic[rank], simulated.traffic[rank]
+    assert (real.sent, real.received, real.messages) == (virtual.sent, virtual.received, virtual.messages)
 
 # %% [markdown]
 # The numbers and the messages are the same as before. The time is not virtual any more, and it differs from run to run:
@@ -473,8 +595,8 @@ nothing has moved for a while, asks every process where it stands, and ends them
 
 ## 7 Now on nodes
 
-On a cluster a launcher starts the processes, and your function becomes a script that does what `launch` has done for
-you: it makes the default group, and ends it.
+On a cluster a launcher starts the processes. Your function becomes a script that does what `launch` has done for you:
+it makes the default group, and ends it.
 
 ```python
 # hello.py
@@ -498,7 +620,9 @@ main()
 torchrun --standalone --nproc-per-node=4 hello.py
 ```
 
-Under Slurm one `torchrun` a node starts that node's ranks. They find each other at the first node's address:
+**Slurm** is the program that gives out the nodes on most large clusters. A job is a shell script that says what it needs
+in `#SBATCH` lines. Here one `torchrun` a node starts that node's ranks, and all ranks find each other at the first node's
+address:
 
 ```bash
 #!/bin/bash
@@ -522,30 +646,35 @@ Write this to `hello.sbatch`, add what your site wants (account, partition, GPUs
 #
 # - **Amdahl's law.** G. Amdahl, *Validity of the single processor approach to achieving large scale computing
 #   capabilities*, AFIPS 1967. **Gustafson's answer.** J. Gustafson, *Reevaluating Amdahl's law*, Communications of the ACM
-#   31(5), 1988. **The serial fraction, measured.** A. Karp, H. Flatt, *Measuring parallel processor performance*,
+#   31(5), 1988. **The serial fraction of a measured speedup.** A. Karp, H. Flatt, *Measuring parallel processor performance*,
 #   Communications of the ACM 33(5), 1990.
 # - **How far it goes in training.**
 #
-# | system | result |
-# |---|---|
-# | DistBelief (J. Dean et al. 2012) | a network 30 times larger than any before it; 12 times as fast on 81 machines |
-# | FireCaffe (F. Iandola et al. 2016) | 128 GPUs, 47 times as fast on GoogLeNet: 37 % efficiency |
-# | P. Goyal et al. 2017 | ImageNet in one hour on 256 GPUs with a batch of 8,192; about 90 % efficiency from 8 GPUs to 256 |
-# | Horovod (A. Sergeev, M. Del Balso 2018, and its documentation) | 512 GPUs: 90 % on Inception V3 and ResNet-101, 68 % on VGG-16 |
-# | Megatron-LM (M. Shoeybi et al. 2019) | 8.3 billion parameters on 512 GPUs at 15.1 PFLOP/s: 76 % of 512 times one GPU |
+# | system | problem | result |
+# |---|---|---|
+# | DistBelief (J. Dean et al. 2012) | fixed: one step of one network | 12 times as fast on 81 machines; elsewhere in the paper a network 30 times larger than any before it |
+# | FireCaffe (F. Iandola et al. 2016) | fixed: one training of GoogLeNet | 128 GPUs, 47 times as fast: 37 % efficiency |
+# | P. Goyal et al. 2017 | scaled: 32 images a GPU | ImageNet in one hour on 256 GPUs with a batch of 8,192; about 90 % efficiency from 8 GPUs to 256 |
+# | Horovod (A. Sergeev, M. Del Balso 2018, and its documentation) | scaled: each GPU keeps its batch | 512 GPUs: 90 % on Inception V3 and ResNet-101, 68 % on VGG-16 |
+# | Megatron-LM (M. Shoeybi et al. 2019) | scaled: the model grows with the GPUs | 8.3 billion parameters on 512 GPUs at 15.1 PFLOP/s: 76 % of 512 times one GPU |
 #
-# Compare the serial fractions that Karp and Flatt's formula gives for these. The efficiency says little without the
-# number of workers:
+# - **The first prediction.** GPT-3's operations: T. Brown et al., *Language models are few-shot learners*, 2020
+#   ([arXiv:2005.14165](https://arxiv.org/abs/2005.14165)), Table D.1. $6.7 \cdot 10^{13}$ operations a second are what
+#   NVIDIA states for an H100 SXM with 32-bit numbers and without its matrix units.
+#
+# A. Karp and H. Flatt use Amdahl's formula backwards: from a speedup that was measured on a problem of fixed size they
+# compute which part of the work would have to be serial. The rows with a fixed problem give
 
 # %% demo=true
-for system, workers, efficiency in [
-    ("FireCaffe, GoogLeNet", 128, 47 / 128),
-    ("Horovod, VGG-16", 512, 0.68),
-    ("Horovod, ResNet-101", 512, 0.90),
-    ("Megatron-LM", 512, 0.76),
-]:
-    serial = (1 / efficiency - 1) / (workers - 1)
-    print(f"{system:21} {workers:4} GPUs, efficiency {efficiency:3.0%}: serial fraction {serial:.3%}")
+for system, workers, speedup in [("DistBelief", 81, 12), ("FireCaffe, GoogLeNet", 128, 47)]:
+    serial = (workers / speedup - 1) / (workers - 1)
+    print(
+        f"{system:21} {workers:4} workers, efficiency {speedup / workers:3.0%}: serial fraction {serial:.1%}"
+    )
+
+# %% [markdown]
+# In such a fraction communication and waiting are counted as serial work. It says more than the efficiency alone, which
+# falls with the number of workers even when the serial part stays the same.
 
 # %% [markdown]
 # ## 9 What goes wrong in practice
@@ -558,8 +687,9 @@ for system, workers, efficiency in [
 # - **Everything lands on GPU 0.** Nobody has called `set_device(local_rank)`. NCCL then finds two ranks on one device and
 #   refuses.
 # - **"Address already in use".** Two jobs on one node have chosen the same port. `torchrun --standalone` finds a free one.
-# - **It got slower with more ranks.** What is serial has become all there is (section 1), or messages wait for each
-#   other in a row (section 4). The timeline shows which.
+# - **More ranks, no more speed.** Only the serial part is left (section 1), or messages wait for each other in a row
+#   (section 4). The timeline shows which.
+# - **It returns, and a message is lost.** An `isend` or `irecv` was never waited for (section 4).
 # - **`RANK` is missing.** The script was started with `python` and not by a launcher. Under plain `srun` the rank is in
 #   `SLURM_PROCID`, under `mpirun` in `OMPI_COMM_WORLD_RANK`; unit 03 reads them all.
 

@@ -536,8 +536,7 @@ for precision in precisions:
 
 # %% demo=true
 from course_lib.figures.style import COLOURS
-from course_lib.notebook.widgets import Slider
-from course_lib.notebook import explore
+from course_lib.notebook.widgets import Slider, explore
 
 
 def model_states(billions: float, device_gb: int):

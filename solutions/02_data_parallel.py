@@ -579,8 +579,7 @@ line_figure(
 # Move the sliders: in which of these steps does the network stand idle, and in which does the device?
 
 # %% demo=true
-from course_lib.notebook.widgets import Slider
-from course_lib.notebook import explore
+from course_lib.notebook.widgets import Slider, explore
 
 
 def draw(kib: int, us: float):

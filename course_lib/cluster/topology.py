@@ -71,7 +71,8 @@ class Cluster:
         device has a card of its own.
     eager_limit: a message of at most so many bytes is buffered, so its send returns at once; a longer one
         waits until the receiver has posted its receive (rendezvous), as Gloo and NCCL do for every message
-        and MPI for long ones. The default, 0, is the strictest: a program that passes here hangs nowhere.
+        and MPI for long ones. The default, 0, buffers nothing: a program whose blocking sends need a buffer
+        hangs here with messages of every length.
     flops: what a device computes, in FLOP/s; None: computing takes no virtual time.
     memory_bandwidth: what a device reads and writes, in bytes/s, for operations that are not matrix
         products; None: they take no virtual time.
