@@ -1,14 +1,19 @@
 """The engine "processes": real ranks, what is recorded of them, and how each kind of failure is told."""
 
+import multiprocessing
 import os
+import resource
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import nbclient
 import nbformat
@@ -31,10 +36,22 @@ from course_lib import (
     span,
 )
 from course_lib.runtime.communication.events import Kind
-from course_lib.runtime.processes.call_log import CallLog, CallLogReader, Failed, Started, Waits
+from course_lib.runtime.processes import protocol, watchdog
+from course_lib.runtime.processes.agents import Agents
+from course_lib.runtime.processes.call_log import (
+    CallLog,
+    CallLogLost,
+    Failed,
+    RecordParser,
+    Spanned,
+    Started,
+    Waits,
+)
 from course_lib.runtime.processes.completion import CompletionPoller
+from course_lib.runtime.processes.launch_folder import owned_folder, sweep
 from course_lib.runtime.processes.logged_group import LoggedGroup
 from course_lib.runtime.processes.observed_run import ObservedRun
+from course_lib.runtime.request import LaunchRequest
 from workbook.run_notebook import OwnSocketsManager
 
 ROOT = Path(__file__).parents[1]
@@ -64,7 +81,7 @@ def warm_processes() -> list[int]:
     for command in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             parent = int((command.parent / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == os.getpid() and b"fork_server import serve" in command.read_bytes():
+            if parent == os.getpid() and b"node_agent import serve_here" in command.read_bytes():
                 found.append(int(command.parent.name))
         except OSError:
             continue
@@ -986,16 +1003,118 @@ def test_calls_on_a_gpu_end_when_they_report_it() -> None:
 
 
 def test_a_call_log_is_readable_while_a_record_is_half_written(tmp_path: Path) -> None:
-    path = tmp_path / "temporary" / "call-log"
-    reader = CallLogReader(path)
-    assert reader.read() == []
+    path, parser = tmp_path / "call-log", RecordParser()
     CallLog(path).write(Started(1.5))
     CallLog(path).write(Waits(3))
     whole = path.read_bytes()
-    path.write_bytes(whole[:-4])
-    assert reader.read() == [Started(1.5)]
-    with path.open("ab") as file:
-        file.write(whole[-4:])
-    assert reader.read() == [Waits(3)]
-    reader.close()
-    path.unlink()
+    assert parser.feed(b"") == []
+    assert parser.feed(whole[:-4]) == [Started(1.5)]
+    assert parser.feed(whole[-4:]) == [Waits(3)]
+
+
+def test_a_full_disk_leaves_whole_records_and_is_a_sentence(tmp_path: Path) -> None:
+    # Invariant: what could not be written as a whole is not there, and what comes later can be read.
+    def write() -> None:
+        log = CallLog(tmp_path / "call-log")
+        record = Spanned("a phase", 1.0, 2.0)
+        log.write(record)
+        size = os.path.getsize(tmp_path / "call-log")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2 * size - 3, resource.RLIM_INFINITY))
+        with pytest.raises(CallLogLost, match=r"cannot be recorded .*: make room on the disk"):
+            log.write(record)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        log.write(Waits(3))
+
+    child = multiprocessing.get_context("fork").Process(target=write)
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    records = RecordParser().feed((tmp_path / "call-log").read_bytes())
+    assert records == [Spanned("a phase", 1.0, 2.0), Waits(3)]
+
+
+def test_a_rank_whose_calls_cannot_be_recorded_says_why() -> None:
+    def program() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+        dist.barrier()
+
+    with pytest.raises(RankFailed, match="most likely the disk of temporary files is full"):
+        on_processes(program)
+
+
+def test_a_write_that_the_kernel_cuts_short_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    log = CallLog(tmp_path / "call-log")
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:5]))
+    log.write(Spanned("a phase", 1.0, 2.0))
+    monkeypatch.undo()
+    assert RecordParser().feed((tmp_path / "call-log").read_bytes()) == [Spanned("a phase", 1.0, 2.0)]
+
+
+# --- Agents that come to a halt
+
+
+def stalled_agents(monkeypatch: pytest.MonkeyPatch) -> "tuple[Agents, socket.socket]":
+    """An agent that has begun a launch of rank 3, and the socket at which it sits."""
+    monkeypatch.setattr(protocol, "_PATIENCE_SECONDS", 0.2)
+    ours, theirs = socket.socketpair()
+    agents = Agents()
+    channel = protocol.Channel(ours)
+    agents.add(channel)
+    plan = protocol.Plan(4, "gloo", 60, 0, "/", (), (), {}, {})
+    agents.start(channel.fileno(), protocol.Start(plan, b"", {3: b""}))
+    assert isinstance(Connection(os.dup(theirs.fileno())).recv(), protocol.Start)
+    return agents, theirs
+
+
+def test_a_message_that_stops_half_way_is_no_death_of_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    agents, theirs = stalled_agents(monkeypatch)
+    with theirs:
+        request = LaunchRequest(print, (), 4, Cluster(devices_per_node=4), 60, 0, None)
+        theirs.sendall(struct.pack("!i", 1000) + b"half")
+        watched = watchdog.Watchdog(request, agents).watch()
+        assert isinstance(watched.ending, watchdog.Failed)
+        assert "The process that holds rank 3 has stopped in the middle of a message" in watched.ending.report
+        assert "SIGKILL" not in watched.ending.report
+    agents.close()
+
+
+def test_an_agent_that_reads_nothing_does_not_hold_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    agents, theirs = stalled_agents(monkeypatch)
+    (descriptor,) = agents._channels
+    with theirs:
+        agents.start(descriptor, protocol.Start(cast("Any", None), bytes(10_000_000), {3: b""}))
+        assert "The process that holds rank 3 takes no messages" in agents.lost
+    agents.close()
+
+
+# --- What killed processes leave behind
+
+
+def test_folders_of_killed_owners_are_swept_and_no_others(tmp_path: Path) -> None:
+    def left_behind(name: str, age: float) -> Path:
+        folder = tmp_path / f"course-launch-{name}"
+        folder.mkdir()
+        (folder / "owner").touch()
+        os.utime(folder, (time.time() - age,) * 2)
+        return folder
+
+    old, young = left_behind("old", age=1000), left_behind("young", age=0)
+    linked, other = tmp_path / "course-launch-link", tmp_path / "another"
+    other.mkdir()
+    linked.symlink_to(other)
+    with owned_folder(str(tmp_path)) as held:
+        os.utime(held, (time.time() - 1000,) * 2)
+        sweep(str(tmp_path))
+        assert held.exists()
+        assert not old.exists()
+        assert young.exists()
+        assert linked.exists()
+        if os.getuid() == 0:
+            strangers = left_behind("strangers", age=1000)
+            os.chown(strangers, 12345, 12345)
+            sweep(str(tmp_path))
+            assert strangers.exists()
+    assert not held.exists()

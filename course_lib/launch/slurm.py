@@ -6,24 +6,21 @@ the launch.
 """
 
 import os
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 import torch
 
 from course_lib.cluster.topology import Cluster
 from course_lib.errors import BadLaunch
-from course_lib.launch.processes import Watch, sources_without_file, warn_of_unmatched
+from course_lib.launch.processes import check_no_rank, finished_run, plan_of
 from course_lib.launch.run import Run
-from course_lib.runtime.processes import rank
 from course_lib.runtime.processes.backend import backend_for
-from course_lib.runtime.processes.launch_folder import LaunchFolder, Plan
+from course_lib.runtime.processes.protocol import Plan, Start
 from course_lib.runtime.processes.serialization import serialize_launch
-from course_lib.runtime.processes.slurm_step import Layout, Work, step_of_ranks
+from course_lib.runtime.processes.slurm_step import StepShape, ranks_in_step
+from course_lib.runtime.processes.watchdog import OutOfTime, Watchdog
 from course_lib.runtime.request import LaunchRequest
 from course_lib.slurm.allocation import Allocation, NoAllocation, present_allocation
 from course_lib.slurm.environment import for_a_step
@@ -55,26 +52,21 @@ def place(ranks: int | None) -> tuple[int, Cluster]:
 
 def run(request: LaunchRequest) -> Run:
     """Run a launch as a step of the present allocation. See `course_lib.launch.launch`."""
-    if rank.is_rank():
-        raise BadLaunch(
-            "This is a rank already, and a rank cannot launch ranks. "
-            "Call launch outside of the function that you launch."
-        )
+    check_no_rank()
     allocation, site = _allocation(), site_here()
     _check_size(request, allocation, site)
-    parcel = serialize_launch(request.function, request.arguments, request.ranks)
+    written = serialize_launch(request.function, request.arguments, request.ranks)
+    start = Start(_plan(request, allocation), written.shared, dict(enumerate(written.own)))
     started = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="course-launch-", ignore_cleanup_errors=True) as path:
-        folder = LaunchFolder(Path(path))
-        os.mkfifo(folder.bell, 0o600)
-        work = Work(folder, partial(_plan, request, allocation), _shared_environment(), parcel)
-        command_for = partial(_command, request, allocation, site)
-        environment = for_a_step(os.environ) | _placement(request, site) | _QUIET
-        layout = Layout(allocation.job, tuple(command_for([])), request.ranks)
-        with step_of_ranks(layout, command_for, environment, work) as step:
-            finished = Watch("slurm", request, folder, step, step.call_logs, started).run()
-    warn_of_unmatched(finished)
-    return finished
+    command_for = partial(_command, request, allocation, site)
+    environment = for_a_step(os.environ) | _placement(request, site) | _QUIET
+    shape = StepShape(allocation.job, tuple(command_for([])), request.ranks)
+    with ranks_in_step(shape, command_for, environment, start) as step:
+        watched = Watchdog(request, step).watch()
+        if isinstance(watched.ending, OutOfTime):
+            # A rank that computes for ever may have left more behind than its task knows.
+            step.end()
+    return finished_run("slurm", request, started, watched)
 
 
 def _allocation() -> Allocation:
@@ -119,24 +111,12 @@ def _check_size(request: LaunchRequest, allocation: Allocation, site: Site) -> N
         raise BadLaunch(f"The time of job {allocation.job} is up. {_how_to_get_one('it ends now')}")
 
 
-def _plan(request: LaunchRequest, allocation: Allocation, meeting: tuple[str, int]) -> Plan:
-    """What holds for every rank; environment and threads differ from node to node and are set there."""
+def _plan(request: LaunchRequest, allocation: Allocation) -> Plan:
+    """What holds for every rank; environment and threads differ from node to node and are completed there."""
     gpus = torch.cuda.device_count() if allocation.here else allocation.gpus_per_node
-    return Plan(
-        ranks=request.ranks,
-        backend=backend_for(
-            request.backend, ranks=request.cluster.devices_per_node, gpus=gpus, remedy="Request GPUs"
-        ),
-        timeout=request.timeout,
-        seed=request.seed,
-        threads=1,
-        environments={},
-        working_directory=os.getcwd(),
-        module_path=tuple(sys.path),
-        program=tuple(sys.argv),
-        sources=sources_without_file(),
-        meeting=meeting,
-    )
+    per_node = request.cluster.devices_per_node
+    backend = backend_for(request.backend, ranks=per_node, gpus=gpus, remedy="Request GPUs")
+    return plan_of(request, backend, _shared_environment())
 
 
 def _shared_environment() -> dict[str, str]:

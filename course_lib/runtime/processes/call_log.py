@@ -7,6 +7,7 @@ kernel, so a rank that is killed between two instructions has still left all its
 import marshal
 import os
 import struct
+import threading
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -111,49 +112,54 @@ def now() -> float:
     return time.monotonic() + _clock_offset
 
 
+CALL_LOG_LOST = os.EX_IOERR
+"""Exit code of a rank that could not say any more what it does."""
+
+
+class CallLogLost(OSError):
+    """A rank's call log could not be written: most likely its disk is full."""
+
+
 class CallLog:
-    """The rank's end. Several threads may write: each record is one append."""
+    """The rank's end. Several threads may write. A record is there as a whole or not at all."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._writing = threading.Lock()
 
     def write(self, record: Record) -> None:
-        """Write a record."""
+        """Write a record. Raises CallLogLost."""
         # Writer and reader are the same interpreter; marshal takes a tenth of pickle's time.
-        written = marshal.dumps((_KIND_NUMBERS[type(record)], *record))
-        os.write(self._file, _LENGTH.pack(len(written)) + written)
+        fields = marshal.dumps((_KIND_NUMBERS[type(record)], *record))
+        written = _LENGTH.pack(len(fields)) + fields
+        with self._writing:
+            self._append(written)
+
+    def _append(self, whole: bytes) -> None:
+        rest = memoryview(whole)
+        try:
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except OSError as error:
+            # What comes later, once there is room again, must not follow half a record.
+            os.ftruncate(self._file, os.fstat(self._file).st_size - (len(whole) - len(rest)))
+            raise CallLogLost(
+                error.errno,
+                f"what this rank does cannot be recorded ({error.strerror}): make room on the disk of "
+                f"temporary files, or set TMPDIR to a folder on another one",
+            ) from None
 
 
-class CallLogReader:
-    """The launcher's end."""
+class RecordParser:
+    """The launcher's end: records from bytes as they come."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: int | None = None
+    def __init__(self) -> None:
         self._rest = b""
 
-    def read(self) -> list[Record]:
-        """The records that have come since the last call; none before the rank has begun."""
-        if self._file is None:
-            try:
-                self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                return []
-        file = self._file
-        fresh = b"".join(iter(lambda: os.read(file, _READ_AT_ONCE), b""))
-        if not fresh:
-            return []
+    def feed(self, fresh: bytes) -> list[Record]:
+        """The records that are complete now."""
         records, self._rest = _split(self._rest + fresh)
         return records
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-
-_READ_AT_ONCE = 1 << 20
 
 
 def _split(data: bytes) -> tuple[list[Record], bytes]:

@@ -1,35 +1,19 @@
-"""The folder of one launch: what the launcher and its ranks leave for each other."""
+"""The folder of one launch on one machine: what its ranks leave for the agent that holds them."""
 
+import fcntl
 import os
-import pickle
-from collections.abc import Mapping
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-OUTPUT_BYTES = 1_000_000
-"""So much of a rank's output is kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What every rank needs to know before it can read its function."""
-
-    ranks: int
-    backend: str
-    timeout: float
-    seed: int
-    threads: int
-    environments: Mapping[int, dict[str, str]]
-    """Each rank's environment variables; a node's copy of the plan has those of the rank there."""
-    working_directory: str
-    module_path: tuple[str, ...]
-    program: tuple[str, ...]
-    """`sys.argv` of the launcher."""
-    sources: dict[str, Any]
-    """Entries of `linecache` for code without a file, such as notebook cells."""
-    meeting: tuple[str, int] | None = None
-    """Host and port of the store through which ranks of several nodes meet; on one machine a file serves."""
+_PREFIX = "course-launch-"
+_LOCK = "owner"
+_YOUNG_SECONDS = 60.0
+"""So old a folder must be before it counts as left behind: its owner may be about to lock it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +23,9 @@ class LaunchFolder:
     path: Path
 
     @property
-    def plan(self) -> Path:
-        return self.path / "plan"
-
-    @property
-    def function(self) -> Path:
-        return self.path / "function"
-
-    @property
     def store(self) -> Path:
-        """Through it the ranks find each other."""
+        """Through it the ranks of one machine find each other."""
         return self.path / "store"
-
-    @property
-    def bell(self) -> Path:
-        """A named pipe: a rank that has returned or failed writes a byte, so the launcher looks at once."""
-        return self.path / "bell"
-
-    def arguments(self, rank: int) -> Path:
-        return self.path / f"arguments-{rank}"
 
     def call_log(self, rank: int) -> Path:
         return self.path / f"call-log-{rank}"
@@ -72,22 +40,44 @@ class LaunchFolder:
         """Where the rank writes the stack of its threads when asked, or when it crashes."""
         return self.path / f"stack-{rank}"
 
-    def write_plan(self, plan: Plan) -> None:
-        self.plan.write_bytes(pickle.dumps(plan))
 
-    def read_plan(self) -> Plan:
-        plan: Plan = pickle.loads(self.plan.read_bytes())
-        return plan
+@contextmanager
+def owned_folder(parent: str | None = None) -> Iterator[Path]:
+    """A folder for this user alone, which goes with the block, or by `sweep` if its owner is killed.
 
-    def ring(self) -> None:
-        """Have the launcher look."""
-        try:
-            bell = os.open(self.bell, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError:
-            return
-        try:
-            os.write(bell, b"!")
-        except BlockingIOError:
-            pass
-        finally:
-            os.close(bell)
+    parent: by default where temporary files go.
+    """
+    path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    # Processes that the owner forks hold it too; the kernel lets go of it when the last has ended.
+    lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def sweep(parent: str | None = None) -> None:
+    """Remove the folders that killed processes of this user have left behind."""
+    for path in Path(parent or tempfile.gettempdir()).glob(_PREFIX + "*"):
+        # Whatever is wrong with one of them, it is not worth a launch.
+        with suppress(OSError):
+            if _is_left_behind(path):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_left_behind(path: Path) -> bool:
+    """Whether a folder is this user's, and no process holds it."""
+    about = path.lstat()
+    if path.is_symlink() or about.st_uid != os.getuid() or time.time() - about.st_mtime < _YOUNG_SECONDS:
+        return False
+    lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    else:
+        return True
+    finally:
+        os.close(lock)

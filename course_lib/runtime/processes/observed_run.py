@@ -1,6 +1,6 @@
 """What the records of all ranks say together: who waits for whom, what does not fit, what has happened.
 
-Nothing here waits, reads or kills; `course_lib.launch.processes` feeds it and acts on what it finds.
+Nothing here waits, reads or kills; `watchdog` feeds it and acts on what it finds.
 """
 
 import signal
@@ -14,6 +14,7 @@ from course_lib.cluster.topology import Cluster
 from course_lib.runtime.communication.errors import PendingCall, RankTraceback
 from course_lib.runtime.communication.events import Event, Kind
 from course_lib.runtime.processes.call_log import (
+    CALL_LOG_LOST,
     Done,
     Failed,
     Place,
@@ -296,6 +297,9 @@ def _crash(view: ObservedRank, stack: Sequence[Place], output: str) -> RankTrace
 
 def _exit_in_words(code: int) -> tuple[str, str]:
     """A process's end as the name and the message of an error."""
+    if code == CALL_LOG_LOST:
+        said = "could not record what it does: most likely the disk of temporary files is full"
+        return "CallLogLost", f"the process {said} (exit code {code})"
     if code >= 0:
         return "ProcessExit", f"the process ended with exit code {code} before its function returned"
     name = signal.Signals(-code).name

@@ -43,6 +43,15 @@ def end_descendants() -> None:
             return
 
 
+def sleeps(pid: int) -> bool:
+    """Whether the main thread of a process of this machine sleeps, see proc_pid_stat(5)."""
+    try:
+        stat = Path(f"/proc/{pid}/task/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] == "S"
+
+
 def _children() -> list[int]:
     own = os.getpid()
     try:

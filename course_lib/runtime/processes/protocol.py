@@ -1,168 +1,162 @@
-"""What the launcher of a Slurm step and the tasks of the step say to each other.
+"""What a launcher and the agents that hold its ranks say to each other.
 
-They speak over TCP, each side having proved that it knows the launch's key: pickles are exchanged, and on a
-shared node anybody could connect. Bulk data goes the same way, so no shared file system is needed, and none
-whose clients see each other's writes seconds later.
+The same messages go over a socketpair to the agent on the launcher's own machine, and over TCP to those of a
+Slurm step. Bulk data goes the same way, so no shared file system is needed, and none whose clients see each
+other's writes seconds later.
 """
 
-import json
 import os
-import secrets
 import socket
 import struct
-from dataclasses import asdict, dataclass
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
-from pathlib import Path
-from typing import NamedTuple
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
 
-from course_lib.runtime.processes.call_log import Record
+from course_lib.runtime.processes.rank_environment import RankInfo
+from course_lib.runtime.processes.stacks import Stack
 
-_REACH_SECONDS = 10.0
+_PATIENCE_SECONDS = 20.0
+"""So long the other side may neither send the rest of a message nor take any of one."""
 
-CLOCK_QUESTIONS = 8
-"""So often a task asks for the launcher's time; the quickest answer counts."""
+OUTPUT_BYTES = 1_000_000
+"""So much of a rank's output is kept."""
 
 
-class Hello(NamedTuple):
-    """A task is ready for a launch. `port`: rank 0 listens there for the store through which ranks meet."""
+# --- From an agent
+
+
+class Ready(NamedTuple):
+    """The agent waits for a launch."""
+
+    host: str
+    store_port: int = 0
+    """It listens there for the store through which the ranks of a step meet; 0 if another agent does."""
+    info: RankInfo | None = None
+    """Which rank of a step the agent is to hold; None where the launcher says it."""
+    step: str = ""
+    """The step's name for `scancel`, where it is known."""
+
+
+class RankProgress(NamedTuple):
+    """What a rank has left since the last time."""
 
     rank: int
-    ranks: int
-    host: str
-    port: int
-    step: str
+    log: bytes = b""
+    """Of its call log."""
+    output: bytes = b""
+    result: bytes | None = None
+    """What its function returned, serialized."""
+    exit_code: int | None = None
+    """Of its process, if that has ended: minus the number of the signal that killed it."""
+    stack: Stack = Stack()
+    """Where it crashed, if it did."""
 
 
-class Begin(NamedTuple):
-    """What the task's rank is to do. `environment`: the launcher's variables that hold on every node."""
+class Progress(NamedTuple):
+    """What the agent's ranks have left since the last time; those that have left nothing are left out."""
 
-    plan: bytes
-    environment: dict[str, str]
-    function: bytes
-    arguments: bytes
+    ranks: list[RankProgress]
 
 
-class Rest(NamedTuple):
-    """The launch is over: end the rank and wait for the next launch."""
+class Stacks(NamedTuple):
+    """Where ranks are."""
+
+    of: dict[int, Stack]
 
 
-class Forked(NamedTuple):
-    """The rank's process has been started."""
-
-    pid: int
-
-
-class Noted(NamedTuple):
-    """Fresh records of the rank's call_log."""
-
-    records: list[Record]
-
-
-class Printed(NamedTuple):
-    """Fresh output of the rank."""
-
-    text: bytes
-
-
-class Result(NamedTuple):
-    """What the rank's function returned, written."""
-
-    written: bytes
-
-
-class ShowStack(NamedTuple):
-    """Asks where the rank is."""
-
-
-class StackShown(NamedTuple):
-    """Where the rank is, as `faulthandler` writes it, and whether its main thread sleeps."""
-
-    text: bytes
-    sleeps: bool
-
-
-class Ended(NamedTuple):
-    """The rank's process has ended: exit code, or minus the number of the signal."""
-
-    code: int
+# --- From the launcher
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """Where the launcher listens, by all names that it knows of itself, and the key of the launch."""
+class Plan:
+    """What every rank needs to know before it can read its function."""
 
-    hosts: tuple[str, ...]
-    port: int
-    key: str
-
-    def write(self, path: Path) -> None:
-        """Leave it in a file that only this user can read."""
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(asdict(self), file)
-
-    @staticmethod
-    def read(path: Path) -> "Address":
-        """The address in a file."""
-        held = json.loads(path.read_text())
-        return Address(tuple(held["hosts"]), held["port"], held["key"])
-
-
-def listen() -> tuple[socket.socket, Address]:
-    """Open the launcher's end, on a port that the kernel picks."""
-    dual = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if dual else socket.AF_INET
-    server = socket.create_server(("", 0), family=family, dualstack_ipv6=dual, backlog=1024)
-    names = (os.environ.get("SLURMD_NODENAME", ""), socket.gethostname(), socket.getfqdn())
-    return server, Address(
-        tuple(dict.fromkeys(filter(None, names))), server.getsockname()[1], secrets.token_hex(32)
-    )
+    ranks: int
+    backend: str
+    timeout: float
+    seed: int
+    working_directory: str
+    module_path: tuple[str, ...]
+    program: tuple[str, ...]
+    """`sys.argv` of the launcher."""
+    sources: dict[str, Any]
+    """Entries of `linecache` for code without a file, such as notebook cells."""
+    environment: dict[str, str]
+    """The launcher's variables that hold for every rank; they come on top of the agent's own."""
+    threads: int | None = None
+    """Of each rank; None: its share of the node's cores."""
+    temporary_directory: str | None = None
+    """None: the node's own."""
 
 
-def welcome(server: socket.socket, key: str) -> Connection | None:
-    """Let a task in; None if it is a stranger. Nobody keeps the launcher waiting for long."""
-    accepted, _ = server.accept()
-    accepted.setblocking(True)
-    _set_patience(accepted, _REACH_SECONDS)
-    connection = Connection(accepted.detach())
-    try:
-        deliver_challenge(connection, key.encode())
-        answer_challenge(connection, key.encode())
-    except Exception:
-        # Wrong key, wrong protocol, silence: whatever a stranger does.
-        connection.close()
-        return None
-    return connection
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A launch, as far as one agent has to know it: the ranks are those that have arguments."""
+
+    plan: Plan
+    function: bytes
+    arguments: dict[int, bytes]
+    variables: dict[int, dict[str, str]] = field(default_factory=dict)
+    """Environment variables of single ranks."""
+    store: tuple[str, int] | None = None
+    """Host and port of the store through which the ranks meet; None: a file, on one machine."""
 
 
-def reach(address: Address) -> tuple[Connection, str]:
-    """A task's way to the launcher, and this task's own address on it.
+class ShowStacks(NamedTuple):
+    """Asks where these ranks are."""
 
-    Raises OSError and multiprocessing.AuthenticationError.
-    """
-    reached = _first_that_answers(address)
-    own = str(reached.getsockname()[0])
-    reached.settimeout(None)
-    connection = Connection(reached.detach())
-    answer_challenge(connection, address.key.encode())
-    deliver_challenge(connection, address.key.encode())
-    return connection, own
+    ranks: tuple[int, ...]
 
 
-def _first_that_answers(address: Address) -> socket.socket:
-    failures: list[str] = []
-    for host in address.hosts:
+class Stop(NamedTuple):
+    """The launch is over: end its ranks."""
+
+
+# --- Sending and receiving
+
+
+class Stalled(ConnectionError):
+    """The other side has taken or sent no byte for a long time, in the middle of a message."""
+
+
+class Channel:
+    """The launcher's end of a connection to an agent, of which neither side can make it wait for ever."""
+
+    def __init__(self, end: socket.socket) -> None:
+        # Connection reads and writes the descriptor itself, below Python's own time-outs: see socket(7).
+        limit = struct.pack("ll", int(_PATIENCE_SECONDS), int(_PATIENCE_SECONDS % 1 * 1e6))
+        end.setblocking(True)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        self.connection = Connection(end.detach())
+
+    def fileno(self) -> int:
+        return self.connection.fileno()
+
+    def send(self, message: Any) -> None:
+        """Send a message. Raises Stalled, and OSError if the other side has gone."""
         try:
-            return socket.create_connection((host, address.port), timeout=_REACH_SECONDS)
-        except OSError as error:
-            failures.append(f"{host}: {error}")
-    raise ConnectionError(
-        f"{socket.gethostname()} cannot reach the process that launched the step, at port {address.port} of "
-        + "; ".join(failures)
-    )
+            self.connection.send(message)
+        except BlockingIOError:
+            raise Stalled from None
 
+    def receive(self) -> Any:
+        """The next message. Raises Stalled, and EOFError or OSError if the other side has gone."""
+        try:
+            return self.connection.recv()
+        except BlockingIOError:
+            raise Stalled from None
 
-def _set_patience(end: socket.socket, seconds: float) -> None:
-    """Have reads fail after a while (SO_RCVTIMEO works below Python's own time-outs, see socket(7))."""
-    end.setsockopt(
-        socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
-    )
+    def finish(self) -> None:
+        """Tell the other side that nothing more comes, and wait, not for ever, until it has gone too."""
+        with socket.socket(fileno=os.dup(self.fileno())) as end, suppress(OSError):
+            end.shutdown(socket.SHUT_WR)
+            # What is still on its way may have lost its beginning: nobody reads it as messages.
+            while end.recv(1 << 16):
+                pass
+        self.close()
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.connection.close()

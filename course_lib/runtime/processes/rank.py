@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from datetime import timedelta
 from typing import NoReturn
 
@@ -18,10 +19,20 @@ from torch._C._distributed_c10d import FileStore, Store, TCPStore
 
 from course_lib.runtime.communication.callsite import own_lines
 from course_lib.runtime.communication.events import span_recorder
-from course_lib.runtime.processes.call_log import CallLog, Failed, Returned, Started, now, place_of
-from course_lib.runtime.processes.launch_folder import LaunchFolder, Plan
+from course_lib.runtime.processes.call_log import (
+    CALL_LOG_LOST,
+    CallLog,
+    CallLogLost,
+    Failed,
+    Returned,
+    Started,
+    now,
+    place_of,
+)
+from course_lib.runtime.processes.launch_folder import LaunchFolder
 from course_lib.runtime.processes.logged_calls import CallLogger
 from course_lib.runtime.processes.logged_group import install
+from course_lib.runtime.processes.protocol import Plan, Start
 from course_lib.runtime.processes.serialization import deserialize_launch, serialize
 
 STACK_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2)
@@ -45,31 +56,33 @@ def is_rank() -> bool:
     return _is_rank
 
 
-def live(folder: LaunchFolder, plan: Plan, rank: int) -> NoReturn:
-    """Be rank `rank` of a launch, from the fork to the end. Whoever forked this process ends it."""
+def rank_main(folder: LaunchFolder, start: Start, rank: int, wake: int) -> NoReturn:
+    """Be rank `rank` of a launch, from the fork to the end. Whoever forked this process ends it.
+
+    wake: descriptor of the agent's pipe: a byte there has it look what this rank has left.
+    """
     global _is_rank
     _is_rank = True
     _capture_output(folder, rank)
     _watch_for_crashes(folder, rank)
     call_log = CallLog(folder.call_log(rank))
     try:
-        _run(folder, plan, rank, call_log)
+        _run(folder, start, rank, call_log)
     except BaseException as error:
-        call_log.write(_failed(error))
-    folder.ring()
+        _tell_failure(call_log, error)
+    with suppress(BlockingIOError):
+        os.write(wake, b"!")
     # A rank that left would close its connections, and the others would report that instead of the cause.
     while True:
         signal.pause()
 
 
-def _run(folder: LaunchFolder, plan: Plan, rank: int, call_log: CallLog) -> None:
-    _resemble_launcher(plan, rank)
+def _run(folder: LaunchFolder, start: Start, rank: int, call_log: CallLog) -> None:
+    _resemble_launcher(start.plan)
     recorder = install(call_log)
-    _join_group(folder, plan, rank)
-    function, arguments = deserialize_launch(
-        folder.function.read_bytes(), folder.arguments(rank).read_bytes()
-    )
-    _seed(plan.seed)
+    _join_group(folder, start, rank)
+    function, arguments = deserialize_launch(start.function, start.arguments[rank])
+    _seed(start.plan.seed)
     span_recorder.set(recorder)
     call_log.write(Started(now()))
     result = function(*arguments)
@@ -99,35 +112,36 @@ def _watch_for_crashes(folder: LaunchFolder, rank: int) -> None:
     faulthandler.register(STACK_SIGNAL, stack, all_threads=True)
 
 
-def _resemble_launcher(plan: Plan, rank: int) -> None:
+def _resemble_launcher(plan: Plan) -> None:
     """Take over from the launcher what a child of its own would have inherited."""
     os.environ.clear()
-    os.environ.update(plan.environments[rank])
+    os.environ.update(plan.environment)
     os.chdir(plan.working_directory)
     sys.path[:] = plan.module_path
     sys.argv[:] = plan.program
     linecache.cache.update(plan.sources)
-    torch.set_num_threads(plan.threads)
+    torch.set_num_threads(plan.threads or 1)
 
 
-def _join_group(folder: LaunchFolder, plan: Plan, rank: int) -> None:
+def _join_group(folder: LaunchFolder, start: Start, rank: int) -> None:
+    plan = start.plan
     if "nccl" in plan.backend:
         # A batch system may show each rank its own GPU alone.
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     dist.init_process_group(
         plan.backend,
-        store=_store(folder, plan),
+        store=_store(folder, start),
         rank=rank,
         world_size=plan.ranks,
         timeout=timedelta(seconds=plan.timeout + _TIMEOUT_MARGIN_SECONDS),
     )
 
 
-def _store(folder: LaunchFolder, plan: Plan) -> Store:
+def _store(folder: LaunchFolder, start: Start) -> Store:
     """Through it the ranks find each other."""
-    if plan.meeting is None:
-        return FileStore(str(folder.store), plan.ranks)
-    host, port = plan.meeting
+    if start.store is None:
+        return FileStore(str(folder.store), start.plan.ranks)
+    host, port = start.store
     return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_MEETING_SECONDS))
 
 
@@ -149,7 +163,17 @@ def _leave_result(folder: LaunchFolder, rank: int, result: object, recorder: Cal
             f"rank {rank} returned {type(result).__name__}, which cannot be sent back ({error}). "
             f"Return plain data: tensors, numbers, text, lists, dicts, models."
         ) from None
-    folder.result(rank).write_bytes(written)
+    # Whole or not at all: the agent may look at any moment.
+    draft = folder.path / f"draft-{rank}"
+    draft.write_bytes(written)
+    draft.rename(folder.result(rank))
+
+
+def _tell_failure(call_log: CallLog, error: BaseException) -> None:
+    try:
+        call_log.write(_failed(error))
+    except CallLogLost:
+        os._exit(CALL_LOG_LOST)
 
 
 def _failed(error: BaseException) -> Failed:

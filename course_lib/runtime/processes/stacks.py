@@ -5,17 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib.runtime.communication.callsite import is_grader, is_library
-from course_lib.runtime.processes import rank
 from course_lib.runtime.processes.call_log import Place
+
+_RANK = str(Path(__file__).with_name("rank.py"))
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The frames of a rank's main thread, innermost first."""
+    """The frames of a rank's main thread, innermost first, and whether it sleeps."""
 
-    frames: tuple[Place, ...]
+    frames: tuple[Place, ...] = ()
+    asleep: bool = False
 
     @property
     def own(self) -> tuple[Place, ...]:
@@ -34,7 +36,7 @@ def read_stack(path: Path) -> Stack:
     try:
         text = path.read_text(errors="replace")
     except FileNotFoundError:
-        return Stack(())
+        return Stack()
     threads: list[list[Place]] = [[]]
     for line in text.splitlines():
         if match := _FRAME.match(line):
@@ -43,10 +45,10 @@ def read_stack(path: Path) -> Stack:
             threads.append([])
     # The main thread is the one that lives a rank's life; what is outside of that is the warm process's.
     mains = [inside for frames in threads if (inside := _inside_rank(frames))]
-    return Stack(mains[-1]) if mains else Stack(())
+    return Stack(mains[-1]) if mains else Stack()
 
 
 def _inside_rank(frames: list[Place]) -> tuple[Place, ...]:
     """The frames up to the outermost one of a rank's life, innermost first; none for another thread."""
-    outermost = [number for number, frame in enumerate(frames) if frame[0] == rank.__file__]
+    outermost = [number for number, frame in enumerate(frames) if frame[0] == _RANK]
     return tuple(frames[: outermost[-1]]) if outermost else ()
