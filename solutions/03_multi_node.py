@@ -315,8 +315,7 @@ start(f"mpirun --oversubscribe -n 2 {python} {program}")
 
 # %% demo=true
 from course_lib.figures.pictures import network_hops, placement_picture
-from course_lib.notebook.widgets import Slider
-from course_lib.notebook import explore
+from course_lib.notebook.widgets import Slider, explore
 
 
 def dealt(distribution: str, gpus: int, nodes: int = 2) -> list[int]:

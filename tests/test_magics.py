@@ -9,7 +9,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from course_lib.errors import BadLaunch
 from course_lib.launch.failures import CollectiveMismatch, Deadlock, RankFailed
 from course_lib.launch.run import Run
-from course_lib.notebook.magics import CellSyntaxError
+from course_lib.notebook.cell import CellSyntaxError
 
 
 @pytest.fixture

@@ -33,12 +33,11 @@ from course_lib.figures.style import (
 from course_lib.home import course_home
 from course_lib.launch import launch
 from course_lib.launch.failures import Deadlock
-from course_lib.notebook import explore
-from course_lib.notebook.display_target import Place, place
+from course_lib.notebook.display_target import DisplayTarget, display_target
 from course_lib.notebook.explore import Exploration
 from course_lib.notebook.history import read_history
 from course_lib.notebook.reporting import Progress, TerminalReporter
-from course_lib.notebook.widgets import LiveCurves, Slider, progress
+from course_lib.notebook.widgets import LiveCurves, Slider, explore, progress
 from course_lib.runtime.communication.errors import PendingCall
 from tests.legible import assert_apart, assert_legible, drawn_texts
 from workbook.run_notebook import OwnSocketsManager
@@ -291,14 +290,14 @@ def test_buckets_share_one_network_and_start_when_they_are_complete():
 # --- Where output goes
 
 
-def test_place_tells_a_person_from_a_batch_job(live):
-    assert place() is Place.LIVE_NOTEBOOK
+def test_the_target_tells_a_person_from_a_batch_job(live):
+    assert display_target() is DisplayTarget.LIVE_NOTEBOOK
     live.kernel._allow_stdin = False
-    assert place() is Place.BATCH_NOTEBOOK
+    assert display_target() is DisplayTarget.BATCH_NOTEBOOK
 
 
 def test_a_rank_writes_plainly_wherever_it_was_launched_from(live):
-    assert launch(lambda: place().name, ranks=2).results == ["PLAIN", "PLAIN"]
+    assert launch(lambda: display_target().name, ranks=2).results == ["PLAIN", "PLAIN"]
 
 
 # --- Sliders
@@ -586,7 +585,7 @@ def test_a_line_cut_off_in_the_middle_is_left_out():
     (file,) = (course_home() / "curves" / "net").iterdir()
     text = file.read_text()
     file.write_text(text[: text.rindex("{") + 10])
-    assert len(read_history(file).steps) == 3
+    assert len(read_history(file).entries) == 3
 
 
 # --- The home

@@ -34,7 +34,7 @@ Contents = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class StepMessage:
     """A message that arrived in a step: global ranks, and bytes."""
 
     source: int
@@ -48,7 +48,7 @@ class Step:
 
     number: int
     held: tuple[Contents, ...]
-    messages: tuple[Message, ...]
+    messages: tuple[StepMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ def _step(runs: Sequence[Run], number: int, time: float) -> Step:
         tuple(_digits(_at(run.results[rank], time))[:ranks] for run in runs) for rank in range(ranks)
     )
     messages = tuple(
-        Message(event.peer, event.rank, event.nbytes)
+        StepMessage(event.peer, event.rank, event.nbytes)
         for event in runs[0].events
         if event.op == "recv" and event.peer is not None and round(event.end) == time and time > 0
     )

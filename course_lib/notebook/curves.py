@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, SupportsFloat
 
 from course_lib.figures.style import Drawing, draw_lines, look, new_figure
-from course_lib.notebook.history import History, HistoryFile, Step, last_history
+from course_lib.notebook.history import Entry, History, HistoryFile, last_history
 from course_lib.notebook.reporting import Progress, reporter
 
 
@@ -47,11 +47,11 @@ class LiveCurves:
         one panel each, what stands before it the line's name. at: place on the x axis; by default one step
         after the last. A value that belongs to some steps only is left out of the others.
         """
-        steps = self.history.steps
-        place = (steps[-1].at + 1 if steps else 1.0) if at is None else float(at)
-        step = Step(place, self._seconds, {name: _number(value) for name, value in values.items()})
-        steps.append(step)
-        self._file.append(step)
+        entries = self.history.entries
+        place = (entries[-1].at + 1 if entries else 1.0) if at is None else float(at)
+        entry = Entry(place, self._seconds, {name: _number(value) for name, value in values.items()})
+        entries.append(entry)
+        self._file.append(entry)
         self._reporter.show(self._progress, self._words, self.figure)
 
     def figure(self) -> Drawing:
@@ -65,7 +65,7 @@ class LiveCurves:
 
     def close(self) -> None:
         """Show the last state. Called at the end of a `with` block, whatever ended it."""
-        self._reporter.close(self._progress, self._words, self.figure if self.history.steps else None)
+        self._reporter.close(self._progress, self._words, self.figure if self.history.entries else None)
         self._file.close()
 
     def __enter__(self) -> "LiveCurves":
@@ -82,16 +82,16 @@ class LiveCurves:
 
     @property
     def _progress(self) -> Progress:
-        steps = self.history.steps
-        seconds = steps[-1].seconds if steps else self._seconds
-        return Progress(self.history.unit, steps[-1].at if steps else 0.0, self.history.total, seconds)
+        entries = self.history.entries
+        seconds = entries[-1].seconds if entries else self._seconds
+        return Progress(self.history.unit, entries[-1].at if entries else 0.0, self.history.total, seconds)
 
     @property
     def _words(self) -> str:
         """The values of the last step."""
-        if not self.history.steps:
+        if not self.history.entries:
             return ""
-        last = self.history.steps[-1].values
+        last = self.history.entries[-1].values
         return "  ".join(f"{name} {value:.4g}" for name, value in last.items())
 
 
@@ -137,7 +137,7 @@ def _in_words(history: History) -> str:
         f"{name.replace('_', ' ')} from {ys[0]:.3g} to {ys[-1]:.3g}, between {min(ys):.3g} and {max(ys):.3g}"
         for name, (_, ys) in history.series.items()
     ]
-    reached = history.steps[-1].at if history.steps else 0
+    reached = history.entries[-1].at if history.entries else 0
     return (
         f"Curves of {history.name} up to {history.unit} {reached:g}: "
         + ("; ".join(told) or "no values")

@@ -9,7 +9,7 @@ from IPython.core.getipython import get_ipython
 from course_lib.runtime.communication.events import span_recorder
 
 
-class Place(Enum):
+class DisplayTarget(Enum):
     """Where output goes, which decides what may move in it."""
 
     LIVE_NOTEBOOK = "a notebook with a person in front of it"
@@ -18,16 +18,16 @@ class Place(Enum):
     PLAIN = "a file, a pipe, or the captured output of a rank"
 
 
-def place() -> Place:
+def display_target() -> DisplayTarget:
     """Where the output of the code that runs now goes.
 
     A front end with a person allows a cell to ask for input; nbclient, on which papermill, nbconvert and
     nbgrader stand, does not.
     """
     if span_recorder.get() is not None:
-        return Place.PLAIN
+        return DisplayTarget.PLAIN
     shell: Any = get_ipython()
     if hasattr(shell, "kernel"):
         allows_input = getattr(shell.kernel, "_allow_stdin", False)
-        return Place.LIVE_NOTEBOOK if allows_input else Place.BATCH_NOTEBOOK
-    return Place.TERMINAL if sys.stdout.isatty() else Place.PLAIN
+        return DisplayTarget.LIVE_NOTEBOOK if allows_input else DisplayTarget.BATCH_NOTEBOOK
+    return DisplayTarget.TERMINAL if sys.stdout.isatty() else DisplayTarget.PLAIN

@@ -11,7 +11,7 @@ from IPython.display import display
 from matplotlib.figure import Figure
 
 from course_lib.figures.style import figure_bundle, show
-from course_lib.notebook.display_target import Place, place
+from course_lib.notebook.display_target import DisplayTarget, display_target
 
 Draw = Callable[..., Figure]
 Alt = str | Callable[..., str] | None
@@ -76,7 +76,7 @@ class Exploration:
         """Show the picture for the starting values, and in a live notebook the sliders under it."""
         if get_ipython() is None:
             show(*self._drawn())
-        elif place() is Place.LIVE_NOTEBOOK:
+        elif display_target() is DisplayTarget.LIVE_NOTEBOOK:
             self._display(self._bundle())
             self.controls = {name: self._control(name, slider) for name, slider in self._parameters.items()}
             display(ipywidgets.VBox(list(self.controls.values())))  # type: ignore[no-untyped-call]

@@ -21,7 +21,7 @@ from course_lib.home import course_home
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Entry:
     """One call of `log`: where on the x axis, seconds since the beginning, the values (NaN if not finite)."""
 
     at: float
@@ -37,16 +37,16 @@ class History:
     unit: str = "step"
     total: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
 
     @property
     def series(self) -> dict[str, tuple[list[float], list[float]]]:
         """Name of a value -> its positions and values."""
         lines: dict[str, tuple[list[float], list[float]]] = {}
-        for step in self.steps:
-            for name, value in step.values.items():
+        for entry in self.entries:
+            for name, value in entry.values.items():
                 xs, ys = lines.setdefault(name, ([], []))
-                xs.append(step.at)
+                xs.append(entry.at)
                 ys.append(value)
         return lines
 
@@ -73,10 +73,10 @@ class HistoryFile:
             }
         )
 
-    def append(self, step: Step) -> None:
-        """Write a step; when this returns, the operating system has it."""
-        values = {name: value if math.isfinite(value) else None for name, value in step.values.items()}
-        self._write({"at": step.at, "seconds": round(step.seconds, 6), "values": values})
+    def append(self, entry: Entry) -> None:
+        """Write an entry; when this returns, the operating system has it."""
+        values = {name: value if math.isfinite(value) else None for name, value in entry.values.items()}
+        self._write({"at": entry.at, "seconds": round(entry.seconds, 6), "values": values})
 
     def close(self) -> None:
         """Close the file. What was appended is there in any case."""
@@ -94,7 +94,7 @@ def read_history(path: Path) -> History:
     history = History(head["name"], head["unit"], head["total"], head["labels"])
     for record in records:
         values = {name: math.nan if value is None else value for name, value in record["values"].items()}
-        history.steps.append(Step(record["at"], record["seconds"], values))
+        history.entries.append(Entry(record["at"], record["seconds"], values))
     return history
 
 

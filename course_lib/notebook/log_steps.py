@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from course_lib.launch.run import Run
-from course_lib.notebook.collective_steps import MOST_RANKS, Message, Step, Steps
+from course_lib.notebook.collective_steps import MOST_RANKS, Step, StepMessage, Steps
 from course_lib.runtime.communication.events import Event, Kind
 from course_lib.runtime.communication.messages import messages
 
@@ -119,7 +119,7 @@ def _step(number: int, transfers: Iterable[_Transfer], ranks: int) -> Step:
                 held[rank] |= transfer.payload
     contents = tuple((tuple(int(source in mine) for source in range(ranks)),) for mine in held)
     sent = tuple(
-        Message(transfer.sources[0], transfer.targets[0], transfer.nbytes)
+        StepMessage(transfer.sources[0], transfer.targets[0], transfer.nbytes)
         for transfer in transfers
         if transfer.step == number and transfer.is_message
     )

@@ -1,4 +1,4 @@
-"""How far some work is, told in the way that suits the place: a bar that moves, or plain lines.
+"""How far some work is, told in the way that suits who looks: a bar that moves, or plain lines.
 
 Everything goes to standard output: nbgrader takes any output on standard error for a failure, and a carriage
 return in a batch job's log makes one endless line.
@@ -15,7 +15,7 @@ from IPython.display import display
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from course_lib.figures.style import Drawing, figure_html, show
-from course_lib.notebook.display_target import Place, place
+from course_lib.notebook.display_target import DisplayTarget, display_target
 
 Item = TypeVar("Item")
 
@@ -159,17 +159,17 @@ class NotebookReporter:
             self._handle.update(content, raw=True)
 
 
-_REPORTERS: dict[Place, Callable[[], Reporter]] = {
-    Place.LIVE_NOTEBOOK: NotebookReporter,
-    Place.BATCH_NOTEBOOK: BatchReporter,
-    Place.TERMINAL: TerminalReporter,
-    Place.PLAIN: PlainReporter,
+_REPORTERS: dict[DisplayTarget, Callable[[], Reporter]] = {
+    DisplayTarget.LIVE_NOTEBOOK: NotebookReporter,
+    DisplayTarget.BATCH_NOTEBOOK: BatchReporter,
+    DisplayTarget.TERMINAL: TerminalReporter,
+    DisplayTarget.PLAIN: PlainReporter,
 }
 
 
 def reporter() -> Reporter:
-    """The reporter that suits the place where this is called."""
-    return _REPORTERS[place()]()
+    """The reporter that suits those who look at the output of this call."""
+    return _REPORTERS[display_target()]()
 
 
 def progress(items: Iterable[Item], unit: str = "step", total: int | None = None) -> Iterator[Item]:

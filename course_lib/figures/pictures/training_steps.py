@@ -19,7 +19,7 @@ class Repeats(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TrainingStep:
     """One of the fifteen: what it is called, what stands for it in code, how often it is taken.
 
     changes: whether training on many devices makes something else of it. row, column: where it is drawn.
@@ -35,21 +35,21 @@ class Step:
 
 
 STEPS = (
-    Step(1, "read the data", "load(dataset)", Repeats.RUN, 0, 0, changes=True),
-    Step(2, "shuffle and\npartition", "shuffle=True", Repeats.EPOCH, 0, 1, changes=True),
-    Step(3, "take a batch", "for x, y in loader", Repeats.BATCH, 1, 1),
-    Step(4, "copy to\nthe device", "x.to(device)", Repeats.BATCH, 1, 2),
-    Step(5, "preprocess", "random_shift(x)", Repeats.BATCH, 1, 3),
-    Step(6, "clear the\ngradients", "zero_grad()", Repeats.BATCH, 1, 4),
-    Step(7, "forward", "model(x)", Repeats.BATCH, 1, 5),
-    Step(8, "loss", "cross_entropy()", Repeats.BATCH, 2, 1),
-    Step(9, "backward", "loss.backward()", Repeats.BATCH, 2, 2, changes=True),
-    Step(10, "update the\nweights", "optimizer.step()", Repeats.BATCH, 2, 3),
-    Step(11, "add up\nmetrics", "total += loss", Repeats.BATCH, 2, 4),
-    Step(12, "set the\nlearning rate", "scheduler.step()", Repeats.EPOCH, 3, 1),
-    Step(13, "validate", "evaluate()", Repeats.EPOCH, 3, 2, changes=True),
-    Step(14, "write a\ncheckpoint", "torch.save()", Repeats.EPOCH, 3, 3, changes=True),
-    Step(15, "return control", "return", Repeats.RUN, 3, 0),
+    TrainingStep(1, "read the data", "load(dataset)", Repeats.RUN, 0, 0, changes=True),
+    TrainingStep(2, "shuffle and\npartition", "shuffle=True", Repeats.EPOCH, 0, 1, changes=True),
+    TrainingStep(3, "take a batch", "for x, y in loader", Repeats.BATCH, 1, 1),
+    TrainingStep(4, "copy to\nthe device", "x.to(device)", Repeats.BATCH, 1, 2),
+    TrainingStep(5, "preprocess", "random_shift(x)", Repeats.BATCH, 1, 3),
+    TrainingStep(6, "clear the\ngradients", "zero_grad()", Repeats.BATCH, 1, 4),
+    TrainingStep(7, "forward", "model(x)", Repeats.BATCH, 1, 5),
+    TrainingStep(8, "loss", "cross_entropy()", Repeats.BATCH, 2, 1),
+    TrainingStep(9, "backward", "loss.backward()", Repeats.BATCH, 2, 2, changes=True),
+    TrainingStep(10, "update the\nweights", "optimizer.step()", Repeats.BATCH, 2, 3),
+    TrainingStep(11, "add up\nmetrics", "total += loss", Repeats.BATCH, 2, 4),
+    TrainingStep(12, "set the\nlearning rate", "scheduler.step()", Repeats.EPOCH, 3, 1),
+    TrainingStep(13, "validate", "evaluate()", Repeats.EPOCH, 3, 2, changes=True),
+    TrainingStep(14, "write a\ncheckpoint", "torch.save()", Repeats.EPOCH, 3, 3, changes=True),
+    TrainingStep(15, "return control", "return", Repeats.RUN, 3, 0),
 )
 
 _BOX_WIDTH, _BOX_HEIGHT = 0.86, 0.72
@@ -108,7 +108,7 @@ def _frame(
     )
 
 
-def _box(axes: Axes, step: Step) -> None:
+def _box(axes: Axes, step: TrainingStep) -> None:
     corner = step.column - _BOX_WIDTH / 2, step.row - _BOX_HEIGHT / 2
     axes.add_patch(
         FancyBboxPatch(
@@ -129,7 +129,7 @@ def _box(axes: Axes, step: Step) -> None:
     )
 
 
-def _arrow(axes: Axes, step: Step) -> None:
+def _arrow(axes: Axes, step: TrainingStep) -> None:
     """From a step to the one at its right."""
     start, end = step.column + _BOX_WIDTH / 2, step.column + 1 - _BOX_WIDTH / 2
     axes.add_patch(FancyArrowPatch((start, step.row), (end, step.row), arrowstyle="-|>", mutation_scale=9))
