@@ -8,21 +8,27 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbgrader.api import Gradebook
+from nbgrader.apps.api import NbGraderAPI
+from nbgrader.plugins import CsvExportPlugin
 
 from graders.classroom import grade_class as classroom
-from graders.classroom import result_store
+from graders.classroom import gradebook, result_store
 from graders.classroom.grade_class import Order, Outcome, State, grade_class
 from graders.classroom.gradebook import Course, GradebookWriter
 from graders.classroom.pool import GradingFailed, JudgePool, Task
 from graders.classroom.preprocessors import WrongCourse
+from graders.classroom.result_store import ResultStore
 from graders.grading.fingerprint import graders_key
 from tests.classroom import (
     UNIT,
+    JudgesHere,
     answer_cell,
     blank,
     command,
@@ -45,8 +51,11 @@ class Nobody:
     def end(self, outcome: Outcome) -> None: ...
 
 
-def grade(root: Path, *students: str, force: bool = False) -> dict[str, Outcome]:
-    outcomes = grade_class(Course(root), Order(UNIT, students, jobs=1, force=force), Nobody())
+def grade(root: Path, *students: str, force: bool = False, judges: type = JudgesHere) -> dict[str, Outcome]:
+    """Grade a class in this process, by default without a process for the judges."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(classroom, "JudgePool", judges)
+        outcomes = grade_class(Course(root), Order(UNIT, students, jobs=1, force=force), Nobody())
     return {outcome.student: outcome for outcome in outcomes}
 
 
@@ -124,16 +133,11 @@ def test_autograded_notebook_shows_the_verdicts(graded: Path) -> None:
 def test_nbgrader_goes_on_from_here(graded: Path, tmp_path: Path) -> None:
     # Invariant: nbgrader's feedback and export work on what `course grade` wrote.
     root = Path(shutil.copytree(graded, tmp_path / "course"))
-    for arguments in (["generate_feedback", UNIT, "--student", "half"], ["export", "--to", "grades.csv"]):
-        done = subprocess.run(
-            [command()[0], "-m", "nbgrader", *arguments],
-            cwd=root,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+    directory = Course(root).directory
+    result = NbGraderAPI(directory, config=directory.config).generate_feedback(UNIT, "half")
+    assert result["success"], result
+    with Gradebook(f"sqlite:///{root}/gradebook.db", "distributed_training") as gradebook:
+        CsvExportPlugin(to=str(root / "grades.csv")).export(gradebook)
     assert "KeyError" in (root / "feedback" / "half" / UNIT / f"{UNIT}.html").read_text()
     assert "14.0" in (root / "grades.csv").read_text()
 
@@ -209,12 +213,11 @@ def test_points_given_by_hand_stay(regraded: Path) -> None:
     assert scores(regraded)["blank"][0] == 1.5
 
 
-def test_a_lost_gradebook_is_written_again_without_marking(regraded: Path) -> None:
+def test_a_lost_gradebook_is_written_again_without_marking(pristine: Path, regraded: Path) -> None:
     # Invariant: verdicts outlive the gradebook: they are recorded anew, by a pool that is never called.
-    (regraded / "gradebook.db").unlink()
-    assert run_course(regraded, "release", UNIT).returncode == 0
+    shutil.copyfile(pristine / "gradebook.db", regraded / "gradebook.db")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(JudgePool, "grade", lambda *_: pytest.fail("it was marked again"))
+        patch.setattr(JudgesHere, "grade", lambda *_: pytest.fail("it was marked again"))
         outcomes = grade(regraded)
     assert {outcome.state for outcome in outcomes.values()} == {State.GRADED}
     assert scores(regraded)["right"][0] == ALL
@@ -237,8 +240,10 @@ def test_late_submissions_lose_what_nbgrader_is_told(course: Path) -> None:
 # ------------------------------------------------------------------------------------ stopped at any moment
 
 
-def kill_after(root: Path, seconds: float) -> None:
-    """Begin to grade, and kill it after so long unless it is done by then."""
+def kill_while_grading(root: Path, seconds: float) -> None:
+    """Begin to grade, and kill it so long after its begin unless it is done by then."""
+    lock = root / "results" / ".lock"
+    lock.unlink(missing_ok=True)
     process = subprocess.Popen(
         command("grade", UNIT, "--jobs", "2", "--force"),
         cwd=root,
@@ -247,6 +252,8 @@ def kill_after(root: Path, seconds: float) -> None:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+    while not lock.exists() and process.poll() is None:
+        time.sleep(0.05)
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -267,7 +274,7 @@ def assert_sound(root: Path) -> None:
 
 
 def assert_complete(root: Path) -> None:
-    outcomes = grade(root)
+    outcomes = grade(root, judges=JudgePool)
     assert {outcome.state for outcome in outcomes.values()} <= {State.GRADED, State.UNCHANGED}
     found = scores(root)
     assert sorted(found) == ["blank", "half", "right"]
@@ -275,33 +282,41 @@ def assert_complete(root: Path) -> None:
     assert_sound(root)
 
 
-def test_killed_at_a_random_moment_it_goes_on(course: Path) -> None:
-    # Invariant: after every kill all that is there is whole; the next run completes it.
-    for _ in range(3):
-        kill_after(course, random.uniform(2, 9))
-        assert_sound(course)
+def test_killed_at_a_random_moment_it_goes_on(course: Path, rng: random.Random) -> None:
+    # Invariant: after a kill all that is there is whole; the next run completes it.
+    kill_while_grading(course, rng.uniform(0, 6))
+    assert_sound(course)
     assert_complete(course)
 
 
-@pytest.mark.parametrize("moment", ["commit_now", "_move", "keep_recorded"])
-def test_killed_between_two_writes_it_goes_on(course: Path, moment: str) -> None:
-    # Invariant: the worst moments, each hit exactly: before the folder, before the commit, before the note.
-    program = f"""
-import os, signal, sys
-from pathlib import Path
-from graders.classroom import grade_class as classroom, gradebook, result_store
-def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
-if {moment!r} == "_move": gradebook._move = die
-elif {moment!r} == "keep_recorded": result_store.ResultStore.keep_recorded = die
-else: gradebook._HeldOpen.commit_now = property(lambda _: die, lambda *_: None)
-from tests.test_classroom import Nobody
-classroom.grade_class(gradebook.Course(Path.cwd()), classroom.Order({UNIT!r}, ("right",)), Nobody())
-"""
-    done = subprocess.run([command()[0], "-c", program], cwd=course, env=environment(), check=False)
-    assert done.returncode == -signal.SIGKILL
+def die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+MOMENTS = {
+    "before the folder": (gradebook, "_move", die),
+    "before the commit": (gradebook._HeldOpen, "commit_now", property(lambda _: die, lambda *_: None)),
+    "before the note": (result_store.ResultStore, "keep_recorded", die),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_killed_between_two_writes_it_goes_on(graded: Path, course: Path, moment: str) -> None:
+    # Invariant: the worst moments, each hit exactly; verdicts that were kept are not judged again.
+    store = ResultStore(Course(course).results(UNIT))
+    for each in ResultStore(Course(graded).results(UNIT)):
+        store.keep(replace(each, recorded=False))
+    pid = os.fork()
+    if not pid:
+        # In the copy, as a command would that is killed.
+        with pytest.MonkeyPatch.context() as patch, suppress(BaseException):
+            patch.setattr(*MOMENTS[moment], raising=False)
+            grade(course, "right")
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
     assert_sound(course)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(JudgePool, "grade", lambda *_: pytest.fail("a verdict was lost"))
+        patch.setattr(JudgesHere, "grade", lambda *_: pytest.fail("a verdict was lost"))
         assert grade(course, "right")["right"].state is State.GRADED
     assert scores(course)["right"][0] == ALL
 
@@ -366,7 +381,7 @@ def test_a_failure_of_ours_is_no_grade(course: Path, monkeypatch: pytest.MonkeyP
         raise GradingFailed("no room on the disk")
 
     monkeypatch.setattr("graders.classroom.pool._Judge.grade", fail)
-    outcomes = grade(course)
+    outcomes = grade(course, judges=JudgePool)
     assert {outcome.why for outcome in outcomes.values()} == {"no room on the disk"}
     assert scores(course) == {}
 
@@ -443,15 +458,15 @@ def postgresql(tmp_path: Path) -> Iterator[str]:
         server.wait(30)
 
 
-def test_postgresql_is_as_good(pristine: Path, postgresql: str, tmp_path: Path) -> None:
+def test_postgresql_is_as_good(pristine: Path, postgresql: str, tmp_path: Path, rng: random.Random) -> None:
     # Invariant: with db_url the same scores stand in PostgreSQL, and nothing in a file.
     root = Path(shutil.copytree(pristine, tmp_path / "course"))
     config = root / "nbgrader_config.py"
     config.write_text(config.read_text() + f"\nc.CourseDirectory.db_url = {postgresql!r}\n")
     (root / "gradebook.db").unlink()
     assert run_course(root, "release", UNIT).returncode == 0
-    kill_after(root, random.uniform(2, 9))
-    grade(root)
+    kill_while_grading(root, rng.uniform(0, 6))
+    grade(root, judges=JudgePool)
     found = scores(root, postgresql)
     assert (found["right"][0], found["blank"][0]) == (ALL, 0)
     assert all(None not in each and len(each) == PER_EXERCISE for _, each in found.values())

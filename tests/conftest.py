@@ -1,0 +1,95 @@
+"""What holds for every test: random draws can be repeated, and a run leaves nothing behind.
+
+A run by several workers (`make test`) has a temporary folder of its own. When the workers have ended, what is
+still there under one of this project's names fails the run, and so does a process that it started.
+"""
+
+import os
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from graders.submissions import lazy_iri_grammar as _lazy_iri_grammar  # noqa: F401
+
+OWN_NAMES = ("course-", "kernel-", "vc-")
+"""How the folders that this project makes in the temporary folder begin."""
+ENDING_SECONDS = 30.0
+"""What ends with a worker may take so long to end on a busy machine."""
+
+_RUN = "COURSE_TEST_RUN"
+"""The variable by which every process of a run is known: the run's temporary folder."""
+_left: list[str] = []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, help="repeat the random draws of the run that printed this number")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if _is_worker(config):
+        return
+    seed = config.getoption("--seed")
+    os.environ["COURSE_TEST_SEED"] = str(random.randrange(10**6) if seed is None else seed)
+    if config.getoption("numprocesses", None):
+        # pytest's own folders stay where its user looks for them.
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+        folder = tempfile.mkdtemp(prefix="ct-")
+        Path(folder).chmod(0o755)
+        os.environ["TMPDIR"] = os.environ[_RUN] = tempfile.tempdir = folder
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Once xdist has ended its workers."""
+    if _is_worker(session.config) or _RUN not in os.environ:
+        return
+    folder = Path(os.environ[_RUN])
+    _left.extend(_wait_for_the_end(folder))
+    shutil.rmtree(folder, ignore_errors=True)
+    if _left and not session.exitstatus:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.write_line(f"random draws: --seed={os.environ['COURSE_TEST_SEED']}")
+    for name in _left:
+        terminalreporter.write_line(f"LEFT BEHIND: {name}", red=True)
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> random.Random:
+    """Random draws of this test alone, the same again with the run's --seed."""
+    return random.Random(f"{os.environ['COURSE_TEST_SEED']} {request.node.nodeid}")
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def _wait_for_the_end(folder: Path) -> list[str]:
+    """What is left of a run after the time that it may take to end."""
+    deadline = time.monotonic() + ENDING_SECONDS
+    while (left := [*_folders(folder), *_processes(folder)]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
+
+
+def _folders(folder: Path) -> Iterator[str]:
+    yield from (str(path) for path in sorted(folder.iterdir()) if path.name.startswith(OWN_NAMES))
+
+
+def _processes(folder: Path) -> Iterator[str]:
+    """Processes that were started in this run, by number and command."""
+    mark = f"{_RUN}={folder}".encode()
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if path.name != str(os.getpid()) and mark in (path / "environ").read_bytes().split(b"\0"):
+                command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                yield f"process {path.name}: {command}"
+        except OSError:
+            continue
