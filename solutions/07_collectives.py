@@ -194,7 +194,7 @@ scattering = launch(scatter_a_megabyte, cluster=slow)
 scattering.timeline(title="scatter from rank 0")
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs scatter_from
+# %%holds scatter_from
 assert math.isclose(scattering.seconds, 7 * (1e-3 + 125_000 / 1e9))
 
 # %% [markdown]
@@ -267,7 +267,7 @@ broadcasting = steps_of(broadcast_tree, ranks=8, chunks=2)
 step_through(broadcasting)
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs broadcast_tree
+# %%holds broadcast_tree
 assert len(broadcasting.steps) - 1 == math.ceil(math.log2(8))
 assert all(chunk[0] == 1 for rank in broadcasting.steps[-1].held for chunk in rank)
 
@@ -370,7 +370,7 @@ steps_figure(around)
 step_through(around)
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs ring_all_reduce
+# %%holds ring_all_reduce
 assert len(around.steps) - 1 == 2 * (few - 1)
 assert all(chunk == (1,) * few for rank in around.steps[-1].held for chunk in rank)
 
@@ -450,7 +450,7 @@ legend_beside(panels[-1])
 figure
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs broadcast_tree reduce_tree ring_all_reduce
+# %%holds broadcast_tree reduce_tree ring_all_reduce
 for place, p in enumerate(sizes):
     rounds = math.ceil(math.log2(p))
     expected = {
@@ -560,7 +560,7 @@ def halving_doubling_all_reduce(x: Tensor, group: dist.ProcessGroup | None = Non
 step_through(steps_of(halving_doubling_all_reduce, ranks=8))
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs ring_all_reduce halving_doubling_all_reduce
+# %%holds ring_all_reduce halving_doubling_all_reduce
 both = [launch(way, torch.ones(64_000), ranks=8) for way in (ring_all_reduce, halving_doubling_all_reduce)]
 assert len({rank.sent for run in both for rank in run.traffic.ranks}) == 1
 assert [run.traffic.messages for run in both] == [8 * 14, 8 * 6]
@@ -662,7 +662,7 @@ for name, run in {
     )
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs ring_all_reduce halving_doubling_all_reduce hierarchical_all_reduce
+# %%holds ring_all_reduce halving_doubling_all_reduce hierarchical_all_reduce
 assert crossing["ring"][1:] == (30_000_000, 30, 250_000)
 assert crossing["hierarchical"][1:] == (24_000_000, 6, 250_000)
 assert crossing["halving-doubling"][3] == 2_000_000
@@ -771,7 +771,7 @@ for name, function in functions.items():
     print(f"{name:17} {predicted * 1e6:9.2f} µs {simulated * 1e6:9.2f} µs")
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs broadcast_tree reduce_tree ring_all_reduce halving_doubling_all_reduce predict_time
+# %%holds broadcast_tree reduce_tree ring_all_reduce halving_doubling_all_reduce predict_time
 for p in (2, 3, 4, 5, 8, 16):
     for name, function in functions.items():
         predicted = predict_time(name, 960_000, p, fast.latency, 1 / fast.bandwidth)
@@ -935,7 +935,7 @@ meeting = crossover("halving_doubling", "ring", 10_000, 10e-6, 1 / 12.5e9)
 print(f"On 10,000 ranks the ring overtakes halving-doubling at {meeting / 1e6:,.0f} MB.")
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs predict_time
+# %%holds predict_time
 assert (round(milliseconds["ring", 8]), round(milliseconds["ring", 10_000])) == (14, 216)
 latency = predict_time("ring", 0, 10_000, 10e-6, 1 / 12.5e9) * 1e3
 assert (round(latency), round(milliseconds["ring", 10_000] - latency)) == (200, 16)
@@ -1015,7 +1015,7 @@ legend_beside(panels[-1])
 figure
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs broadcast_tree reduce_tree ring_all_reduce halving_doubling_all_reduce hierarchical_all_reduce
+# %%holds broadcast_tree reduce_tree ring_all_reduce halving_doubling_all_reduce hierarchical_all_reduce
 for machine, fastest_first in {
     "H100 pod": ["hierarchical", "halving-doubling", "ring"],
     "LUMI-G": ["hierarchical", "ring", "halving-doubling"],
@@ -1059,7 +1059,7 @@ def with_cards(cards: int):
 explore(with_cards, cards=Slider([1, 2, 4, 8], start=1, label="cards a node"))
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs broadcast_tree reduce_tree ring_all_reduce halving_doubling_all_reduce hierarchical_all_reduce
+# %%holds broadcast_tree reduce_tree ring_all_reduce halving_doubling_all_reduce hierarchical_all_reduce
 one_card, eight_cards = (times_on(replace(presets.lumi_g(nodes=2), cards_per_node=cards)) for cards in (1, 8))
 faster = {name for name in one_card if eight_cards[name][1][-1] < 0.9 * one_card[name][1][-1]}
 assert faster == {"tree", "halving-doubling", "hierarchical"}, faster
@@ -1109,7 +1109,7 @@ for machine in (healthy, presets.frontera_rtx(nodes=4)):
     print(f"{machine.name:13}", *(f"{longer:5.0%}" for longer in jitter[machine.name]))
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs ring_all_reduce
+# %%holds ring_all_reduce
 computing = whole["healthy"] - alone["healthy"]
 assert math.isclose(whole["rank 5 computes half as fast"] - whole["healthy"], computing, rel_tol=0.05)
 assert alone["cable between ranks 7 and 8, 10 times slower"] > 5 * alone["healthy"]
@@ -1511,7 +1511,7 @@ logged = steps_of_log(launch(ring_all_reduce, torch.ones(1000), ranks=few, on="p
 step_through(logged)
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs ring_all_reduce
+# %%holds ring_all_reduce
 assert sum(len(step.messages) for step in logged.steps) == few * 2 * (few - 1)
 
 # %% [markdown]

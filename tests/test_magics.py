@@ -264,7 +264,14 @@ def test_a_cell_whose_exercises_are_solved_runs_as_any_other(shell):
     assert run(shell, "%%needs answer\nresult;").result is None
 
 
-def test_an_assertion_of_such_a_cell_fails_the_notebook(shell):
+@pytest.mark.parametrize("magic", ["needs", "holds"])
+def test_an_assertion_of_such_a_cell_fails_the_notebook(shell, magic):
     # Invariant: what a demonstration promises is not lost in the magic.
     run(shell, "def answer():\n    return 41")
-    error_of(shell, "%%needs answer\nassert answer() == 42", AssertionError)
+    error_of(shell, f"%%{magic} answer\nassert answer() == 42", AssertionError)
+
+
+def test_the_assertions_behind_a_cell_say_nothing_a_second_time(shell, capsys):
+    run(shell, STUBS)
+    run(shell, "%%holds answer\nassert answer() == 42")
+    assert not capsys.readouterr().out

@@ -1,5 +1,6 @@
 """`%%ranks 4`: run a notebook's cell on every rank, and show each rank's output apart.
 `%%needs my_answer`: run a cell that uses answers, or say which of them is still to be written.
+`%%holds my_answer`: run a folded cell that asserts what the text says, if the answers are there.
 
 %load_ext course_lib.notebook.magics
 
@@ -84,7 +85,7 @@ def ranks(line: str, cell: str) -> None:
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Called by `%load_ext course_lib.notebook.magics`."""
-    for magic in (ranks, needs):
+    for magic in (ranks, needs, holds):
         InteractiveShell.register_magic_function(shell, magic, magic_kind="cell")
 
 
@@ -95,14 +96,32 @@ def needs(line: str, cell: str) -> Any:
 
     Returns the value of the last expression, which the notebook then shows.
     """
-    shell = get_ipython()
-    assert shell is not None
-    missing = [name for name in line.split() if not is_written(shell.user_ns.get(name))]
-    if missing:
+    if missing := _missing(line):
         print(f"This cell uses your {', '.join(missing)}. Solve that first, then run the cell again.")
         return None
-    code = running_cell(shell, f"%%needs {line}\n{cell}")
-    return last_value(code, shell.user_ns)
+    return _run(f"%%needs {line}\n{cell}")
+
+
+def holds(line: str, cell: str) -> Any:
+    """Run a cell of assertions if these exercises are answered; otherwise do nothing.
+
+    It stands, folded, behind a cell that `%%needs` the same: there has been said what is missing.
+    """
+    return None if _missing(line) else _run(f"%%holds {line}\n{cell}")
+
+
+def _missing(line: str) -> list[str]:
+    """Those of the named exercises that are not answered."""
+    shell = get_ipython()
+    assert shell is not None
+    return [name for name in line.split() if not is_written(shell.user_ns.get(name))]
+
+
+def _run(text: str) -> Any:
+    """Run a cell, given with its magic's line, in the notebook; the value of its last expression."""
+    shell = get_ipython()
+    assert shell is not None
+    return last_value(running_cell(shell, text), shell.user_ns)
 
 
 def is_written(answer: Any) -> bool:
