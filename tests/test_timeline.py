@@ -12,12 +12,14 @@ from matplotlib.patches import FancyArrowPatch
 
 from course_lib.cluster.topology import Cluster
 from course_lib.figures.layout import arrange, in_lanes, merged, most_lanes, time_unit
-from course_lib.figures.timeline import MOST_ARROWS, deadlock_figure, timeline_figure, traffic_figure
+from course_lib.figures.timeline import MOST_ARROWS, timeline_figure
+from course_lib.figures.traffic import traffic_figure
 from course_lib.launch.failures import Deadlock
 from course_lib.launch.run import Run
 from course_lib.runtime.communication.errors import PendingCall
 from course_lib.runtime.communication.events import Event, Kind
 from course_lib.runtime.communication.messages import messages
+from course_lib.runtime.communication.traffic import Traffic
 from tests.legible import assert_apart, assert_legible, drawn_texts
 
 US = 1e-6
@@ -299,6 +301,13 @@ def test_the_traffic_figure_shows_the_totals_of_each_rank(ranks):
     assert f"{24 * (1 if ranks <= 8 else ranks):,} bytes" in figure.alt
 
 
+def test_the_traffic_is_summed_once(monkeypatch):
+    run, sums = ring_run(4), []
+    monkeypatch.setattr(Traffic, "of", lambda events, ranks: sums.append(ranks) or ranks)
+    assert run.traffic == run.traffic == 4
+    assert sums == [4]
+
+
 # --- Deadlocks
 
 
@@ -319,7 +328,7 @@ def skipped(ranks):
 @pytest.mark.parametrize("ranks", SIZES[1:])
 @pytest.mark.parametrize("make", [circle, skipped])
 def test_a_deadlock_is_legible_at_every_size(make, ranks):
-    figure = deadlock_figure(make(ranks))
+    figure = make(ranks).figure()
     assert_legible(figure)
     beside = [(t, box) for t, box in drawn_texts(figure) if "waits for:" in t.get_text()]
     assert_apart(beside)
@@ -328,7 +337,7 @@ def test_a_deadlock_is_legible_at_every_size(make, ranks):
 
 def test_each_waiting_rank_has_an_arrow_to_each_rank_that_it_waits_for():
     calls = [waiting(0, [1]), waiting(1, [0]), waiting(2, [0, 1, 3], "call barrier")]
-    figure = deadlock_figure(Deadlock("", calls, cycle=(0, 1), finished=(3,)))
+    figure = Deadlock("", calls, cycle=(0, 1), finished=(3,)).figure()
     arrows = [p for p in figure.axes[0].patches if isinstance(p, FancyArrowPatch)]
     assert len(arrows) == 5
     assert len({p.get_edgecolor() for p in arrows}) == 2, "the cycle's two have a colour of their own"

@@ -2,14 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
+from course_lib.figures.drawn_run import DrawnRun
 from course_lib.figures.layout import time_unit
 from course_lib.runtime.communication.events import Event, Kind
 from course_lib.runtime.communication.traffic import COMMUNICATION, Traffic
-
-if TYPE_CHECKING:
-    from course_lib.launch.run import Run
 
 _MOST_RANKS = 8
 """Up to so many ranks are told one by one."""
@@ -21,7 +18,7 @@ def seconds_in_words(seconds: float) -> str:
     return f"{seconds / unit.seconds:.3g} {unit.name}"
 
 
-def timeline_alt_text(run: "Run", ranks: Sequence[int], start: float, end: float) -> str:
+def timeline_alt_text(run: DrawnRun, ranks: Sequence[int], start: float, end: float) -> str:
     """What each rank did in a part of a run's time, in seconds: calls, time computing and communicating."""
     clock = "virtual" if run.engine == "simulated" else "measured"
     nodes = len({run.cluster.node_of(rank) for rank in ranks})

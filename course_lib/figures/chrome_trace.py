@@ -10,14 +10,12 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from course_lib.cluster.topology import Cluster
+from course_lib.figures.drawn_run import DrawnRun
 from course_lib.runtime.communication.events import Event, Kind
 from course_lib.runtime.communication.messages import Message, messages
-
-if TYPE_CHECKING:
-    from course_lib.launch.run import Run
 
 TraceEvent = dict[str, Any]
 
@@ -27,7 +25,7 @@ _TRACKS_A_RANK = 1000
 _ASYNCHRONOUS = _TRACKS_A_RANK // 2
 
 
-def save_trace(run: "Run", path: str | Path) -> Path:
+def save_trace(run: DrawnRun, path: str | Path) -> Path:
     """Write the events of a run as a trace file. Returns its path."""
     target = Path(path)
     clock = "virtual" if run.engine == "simulated" else "measured"

@@ -5,7 +5,6 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -14,10 +13,7 @@ from matplotlib.patches import FancyArrowPatch
 
 from course_lib.figures.style import COLOURS, WIDTH, Drawing, look, new_figure
 from course_lib.runtime.communication.diagnosis import ranks_in_words
-
-if TYPE_CHECKING:
-    from course_lib.launch.failures import Deadlock
-    from course_lib.runtime.communication.errors import PendingCall
+from course_lib.runtime.communication.errors import PendingCall, WaitGraph
 
 _RADIUS_POINTS = 104.0
 """From the middle of the circle to a rank."""
@@ -72,13 +68,13 @@ class _Circle:
         return 0.55 if self.ranks == 2 else 1.5
 
 
-def deadlock_figure(deadlock: "Deadlock", *, alt: str | None = None) -> Drawing:
+def deadlock_figure(graph: WaitGraph, *, alt: str | None = None) -> Drawing:
     """Who waits for whom, the cycle of waits in colour, ranks that had returned in grey."""
-    states = _states(deadlock)
+    states = _states(graph)
     circle = _Circle(len(states))
     inches = _RADIUS_POINTS / 72
     figure, axes = new_figure(
-        alt=alt or deadlock_alt_text(deadlock), height=2 * circle.height * inches + _LEGEND_INCHES
+        alt=alt or deadlock_alt_text(graph), height=2 * circle.height * inches + _LEGEND_INCHES
     )
     axes.set_axis_off()
     axes.set_aspect("equal")
@@ -86,57 +82,56 @@ def deadlock_figure(deadlock: "Deadlock", *, alt: str | None = None) -> Drawing:
     left = -width / 2 if len(states) <= _MOST_LABELS else -1.8
     axes.set_xlim(left, left + width)
     axes.set_ylim(-circle.height, circle.height)
-    arrows = _draw_arrows(axes, deadlock, circle)
+    arrows = _draw_arrows(axes, graph, circle)
     _draw_ranks(axes, states, circle)
     if len(states) <= _MOST_LABELS:
-        _write_beside(axes, deadlock, states, circle)
+        _write_beside(axes, graph, states, circle)
     else:
-        _write_groups(axes, deadlock)
+        _write_groups(axes, graph)
     _draw_legend(figure, states, arrows)
     return figure
 
 
-def deadlock_alt_text(deadlock: "Deadlock") -> str:
+def deadlock_alt_text(graph: WaitGraph) -> str:
     """The figure for those who do not see it."""
     parts = ["Ranks in a circle with arrows to those they wait for."]
-    parts.extend(f"{_capital(line)}." for line in _told(deadlock))
-    if 0 < len(deadlock.cycle) <= _MOST_LABELS:
-        round_ = " to ".join(str(rank) for rank in (*deadlock.cycle, deadlock.cycle[0]))
+    parts.extend(f"{_capital(line)}." for line in _told(graph))
+    if 0 < len(graph.cycle) <= _MOST_LABELS:
+        round_ = " to ".join(str(rank) for rank in (*graph.cycle, graph.cycle[0]))
         parts.append(f"The cycle of waits goes from rank {round_}.")
-    elif deadlock.cycle:
-        parts.append(f"The cycle of waits goes through {ranks_in_words(deadlock.cycle)}.")
+    elif graph.cycle:
+        parts.append(f"The cycle of waits goes through {ranks_in_words(graph.cycle)}.")
     return " ".join(parts)
 
 
-def _states(deadlock: "Deadlock") -> dict[int, State]:
+def _states(graph: WaitGraph) -> dict[int, State]:
     """Every rank that is known of, with what has become of it."""
-    waiting = {call.rank for call in deadlock.waiting}
-    named = {peer for call in deadlock.waiting for peer in call.peers} | waiting | set(deadlock.finished)
-    named |= deadlock.lost.keys()
-    of_run = deadlock.run.ranks if deadlock.run is not None else 0
+    waiting = {call.rank for call in graph.waiting}
+    named = {peer for call in graph.waiting for peer in call.peers} | waiting | set(graph.finished)
+    named |= graph.lost.keys()
     states = {}
-    for rank in range(max(of_run, max(named, default=0) + 1)):
-        if rank in deadlock.cycle:
+    for rank in range(max(graph.ranks, max(named, default=0) + 1)):
+        if rank in graph.cycle:
             states[rank] = State.IN_CYCLE
         elif rank in waiting:
             states[rank] = State.WAITING
-        elif rank in deadlock.lost:
+        elif rank in graph.lost:
             states[rank] = State.LOST
         else:
-            states[rank] = State.RETURNED if rank in deadlock.finished else State.OTHER
+            states[rank] = State.RETURNED if rank in graph.finished else State.OTHER
     return states
 
 
-def _draw_arrows(axes: Axes, deadlock: "Deadlock", circle: _Circle) -> str:
+def _draw_arrows(axes: Axes, graph: WaitGraph, circle: _Circle) -> str:
     """An arrow from each rank to those that it waits for. Returns what an arrow means, for the legend.
 
     Where they would be very many, only one from each rank: along the cycle, else to one that has returned.
     """
-    cycle = set(zip(deadlock.cycle, [*deadlock.cycle[1:], *deadlock.cycle[:1]], strict=True))
-    waits = [(call.rank, peer) for call in deadlock.waiting for peer in call.peers if peer != call.rank]
+    cycle = set(zip(graph.cycle, [*graph.cycle[1:], *graph.cycle[:1]], strict=True))
+    waits = [(call.rank, peer) for call in graph.waiting for peer in call.peers if peer != call.rank]
     words = "waits for"
     if len(waits) > _MOST_ARROWS:
-        gone = set(deadlock.finished)
+        gone = set(graph.finished)
         best_last = sorted(waits, key=lambda wait: (wait in cycle, wait[1] in gone))
         waits = list({source: (source, target) for source, target in best_last}.values())
         words = "waits for (one arrow a rank)"
@@ -185,9 +180,9 @@ def _draw_ranks(axes: Axes, states: dict[int, State], circle: _Circle) -> None:
             axes.text(x * away, y * away, str(rank), ha="center", va="center_baseline", fontsize=9)
 
 
-def _write_beside(axes: Axes, deadlock: "Deadlock", states: dict[int, State], circle: _Circle) -> None:
+def _write_beside(axes: Axes, graph: WaitGraph, states: dict[int, State], circle: _Circle) -> None:
     """What each rank waits for, and in which line, on the outside of the circle."""
-    calls = {call.rank: call for call in deadlock.waiting}
+    calls = {call.rank: call for call in graph.waiting}
     away = 1 + (1.4 * circle.node_points + 5) / _RADIUS_POINTS
     for rank, state in states.items():
         x, y = circle.place(rank)
@@ -203,31 +198,31 @@ def _write_beside(axes: Axes, deadlock: "Deadlock", states: dict[int, State], ci
         )
 
 
-def _call_in_words(call: "PendingCall") -> str:
+def _call_in_words(call: PendingCall) -> str:
     where = f"\n{call.line.place}" if call.line else ""
     return f"waits for: {_expected(call)}{where}"
 
 
-def _write_groups(axes: Axes, deadlock: "Deadlock") -> None:
+def _write_groups(axes: Axes, graph: WaitGraph) -> None:
     """What the ranks wait for, those that wait for the same told together, to the right of the circle."""
-    lines = ["\n    ".join(textwrap.wrap(line, 46)) for line in _told(deadlock)]
+    lines = ["\n    ".join(textwrap.wrap(line, 46)) for line in _told(graph)]
     axes.text(1.6, 0, "\n".join(lines), ha="left", va="center", fontsize=9.5, linespacing=1.5)
 
 
-def _told(deadlock: "Deadlock") -> list[str]:
+def _told(graph: WaitGraph) -> list[str]:
     """Who waits for whom and who had returned, in a few lines."""
-    lines = _grouped(deadlock.waiting)
+    lines = _grouped(graph.waiting)
     if len(lines) > _MOST_LABELS + 1:
         lines = [*lines[:_MOST_LABELS], f"and {len(lines) - _MOST_LABELS} more wait"]
-    if deadlock.finished:
-        lines.append(f"{ranks_in_words(deadlock.finished)} had returned")
-    if deadlock.lost:
-        were = "was" if len(deadlock.lost) == 1 else "were"
-        lines.append(f"{ranks_in_words(deadlock.lost)} {were} lost")
+    if graph.finished:
+        lines.append(f"{ranks_in_words(graph.finished)} had returned")
+    if graph.lost:
+        were = "was" if len(graph.lost) == 1 else "were"
+        lines.append(f"{ranks_in_words(graph.lost)} {were} lost")
     return lines
 
 
-def _grouped(waiting: Sequence["PendingCall"]) -> list[str]:
+def _grouped(waiting: Sequence[PendingCall]) -> list[str]:
     """`ranks 0-62 wait for rank 63: all_reduce`, the lowest rank first."""
     groups: dict[tuple[tuple[int, ...], str], list[int]] = {}
     for call in sorted(waiting, key=lambda c: c.rank):
@@ -239,7 +234,7 @@ def _grouped(waiting: Sequence["PendingCall"]) -> list[str]:
     ]
 
 
-def _expected(call: "PendingCall") -> str:
+def _expected(call: PendingCall) -> str:
     return call.expects.removeprefix("call ")
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from course_lib.runtime.communication.errors import PendingCall, RankTraceback
+from course_lib.runtime.communication.errors import PendingCall, RankTraceback, WaitGraph
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,11 +59,17 @@ class Deadlock(LaunchError):
         self.lost: dict[int, float] = {}
         self._figure_shown = False
 
+    @property
+    def wait_graph(self) -> WaitGraph:
+        """Who waits for whom."""
+        ranks = self.run.ranks if self.run is not None else 0
+        return WaitGraph(self.waiting, self.cycle, self.finished, self.lost, ranks)
+
     def figure(self) -> "Figure":
         """The ranks as a circle, an arrow from each to those that it waits for, the cycle in colour."""
-        from course_lib.figures.timeline import deadlock_figure
+        from course_lib.figures.deadlock import deadlock_figure
 
-        return deadlock_figure(self)
+        return deadlock_figure(self.wait_graph)
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows: the report, and in a notebook the figure before it.

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ class Run:
     def ranks(self) -> int:
         return len(self.outputs)
 
-    @property
+    @cached_property
     def traffic(self) -> Traffic:
         """Bytes and messages a rank."""
         return Traffic.of(self.events, self.ranks)

@@ -141,7 +141,7 @@ def _figure(failure: AnswerFailed) -> str:
         from course_lib.figures.deadlock import deadlock_figure
         from course_lib.figures.style import figure_html
 
-        return figure_html(deadlock_figure(failure.deadlock))
+        return figure_html(deadlock_figure(failure.deadlock.wait_graph))
     except Exception:  # the calls come from the answer's process: what cannot be drawn is told in words
         return ""
 

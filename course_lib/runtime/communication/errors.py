@@ -1,6 +1,7 @@
 """The ground of every error of a run: a call that waits, a rank's exception as text."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from course_lib.runtime.communication.events import SourceLine
 
@@ -35,3 +36,18 @@ class RankTraceback:
     """Trimmed to the student's own frames."""
     secondary: bool = False
     """True for what another rank's end brought about, such as a closed connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitGraph:
+    """Who waits for whom when no rank can go on."""
+
+    waiting: tuple[PendingCall, ...]
+    cycle: tuple[int, ...] = ()
+    """Ranks of which each waits for the next one, and the last for the first."""
+    finished: tuple[int, ...] = ()
+    """Ranks that had returned."""
+    lost: Mapping[int, float] = field(default_factory=dict)
+    """Ranks that answer nothing any more, and since when, in virtual seconds."""
+    ranks: int = 0
+    """How many there are, if it is known; else those that are named."""
