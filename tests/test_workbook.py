@@ -1,45 +1,57 @@
 """The whole workbook: what runs, what is reported, and what is said of a unit that fails."""
 
 import io
+import re
+import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from tests.sample_source import EFFORTS, SOURCE, write_unit
-from workbook.build import parameters_of, shortfall
+from workbook.build import GradingFailed, Task, UnitResult, parameters_of, run, shortfall
 from workbook.commands import make_workbook
 from workbook.errors import CommandFailed
 from workbook.paths import Places
-from workbook.progress import BarReporter, LineReporter, reporter
 from workbook.unit import read_unit
 
 
-def log(is_terminal: bool) -> Console:
-    return Console(file=io.StringIO(), force_terminal=is_terminal, width=80)
+class Output(io.StringIO):
+    """Standard error, of a terminal or of a batch job."""
+
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
 
 
-def test_a_log_gets_one_plain_line_a_step():
+def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, terminal: bool) -> str:
+    """What is said of two tasks, of which one fails."""
+    output = Output(terminal)
+    monkeypatch.setattr(sys, "stderr", output)
+    result = UnitResult(read_unit(write_unit(tmp_path)))
+
+    def fail() -> None:
+        raise GradingFailed("no grades")
+
+    run([Task("a unit", result, lambda: None), Task("another unit", result, fail)], jobs=1)
+    assert result.failures == ["another unit: no grades"]
+    return output.getvalue()
+
+
+def test_a_log_gets_one_plain_line_a_task(monkeypatch, tmp_path):
     # Invariant: no bar, no colour, no cursor movement; the line says how far it is and what ended.
-    console = log(is_terminal=False)
-    report, shown = reporter(console, steps=2)
-    with shown:
-        report.begin("a unit")
-        report.end("a unit", "a unit (1.2 s)")
-    assert isinstance(report, LineReporter)
-    assert console.file.getvalue() == "[1/2] a unit (1.2 s)\n"
+    lines = said(monkeypatch, tmp_path, terminal=False)
+    assert re.fullmatch(r"\[1/2\] a unit \(0\.0 s\)\n\[2/2\] another unit FAILED \(0\.0 s\)\n", lines)
 
 
-def test_a_terminal_gets_a_bar():
-    # Invariant: the steps that are under way are named beside it, those that ended are counted.
-    report, shown = reporter(log(is_terminal=True), steps=2)
-    with shown:
-        report.begin("a unit")
-        report.begin("another unit")
-        report.end("a unit", "a unit (1.2 s)")
-    assert isinstance(report, BarReporter)
-    task = report.progress.tasks[0]
-    assert (task.completed, task.total, task.description) == (1, 2, "another unit")
+def test_a_terminal_gets_a_bar(monkeypatch, tmp_path):
+    # Invariant: the tasks that are under way are named beside it, those that ended are counted and told.
+    text = said(monkeypatch, tmp_path, terminal=True)
+    assert "2/2" in text.split("\r")[-1]
+    assert "another unit]" in text
+    assert "[1/2] a unit (0.0 s)\n" in text
 
 
 def test_every_unit_runs_with_each_engine_that_it_knows(tmp_path):
@@ -67,7 +79,7 @@ def test_a_lost_point_is_explained():
 def test_what_fails_is_said_and_nothing_old_is_shown(tmp_path: Path, capfd):
     # Invariant: a unit that raises and has no grader gives a sentence for each, the table is printed all the
     # same, and no page of it is left from before.
-    write_unit(tmp_path, SOURCE.replace("# %% demo=true", "# %% demo=true\nraise OSError('no disk')"))
+    write_unit(tmp_path, SOURCE.replace("assert 1 + 1 == 2", "raise OSError('no disk')"))
     places = Places(tmp_path)
     places.pages.mkdir(parents=True)
     (places.pages / "80_sample.html").write_text("old")

@@ -5,16 +5,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm  # type: ignore[import-untyped]
+
 from workbook.execute import ExecutionFailed, execute
 from workbook.pages import BadFormula, Page, write_page
 from workbook.paths import Places
-from workbook.progress import Reporter
 from workbook.release import Effort, release, write_source
 from workbook.unit import Unit
 
@@ -36,22 +37,22 @@ class GradingFailed(RuntimeError):
 
 
 @dataclass(slots=True)
-class Outcome:
+class UnitResult:
     """What became of a unit. `failures` are sentences; there are none if all went well.
 
-    Its steps run in several threads, of which each only adds to a list or sets what no other sets.
+    Its tasks run in several threads, of which each only adds to a list or sets what no other sets.
     """
 
     unit: Unit
     passed: int = 0
     points: float = 0.0
     page: Page | None = None
-    step_seconds: list[float] = field(default_factory=list)
+    task_seconds: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
-        return sum(self.step_seconds)
+        return sum(self.task_seconds)
 
 
 def build(units: Sequence[Unit], efforts: Efforts, places: Places) -> None:
@@ -62,58 +63,71 @@ def build(units: Sequence[Unit], efforts: Efforts, places: Places) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Task:
     """A part of the work on a unit that needs no other part; it may raise what `FAILURES` lists."""
 
     name: str
-    outcome: Outcome
+    result: UnitResult
     work: Callable[[], object]
 
 
 FAILURES = (ExecutionFailed, GradingFailed, BadFormula)
 
 
-def steps_of(outcome: Outcome, places: Places) -> Iterator[Step]:
+def tasks_of(result: UnitResult, places: Places) -> Iterator[Task]:
     """Executing a unit in every way that it knows, and grading it. The first execution becomes the page."""
-    name = outcome.unit.name
-    for number, (way, parameters) in enumerate(parameters_of(outcome.unit).items()):
+    name = result.unit.name
+    for number, (way, parameters) in enumerate(parameters_of(result.unit).items()):
         work = _execute if number else _show
-        yield Step(f"{name} {way}", outcome, partial(work, outcome, places, parameters))
-    yield Step(f"{name} graded", outcome, partial(_grade, outcome, places))
+        yield Task(f"{name} {way}", result, partial(work, result, places, parameters))
+    yield Task(f"{name} graded", result, partial(_grade, result, places))
 
 
-def run(steps: Sequence[Step], jobs: int, report: Reporter) -> None:
-    """Take all steps, `jobs` at a time; what fails is noted in the outcomes."""
-    with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(lambda step: _take(step, report), steps))
+def run(tasks: Sequence[Task], jobs: int) -> None:
+    """Do all tasks, `jobs` at a time; what fails is noted in the results.
+
+    On stderr there is a line for each that has ended, and in a terminal a bar with those that are under way.
+    """
+    under_way: list[str] = []
+    with ThreadPoolExecutor(jobs) as pool, tqdm(total=len(tasks), file=sys.stderr, disable=None) as bar:
+
+        def do(task: Task) -> str:
+            under_way.append(task.name)
+            bar.set_postfix_str(", ".join(under_way))
+            told = _done(task)
+            under_way.remove(task.name)
+            return told
+
+        for number, ended in enumerate(as_completed([pool.submit(do, task) for task in tasks]), start=1):
+            tqdm.write(f"[{number}/{len(tasks)}] {ended.result()}", file=sys.stderr)
+            bar.update()
 
 
-def _take(step: Step, report: Reporter) -> None:
-    """Take a step, report it and how long it took, and note it in its outcome if it fails."""
-    report.begin(step.name)
+def _done(task: Task) -> str:
+    """Do a task, and note it in its result if it fails; says what ended, and how long it took."""
     began = time.perf_counter()
-    ended = step.name
+    ended = task.name
     try:
-        step.work()
+        task.work()
     except FAILURES as error:
-        step.outcome.failures.append(f"{step.name}: {error}")
-        ended = f"{step.name} FAILED"
+        task.result.failures.append(f"{task.name}: {error}")
+        ended = f"{task.name} FAILED"
     seconds = time.perf_counter() - began
-    step.outcome.step_seconds.append(seconds)
-    report.end(step.name, f"{ended} ({seconds:.1f} s)")
+    task.result.task_seconds.append(seconds)
+    return f"{ended} ({seconds:.1f} s)"
 
 
-def _show(outcome: Outcome, places: Places, parameters: Parameters) -> None:
+def _show(result: UnitResult, places: Places, parameters: Parameters) -> None:
     """Execute a unit and write its page."""
-    unit = outcome.unit
+    unit = result.unit
     page = Page(unit.name, unit.title, len(unit.answers), unit.points)
-    write_page(_execute(outcome, places, parameters), page, places.pages)
-    outcome.page = page
+    write_page(_execute(result, places, parameters), page, places.pages)
+    result.page = page
 
 
-def _execute(outcome: Outcome, places: Places, parameters: Parameters) -> Path:
+def _execute(result: UnitResult, places: Places, parameters: Parameters) -> Path:
     """Execute a unit's solutions; returns the executed notebook, which has a folder for itself."""
-    name = outcome.unit.name
+    name = result.unit.name
     output = places.of_unit(places.solved / str(parameters.get("on", "once")), name)
     execute(places.of_unit(places.source, name), output, parameters)
     return output
@@ -127,16 +141,16 @@ def parameters_of(unit: Unit) -> dict[str, Parameters]:
     return {f"executed on {words}": {**data, "on": engine} for engine, words in ENGINES.items()}
 
 
-def _grade(outcome: Outcome, places: Places) -> None:
+def _grade(result: UnitResult, places: Places) -> None:
     """Grade the solutions as `course check` grades a student's notebook, and note what they earn."""
-    unit = outcome.unit
+    unit = result.unit
     grades = checked(places.of_unit(places.source, unit.name), unit.name)
-    outcome.points = grades["points"]
+    result.points = grades["points"]
     for exercise in grades["exercises"]:
         if exercise["points"] == exercise["max_points"]:
-            outcome.passed += 1
+            result.passed += 1
         else:
-            outcome.failures.append(shortfall(unit.name, exercise))
+            result.failures.append(shortfall(unit.name, exercise))
 
 
 def checked(notebook: Path, unit: str) -> dict[str, Any]:

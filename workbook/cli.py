@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from workbook import slurm_commands as slurm_commands
+from workbook import cluster_commands, slurm_commands
 from workbook.errors import CommandFailed
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ app = typer.Typer(
     add_completion=False,
 )
 
-app.add_typer(slurm_commands.cluster, name="cluster")
+app.add_typer(cluster_commands.cluster, name="cluster")
 app.add_typer(slurm_commands.slurm, name="slurm")
 app.command()(slurm_commands.doctor)
 

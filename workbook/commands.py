@@ -9,40 +9,36 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from workbook.build import Efforts, Outcome, build, run, steps_of
+from workbook.build import Efforts, UnitResult, build, run, tasks_of
 from workbook.errors import CommandFailed
 from workbook.pages import write_index
 from workbook.paths import Places
-from workbook.progress import reporter
 from workbook.release import WorkInTheWay, publish, publish_over, write_source
 from workbook.unit import Unit, read_units
 
 
 def make_workbook(places: Places, efforts: Efforts, jobs: int) -> None:
     """Build, execute, grade and render every unit, and print a table. Raises CommandFailed."""
-    outcomes = [Outcome(unit) for unit in _built(places, efforts)]
-    steps = [step for outcome in outcomes for step in steps_of(outcome, places)]
+    results = [UnitResult(unit) for unit in _built(places, efforts)]
     shutil.rmtree(places.pages, ignore_errors=True)
-    report, shown = reporter(Console(stderr=True), len(steps))
-    with shown:
-        run(steps, jobs, report)
-    write_index([outcome.page for outcome in outcomes if outcome.page], places.pages)
-    Console().print(_table(outcomes))
-    failures = [failure for outcome in outcomes for failure in outcome.failures]
+    run([task for result in results for task in tasks_of(result, places)], jobs)
+    write_index([result.page for result in results if result.page], places.pages)
+    Console().print(_table(results))
+    failures = [failure for result in results for failure in result.failures]
     if failures:
         raise CommandFailed(failures)
     print(f"The pages: {places.pages / 'index.html'}")
 
 
-KeepOriginals = Callable[[Path], object]
+KeepReleased = Callable[[Path], object]
 """Is given each released notebook, to keep its answer cells for those who want to begin one anew."""
 
 
-def make_notebooks(places: Places, efforts: Efforts, keep_originals: KeepOriginals) -> None:
+def make_notebooks(places: Places, efforts: Efforts, keep_released: KeepReleased) -> None:
     """Make the students' notebooks anew, but none that has been worked in. Raises CommandFailed."""
     in_the_way = []
     for unit in _built(places, efforts):
-        keep_originals(places.of_unit(places.release, unit.name))
+        keep_released(places.of_unit(places.release, unit.name))
         try:
             print(publish(unit.name, places))
         except WorkInTheWay as error:
@@ -51,10 +47,10 @@ def make_notebooks(places: Places, efforts: Efforts, keep_originals: KeepOrigina
         raise CommandFailed(in_the_way)
 
 
-def replace_notebooks(places: Places, efforts: Efforts, keep_originals: KeepOriginals) -> None:
+def replace_notebooks(places: Places, efforts: Efforts, keep_released: KeepReleased) -> None:
     """Make the students' notebooks anew, whatever stands there. Raises CommandFailed."""
     for unit in _built(places, efforts):
-        keep_originals(places.of_unit(places.release, unit.name))
+        keep_released(places.of_unit(places.release, unit.name))
         print(publish_over(unit.name, places))
 
 
@@ -76,13 +72,13 @@ def _built(places: Places, efforts: Efforts) -> list[Unit]:
     return units
 
 
-def _table(outcomes: Sequence[Outcome]) -> Table:
+def _table(results: Sequence[UnitResult]) -> Table:
     """A row a unit: exercises solved, points, seconds."""
     table = Table("Unit", title="The workbook")
     for heading in ("Exercises", "Points", "Seconds"):
         table.add_column(heading, justify="right")
-    for outcome in outcomes:
-        unit = outcome.unit
-        exercises, points = f"{outcome.passed}/{len(unit.answers)}", f"{outcome.points:g}/{unit.points:g}"
-        table.add_row(unit.name, exercises, points, f"{outcome.seconds:.1f}")
+    for result in results:
+        unit = result.unit
+        exercises, points = f"{result.passed}/{len(unit.answers)}", f"{result.points:g}/{unit.points:g}"
+        table.add_row(unit.name, exercises, points, f"{result.seconds:.1f}")
     return table
