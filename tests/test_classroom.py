@@ -1,11 +1,13 @@
 """`course grade`: a whole class, whatever is handed in and whenever it is stopped."""
 
+import csv
 import json
 import os
 import random
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -118,7 +120,6 @@ def test_nothing_is_left_behind(graded: Path) -> None:
     # Invariant: no staging folder, no half-written file, no scratch of the markers.
     left = [path.name for path in graded.rglob(".*") if path.name != ".lock"]
     assert not left
-    assert not classroom._scratch(Course(graded)).exists()
 
 
 def test_autograded_notebook_shows_the_verdicts(graded: Path) -> None:
@@ -294,8 +295,8 @@ def die(*_: object) -> None:
 
 
 MOMENTS = {
-    "before the folder": (gradebook, "_move", die),
     "before the commit": (gradebook._HeldOpen, "commit_now", property(lambda _: die, lambda *_: None)),
+    "before the folder": (gradebook, "_swap", die),
     "before the note": (result_store.ResultStore, "keep_recorded", die),
 }
 
@@ -420,6 +421,63 @@ def test_what_makes_no_sense_is_a_sentence(
     students = arguments[2:] if "--student" in arguments else []
     assert commands.grade(root, Order(arguments[0], tuple(students))) == commands.BAD_INPUT
     assert capsys.readouterr().err.startswith(said)
+
+
+def test_where_the_gradebook_fails_the_folder_stays(graded: Path, tmp_path: Path) -> None:
+    # Invariant: nbgrader's folder never tells of grades that the gradebook does not have.
+    root = Path(shutil.copytree(graded, tmp_path / "course"))
+    before = (root / "autograded" / "blank" / UNIT / f"{UNIT}.ipynb").read_text()
+    hand_in(root, "blank", solved())
+
+    def fail() -> None:
+        raise OSError("no room on the disk")
+
+    with pytest.MonkeyPatch.context() as patch:
+        held = property(lambda _: fail, lambda *_: None)
+        patch.setattr("graders.classroom.gradebook._HeldOpen.commit_now", held, raising=False)
+        assert grade(root, "blank")["blank"].state is State.NOT_GRADED
+    assert scores(root)["blank"][0] == 0
+    assert (root / "autograded" / "blank" / UNIT / f"{UNIT}.ipynb").read_text() == before
+    assert grade(root, "blank")["blank"].state is State.GRADED
+    assert scores(root)["blank"][0] == ALL
+    assert_sound(root)
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there is no second file system to write to")
+def test_the_folder_may_lie_on_another_file_system(graded: Path, tmp_path: Path) -> None:
+    # Invariant: a course's folders may be mounted one by one; renaming from one to the other is impossible.
+    root = Path(shutil.copytree(graded, tmp_path / "course"))
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:
+        if os.stat(elsewhere).st_dev == root.stat().st_dev:
+            pytest.skip("/dev/shm is on the same file system")
+        shutil.rmtree(root / "autograded")
+        (root / "autograded").symlink_to(elsewhere)
+        outcomes = grade(root)
+        assert {outcome.state for outcome in outcomes.values()} == {State.GRADED}
+        assert_sound(root)
+
+
+def test_verdicts_of_other_exercises_are_not_on_the_class_page(
+    graded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Invariant: when a unit has got an exercise, or another order, verdicts are put beside their like, or not
+    # at all, with a sentence; who is graded again is there.
+    root = Path(shutil.copytree(graded, tmp_path / "course"))
+    results = root / "results" / UNIT
+    for student, change in (("half", lambda told: told[:-1]), ("blank", lambda told: told[::-1])):
+        plain = json.loads((results / f"{student}.json").read_text())
+        plain["report"]["exercises"] = change(plain["report"]["exercises"])
+        (results / f"{student}.json").write_text(json.dumps(plain))
+    before, after = ResultStore(graded / "results" / UNIT), ResultStore(results)
+    assert after.find("blank") == before.find("blank")
+    assert after.find("half") is None
+    watcher = Nobody()
+    said: list[str] = []
+    monkeypatch.setattr(watcher, "say", said.append)
+    grade_class(Course(root), Order(UNIT, ("right",)), watcher)
+    assert "1 submissions were graded when the unit had other exercises" in " ".join(said)
+    with (results / "class.csv").open(newline="") as file:
+        assert [row["student"] for row in csv.DictReader(file)] == ["blank", "right"]
 
 
 # ---------------------------------------------------------------------------------------------- PostgreSQL

@@ -409,6 +409,21 @@ def test_sandbox_that_does_not_work_gives_no_marks(
     assert captured.err.strip().endswith("nothing can be graded here: torch is not installed")
 
 
+def test_a_long_answer_of_the_fork_server_arrives_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Invariant: what became of a thousand ranks is one answer, however many bytes it takes.
+    program = """
+import json, socket
+control = socket.socket(fileno=0)
+control.sendall(json.dumps({"no_namespaces": ""}).encode())
+while control.recv(100):
+    control.sendall(json.dumps({"ended": ["x" * 80] * 1024}).encode())
+"""
+    monkeypatch.setattr(fork_server_client, "_command", lambda _: [sys.executable, "-c", program])
+    server = fork_server_client.ForkServer()
+    assert [len(server.order({"do": "end"})["ended"]) for _ in range(2)] == [1024, 1024]
+    server.close()
+
+
 def test_warm_process_is_out_of_reach() -> None:
     # An answer that signals all it can see, its keeper too, loses its own points only.
     signals = "os.kill(1, 9); os.kill(os.getppid(), 9); os.kill(-1, 19); time.sleep(9)"

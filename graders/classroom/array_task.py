@@ -5,12 +5,12 @@ It uses all cores that the job has here, and goes on where an earlier run of the
 
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 from graders.classroom.batches import Batch
 from graders.classroom.pool import GradingFailed, JudgePool, Task
 from graders.grading.fingerprint import key_of
+from graders.isolation.scratch import scratch_folder
 from graders.submissions.folder import digest
 
 
@@ -21,8 +21,8 @@ def grade_share(batch: Batch, number: int, shares: int, judges: int) -> None:
     if not left:
         return
     with (
-        tempfile.TemporaryDirectory(prefix="course-") as folder,
-        JudgePool(min(judges, len(left)), Path(folder, "judges")) as pool,
+        scratch_folder() as scratch,
+        JudgePool(min(judges, len(left)), scratch) as pool,
     ):
         for task, future in pool.grade([task for task in left if _is_as_ordered(batch, task)]):
             try:

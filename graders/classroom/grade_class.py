@@ -6,9 +6,6 @@ stopped at any moment, and the next one does what is left: what has been graded 
 submission, graders or library have changed, and what the gradebook has is not written again.
 """
 
-import getpass
-import hashlib
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -29,6 +26,7 @@ from graders.classroom.result_store import Graded, ResultStore
 from graders.grading.fingerprint import key_of
 from graders.grading.registry import exercises
 from graders.isolation.backends import backend_for_grading
+from graders.isolation.scratch import scratch_folder
 from graders.submissions.folder import digest
 
 
@@ -80,8 +78,13 @@ def grade_class(course: Course, order: Order, watcher: Watcher) -> list[Outcome]
     with _alone(course), GradebookWriter(course, order.unit) as book:
         run = _Run(course, order, ResultStore(course.results(order.unit)), book, watcher)
         outcomes = sorted(run.outcomes(students), key=lambda outcome: outcome.student)
-        there = set(course.students(order.unit))
+        there = run.verdicts.students() & set(course.students(order.unit))
         class_ = [graded for graded in run.verdicts if graded.student in there]
+        if len(class_) < len(there):
+            watcher.say(
+                f"{len(there) - len(class_)} submissions were graded when the unit had other exercises, and "
+                f"are not on the class page. Grade them again with: course grade {order.unit}"
+            )
         write_pages(course.results(order.unit), order.unit, class_)
         return outcomes
 
@@ -131,7 +134,10 @@ class _Run:
             yield from JobArray(self.batches, self.order.cluster, self.watcher.say).grade(tasks)
             return
         backend_for_grading(self.order.unsafe)
-        with JudgePool(min(self.order.jobs, len(tasks)), _scratch(self.course)) as pool:
+        with (
+            scratch_folder() as scratch,
+            JudgePool(min(self.order.jobs, len(tasks)), scratch) as pool,
+        ):
             yield from pool.grade(tasks)
 
     def _task(self, student: str) -> Task:
@@ -203,9 +209,3 @@ def _alone(course: Course) -> Iterator[None]:
         raise WrongCourse(
             "Somebody is grading this course at the moment. Wait until that is done."
         ) from error
-
-
-def _scratch(course: Course) -> Path:
-    """A folder that belongs to this course's grading alone, the same at every run."""
-    name = hashlib.sha256(str(course.root).encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"course-grade-{getpass.getuser()}-{name}"

@@ -153,20 +153,26 @@ class GradebookWriter:
         return graded.recorded and notebook.exists() and scores.get(graded.student) == expected
 
     def record(self, graded: Graded) -> None:
-        """Write a submission's verdicts. Raises whatever stops nbgrader; then nothing has been written."""
+        """Write a submission's verdicts. Raises whatever stops nbgrader; then nothing has been written.
+
+        The folder follows the gradebook. Between the two `Graded.recorded` is not yet true: who stops there
+        records it again.
+        """
         shutil.rmtree(self._staging, ignore_errors=True)
         submitted = self._stage(graded)
         converter = _Converter(self._staged_course(), graded)
+        target = self.course.autograded(graded.student, self.unit)
         try:
             with _one_gradebook(self._book):
                 converter.convert(submitted)
-            _move(self._staging / "autograded" / graded.student / self.unit, self._target(graded.student))
+            made = _beside(target, self._staging / "autograded" / graded.student / self.unit)
             self._book.commit_now()
         except BaseException:
             self._book.db.rollback()
             raise
         finally:
             self._book.db.remove()
+        _swap(made, target)
 
     def _stage(self, graded: Graded) -> Path:
         """Write the submission as a well-formed notebook where nbgrader will find it."""
@@ -188,9 +194,6 @@ class GradebookWriter:
         config.CourseDirectory.directory_structure = "{nbgrader_step}/{student_id}/{assignment_id}"
         config.CourseDirectory.assignment_id = self.unit
         return CourseDirectory(config=config)
-
-    def _target(self, student: str) -> Path:
-        return self.course.autograded(student, self.unit)
 
 
 class _Converter(Autograde):  # type: ignore[misc]
@@ -255,11 +258,19 @@ def _one_gradebook(book: Gradebook) -> Iterator[None]:
             module.Gradebook = Gradebook
 
 
-def _move(source: Path, target: Path) -> None:
+def _beside(target: Path, source: Path) -> Path:
+    """Copy a folder to where renaming makes it `target`: that may be on another file system."""
+    made = target.parent / f".{target.name}.new"
+    shutil.rmtree(made, ignore_errors=True)
+    shutil.copytree(source, made)
+    return made
+
+
+def _swap(made: Path, target: Path) -> None:
     """Put a folder in the place of another, which must not be seen half-written."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    old = source.parent / f"{source.name}.old"
+    old = target.parent / f".{target.name}.old"
+    shutil.rmtree(old, ignore_errors=True)
     if target.exists():
         target.rename(old)
-    source.rename(target)
+    made.rename(target)
     shutil.rmtree(old, ignore_errors=True)

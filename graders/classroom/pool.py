@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -40,8 +39,7 @@ class GradingFailed(Exception):
 class JudgePool:
     """So many judges, each in a process of its own. A context: leaving it ends them all.
 
-    scratch: a folder for what they write meanwhile. It is theirs alone; what a pool that was killed has left
-        there is deleted.
+    scratch: a folder for what they write meanwhile.
     """
 
     def __init__(self, size: int, scratch: Path, seconds: float = SECONDS_A_SUBMISSION) -> None:
@@ -54,8 +52,6 @@ class JudgePool:
         self._ended = False
 
     def __enter__(self) -> Self:
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        self._scratch.mkdir(mode=0o700)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -66,7 +62,6 @@ class JudgePool:
         self._threads.shutdown(cancel_futures=True)
         for judge in self._judges:
             judge.close()
-        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def grade(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, "Future[Graded]"]]:
         """Each task with its outcome, as they come in: the verdicts, or GradingFailed."""

@@ -90,6 +90,10 @@ class ResultStore:
             if graded is not None:
                 yield graded
 
+    def students(self) -> set[str]:
+        """Those who have verdicts, of today's graders or of earlier ones."""
+        return {path.stem for path in self.folder.glob("*.json")}
+
     def _path(self, student: str) -> Path:
         return self.folder / f"{student}.json"
 
@@ -107,8 +111,12 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def _report_from_json(plain: dict[str, Any]) -> Report:
+    """A report in the order that its unit has today. Raises KeyError or ValueError if it is another."""
     unit = plain["unit"]
-    results = tuple(_result_from_json(plain, each) for each in plain["exercises"])
+    told = {each["name"]: each for each in plain["exercises"]}
+    if told.keys() != exercises(unit).keys():
+        raise ValueError(f"the verdicts are of other exercises than {unit} has")
+    results = tuple(_result_from_json(plain, told[name]) for name in exercises(unit))
     return Report(unit, results, tuple(plain["notes"]))
 
 

@@ -29,6 +29,7 @@ from course_lib.runtime.processes.process_tree import adopt_orphans, end_descend
 from graders.guest.submission_process import point_at_nothing, serve_submission
 from graders.isolation.namespaces import LIMITS, NoNamespaces, described, fork_sandboxed, set_limits
 from graders.isolation.usage import Bounds
+from graders.protocol.framing import MOST_ORDER_BYTES
 
 _NEEDED = (ENGINES["simulated"], "IPython.core.inputtransformer2", "matplotlib.pyplot")
 """What exercises import sooner or later, besides what drives them."""
@@ -60,7 +61,7 @@ def main(may_use_namespaces: bool) -> None:
     children: Children = PlainChildren() if why else sandboxed
     control.sendall(json.dumps({"no_namespaces": why}).encode())
     while True:
-        order, descriptors, _, _ = socket.recv_fds(control, 2**16, 1)
+        order, descriptors, _, _ = socket.recv_fds(control, MOST_ORDER_BYTES, 1)
         if not order:
             break
         control.sendall(json.dumps(_obey(json.loads(order), descriptors, children)).encode())

@@ -7,16 +7,17 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from graders.isolation.backends import backend_here
+from graders.isolation.scratch import scratch_folder
 from graders.isolation.usage import Bounds
+from graders.protocol.framing import MOST_ORDER_BYTES
 
 START_SECONDS = 120.0
 """A server that has not imported PyTorch by then never will."""
@@ -93,18 +94,20 @@ class ForkServer:
 
     def __init__(self) -> None:
         self.backend = backend_here()
-        self._control, theirs = socket.socketpair()
+        # Of packets: each order and each answer arrives whole.
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.settimeout(START_SECONDS)
         self._ordering = threading.Lock()
         # Where no sandbox gives it a /tmp of its own.
-        self._scratch = tempfile.TemporaryDirectory(prefix="course-", ignore_cleanup_errors=True)
+        self._scratch = ExitStack()
+        scratch = str(self._scratch.enter_context(scratch_folder()))
         self._popen = subprocess.Popen(
-            _command(self._scratch.name),
+            _command(scratch),
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            cwd=self._scratch.name,
-            env=_environment(self._scratch.name),
+            cwd=scratch,
+            env=_environment(scratch),
             start_new_session=True,
         )
         theirs.close()
@@ -148,11 +151,11 @@ class ForkServer:
             with suppress(ProcessLookupError):
                 os.killpg(self._popen.pid, signal.SIGKILL)
             _, self._errors = self._popen.communicate()
-        self._scratch.cleanup()
+        self._scratch.close()
 
     def _receive(self) -> bytes:
         try:
-            answer = self._control.recv(2**16)
+            answer = self._control.recv(MOST_ORDER_BYTES)
         except OSError as error:
             raise self._gone() from error
         if not answer:

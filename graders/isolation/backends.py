@@ -8,13 +8,13 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from graders.isolation.bubblewrap import sandboxed, visible
+from graders.isolation.scratch import scratch_folder
 
 _PROBE_SECONDS = 120.0
 """A busy machine is no reason to say that it has no sandbox."""
@@ -96,8 +96,8 @@ sys.exit("a file of Python's can be written")
 
 def works(sandbox: Backend) -> bool:
     """Whether Python runs in this sandbox, and is kept in."""
-    with tempfile.TemporaryDirectory(prefix="course-") as folder:
-        outside, scratch = Path(folder, "outside"), Path(folder, "scratch")
+    with scratch_folder() as folder:
+        outside, scratch = folder / "outside", folder / "scratch"
         outside.touch()
         scratch.mkdir()
         # -S: what is installed need not be looked for.

@@ -9,6 +9,10 @@ from graders.protocol.codec import MAX_MESSAGE
 _LENGTH = struct.Struct(">Q")
 
 
+MOST_ORDER_BYTES = 2**17
+"""Of an order to a fork server and of its answer, each a packet: room for what became of 1,024 ranks."""
+
+
 class ChannelClosed(Exception):
     """The other side is gone, or sends what is no frame."""
 
