@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from graders.units.unit_02.data_parallel import draw_training, greedy_buckets
 from torch import nn
 
 from course_lib import Cluster, Link, Run, launch
@@ -23,7 +24,6 @@ from course_lib.training.recipe import Recipe
 from course_lib.training.results import TrainResult
 from course_lib.training.step_timing import step_limits, timed_step
 from graders.grading.rng import Rng
-from graders.units.unit_02.data_parallel import draw_training, greedy_buckets
 from graders.units.unit_02.drivers import Chain
 from tests.answers import right_answers
 

@@ -1,8 +1,9 @@
 """Comparisons that say what they saw. Each takes what an answer gave, trusts nothing about it, and returns a
-`Finding`.
+`Finding`: a number may be too large for any float, NaN, or no number at all.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,71 +12,102 @@ from torch import Tensor
 from graders.grading.exercise import Finding
 
 
-def close(
-    criterion: str,
-    seen: Any,
-    expected: Tensor,
-    what: str,
-    rtol: float = 1e-5,
-    atol: float = 1e-6,
-) -> Finding:
-    """Passes if `seen` is a tensor of expected's shape and dtype, equal to it within the tolerances."""
+def first_failure(findings: Iterable[Finding], passed: str = "") -> Finding:
+    """The first finding that did not pass, else one that says `passed`, or else the last.
+
+    Those after a failure are not asked for. Where there is none at all, nothing has been shown: it fails.
+    """
+    finding = Finding(False, "There was nothing to look at.")
+    for finding in findings:
+        if not finding.passed:
+            return finding
+    return Finding(True, passed) if passed and finding.passed else finding
+
+
+def close(seen: Any, expected: Tensor, what: str, rtol: float = 1e-5, atol: float = 1e-6) -> Finding:
+    """Passes if `seen` is a tensor of expected's shape, any, and dtype, equal to it within the tolerances."""
     if type(seen) is not Tensor:
-        return Finding(criterion, False, f"{what} is {_shown(seen)}; expected a tensor, {_kind(expected)}.")
+        return Finding(False, f"{what} is {shown(seen)}; expected a tensor, {_kind(expected)}.")
     if seen.shape != expected.shape or seen.dtype != expected.dtype:
-        return Finding(criterion, False, f"{what} is {_kind(seen)}; expected {_kind(expected)}.")
+        return Finding(False, f"{what} is {_kind(seen)}; expected {_kind(expected)}.")
     # equal_nan stays off: a NaN where a number is expected is wrong.
     if torch.allclose(seen, expected, rtol=rtol, atol=atol):
-        return Finding(criterion, True, f"{what} is as expected: {_shown(expected)}.")
-    text = f"{what} is {_shown(seen)}; expected {_shown(expected)}"
-    return Finding(criterion, False, f"{text}{_difference(seen, expected, rtol, atol)}.")
+        return Finding(True, f"{what} is as expected: {shown(expected)}.")
+    text = f"{what} is {shown(seen)}; expected {shown(expected)}"
+    return Finding(False, f"{text}{_difference(seen, expected, rtol, atol)}.")
 
 
 def close_on_all_ranks(
-    criterion: str,
-    results: Sequence[Any],
-    expected: Sequence[Tensor],
-    what: str,
-    rtol: float = 1e-5,
-    atol: float = 1e-6,
+    results: Sequence[Any], expected: Sequence[Tensor], what: str, rtol: float = 1e-5, atol: float = 1e-6
 ) -> Finding:
     """`close` for each rank's result; the first rank that is wrong is the one reported."""
-    finding = Finding(criterion, False, f"there is no {what}")
-    for rank, (seen, wanted) in enumerate(zip(results, expected, strict=True)):
-        finding = close(criterion, seen, wanted, f"{what} on rank {rank}", rtol, atol)
-        if not finding.passed:
-            return finding
-    return Finding(criterion, True, f"{what} is as expected on all {len(expected)} ranks.")
+    return first_failure(
+        (
+            close(seen, wanted, f"{what} on rank {rank}", rtol, atol)
+            for rank, (seen, wanted) in enumerate(zip(results, expected, strict=True))
+        ),
+        f"{what} is as expected on all {len(expected)} ranks.",
+    )
 
 
-def equal(criterion: str, seen: Any, expected: Any, what: str) -> Finding:
-    """Passes if seen is of expected's type and equal to it: numbers, text, lists and tuples of them."""
-    same_type = type(seen) is type(expected)
-    verb = "is" if same_type and seen == expected else f"expected {_shown(expected)}, got"
-    return Finding(criterion, same_type and bool(seen == expected), f"{what}: {verb} {_shown(seen)}.")
+def equal(seen: Any, expected: Any, what: str) -> Finding:
+    """Passes if `same(seen, expected)`."""
+    passed = same(seen, expected)
+    verb = "is" if passed else f"expected {shown(expected)}, got"
+    return Finding(passed, f"{what}: {verb} {shown(seen)}.")
 
 
-def near(
-    criterion: str, seen: Any, expected: float, what: str, rtol: float = 1e-6, unit: str = ""
-) -> Finding:
+def same(seen: Any, expected: Any) -> bool:
+    """Whether two values are equal in every part, in types too: True is not 1, and a tensor of float32 none of
+    float64. Tensors have to be equal in every element; NaN equals nothing.
+    """
+    if type(seen) is not type(expected):
+        return False
+    if isinstance(expected, Tensor):
+        return seen.dtype == expected.dtype and seen.shape == expected.shape and torch.equal(seen, expected)
+    if isinstance(expected, dict):
+        return seen.keys() == expected.keys() and all(same(seen[key], expected[key]) for key in expected)
+    if isinstance(expected, list | tuple):
+        return len(seen) == len(expected) and all(map(same, seen, expected))
+    return bool(seen == expected)
+
+
+def near(seen: Any, expected: float, what: str, rtol: float = 1e-6, unit: str = "") -> Finding:
     """Passes if seen is a finite real number within rtol of expected."""
-    number = isinstance(seen, int | float) and not isinstance(seen, bool)
-    passed = number and abs(seen - expected) <= rtol * max(1.0, abs(expected))
-    shown = f"a tensor, {_shown(seen)}" if isinstance(seen, Tensor) else f"{_shown(seen)}{unit}"
-    return Finding(criterion, passed, f"{what} is {shown}; expected {_number(expected)}{unit}.")
+    passed = abs(as_float(seen) - expected) <= rtol * max(1.0, abs(expected))
+    text = f"a tensor, {shown(seen)}" if isinstance(seen, Tensor) else f"{shown(seen)}{unit}"
+    return Finding(passed, f"{what} is {text}; expected {_number(expected)}{unit}.")
 
 
-def at_most(criterion: str, seen: float, limit: float, what: str, unit: str = "") -> Finding:
+def as_float(value: Any) -> float:
+    """An int or a float as a float: infinite if it is too large for one, NaN if it is no number, as True."""
+    if type(value) not in (int, float):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def at_most(seen: float, limit: float, what: str, unit: str = "") -> Finding:
     """Passes if seen <= limit."""
-    return Finding(criterion, seen <= limit, f"{what}: {seen:,}{unit}; allowed are at most {limit:,}{unit}.")
+    return Finding(seen <= limit, f"{what}: {seen:,}{unit}; allowed are at most {limit:,}{unit}.")
 
 
-def no_calls(criterion: str, calls: Sequence[str], forbidden: Sequence[str], what: str) -> Finding:
-    """Passes if none of the forbidden operations is among the calls."""
-    used = sorted(set(calls) & set(forbidden))
-    if used:
-        return Finding(criterion, False, f"{what} calls {', '.join(used)}, which is not allowed here.")
-    return Finding(criterion, True, f"{what} calls only {', '.join(sorted(set(calls))) or 'nothing'}.")
+def shown(value: Any, characters: int = 120) -> str:
+    """A value for a sentence: short, whatever the student returned."""
+    if isinstance(value, Tensor):
+        flat = value.detach().flatten()[:6].tolist()
+        numbers = ", ".join(f"{x:.6g}" if isinstance(x, float) else str(x) for x in flat)
+        more = ", ..." if value.numel() > 6 else ""
+        return f"{_kind(value)} ({numbers}{more})"
+    text = repr(value)
+    return text if len(text) <= characters else text[: characters - 3] + "..."
+
+
+def counted(number: int, what: str) -> str:
+    """`1 node`, `3 nodes`."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _kind(value: Any) -> str:
@@ -86,7 +118,7 @@ def _kind(value: Any) -> str:
 
 
 def _difference(seen: Tensor, expected: Tensor, rtol: float, atol: float) -> str:
-    """How many numbers differ, and the first of them with all its digits: `_shown` may show none of them."""
+    """How many numbers differ, and the first of them with all its digits: `shown` may show none of them."""
     if expected.numel() <= 1:
         return ""
     wrong = ~torch.isclose(seen, expected, rtol=rtol, atol=atol)
@@ -99,14 +131,3 @@ def _difference(seen: Tensor, expected: Tensor, rtol: float, atol: float) -> str
 
 def _number(value: Any) -> str:
     return f"{value:.10g}" if isinstance(value, float) else str(value)
-
-
-def _shown(value: Any) -> str:
-    """A value for a sentence: short, whatever the student returned."""
-    if isinstance(value, Tensor):
-        flat = value.detach().flatten()[:6].tolist()
-        numbers = ", ".join(f"{x:.6g}" if isinstance(x, float) else str(x) for x in flat)
-        more = ", ..." if value.numel() > 6 else ""
-        return f"{_kind(value)} ({numbers}{more})"
-    text = repr(value)
-    return text if len(text) <= 120 else text[:117] + "..."

@@ -31,9 +31,8 @@ class Criterion:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a grader found on one criterion, which it names."""
+    """What a check found."""
 
-    criterion: str
     passed: bool
     seen: str
     """One sentence with the values: what came out, and what was expected."""
@@ -46,12 +45,15 @@ class MachineLacks(Exception):
     """
 
 
-Judge = Callable[[Answer, Rng], Iterator[Finding]]
+Findings = Iterator[tuple[str, Finding]]
+"""The names of an exercise's criteria, in the rubric's order, each with what was found on it."""
+
+Judge = Callable[[Answer, Rng], Findings]
 
 
 @dataclass(frozen=True, slots=True)
 class Exercise:
-    """An exercise and its grader. `grade` yields one Finding a criterion, in the rubric's order.
+    """An exercise and its grader. `grade` yields each criterion's name and Finding.
 
     A grader that raises `AnswerFailed` (the answer crashed, hung, deadlocked) fails the first criterion that
     it has not yet yielded and blocks those after it.

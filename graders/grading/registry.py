@@ -11,9 +11,11 @@ _UNITS = Path(__file__).parents[1] / "units"
 
 
 def load_all() -> dict[str, dict[str, Exercise]]:
-    """Import the graders of every unit; returns unit -> exercise name -> exercise."""
+    """Import the graders of every unit; returns unit -> exercise name -> exercise, in the units' order."""
     for package in sorted(module.name for module in pkgutil.iter_modules([str(_UNITS)]) if module.ispkg):
-        importlib.import_module(f"graders.units.{package}.exercises")
+        unit = importlib.import_module(f"graders.units.{package}")
+        for section in unit.SECTIONS:
+            importlib.import_module(f"{unit.__name__}.{section}")
     return REGISTRY
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from graders.grading.answer import NOT_ATTEMPTED, Answer, AnswerFailed, GraderMistake
-from graders.grading.exercise import Criterion, Exercise, Finding, MachineLacks, Verdict
+from graders.grading.exercise import Criterion, Exercise, Finding, Findings, MachineLacks, Verdict
 from graders.grading.rng import Rng
 from graders.grading.text import shortened
 
@@ -101,15 +101,15 @@ def _all_alike(exercise: Exercise, failure: AnswerFailed) -> ExerciseResult:
     return ExerciseResult(exercise, tuple(_after_failure(exercise.rubric, failure)))
 
 
-def _in_rubric_order(exercise: Exercise, findings: Iterator[Finding]) -> Iterator[Finding]:
+def _in_rubric_order(exercise: Exercise, findings: Findings) -> Iterator[Finding]:
     """The findings, as long as they follow the rubric. Raises GraderMistake where they do not."""
     expected = iter(exercise.rubric)
-    for finding in findings:
+    for name, finding in findings:
         criterion = next(expected, None)
-        if criterion is None or finding.criterion != criterion.name:
+        if criterion is None or name != criterion.name:
             wanted = f'"{criterion.name}"' if criterion else "no further one"
             raise GraderMistake(
-                f'the grader of {exercise.name} yielded "{finding.criterion}" where its rubric has {wanted}'
+                f'the grader of {exercise.name} yielded "{name}" where its rubric has {wanted}'
             )
         yield finding
     left = next(expected, None)

@@ -1,1 +1,4 @@
 """Unit 02: data parallelism."""
+
+UNIT = "02_data_parallel"
+SECTIONS = ("combining", "sharding", "replicas", "averaging", "overlap", "metrics", "loading")

@@ -1,1 +1,14 @@
 """Unit 03: many nodes."""
+
+UNIT = "03_multi_node"
+SECTIONS = (
+    "hostlists",
+    "ranks",
+    "batch_scripts",
+    "binding",
+    "intervals",
+    "saving",
+    "loading",
+    "resuming",
+    "elastic",
+)

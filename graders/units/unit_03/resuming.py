@@ -1,7 +1,6 @@
-"""What the graders of unit 03 draw and judge about going on: when to save, resuming, changing worlds."""
+"""Unit 03, going on as if nothing had happened."""
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -11,28 +10,94 @@ from torch import Tensor
 
 from graders.grading import compare
 from graders.grading.answer import Answer
-from graders.grading.exercise import Finding
+from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
+from graders.units.unit_03 import UNIT
 from graders.units.unit_03.lives import RETURNED
 
-# --- checkpoint_interval
 
+@exercise(
+    unit=UNIT,
+    name="resume",
+    minutes=35,
+    difficulty=4,
+    rubric=(
+        Criterion(
+            "trains",
+            1,
+            "An epoch has ceil(N / batch_size) steps, and each sample once; the last batch may be short.",
+        ),
+        Criterion("shuffles each epoch", 1, "Rng another permutation for each epoch."),
+        Criterion(
+            "saves",
+            1,
+            "Count the steps that are done, through all epochs; save when that number divides by save_every, "
+            "and after the last, as step-N.pt with N steps done.",
+        ),
+        Criterion(
+            "goes on",
+            1,
+            "Begin with load_latest. The number of steps done belongs into the checkpoint: go on from there, "
+            "not from the beginning of the training or of the epoch.",
+        ),
+        Criterion(
+            "data position",
+            2,
+            "The order of an epoch has to be the same after a restart in its middle: draw it from a "
+            "generator seeded with the epoch, or save it. And skip what was seen already.",
+        ),
+        Criterion(
+            "model and optimizer",
+            2,
+            "Momentum is as much a part of the training as the weights: save and load both state_dicts.",
+        ),
+        Criterion(
+            "random state",
+            2,
+            "Dropout draws from torch's global generator: torch.get_rng_state() belongs into the checkpoint, "
+            "and torch.set_rng_state() comes after everything that draws.",
+        ),
+        Criterion(
+            "killed anywhere",
+            2,
+            "What is not in the checkpoint is gone. And a training that has ended makes no step more.",
+        ),
+    ),
+    hints=(
+        "One number says where you are: step. epoch, position = divmod(step, steps_an_epoch).",
+        "torch.randperm(N, generator=torch.Generator().manual_seed(epoch)) is the same after every restart.",
+        "Save the state as it is after the step, with the number of steps done.",
+    ),
+)
+def resume(answer: Answer, rng: Rng) -> Findings:
+    """A training without kills, and the same training with them."""
+    course = Course.drawn(rng)
+    (whole,) = course.live(answer)
+    yield "trains", trains(course, whole)
+    yield "shuffles each epoch", shuffles(course, whole)
+    yield "saves", saves_regularly(course, whole)
 
-def intervals(criterion: str, answer: Answer, cases: Sequence[tuple[float, ...]]) -> Finding:
-    """Passes if every interval is Young's, for (seconds of a checkpoint, a node's mean time[, nodes])."""
-    finding = Finding(criterion, False, "")
-    for seconds, mean_time, *nodes in cases:
-        expected = math.sqrt(2 * seconds * mean_time / (nodes[0] if nodes else 1))
-        seen = answer.call("call", seconds, mean_time, *nodes)
-        machine = f" on each of {nodes[0]} nodes" if nodes else ""
-        what = f"the interval for checkpoints of {seconds:g} s and a failure every {mean_time:g} s{machine}"
-        finding = compare.near(criterion, seen, expected, what, unit=" s")
-        if not finding.passed:
-            return finding
-    return finding
+    # In the second epoch, two steps after a checkpoint.
+    step = course.an_epoch // course.save_every * course.save_every + course.save_every
+    death = ("step", step + rng.integer(1, 2))
+    first, second = course.live(answer, death)
+    went_on = goes_on(course, first, second)
+    yield went_on
+    yield "data position", data_position(course, whole, first, second)
+    same = same_weights(whole, second, f"Killed after step {death[1]}")
+    yield same
+    if not (went_on.passed and same.passed):
+        yield from not_tried(("random state", "killed anywhere"), "goes on", "model and optimizer")
+        return
 
-
-# --- resume
+    (noisy,) = course.live(answer, noisy=True)
+    first, second = course.live(answer, death, noisy=True)
+    same = same_weights(noisy, second, f"With dropout, killed after step {death[1]}")
+    yield same
+    if same.passed:
+        yield "killed anywhere", killed_anywhere(course, answer, noisy, rng)
+    else:
+        yield from not_tried(("killed anywhere",), "random state")
 
 
 @dataclass(frozen=True)
@@ -86,17 +151,16 @@ class Course:
 
 def trains(course: Course, life: Life) -> Finding:
     """Passes if every epoch has every sample once, in batches of the right size."""
-    name = "trains"
     if len(life.batches) != course.steps:
         text = f"{len(course.samples)} samples in batches of {course.batch_size}, {course.epochs} epochs"
-        return Finding(name, False, f"{text}: {len(life.batches)} steps; expected {course.steps}.")
+        return Finding(False, f"{text}: {len(life.batches)} steps; expected {course.steps}.")
     for epoch, batches in enumerate(_epochs(course, life)):
         if [len(batch) for batch in batches[:-1]] != [course.batch_size] * (course.an_epoch - 1):
-            return Finding(name, False, f"Epoch {epoch} has batches of {[len(b) for b in batches]} samples.")
+            return Finding(False, f"Epoch {epoch} has batches of {[len(b) for b in batches]} samples.")
         order = list(chain(*batches))
         if sorted(order) != list(range(len(course.samples))):
-            return Finding(name, False, f"Epoch {epoch} has the samples {order}; expected each once.")
-    return Finding(name, True, f"{course.steps} steps; each of {course.epochs} epochs has every sample once.")
+            return Finding(False, f"Epoch {epoch} has the samples {order}; expected each once.")
+    return Finding(True, f"{course.steps} steps; each of {course.epochs} epochs has every sample once.")
 
 
 def shuffles(course: Course, life: Life) -> Finding:
@@ -105,10 +169,10 @@ def shuffles(course: Course, life: Life) -> Finding:
     orders.append(list(range(len(course.samples))))
     same = [(a, b) for a in range(len(orders)) for b in range(a) if orders[a] == orders[b]]
     if not same:
-        return Finding("shuffles each epoch", True, f"{course.epochs} epochs, {course.epochs} orders.")
+        return Finding(True, f"{course.epochs} epochs, {course.epochs} orders.")
     later, earlier = same[0]
     which = "is not shuffled" if later == course.epochs else f"has the order of epoch {later}"
-    return Finding("shuffles each epoch", False, f"Epoch {earlier} {which}: {orders[earlier]}.")
+    return Finding(False, f"Epoch {earlier} {which}: {orders[earlier]}.")
 
 
 def _epochs(course: Course, life: Life) -> list[list[list[int]]]:
@@ -123,26 +187,25 @@ def saves_regularly(course: Course, life: Life) -> Finding:
         step for step in range(1, course.steps + 1) if step % course.save_every == 0 or step == course.steps
     ]
     wanted = [f"step-{step}.pt" for step in steps]
-    return compare.equal("saves", life.saved, wanted, f"checkpoints of {course.steps} steps")
+    return compare.equal(life.saved, wanted, f"checkpoints of {course.steps} steps")
 
 
 def goes_on(course: Course, first: Life, second: Life) -> Finding:
     """Passes if the second life begins where the last checkpoint of the first ends."""
-    name = "goes on"
     if second.ended != RETURNED:
-        return Finding(name, False, f"Started again after a kill it ends with {second.ended}.")
+        return Finding(False, f"Started again after a kill it ends with {second.ended}.")
     newest = _newest(course, first)
     text = f"Killed after step {len(first.batches)} with a checkpoint of step {newest}, it then makes "
     text += f"{len(second.batches)} steps"
     wanted = course.steps - newest
-    return Finding(name, len(second.batches) == wanted, f"{text}; {wanted} are missing.")
+    return Finding(len(second.batches) == wanted, f"{text}; {wanted} are missing.")
 
 
-def not_tried(criteria: Sequence[str], *needed: str) -> Iterator[Finding]:
+def not_tried(criteria: Sequence[str], *needed: str) -> Findings:
     """Failed, without another kill: what these criteria need is not there yet."""
     names = " and ".join(f'"{each}"' for each in needed)
     for criterion in criteria:
-        yield Finding(criterion, False, f"Not tried: {names} must pass first.")
+        yield Finding(False, f"Not tried: {names} must pass first.")
 
 
 def _newest(course: Course, life: Life) -> int:
@@ -151,103 +214,38 @@ def _newest(course: Course, life: Life) -> int:
 
 def data_position(course: Course, whole: Life, first: Life, second: Life) -> Finding:
     """Passes if the second life takes the batches that the uninterrupted training takes from there on."""
-    name = "data position"
     newest = _newest(course, first)
     for step, (seen, wanted) in enumerate(
         zip(second.batches, whole.batches[newest:], strict=False), newest + 1
     ):
         if seen != wanted:
             return Finding(
-                name, False, f"Step {step} after the restart has the samples {seen}; uninterrupted {wanted}."
+                False, f"Step {step} after the restart has the samples {seen}; uninterrupted {wanted}."
             )
-    return Finding(
-        name, True, f"From step {newest + 1} on the batches are those of the uninterrupted training."
-    )
+    return Finding(True, f"From step {newest + 1} on the batches are those of the uninterrupted training.")
 
 
-def same_weights(criterion: str, whole: Life, last: Life, how: str) -> Finding:
+def same_weights(whole: Life, last: Life, how: str) -> Finding:
     """Passes if two lives end with weights that are equal in every bit."""
     if last.ended != RETURNED:
-        return Finding(criterion, False, f"{how}, it ends with {last.ended}.")
+        return Finding(False, f"{how}, it ends with {last.ended}.")
     if torch.equal(last.weights, whole.weights):
-        return Finding(criterion, True, f"{how}, it ends with the weights of an uninterrupted training.")
+        return Finding(True, f"{how}, it ends with the weights of an uninterrupted training.")
     different = int((last.weights != whole.weights).sum())
     largest = float((last.weights - whole.weights).abs().max())
     text = f"{different} of {len(whole.weights)} weights differ from the uninterrupted training's"
     text = f"{text}, by up to {largest:.2g}"
-    return Finding(criterion, False, f"{how}, {text}.")
+    return Finding(False, f"{how}, {text}.")
 
 
 def killed_anywhere(course: Course, answer: Answer, whole: Life, rng: Rng) -> Finding:
     """Passes if kills before the first save and in a later one, and a start after the end, change nothing."""
-    name = "killed anywhere"
     early, late = rng.integer(1, course.save_every - 1), rng.integer(2, 3)
     deaths = [("step", early), ("save", late), ("nothing", 0)]
     *_, last, again = course.live(answer, *deaths, noisy=True)
-    finding = same_weights(name, whole, last, f"Killed after step {early}, and then in its save {late}")
+    finding = same_weights(whole, last, f"Killed after step {early}, and then in its save {late}")
     if not finding.passed:
         return finding
     if again.batches:
-        return Finding(name, False, f"Started again after its end it makes {len(again.batches)} steps more.")
-    return same_weights(name, whole, again, "Started again after its end")
-
-
-# --- elastic_batch
-
-
-Worlds = Mapping[tuple[int, int], Sequence[Mapping[str, Any]]]
-"""(global batch, ranks) -> the positions and the weight of every rank."""
-
-
-def worlds(answer: Answer, cases: Sequence[tuple[int, int]]) -> Worlds:
-    """What the answer gives in each case."""
-    return {case: answer.call("unit_03.world", *case) for case in cases}
-
-
-def complete(criterion: str, given: Worlds) -> Finding:
-    """Passes if in every world each position is given out once."""
-    for (batch, ranks), parts in given.items():
-        positions = list(chain(*(part["positions"] for part in parts)))
-        if sorted(positions) != list(range(batch)):
-            missing = sorted(set(range(batch)) - set(positions))
-            twice = sorted({position for position in positions if positions.count(position) > 1})
-            beyond = sorted(set(positions) - set(range(batch)))
-            text = f"A batch of {batch} on {ranks} ranks: missing {missing}, given out twice {twice}"
-            return Finding(criterion, False, f"{text}, not in the batch {beyond}.")
-    return Finding(criterion, True, f"In {len(given)} worlds every sample is given to one rank.")
-
-
-def even(given: Worlds) -> Finding:
-    """Passes if no rank has more than one sample more than another."""
-    for (batch, ranks), parts in given.items():
-        sizes = [len(part["positions"]) for part in parts]
-        if max(sizes) - min(sizes) > 1:
-            text = f"A batch of {batch} on {ranks} ranks is dealt out as {sizes}"
-            return Finding("balanced", False, f"{text}; the step takes as long as the largest part.")
-    return Finding("balanced", True, "Parts differ by one sample at most.")
-
-
-def weights_right(criterion: str, given: Worlds, losses: Tensor) -> Finding:
-    """Passes if all is dealt out and the mean over ranks of weighted mean losses is that of the global batch.
-
-    losses: of the samples, float64, as many as the largest batch.
-    """
-    finding = complete(criterion, given)
-    if not finding.passed:
-        return finding
-    for (batch, ranks), parts in given.items():
-        means = [
-            part["weight"] * float(losses[part["positions"]].mean()) if part["positions"] else 0.0
-            for part in parts
-        ]
-        shown = [round(part["weight"], 4) for part in parts]
-        what = f"With weights {shown} for a batch of {batch} on {ranks} ranks the mean over ranks"
-        finding = compare.near(criterion, math.fsum(means) / ranks, float(losses[:batch].mean()), what)
-        empty = [part["weight"] for part in parts if not part["positions"]]
-        if finding.passed and any(weight != 0 for weight in empty):
-            return Finding(
-                criterion, False, f"A rank without samples has weight {max(empty, key=abs)}; expected 0."
-            )
-        if not finding.passed:
-            return finding
-    return finding
+        return Finding(False, f"Started again after its end it makes {len(again.batches)} steps more.")
+    return same_weights(whole, again, "Started again after its end")

@@ -1,1 +1,16 @@
 """Unit 07: collectives."""
+
+UNIT = "07_collectives"
+SECTIONS = (
+    "rooted",
+    "trees",
+    "rings",
+    "halving",
+    "hierarchies",
+    "exchange",
+    "costs",
+    "fitting",
+    "hangs",
+    "hangs_of_many",
+    "mpi",
+)

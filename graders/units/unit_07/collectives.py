@@ -1,6 +1,4 @@
-"""What the graders of hand-written collectives share: what a call is given, what must stand where afterwards,
-and what its messages may cost.
-"""
+"""What the graders of hand-written collectives share: what a call is given, and what must stand where afterwards."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +12,7 @@ from course_lib.cluster.topology import Cluster, Link
 from course_lib.runtime.request import per_rank
 from graders.grading import compare
 from graders.grading.answer import Answer, Observed, PlainData
-from graders.grading.exercise import Finding
+from graders.grading.exercise import Finding, Findings
 from graders.grading.rng import Rng
 
 Arguments = list[Any]
@@ -130,54 +128,68 @@ def play(
     return Played(worlds, outcomes, told, observed)
 
 
-def results(criterion: str, *plays: Played) -> Finding:
+def results(*plays: Played) -> Finding:
     """Passes if every rank returned what it must."""
     for world, outcome, told, where in _each_rank(plays):
         seen = told["result"] if told["returned"] is None else told["arguments"][told["returned"]]
-        finding = _same(criterion, seen, outcome.result, f"what {where} returned", world)
+        finding = _same(seen, outcome.result, f"what {where} returned", world)
         if not finding.passed:
             return finding
-    return Finding(criterion, True, f"right with {_listed(plays)}.")
+    return Finding(True, f"right with {_listed(plays)}.")
 
 
-def in_place(criterion: str, *plays: Played) -> Finding:
+def in_place(*plays: Played) -> Finding:
     """Passes if every argument holds afterwards what it must, and the right object is returned."""
     for world, outcome, told, where in _each_rank(plays):
         for position, wanted in enumerate(outcome.arguments):
             if wanted is ANYTHING:
                 continue
             what = f"argument {position + 1} of {where}, after the call,"
-            finding = _same(criterion, told["arguments"][position], wanted, what, world)
+            finding = _same(told["arguments"][position], wanted, what, world)
             if not finding.passed:
                 return finding
         if told["returned"] != outcome.returned:
             wanted = "a new tensor" if outcome.returned is None else f"argument {outcome.returned + 1} itself"
             got = "another object" if told["returned"] is None else f"argument {told['returned'] + 1} itself"
-            return Finding(criterion, False, f"{where} returned {got}; expected {wanted}.")
-    return Finding(criterion, True, "what was to change has changed in place, and nothing else has.")
+            return Finding(False, f"{where} returned {got}; expected {wanted}.")
+    return Finding(True, "what was to change has changed in place, and nothing else has.")
 
 
-def layouts(criterion: str, *plays: Played) -> Finding:
+def layouts(*plays: Played) -> Finding:
     """Passes if results and arguments are right and the memory between the elements was left alone."""
-    for finding in (results(criterion, *plays), in_place(criterion, *plays)):
+    for finding in (results(*plays), in_place(*plays)):
         if not finding.passed:
             return finding
     for _, _, told, where in _each_rank(plays):
         if not told["gaps_kept"]:
-            return Finding(criterion, False, f"{where} wrote into memory between the elements of a tensor.")
-    return Finding(criterion, True, f"right with {_listed(plays)}.")
+            return Finding(False, f"{where} wrote into memory between the elements of a tensor.")
+    return Finding(True, f"right with {_listed(plays)}.")
 
 
-def only_messages(criterion: str, *plays: Played) -> Finding:
+def only_messages(*plays: Played) -> Finding:
     """Passes if there are no calls but send and recv, and every message was received."""
     calls = [call for played in plays for call in played.calls]
-    finding = compare.no_calls(criterion, calls, sorted(set(calls) - {"send", "recv"}), "the answer")
+    finding = compare.no_calls(calls, sorted(set(calls) - {"send", "recv"}), "the answer")
     lost = [text for played in plays for text in played.observed.unmatched]
     if finding.passed and lost:
-        return Finding(
-            criterion, False, f"{len(lost)} calls are still open at the end, the first: {lost[0]}."
-        )
+        return Finding(False, f"{len(lost)} calls are still open at the end, the first: {lost[0]}.")
     return finding
+
+
+def traffic(played: Played, allowance: Sequence[Allowance]) -> Finding:
+    """Passes if no rank of the only world sends more than it may."""
+    world = played.worlds[0]
+    most = 0
+    for rank, allowed in enumerate(allowance):
+        seen = played.observed.traffic[rank]
+        most = max(most, seen.sent)
+        if seen.messages > allowed.messages or seen.sent > allowed.nbytes:
+            return Finding(
+                False,
+                f"with {world}, rank {rank} sends {seen.messages:,} messages of {seen.sent:,} bytes "
+                f"altogether; at most {allowed.messages:,} messages, {allowed.nbytes:,} bytes are allowed.",
+            )
+    return Finding(True, f"with {world}, no rank sends more than {most:,} bytes.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,24 +200,7 @@ class Allowance:
     nbytes: int
 
 
-def traffic(criterion: str, played: Played, allowance: Sequence[Allowance]) -> Finding:
-    """Passes if no rank of the only world sends more than it may."""
-    world = played.worlds[0]
-    most = 0
-    for rank, allowed in enumerate(allowance):
-        seen = played.observed.traffic[rank]
-        most = max(most, seen.sent)
-        if seen.messages > allowed.messages or seen.sent > allowed.nbytes:
-            return Finding(
-                criterion,
-                False,
-                f"with {world}, rank {rank} sends {seen.messages:,} messages of {seen.sent:,} bytes "
-                f"altogether; at most {allowed.messages:,} messages, {allowed.nbytes:,} bytes are allowed.",
-            )
-    return Finding(criterion, True, f"with {world}, no rank sends more than {most:,} bytes.")
-
-
-def neighbours_only(criterion: str, played: Played) -> Finding:
+def neighbours_only(played: Played) -> Finding:
     """Passes if each rank sends to one rank only, and no two of them to the same."""
     targets: dict[int, set[int]] = {}
     for event in _sends(played):
@@ -213,16 +208,15 @@ def neighbours_only(criterion: str, played: Played) -> Finding:
     for rank, peers in sorted(targets.items()):
         if len(peers) > 1:
             return Finding(
-                criterion,
                 False,
                 f"rank {rank} sends to the ranks {sorted(peers)}; on a ring it sends to one.",
             )
     reached = {peer for peers in targets.values() for peer in peers}
     passed = len(reached) == len(targets)
-    return Finding(criterion, passed, f"{len(targets)} ranks send to {len(reached)} different ranks.")
+    return Finding(passed, f"{len(targets)} ranks send to {len(reached)} different ranks.")
 
 
-def bytes_between_nodes(criterion: str, played: Played, allowed: int) -> Finding:
+def bytes_between_nodes(played: Played, allowed: int) -> Finding:
     """Passes if the ranks of no node together send more than `allowed` bytes to other nodes."""
     node = played.worlds[0].node
     sent: Counter[int] = Counter()
@@ -230,10 +224,10 @@ def bytes_between_nodes(criterion: str, played: Played, allowed: int) -> Finding
         if event.rank // node != event.peer // node:
             sent[event.rank // node] += event.sent
     what = "Bytes that a node sends to other nodes"
-    return compare.at_most(criterion, max(sent.values(), default=0), allowed, what)
+    return compare.at_most(max(sent.values(), default=0), allowed, what)
 
 
-def bytes_within_nodes(criterion: str, played: Played, allowed: int) -> Finding:
+def bytes_within_nodes(played: Played, allowed: int) -> Finding:
     """Passes if no rank sends more than `allowed` bytes to ranks of its own node."""
     node = played.worlds[0].node
     sent: Counter[int] = Counter()
@@ -241,13 +235,16 @@ def bytes_within_nodes(criterion: str, played: Played, allowed: int) -> Finding:
         if event.rank // node == event.peer // node:
             sent[event.rank] += event.sent
     what = "Bytes that a rank sends within its node"
-    return compare.at_most(criterion, max(sent.values(), default=0), allowed, what)
+    return compare.at_most(max(sent.values(), default=0), allowed, what)
 
 
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-12, torch.int64: 0.0}
 """How far a sum may be off, relative and absolute: it may be added up in any order, integers exactly."""
 
+
 LATENCY, BANDWIDTH = 1e-3, 1e6
+
+
 MEASURED = Link(LATENCY, BANDWIDTH)
 """The link on which rounds are counted: 1 ms and 1 MB/s, so that both latency and bytes show."""
 
@@ -257,19 +254,19 @@ def seconds(messages: int, nbytes: float, link: Link = MEASURED) -> float:
     return messages * link.latency + nbytes / link.bandwidth
 
 
-def duration(criterion: str, played: Played, allowed: float, rounds: str) -> Finding:
+def duration(played: Played, allowed: float, rounds: str) -> Finding:
     """Passes if the only world's run took no longer than `allowed` seconds of virtual time."""
-    return duration_of(criterion, played.observed, allowed, str(played.worlds[0]), rounds)
+    return duration_of(played.observed, allowed, str(played.worlds[0]), rounds)
 
 
-def duration_of(criterion: str, observed: Observed, allowed: float, world: str, rounds: str) -> Finding:
+def duration_of(observed: Observed, allowed: float, world: str, rounds: str) -> Finding:
     """Passes if the run, on MEASURED links, took no longer than `allowed` seconds of virtual time."""
     taken = max((event.end for event in observed.events), default=0.0)
     text = (
         f"with {world} on links of 1 ms and 1 MB/s it takes {taken * 1e3:.3f} ms; "
         f"{rounds} take {allowed * 1e3:.3f} ms."
     )
-    return Finding(criterion, taken <= allowed * (1 + 1e-9), text)
+    return Finding(taken <= allowed * (1 + 1e-9), text)
 
 
 def measured(answer: Answer, rng: Rng, collective: Collective, world: World) -> Played:
@@ -310,24 +307,49 @@ def common_findings(
     uneven: Sequence[Sequence[World]],
     subgroups: Sequence[World],
     values: str,
-) -> Iterator[Finding]:
+) -> Findings:
     """What holds for every collective: values, ranks, lengths, dtypes, in place, layout, group, messages.
     `values` is the name of the first criterion; worlds of one inner list share a launch.
     """
     first = [play(answer, rng, collective, [world]) for world in basic]
-    yield results(values, *first)
-    yield results("any number of ranks", *(play(answer, rng, collective, [world]) for world in many))
-    yield results("any length", *(play(answer, rng, collective, worlds) for worlds in uneven))
+    yield values, results(*first)
+    yield "any number of ranks", results(*(play(answer, rng, collective, [world]) for world in many))
+    yield "any length", results(*(play(answer, rng, collective, worlds) for worlds in uneven))
     model = basic[-1]
     kinds = [replace(model, dtype=dtype) for dtype in (torch.float64, torch.int64)]
-    yield results("any dtype", play(answer, rng, collective, kinds))
-    yield in_place("in place", *first)
+    yield "any dtype", results(play(answer, rng, collective, kinds))
+    yield "in place", in_place(*first)
     # Five rows of three: cut flat, the parts are others than if rows are cut.
     models = [replace(model, layout="strided"), replace(model, length=5, columns=3, layout="transposed")]
-    yield layouts("any layout", *(play(answer, rng, collective, [each]) for each in models))
+    yield "any layout", layouts(*(play(answer, rng, collective, [each]) for each in models))
     grouped = [play(answer, rng, collective, [world]) for world in subgroups]
-    yield layouts("on a subgroup", *grouped)
-    yield only_messages("only send and recv", *first, *grouped)
+    yield "on a subgroup", layouts(*grouped)
+    yield "only send and recv", only_messages(*first, *grouped)
+
+
+def _common(answer: Answer, rng: Rng, collective: Collective, values: str, rooted: bool = False) -> Findings:
+    """The findings that all collectives share; `rooted`: with roots other than 0."""
+
+    def root(ranks: int) -> int:
+        return rng.integer(0, ranks - 1) if rooted else 0
+
+    return common_findings(
+        answer,
+        rng,
+        collective,
+        basic=[World(2, 8, root=int(rooted)), World(4, 12, root=2 * int(rooted))],
+        many=[World(ranks, 4 * ranks, root=root(ranks)) for ranks in (1, 3, 5, 7, 8)],
+        uneven=[
+            [World(ranks, length, root=root_of) for length in lengths]
+            for ranks, lengths in ((4, (1, 3, 6, 11)), (5, (2, 7, 13)))
+            for root_of in [root(ranks)]
+        ],
+        subgroups=[
+            World(size, 3 * size, layout="strided", members=drawn_members(rng, size), root=int(rooted))
+            for size in (3, 4)
+        ],
+        values=values,
+    )
 
 
 class _Send(NamedTuple):
@@ -358,20 +380,18 @@ def _each_rank(plays: Sequence[Played]) -> Iterator[tuple[World, Outcome, Any, s
                 yield world, outcome, seen, f"rank {place} ({world})"
 
 
-def _same(criterion: str, seen: Any, wanted: Any, what: str, world: World) -> Finding:
+def _same(seen: Any, wanted: Any, what: str, world: World) -> Finding:
     """`judge.close` for a tensor, a list of tensors, or None."""
     if wanted is None:
-        return Finding(criterion, seen is None, f"{what} is {type(seen).__name__}; expected None.")
+        return Finding(seen is None, f"{what} is {type(seen).__name__}; expected None.")
     if isinstance(wanted, Tensor):
         tolerance = TOLERANCES[world.dtype]
-        return compare.close(criterion, seen, wanted, what, rtol=tolerance, atol=tolerance)
+        return compare.close(seen, wanted, what, rtol=tolerance, atol=tolerance)
     if type(seen) is not list or len(seen) != len(wanted):
-        return Finding(
-            criterion, False, f"{what} is {type(seen).__name__}; expected a list of {len(wanted)}."
-        )
-    finding = Finding(criterion, True, f"{what} is as expected.")
+        return Finding(False, f"{what} is {type(seen).__name__}; expected a list of {len(wanted)}.")
+    finding = Finding(True, f"{what} is as expected.")
     for index, (item, expected) in enumerate(zip(seen, wanted, strict=True)):
-        finding = _same(criterion, item, expected, f"item {index} of {what}", world)
+        finding = _same(item, expected, f"item {index} of {what}", world)
         if not finding.passed:
             return finding
     return finding
@@ -379,3 +399,7 @@ def _same(criterion: str, seen: Any, wanted: Any, what: str, world: World) -> Fi
 
 def _listed(plays: Sequence[Played]) -> str:
     return "; ".join(str(world) for played in plays for world in played.worlds)
+
+
+BYTES = 4
+"""Bytes of an element where messages are measured: float32."""

@@ -1,0 +1,146 @@
+"""What ranks sent to whom: checks of calls, messages, bytes and virtual time, for the graders of all units."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from course_lib.cluster.topology import Link
+from course_lib.runtime.communication.events import Event
+from graders.grading.answer import Observed
+from graders.grading.compare import at_most
+from graders.grading.exercise import Finding
+
+# --- Which calls
+
+
+def calls_of(runs: Iterable[Observed]) -> list[str]:
+    """The communication calls of all ranks of all runs, by name."""
+    return [call for run in runs for rank in range(len(run.results)) for call in run.calls(rank)]
+
+
+def only_calls(calls: Collection[str], allowed: Collection[str], whose: str) -> Finding:
+    """Passes if every call is one of those allowed. whose: who made them, for a sentence."""
+    forbidden = sorted(set(calls) - set(allowed))
+    if forbidden:
+        return Finding(False, f"{whose} calls {', '.join(forbidden)}, which is not allowed here.")
+    return Finding(True, f"{whose} calls only {in_words(sorted(set(calls)))}.")
+
+
+def only_messages(runs: Sequence[Observed], whose: str) -> Finding:
+    """Passes if there are no calls but send and recv, and every message was received."""
+    finding = only_calls(calls_of(runs), ("send", "recv"), whose)
+    lost = [text for run in runs for text in run.unmatched]
+    if finding.passed and lost:
+        return Finding(False, f"{len(lost)} calls are still open at the end, the first: {lost[0]}.")
+    return finding
+
+
+def each_rank_calls(runs: Sequence[Observed], expected: Sequence[str], passed: str) -> Finding:
+    """Passes if every rank makes these calls, in any order, and no other. passed: what is said then."""
+    for run in runs:
+        for rank in range(len(run.results)):
+            calls = run.calls(rank)
+            if sorted(calls) != sorted(expected):
+                text = f"rank {rank} of {len(run.results)} calls {in_words(calls)}"
+                return Finding(False, f"{text}; expected one {' and one '.join(expected)} on every rank.")
+    return Finding(True, passed)
+
+
+def in_words(calls: Sequence[str]) -> str:
+    """`recv, send`, or `nothing`."""
+    return ", ".join(calls) or "nothing"
+
+
+# --- How many messages and bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What one rank may send: so many messages, so many bytes."""
+
+    messages: int
+    nbytes: int
+
+
+def traffic_within(observed: Observed, allowance: Sequence[Allowance], where: str) -> Finding:
+    """Passes if no rank sends more than it may. where: the setting, for a sentence."""
+    most = 0
+    for rank, allowed in enumerate(allowance):
+        seen = observed.traffic[rank]
+        most = max(most, seen.sent)
+        if seen.messages > allowed.messages or seen.sent > allowed.nbytes:
+            text = f"with {where}, rank {rank} sends {seen.messages:,} messages of {seen.sent:,} bytes"
+            limit = f"at most {allowed.messages:,} messages, {allowed.nbytes:,} bytes are allowed"
+            return Finding(False, f"{text} altogether; {limit}.")
+    return Finding(True, f"with {where}, no rank sends more than {most:,} bytes.")
+
+
+def payload_of(observed: Observed, op: str, nbytes: int) -> Finding:
+    """Passes if every rank made only `op` calls, whose payloads add up to `nbytes`."""
+    for rank in range(len(observed.results)):
+        others = sorted(set(observed.calls(rank)) - {op})
+        if others:
+            return Finding(False, f"rank {rank} calls {', '.join(others)}; only {op} is needed.")
+        payload = sum(event.nbytes for event in observed.communication(rank))
+        if payload != nbytes:
+            return Finding(False, f"rank {rank} gave {op} {payload:,} bytes in all; expected {nbytes:,}.")
+    return Finding(True, f"Every rank gave {op} {nbytes:,} bytes in all: each tensor once.")
+
+
+# --- To whom
+
+
+def one_target_each(observed: Observed) -> Finding:
+    """Passes if each rank sends to one rank only, and no two of them to the same, as on a ring."""
+    targets: dict[int, set[int]] = {}
+    for event, peer in _sends(observed):
+        targets.setdefault(event.rank, set()).add(peer)
+    for rank, peers in sorted(targets.items()):
+        if len(peers) > 1:
+            return Finding(
+                False, f"rank {rank} sends to the ranks {sorted(peers)}; on a ring it sends to one."
+            )
+    reached = {peer for peers in targets.values() for peer in peers}
+    passed = len(reached) == len(targets)
+    return Finding(passed, f"{len(targets)} ranks send to {len(reached)} different ranks.")
+
+
+def bytes_between_nodes(observed: Observed, per_node: int, allowed: int) -> Finding:
+    """Passes if the `per_node` ranks of no node together send more than `allowed` bytes to other nodes."""
+    sent: Counter[int] = Counter()
+    for event, peer in _sends(observed):
+        if event.rank // per_node != peer // per_node:
+            sent[event.rank // per_node] += event.sent
+    return at_most(max(sent.values(), default=0), allowed, "Bytes that a node sends to other nodes")
+
+
+def bytes_within_nodes(observed: Observed, per_node: int, allowed: int) -> Finding:
+    """Passes if no rank sends more than `allowed` bytes to ranks of its own node, which has `per_node`."""
+    sent: Counter[int] = Counter()
+    for event, peer in _sends(observed):
+        if event.rank // per_node == peer // per_node:
+            sent[event.rank] += event.sent
+    return at_most(max(sent.values(), default=0), allowed, "Bytes that a rank sends within its node")
+
+
+def _sends(observed: Observed) -> Iterator[tuple[Event, int]]:
+    """Every message that was sent, and the rank that it went to."""
+    return ((event, event.peer) for event in observed.events if event.op == "send" and event.peer is not None)
+
+
+# --- How long
+
+MEASURED = Link(latency=1e-3, bandwidth=1e6)
+"""The link on which rounds are counted: 1 ms and 1 MB/s, so that both latency and bytes show."""
+
+
+def seconds(messages: int, nbytes: float) -> float:
+    """How long so many messages take on MEASURED, one after another, of so many bytes altogether."""
+    return messages * MEASURED.latency + nbytes / MEASURED.bandwidth
+
+
+def duration_within(observed: Observed, allowed: float, where: str, rounds: str) -> Finding:
+    """Passes if the run, on MEASURED links, took no longer than `allowed` seconds of virtual time."""
+    taken = max((event.end for event in observed.events), default=0.0)
+    text = f"with {where} on links of 1 ms and 1 MB/s it takes {taken * 1e3:.3f} ms"
+    return Finding(taken <= allowed * (1 + 1e-9), f"{text}; {rounds} take {allowed * 1e3:.3f} ms.")

@@ -1,0 +1,126 @@
+"""Unit 00, messages: a token goes round."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from course_lib.runtime.request import per_rank
+from graders.grading import compare
+from graders.grading.answer import Answer, Observed
+from graders.grading.communication import calls_of, in_words, only_calls
+from graders.grading.compare import first_failure
+from graders.grading.exercise import Criterion, Finding, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_00 import UNIT
+
+
+@exercise(
+    unit=UNIT,
+    name="pass_the_token",
+    minutes=15,
+    difficulty=2,
+    rubric=(
+        Criterion(
+            "the token comes back",
+            1,
+            "Only rank 0 may send first. The rank after p - 1 is 0: think of (rank + 1) % world_size.",
+        ),
+        Criterion(
+            "every rank returns what it held",
+            1,
+            "Rank r last held the token when it sent it on: with its own rank added, and not those after it.",
+        ),
+        Criterion("only send and recv", 1, "A token is passed by hand; no collective is needed."),
+        Criterion(
+            "one message a rank, to the next",
+            1,
+            "Each rank receives once, from the rank before it, and sends once, to the rank after it.",
+        ),
+        Criterion("a world of one", 1, "Rank 0 has no neighbour then, and nobody can send to itself."),
+    ),
+    hints=(
+        "What rank 0 does differs from what all others do: write `if rank == 0: ... else: ...`.",
+        "Rank 0: send to the next, then receive from the last. All others: receive, add, send.",
+        "dist.recv(tensor, src) writes into the tensor that it is given, and any tensor of the right shape "
+        "and dtype will do: the one that your function got, for example.",
+        "With one rank there is no one to send to: return at once.",
+    ),
+)
+def pass_the_token(answer: Answer, rng: Rng) -> Findings:
+    """Values first, in worlds of several sizes and tensors of several dtypes, then who sent what to whom."""
+    worlds = [_draw_tokens(rng, *world) for world in _WORLDS]
+    runs = [_passed(answer, tokens) for tokens in worlds]
+    both = list(zip(worlds, runs, strict=True))
+
+    yield "the token comes back", first_failure(_returned(tokens, run, (0,)) for tokens, run in both)
+    yield (
+        "every rank returns what it held",
+        first_failure(_returned(tokens, run, range(len(tokens))) for tokens, run in both),
+    )
+    yield "only send and recv", only_calls(calls_of(runs), ("send", "recv"), "pass_the_token")
+    yield "one message a rank, to the next", first_failure(map(_round_the_ring, runs))
+    yield "a world of one", _alone(answer, rng)
+
+
+_WORLDS = ((2, torch.float32, (4,)), (3, torch.int64, (2, 3)), (5, torch.float64, ()))
+"""Ranks, and the token's dtype and shape: none of them may be taken for granted."""
+
+
+def _draw_tokens(rng: Rng, ranks: int, dtype: torch.dtype, shape: tuple[int, ...]) -> list[Tensor]:
+    """What each rank is called with: rank 0 the token, the others something of its kind that is not it."""
+    return [rng.integers(100 * (rank + 1), 100 * (rank + 1) + 50, *shape).to(dtype) for rank in range(ranks)]
+
+
+def _passed(answer: Answer, tokens: list[Tensor]) -> Observed:
+    return answer.launch("call", per_rank(tokens), ranks=len(tokens))
+
+
+def _returned(tokens: list[Tensor], observed: Observed, ranks: Sequence[int]) -> Finding:
+    """Passes if each of the ranks returned the token as it was when that rank last held it."""
+    world = len(tokens)
+    held = [tokens[0] + added for added in accumulate(range(world))]
+    held[0] = held[-1]  # rank 0 is the first to hold it, and the last
+    begun = tokens[0].tolist()
+    return first_failure(
+        compare.close(
+            observed.results[rank],
+            held[rank],
+            f"what rank {rank} of {world} returned (the token began as {begun})",
+        )
+        for rank in ranks
+    )
+
+
+def _round_the_ring(observed: Observed) -> Finding:
+    """Passes if each rank receives once, from the rank before it, and sends once, to the one after it.
+
+    In which order is no matter: what has the right value cannot have been sent before it arrived.
+    """
+    world = len(observed.results)
+    for rank in range(world):
+        next_rank, previous = (rank + 1) % world, (rank - 1) % world
+        expected = [("recv", previous), ("send", next_rank)]
+        seen = [(event.op, event.peer) for event in observed.communication(rank)]
+        if sorted(seen, key=str) != expected:
+            text = f"rank {rank} of {world} made the calls {_calls(seen)}; expected {_calls(expected)}"
+            return Finding(False, f"{text}.")
+    return Finding(True, f"{world} ranks, {observed.traffic.messages} messages, each to the next rank.")
+
+
+def _alone(answer: Answer, rng: Rng) -> Finding:
+    """Passes if the only rank of a world returns the token and sends nothing."""
+    tokens = _draw_tokens(rng, 1, torch.float32, (3,))
+    observed = _passed(answer, tokens)
+    finding = _returned(tokens, observed, (0,))
+    if not finding.passed:
+        return finding
+    calls = observed.calls(0)
+    return Finding(not calls, f"The only rank returned the token and called {in_words(calls)}.")
+
+
+def _calls(calls: Sequence[tuple[str, int | None]]) -> str:
+    """`recv from 0, send to 2`."""
+    words = {"send": "to", "recv": "from"}
+    return ", ".join(f"{op} {words.get(op, 'with')} {peer}" for op, peer in calls) or "(none)"

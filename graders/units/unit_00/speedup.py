@@ -1,0 +1,60 @@
+"""Unit 00, why distribute at all: Amdahl's law."""
+
+from graders.grading import compare
+from graders.grading.answer import Answer
+from graders.grading.compare import counted, first_failure
+from graders.grading.exercise import Criterion, Finding, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_00 import UNIT
+
+
+@exercise(
+    unit=UNIT,
+    name="amdahl_speedup",
+    minutes=5,
+    difficulty=1,
+    rubric=(
+        Criterion(
+            "one worker", 1, "One worker takes as long as before, whatever the fraction: a speedup of 1."
+        ),
+        Criterion(
+            "nothing serial",
+            1,
+            "If all of the work can be shared, w workers are w times as fast: old time / new time.",
+        ),
+        Criterion(
+            "partly serial",
+            1,
+            "The serial part takes as long as ever; only the parallel part is divided by the workers. Add "
+            "the times, then divide.",
+        ),
+    ),
+    hints=(
+        "Let one worker take 1 second. How long is the serial part of it, and how long the parallel part?",
+        "With w workers the parallel part takes parallel_fraction / w. What is the time altogether?",
+    ),
+)
+def amdahl_speedup(answer: Answer, rng: Rng) -> Findings:
+    """The two ends first, then what lies between them."""
+    fraction = _draw_fraction(rng)
+    yield "one worker", _speedups(answer, [(fraction, 1), (0.0, 1), (1.0, 1)])
+    yield "nothing serial", _speedups(answer, [(1.0, rng.integer(2, 100)), (1.0, rng.integer(101, 5000))])
+    cases = [(_draw_fraction(rng), rng.integer(2, 300)) for _ in range(3)]
+    limits = [(0.0, rng.integer(2, 100)), (_draw_fraction(rng), 10**9)]
+    yield "partly serial", _speedups(answer, [*limits, *cases])
+
+
+def _draw_fraction(rng: Rng) -> float:
+    return rng.integer(50, 990) / 1000
+
+
+def _speedups(answer: Answer, cases: list[tuple[float, int]]) -> Finding:
+    """Passes if the answer agrees with Amdahl (1967) in every case."""
+    return first_failure(
+        compare.near(
+            answer.call("call", fraction, workers),
+            1 / ((1 - fraction) + fraction / workers),
+            f"the speedup of {counted(workers, 'worker')} with a parallel fraction of {fraction:g}",
+        )
+        for fraction, workers in cases
+    )

@@ -1,0 +1,135 @@
+"""Unit 01, a batch that does not fit."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graders.grading import compare
+from graders.grading.answer import Answer
+from graders.grading.exercise import Criterion, Finding, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_01 import UNIT
+from graders.units.unit_01.drivers import LOSSES, Batch
+from graders.units.unit_01.problems import Problem, first_wrong, joined
+
+
+@exercise(
+    unit=UNIT,
+    name="accumulate_gradients",
+    minutes=15,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "equal micro-batches",
+            1,
+            "backward() adds up gradients of means over micro-batches; the mean over all is their mean.",
+        ),
+        Criterion(
+            "uneven micro-batches",
+            1,
+            "A micro-batch of m samples weighs m / n in the mean over all n: scale its loss before backward.",
+        ),
+        Criterion(
+            "loss of the full batch",
+            1,
+            "Return the mean over all samples, weighted in the same way, as a tensor without history.",
+        ),
+        Criterion(
+            "one graph at a time",
+            2,
+            "Call backward() on each micro-batch before the next goes forward: it frees that graph (unless "
+            "retain_graph=True keeps it), and saving memory is what all this is for.",
+        ),
+    ),
+    hints=(
+        "n is the number of samples of all micro-batches: sum(len(inputs) for inputs, _ in micro_batches).",
+        "Scale the loss, not the gradients: (loss * len(inputs) / n).backward().",
+        "Add the scaled losses up, detached, and return the sum.",
+    ),
+)
+def accumulate_gradients(answer: Answer, rng: Rng) -> Findings:
+    """Equal micro-batches, uneven ones, and that only one of them is in memory at a time."""
+    size = rng.integer(3, 6)
+    equal = Accumulation.draw(rng, [size] * rng.integer(2, 4), "cross_entropy")
+    seen = equal.seen(answer)
+    yield "equal micro-batches", gradients_as_expected(equal, seen)
+
+    # Another loss, so that an answer that does not use the one it is given shows.
+    uneven = Accumulation.draw(rng, [rng.integer(6, 9), rng.integer(3, 5), rng.integer(1, 2)], "mse")
+    seen = uneven.seen(answer)
+    yield "uneven micro-batches", gradients_as_expected(uneven, seen)
+    yield "loss of the full batch", full_batch_loss(uneven, seen)
+    yield "one graph at a time", one_graph_at_a_time(uneven, seen)
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulation:
+    """Micro-batches, and what the full batch that they make up would give."""
+
+    problem: Problem
+    micro_batches: list[Batch]
+    loss: str
+
+    @classmethod
+    def draw(cls, rng: Rng, sizes: Sequence[int], loss: str) -> "Accumulation":
+        """loss: one of the driver's `LOSSES`."""
+        problem = Problem.draw(rng)
+        return cls(problem, problem.draw_batches(rng, sizes), loss)
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(inputs) for inputs, _ in self.micro_batches]
+
+    def seen(self, answer: Answer) -> dict[str, Any]:
+        """What the answer returned and left; see the driver."""
+        seen: dict[str, Any] = answer.call(
+            "unit_01.accumulation", self.problem.values, self.micro_batches, self.loss
+        )
+        return seen
+
+    def expected(self) -> tuple[Tensor, list[Tensor]]:
+        """Loss and gradients of the full batch."""
+        model: nn.Module = self.problem.model()
+        inputs, targets = joined(self.micro_batches)
+        loss = LOSSES[self.loss](model(inputs), targets)
+        return loss.detach(), list(torch.autograd.grad(loss, list(model.parameters())))
+
+
+def gradients_as_expected(accumulation: Accumulation, seen: dict[str, Any]) -> Finding:
+    """Passes if every parameter's gradient is the full batch's."""
+    _, expected = accumulation.expected()
+    names = [name for name, _ in accumulation.problem.model().named_parameters()]
+    sizes = f"micro-batches of {accumulation.sizes} samples, {accumulation.loss}"
+    return first_wrong(
+        compare.close(got, wanted, f"the gradient of {name} ({sizes})", rtol=1e-4, atol=1e-5)
+        for name, got, wanted in zip(names, seen["gradients"], expected, strict=True)
+    )
+
+
+def full_batch_loss(accumulation: Accumulation, seen: dict[str, Any]) -> Finding:
+    """Passes if the answer returned the mean over all samples, without a graph behind it."""
+    if seen["history"]:
+        return Finding(False, "The loss that was returned requires grad: it keeps its graph in memory.")
+    what = f"the loss over micro-batches of {accumulation.sizes} samples"
+    return compare.close(seen["loss"], accumulation.expected()[0], what, rtol=1e-4)
+
+
+def one_graph_at_a_time(accumulation: Accumulation, seen: dict[str, Any]) -> Finding:
+    """Passes if each micro-batch goes forward and then backward before the next one goes forward, and if what
+    its forward pass kept is gone by then. In which order the micro-batches come is no matter.
+    """
+    passes = ", ".join(seen["log"]) or "none"
+    forwards = [text for text in seen["log"] if text.startswith("forward")]
+    in_turn = [text for forward in forwards for text in (forward, forward.replace("forward", "backward"))]
+    if seen["log"] != in_turn or sorted(forwards) != sorted(f"forward {size}" for size in accumulation.sizes):
+        wanted = ", ".join(f"{way} {size}" for size in accumulation.sizes for way in ("forward", "backward"))
+        return Finding(False, f"The passes, by their number of samples: {passes}; expected {wanted}.")
+    if any(seen["kept"]):
+        text = (
+            f"{max(seen['kept'])} tensors of an earlier graph are still kept when the next pass goes forward"
+        )
+        return Finding(False, f"{text}; expected none.")
+    return Finding(True, f"The passes, by their number of samples: {passes}; nothing is kept between them.")

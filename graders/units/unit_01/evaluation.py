@@ -1,0 +1,172 @@
+"""Unit 01, is it any good: loss and accuracy."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from graders.grading import compare
+from graders.grading.answer import Answer, PlainData
+from graders.grading.exercise import Criterion, Finding, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_01 import UNIT
+from graders.units.unit_01.drivers import Batch
+from graders.units.unit_01.problems import Problem, first_wrong
+
+
+@exercise(
+    unit=UNIT,
+    name="evaluate",
+    minutes=12,
+    difficulty=2,
+    rubric=(
+        Criterion(
+            "accuracy",
+            1,
+            "The share of samples whose largest logit is at their label, from 0 to 1, as a float.",
+        ),
+        Criterion("loss", 1, "The mean cross-entropy over all samples, not its sum, as a float."),
+        Criterion(
+            "uneven last batch",
+            1,
+            "The mean over batches counts a sample of a short batch for more than the others. Add up over "
+            "samples, and divide once, by how many there were.",
+        ),
+        Criterion(
+            "evaluation mode",
+            1,
+            "model.eval() turns dropout off and makes batch norm use what it has learnt.",
+        ),
+        Criterion(
+            "mode restored",
+            1,
+            "Keep model.training before you change it, and put the model back into that mode.",
+        ),
+        Criterion(
+            "no graph",
+            1,
+            "Under torch.no_grad() (or inference_mode) nothing is kept for backward; as a `with` block or a "
+            "decorator it ends by itself.",
+        ),
+    ),
+    hints=(
+        "cross_entropy(..., reduction='sum') gives what can be added up over batches.",
+        "(logits.argmax(1) == targets).sum() counts the hits of a batch.",
+        "Count the samples as you go: the last batch may be short.",
+    ),
+)
+def evaluate(answer: Answer, rng: Rng) -> Findings:
+    """Full batches first, then a short one at the end, then how the model was used."""
+    even = Evaluation.draw(rng, left_over=0)
+    seen = even.seen(answer)
+    yield "accuracy", accuracy_as_expected(even, seen["result"])
+    yield "loss", loss_as_expected(even, seen["result"])
+
+    uneven = Evaluation.draw(rng, left_over=rng.integer(1, 3))
+    result = uneven.seen(answer)["result"]
+    judges = (accuracy_as_expected, loss_as_expected)
+    yield first_wrong(judge("uneven last batch", uneven, result) for judge in judges)
+
+    yield "evaluation mode", evaluation_mode(seen)
+    yield "mode restored", mode_restored(answer, even)
+    yield "no graph", no_graph(seen)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Samples of which a known part is classified rightly, cut into batches."""
+
+    problem: Problem
+    samples: Batch
+    batch_size: int
+
+    @classmethod
+    def draw(cls, rng: Rng, left_over: int) -> "Evaluation":
+        """left_over: samples in the last batch, all of them classified rightly; 0: the last batch is full.
+
+        Of the full batches every second sample is classified wrongly, so that the mean of the batches'
+        accuracies is another number than the accuracy.
+        """
+        problem = Problem.draw(rng)
+        batch_size, batches = rng.integer(6, 9), rng.integer(2, 4)
+        full = batch_size * batches
+        inputs = rng.normal(full + left_over, problem.features)
+        predicted = problem.model()(inputs).argmax(1)
+        wrong = (torch.arange(full + left_over) % 2 == 0) & (torch.arange(full + left_over) < full)
+        shift = rng.integers(1, problem.classes - 1, full + left_over) * wrong
+        return cls(problem, (inputs, (predicted + shift) % problem.classes), batch_size)
+
+    def seen(self, answer: Answer, training: bool = True) -> dict[str, Any]:
+        """What the answer returned and how it used the model; see the driver."""
+        seen: dict[str, Any] = answer.call(
+            "unit_01.evaluation", self.problem.values, self.samples, self.batch_size, training
+        )
+        return seen
+
+    @property
+    def size(self) -> str:
+        """`26 samples in batches of 8`."""
+        return f"{len(self.samples[0])} samples in batches of {self.batch_size}"
+
+    def expected(self) -> tuple[float, float]:
+        """Loss and accuracy over all samples."""
+        inputs, targets = self.samples
+        with torch.no_grad():
+            logits = self.problem.model()(inputs)
+        loss = functional.cross_entropy(logits, targets)
+        return float(loss), float((logits.argmax(1) == targets).double().mean())
+
+
+def accuracy_as_expected(evaluation: Evaluation, result: PlainData) -> Finding:
+    """Passes if the second of the pair is the accuracy over all samples."""
+    if not _is_pair(result):
+        return Finding(False, _no_pair(result))
+    what = f"the accuracy over {evaluation.size}"
+    return compare.near(result[1], evaluation.expected()[1], what)
+
+
+def loss_as_expected(evaluation: Evaluation, result: PlainData) -> Finding:
+    """Passes if the first of the pair is the mean loss over all samples."""
+    if not _is_pair(result):
+        return Finding(False, _no_pair(result))
+    what = f"the loss over {evaluation.size}"
+    return compare.near(result[0], evaluation.expected()[0], what, rtol=1e-4)
+
+
+def _is_pair(result: PlainData) -> bool:
+    return type(result) is tuple and len(result) == 2
+
+
+def _no_pair(result: PlainData) -> str:
+    return f"evaluate returned {result!r:.80}; expected a pair (loss, accuracy), two floats in a tuple."
+
+
+def evaluation_mode(seen: dict[str, Any]) -> Finding:
+    """Passes if no forward pass found the model in training mode."""
+    trained = sum(seen["modes"])
+    text = f"of {len(seen['modes'])} forward passes {trained} ran in training mode"
+    return Finding(bool(seen["modes"]) and not trained, f"{text}.")
+
+
+def mode_restored(answer: Answer, evaluation: Evaluation) -> Finding:
+    """Passes if a model in training mode is left in it, and one in evaluation mode likewise."""
+    names = {True: "training", False: "evaluation"}
+    for found in (True, False):
+        left = evaluation.seen(answer, found)["training"]
+        if left is not found:
+            text = f"The model came in {names[found]} mode and was left in {names[bool(left)]} mode."
+            return Finding(False, text)
+    return Finding(True, "The model is left in the mode in which it came, either one.")
+
+
+def no_graph(seen: dict[str, Any]) -> Finding:
+    """Passes if no forward pass could record a graph, and gradients are on again afterwards."""
+    if any(seen["graphs"]):
+        text = f"{sum(seen['graphs'])} of {len(seen['graphs'])} forward passes recorded a graph for backward"
+        return Finding(False, f"{text}.")
+    if not seen["trainable"]:
+        return Finding(False, "After evaluate some parameter does not require grad any more.")
+    if not seen["grad_enabled"]:
+        return Finding(False, "Gradients are still off after evaluate has returned.")
+    return Finding(True, "No forward pass recorded a graph, and gradients are on again afterwards.")

@@ -1,0 +1,85 @@
+"""Unit 01, how much memory."""
+
+from graders.grading import compare
+from graders.grading.answer import Answer, AnswerFailed
+from graders.grading.exercise import Criterion, Finding, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_01 import UNIT
+from graders.units.unit_01.problems import first_wrong
+
+
+@exercise(
+    unit=UNIT,
+    name="training_memory_bytes",
+    minutes=10,
+    difficulty=2,
+    rubric=(
+        Criterion(
+            "full precision",
+            1,
+            "4 bytes each for the weight, its gradient, and every number that the optimizer keeps: none for "
+            "sgd, one for momentum, two for adam.",
+        ),
+        Criterion("half precision", 1, "As in full precision, with 2 bytes for everything."),
+        Criterion(
+            "mixed precision",
+            1,
+            "Weights and gradients take 2 bytes each; the optimizer has a copy of the weights of its own and "
+            "all its numbers in 4 bytes.",
+        ),
+        Criterion("unknown names", 1, "Raise ValueError for an optimizer or a precision that is not listed."),
+    ),
+    hints=(
+        "Bytes per parameter = weight + gradient + optimizer states. Count the optimizer's numbers first.",
+        "Mixed precision with adam is 2 + 2 + 12 = 16 bytes. Which three numbers make up the 12?",
+    ),
+)
+def training_memory_bytes(answer: Answer, rng: Rng) -> Findings:
+    """All nine combinations, by precision, and names that are not among them."""
+    yield "full precision", memory_as_expected(answer, rng, "fp32")
+    yield "half precision", memory_as_expected(answer, rng, "bf16")
+    yield "mixed precision", memory_as_expected(answer, rng, "mixed")
+    yield "unknown names", unknown_names_rejected(answer)
+
+
+BYTES_PER_PARAMETER = {
+    ("fp32", "sgd"): 4 + 4,
+    ("fp32", "momentum"): 4 + 4 + 4,
+    ("fp32", "adam"): 4 + 4 + 8,
+    ("bf16", "sgd"): 2 + 2,
+    ("bf16", "momentum"): 2 + 2 + 2,
+    ("bf16", "adam"): 2 + 2 + 4,
+    ("mixed", "sgd"): 2 + 2 + 4,
+    ("mixed", "momentum"): 2 + 2 + 4 + 4,
+    ("mixed", "adam"): 2 + 2 + 4 + 8,
+}
+"""Weights + gradients + optimizer states, as the exercise defines them (Rajbhandari et al. 2020, 3.1)."""
+
+
+def memory_as_expected(answer: Answer, rng: Rng, precision: str) -> Finding:
+    """Passes if all three optimizers need what they should in this precision."""
+    parameters = rng.integer(10**6, 10**9)
+    return first_wrong(
+        compare.equal(
+            answer.call("call", parameters, optimizer, precision),
+            parameters * BYTES_PER_PARAMETER[precision, optimizer],
+            f'bytes for {parameters:,} parameters, "{optimizer}", "{precision}"',
+        )
+        for optimizer in ("sgd", "momentum", "adam")
+    )
+
+
+def unknown_names_rejected(answer: Answer) -> Finding:
+    """Passes if names that the exercise does not list raise ValueError."""
+    for optimizer, precision in (("rmsprop", "fp32"), ("adam", "fp8")):
+        try:
+            seen = answer.call("call", 1000, optimizer, precision)
+        except AnswerFailed as failure:
+            if failure.kind == "ValueError":
+                continue
+            return Finding(
+                False,
+                f'("{optimizer}", "{precision}") raised {failure.kind}; expected ValueError.',
+            )
+        return Finding(False, f'("{optimizer}", "{precision}") gave {seen!r:.80}; expected ValueError.')
+    return Finding(True, "An unknown optimizer and an unknown precision raise ValueError.")

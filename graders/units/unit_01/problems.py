@@ -1,0 +1,50 @@
+"""Drawn classifiers and batches, for the graders of unit 01."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graders.grading.exercise import Finding
+from graders.grading.rng import Rng
+from graders.units.unit_01.drivers import Batch, Watched
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A drawn classifier and the sizes of its problem."""
+
+    features: int
+    classes: int
+    values: list[Tensor]
+
+    @classmethod
+    def draw(cls, rng: Rng) -> "Problem":
+        features, hidden, classes = rng.integer(3, 6), rng.integer(4, 8), rng.integer(3, 6)
+        shapes = ((hidden, features), (hidden,), (classes, hidden), (classes,))
+        return cls(features, classes, [rng.normal(*shape) for shape in shapes])
+
+    def model(self) -> Watched:
+        return Watched(self.values)
+
+    def draw_batch(self, rng: Rng, size: int) -> Batch:
+        return rng.normal(size, self.features), rng.integers(0, self.classes - 1, size)
+
+    def draw_batches(self, rng: Rng, sizes: Sequence[int]) -> list[Batch]:
+        return [self.draw_batch(rng, size) for size in sizes]
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """All samples of the batches as one."""
+    return torch.cat([inputs for inputs, _ in batches]), torch.cat([targets for _, targets in batches])
+
+
+def first_wrong(findings: Iterator[Finding] | Sequence[Finding]) -> Finding:
+    """The first that did not pass, or else the first; those after a wrong one are not asked for."""
+    right = []
+    for finding in findings:
+        if not finding.passed:
+            return finding
+        right.append(finding)
+    return right[0]

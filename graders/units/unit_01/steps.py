@@ -1,0 +1,142 @@
+"""Unit 01, one step."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from graders.grading import compare
+from graders.grading.answer import Answer
+from graders.grading.exercise import Criterion, Finding, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_01 import UNIT
+from graders.units.unit_01.drivers import Batch
+from graders.units.unit_01.problems import Problem, first_wrong
+
+
+@exercise(
+    unit=UNIT,
+    name="train_step",
+    minutes=8,
+    difficulty=2,
+    rubric=(
+        Criterion(
+            "loss",
+            1,
+            "Return the mean cross-entropy of this batch as the model was before the update. "
+            "functional.cross_entropy takes logits: no softmax before it.",
+        ),
+        Criterion(
+            "one update",
+            1,
+            "One forward and one backward pass, in the mode that the model is in, then one optimizer.step(). "
+            "What lies between them must not undo either.",
+        ),
+        Criterion(
+            "gradients start at zero",
+            1,
+            "backward() adds to the gradients that are there. Clear them before it, in every step.",
+        ),
+        Criterion(
+            "no history kept",
+            1,
+            "The loss holds on to its whole graph as long as somebody keeps it: return loss.detach().",
+        ),
+    ),
+    hints=(
+        "Five lines: clear the gradients, forward, loss, backward, update.",
+        "The model's call gives logits [B, classes]; functional.cross_entropy(logits, targets) the loss.",
+        "optimizer.zero_grad() clears; optimizer.step() updates.",
+    ),
+)
+def train_step(answer: Answer, rng: Rng) -> Findings:
+    """One step from clean gradients; several steps after gradients that do not belong to them."""
+    first = Training.draw(rng, steps=1, with_stale_gradients=False)
+    seen = first.seen(answer)
+    yield "loss", losses_as_expected(first, seen)
+    yield first_wrong([parameters_as_expected(first, seen), one_pass_each_way(first, seen)])
+
+    several = Training.draw(rng, steps=3, with_stale_gradients=True)
+    yield "gradients start at zero", parameters_as_expected(several, several.seen(answer))
+    yield "no history kept", no_history(seen)
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Some steps of gradient descent, and what they lead to."""
+
+    problem: Problem
+    batches: list[Batch]
+    stale: list[Tensor] | None
+    rates: dict[str, float]
+
+    @classmethod
+    def draw(cls, rng: Rng, steps: int, with_stale_gradients: bool) -> "Training":
+        problem = Problem.draw(rng)
+        batches = problem.draw_batches(rng, [rng.integer(4, 9) for _ in range(steps)])
+        stale = [rng.normal(*value.shape) for value in problem.values] if with_stale_gradients else None
+        return cls(problem, batches, stale, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01})
+
+    def seen(self, answer: Answer) -> list[dict[str, Any]]:
+        """What the answer's steps returned and left; see the driver."""
+        steps: list[dict[str, Any]] = answer.call(
+            "unit_01.steps", self.problem.values, self.stale, self.batches, self.rates
+        )
+        return steps
+
+    def expected(self) -> tuple[list[Tensor], list[list[Tensor]]]:
+        """Each step's loss before its update, and the parameters after it."""
+        model = self.problem.model()
+        optimizer = torch.optim.SGD(model.parameters(), **self.rates)  # type: ignore[arg-type]
+        losses, parameters = [], []
+        for inputs, targets in self.batches:
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(model(inputs), targets)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            losses.append(loss.detach())
+            parameters.append([parameter.detach().clone() for parameter in model.parameters()])
+        return losses, parameters
+
+
+def losses_as_expected(training: Training, seen: list[dict[str, Any]]) -> Finding:
+    """Passes if every step returned its loss before the update, a scalar tensor."""
+    losses, _ = training.expected()
+    what = "the loss that step {} returned"
+    return first_wrong(
+        compare.close(step["loss"], loss, what.format(number), rtol=1e-4)
+        for number, (step, loss) in enumerate(zip(seen, losses, strict=True), start=1)
+    )
+
+
+def parameters_as_expected(training: Training, seen: list[dict[str, Any]]) -> Finding:
+    """Passes if the parameters after every step are those that torch's own SGD leads to."""
+    _, expected = training.expected()
+    names = [name for name, _ in training.problem.model().named_parameters()]
+    return first_wrong(
+        compare.close(got, wanted, f"{name} after step {number}", rtol=1e-4, atol=1e-5)
+        for number, (step, parameters) in enumerate(zip(seen, expected, strict=True), start=1)
+        for name, got, wanted in zip(names, step["parameters"], parameters, strict=True)
+    )
+
+
+def one_pass_each_way(training: Training, seen: list[dict[str, Any]]) -> Finding:
+    """Passes if every step went forward once, in training mode, and backward once."""
+    for number, (step, (inputs, _)) in enumerate(zip(seen, training.batches, strict=True), start=1):
+        expected = [f"forward {len(inputs)}", f"backward {len(inputs)}"]
+        if step["log"] != expected:
+            text = f"step {number} made the passes {', '.join(step['log']) or '(none)'}"
+            return Finding(False, f"{text} (with samples); expected {', '.join(expected)}.")
+        if not all(step["modes"]):
+            text = f"step {number} went forward in evaluation mode; the model came in training mode"
+            return Finding(False, f"{text}.")
+    return Finding(True, "Every step goes forward once and backward once, in training mode.")
+
+
+def no_history(seen: list[dict[str, Any]]) -> Finding:
+    """Passes if no loss that a step returned holds on to a graph."""
+    kept = any(step["history"] for step in seen)
+    text = "requires grad: it keeps its graph in memory" if kept else "has no graph behind it"
+    return Finding(not kept, f"The loss that was returned {text}.")

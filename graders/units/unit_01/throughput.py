@@ -1,0 +1,164 @@
+"""Unit 01, how fast."""
+
+from dataclasses import dataclass
+
+from graders.grading.answer import Answer, PlainData
+from graders.grading.exercise import Criterion, Finding, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_01 import UNIT
+from graders.units.unit_01.problems import first_wrong
+
+
+@exercise(
+    unit=UNIT,
+    name="measure_throughput",
+    minutes=12,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "warm-up and timed steps", 1, "Call step() `warmup` times, then `steps` times, and no more."
+        ),
+        Criterion(
+            "waits before the clock starts",
+            1,
+            "When step() returns, the device may still be at work on the warm-up: call synchronize() first.",
+        ),
+        Criterion(
+            "waits before the clock stops",
+            1,
+            "The last steps have only been queued when step() returns: call synchronize() before you read "
+            "the clock again.",
+        ),
+        Criterion(
+            "waits nowhere else",
+            1,
+            "Waiting after every step keeps the device idle while the next is prepared, which is not what "
+            "training does.",
+        ),
+        Criterion(
+            "samples a second",
+            2,
+            "batch_size * steps samples, divided by the seconds between the two moments at which the device "
+            "was at rest, warm-up not included. time.perf_counter() is the clock for it.",
+        ),
+    ),
+    hints=(
+        "Two loops, and each is followed by synchronize().",
+        "Read time.perf_counter() directly after each of the two calls of synchronize().",
+    ),
+)
+def measure_throughput(answer: Answer, rng: Rng) -> Findings:
+    """A device that is slow at first and works off a queue; once with a warm-up, once without."""
+    measurements = [Measurement.of(answer, rng, warmup) for warmup in (rng.integer(2, 3), 0)]
+    for judge in (
+        right_number_of_steps,
+        waits_before_start,
+        waits_before_stop,
+        waits_nowhere_else,
+        rate_as_measured,
+    ):
+        yield first_wrong(judge(measurement) for measurement in measurements)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A measurement that the answer made on a slow device, with every call it made in order."""
+
+    batch_size: int
+    warmup: int
+    steps: int
+    result: PlainData
+    calls: list[tuple[str, float, float]]
+    returned: float
+
+    @classmethod
+    def of(cls, answer: Answer, rng: Rng, warmup: int) -> "Measurement":
+        batch_size, steps = rng.integer(3, 200), rng.integer(4, 7)
+        seen = answer.call("unit_01.throughput", batch_size, warmup, steps)
+        return cls(batch_size, warmup, steps, seen["result"], seen["calls"], seen["returned"])
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _, _ in self.calls]
+
+    @property
+    def step_positions(self) -> list[int]:
+        """Where, among all calls, the steps are. A step that was never made comes after everything."""
+        made = [position for position, name in enumerate(self.names) if name == "step"]
+        missing = self.warmup + self.steps - len(made)
+        return made + [len(self.calls)] * missing
+
+    @property
+    def first_timed(self) -> int:
+        """Position, among all calls, of the first step after the warm-up."""
+        return self.step_positions[self.warmup]
+
+    @property
+    def last_timed(self) -> int:
+        return self.step_positions[-1]
+
+    def elapsed(self) -> tuple[float, float]:
+        """The least and the most seconds that a clock read at the right two moments can have shown.
+
+        The first moment is after the device has come to rest and before the first timed step, the second
+        after it has come to rest again. However slow this machine is, the right answer lies between.
+        """
+        ready = self.calls[self.first_timed - 1][2]
+        first_step = self.calls[self.first_timed][1]
+        finished = self.calls[self.last_timed + 1][2]
+        return finished - first_step, self.returned - ready
+
+
+CLOCK_TOLERANCE = 0.001
+"""Seconds by which two clocks may differ over a measurement; the mistakes make 40 times as much."""
+
+
+def right_number_of_steps(measurement: Measurement) -> Finding:
+    """Passes if there were as many steps as warm-up and measurement take together."""
+    expected = measurement.warmup + measurement.steps
+    seen = measurement.names.count("step")
+    text = f"step() was called {seen} times; expected {measurement.warmup} + {measurement.steps} = {expected}"
+    return Finding(seen == expected, f"{text}.")
+
+
+def waits_before_start(measurement: Measurement) -> Finding:
+    """Passes if the last call before the first timed step waited for the device."""
+    before = measurement.names[: measurement.first_timed]
+    waits = before[-1:] == ["synchronize"]
+    text = "synchronize() was called" if waits else "Nothing waited for the device"
+    return Finding(waits, f"{text} between warm-up and the first timed step.")
+
+
+def waits_before_stop(measurement: Measurement) -> Finding:
+    """Passes if something waited for the device after the last step."""
+    waits = "synchronize" in measurement.names[measurement.last_timed :]
+    text = "synchronize() was called" if waits else "Nothing waited for the device"
+    return Finding(waits, f"{text} after the last step.")
+
+
+def waits_nowhere_else(measurement: Measurement) -> Finding:
+    """Passes if nothing waited for the device between timed steps."""
+    timed = measurement.names[measurement.first_timed : measurement.last_timed]
+    extra = timed.count("synchronize")
+    return Finding(not extra, f"{extra} calls of synchronize() between timed steps.")
+
+
+def rate_as_measured(measurement: Measurement) -> Finding:
+    """Passes if the rate follows from a time between the bounds that the calls themselves set."""
+    if not (waits_before_start(measurement).passed and waits_before_stop(measurement).passed):
+        return Finding(False, "While the device still works, no time that a clock shows is the right one.")
+    least, most = measurement.elapsed()
+    samples = measurement.batch_size * measurement.steps
+    slowest, fastest = samples / (most + CLOCK_TOLERANCE), samples / max(least - CLOCK_TOLERANCE, 1e-9)
+    result = measurement.result
+    passed = type(result) in (int, float) and slowest <= result <= fastest
+    shown = f"{result:,.1f} samples/s" if type(result) in (int, float) else f"{result!r:.80}"
+    # No clock shows seconds that give a whole number of samples a second, but for one time in a billion.
+    if passed and result == int(result):
+        text = f"{shown}, a whole number: the rate has been rounded; expected what the division gives"
+        return Finding(False, f"{text}.")
+    text = (
+        f"{shown} for {measurement.steps} steps of {measurement.batch_size} samples in {least:.4f} s; "
+        f"expected {samples / least:,.1f}"
+    )
+    return Finding(passed, f"{text}.")

@@ -1,0 +1,178 @@
+"""Unit 02, the same gradient."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course_lib.runtime.request import per_rank
+from graders.grading import compare
+from graders.grading.answer import Answer, Observed
+from graders.grading.exercise import Criterion, Finding, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_02 import UNIT
+from graders.units.unit_02 import drivers as drivers
+from graders.units.unit_02.replicas import calls_and_payload
+
+
+@exercise(
+    unit=UNIT,
+    name="average_gradients",
+    minutes=15,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "averages over ranks",
+            2,
+            "After the call every p.grad must be the sum over ranks divided, once, by the number of ranks.",
+        ),
+        Criterion(
+            "in place",
+            1,
+            "Write the average into the gradient that is there, p.grad.copy_(...), and into nothing else.",
+        ),
+        Criterion(
+            "missing gradients",
+            1,
+            "Where p.grad is None on this rank, it counts as zero; still all ranks must make the same calls, "
+            "so nothing may be skipped.",
+        ),
+        Criterion(
+            "each gradient sent once",
+            1,
+            "all_reduce is enough: no gathering, no second round, and nothing for frozen parameters.",
+        ),
+        Criterion(
+            "one call",
+            1,
+            "Lay all gradients end to end in one flat tensor, and call all_reduce once.",
+        ),
+    ),
+    hints=(
+        "First make it right with one all_reduce a parameter; then flatten.",
+        "torch.cat([g.flatten() for g in gradients]) lays them end to end; flat.split(sizes) cuts them.",
+        "Give a trainable parameter without a gradient a tensor of zeros before you do anything else.",
+    ),
+)
+def average_gradients(answer: Answer, rng: Rng) -> Findings:
+    """The mean over ranks, in place, in one call, whatever some rank lacks."""
+    yield "averages over ranks", averages(answer, rng)
+
+    ranks = rng.integer(2, 4)
+    case = draw_chain(rng, ranks)
+    observed = averaged(answer, case)
+    yield "in place", gradients_in_place(observed, case.values)
+
+    yield "missing gradients", missing_gradients(answer, with_gaps(case))
+
+    nbytes = sum(gradient.nbytes for gradient in case.gradients[0] if gradient is not None)
+    yield "each gradient sent once", calls_and_payload(observed, "all_reduce", nbytes)
+    what = f"Calls of all_reduce for {len(case.gradients[0])} gradients"
+    yield compare.at_most(len(observed.calls(0)), 1, what)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainCase:
+    """A chain of linear layers, the last one frozen, and gradients of the others.
+
+    values: weights and biases, the same on every rank. gradients[r]: rank r's, None where it has none.
+    """
+
+    values: list[Tensor]
+    gradients: list[list[Tensor | None]]
+
+    @property
+    def mean(self) -> list[Tensor | None]:
+        """What every rank must end with; a missing gradient counts as zero, a frozen parameter has none."""
+        trainable: list[Tensor | None] = []
+        for position, value in enumerate(self.values[:-2]):
+            total = torch.zeros_like(value)
+            for gradients in self.gradients:
+                gradient = gradients[position]
+                total += 0 if gradient is None else gradient
+            trainable.append(total / len(self.gradients))
+        return [*trainable, None, None]
+
+
+def draw_chain(rng: Rng, ranks: int, dtype: torch.dtype = torch.float32) -> ChainCase:
+    """Four layers of drawn widths."""
+    widths = [rng.integer(2, 6) for _ in range(5)]
+    shapes = [shape for wide, narrow in pairwise(widths) for shape in ((narrow, wide), (narrow,))]
+    values = [rng.normal(*shape, dtype=dtype) for shape in shapes]
+    gradients: list[list[Tensor | None]] = [
+        [rng.normal(*shape, dtype=dtype) for shape in shapes[:-2]] for _ in range(ranks)
+    ]
+    return ChainCase(values, gradients)
+
+
+def with_gaps(case: ChainCase) -> ChainCase:
+    """The case without parameter 0's gradient on any rank, 1's on the first, and 2's on the last."""
+    gradients = [[None, *rank[1:]] for rank in case.gradients]
+    gradients[0][1] = None
+    gradients[-1][2] = None
+    return ChainCase(case.values, gradients)
+
+
+def averaged(answer: Answer, case: ChainCase) -> Observed:
+    """Let the answer average the case's gradients."""
+    gradients = per_rank(case.gradients)
+    return answer.launch("unit_02.average", case.values, gradients, ranks=len(case.gradients))
+
+
+def averages(answer: Answer, rng: Rng) -> Finding:
+    """Right on one rank, on an even and on an odd number of ranks, in single and double precision."""
+    sizes = (1, rng.choice((2, 4)), 5)
+    for ranks, dtype in zip(sizes, (torch.float32, torch.float64, torch.float32), strict=True):
+        case = draw_chain(rng, ranks, dtype)
+        observed = averaged(answer, case)
+        seen = [rank["gradients"] for rank in observed.results]
+        # In double precision a detour through single precision shows.
+        rtol, atol = (1e-12, 1e-13) if dtype is torch.float64 else (1e-5, 1e-6)
+        finding = _gradients_as(seen, [case.mean] * ranks, rtol, atol)
+        if not finding.passed:
+            where = "on one rank" if ranks == 1 else f"on {ranks} ranks"
+            text = f"{where}, in {str(dtype).removeprefix('torch.')}: {finding.seen}"
+            return Finding(False, text)
+    return Finding(True, f"On {sizes[0]}, {sizes[1]} and {sizes[2]} ranks each gradient is the mean.")
+
+
+def missing_gradients(answer: Answer, case: ChainCase) -> Finding:
+    """Passes if a gradient that a rank lacks counts as zero there."""
+    observed = averaged(answer, case)
+    expected = [case.mean] * len(case.gradients)
+    return _gradients_as([rank["gradients"] for rank in observed.results], expected)
+
+
+def _gradients_as(
+    seen: Sequence[Sequence[Any]],
+    expected: Sequence[Sequence[Tensor | None]],
+    rtol: float = 1e-5,
+    atol: float = 1e-6,
+) -> Finding:
+    """Passes if each rank has the expected gradients, and none where None is expected.
+
+    seen[r][i] is rank r's gradient of parameter i, in the order of model.parameters().
+    """
+    for rank, (own, wanted) in enumerate(zip(seen, expected, strict=True)):
+        for position, (gradient, mean) in enumerate(zip(own, wanted, strict=True)):
+            what = f"the gradient of parameter {position} on rank {rank}"
+            if mean is None:
+                finding = compare.equal(gradient, None, what)
+            else:
+                finding = compare.close(gradient, mean, what, rtol, atol)
+            if not finding.passed:
+                return finding
+    return Finding(True, f"All gradients are as expected on all {len(seen)} ranks.")
+
+
+def gradients_in_place(observed: Observed, values: list[Tensor]) -> Finding:
+    """Passes if no gradient tensor was exchanged and no parameter changed."""
+    for rank, result in enumerate(observed.results):
+        if not result["in_place"]:
+            return Finding(False, f"on rank {rank} some p.grad is another tensor than before.")
+        if not all(torch.equal(a, b) for a, b in zip(result["parameters"], values, strict=True)):
+            return Finding(False, f"on rank {rank} a parameter changed, not only gradients.")
+    return Finding(True, "Each p.grad is the tensor that it was; the parameters are unchanged.")

@@ -1,0 +1,117 @@
+"""Unit 02, the average that is right."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graders.grading import compare
+from graders.grading.answer import Answer, PlainData
+from graders.grading.exercise import Criterion, Finding, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_02 import UNIT
+from graders.units.unit_02 import drivers as drivers
+
+
+@exercise(
+    unit=UNIT,
+    name="combine_gradients",
+    minutes=5,
+    difficulty=1,
+    rubric=(
+        Criterion("equal shards", 1, "With equal counts the formula is the plain mean of the gradients."),
+        Criterion(
+            "unequal shards",
+            1,
+            "Worker k's gradient is a mean over m_k samples, so in the mean over all n it weighs m_k / n.",
+        ),
+        Criterion(
+            "empty shards",
+            1,
+            "0 * NaN is NaN: leave out a worker whose count is 0, and only such a worker. A NaN where there "
+            "were samples has to be seen.",
+        ),
+        Criterion(
+            "gradients unchanged",
+            1,
+            "Add into a new tensor: `total = gradients[0]; total += ...` overwrites worker 0's gradient, and "
+            "so does every method whose name ends in an underscore.",
+        ),
+    ),
+    hints=(
+        "Write the loss over all n samples as a sum over workers of that worker's sum, divided by n.",
+        "Worker k's sum is m_k times its mean. What does that make of its gradient?",
+    ),
+)
+def combine_gradients(answer: Answer, rng: Rng) -> Findings:
+    """The m_k / n formula, with tensors of one, two and three dimensions, in single and double precision."""
+    workers, count = rng.integer(2, 5), rng.integer(1, 9)
+    gradients = draw_gradients(rng, workers, dims=2)
+    seen = combined(answer, gradients, [count] * workers)
+    what = f"the combination of {workers} means over {count} samples"
+    yield compare.close(seen["result"], torch.stack(gradients).mean(0), what)
+
+    # A single sample counts too.
+    counts = [1, *(rng.integer(5, 20) for _ in range(workers - 1))]
+    doubles = draw_gradients(rng, workers, dims=1, dtype=torch.float64)
+    seen = combined(answer, doubles, counts)
+    what = f"the combination of means over {counts} samples"
+    yield compare.close(seen["result"], weighted_mean(doubles, counts), what)
+
+    gradients = draw_gradients(rng, workers, dims=3)
+    nothing = torch.full_like(gradients[0], torch.nan)
+    with_empty = [nothing, *gradients]
+    empty = combined(answer, with_empty, [0, *counts])
+    what = f"the combination of means over {[0, *counts]} samples"
+    left_out = compare.close(empty["result"], weighted_mean(gradients, counts), what)
+    diverged = combined(answer, [nothing, *gradients[1:]], counts)
+    yield "empty shards", nan_kept(diverged["result"]) if left_out.passed else left_out
+
+    alone = combined(answer, gradients[:1], counts[:1])
+    kept = [gradients_kept(*pair) for pair in ((seen, doubles), (empty, with_empty), (alone, gradients[:1]))]
+    yield next((finding for finding in kept if not finding.passed), kept[0])
+
+
+def combined(answer: Answer, gradients: list[Tensor], counts: list[int]) -> PlainData:
+    """What the answer makes of copies of the gradients."""
+    return answer.call("unit_02.combine", [gradient.clone() for gradient in gradients], counts)
+
+
+def draw_gradients(rng: Rng, workers: int, dims: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """A gradient a worker, all of one shape with so many dimensions."""
+    shape = [rng.integer(2, 4) for _ in range(dims)]
+    return [rng.normal(*shape, dtype=dtype) for _ in range(workers)]
+
+
+def weighted_mean(tensors: Sequence[Tensor], weights: Sequence[int]) -> Tensor:
+    """The mean of the tensors, each counted as often as its weight says."""
+    stacked = torch.stack(list(tensors))
+    mean: Tensor = torch.tensordot(torch.tensor(weights, dtype=stacked.dtype), stacked, dims=1) / sum(weights)
+    return mean
+
+
+def nan_kept(seen: Any) -> Finding:
+    """Passes if the NaN of a worker that had samples is in the combination: it must not be hidden."""
+    hidden = isinstance(seen, Tensor) and not seen.isnan().any()
+    text = "A worker with samples has NaN in its gradient, and the combination has none; expected NaN there."
+    return Finding(not hidden, text if hidden else "Only what an empty shard holds is left out.")
+
+
+def gradients_kept(seen: PlainData, given: Sequence[Tensor]) -> Finding:
+    """Passes if the gradients that were given are as they were, and the result has memory of its own."""
+    for worker, (now, before) in enumerate(zip(seen["gradients"], given, strict=True)):
+        what = f"the gradient given for worker {worker}"
+        # As bits, since NaN equals nothing.
+        finding = compare.equal(_bits(now), _bits(before), f"{what}, as bytes")
+        if not finding.passed:
+            return Finding(False, f"{what} has changed.")
+    if seen["shared"]:
+        return Finding(
+            False, "The result shares memory with a gradient that was given; expected a new tensor."
+        )
+    return Finding(True, "The gradients that were given are as they were, and the result is a new tensor.")
+
+
+def _bits(tensor: Any) -> bytes:
+    return bytes(tensor.contiguous().view(torch.uint8).numpy()) if isinstance(tensor, Tensor) else b""

@@ -1,0 +1,133 @@
+"""Unit 02, one download for all."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from course_lib.cluster.topology import Cluster
+from course_lib.runtime.communication.events import Event, Kind
+from course_lib.runtime.request import per_rank
+from graders.grading import compare
+from graders.grading.answer import Answer, Observed
+from graders.grading.exercise import Criterion, Finding, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_02 import UNIT
+from graders.units.unit_02 import drivers as drivers
+
+
+@exercise(
+    unit=UNIT,
+    name="load_once",
+    minutes=10,
+    difficulty=2,
+    rubric=(
+        Criterion(
+            "every rank has the data",
+            1,
+            "Every rank calls load() once, first or later, and returns what it gave.",
+        ),
+        Criterion(
+            "others wait for the first",
+            1,
+            "A barrier holds the others back until the first rank has loaded: the first calls it after its "
+            "load(), the others before theirs.",
+        ),
+        Criterion(
+            "one first rank on each node",
+            1,
+            "Each node has its own disk. dist.get_node_local_rank() is 0 once on every node; get_rank() is 0 "
+            "once in all.",
+        ),
+        Criterion(
+            "an error frees the others",
+            1,
+            "If load() raises before the barrier, the others wait in it for ever. `try: ... finally:` runs "
+            "the barrier either way, and lets the error through.",
+        ),
+    ),
+    hints=(
+        "All ranks call dist.barrier() exactly once; what differs is whether load() comes before or after.",
+    ),
+)
+def load_once(answer: Answer, rng: Rng) -> Findings:
+    """One rank of a node loads first; all load; an error leaves nobody waiting."""
+    devices = rng.integer(2, 4)
+    one_node = loading_cluster(nodes=1, devices=devices)
+    values = [rng.normal(3) for _ in range(devices)]
+    observed = answer.launch("unit_02.loading", per_rank(values), ranks=devices, cluster=one_node)
+    loaded = all_loaded(observed, values)
+    without = answer.launch("unit_02.loading", None, ranks=devices, cluster=one_node)
+    yield "every rank has the data", all_loaded(without, [None] * devices) if loaded.passed else loaded
+    yield "others wait for the first", first_alone(observed, one_node)
+
+    two_nodes = loading_cluster(nodes=2, devices=2)
+    values = [rng.normal(3) for _ in range(4)]
+    observed = answer.launch("unit_02.loading", per_rank(values), ranks=4, cluster=two_nodes)
+    yield "one first rank on each node", first_alone(observed, two_nodes)
+
+    # The first rank of the second node, whose number is not 0.
+    observed = answer.launch("unit_02.failing_load", values[0], 2, ranks=4, cluster=two_nodes)
+    yield "an error frees the others", error_frees_the_others(observed, failing=2)
+
+
+def loading_cluster(nodes: int, devices: int) -> Cluster:
+    """Devices so slow that one `load` takes a virtual second."""
+    flops = 2.0 * drivers.LOAD_SIDE**3
+    return Cluster(nodes=nodes, devices_per_node=devices, flops=flops)
+
+
+def all_loaded(observed: Observed, values: Sequence[Tensor | None]) -> Finding:
+    """Passes if every rank called `load` once and returned what it gave, which may be None."""
+    for rank, (result, value) in enumerate(zip(observed.results, values, strict=True)):
+        if result["calls"] != 1:
+            gave = " (it gives None here, as a mere download does)" if value is None else ""
+            text = f"rank {rank} called load() {result['calls']} times{gave}; expected once"
+            return Finding(False, f"{text}.")
+        what = f"what rank {rank} returned"
+        if value is None:
+            finding = compare.equal(result["result"], None, what)
+        else:
+            finding = compare.close(result["result"], value, what)
+        if not finding.passed:
+            return finding
+    return Finding(True, f"Each of the {len(values)} ranks called load() once and returned its value.")
+
+
+def first_alone(observed: Observed, cluster: Cluster) -> Finding:
+    """Passes if on every node local rank 0's load had ended before any other rank's began."""
+    for node in range(cluster.nodes):
+        members = [rank for rank in range(cluster.size) if cluster.node_of(rank) == node]
+        loads = [_marks(observed, rank, "load") for rank in members]
+        if not all(loads):
+            return Finding(False, f"rank {members[loads.index([])]} never calls load().")
+        first, *others = (marks[0] for marks in loads)
+        early = [load for load in others if load.start < first.end]
+        if early:
+            text = (
+                f"rank {early[0].rank} begins to load at {early[0].start:.1f} s; "
+                f"rank {members[0]}, the first of its node, has loaded at {first.end:.1f} s"
+            )
+            return Finding(False, f"{text}.")
+    nodes = "the node" if cluster.nodes == 1 else f"each of the {cluster.nodes} nodes"
+    return Finding(True, f"One rank of {nodes} loads first, the others when it has loaded.")
+
+
+def error_frees_the_others(observed: Observed, failing: int) -> Finding:
+    """Passes if the rank whose load failed raised that error, and every other rank went on to load."""
+    wanted = "OSError: no space left on this device"
+    seen = observed.results[failing]["raised"]
+    if seen != wanted:
+        text = f"load() raised {wanted} on rank {failing}, and load_once there"
+        return Finding(
+            False, f"{text} {f'raised {seen}' if seen else 'raised nothing'}; expected the same error."
+        )
+    for rank, result in enumerate(observed.results):
+        if result["calls"] != 1 and not result["raised"]:
+            text = f"after the error on rank {failing}, rank {rank} called load() {result['calls']} times"
+            return Finding(False, f"{text} and returned; expected one call, to find out for itself.")
+    return Finding(True, f"load() raised on rank {failing}, load_once there too; nobody is left waiting.")
+
+
+def _marks(observed: Observed, rank: int, label: str) -> list[Event]:
+    """A rank's marks of this label, in order."""
+    return [e for e in observed.events if e.rank == rank and e.kind is Kind.SPAN and e.op == label]

@@ -1,0 +1,66 @@
+"""Unit 02, one accuracy for all."""
+
+from course_lib.runtime.request import per_rank
+from graders.grading import compare
+from graders.grading.answer import Answer, Observed
+from graders.grading.exercise import Criterion, Finding, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_02 import UNIT
+from graders.units.unit_02 import drivers as drivers
+
+
+@exercise(
+    unit=UNIT,
+    name="global_accuracy",
+    minutes=5,
+    difficulty=2,
+    rubric=(
+        Criterion(
+            "weighted by samples",
+            1,
+            "Add up what is right and what there is, over all ranks, then divide: the mean of the ranks' "
+            "accuracies is another number. Every rank returns it, as a float.",
+        ),
+        Criterion(
+            "rank without samples",
+            1,
+            "A rank may have total == 0: divide only after summing.",
+        ),
+        Criterion(
+            "one collective",
+            1,
+            "Put both counts in one tensor: latency is paid a call, not a number.",
+        ),
+    ),
+    hints=("torch.tensor([correct, total]) is one tensor, and all_reduce adds it up element by element.",),
+)
+def global_accuracy(answer: Answer, rng: Rng) -> Findings:
+    """Sums over ranks, one collective, one division."""
+    ranks = rng.integer(3, 5)
+    totals = [rng.integer(1, 9), *(rng.integer(50, 400) for _ in range(ranks - 1))]
+    counts = [totals[0], *(rng.integer(1, total // 2) for total in totals[1:])]
+    observed = launched_accuracy(answer, counts, totals)
+    yield "weighted by samples", accuracy_as_expected(observed, counts, totals)
+
+    without = launched_accuracy(answer, [0, *counts], [0, *totals])
+    yield "rank without samples", accuracy_as_expected(without, counts, totals)
+
+    made = max((observed.calls(rank) for rank in range(ranks)), key=len)
+    text = f"Calls a rank makes: {', '.join(made) or 'none'}; expected one."
+    yield Finding(len(made) == 1, text)
+
+
+def launched_accuracy(answer: Answer, correct: list[int], total: list[int]) -> Observed:
+    """Let rank r call the answer with correct[r] and total[r]."""
+    return answer.launch("unit_02.accuracy", per_rank(correct), per_rank(total), ranks=len(total))
+
+
+def accuracy_as_expected(observed: Observed, correct: list[int], total: list[int]) -> Finding:
+    """Passes if every rank returns all that is right over all there is."""
+    expected = sum(correct) / sum(total)
+    for rank, seen in enumerate(observed.results):
+        finding = compare.near(seen, expected, f"the accuracy on rank {rank}")
+        if not finding.passed:
+            return finding
+    counts = f"{sum(correct)} of {sum(total)}"
+    return Finding(True, f"Every rank returns {expected:.6g}, {counts}.")

@@ -1,0 +1,207 @@
+"""Unit 02, who gets which sample."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graders.grading import compare
+from graders.grading.answer import Answer
+from graders.grading.exercise import Criterion, Finding, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_02 import UNIT
+from graders.units.unit_02 import drivers as drivers
+
+
+@exercise(
+    unit=UNIT,
+    name="shard_indices",
+    minutes=10,
+    difficulty=2,
+    rubric=(
+        Criterion(
+            "disjoint and complete",
+            1,
+            "Every rank must cut the same permutation: it may depend on seed and epoch, not on the rank and "
+            "not on the rank's own random state. No index twice, none missing, also where nothing divides.",
+        ),
+        Criterion(
+            "balanced",
+            1,
+            "Deal the permutation out like cards: the sizes then differ by at most one.",
+        ),
+        Criterion(
+            "shuffled",
+            1,
+            "Shuffle all indices first, then take this rank's part; shuffling only within a rank's part "
+            "leaves every rank with the same samples for ever.",
+        ),
+        Criterion(
+            "reshuffled each epoch",
+            1,
+            "The permutation has to depend on the epoch too, as DistributedSampler's does after set_epoch.",
+        ),
+        Criterion(
+            "random state kept",
+            1,
+            "Rng from a torch.Generator of your own; torch.manual_seed resets every dropout mask too, and "
+            "random.seed and numpy.random.seed the augmentation.",
+        ),
+        Criterion(
+            "no communication",
+            1,
+            "From the same seed and epoch every rank can draw the same permutation by itself.",
+        ),
+    ),
+    hints=(
+        "torch.randperm(length, generator=torch.Generator().manual_seed(...)) leaves the global state alone.",
+        "A slice with a step, permutation[rank::world_size], gives parts whose sizes differ by at most one.",
+    ),
+)
+def shard_indices(answer: Answer, rng: Rng) -> Findings:
+    """A partition of a permutation that depends on seed and epoch only."""
+    ranks = rng.integer(3, 5)
+    length = ranks * rng.integer(12, 20) + ranks - 1
+    epoch, seed = rng.integer(2, 50), rng.integer(0, 10_000)
+    # From epoch 0 on, where seed * epoch is the same for every seed.
+    dealt = deal(answer, length, [(0, seed), (1, seed), (0, seed + 1000), (epoch, seed)], ranks)
+    even = deal(answer, 2 * ranks, [(epoch, seed)], ranks)
+    scarce = deal(answer, ranks - 1, [(epoch, seed)], ranks)
+    yield "disjoint and complete", partition(dealt, even, scarce)
+    yield "balanced", balance(dealt, even, scarce)
+
+    this, next_epoch, other_seed, later = (dealt.indices(pair) for pair in range(4))
+    yield "shuffled", shuffling(this, other_seed)
+    findings = [reshuffling(this, following, dealt.again[0]) for following in (next_epoch, later)]
+    yield next((finding for finding in findings if not finding.passed), findings[0])
+    yield "random state kept", random_state_kept(dealt)
+    made = ", ".join(sorted(set(dealt.calls)))
+    yield Finding(not made, f"Calls that communicate: {made or 'none'}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """What shard_indices dealt to every rank, for some pairs of epoch and seed.
+
+    parts[i][r]: what rank r got for pair i; again[i][r]: what it got when it asked once more.
+    changed[r]: the libraries whose random state changed on rank r.
+    """
+
+    length: int
+    parts: list[list[Any]]
+    again: list[list[Any]]
+    changed: list[list[str]]
+    calls: list[str]
+
+    def indices(self, pair: int) -> list[Tensor]:
+        """Each rank's part; empty where it is no list of indices, which `partition` reports."""
+        return [part if _is_index_list(part) else _NOTHING for part in self.parts[pair]]
+
+
+_NOTHING = torch.empty(0, dtype=torch.int64)
+
+
+def _is_index_list(part: Any) -> bool:
+    return type(part) is Tensor and part.dtype == torch.int64 and part.dim() == 1
+
+
+def deal(answer: Answer, length: int, pairs: Sequence[tuple[int, int]], ranks: int) -> Deal:
+    """Let every rank ask for its part for each (epoch, seed) of `pairs`."""
+    epochs, seeds = (list(numbers) for numbers in zip(*pairs, strict=True))
+    observed = answer.launch("unit_02.shards", length, epochs, seeds, ranks=ranks)
+    return Deal(
+        length,
+        parts=[[rank["first"][pair] for rank in observed.results] for pair in range(len(pairs))],
+        again=[[rank["again"][pair] for rank in observed.results] for pair in range(len(pairs))],
+        changed=[rank["changed"] for rank in observed.results],
+        calls=[call for rank in range(ranks) for call in observed.calls(rank)],
+    )
+
+
+def partition(*deals: Deal) -> Finding:
+    """Passes if the ranks' indices are, together, each of 0 .. length - 1 once."""
+    for dealt in deals:
+        for rank, part in enumerate(dealt.parts[0]):
+            if not _is_index_list(part):
+                kind = f"{part.dtype}, {part.dim()}-D" if isinstance(part, Tensor) else type(part).__name__
+                what = f"{kind}: {part!r}"[:120]
+                return Finding(False, f"rank {rank} returned {what}; expected a 1-D int64 tensor.")
+        times = Counter(torch.cat(dealt.indices(0)).tolist())
+        problems = {
+            "dealt more than once": sorted(index for index, count in times.items() if count > 1),
+            "missing": sorted(set(range(dealt.length)) - set(times)),
+            "out of range": sorted(set(times) - set(range(dealt.length))),
+        }
+        text = "; ".join(f"{what}: {_some(which)}" for what, which in problems.items() if which)
+        if text:
+            return Finding(False, f"{dealt.length} samples on {len(dealt.parts[0])} ranks: {text}.")
+    lengths = ", ".join(str(dealt.length) for dealt in deals)
+    return Finding(True, f"Of {lengths} samples each is dealt to one rank.")
+
+
+def balance(*deals: Deal) -> Finding:
+    """Passes if the sizes of the ranks' parts differ by at most one."""
+    texts = []
+    for dealt in deals:
+        sizes = [len(part) for part in dealt.indices(0)]
+        texts.append(f"{dealt.length} samples are dealt as {sizes}")
+        if max(sizes) - min(sizes) > 1:
+            return Finding(False, f"{texts[-1]}; sizes may differ by one.")
+    return Finding(True, "; ".join(texts) + ".")
+
+
+def shuffling(parts: list[Tensor], other_seed: list[Tensor]) -> Finding:
+    """Passes if another seed deals other samples, and the samples of no rank come in ascending order, also
+    not in an order that begins in the middle and goes on at the start.
+    """
+    if not all(map(len, parts)):
+        return Finding(False, "Not every rank returned a list of indices to look at.")
+    in_order = [rank for rank, part in enumerate(parts) if (part.diff() < 0).sum() <= 1]
+    if in_order:
+        text = f"rank {in_order[0]}'s indices come in ascending order: {parts[in_order[0]].tolist()!r:.60}"
+        return Finding(False, f"{text}.")
+    same = _same_samples(parts, other_seed)
+    if same:
+        return Finding(False, f"{same} with another seed.")
+    return Finding(True, "Another seed deals other samples to every rank.")
+
+
+def reshuffling(parts: list[Tensor], next_epoch: list[Tensor], again: list[Any]) -> Finding:
+    """Passes if the next epoch deals other samples, and the same epoch once more the same."""
+    if not all(map(len, parts)):
+        return Finding(False, "Not every rank returned a list of indices to look at.")
+    same = _same_samples(parts, next_epoch)
+    if same:
+        return Finding(False, f"{same} in the next epoch.")
+    for rank, (part, repeated) in enumerate(zip(parts, again, strict=True)):
+        if not compare.close(repeated, part, "the part").passed:
+            return Finding(False, f"rank {rank} gets another part when it asks for the epoch again.")
+    return Finding(True, "Each epoch deals anew, and the same epoch always alike.")
+
+
+def random_state_kept(dealt: Deal) -> Finding:
+    """Passes if no rank's own random state has changed, in whatever library."""
+    for rank, libraries in enumerate(dealt.changed):
+        if libraries:
+            text = f"the random state of {' and '.join(libraries)} changes on rank {rank}"
+            return Finding(False, f"{text}; expected it to stay as it was.")
+    return Finding(True, "The rank's own random state stays as it was.")
+
+
+def _same_samples(parts: list[Tensor], others: list[Tensor]) -> str:
+    """Whose samples stay together, in words; empty if all are dealt anew."""
+    owners = {frozenset(part.tolist()): rank for rank, part in enumerate(others)}
+    for rank, part in enumerate(parts):
+        owner = owners.get(frozenset(part.tolist()))
+        if owner is not None:
+            return f"the samples that rank {rank} gets all go to rank {owner}"
+    return ""
+
+
+def _some(indices: list[int]) -> str:
+    """The first few of many, for a sentence."""
+    shown = ", ".join(str(index) for index in indices[:5])
+    return shown if len(indices) <= 5 else f"{shown} and {len(indices) - 5} more"

@@ -1,0 +1,140 @@
+"""Unit 03, a batch script."""
+
+from collections import Counter
+
+from course_lib.slurm.lint import Script, complaints_about
+from course_lib.slurm.sites import site_named
+from graders.grading.answer import Answer, AnswerFailed
+from graders.grading.exercise import Criterion, Finding, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_03 import UNIT
+from graders.units.unit_03.batch_job import JOB_SECONDS, Outcome, Trial, new_trial, outcomes
+
+
+@exercise(
+    unit=UNIT,
+    name="batch_script",
+    minutes=25,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "sbatch reads it",
+            1,
+            "The first line is #!/bin/bash; then come the lines #SBATCH --option=value, before the first "
+            "command. What stands after a command, or is written otherwise, sbatch ignores without a word.",
+        ),
+        Criterion(
+            "what is asked for",
+            2,
+            "--nodes, --gpus-per-node and --time; and --ntasks-per-node, for srun to know. The virtual "
+            "cluster has 3 nodes of 16 cores and 8 GPUs, one partition, and no accounts.",
+        ),
+        Criterion(
+            "one task a GPU",
+            2,
+            "The script itself runs once, on the first node. srun starts the command as the job's tasks, "
+            "on all nodes.",
+        ),
+        Criterion(
+            "a meeting place",
+            2,
+            "On every node localhost is another machine: export MASTER_ADDR, the first host of the job's "
+            "list, and MASTER_PORT, before srun.",
+        ),
+        Criterion(
+            "fails with the training",
+            1,
+            "A script ends with the status of its last command. If that is an echo, a failed training "
+            "looks like success, and what depends on it starts.",
+        ),
+    ),
+    hints=(
+        "The options that count are four: --nodes, --ntasks-per-node, --gpus-per-node, --time.",
+        'scontrol show hostnames "$SLURM_JOB_NODELIST" prints the hosts, one a line; `head -n 1`.',
+        "Let `srun` followed by the command be the last line.",
+    ),
+)
+def batch_script(answer: Answer, rng: Rng) -> Findings:
+    """The text is read first; then it is submitted, with a command that ends well and with one that fails."""
+    nodes, gpus = rng.choice(((2, 2), (2, 3), (3, 2)))
+    text = answer.call("call", nodes, gpus, "python train.py --epochs 3")
+    reading = readable_script(text)
+    yield reading
+    if not reading.passed:
+        raise AnswerFailed("NotSubmitted", 'It was not submitted: first mend "sbatch reads it".')
+
+    words = ("--note", f"run {rng.integer(1, 99)}", "--rate", "0.1")
+    trials = [new_trial(words, status) for status in (0, 3)]
+    scripts = [answer.call("call", nodes, gpus, trial.command) for trial in trials]
+    well, ill = outcomes([(str(script), trial) for script, trial in zip(scripts, trials, strict=True)])
+    yield "what is asked for", asked_for(well, nodes, gpus)
+    yield "one task a GPU", one_task_a_gpu(well, trials[0], nodes, gpus)
+    yield "a meeting place", meeting_place(well)
+    yield "fails with the training", fails_with_the_training(well, ill)
+
+
+def readable_script(text: object) -> Finding:
+    """Passes if sbatch would read all that stands in the text, as it is meant."""
+    if type(text) is not str:
+        return Finding(False, f"batch_script returned {text!r:.80}; expected the script's text.")
+    complaints = complaints_about(Script(text), site_named("local"))
+    return Finding(not complaints, " ".join(complaints[:3]) or "sbatch reads every line as meant.")
+
+
+def asked_for(outcome: Outcome, nodes: int, gpus_per_node: int) -> Finding:
+    """Passes if Slurm has given the job what was asked for, for a bounded time."""
+    if outcome.refused:
+        return Finding(False, f"sbatch took no job. It said: {outcome.refused:.300}")
+    if outcome.state not in ("COMPLETED", "FAILED"):
+        said = f"The job did not end by itself within {JOB_SECONDS:.0f} s: it was {outcome.state}."
+        return Finding(False, f"{said} {_said(outcome)}")
+    seen = f"Slurm gave the job {outcome.nodes} nodes and {outcome.gpus} GPUs for {outcome.minutes:g} minutes"
+    right = outcome.nodes == nodes and outcome.gpus == nodes * gpus_per_node and outcome.minutes <= MINUTES
+    expected = f"{nodes} nodes and {nodes * gpus_per_node} GPUs for at most {MINUTES} minutes"
+    return Finding(right, f"{seen}; expected {expected}.")
+
+
+MINUTES = 30
+"""The longest time limit that the exercise allows."""
+
+
+def one_task_a_gpu(outcome: Outcome, trial: Trial, nodes: int, gpus: int) -> Finding:
+    """Passes if the command ran once for each GPU, as tasks of one srun, with its words as they were."""
+    tasks = Counter(note["host"] for note in outcome.notes)
+    where = ", ".join(f"{count} on {host}" for host, count in sorted(tasks.items())) or "none"
+    if sorted(tasks.values()) != [gpus] * nodes:
+        text = (
+            f"Processes of the command: {where}; expected {gpus} on each of {nodes} nodes. {_said(outcome)}"
+        )
+        return Finding(False, text)
+    ranks = sorted(str(note.get("SLURM_PROCID")) for note in outcome.notes)
+    if ranks != sorted(map(str, range(nodes * gpus))):
+        text = f"The processes' SLURM_PROCID are {', '.join(ranks)}; expected each of 0 to {nodes * gpus - 1}"
+        return Finding(False, f"{text} once: one srun has to start them all.")
+    words = next((note["words"] for note in outcome.notes if note["words"] != list(trial.words)), None)
+    if words is not None:
+        return Finding(False, f"The command's words were {words!r:.200}, not {list(trial.words)}.")
+    return Finding(True, f"Processes of the command: {where}.")
+
+
+def meeting_place(outcome: Outcome) -> Finding:
+    """Passes if rank 0 listened at MASTER_PORT, and all others reached it at MASTER_ADDR."""
+    named = {(str(note.get("MASTER_ADDR")), str(note.get("MASTER_PORT"))) for note in outcome.notes}
+    shown = " and ".join(f"MASTER_ADDR={address}, MASTER_PORT={port}" for address, port in sorted(named))
+    if len(named) != 1:
+        return Finding(False, f"The processes do not agree on one place: {shown:.300}.")
+    lost = sorted(str(note.get("SLURM_PROCID")) for note in outcome.notes if note.get("met") is not True)
+    if lost:
+        return Finding(False, f"With {shown}, these ranks did not meet the others: {', '.join(lost)}.")
+    return Finding(True, f"With {shown} all ranks met rank 0.")
+
+
+def fails_with_the_training(well: Outcome, ill: Outcome) -> Finding:
+    """Passes if the job's state is what its training's exit status says."""
+    right = (well.state, ill.state) == ("COMPLETED", "FAILED")
+    text = f"After a training that ended well the job was {well.state}, after one that failed {ill.state}"
+    return Finding(right, f"{text}; expected COMPLETED and FAILED.")
+
+
+def _said(outcome: Outcome) -> str:
+    return f"The job's output: {outcome.output.strip()[-300:]}" if outcome.output.strip() else ""

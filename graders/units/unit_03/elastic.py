@@ -1,0 +1,115 @@
+"""Unit 03, fewer workers, more workers."""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graders.grading import compare
+from graders.grading.answer import Answer
+from graders.grading.exercise import Criterion, Finding, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_03 import UNIT
+
+
+@exercise(
+    unit=UNIT,
+    name="elastic_batch",
+    minutes=15,
+    difficulty=2,
+    rubric=(
+        Criterion(
+            "complete",
+            2,
+            "Together the ranks take the positions 0 to global_batch - 1, each once, also where the number "
+            "of ranks does not divide them.",
+        ),
+        Criterion(
+            "balanced",
+            1,
+            "global_batch % world_size samples are left over: one each for so many ranks, not all for one.",
+        ),
+        Criterion(
+            "weight",
+            2,
+            "Rank k's mean loss over m_k samples should count m_k / n, and the mean over p ranks counts it "
+            "1 / p.",
+        ),
+        Criterion("more ranks than samples", 1, "A rank without samples has weight 0, and still takes part."),
+    ),
+    hints=(
+        "rank * n // p and (rank + 1) * n // p are the ends of parts that differ by one at most.",
+        "Unit 02: the gradient of the whole is the sum of m_k / n times g_k. The ranks average: 1 / p times "
+        "the sum.",
+    ),
+)
+def elastic_batch(answer: Answer, rng: Rng) -> Findings:
+    """The same global batch on worlds that divide it and worlds that do not."""
+    batch = 4 * rng.integer(6, 12)
+    sizes = [4, 3, 2, 1, rng.choice((5, 7)), 4]
+    given = worlds(answer, [(batch, size) for size in dict.fromkeys(sizes)])
+    few = worlds(answer, [(rng.integer(1, 3), rng.integer(4, 6))])
+    losses = rng.normal(batch, dtype=torch.float64).exp()
+    yield "complete", complete(given)
+    yield "balanced", even(given)
+    yield "weight", weights_right(given, losses)
+    yield "more ranks than samples", weights_right(few, losses)
+
+
+Worlds = Mapping[tuple[int, int], Sequence[Mapping[str, Any]]]
+"""(global batch, ranks) -> the positions and the weight of every rank."""
+
+
+def worlds(answer: Answer, cases: Sequence[tuple[int, int]]) -> Worlds:
+    """What the answer gives in each case."""
+    return {case: answer.call("unit_03.world", *case) for case in cases}
+
+
+def complete(given: Worlds) -> Finding:
+    """Passes if in every world each position is given out once."""
+    for (batch, ranks), parts in given.items():
+        positions = list(chain(*(part["positions"] for part in parts)))
+        if sorted(positions) != list(range(batch)):
+            missing = sorted(set(range(batch)) - set(positions))
+            twice = sorted({position for position in positions if positions.count(position) > 1})
+            beyond = sorted(set(positions) - set(range(batch)))
+            text = f"A batch of {batch} on {ranks} ranks: missing {missing}, given out twice {twice}"
+            return Finding(False, f"{text}, not in the batch {beyond}.")
+    return Finding(True, f"In {len(given)} worlds every sample is given to one rank.")
+
+
+def even(given: Worlds) -> Finding:
+    """Passes if no rank has more than one sample more than another."""
+    for (batch, ranks), parts in given.items():
+        sizes = [len(part["positions"]) for part in parts]
+        if max(sizes) - min(sizes) > 1:
+            text = f"A batch of {batch} on {ranks} ranks is dealt out as {sizes}"
+            return Finding(False, f"{text}; the step takes as long as the largest part.")
+    return Finding(True, "Parts differ by one sample at most.")
+
+
+def weights_right(given: Worlds, losses: Tensor) -> Finding:
+    """Passes if all is dealt out and the mean over ranks of weighted mean losses is that of the global batch.
+
+    losses: of the samples, float64, as many as the largest batch.
+    """
+    finding = complete(given)
+    if not finding.passed:
+        return finding
+    for (batch, ranks), parts in given.items():
+        means = [
+            part["weight"] * float(losses[part["positions"]].mean()) if part["positions"] else 0.0
+            for part in parts
+        ]
+        shown = [round(part["weight"], 4) for part in parts]
+        what = f"With weights {shown} for a batch of {batch} on {ranks} ranks the mean over ranks"
+        finding = compare.near(math.fsum(means) / ranks, float(losses[:batch].mean()), what)
+        empty = [part["weight"] for part in parts if not part["positions"]]
+        if finding.passed and any(weight != 0 for weight in empty):
+            return Finding(False, f"A rank without samples has weight {max(empty, key=abs)}; expected 0.")
+        if not finding.passed:
+            return finding
+    return finding

@@ -1,0 +1,159 @@
+"""Unit 03, the names of the nodes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from graders.grading import compare
+from graders.grading.answer import Answer
+from graders.grading.exercise import Criterion, Finding, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_03 import UNIT
+
+
+@exercise(
+    unit=UNIT,
+    name="expand_hostlist",
+    minutes=15,
+    difficulty=2,
+    rubric=(
+        Criterion(
+            "plain names",
+            1,
+            "Without brackets the list is what stands between the commas, in its order, twice where a name "
+            "stands twice; an empty text is no host.",
+        ),
+        Criterion("a range", 1, "In Slurm's ranges both ends belong to it: [3-5] is 3, 4 and 5."),
+        Criterion(
+            "leading zeros",
+            1,
+            "007 is a text. Fill every number of a range with zeros to the width of the range's first; a "
+            "longer number keeps all its digits.",
+        ),
+        Criterion(
+            "several in brackets",
+            1,
+            "Inside brackets a comma separates numbers and ranges, outside it separates names: find the "
+            "brackets before you split by commas.",
+        ),
+        Criterion(
+            "two brackets",
+            2,
+            "Every number of the first bracket goes with every number of the second, the second counting "
+            "fastest.",
+        ),
+    ),
+    hints=(
+        "A regular expression can say what a name is: anything but a comma, or a whole bracket, repeatedly.",
+        "re.split with a group in its pattern keeps what the group matched: texts and brackets in turn.",
+        'itertools.product yields every combination, the last counting fastest; f"{n:0{width}}" fills up.',
+    ),
+)
+def expand_hostlist(answer: Answer, rng: Rng) -> Findings:
+    """Lists in the style of real clusters, from plain names to several dimensions."""
+    yield "plain names", expansions(answer, draw_names(rng))
+    yield "a range", expansions(answer, draw_bracket(rng))
+    yield "leading zeros", expansions(answer, draw_zeros(rng))
+    yield "several in brackets", expansions(answer, draw_list(rng))
+    yield "two brackets", expansions(answer, draw_dimensions(rng))
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A number or a range as it stands in brackets, and what it stands for."""
+
+    text: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostList:
+    """A host list, and its hosts."""
+
+    text: str
+    hosts: list[str]
+
+    def __add__(self, other: "HostList") -> "HostList":
+        return HostList(f"{self.text},{other.text}", self.hosts + other.hosts)
+
+
+def expansions(answer: Answer, cases: Sequence[HostList]) -> Finding:
+    """Passes if the answer expands every list."""
+    finding = Finding(False, "")
+    for case in cases:
+        seen = answer.call("call_alone", case.text)
+        finding = compare.equal(seen, case.hosts, f'the hosts of "{case.text}"')
+        if not finding.passed:
+            return finding
+    return finding
+
+
+def draw_names(rng: Rng) -> list[HostList]:
+    """No host, one, and several of which one comes twice."""
+    number = rng.integer(1, 90)
+    alone, following = _plain(f"node{number}"), _plain(f"node{number + 1}")
+    return [HostList("", []), alone, following + alone + _plain(f"login{number}.hpc") + following]
+
+
+def draw_bracket(rng: Rng) -> list[HostList]:
+    """One range, within a width and growing out of it; one single number."""
+    number = rng.integer(20, 40)
+    prefix = rng.choice(("node", "gpu", "uc1n"))
+    return [
+        _product(prefix, [_range(number, number + rng.integer(2, 5))]),
+        _product(prefix, [_range(rng.integer(7, 9), rng.integer(11, 13))]),
+        _product(prefix, [_range(number, number)]),
+    ]
+
+
+def draw_zeros(rng: Rng) -> list[HostList]:
+    """As LUMI and Frontera number their nodes, with two widths, and over the end of a width."""
+    number = rng.integer(5000, 7000)
+    return [
+        _product("nid", [_range(number, number + 3, width=6)]),
+        _product(f"c{rng.integer(101, 199)}-", [_range(1, rng.integer(3, 6), width=3)]),
+        _product("n", [_range(rng.integer(7, 8), rng.integer(10, 12), width=2)]),
+        _product("n", [_range(98, rng.integer(101, 103), width=2)]),
+        _product("n", [_range(0, 0, width=3)]),
+    ]
+
+
+def draw_list(rng: Rng) -> list[HostList]:
+    """Numbers and ranges of different widths in one bracket, in any order, between other names."""
+    first, later = rng.integer(1, 3), rng.integer(20, 30)
+    bracket = _product(
+        "c101-", [_join(_range(first, first + 2, 3), _range(7, 7, 3), _range(later, later + 1, 3))]
+    )
+    mixed = _product("n", [_join(_range(later, later + 2), _range(first, first, 2), _range(first, first))])
+    return [bracket, mixed, _plain("login1") + bracket + mixed + _plain(f"n{later}")]
+
+
+def draw_dimensions(rng: Rng) -> list[HostList]:
+    """Two brackets in a name, and all kinds in one list. (With three, Slurm's own order follows no rule.)"""
+    rack, node = rng.integer(1, 5), rng.integer(1, 8)
+    inner = _join(_range(node, node + 1, 2), _range(node + 7, node + 7, 2))
+    two = _product("rack", [_range(rack, rack + 1)], "-node", [inner])
+    long = _product("r", [_join(_range(rack, rack), _range(rack + 2, rack + 3))], "c", [_range(8, 11)])
+    return [two, long, long + _plain("login2") + two]
+
+
+def _plain(name: str) -> HostList:
+    return HostList(name, [name])
+
+
+def _range(first: int, last: int, width: int = 1) -> Numbers:
+    names = tuple(f"{number:0{width}}" for number in range(first, last + 1))
+    return Numbers(names[0] if first == last else f"{names[0]}-{names[-1]}", names)
+
+
+def _join(*several: Numbers) -> Numbers:
+    return Numbers(
+        ",".join(each.text for each in several), tuple(name for each in several for name in each.names)
+    )
+
+
+def _product(*parts: str | list[Numbers]) -> HostList:
+    """A name of texts and brackets; a bracket is a list of one item."""
+    text = "".join(part if isinstance(part, str) else f"[{part[0].text}]" for part in parts)
+    choices = [(part,) if isinstance(part, str) else part[0].names for part in parts]
+    return HostList(text, ["".join(names) for names in product(*choices)])

@@ -1,0 +1,57 @@
+"""Unit 03, how often to save."""
+
+import math
+from collections.abc import Sequence
+
+from graders.grading import compare
+from graders.grading.answer import Answer
+from graders.grading.exercise import Criterion, Finding, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_03 import UNIT
+
+
+@exercise(
+    unit=UNIT,
+    name="checkpoint_interval",
+    minutes=8,
+    difficulty=1,
+    rubric=(
+        Criterion(
+            "one node",
+            2,
+            "Saving costs C / T of the time, failures T / 2M of it. Where is the sum least? Set its "
+            "derivative by T to zero.",
+        ),
+        Criterion(
+            "many nodes",
+            2,
+            "With n nodes of which each fails every M seconds, the job fails every M / n seconds.",
+        ),
+    ),
+    hints=(
+        "d/dT of C / T is -C / T^2, of T / 2M it is 1 / 2M.",
+        "The job's mean time between failures is what belongs into the formula, not the node's.",
+    ),
+)
+def checkpoint_interval(answer: Answer, rng: Rng) -> Findings:
+    """Young's interval, for one node and for many."""
+    day = 86_400.0
+    cases = [(rng.integer(5, 600) / 1.0, rng.integer(2, 900) * day) for _ in range(3)]
+    # So short that it shows if something is rounded.
+    short = rng.integer(51, 59) / 10, rng.integer(1011, 1019) / 10
+    yield "one node", intervals(answer, [*cases, short])
+    yield "many nodes", intervals(answer, [(*case, rng.integer(2, 2000)) for case in cases])
+
+
+def intervals(answer: Answer, cases: Sequence[tuple[float, ...]]) -> Finding:
+    """Passes if every interval is Young's, for (seconds of a checkpoint, a node's mean time[, nodes])."""
+    finding = Finding(False, "")
+    for seconds, mean_time, *nodes in cases:
+        expected = math.sqrt(2 * seconds * mean_time / (nodes[0] if nodes else 1))
+        seen = answer.call("call", seconds, mean_time, *nodes)
+        machine = f" on each of {nodes[0]} nodes" if nodes else ""
+        what = f"the interval for checkpoints of {seconds:g} s and a failure every {mean_time:g} s{machine}"
+        finding = compare.near(seen, expected, what, unit=" s")
+        if not finding.passed:
+            return finding
+    return finding

@@ -1,0 +1,174 @@
+"""Unit 03, a checkpoint that is whole or not there: loading."""
+
+import io
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from graders.grading.answer import Answer, PlainData
+from graders.grading.exercise import Criterion, Finding, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_03 import UNIT
+from graders.units.unit_03.states import State, draw_state, same_state
+
+
+@exercise(
+    unit=UNIT,
+    name="load_latest",
+    minutes=20,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "newest",
+            2,
+            "Compare the numbers in the names as numbers: as texts step-9 comes after step-10. When a file "
+            "was changed says nothing, for copying changes it.",
+        ),
+        Criterion(
+            "nothing there",
+            1,
+            "A first start finds an empty folder, or none. That is no error.",
+        ),
+        Criterion(
+            "other files",
+            1,
+            "Only step-N.pt counts, with digits for N: not step-12.pt.tmp, which is a save that did not end, "
+            "and not best.pt.",
+        ),
+        Criterion(
+            "torn files",
+            2,
+            "Try the newest, then the one before, and so on. What torch.load raises depends on which bytes "
+            "are missing: RuntimeError, OSError, EOFError, UnpicklingError, IndexError.",
+        ),
+        Criterion(
+            "damaged inside",
+            2,
+            "torch.load reads numbers without checking them. The file is a zip archive, which has a checksum "
+            "of each part: zipfile.ZipFile(path).testzip() returns None if all are right.",
+        ),
+        Criterion(
+            "tells and keeps",
+            1,
+            "warnings.warn names the file that was skipped; somebody will want to look at it, so leave it.",
+        ),
+    ),
+    hints=(
+        're.fullmatch(r"step-([0-9]+)\\.pt", name) finds the number.',
+        "Sort the paths by number, newest first, and return from within the loop.",
+        "One try: around everything that reads a file, except Exception as error: around nothing else.",
+    ),
+)
+def load_latest(answer: Answer, rng: Rng) -> Findings:
+    """Folders as crashes leave them."""
+    step = rng.integer(8, 9)
+    states = [draw_state(rng, step + each) for each in range(4)]
+    contents = [saved_bytes(state) for state in states]
+    # The newest first: the drivers make the first file the one that was changed last.
+    good = {f"step-{step + each}.pt": contents[each] for each in (1, 3, 0, 2)}
+    newest = f"step-{step + 3}.pt"
+    yield "newest", loads(answer, good, states[3], f"checkpoints of the steps {step} to {step + 3}")
+
+    yield "nothing there", nothing_there(answer)
+
+    others = {f"step-{step + 4}.pt.tmp": contents[0][:500], f".step-{step + 5}.pt.x7": contents[0]}
+    others |= {"best.pt": contents[1], f"old-step-{step + 6}.pt": contents[0], "steps.jsonl": b"{}"}
+    folders = (f"step-{step + 7}.pt.tmp", "sharded")
+    yield "other files", loads(answer, good | others, states[3], "a folder with other files too", *folders)
+
+    cases = torn(rng, contents[3])
+    findings = [
+        loads(answer, good | {newest: bad}, states[2], f"a folder whose newest file is {what}")
+        for what, bad in cases.items()
+    ]
+    two = good | {newest: cases["cut off"], f"step-{step + 2}.pt": cases["empty"]}
+    findings.append(loads(answer, two, states[1], "a folder whose two newest files are torn"))
+    bad = dict(zip(good, cases.values(), strict=False))
+    findings.append(loads(answer, bad, None, "a folder whose files are all torn"))
+    yield first_failed(findings)
+
+    damaged = good | {newest: zeroed(states[3])}
+    what = "a folder whose newest file has zeros in place of some weights"
+    yield "damaged inside", loads(answer, damaged, states[2], what)
+
+    two = damaged | {f"step-{step + 2}.pt": cases["empty"]}
+    yield "tells and keeps", tells_and_keeps(answer, two, [newest, f"step-{step + 2}.pt"])
+
+
+def saved_bytes(state: State) -> bytes:
+    """The state as `torch.save` writes it."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    return file.getvalue()
+
+
+def zeroed(state: State) -> bytes:
+    """As `saved_bytes`, with zeros in place of a part of the weights: a block that never reached the disk."""
+    content = bytearray(saved_bytes(state))
+    weights = state["model"]["weight"].numpy().tobytes()
+    begin = bytes(content).index(weights)
+    content[begin : begin + len(weights) // 2] = bytes(len(weights) // 2)
+    return bytes(content)
+
+
+def torn(rng: Rng, content: bytes) -> dict[str, bytes]:
+    """What may be left of a file, by what became of it."""
+    return {
+        "cut off": content[: rng.integer(200, len(content) - 200)],
+        "cut off at its last bytes": content[: -rng.integer(1, 20)],
+        "empty": b"",
+        "all zeros": bytes(len(content)),
+        "overwritten": bytes(rng.integers(0, 255, 500).tolist()),
+    }
+
+
+def loads(
+    answer: Answer,
+    files: Mapping[str, bytes],
+    expected: State | None,
+    folder: str,
+    *folders: str,
+) -> Finding:
+    """Passes if the answer loads `expected` from these files. folder: what they are, for a sentence."""
+    seen = answer.call("unit_03.loading", dict(files), list(folders))
+    if same_state(seen["state"], expected):
+        return Finding(True, f"From {folder} it loads {_called(expected)}.")
+    text = f"From {folder} it loads {_called(seen['state'])}; expected {_called(expected)}"
+    return Finding(False, f"{text}{_same_step(seen['state'], expected)}.")
+
+
+def first_failed(findings: Sequence[Finding]) -> Finding:
+    """Of findings on one criterion the first that failed, else the last."""
+    return next((finding for finding in findings if not finding.passed), findings[-1])
+
+
+def nothing_there(answer: Answer) -> Finding:
+    """Passes if an empty folder and one that is not there give None."""
+    empty = loads(answer, {}, None, "an empty folder")
+    if not empty.passed:
+        return empty
+    seen = answer.call("unit_03.loading_nowhere")
+    return Finding(seen is None, f"From an empty folder and from none at all it loads {_called(seen)}.")
+
+
+def _called(state: PlainData) -> str:
+    if isinstance(state, dict) and "step" in state:
+        return f"the state of step {state['step']}"
+    return "nothing (None)" if state is None else repr(state)[:80]
+
+
+def _same_step(seen: PlainData, expected: State | None) -> str:
+    """Said where the step is right and what is in it is not."""
+    both = isinstance(seen, dict) and expected is not None and seen.get("step") == expected["step"]
+    return ", with all its numbers" if both else ""
+
+
+def tells_and_keeps(answer: Answer, files: Mapping[str, bytes], bad: Sequence[str]) -> Finding:
+    """Passes if every file that was skipped is named to the user, and all files stay as they are."""
+    seen = answer.call("unit_03.loading", dict(files), [])
+    silent = [name for name in bad if name not in seen["said"]]
+    if silent:
+        return Finding(False, f"{silent[0]} was skipped, and nobody is told.")
+    if not seen["unchanged"]:
+        return Finding(False, "Files of the folder were changed or removed; expected to only read.")
+    return Finding(True, f"It names {', '.join(bad)}, and changes no file.")

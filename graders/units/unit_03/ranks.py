@@ -1,0 +1,126 @@
+"""Unit 03, rank, local rank, node rank, world size."""
+
+from collections.abc import Sequence
+
+from graders.grading import compare
+from graders.grading.answer import Answer
+from graders.grading.exercise import Criterion, Finding, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_03 import UNIT, launchers
+from graders.units.unit_03.launchers import Environment, Launcher, Seat
+
+
+@exercise(
+    unit=UNIT,
+    name="rank_from_environment",
+    minutes=15,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "srun",
+            1,
+            "SLURM_PROCID, SLURM_LOCALID and SLURM_NODEID say where the task is, however the tasks were "
+            "dealt out; SLURM_NTASKS says how many there are. They are texts: return whole numbers.",
+        ),
+        Criterion("torchrun", 1, "torchrun calls the node's number GROUP_RANK."),
+        Criterion(
+            "mpirun",
+            1,
+            "Open MPI does not number the nodes: OMPI_COMM_WORLD_NODE_RANK counts processes on a node. "
+            "How many processes has a node, and which are on the first?",
+        ),
+        Criterion(
+            "Horovod",
+            1,
+            'Horovod\'s "cross" rank counts along the processes of equal local rank: one a node.',
+        ),
+        Criterion(
+            "one launcher inside another",
+            2,
+            "Variables are inherited. The launcher that started this very process is the innermost one: "
+            "ask for torchrun's, Horovod's and Open MPI's variables before you ask for Slurm's.",
+        ),
+        Criterion(
+            "no launcher",
+            1,
+            "Without a launcher there is one process, rank 0 of 1. A batch script's shell is such a "
+            "process: it has SLURM_PROCID=0 and SLURM_NTASKS, but no SLURM_STEP_ID, since no srun has "
+            "started it.",
+        ),
+    ),
+    hints=(
+        "Write a table: for each launcher the names of its four variables. Then look which launcher's are "
+        "there.",
+        'The answer is the first launcher whose rank variable is in env: `"RANK" in env`.',
+        "Where ranks fill one node after another, the node's number is rank // local size.",
+    ),
+)
+def rank_from_environment(answer: Answer, rng: Rng) -> Findings:
+    """Environments as recorded, with the numbers of a drawn world."""
+    nodes, per_node = rng.integer(2, 4), rng.integer(3, 5)
+    seats = launchers.seats_in_blocks(nodes, per_node)
+    some = [seats[0], seats[per_node + 1], seats[-1]]
+    dealt = launchers.seats_dealt(nodes, per_node)
+    yield "srun", places(answer, [(launchers.srun, some), (launchers.srun, dealt[1 :: nodes + 1])])
+    yield "torchrun", places(answer, [(launchers.torchrun, some)])
+    yield "mpirun", places(answer, [(launchers.mpirun, some)])
+    yield "Horovod", places(answer, [(launchers.horovodrun, some)])
+    nested = (launchers.torchrun_by_srun, launchers.mpirun_in_a_job, launchers.horovodrun_in_a_job)
+    yield "one launcher inside another", places(answer, [(launcher, some) for launcher in nested])
+    yield "no launcher", alone(answer, seats[0])
+
+
+def places(answer: Answer, cases: Sequence[tuple[Launcher, list[Seat]]]) -> Finding:
+    """Passes if the answer finds every seat in the environment that the launcher makes for it."""
+    finding = Finding(False, "")
+    for launcher, seats in cases:
+        for seat in seats:
+            finding = _place(answer, launcher(seat), seat.expected, _WORDS[launcher])
+            if not finding.passed:
+                return finding
+    return finding
+
+
+def alone(answer: Answer, seat: Seat) -> Finding:
+    """Passes if a process that no launcher has started is the only one, in a batch script too."""
+    only = Seat(0, 0, 0, 1, 1, 1).expected
+    cases = {
+        "without any launcher": {"PATH": "/usr/bin", "HOME": "/home/me"},
+        "in a batch script itself, outside of srun": launchers.batch_script(seat),
+    }
+    findings = [_place(answer, case, only, words) for words, case in cases.items()]
+    return next((finding for finding in findings if not finding.passed), findings[-1])
+
+
+_WORDS: dict[Launcher, str] = {
+    launchers.srun: "under srun",
+    launchers.torchrun: "under torchrun",
+    launchers.torchrun_by_srun: "under torchrun, which srun has started on each node",
+    launchers.mpirun: "under mpirun",
+    launchers.mpirun_in_a_job: "under mpirun in a Slurm job",
+    launchers.horovodrun: "under horovodrun",
+    launchers.horovodrun_in_a_job: "under horovodrun in a Slurm job",
+}
+
+
+def _place(answer: Answer, environment: Environment, expected: dict[str, int], words: str) -> Finding:
+    seen = answer.call("call_alone", environment)
+    if type(seen) is dict and type(seen.get("rank")) is str:
+        return Finding(False, f"{words}: the numbers are texts: {seen!r:.120}.")
+    finding = compare.equal(seen, expected, f"a process {words}")
+    if finding.passed:
+        return finding
+    told = ", ".join(f"{name}={value}" for name, value in environment.items() if name in _TELLING)
+    return Finding(False, f"{finding.seen} It has {told or 'no variable of a launcher'}.")
+
+
+_TELLING = frozenset(
+    {
+        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK"),
+        *("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_ID"),
+        *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+        *("OMPI_COMM_WORLD_LOCAL_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),
+        "HOROVOD_CROSS_RANK",
+    }
+)
+"""Variables shown beside a wrong place."""

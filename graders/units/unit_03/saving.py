@@ -1,0 +1,213 @@
+"""Unit 03, a checkpoint that is whole or not there: saving."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graders.grading.answer import Answer
+from graders.grading.exercise import Criterion, Finding, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_03 import UNIT
+from graders.units.unit_03.lives import RETURNED
+from graders.units.unit_03.states import State, draw_state, same_state
+
+
+@exercise(
+    unit=UNIT,
+    name="save_checkpoint",
+    minutes=25,
+    difficulty=3,
+    rubric=(
+        Criterion("can be loaded", 1, "torch.save(state, file) writes it; the last name it gets is path."),
+        Criterion(
+            "whole at every moment",
+            3,
+            "Never open path itself for writing, never remove it, never move it away. Write another file and "
+            "let os.replace put it in the place of the old one: that is one step, which happens or does not.",
+        ),
+        Criterion(
+            "temporary file",
+            1,
+            "Within one folder a rename is one step; to another disk it is a copy. A name that ends in .tmp "
+            "tells load_latest what to leave alone.",
+        ),
+        Criterion(
+            "on the disk before its name",
+            2,
+            "What you have written waits in Python's buffer, then in the operating system's. flush() empties "
+            "the first, os.fsync(file.fileno()) the second; both before the file gets its name.",
+        ),
+        Criterion(
+            "the directory too",
+            1,
+            "A name stands in its directory, which is written to the disk like a file: os.open(folder, "
+            "os.O_RDONLY), os.fsync, os.close, after os.replace.",
+        ),
+        Criterion(
+            "after a crash",
+            1,
+            'A crash leaves a temporary file behind, and opening it with mode "xb" fails from then on.',
+        ),
+        Criterion(
+            "a full disk",
+            1,
+            "Let the error through, so that training hears of it; but first remove what you have written.",
+        ),
+    ),
+    hints=(
+        "Five steps: write beside it, flush, fsync, os.replace, fsync of the directory.",
+        'path.with_name(path.name + ".tmp") is a name beside path.',
+        "try: ... except BaseException: remove the temporary file; raise.",
+    ),
+)
+def save_checkpoint(answer: Answer, rng: Rng) -> Findings:
+    """Real files of real processes, killed at every step."""
+    saves = Saves.drawn(answer, rng)
+    yield "can be loaded", round_trip(saves)
+    yield "whole at every moment", whole_at_every_moment(saves)
+    yield "temporary file", temporary_beside(saves)
+    yield "on the disk before its name", synced_before_renamed(saves)
+    yield "the directory too", directory_synced(saves)
+    yield "after a crash", next_save_works(saves)
+    yield "a full disk", full_disk(saves)
+
+
+@dataclass(frozen=True)
+class Saves:
+    """What a folder held while checkpoints were saved there. See `drivers.unit_03.saving`."""
+
+    states: Sequence[State]
+    seen: dict[str, Any]
+    path: str = "step-7.pt"
+
+    @classmethod
+    def drawn(cls, answer: Answer, rng: Rng) -> "Saves":
+        """Five saves, of which one is killed at a place that is drawn."""
+        states = [draw_state(rng, step) for step in range(5)]
+        return cls(states, answer.call("unit_03.saving", states, rng.integer(100, 900) / 1000))
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return list(self.seen["events"])
+
+    def contents(self) -> Iterator[tuple[int, Any]]:
+        """Place of each change among the events, and the checkpoint's file after it, None if it has none."""
+        for place, event in enumerate(self.events):
+            if "files" in event:
+                yield place, event["files"].get(self.path)
+
+
+def round_trip(saves: Saves) -> Finding:
+    """Passes if what was saved can be loaded, the second time too, and no other file was touched."""
+    for which, expected in zip(("first", "second"), saves.states, strict=False):
+        left = saves.seen[which]
+        if "error" in left:
+            return Finding(False, f"After the {which} save torch.load(path) says: {left['error']}.")
+        if not same_state(left["state"], expected):
+            return Finding(False, f"After the {which} save torch.load(path) gives another state.")
+    if saves.seen["others"][:1] != ["step-3.pt"]:
+        others = saves.seen["others"] or "nothing"
+        return Finding(False, f"Beside step-7.pt there was step-3.pt; after two saves there is {others}.")
+    return Finding(True, "torch.load(path) gives the state, and after a second save the second state.")
+
+
+def whole_at_every_moment(saves: Saves) -> Finding:
+    """Passes if a kill at no moment leaves anything but the old checkpoint or the new one."""
+    files = [file and file["content"] for _, file in saves.contents()]
+    old, new = files[0], files[-1]
+    for place, content in enumerate(files):
+        if content is None:
+            return Finding(False, f"Killed at change {place} of {len(files) - 1}, it leaves no step-7.pt.")
+        if content not in (old, new):
+            text = f"Killed at change {place} of {len(files) - 1}, it leaves a step-7.pt with {len(content)}"
+            return Finding(False, f"{text} of {len(new)} bytes, and the old one is gone.")
+    for how, saved in (("killed", 2), ("killed while writing", 3)):
+        left = saves.seen[how]["left"]
+        before = f"{how}, it left a step-7.pt of which torch.load says: {left.get('error')}"
+        if "error" in left:
+            return Finding(False, f"Really {before}.")
+        if not any(same_state(left["state"], state) for state in saves.states[1 : saved + 1]):
+            return Finding(False, f"Really {how}, it left neither the old state nor the new one.")
+    text = f"Killed at any of {len(files) - 1} changes, or while writing, it leaves the old or the new one."
+    return Finding(True, text)
+
+
+def temporary_beside(saves: Saves) -> Finding:
+    """Passes if what is being written is in the same folder, under a name that is no checkpoint's."""
+    folder = saves.seen["directory"]
+    for event in saves.events:
+        source = event.get("renamed", [f"{folder}/none"])[0]
+        if str(Path(source).parent) != folder:
+            text = f"The new file is moved in from {Path(source).parent}, which may be on another disk"
+            return Finding(False, f"{text}; expected one in the folder of path.")
+    names = {each for event in saves.events for each in event.get("files", {})}
+    unlike = sorted(
+        each for each in names if not each.endswith(".tmp") and each not in (saves.path, "step-3.pt")
+    )
+    if unlike:
+        return Finding(False, f"While it saves there is {unlike[0]}; expected a name that ends in .tmp.")
+    left = [each for each in saves.seen["others"] if each != "step-3.pt"]
+    if left:
+        return Finding(False, f"After two saves {left[0]} is still there.")
+    return Finding(True, "It is written beside path under a name that ends in .tmp, and none is left.")
+
+
+def synced_before_renamed(saves: Saves) -> Finding:
+    """Passes if all bytes of the new file were sent to the disk before it got its name."""
+    synced: dict[int, bytes] = {}
+    files: Mapping[str, Any] = {}
+    old = next(saves.contents())[1]
+    for event in saves.events:
+        if "synced" in event:
+            now = {file["inode"]: file["content"] for file in files.values()}
+            synced |= {inode: now[inode] for inode in event["synced"]}
+        files = event.get("files", files)
+        new = files.get(saves.path)
+        if new and new != old:
+            held = synced.get(new["inode"])
+            if held is None:
+                text = "step-7.pt is replaced by a file that no fsync has sent to the disk"
+                return Finding(False, f"{text}: a power failure now can leave it empty.")
+            if held != new["content"]:
+                text = f"fsync was called when the file had {len(held)} of its {len(new['content'])} bytes"
+                return Finding(False, f"{text}: the rest was not yet with the operating system.")
+            return Finding(
+                True, f"All {len(held)} bytes were sent to the disk before step-7.pt was replaced."
+            )
+    return Finding(False, "step-7.pt was never replaced.")
+
+
+def directory_synced(saves: Saves) -> Finding:
+    """Passes if the new name was sent to the disk too."""
+    replaced = max(place for place, _ in saves.contents())
+    synced = [place for place, event in enumerate(saves.events) if event.get("directory")]
+    if saves.seen["left open"]:
+        return Finding(False, "After a save the folder is still open, and so after each: close it.")
+    if any(place > replaced for place in synced):
+        return Finding(True, "The folder was sent to the disk after its last change.")
+    text = "the folder was sent to the disk before that" if synced else "nothing sends the folder to the disk"
+    return Finding(False, f"After step-7.pt was replaced it returns; {text}.")
+
+
+def next_save_works(saves: Saves) -> Finding:
+    """Passes if what two killed saves have left behind does not disturb the next one."""
+    came = saves.seen["next"]
+    if came["ended"] != RETURNED:
+        return Finding(False, f"After saves that were killed, the next one ends with {came['ended']}.")
+    if not same_state(came["left"].get("state"), saves.states[3]):
+        return Finding(False, "After saves that were killed, the next one does not save its state.")
+    return Finding(True, "After saves that were killed, the next one works.")
+
+
+def full_disk(saves: Saves) -> Finding:
+    """Passes if a full disk is an error that the caller hears of, and costs nothing."""
+    came = saves.seen["full"]
+    if came["ended"] == RETURNED:
+        return Finding(False, "On a full disk it returns as if it had saved; expected the error.")
+    if not same_state(came["left"].get("state"), saves.states[3]):
+        return Finding(False, f"On a full disk it raises ({came['ended']}), and the old one is gone.")
+    if came["remains"]:
+        text = f"On a full disk it raises ({came['ended']}) and leaves {came['remains'][0]} there"
+        return Finding(False, f"{text}, which fills the disk.")
+    return Finding(True, f"On a full disk it raises ({came['ended']}); the old one is intact.")

@@ -1,0 +1,130 @@
+"""Unit 07, what it costs: predicted times."""
+
+from graders.grading.answer import Answer
+from graders.grading.exercise import Criterion, Finding, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_07 import UNIT
+
+
+@exercise(
+    unit=UNIT,
+    name="predict_time",
+    minutes=20,
+    difficulty=2,
+    rubric=(
+        Criterion("master", 1, "p - 1 messages to the master, then p - 1 from it, all through its one link."),
+        Criterion("exchange", 1, "Each rank sends the whole tensor to p - 1 others, one after another."),
+        Criterion("tree", 1, "ceil(log2 p) rounds of the whole tensor up, and as many down."),
+        Criterion("ring", 1, "2 (p - 1) steps, in each a p-th of the tensor."),
+        Criterion("halving_doubling", 1, "2 log2 p rounds for p a power of two: n/2 + n/4 + ... is not n."),
+        Criterion(
+            "ranks beyond a power of two",
+            1,
+            "halving_doubling works on the largest power of two in p, with two more messages of the whole "
+            "tensor; a tree rounds log2 p up.",
+        ),
+        Criterion("reduction", 1, "gamma is paid for each byte that arrives and is added, not for copies."),
+        Criterion("one rank", 1, "Alone there is nothing to send: 0 seconds."),
+    ),
+    hints=(
+        "Count messages one after another, and bytes one after another, on the busiest rank.",
+        "ceil(log2 p) is (p - 1).bit_length(), without rounding errors.",
+    ),
+)
+def predict_time(answer: Answer, rng: Rng) -> Findings:
+    """Each algorithm's formula."""
+    for algorithm in ("master", "exchange", "tree", "ring", "halving_doubling"):
+        yield formula(answer, rng, algorithm)
+    yield "ranks beyond a power of two", folded_ranks(answer, rng)
+    yield "reduction", reduction_terms(answer, rng)
+    yield "one rank", single_rank(answer, rng)
+
+
+def expected_time(
+    algorithm: str, nbytes: int, ranks: int, alpha: float, beta: float, gamma: float = 0.0
+) -> float:
+    """Seconds of an all-reduce on `ranks` ranks (Thakur, Rabenseifner, Gropp 2005, section 4)."""
+    messages, sent, reduced = _busiest(algorithm, nbytes, ranks)
+    return messages * alpha + sent * beta + reduced * gamma
+
+
+def _busiest(algorithm: str, n: int, p: int) -> tuple[int, float, float]:
+    """Messages one after another, their bytes, and the bytes that are added, on the critical path."""
+    rounds = (p - 1).bit_length()
+    core = 1 << (p.bit_length() - 1)
+    folded = int(p > core)
+    match algorithm:
+        case "master":
+            return 2 * (p - 1), 2 * (p - 1) * n, (p - 1) * n
+        case "exchange":
+            return p - 1, (p - 1) * n, (p - 1) * n
+        case "tree":
+            return 2 * rounds, 2 * rounds * n, rounds * n
+        case "ring":
+            return 2 * (p - 1), 2 * (p - 1) / p * n, (p - 1) / p * n
+        case _:
+            share = (core - 1) / core * n
+            return 2 * (core.bit_length() - 1) + 2 * folded, 2 * share + 2 * folded * n, share + folded * n
+
+
+ALGORITHMS = ("master", "exchange", "tree", "ring", "halving_doubling")
+
+
+def formula(answer: Answer, rng: Rng, algorithm: str) -> Finding:
+    """Passes if the answer predicts this algorithm on powers of two: latency, bytes, and both."""
+    for alpha, beta in ((1e-5, 0.0), (0.0, 1e-9), (2e-5, 8e-11)):
+        finding = _predicts(algorithm, answer, rng, algorithm, 2 ** rng.integer(1, 12), alpha, beta)
+        if not finding.passed:
+            return finding
+    return finding
+
+
+def folded_ranks(answer: Answer, rng: Rng) -> Finding:
+    """Passes if all predictions are right where the number of ranks is no power of two."""
+    for algorithm in ALGORITHMS:
+        for ranks in (3, 2 ** rng.integer(3, 12) + rng.integer(1, 7)):
+            finding = _predicts(answer, rng, algorithm, ranks, 2e-5, 8e-11)
+            if not finding.passed:
+                return finding
+    return finding
+
+
+def reduction_terms(answer: Answer, rng: Rng) -> Finding:
+    """Passes if the time of the additions is counted."""
+    for algorithm in ALGORITHMS:
+        for ranks in (8, 6):
+            finding = _predicts(answer, rng, algorithm, ranks, 2e-5, 8e-11, 3e-10)
+            if not finding.passed:
+                return finding
+    return finding
+
+
+def single_rank(answer: Answer, rng: Rng) -> Finding:
+    """Passes if one rank takes no time."""
+    for algorithm in ALGORITHMS:
+        finding = _predicts(answer, rng, algorithm, 1, 1.0, 1.0, 1.0)
+        if not finding.passed:
+            return finding
+    return finding
+
+
+def _predicts(
+    answer: Answer,
+    rng: Rng,
+    algorithm: str,
+    ranks: int,
+    alpha: float,
+    beta: float,
+    gamma: float = 0.0,
+) -> Finding:
+    """Passes if the prediction agrees to nine digits, in the unit that it has (times may be tiny)."""
+    nbytes = rng.integer(1_000, 1_000_000)
+    arguments = (algorithm, nbytes, ranks, alpha, beta, *([gamma] if gamma else []))
+    seen = answer.call("call", *arguments)
+    wanted = expected_time(algorithm, nbytes, ranks, alpha, beta, gamma)
+    number = isinstance(seen, int | float) and not isinstance(seen, bool)
+    passed = number and abs(seen - wanted) <= 1e-9 * max(wanted, 1e-12)
+    shown = f"{seen:.6g} s" if number else f"{seen!r:.80}"
+    asked = f'"{algorithm}", {nbytes:,} bytes, {ranks:,} ranks, alpha={alpha:g}, beta={beta:g}'
+    asked += f", gamma={gamma:g}" if gamma else ""
+    return Finding(bool(passed), f"{asked}: {shown}; expected {wanted:.6g} s.")

@@ -1,0 +1,46 @@
+"""Criteria that several collectives of unit 07 share."""
+
+from graders.grading.exercise import Criterion
+
+ANY_DTYPE = Criterion(
+    "any dtype",
+    1,
+    "Make every tensor of your own with x's dtype (torch.empty_like); 2**58 + 1 fits no floating-point type.",
+)
+
+
+ON_A_SUBGROUP = Criterion(
+    "on a subgroup",
+    1,
+    "Rank and size come from dist.get_rank(group) and dist.get_world_size(group); peers of a message are "
+    "group_dst= and group_src=, with group=group.",
+)
+
+
+ONLY_MESSAGES = Criterion(
+    "only send and recv",
+    1,
+    "Use send, recv, isend and irecv and no collective. Every message needs its receive, and every isend and "
+    "irecv a wait().",
+)
+
+
+LAYOUT_IN_PLACE = Criterion(
+    "any layout",
+    1,
+    "Messages need contiguous tensors. Work on x.contiguous(), a copy if x is not, then x.copy_(...). Of a "
+    "transposed matrix clone() alone makes a transposed one.",
+)
+
+
+def _lengths(hint: str) -> Criterion:
+    return Criterion("any length", 1, hint)
+
+
+CHUNK_LENGTHS = _lengths(
+    "Chunks are torch.tensor_split's: they may differ by one element, and with fewer elements than ranks "
+    "some are empty. Receive into a tensor of the arriving chunk's length."
+)
+
+
+WHOLE_LENGTHS = _lengths("Nothing needs to divide here: the whole tensor travels.")

@@ -1,0 +1,66 @@
+"""Unit 07, all to all."""
+
+from graders.grading.answer import Answer
+from graders.grading.exercise import Criterion, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_07 import UNIT
+from graders.units.unit_07 import collective_kinds as kinds
+from graders.units.unit_07.collectives import (
+    BYTES,
+    Allowance,
+    World,
+    _common,
+    duration,
+    measured,
+    seconds,
+    traffic,
+)
+from graders.units.unit_07.criteria import (
+    ANY_DTYPE,
+    LAYOUT_IN_PLACE,
+    ON_A_SUBGROUP,
+    ONLY_MESSAGES,
+    _lengths,
+)
+
+
+@exercise(
+    unit=UNIT,
+    name="all_to_all_pairwise",
+    minutes=15,
+    difficulty=3,
+    rubric=(
+        Criterion("every part at its place", 2, "outputs[i] is what rank i has for this rank in inputs."),
+        Criterion(
+            "any number of ranks",
+            1,
+            "In step s send to (rank + s) % p, receive from (rank - s) % p; rank ^ s needs a power of two.",
+        ),
+        _lengths("Parts may differ in length; outputs[i] has the right one already."),
+        ANY_DTYPE,
+        Criterion("in place", 1, "Fill outputs and return it; inputs stay as they are."),
+        LAYOUT_IN_PLACE,
+        ON_A_SUBGROUP,
+        ONLY_MESSAGES,
+        Criterion("bytes and messages", 1, "p - 1 messages: to each other rank its part, none to yourself."),
+        Criterion(
+            "rounds",
+            2,
+            "In each of p - 1 rounds every rank sends to one and receives from one. If all begin with "
+            "rank 0, they queue up before it.",
+        ),
+    ),
+    hints=(
+        "Step 0 is a copy: outputs[rank] from inputs[rank].",
+        "In step s = 1 ... p - 1, isend to (rank + s) % p, recv from (rank - s) % p, wait.",
+    ),
+)
+def all_to_all_pairwise(answer: Answer, rng: Rng) -> Findings:
+    """A part from everyone to everyone, in p - 1 rounds."""
+    collective = kinds.EXCHANGE
+    yield from _common(answer, rng, collective, "every part at its place")
+    ranks, part = 6, 250
+    played = measured(answer, rng, collective, World(ranks, ranks * part))
+    allowed = Allowance(ranks - 1, (ranks - 1) * part * BYTES)
+    yield "bytes and messages", traffic(played, [allowed] * ranks)
+    yield "rounds", duration(played, seconds(ranks - 1, (ranks - 1) * part * BYTES), "p - 1 = 5 rounds")

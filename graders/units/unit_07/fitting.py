@@ -1,0 +1,104 @@
+"""Unit 07, what it costs: a machine's alpha and beta."""
+
+from graders.grading import compare
+from graders.grading.answer import Answer, PlainData
+from graders.grading.exercise import Criterion, Finding, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_07 import UNIT
+
+
+@exercise(
+    unit=UNIT,
+    name="fit_alpha_beta",
+    minutes=20,
+    difficulty=3,
+    rubric=(
+        Criterion("exact samples", 2, "seconds = alpha + nbytes * beta is linear in alpha and beta."),
+        Criterion(
+            "noisy samples",
+            3,
+            "An error of 10 % weighs as much for a short message as for a long one: divide each equation by "
+            "its seconds before you solve.",
+        ),
+        Criterion("samples unchanged", 1, "Return two floats, and leave the list as it is."),
+    ),
+    hints=(
+        "Relative errors: minimise the sum of ((alpha + n beta) / t - 1)**2, which is linear least squares "
+        "with the columns 1/t and n/t and the right-hand side 1.",
+        "torch.linalg.lstsq or numpy.linalg.lstsq solves it; divide a column by its largest entry, and its "
+        "coefficient too.",
+    ),
+)
+def fit_alpha_beta(answer: Answer, rng: Rng) -> Findings:
+    """A line through measurements that span many orders of magnitude."""
+    yield "exact samples", exact_fit(answer, rng)
+    yield "noisy samples", noisy_fit(answer, rng)
+    yield "samples unchanged", samples_kept(answer, rng)
+
+
+SIZES = [4096 * 4**power for power in range(8)]
+"""4 KB to 64 MB."""
+
+
+def exact_fit(answer: Answer, rng: Rng) -> Finding:
+    """Passes if samples that lie on a line give that line."""
+    for (alpha, beta), sizes in ((_draw_link(rng), SIZES), (_draw_carrier(rng), range(1, 9))):
+        samples = [(size, alpha + size * beta) for size in sizes]
+        finding = _near_both(_fitted(answer, samples), alpha, beta, 1e-6)
+        if not finding.passed:
+            return finding
+    return finding
+
+
+def noisy_fit(answer: Answer, rng: Rng) -> Finding:
+    """Passes if relative noise of a few per cent leaves both parameters within 5 per cent of the truth."""
+    alpha, beta = _draw_link(rng)
+    samples = []
+    for size in SIZES:
+        # In pairs around the truth, so that the noise does not shift the line as a whole.
+        error = rng.integer(20, 40) / 1000 * (1 if rng.integer(0, 1) else -1)
+        samples += [(size, (alpha + size * beta) * (1 + sign * error)) for sign in (1, -1)]
+    # One slow run of the longest message: 10 % of it is a thousand times alpha.
+    samples.append((SIZES[-1], (alpha + SIZES[-1] * beta) * 1.1))
+    return _near_both(_fitted(answer, samples), alpha, beta, 0.05)
+
+
+def samples_kept(answer: Answer, rng: Rng) -> Finding:
+    """Passes if the samples stay as they are and two floats come back."""
+    alpha, beta = _draw_link(rng)
+    samples = [(size, alpha + size * beta) for size in reversed(SIZES)]
+    told = answer.call("unit_07.fit", samples)
+    if told["samples"] != samples:
+        return Finding(False, "The list of samples has changed.")
+    result = told["result"]
+    floats = type(result) is tuple and [type(item) for item in result] == [float, float]
+    return Finding(floats, f"Returned {result!r:.80}; expected a pair of floats.")
+
+
+def _draw_link(rng: Rng) -> tuple[float, float]:
+    return rng.integer(100, 999) * 1e-7, rng.integer(100, 999) * 1e-12
+
+
+def _draw_carrier(rng: Rng) -> tuple[float, float]:
+    """Of a very slow link, over which a byte takes longer than a second."""
+    return rng.integer(100, 999) / 100, rng.integer(100, 999) / 100
+
+
+def _fitted(answer: Answer, samples: list[tuple[int, float]]) -> PlainData:
+    return answer.call("unit_07.fit", samples)["result"]
+
+
+def _near_both(seen: PlainData, alpha: float, beta: float, rtol: float) -> Finding:
+    """Passes if seen is (alpha, beta), each within rtol of the truth."""
+    if type(seen) not in (tuple, list) or len(seen) != 2:
+        return Finding(False, f"returned {seen!r:.80}; expected a pair (alpha, beta).")
+    for name, value, wanted in zip(("alpha", "beta"), seen, (alpha, beta), strict=True):
+        finding = compare.near(value, wanted, name)
+        scaled = compare.near(_ratio(value, wanted), 1.0, name, rtol=rtol)
+        if not scaled.passed:
+            return Finding(False, finding.seen)
+    return Finding(True, f"alpha {seen[0]:.4g} s, beta {seen[1]:.4g} s a byte: within {rtol:g}.")
+
+
+def _ratio(value: PlainData, wanted: float) -> PlainData:
+    return value / wanted if isinstance(value, int | float) and not isinstance(value, bool) else value

@@ -1,0 +1,79 @@
+"""Unit 07, halving and doubling."""
+
+from graders.grading.answer import Answer
+from graders.grading.exercise import Criterion, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_07 import UNIT
+from graders.units.unit_07 import collective_kinds as kinds
+from graders.units.unit_07.collectives import (
+    BYTES,
+    Allowance,
+    World,
+    _common,
+    duration,
+    measured,
+    seconds,
+    traffic,
+)
+from graders.units.unit_07.criteria import (
+    ANY_DTYPE,
+    LAYOUT_IN_PLACE,
+    ON_A_SUBGROUP,
+    ONLY_MESSAGES,
+    _lengths,
+)
+
+
+@exercise(
+    unit=UNIT,
+    name="halving_doubling_all_reduce",
+    minutes=40,
+    difficulty=5,
+    rubric=(
+        Criterion(
+            "the sum on every rank",
+            2,
+            "Halve: swap halves with the partner and add. Double: swap back what has been added up, in the "
+            "reverse order.",
+        ),
+        Criterion(
+            "any number of ranks",
+            2,
+            "Let c be the largest power of two in p. Ranks from c on give their tensor to rank - c, and "
+            "get the result.",
+        ),
+        _lengths("Both partners must cut in the same place; halves may differ by one and may be empty."),
+        ANY_DTYPE,
+        Criterion("in place", 1, "x becomes the sum, and x itself is returned."),
+        LAYOUT_IN_PLACE,
+        ON_A_SUBGROUP,
+        ONLY_MESSAGES,
+        Criterion(
+            "bytes and messages",
+            2,
+            "Each round halves what is sent: n/2, n/4, ... Whole tensors in every round are recursive "
+            "doubling, which sends log2 p times the tensor.",
+        ),
+        Criterion("rounds", 2, "2 log2 p rounds, with partners at distance p/2, p/4, ... 1 and back."),
+    ),
+    hints=(
+        "First for p a power of two. rank ^ distance is the partner: with distance 4, rank 1's is 5.",
+        "Keep the bounds low and high of what this rank is still in charge of. Who of the two has "
+        "rank & distance == 0 keeps the lower half.",
+        "Write each round down in a list (partner, kept, given), and go through it backwards to double.",
+        "Then the ranks beyond the power of two: one message before, one after.",
+    ),
+)
+def halving_doubling_all_reduce(answer: Answer, rng: Rng) -> Findings:
+    """Rabenseifner's algorithm."""
+    collective = kinds.ALL_REDUCE
+    yield from _common(answer, rng, collective, "the sum on every rank")
+    length = 240
+    played = measured(answer, rng, collective, World(8, length))
+    finding = traffic(played, [Allowance(6, 2 * 7 * length // 8 * BYTES)] * 8)
+    if finding.passed:
+        folded = measured(answer, rng, collective, World(6, length))
+        core = Allowance(5, (2 * 3 * length // 4 + length) * BYTES)
+        finding = traffic(folded, [core] * 6)
+    yield finding
+    yield "rounds", duration(played, seconds(6, 2 * 7 * length / 8 * BYTES), "2 log2 p = 6 rounds")

@@ -1,0 +1,209 @@
+"""Unit 07, the deadlock lab: groups, counts and errors."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from course_lib.cluster.topology import Cluster
+from course_lib.runtime.request import per_rank
+from graders.grading import compare
+from graders.grading.answer import Answer, AnswerFailed, Observed
+from graders.grading.exercise import Criterion, Finding, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_07 import UNIT
+
+
+@exercise(
+    unit=UNIT,
+    name="mend_grid_sums",
+    minutes=12,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            hangs.ENDS,
+            2,
+            "dist.new_group is called by every rank of the world, for every group, in the same order, also "
+            "for groups that the rank is not in.",
+        ),
+        Criterion("row sums", 1, "The row of rank r is r // columns."),
+        Criterion("column sums", 1, "The column of rank r is r % columns."),
+        Criterion("x unchanged", 1, "all_reduce works in place: give it a copy."),
+        Criterion("within groups", 1, "One all_reduce in the row's group and one in the column's."),
+    ),
+    hints=(
+        "Two loops over all rows and over all columns, which make all groups; each rank keeps two of them.",
+    ),
+)
+def mend_grid_sums(answer: Answer, rng: Rng) -> Findings:
+    """Ranks in a grid: sums along rows and along columns."""
+    shapes = ((2, 2), (3, 1), (1, 2), (2, 3))
+    given = [hangs.tensors(rng, rows * columns) for rows, columns in shapes]
+    runs = [
+        hangs.launched(answer, tensors, columns) for tensors, (_, columns) in zip(given, shapes, strict=True)
+    ]
+    yield hangs.ends(runs)
+    columns, last = shapes[-1][1], given[-1]
+    yield "row sums", hangs.grid_sums(runs[-1], last, 0, lambda rank: rank // columns)
+    yield "column sums", hangs.grid_sums(runs[-1], last, 1, lambda rank: rank % columns)
+    yield "x unchanged", hangs.inputs_kept(runs[-1], last)
+    yield "within groups", hangs.grid_groups(runs[-1], columns)
+
+
+def grid_groups(observed: Observed, columns: int) -> Finding:
+    """Passes if every rank makes two all-reduces, one in its row's group and one in its column's."""
+    ranks = len(observed.results)
+    for rank in range(ranks):
+        row = tuple(r for r in range(ranks) if r // columns == rank // columns)
+        column = tuple(r for r in range(ranks) if r % columns == rank % columns)
+        seen = sorted((event.op, tuple(sorted(event.group))) for event in observed.communication(rank))
+        if seen != sorted([("all_reduce", row), ("all_reduce", column)]):
+            text = "; ".join(f"{op} among {list(group)}" for op, group in seen) or "nothing"
+            return Finding(
+                False,
+                f"rank {rank} calls {text}; expected all_reduce among {list(row)} and among {list(column)}.",
+            )
+    return Finding(True, "One all_reduce in the row and one in the column, on every rank.")
+
+
+def grid_sums(
+    observed: Observed, given: Sequence[Tensor], position: int, line: Callable[[int], int]
+) -> Finding:
+    """Passes if each rank's pair has at `position` the sum over the ranks on the same line of the grid."""
+    finding = Finding(False, "")
+    for rank, told in enumerate(observed.results):
+        pair = told["result"]
+        if type(pair) is not list or len(pair) != 2:
+            return Finding(False, f"rank {rank} returned {pair!r:.60}; expected a pair of tensors.")
+        wanted = torch.stack([x for other, x in enumerate(given) if line(other) == line(rank)]).sum(0)
+        finding = compare.close(pair[position], wanted, f"the sum on rank {rank}")
+        if not finding.passed:
+            return finding
+    return finding
+
+
+@exercise(
+    unit=UNIT,
+    name="mend_collect",
+    minutes=12,
+    difficulty=3,
+    rubric=(
+        Criterion(hangs.ENDS, 2, "Rank 0 cannot know how many rows another rank has, unless it is told."),
+        Criterion(
+            "all rows on rank 0",
+            1,
+            "In the order of ranks, in a list of its own; None on the other ranks. recv without a source "
+            "takes whatever comes first.",
+        ),
+        Criterion("ranks without rows", 1, "A rank may have no row at all: its count is 0."),
+        Criterion("each row sent once", 1, "Send a count, then the rows; padding to the longest sends more."),
+    ),
+    hints=("A count is a tensor too: torch.tensor([len(rows)]). Send it before the rows.",),
+)
+def mend_collect(answer: Answer, rng: Rng) -> Findings:
+    """Rows of all ranks, collected by rank 0."""
+    counts = [rng.integer(1, 2), rng.integer(3, 4), rng.integer(5, 6), 1]
+    given = [[rng.normal(40) for _ in range(count)] for count in counts]
+    observed = hangs.launched(answer, given)
+    yield hangs.ends([observed])
+    collected = hangs.rows_collected(observed, given)
+    yield "all rows on rank 0", hangs.rows_in_order(answer, given) if collected.passed else collected
+    sparse = [[], given[1], [], given[2]]
+    yield "ranks without rows", hangs.rows_collected(hangs.launched(answer, sparse), sparse)
+    yield "each row sent once", hangs.rows_sent_once(observed, given)
+
+
+def rows_collected(observed: Observed, given: Sequence[list[Tensor]]) -> Finding:
+    """Passes if rank 0 has every rank's rows in the order of ranks, and the others have None."""
+    expected = [row for rows in given for row in rows]
+    first, *others = [told["result"] for told in observed.results]
+    if type(first) is not list or len(first) != len(expected):
+        got = f"{len(first)} rows" if type(first) is list else f"a {type(first).__name__}"
+        return Finding(False, f"rank 0 returned {got}; expected a list of {len(expected)} rows.")
+    for index, (seen, wanted) in enumerate(zip(first, expected, strict=True)):
+        finding = compare.close(seen, wanted, f"row {index} on rank 0")
+        if not finding.passed:
+            return finding
+    if any(result is not None for result in others):
+        return Finding(False, "another rank than 0 returned something; expected None.")
+    kept = observed.results[0]["argument"]
+    if type(kept) is not list or len(kept) != len(given[0]):
+        return Finding(False, "rank 0's own list of rows has changed; expected a new list.")
+    return Finding(True, f"rank 0 has all {len(expected)} rows, of {[len(r) for r in given]} a rank.")
+
+
+def rows_in_order(answer: Answer, given: Sequence[list[Tensor]]) -> Finding:
+    """Passes if rank 0 has the rows in the order of ranks, also where rank 1 is the last to send anything."""
+    cluster = Cluster(devices_per_node=len(given), memory_bandwidth=1e9)
+    try:
+        observed = answer.launch("unit_07.mended_late", per_rank(given), 1, ranks=len(given), cluster=cluster)
+    except AnswerFailed as failure:
+        text = f"Where rank 1 is late: {failure.kind}: {failure.report.splitlines()[0]}"
+        return Finding(False, text)
+    return rows_collected(observed, given)
+
+
+SMALL = 64
+"""Bytes a rank that may be sent beside the rows: counts, in whatever form."""
+
+
+def rows_sent_once(observed: Observed, given: Sequence[list[Tensor]]) -> Finding:
+    """Passes if each rank sends its rows once, rank 0 none, and hardly anything else."""
+    for rank, rows in enumerate(given):
+        allowed = (sum(row.nbytes for row in rows) if rank else 0) + SMALL
+        sent = observed.traffic[rank].sent
+        if sent > allowed:
+            text = f"rank {rank} with {len(rows)} rows sends {sent:,} bytes; {allowed:,} are enough"
+            return Finding(False, f"{text}.")
+    return Finding(True, "Each row is sent once, with a few bytes for the counts.")
+
+
+@exercise(
+    unit=UNIT,
+    name="mend_chain",
+    minutes=8,
+    difficulty=2,
+    rubric=(
+        Criterion(hangs.ENDS, 1, "With good values there was no hang; there must be none now."),
+        Criterion(
+            "the sums",
+            1,
+            "Rank r returns the square roots of the values of ranks 0 to r, added up in double precision.",
+        ),
+        Criterion(
+            "the error comes out",
+            2,
+            "A rank that raises goes into the barrier before anyone hears of it, and the others never come.",
+        ),
+        Criterion("one barrier", 1, "Without errors all ranks still meet in one barrier at the end."),
+    ),
+    hints=("finally runs after an error too. What should a rank do then: wait, or say what happened?",),
+)
+def mend_chain(answer: Answer, rng: Rng) -> Findings:
+    """A chain of ranks, one of which may raise."""
+    values = [rng.integer(1, 900) / 10 for _ in range(4)]
+    runs = [hangs.launched(answer, values), hangs.launched(answer, values[:1])]
+    yield hangs.ends(runs)
+    sums_in_double = hangs.roots_added(values)
+    yield "the sums", hangs.numbers(runs[0], sums_in_double, "what was returned", rtol=1e-12)
+    raising = rng.integer(0, 2)
+    bad = [-value if rank == raising else value for rank, value in enumerate(values)]
+    yield "the error comes out", hangs.error_comes_out(answer, bad)
+    yield "one barrier", hangs.barriers(runs[0])
+
+
+def error_comes_out(answer: Answer, values: Sequence[float]) -> Finding:
+    """Passes if a negative value ends the run with the ValueError that it caused."""
+    try:
+        answer.launch("unit_07.mended", per_rank(values), ranks=len(values))
+    except AnswerFailed as failure:
+        if failure.kind == "RankFailed" and failure.report.splitlines()[0].find("ValueError") >= 0:
+            return Finding(True, f"The run ended with: {failure.report.splitlines()[0]}")
+        text = failure.report.splitlines()[0] if failure.report else ""
+        return Finding(False, f"With a negative value on one rank: {failure.kind}: {text}")
+    return Finding(False, "With a negative value on one rank no error came out.")
+
+
+def roots_added(values: Sequence[float]) -> list[float]:
+    """What each rank of the chain must return: the square roots up to its own, added up."""
+    return torch.tensor(values, dtype=torch.float64).sqrt().cumsum(0).tolist()

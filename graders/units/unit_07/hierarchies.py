@@ -1,0 +1,87 @@
+"""Unit 07, hierarchies."""
+
+from graders.grading.answer import Answer
+from graders.grading.exercise import Criterion, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_07 import UNIT
+from graders.units.unit_07 import collective_kinds as kinds
+from graders.units.unit_07.collectives import (
+    BYTES,
+    World,
+    bytes_between_nodes,
+    bytes_within_nodes,
+    common_findings,
+    drawn_members,
+    duration,
+    measured,
+    seconds,
+)
+from graders.units.unit_07.criteria import (
+    ANY_DTYPE,
+    CHUNK_LENGTHS,
+    LAYOUT_IN_PLACE,
+    ON_A_SUBGROUP,
+    ONLY_MESSAGES,
+)
+
+
+@exercise(
+    unit=UNIT,
+    name="hierarchical_all_reduce",
+    minutes=35,
+    difficulty=5,
+    rubric=(
+        Criterion(
+            "the sum on every rank",
+            2,
+            "Reduce-scatter within the node, all-reduce of each chunk between nodes, all-gather within.",
+        ),
+        Criterion("any number of ranks", 1, "One node, or one rank a node, leaves one of the stages empty."),
+        CHUNK_LENGTHS,
+        ANY_DTYPE,
+        Criterion("in place", 1, "x becomes the sum, and x itself is returned."),
+        LAYOUT_IN_PLACE,
+        ON_A_SUBGROUP,
+        ONLY_MESSAGES,
+        Criterion(
+            "bytes between nodes",
+            2,
+            "All ranks of a node together send at most 2 (m - 1) / m of the tensor to other nodes (m nodes): "
+            "each rank carries one chunk across.",
+        ),
+        Criterion(
+            "bytes within a node", 1, "At most 2 (g - 1) / g of the tensor a rank, with g ranks a node."
+        ),
+        Criterion(
+            "rounds", 1, "2 (g - 1) steps within the node and 2 (m - 1) between nodes, all ranks at work."
+        ),
+    ),
+    hints=(
+        "Rank r sits on node r // g at place r % g. Who has the same chunk as r after the first stage?",
+        "Write the ring steps once for a list of ranks, and call them with the node's ranks and with the "
+        "ranks that have the same place on each node.",
+        "Between nodes it is a ring all-reduce on one chunk, so that chunk is cut once more, in m parts.",
+    ),
+)
+def hierarchical_all_reduce(answer: Answer, rng: Rng) -> Findings:
+    """Three stages, so that little crosses between nodes."""
+    collective = kinds.HIERARCHICAL
+    members = drawn_members(rng, 4)
+    yield from common_findings(
+        answer,
+        rng,
+        collective,
+        basic=[World(4, 16, node=2), World(6, 18, node=3)],
+        many=[World(p, 24, node=g) for p, g in ((1, 1), (2, 2), (3, 1), (5, 5), (7, 1), (8, 2), (8, 4))],
+        uneven=[[World(6, length, node=2) for length in (1, 2, 5, 13)]],
+        subgroups=[World(4, 8, members=members, node=2)],
+        values="the sum on every rank",
+    )
+    nodes, node, length = 4, 2, 240
+    played = measured(answer, rng, collective, World(nodes * node, 2, columns=length // 2, node=node))
+    across, inside = 2 * (nodes - 1) * length // nodes * BYTES, 2 * (node - 1) * length // node * BYTES
+    yield "bytes between nodes", bytes_between_nodes(played, across)
+    yield "bytes within a node", bytes_within_nodes(played, inside)
+    within = seconds(2 * (node - 1), 2 * (node - 1) / node * length * BYTES)
+    between = seconds(2 * (nodes - 1), 2 * (nodes - 1) / nodes * length / node * BYTES)
+    yield "rounds", duration(played, within + between, "2 rounds within and 6 between nodes")

@@ -1,0 +1,155 @@
+"""Unit 07, rings."""
+
+from graders.grading.answer import Answer
+from graders.grading.exercise import Criterion, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_07 import UNIT
+from graders.units.unit_07 import collective_kinds as kinds
+from graders.units.unit_07.collectives import (
+    BYTES,
+    Allowance,
+    Collective,
+    World,
+    _common,
+    duration,
+    measured,
+    neighbours_only,
+    seconds,
+    traffic,
+)
+from graders.units.unit_07.criteria import (
+    ANY_DTYPE,
+    CHUNK_LENGTHS,
+    LAYOUT_IN_PLACE,
+    ON_A_SUBGROUP,
+    ONLY_MESSAGES,
+)
+
+RING_RANKS = Criterion(
+    "any number of ranks",
+    1,
+    "Neighbours are (rank + 1) % p and (rank - 1) % p. All do the same, so if all send first, all wait: "
+    "isend, recv, wait.",
+)
+
+
+ROUND_THE_RING = Criterion(
+    "neighbours only", 1, "On a ring a rank sends to the next one only, and receives from the one before."
+)
+
+
+@exercise(
+    unit=UNIT,
+    name="ring_reduce_scatter",
+    minutes=25,
+    difficulty=4,
+    rubric=(
+        Criterion(
+            "its chunk of the sum",
+            2,
+            "Rank r returns chunk r of the sum. Add the chunk that arrives to your own, and pass "
+            "on what you have just added up.",
+        ),
+        RING_RANKS,
+        CHUNK_LENGTHS,
+        ANY_DTYPE,
+        Criterion("in place", 1, "x must stay as it was: add into a copy of it, and return a new tensor."),
+        LAYOUT_IN_PLACE,
+        ON_A_SUBGROUP,
+        ONLY_MESSAGES,
+        ROUND_THE_RING,
+        Criterion("bytes and messages", 2, "p - 1 steps, and in each one chunk and not the whole tensor."),
+        Criterion("rounds", 1, "All ranks send at the same time: isend, then recv, then wait."),
+    ),
+    hints=(
+        "Follow chunk 0 of 4 ranks: it starts at rank 1, is added up at 2, then 3, and ends at rank 0.",
+        "So in step s = 0, 1 ... p - 2 rank r sends chunk (r - 1 - s) % p to r + 1, and adds what arrives "
+        "from r - 1 to chunk (r - 2 - s) % p.",
+        "torch.tensor_split gives views: adding into a view of your copy changes the copy.",
+    ),
+)
+def ring_reduce_scatter(answer: Answer, rng: Rng) -> Findings:
+    """p - 1 steps round the ring, after which each rank has its chunk of the sum."""
+    yield from _common(answer, rng, kinds.REDUCE_SCATTER, "its chunk of the sum")
+    yield from _ring_costs(answer, rng, kinds.REDUCE_SCATTER, passes=1)
+
+
+@exercise(
+    unit=UNIT,
+    name="ring_all_gather",
+    minutes=15,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "every chunk on every rank",
+            2,
+            "Rank r begins with chunk r. In each step pass on the chunk that arrived in the step before.",
+        ),
+        RING_RANKS,
+        CHUNK_LENGTHS,
+        ANY_DTYPE,
+        Criterion("in place", 1, "Write into x and return x itself; chunk r of rank r stays."),
+        LAYOUT_IN_PLACE,
+        ON_A_SUBGROUP,
+        ONLY_MESSAGES,
+        ROUND_THE_RING,
+        Criterion("bytes and messages", 2, "p - 1 steps, and in each one chunk."),
+        Criterion("rounds", 1, "All ranks send at the same time: isend, then recv, then wait."),
+    ),
+    hints=(
+        "In step s rank r sends chunk (r - s) % p and receives chunk (r - s - 1) % p.",
+        "A chunk of a contiguous tensor is contiguous, so recv can write into it.",
+    ),
+)
+def ring_all_gather(answer: Answer, rng: Rng) -> Findings:
+    """p - 1 steps round the ring, after which each rank has every chunk."""
+    yield from _common(answer, rng, kinds.ALL_GATHER, "every chunk on every rank")
+    yield from _ring_costs(answer, rng, kinds.ALL_GATHER, passes=1)
+
+
+@exercise(
+    unit=UNIT,
+    name="ring_all_reduce",
+    minutes=15,
+    difficulty=3,
+    rubric=(
+        Criterion("the sum on every rank", 2, "A reduce-scatter, then an all-gather of the summed chunks."),
+        RING_RANKS,
+        CHUNK_LENGTHS,
+        ANY_DTYPE,
+        Criterion("in place", 1, "x becomes the sum, and x itself is returned."),
+        LAYOUT_IN_PLACE,
+        ON_A_SUBGROUP,
+        ONLY_MESSAGES,
+        ROUND_THE_RING,
+        Criterion(
+            "bytes and messages",
+            2,
+            "2 (p - 1) messages of one chunk each: 2 (p - 1) / p of the tensor. Whole tensors round the ring "
+            "give the right sum too, and p times the bytes.",
+        ),
+        Criterion("rounds", 1, "2 (p - 1) steps in which all ranks send at the same time."),
+    ),
+    hints=(
+        "You have both halves. What does rank r hold after the first one, and where in x does it belong?",
+        "torch.tensor_split(flat, p)[rank].copy_(chunk) puts it there; flat has to be contiguous.",
+    ),
+)
+def ring_all_reduce(answer: Answer, rng: Rng) -> Findings:
+    """Twice round the ring."""
+    yield from _common(answer, rng, kinds.ALL_REDUCE, "the sum on every rank")
+    yield from _ring_costs(answer, rng, kinds.ALL_REDUCE, passes=2)
+
+
+def _ring_costs(answer: Answer, rng: Rng, collective: Collective, passes: int) -> Findings:
+    """Neighbours, bytes and rounds of `passes` times p - 1 steps with a chunk each.
+
+    With a matrix of two rows, so that who cuts rows and not elements sends too much.
+    """
+    ranks, length = 6, 240
+    played = measured(answer, rng, collective, World(ranks, 2, columns=length // 2))
+    steps = passes * (ranks - 1)
+    yield "neighbours only", neighbours_only(played)
+    allowed = Allowance(steps, steps * length // ranks * BYTES)
+    yield "bytes and messages", traffic(played, [allowed] * ranks)
+    yield "rounds", duration(played, seconds(steps, steps * length / ranks * BYTES), f"{steps} rounds")

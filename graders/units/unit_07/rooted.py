@@ -1,0 +1,85 @@
+"""Unit 07, from one to all, from all to one."""
+
+from graders.grading.answer import Answer
+from graders.grading.exercise import Criterion, Findings, exercise
+from graders.grading.rng import Rng
+from graders.units.unit_07 import UNIT
+from graders.units.unit_07 import collective_kinds as kinds
+from graders.units.unit_07.collectives import (
+    BYTES,
+    Allowance,
+    World,
+    _common,
+    measured,
+    traffic,
+)
+from graders.units.unit_07.criteria import (
+    ANY_DTYPE,
+    LAYOUT_IN_PLACE,
+    ONLY_MESSAGES,
+    _lengths,
+)
+
+
+@exercise(
+    unit=UNIT,
+    name="scatter_from",
+    minutes=10,
+    difficulty=1,
+    rubric=(
+        Criterion("its part on every rank", 2, "Rank j gets parts[j]; the root copies its own part."),
+        Criterion("any number of ranks", 1, "src need not be rank 0, and a root alone sends nothing."),
+        _lengths("Parts may differ in length; x has the right one already."),
+        ANY_DTYPE,
+        Criterion("in place", 1, "Write into x and return x itself; the parts stay as they are."),
+        LAYOUT_IN_PLACE,
+        Criterion(
+            "on a subgroup",
+            1,
+            "src is a global rank, as in dist.scatter; dist.get_group_rank(group, src) is its place.",
+        ),
+        ONLY_MESSAGES,
+        Criterion("bytes and messages", 1, "The root sends each other rank its part, and nothing else."),
+    ),
+    hints=(
+        "Two cases: this rank is the root, or it is not.",
+        "The root loops over the places of the group, sends parts[place] to each, and copies its own.",
+        "dist.send(part.contiguous(), group_dst=place, group=group) sends to a place of the group.",
+    ),
+)
+def scatter_from(answer: Answer, rng: Rng) -> Findings:
+    """A part for everyone, from any root."""
+    yield from _common(answer, rng, kinds.SCATTER, "its part on every rank", rooted=True)
+    played = measured(answer, rng, kinds.SCATTER, World(5, 20, root=3))
+    root, other = Allowance(4, 16 * BYTES), Allowance(0, 0)
+    yield "bytes and messages", traffic(played, [other, other, other, root, other])
+
+
+@exercise(
+    unit=UNIT,
+    name="gather_to",
+    minutes=8,
+    difficulty=1,
+    rubric=(
+        Criterion("every part on the root", 2, "parts[j] on the root is what rank j has in x; others: None."),
+        Criterion("any number of ranks", 1, "dst need not be rank 0, and a root alone receives nothing."),
+        _lengths("Parts may differ in length; parts[j] has the right one already."),
+        ANY_DTYPE,
+        Criterion("in place", 1, "Fill the tensors in parts and return parts itself; x stays as it is."),
+        LAYOUT_IN_PLACE,
+        Criterion(
+            "on a subgroup",
+            1,
+            "dst is a global rank, as in dist.gather; dist.get_group_rank(group, dst) is its place.",
+        ),
+        ONLY_MESSAGES,
+        Criterion("bytes and messages", 1, "Each rank but the root sends its part once, to the root."),
+    ),
+    hints=("It is scatter_from backwards: sends become receives.",),
+)
+def gather_to(answer: Answer, rng: Rng) -> Findings:
+    """Everyone's part, at any root."""
+    yield from _common(answer, rng, kinds.GATHER, "every part on the root", rooted=True)
+    played = measured(answer, rng, kinds.GATHER, World(5, 20, root=3))
+    root, other = Allowance(0, 0), Allowance(1, 4 * BYTES)
+    yield "bytes and messages", traffic(played, [other, other, other, root, other])
