@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 import torch
 
 from course_lib.runtime.processes.process_tree import end_descendants
-from graders.grading.answer import Answer, AnswerFailed
-from graders.grading.exercise import Exercise, Finding
+from graders.grading.answer import Answer, AnswerFailed, FailureKind
+from graders.grading.exercise import Exercise, Findings
 from graders.grading.fingerprint import key_of
 from graders.grading.registry import exercises, load_all
 from graders.grading.rng import Rng
@@ -173,7 +173,7 @@ def _earns_all_points(solution: Solution, source: str) -> tuple[bool, str]:
     namespace = _namespaces[solution.unit]
     failures = run_cells([Cell(f"<cell of {exercise.name}>", source)], namespace)
     if failures:
-        return False, f"its cell: {failures[0].kind}"
+        return False, f"its cell: {failures[0].error or failures[0].kind}"
     how = ""
     for seed in SEEDS:
         answer = kernel_answer(namespace[exercise.name], exercise.name)
@@ -193,10 +193,10 @@ def _first_failure(result: ExerciseResult) -> str:
 def _until_first_failure(exercise: Exercise) -> Exercise:
     """The exercise with a grader that does not go on once a criterion has failed: the mutant is seen."""
 
-    def judge(answer: Answer, rng: Rng) -> Iterator[Finding]:
-        for finding in exercise.grade(answer, rng):
-            yield finding
+    def judge(answer: Answer, rng: Rng) -> Findings:
+        for name, finding in exercise.grade(answer, rng):
+            yield name, finding
             if not finding.passed:
-                raise AnswerFailed("Seen", "A criterion has failed.")
+                raise AnswerFailed(FailureKind.NOT_ASKED, "A criterion has failed.")
 
     return replace(exercise, grade=judge)

@@ -6,26 +6,27 @@ from contextlib import contextmanager
 from course_lib.runtime.request import per_rank
 from graders.grading import compare
 from graders.grading.answer import Answer
-from graders.grading.exercise import REGISTRY, Criterion, Exercise, Finding
+from graders.grading.exercise import REGISTRY, Criterion, Exercise, Findings
 from graders.grading.rng import Rng
+from graders.units.drivers import call
 
 UNIT = "90_sample"
 
 
-def grade_double(answer: Answer, rng: Rng) -> Iterator[Finding]:
+def grade_double(answer: Answer, rng: Rng) -> Findings:
     x = rng.normal(3)
-    yield compare.close("doubles", answer.call("call", x), 2 * x, "double(x)")
+    yield "doubles", compare.close(answer.call(call, x), 2 * x, "double(x)")
     whole = rng.integers(5, 9, 2)
-    yield compare.close("whole numbers too", answer.call("call", whole), 2 * whole, "double(x)")
+    yield "whole numbers too", compare.close(answer.call(call, whole), 2 * whole, "double(x)")
 
 
-def grade_total(answer: Answer, rng: Rng) -> Iterator[Finding]:
+def grade_total(answer: Answer, rng: Rng) -> Findings:
     parts = [rng.normal(4) for _ in range(3)]
-    observed = answer.launch("call", per_rank(parts), ranks=3)
+    observed = answer.launch(call, per_rank(parts), ranks=3)
     expected = [parts[0] + parts[1] + parts[2]] * 3
-    yield compare.close_on_all_ranks("adds up", observed.results, expected, "the total")
+    yield "adds up", compare.close_on_all_ranks(observed.results, expected, "the total")
     calls = len(observed.communication(0))
-    yield compare.at_most("one call", calls, 1, "Communication calls of rank 0")
+    yield "one call", compare.at_most(calls, 1, "Communication calls of rank 0")
 
 
 DOUBLE = Exercise(

@@ -19,7 +19,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from course_lib import launch
 from graders import check, commands, hint, reset
 from graders.grading.answer import Answer
-from graders.grading.exercise import REGISTRY, Criterion, Exercise, Finding, Verdict
+from graders.grading.exercise import REGISTRY, Criterion, Exercise, Finding, Findings, Verdict
 from graders.grading.report import Report
 from graders.grading.rng import Rng
 from graders.grading.run import grade
@@ -210,33 +210,33 @@ def test_verdicts_are_told_by_word_and_sign_not_by_colour() -> None:
 # --- graders that go wrong
 
 
-def broken_exercise(*findings: Finding | Exception) -> Exercise:
-    def judge(answer: Answer, rng: Rng) -> Iterator[Finding]:
+def broken_exercise(*findings: str | Exception) -> Exercise:
+    def judge(answer: Answer, rng: Rng) -> Findings:
         for finding in findings:
             if isinstance(finding, Exception):
                 raise finding
-            yield finding
+            yield finding, FINE
 
     rubric = (Criterion("first", 1, "x"), Criterion("second", 1, "x"))
     return Exercise("90_sample", "double", rubric, judge, 1, 1)
 
 
-FIRST, SECOND = Finding("first", True, "fine"), Finding("second", True, "fine")
+FINE = Finding(True, "fine")
 
 
 @pytest.mark.parametrize(
     ("findings", "verdict", "said"),
     [
-        ([FIRST, ZeroDivisionError("oops")], "blocked", "ZeroDivisionError: oops"),
-        ([FIRST], "blocked", 'nothing on "second"'),
-        ([FIRST, FIRST], "blocked", 'yielded "first" where its rubric has "second"'),
-        ([FIRST, Finding("third", True, "")], "blocked", 'yielded "third"'),
-        ([FIRST, SECOND, SECOND], "passed", ""),
+        (["first", ZeroDivisionError("oops")], "blocked", "ZeroDivisionError: oops"),
+        (["first"], "blocked", 'nothing on "second"'),
+        (["first", "first"], "blocked", 'yielded "first" where its rubric has "second"'),
+        (["first", "third"], "blocked", 'yielded "third"'),
+        (["first", "second", "second"], "passed", ""),
     ],
     ids=["raises", "stops early", "out of order", "unknown", "too many"],
 )
 def test_graders_own_mistake_is_not_blamed_on_the_student(
-    findings: list[Finding | Exception], verdict: str, said: str
+    findings: list[str | Exception], verdict: str, said: str
 ) -> None:
     # What the grader has not judged is blocked, with an apology, and the mistake is kept for the course.
     result = grade(broken_exercise(*findings), kernel_answer(double, "double"), Rng(1))
@@ -248,9 +248,13 @@ def test_graders_own_mistake_is_not_blamed_on_the_student(
 
 def test_unknown_driver_is_the_graders_mistake() -> None:
     # A driver's name is the grader's; a wrong one costs the student nothing but the wait.
-    def judge(answer: Answer, rng: Rng) -> Iterator[Finding]:
-        answer.call("unit_99.nothing")
-        yield FIRST
+    def nothing(answer: Answer) -> None: ...
+
+    nothing.__module__ = "graders.units.unit_99.drivers"
+
+    def judge(answer: Answer, rng: Rng) -> Findings:
+        answer.call(nothing)
+        yield "first", FINE
 
     exercise = Exercise("90_sample", "double", (Criterion("first", 1, "x"),), judge, 1, 1)
     result = grade(exercise, kernel_answer(double, "double"), Rng(1))

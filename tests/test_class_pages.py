@@ -10,7 +10,7 @@ import pytest
 from graders.classroom.judge_process import nothing_earned
 from graders.classroom.pages import SEEN_SHOWN, class_csv, class_page, standings, student_page, write_pages
 from graders.classroom.result_store import Graded, ResultStore
-from graders.grading.answer import AnswerFailed
+from graders.grading.answer import AnswerFailed, FailureKind
 from graders.grading.exercise import Exercise, Verdict
 from graders.grading.report import Report
 from graders.grading.run import CriterionResult, ExerciseResult, answer_failed, not_attempted
@@ -41,7 +41,7 @@ def marked(student: str, *results: ExerciseResult, seconds: float = 1.0) -> Grad
 
 
 P, F, B = Verdict.PASSED, Verdict.FAILED, Verdict.BLOCKED
-CRASH = answer_failed(TOTAL, AnswerFailed("KeyError", f"KeyError: {HOSTILE}\n  in total, line 2"))
+CRASH = answer_failed(TOTAL, AnswerFailed(FailureKind.RAISED, f"KeyError: {HOSTILE}\n  in total, line 2"))
 
 
 @pytest.fixture

@@ -177,7 +177,7 @@ def test_graders_and_library_count(tmp_path: Path) -> None:
     # line more in another unit's checks, in a page or in a figure is not.
     counting = (
         *(
-            "graders/units/unit_00/exercises.py",
+            "graders/units/unit_00/speedup.py",
             "graders/units/unit_00/batch_probe.py",
             "graders/units/drivers.py",
         ),
@@ -189,7 +189,7 @@ def test_graders_and_library_count(tmp_path: Path) -> None:
         *("course_lib/data.py", "course_lib/runtime/simulator/network.py", "slurm/sites.toml"),
     )
     others = (
-        "graders/units/unit_07/exercises.py",
+        "graders/units/unit_07/rings.py",
         "graders/classroom/pages.py",
         "course_lib/figures/style.py",
         "course_lib/notebook/widgets.py",

@@ -15,6 +15,7 @@ from graders.protocol.proxy import RemoteAnswer
 from graders.protocol.requests import LaunchRequest
 from graders.submissions.cells import Cell
 from graders.submissions.read import Submission
+from graders.units.drivers import call
 from tests.forks import counted_forks
 
 pytestmark = pytest.mark.skipif(
@@ -46,7 +47,7 @@ def sandbox() -> Iterator[Sandbox]:
 def observe(sandbox: Sandbox, name: str) -> Observed:
     """What a launch of a case on two ranks shows."""
     with sandbox.answer(name) as answer:
-        return answer.launch("call", torch.arange(4.0), ranks=2, timeout=SECONDS)
+        return answer.launch(call, torch.arange(4.0), ranks=2, timeout=SECONDS)
 
 
 def failure(sandbox: Sandbox, name: str) -> AnswerFailed:
@@ -174,10 +175,10 @@ return 0""")
 def test_ranks_serve_many_launches_and_are_replaced_when_lost(sandbox: Sandbox) -> None:
     # A second launch finds the same processes; after they ended, a third one finds others.
     with sandbox.answer(LOSE) as answer:
-        assert answer.launch("call", 0, ranks=2).results == [0, 0]
+        assert answer.launch(call, 0, ranks=2).results == [0, 0]
         with pytest.raises(AnswerFailed):
-            answer.launch("call", 0, ranks=2)
-        assert answer.launch("call", 0, ranks=2).results == [0, 0]
+            answer.launch(call, 0, ranks=2)
+        assert answer.launch(call, 0, ranks=2).results == [0, 0]
 
 
 FAILS = {what: END_CASES[what] for what in ("deadlock", "exception", "endless")}
@@ -191,11 +192,11 @@ def test_processes_outlive_a_failed_launch(sandbox: Sandbox, forks: list[Bounds]
     with sandbox.answer(FAILS[what]) as answer:
         for _ in range(2):
             with pytest.raises(AnswerFailed):
-                answer.launch("call", torch.arange(4.0), ranks=2, timeout=seconds)
+                answer.launch(call, torch.arange(4.0), ranks=2, timeout=seconds)
     with sandbox.answer(SINCE) as answer:
         with pytest.raises(AnswerFailed):
-            answer.launch("call", 1, ranks=2)
-        assert answer.launch("call", 0, ranks=2).results == [1, 1]
+            answer.launch(call, 1, ranks=2)
+        assert answer.launch(call, 0, ranks=2).results == [1, 1]
     assert len(forks) <= 2
 
 
@@ -213,7 +214,7 @@ def test_a_loop_without_end_costs_its_processor_time_once(sandbox: Sandbox, fork
     with sandbox.answer(COMPUTES) as answer:
         # On a busy machine 6 s of processor time take longer.
         with pytest.raises(AnswerFailed, match=r"stopped after [1-5]?\d s") as caught:
-            answer.launch("call", 0, ranks=2, timeout=60.0)
+            answer.launch(call, 0, ranks=2, timeout=60.0)
         assert caught.value.kind == "TimedOut"
         assert answer.printed == "[rank 0] here\n"
     assert observe(sandbox, PLAIN).results == [None, None]

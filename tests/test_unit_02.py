@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from graders.units.unit_02.data_parallel import draw_training, greedy_buckets
 from torch import nn
 
 from course_lib import Cluster, Link, Run, launch
@@ -24,7 +23,8 @@ from course_lib.training.recipe import Recipe
 from course_lib.training.results import TrainResult
 from course_lib.training.step_timing import step_limits, timed_step
 from graders.grading.rng import Rng
-from graders.units.unit_02.drivers import Chain
+from graders.units.unit_02.models import Chain
+from graders.units.unit_02.training import draw_training, greedy_buckets
 from tests.answers import right_answers
 
 ANSWERS: dict[str, Callable[..., Any]] = {

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-from graders.units.unit_03.multi_node import draw_bracket, draw_dimensions, draw_list, draw_names, draw_zeros
 
 from course_lib.cluster import numa
 from course_lib.figures.pictures import binding_picture, cluster_picture, network_hops, placement_picture
@@ -21,6 +20,7 @@ from graders.grading.run import grade
 from graders.student.kernel_answer import kernel_answer
 from graders.units.unit_03 import batch_job, launchers
 from graders.units.unit_03.batch_job import Outcome, new_trial, outcomes
+from graders.units.unit_03.hostlists import draw_bracket, draw_dimensions, draw_list, draw_names, draw_zeros
 from graders.units.unit_03.topologies import DGX_A100, LUMI_G
 from tests.answers import right_answers
 

@@ -21,6 +21,7 @@ from graders.protocol.codec import CodecError, decode, encode
 from graders.protocol.proxy import RemoteAnswer
 from graders.protocol.records import event_to_plain, events_from_plain
 from graders.protocol.requests import CallRequest, LaunchRequest, read_reply, read_request, write_request
+from graders.units.drivers import call
 
 
 def message(structure: str, tensors: bytes = b"") -> bytes:
@@ -306,5 +307,5 @@ def test_forged_run_is_the_answers_failure(plain: Any) -> None:
     # A run that makes no sense is told as a failure of the answer, not as an error of the grader.
     answer = RemoteAnswer("f", "", lambda *_: encode({"value": plain, "printed": ""}), lambda _: True)
     with pytest.raises(AnswerFailed) as caught:
-        answer.launch("call", ranks=2)
+        answer.launch(call, ranks=2)
     assert caught.value.kind == "Unreadable"

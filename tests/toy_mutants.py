@@ -5,13 +5,14 @@ LIST is the file of reviewed mutants in FOLDER, where the verdicts of each grade
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from graders.grading import compare
 from graders.grading.answer import Answer
-from graders.grading.exercise import Criterion, Finding, exercise
+from graders.grading.exercise import Criterion, Findings, exercise
 from graders.grading.rng import Rng
+from graders.units.drivers import call
 from mutants import __main__ as command
 from mutants import judging
 
@@ -39,9 +40,9 @@ def grade_with(cases: Sequence[tuple[int, int]]) -> None:
         minutes=1,
         difficulty=1,
     )
-    def grade_gap(answer: Answer, _: Rng) -> Iterator[Finding]:
-        values = [answer.call("call", a, b) for a, b in cases]
-        yield compare.equal("distance", values, [abs(a - b) for a, b in cases], "the gaps")
+    def grade_gap(answer: Answer, _: Rng) -> Findings:
+        values = [answer.call(call, a, b) for a, b in cases]
+        yield "distance", compare.equal(values, [abs(a - b) for a, b in cases], "the gaps")
 
 
 def main(folder: Path, runs: Sequence[str]) -> None:

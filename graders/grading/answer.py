@@ -1,7 +1,9 @@
 """A grader's view of an answer: it can be driven, and what comes back is plain data."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from enum import StrEnum
+from typing import Any, Generic, Protocol, TypeVar
 
 from course_lib.cluster.topology import Cluster
 from course_lib.launch.failures import Deadlock
@@ -12,15 +14,45 @@ PlainData = Any
 """None, bool, int, float, str, bytes, tensors, and lists, tuples and str-keyed dicts of these."""
 
 
-NOT_ATTEMPTED = "not attempted"
-"""The kind of `AnswerFailed` that says that the answer is still the stub."""
+Told = TypeVar("Told")
+"""What a driver returns."""
+
+
+class DriverReply:
+    """Base of the frozen dataclasses that drivers return.
+
+    They cross as dictionaries of their fields, and each field that arrives has to be of the type that stands
+    beside it: a process that the student's code has taken over can send anything.
+    """
+
+    __slots__ = ()
+
+
+class FailureKind(StrEnum):
+    """How an answer did not come to its end."""
+
+    NOT_ATTEMPTED = "not attempted"
+    """It is still the stub."""
+    RAISED = "Raised"
+    NOT_PLAIN = "NotPlainData"
+    """It returned something that cannot be handed over."""
+    RANK_FAILED = "RankFailed"
+    DEADLOCK = "Deadlock"
+    MISMATCH = "CollectiveMismatch"
+    TIMED_OUT = "TimedOut"
+    ENDED = "Ended"
+    """Its process ended."""
+    UNREADABLE = "Unreadable"
+    """What came back from its process is no reply."""
+    NOT_ASKED = "NotAsked"
+    """The grader has seen enough, and does not ask it for more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(Generic[Told]):
     """What a launch of the answer showed, as plain data. See `course_lib.launch.run.Run`."""
 
-    results: list[PlainData]
+    results: list[Told]
     outputs: list[str]
     events: tuple[Event, ...]
     unmatched: tuple[str, ...]
@@ -44,16 +76,18 @@ class Observed:
 class AnswerFailed(Exception):
     """The answer did not come to an end: it raised, deadlocked, ran out of time.
 
-    kind: "not attempted", or the error's class name: "RankFailed", "Deadlock", "CollectiveMismatch",
-        "TimedOut", or, for a plain call, the exception's own ("ValueError").
     report: the whole story, for the student.
+    error: the class of the exception, by name, that it or the first rank to fail raised; else empty.
     deadlock: who waited for whom, if that is what happened and it is known.
     """
 
-    def __init__(self, kind: str, report: str, deadlock: Deadlock | None = None) -> None:
-        super().__init__(f"{kind}: {report}")
+    def __init__(
+        self, kind: FailureKind, report: str, error: str = "", deadlock: Deadlock | None = None
+    ) -> None:
+        super().__init__(f"{error or kind}: {report}")
         self.kind = kind
         self.report = report
+        self.error = error
         self.deadlock = deadlock
 
 
@@ -64,27 +98,27 @@ class GraderMistake(Exception):
 class Answer(Protocol):
     """The student's function or class, wherever it runs: in this kernel, or in a sandbox.
 
-    A driver is the name of a function in `graders/units/*/drivers.py`, "unit_02.average", that takes the
-    answer and plain data and returns plain data. It runs beside the answer, so it holds no expected value.
+    A driver is a function of `graders/units/*/drivers.py` that takes the answer and plain data and returns
+    plain data, or a `DriverReply`. It runs beside the answer, so it holds no expected value.
     """
 
     name: str
     source: str
     """Source text of the answer, empty if it is not to be had."""
 
-    def call(self, driver: str, *arguments: PlainData) -> PlainData:
+    def call(self, driver: Callable[..., Told], *arguments: PlainData) -> Told:
         """driver(answer, *arguments). Raises AnswerFailed."""
         ...
 
     def launch(
         self,
-        driver: str,
+        driver: Callable[..., Told],
         *arguments: PlainData,
         ranks: int,
         cluster: Cluster | None = None,
         on: str = "simulated",
         timeout: float = 10.0,
         seed: int = 0,
-    ) -> Observed:
+    ) -> Observed[Told]:
         """driver(answer, *arguments) on every rank; arguments may be `per_rank`. Raises AnswerFailed."""
         ...

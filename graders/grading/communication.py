@@ -1,8 +1,9 @@
-"""What ranks sent to whom: checks of calls, messages, bytes and virtual time, for the graders of all units."""
+"""What ranks sent to whom: checks of calls, messages, bytes and virtual time, for all units."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from course_lib.cluster.topology import Link
 from course_lib.runtime.communication.events import Event
@@ -13,7 +14,7 @@ from graders.grading.exercise import Finding
 # --- Which calls
 
 
-def calls_of(runs: Iterable[Observed]) -> list[str]:
+def calls_of(runs: Iterable[Observed[Any]]) -> list[str]:
     """The communication calls of all ranks of all runs, by name."""
     return [call for run in runs for rank in range(len(run.results)) for call in run.calls(rank)]
 
@@ -26,7 +27,7 @@ def only_calls(calls: Collection[str], allowed: Collection[str], whose: str) -> 
     return Finding(True, f"{whose} calls only {in_words(sorted(set(calls)))}.")
 
 
-def only_messages(runs: Sequence[Observed], whose: str) -> Finding:
+def only_messages(runs: Sequence[Observed[Any]], whose: str) -> Finding:
     """Passes if there are no calls but send and recv, and every message was received."""
     finding = only_calls(calls_of(runs), ("send", "recv"), whose)
     lost = [text for run in runs for text in run.unmatched]
@@ -35,7 +36,7 @@ def only_messages(runs: Sequence[Observed], whose: str) -> Finding:
     return finding
 
 
-def each_rank_calls(runs: Sequence[Observed], expected: Sequence[str], passed: str) -> Finding:
+def each_rank_calls(runs: Sequence[Observed[Any]], expected: Sequence[str], passed: str) -> Finding:
     """Passes if every rank makes these calls, in any order, and no other. passed: what is said then."""
     for run in runs:
         for rank in range(len(run.results)):
@@ -62,7 +63,7 @@ class Allowance:
     nbytes: int
 
 
-def traffic_within(observed: Observed, allowance: Sequence[Allowance], where: str) -> Finding:
+def traffic_within(observed: Observed[Any], allowance: Sequence[Allowance], where: str) -> Finding:
     """Passes if no rank sends more than it may. where: the setting, for a sentence."""
     most = 0
     for rank, allowed in enumerate(allowance):
@@ -75,7 +76,7 @@ def traffic_within(observed: Observed, allowance: Sequence[Allowance], where: st
     return Finding(True, f"with {where}, no rank sends more than {most:,} bytes.")
 
 
-def payload_of(observed: Observed, op: str, nbytes: int) -> Finding:
+def payload_of(observed: Observed[Any], op: str, nbytes: int) -> Finding:
     """Passes if every rank made only `op` calls, whose payloads add up to `nbytes`."""
     for rank in range(len(observed.results)):
         others = sorted(set(observed.calls(rank)) - {op})
@@ -90,7 +91,7 @@ def payload_of(observed: Observed, op: str, nbytes: int) -> Finding:
 # --- To whom
 
 
-def one_target_each(observed: Observed) -> Finding:
+def one_target_each(observed: Observed[Any]) -> Finding:
     """Passes if each rank sends to one rank only, and no two of them to the same, as on a ring."""
     targets: dict[int, set[int]] = {}
     for event, peer in _sends(observed):
@@ -105,7 +106,7 @@ def one_target_each(observed: Observed) -> Finding:
     return Finding(passed, f"{len(targets)} ranks send to {len(reached)} different ranks.")
 
 
-def bytes_between_nodes(observed: Observed, per_node: int, allowed: int) -> Finding:
+def bytes_between_nodes(observed: Observed[Any], per_node: int, allowed: int) -> Finding:
     """Passes if the `per_node` ranks of no node together send more than `allowed` bytes to other nodes."""
     sent: Counter[int] = Counter()
     for event, peer in _sends(observed):
@@ -114,7 +115,7 @@ def bytes_between_nodes(observed: Observed, per_node: int, allowed: int) -> Find
     return at_most(max(sent.values(), default=0), allowed, "Bytes that a node sends to other nodes")
 
 
-def bytes_within_nodes(observed: Observed, per_node: int, allowed: int) -> Finding:
+def bytes_within_nodes(observed: Observed[Any], per_node: int, allowed: int) -> Finding:
     """Passes if no rank sends more than `allowed` bytes to ranks of its own node, which has `per_node`."""
     sent: Counter[int] = Counter()
     for event, peer in _sends(observed):
@@ -123,7 +124,7 @@ def bytes_within_nodes(observed: Observed, per_node: int, allowed: int) -> Findi
     return at_most(max(sent.values(), default=0), allowed, "Bytes that a rank sends within its node")
 
 
-def _sends(observed: Observed) -> Iterator[tuple[Event, int]]:
+def _sends(observed: Observed[Any]) -> Iterator[tuple[Event, int]]:
     """Every message that was sent, and the rank that it went to."""
     return ((event, event.peer) for event in observed.events if event.op == "send" and event.peer is not None)
 
@@ -139,7 +140,7 @@ def seconds(messages: int, nbytes: float) -> float:
     return messages * MEASURED.latency + nbytes / MEASURED.bandwidth
 
 
-def duration_within(observed: Observed, allowed: float, where: str, rounds: str) -> Finding:
+def duration_within(observed: Observed[Any], allowed: float, where: str, rounds: str) -> Finding:
     """Passes if the run, on MEASURED links, took no longer than `allowed` seconds of virtual time."""
     taken = max((event.end for event in observed.events), default=0.0)
     text = f"with {where} on links of 1 ms and 1 MB/s it takes {taken * 1e3:.3f} ms"

@@ -3,13 +3,17 @@
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from graders.grading.answer import AnswerFailed, FailureKind
 from graders.grading.exercise import Finding
+
+Item = TypeVar("Item")
+Other = TypeVar("Other")
 
 
 def first_failure(findings: Iterable[Finding], passed: str = "") -> Finding:
@@ -22,6 +26,16 @@ def first_failure(findings: Iterable[Finding], passed: str = "") -> Finding:
         if not finding.passed:
             return finding
     return Finding(True, passed) if passed and finding.passed else finding
+
+
+def side_by_side(seen: Sequence[Item], expected: Sequence[Other]) -> Iterator[tuple[Item, Other]]:
+    """Each part of a driver's reply beside what it should be. Raises AnswerFailed if there are not as many:
+    that is no answer's doing, but a reply that the student's code has tampered with.
+    """
+    if len(seen) != len(expected):
+        said = f"What came back from the process of your answer has {len(seen)} parts, not {len(expected)}."
+        raise AnswerFailed(FailureKind.UNREADABLE, said)
+    return zip(seen, expected, strict=True)
 
 
 def close(seen: Any, expected: Tensor, what: str, rtol: float = 1e-5, atol: float = 1e-6) -> Finding:
@@ -44,7 +58,7 @@ def close_on_all_ranks(
     return first_failure(
         (
             close(seen, wanted, f"{what} on rank {rank}", rtol, atol)
-            for rank, (seen, wanted) in enumerate(zip(results, expected, strict=True))
+            for rank, (seen, wanted) in enumerate(side_by_side(results, expected))
         ),
         f"{what} is as expected on all {len(expected)} ranks.",
     )
@@ -58,8 +72,9 @@ def equal(seen: Any, expected: Any, what: str) -> Finding:
 
 
 def same(seen: Any, expected: Any) -> bool:
-    """Whether two values are equal in every part, in types too: True is not 1, and a tensor of float32 none of
-    float64. Tensors have to be equal in every element; NaN equals nothing.
+    """Whether two values are equal in every part, in types too: True is not 1, nor float32 float64.
+
+    Tensors have to be of one shape and equal in every element; NaN equals nothing.
     """
     if type(seen) is not type(expected):
         return False

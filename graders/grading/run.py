@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from graders.grading.answer import NOT_ATTEMPTED, Answer, AnswerFailed, GraderMistake
+from graders.grading.answer import Answer, AnswerFailed, FailureKind, GraderMistake
 from graders.grading.exercise import Criterion, Exercise, Finding, Findings, MachineLacks, Verdict
 from graders.grading.rng import Rng
 from graders.grading.text import shortened
@@ -78,7 +78,7 @@ def grade(exercise: Exercise, answer: Answer, rng: Rng | None = None) -> Exercis
 
 def not_attempted(exercise: Exercise, seen: str) -> ExerciseResult:
     """The result where there is no answer to judge."""
-    return _all_alike(exercise, AnswerFailed(NOT_ATTEMPTED, seen))
+    return _all_alike(exercise, AnswerFailed(FailureKind.NOT_ATTEMPTED, seen))
 
 
 def answer_failed(exercise: Exercise, failure: AnswerFailed) -> ExerciseResult:
@@ -119,7 +119,7 @@ def _in_rubric_order(exercise: Exercise, findings: Findings) -> Iterator[Finding
 
 def _after_failure(remaining: Sequence[Criterion], failure: AnswerFailed) -> list[CriterionResult]:
     """The answer came to no end: the first of the remaining criteria fails, those after it are blocked."""
-    if failure.kind == NOT_ATTEMPTED:
+    if failure.kind is FailureKind.NOT_ATTEMPTED:
         seen = readable(failure.report)
         return [CriterionResult(criterion, Verdict.NOT_ATTEMPTED, seen) for criterion in remaining]
     if not remaining:

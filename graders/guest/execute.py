@@ -13,7 +13,7 @@ from course_lib.launch import launch
 from course_lib.launch.failures import LaunchError, UnmatchedMessage
 from course_lib.launch.run import Run
 from course_lib.runtime.communication.callsite import own_lines
-from graders.grading.answer import PlainData
+from graders.grading.answer import FailureKind, PlainData
 from graders.grading.text import BoundedText, bounded, joined
 from graders.guest.time_limits import OutOfTime, time_limit
 from graders.protocol.codec import CodecError, NotPlain, in_words
@@ -65,7 +65,7 @@ def reply_to(request: Request, answer: Any, computing_seconds: float = 0.0) -> b
     try:
         return write_reply(reply)
     except NotPlain as error:
-        return write_reply(Failure("NotPlainData", _not_plain(error), reply.printed))
+        return write_reply(Failure(FailureKind.NOT_PLAIN, _not_plain(error), reply.printed))
 
 
 def _attempt(
@@ -86,7 +86,7 @@ def _attempt(
     except OutOfTime as error:
         where = told_lines(own_lines(traceback.walk_tb(error.__traceback__)))
         said = f"It was still running after {error}, here:"
-        return Failure("TimedOut", "\n".join([said, *where]), "")
+        return Failure(FailureKind.TIMED_OUT, "\n".join([said, *where]), "")
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # sys.exit() in an answer must not end the kernel

@@ -44,7 +44,7 @@ def _run_cell(cell: Cell, namespace: dict[str, Any], seconds: float) -> CellFail
         return timed_out(cell.name, seconds)
     except BaseException as error:  # the cell may call sys.exit() or raise what it likes
         failure = failure_of(error)
-        return CellFailure(cell.name, failure.kind, failure.report)
+        return CellFailure(cell.name, failure.kind, failure.report, failure.error)
     return None
 
 

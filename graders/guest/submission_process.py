@@ -151,7 +151,7 @@ def _run_submission(channel: socket.socket) -> dict[str, Any]:
     failures = run_cells(
         cells, namespace, order["seconds"], lambda name: send_frame(channel, encode({"begins": name}))
     )
-    told = [{"cell": f.cell, "kind": f.kind, "report": f.report} for f in failures]
+    told = [{"cell": f.cell, "kind": f.kind.value, "report": f.report, "error": f.error} for f in failures]
     send_frame(channel, encode({"failures": told}))
     return namespace
 

@@ -26,7 +26,7 @@ from course_lib.runtime.simulator.network import Operation
 from course_lib.runtime.simulator.rank_threads import RankStopped
 from course_lib.runtime.simulator.thread_driver import Ending, ThreadDriver
 from course_lib.runtime.simulator.virtual_time import VirtualTime
-from graders.grading.answer import PlainData
+from graders.grading.answer import FailureKind, PlainData
 from graders.grading.text import bounded
 from graders.host.fork_server_client import Process
 from graders.protocol import requests
@@ -34,7 +34,6 @@ from graders.protocol.codec import MAX_TENSORS, CodecError, decode, encode
 from graders.protocol.framing import ChannelClosed, TooSlow, receive_frame, send_frame
 from graders.protocol.rank_calls import move_of, post_from_plain
 from graders.protocol.records import check_fields, line_from_plain
-from graders.submissions.cells import TIMED_OUT
 
 MOST_CALLS = 200_000
 """Of all ranks of a launch."""
@@ -48,7 +47,7 @@ KeepLine = Callable[[str], bool]
 class RankBroken(Exception):
     """A rank did not keep to its part. kind: as in AnswerFailed. The message follows after "rank 2 "."""
 
-    def __init__(self, rank: int, kind: str, what: str) -> None:
+    def __init__(self, rank: int, kind: FailureKind, what: str) -> None:
         super().__init__(what)
         self.rank = rank
         self.kind = kind
@@ -172,13 +171,15 @@ class _RankServer:
             while not self._over:
                 self._serve_calls()
         except TooSlow:
-            self._break_off(TIMED_OUT, "did not stop by itself when the time was up")
+            self._break_off(FailureKind.TIMED_OUT, "did not stop by itself when the time was up")
         except ChannelClosed:
-            self._break_off("Ended", "ended its whole process")
+            self._break_off(FailureKind.ENDED, "ended its whole process")
         except CodecError as error:
-            self._break_off("Unreadable", f"sent what is no message: {error}")
+            self._break_off(FailureKind.UNREADABLE, f"sent what is no message: {error}")
         except Exception as error:  # a body must not raise
-            self._break_off("Unreadable", f"sent what cannot be done: {type(error).__name__}: {error}")
+            self._break_off(
+                FailureKind.UNREADABLE, f"sent what cannot be done: {type(error).__name__}: {error}"
+            )
 
     def release(self) -> None:
         """Have the rank's process be done with the answer, wherever the rank is in the launch."""
@@ -228,7 +229,7 @@ class _RankServer:
         self._channel.settimeout(max(0.01, self._deadline - time.monotonic()))
         send_frame(self._channel, encode(reply))
 
-    def _break_off(self, kind: str, what: str) -> None:
+    def _break_off(self, kind: FailureKind, what: str) -> None:
         self._outcome.broken.append(RankBroken(self._rank, kind, what))
 
     # --- Calls that ask nothing
@@ -347,7 +348,7 @@ class _RankServer:
 
     def _unplain(self, call: Any) -> None:
         check_fields(call, {"do": (str,), "printed": (str,), "why": (str,)}, "an end")
-        self._break_off("NotPlainData", f"gave what cannot be judged: {bounded(call['why'])}")
+        self._break_off(FailureKind.NOT_PLAIN, f"gave what cannot be judged: {bounded(call['why'])}")
 
     _CALLS: ClassVar[_Handlers] = {"post": _post, "change": _change, "compute": _compute, "span": _span}
     _QUESTIONS: ClassVar[_Handlers] = {

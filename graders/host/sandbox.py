@@ -14,7 +14,7 @@ from typing import Self
 
 from course_lib.launch.failures import LaunchError
 from course_lib.launch.run import Run
-from graders.grading.answer import NOT_ATTEMPTED, AnswerFailed, Observed, PlainData
+from graders.grading.answer import AnswerFailed, FailureKind, Observed, PlainData
 from graders.grading.text import joined
 from graders.host import rank_server
 from graders.host.fork_server_client import ForkServer, Process, SandboxFailed, acquire, end_all, release
@@ -25,9 +25,8 @@ from graders.protocol.framing import ChannelClosed, TooSlow, receive_frame, send
 from graders.protocol.limits import Limits
 from graders.protocol.proxy import RemoteAnswer
 from graders.protocol.records import check_fields
-from graders.protocol.requests import NO_MORE_REQUESTS, LaunchRequest
+from graders.protocol.requests import NO_MORE_REQUESTS, LaunchRequest, kind_from_plain
 from graders.submissions.cells import (
-    TIMED_OUT,
     Cell,
     CellFailure,
     definition_source,
@@ -113,7 +112,7 @@ class Sandbox:
             pass
         end_all(processes)
         raise AnswerFailed(
-            "Ended", f"The cells ran in one process, but not in each of {count + 1}, a rank each."
+            FailureKind.ENDED, f"The cells ran in one process, but not in each of {count + 1}, a rank each."
         )
 
     def start(self, answer: str) -> Process:
@@ -133,7 +132,9 @@ class Sandbox:
                 continue
             except CodecError as error:
                 process.end()
-                raise AnswerFailed("Unreadable", f"Your cells garbled what came back: {error}.") from error
+                raise AnswerFailed(
+                    FailureKind.UNREADABLE, f"Your cells garbled what came back: {error}."
+                ) from error
             if defined:
                 return process
             process.end()
@@ -196,11 +197,15 @@ class Sandbox:
         """Note that the cell that ran last must not run again. Raises AnswerFailed if there is none."""
         cell = begun[-1] if begun else ""
         if cell in self._stuck or cell not in self._names:
-            raise AnswerFailed("Ended", f"The process of your code ended at once ({ended}).") from error
+            raise AnswerFailed(
+                FailureKind.ENDED, f"The process of your code ended at once ({ended})."
+            ) from error
         if isinstance(error, TooSlow):
             self.failures[cell] = timed_out(cell, self.limits.cell)
         else:
-            self.failures[cell] = CellFailure(cell, "Ended", f"It ended the whole process ({ended}).")
+            self.failures[cell] = CellFailure(
+                cell, FailureKind.ENDED, f"It ended the whole process ({ended})."
+            )
         self._stuck.add(cell)
 
     def _note_failures(self, told: PlainData) -> None:
@@ -208,24 +213,29 @@ class Sandbox:
         if type(told) is not list:
             raise CodecError("the failed cells are not a list")
         for plain in told:
-            check_fields(plain, {"cell": (str,), "kind": (str,), "report": (str,)}, "a failed cell")
-            failure = CellFailure(**plain)
+            check_fields(plain, dict.fromkeys(("cell", "kind", "report", "error"), (str,)), "a failed cell")
+            failure = CellFailure(**{**plain, "kind": kind_from_plain(plain["kind"])})
             if failure.cell in self._names:
                 self.failures[failure.cell] = failure
-                if failure.kind == TIMED_OUT:
+                if failure.kind is FailureKind.TIMED_OUT:
                     self._stuck.add(failure.cell)
 
     def undefined(self, answer: str) -> AnswerFailed:
         """Why there is no answer: its cell is missing, is the stub, or failed before it came that far."""
         cell = self._cell_of(answer)
         if cell is None:
-            return AnswerFailed(NOT_ATTEMPTED, f"{self.submission.name} does not define {answer}.")
+            return AnswerFailed(
+                FailureKind.NOT_ATTEMPTED, f"{self.submission.name} does not define {answer}."
+            )
         failure = self.failures.get(cell.name)
         if failure is None:
-            return AnswerFailed("NameError", f"The cells ran, but afterwards there was no {answer}.")
+            return AnswerFailed(
+                FailureKind.RAISED, f"The cells ran, but afterwards there was no {answer}.", "NameError"
+            )
         if failure.is_stub:
-            return AnswerFailed(NOT_ATTEMPTED, STUB_SEEN)
-        return AnswerFailed(failure.kind, f"The cell that defines {answer} failed.\n{failure.report}")
+            return AnswerFailed(FailureKind.NOT_ATTEMPTED, STUB_SEEN)
+        said = f"The cell that defines {answer} failed.\n{failure.report}"
+        return AnswerFailed(failure.kind, said, failure.error)
 
     def source(self, answer: str) -> str:
         """The text of the answer, empty if there is none."""
@@ -246,7 +256,7 @@ class _SandboxedAnswer(RemoteAnswer):
         )
         self._processes = processes
 
-    def observe(self, request: LaunchRequest) -> Observed:
+    def observe(self, request: LaunchRequest) -> Observed[PlainData]:
         """See `RemoteAnswer.observe`."""
         if request.on != "simulated":
             return super().observe(request)
@@ -255,7 +265,7 @@ class _SandboxedAnswer(RemoteAnswer):
         except LaunchError as error:
             failure = launch_failure(error)
             self.printed = failure.printed or self.printed
-            raise AnswerFailed(failure.kind, failure.report, failure.deadlock) from error
+            raise AnswerFailed(failure.kind, failure.report, failure.error, failure.deadlock) from error
         self.printed = joined(run.outputs) or self.printed
         unmatched = tuple(str(call) for call in run.unmatched)
         return Observed(run.results, run.outputs, tuple(run.events), unmatched)
@@ -283,11 +293,11 @@ class _Processes:
         except TooSlow as error:
             self.end()
             raise AnswerFailed(
-                TIMED_OUT, f"Your code was still running after {seconds:g} s and was stopped."
+                FailureKind.TIMED_OUT, f"Your code was still running after {seconds:g} s and was stopped."
             ) from error
         except ChannelClosed as error:
             ended, *_ = self.end()
-            raise AnswerFailed("Ended", f"Your code ended the whole process ({ended}).") from error
+            raise AnswerFailed(FailureKind.ENDED, f"Your code ended the whole process ({ended}).") from error
 
     def launch(self, request: LaunchRequest) -> Run:
         """Run a launch with a process a rank. Raises AnswerFailed, and what a launch raises."""
@@ -300,7 +310,7 @@ class _Processes:
         except rank_server.RankBroken as broken:
             ended = self.end()[broken.rank]
             said = f"Rank {broken.rank} {broken}."
-            if broken.kind == "Ended":
+            if broken.kind is FailureKind.ENDED:
                 said = f"Your code ended the whole process of rank {broken.rank} ({ended})."
             raise AnswerFailed(broken.kind, said) from broken
         except LaunchError:

@@ -12,6 +12,7 @@ import json
 import struct
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +21,7 @@ from safetensors import SafetensorError, TensorSpec, serialize
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
-from graders.grading.answer import PlainData
+from graders.grading.answer import DriverReply, PlainData
 
 MAX_TENSORS = 64 * 2**20
 """Bytes of all tensors of a message."""
@@ -214,6 +215,8 @@ class _Decoder:
 def _made_plain(value: Any) -> Any:
     """The plain value of the few well-known types that are more than they need to be."""
     kind = type(value)
+    if isinstance(value, DriverReply):
+        return {field.name: getattr(value, field.name) for field in fields(value)}  # type: ignore[arg-type]
     if kind is torch.nn.Parameter:
         return value.detach()
     if kind is torch.Size:

@@ -2,6 +2,8 @@
 
 import importlib
 from collections.abc import Callable
+from functools import cache
+from typing import Any, get_type_hints
 
 from graders.grading.answer import PlainData
 
@@ -26,3 +28,15 @@ def find_driver(name: str) -> Driver:
     except (ModuleNotFoundError, AttributeError) as error:
         raise NoSuchDriver(f"There is no driver {name}: {error}.") from error
     return driver
+
+
+def driver_name(driver: Driver) -> str:
+    """The name by which `find_driver` finds it."""
+    unit = driver.__module__.removeprefix("graders.units.").removesuffix("drivers")
+    return f"{unit}{driver.__name__}"
+
+
+@cache
+def reply_type(driver: Driver) -> Any:
+    """What the driver is annotated to return."""
+    return get_type_hints(driver)["return"]

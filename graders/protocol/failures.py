@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from course_lib.launch.failures import Deadlock, LaunchError, RankFailed
 from course_lib.runtime.communication.callsite import own_lines
 from course_lib.runtime.communication.events import SourceLine
-from graders.grading.answer import NOT_ATTEMPTED
+from graders.grading.answer import FailureKind
 from graders.grading.text import bounded, joined
 from graders.protocol.requests import Failure
 
@@ -24,17 +24,18 @@ def failure_of(error: BaseException) -> Failure:
     """What an exception in the student's code means."""
     # PyTorch raises NotImplementedError too, for an operation that a device lacks, but never without a word.
     if type(error) is NotImplementedError and not str(error):
-        return Failure(NOT_ATTEMPTED, STUB_SEEN, "")
-    return Failure(type(error).__name__[:100], tell(error), "")
+        return Failure(FailureKind.NOT_ATTEMPTED, STUB_SEEN, "")
+    return Failure(FailureKind.RAISED, tell(error), "", type(error).__name__[:100])
 
 
 def launch_failure(error: LaunchError) -> Failure:
     """What the end of a launch means."""
     printed = joined(error.run.outputs) if error.run else ""
     if isinstance(error, RankFailed) and error.root.type == "NotImplementedError" and not error.root.message:
-        return Failure(NOT_ATTEMPTED, STUB_SEEN, printed)
+        return Failure(FailureKind.NOT_ATTEMPTED, STUB_SEEN, printed)
+    raised = error.root.type if isinstance(error, RankFailed) else ""
     deadlock = error if isinstance(error, Deadlock) else None
-    return Failure(type(error).__name__, bounded(error.report), printed, deadlock)
+    return Failure(FailureKind(type(error).__name__), bounded(error.report), printed, raised, deadlock)
 
 
 _SHOWN = 3

@@ -3,8 +3,10 @@
 from collections.abc import Callable
 
 from course_lib.cluster.topology import Cluster
-from graders.grading.answer import AnswerFailed, GraderMistake, Observed, PlainData
+from graders.grading.answer import AnswerFailed, FailureKind, GraderMistake, Observed, PlainData, Told
 from graders.protocol.codec import CodecError
+from graders.protocol.drivers import driver_name, reply_type
+from graders.protocol.from_plain import from_plain
 from graders.protocol.limits import Limits
 from graders.protocol.records import events_from_plain
 from graders.protocol.requests import (
@@ -44,25 +46,29 @@ class RemoteAnswer:
         self._keep_line = keep_line
         self._call_seconds = call_seconds
 
-    def call(self, driver: str, *arguments: PlainData) -> PlainData:
+    def call(self, driver: Callable[..., Told], *arguments: PlainData) -> Told:
         """See `graders.grading.answer.Answer.call`."""
-        return self._ask(CallRequest(driver, arguments, self._call_seconds))
+        plain = self._ask(CallRequest(driver_name(driver), arguments, self._call_seconds))
+        return _told(driver, plain)
 
     def launch(
         self,
-        driver: str,
+        driver: Callable[..., Told],
         *arguments: PlainData,
         ranks: int,
         cluster: Cluster | None = None,
         on: str = "simulated",
         timeout: float = 10.0,
         seed: int = 0,
-    ) -> Observed:
+    ) -> Observed[Told]:
         """See `graders.grading.answer.Answer.launch`."""
-        return self.observe(LaunchRequest(driver, arguments, ranks, cluster, on, timeout, seed))
+        request = LaunchRequest(driver_name(driver), arguments, ranks, cluster, on, timeout, seed)
+        observed = self.observe(request)
+        results = [_told(driver, result) for result in observed.results]
+        return Observed(results, observed.outputs, observed.events, observed.unmatched)
 
-    def observe(self, request: LaunchRequest) -> Observed:
-        """Run a launch and tell what it showed. Raises AnswerFailed."""
+    def observe(self, request: LaunchRequest) -> Observed[PlainData]:
+        """Run a launch and tell what it showed, results as they came. Raises AnswerFailed."""
         plain = self._ask(request)
         try:
             return self._observed(plain, request.ranks)
@@ -80,13 +86,13 @@ class RemoteAnswer:
             case Value(value, printed):
                 self.printed = printed or self.printed
                 return value
-            case Failure(kind, report, printed, deadlock):
+            case Failure(kind, report, printed, raised, deadlock):
                 self.printed = printed or self.printed
-                raise AnswerFailed(kind, report, deadlock)
+                raise AnswerFailed(kind, report, raised, deadlock)
             case Refusal(reason):
                 raise GraderMistake(reason)
 
-    def _observed(self, plain: PlainData, ranks: int) -> Observed:
+    def _observed(self, plain: PlainData, ranks: int) -> Observed[PlainData]:
         """A run from its plain data. Raises CodecError unless it is one of `ranks` ranks."""
         if type(plain) is not dict or plain.keys() != {"results", "outputs", "events", "unmatched"}:
             raise CodecError("what came back is no run")
@@ -99,9 +105,19 @@ class RemoteAnswer:
         return Observed(results, outputs, events, tuple(unmatched))
 
 
+def _told(driver: Callable[..., Told], plain: PlainData) -> Told:
+    """What the driver returned, of the type that it is annotated with. Raises AnswerFailed."""
+    try:
+        told: Told = from_plain(plain, reply_type(driver), "the reply")
+        return told
+    except CodecError as error:
+        raise _unreadable(error) from error
+
+
 def _texts(value: PlainData) -> bool:
     return type(value) is list and all(type(item) is str for item in value)
 
 
 def _unreadable(error: CodecError) -> AnswerFailed:
-    return AnswerFailed("Unreadable", f"What came back from the process of your answer is no reply: {error}.")
+    said = f"What came back from the process of your answer is no reply: {error}."
+    return AnswerFailed(FailureKind.UNREADABLE, said)

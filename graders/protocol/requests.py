@@ -10,7 +10,7 @@ from typing import Any
 from course_lib.cluster.topology import Cluster
 from course_lib.launch.failures import Deadlock
 from course_lib.runtime.request import PerRank, per_rank
-from graders.grading.answer import PlainData
+from graders.grading.answer import FailureKind, PlainData
 from graders.protocol.codec import CodecError, decode, encode
 from graders.protocol.records import (
     cluster_from_plain,
@@ -73,9 +73,10 @@ class Value:
 class Failure:
     """It came to no end; see `graders.grading.answer.AnswerFailed`."""
 
-    kind: str
+    kind: FailureKind
     report: str
     printed: str
+    error: str = ""
     deadlock: Deadlock | None = None
 
 
@@ -127,9 +128,10 @@ def write_reply(reply: Reply) -> bytes:
     match reply:
         case Value(value, printed):
             return encode({"value": value, "printed": printed})
-        case Failure(kind, report, printed, deadlock):
+        case Failure(kind, report, printed, error, deadlock):
             waits = None if deadlock is None else deadlock_to_plain(deadlock)
-            return encode({"kind": kind, "report": report, "printed": printed, "deadlock": waits})
+            told = {"kind": kind.value, "report": report, "printed": printed, "error": error}
+            return encode({**told, "deadlock": waits})
         case Refusal(reason):
             return encode({"refused": reason})
 
@@ -140,12 +142,21 @@ def read_reply(message: bytes) -> Reply:
     names = frozenset(plain) if type(plain) is dict else frozenset()
     if names == {"value", "printed"}:
         return Value(plain["value"], _text(plain, "printed"))
-    if names == {"kind", "report", "printed", "deadlock"}:
+    if names == {"kind", "report", "printed", "error", "deadlock"}:
         waits = None if plain["deadlock"] is None else deadlock_from_plain(plain["deadlock"])
-        return Failure(_text(plain, "kind"), _text(plain, "report"), _text(plain, "printed"), waits)
+        report, printed, error = (_text(plain, name) for name in ("report", "printed", "error"))
+        return Failure(kind_from_plain(plain["kind"]), report, printed, error, waits)
     if names == {"refused"}:
         return Refusal(_text(plain, "refused"))
     raise CodecError("the message is no reply")
+
+
+def kind_from_plain(plain: PlainData) -> FailureKind:
+    """The kind of failure that this text names. Raises CodecError."""
+    try:
+        return FailureKind(plain)
+    except (ValueError, TypeError) as error:
+        raise CodecError("there is no such kind of failure") from error
 
 
 def _text(plain: dict[str, Any], name: str) -> str:

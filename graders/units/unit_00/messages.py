@@ -8,11 +8,12 @@ from torch import Tensor
 
 from course_lib.runtime.request import per_rank
 from graders.grading import compare
-from graders.grading.answer import Answer, Observed
+from graders.grading.answer import Answer, Observed, PlainData
 from graders.grading.communication import calls_of, in_words, only_calls
 from graders.grading.compare import first_failure
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
+from graders.units.drivers import call
 from graders.units.unit_00 import UNIT
 
 
@@ -73,11 +74,11 @@ def _draw_tokens(rng: Rng, ranks: int, dtype: torch.dtype, shape: tuple[int, ...
     return [rng.integers(100 * (rank + 1), 100 * (rank + 1) + 50, *shape).to(dtype) for rank in range(ranks)]
 
 
-def _passed(answer: Answer, tokens: list[Tensor]) -> Observed:
-    return answer.launch("call", per_rank(tokens), ranks=len(tokens))
+def _passed(answer: Answer, tokens: list[Tensor]) -> Observed[PlainData]:
+    return answer.launch(call, per_rank(tokens), ranks=len(tokens))
 
 
-def _returned(tokens: list[Tensor], observed: Observed, ranks: Sequence[int]) -> Finding:
+def _returned(tokens: list[Tensor], observed: Observed[PlainData], ranks: Sequence[int]) -> Finding:
     """Passes if each of the ranks returned the token as it was when that rank last held it."""
     world = len(tokens)
     held = [tokens[0] + added for added in accumulate(range(world))]
@@ -93,7 +94,7 @@ def _returned(tokens: list[Tensor], observed: Observed, ranks: Sequence[int]) ->
     )
 
 
-def _round_the_ring(observed: Observed) -> Finding:
+def _round_the_ring(observed: Observed[PlainData]) -> Finding:
     """Passes if each rank receives once, from the rank before it, and sends once, to the one after it.
 
     In which order is no matter: what has the right value cannot have been sent before it arrived.

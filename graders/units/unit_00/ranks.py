@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 from course_lib.cluster.topology import Cluster
-from graders.grading.answer import Answer, Observed
+from graders.grading.answer import Answer, Observed, PlainData
 from graders.grading.communication import calls_of, only_calls
 from graders.grading.compare import counted
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
+from graders.units.drivers import call
 from graders.units.unit_00 import UNIT
 
 
@@ -38,7 +39,7 @@ def who_am_i(answer: Answer, rng: Rng) -> Findings:
     devices = rng.integer(2, 3)
     nodes = rng.integer(2, 3)
     clusters = [Cluster(devices_per_node=rng.integer(3, 5)), Cluster(nodes=nodes, devices_per_node=devices)]
-    runs = [answer.launch("call", ranks=cluster.size, cluster=cluster) for cluster in clusters]
+    runs = [answer.launch(call, ranks=cluster.size, cluster=cluster) for cluster in clusters]
 
     seen = list(zip(clusters, runs, strict=True))
     yield "rank", _every_pair(0, seen)
@@ -46,7 +47,7 @@ def who_am_i(answer: Answer, rng: Rng) -> Findings:
     yield "no messages", only_calls(calls_of(runs), (), "who_am_i")
 
 
-def _every_pair(position: int, runs: Sequence[tuple[Cluster, Observed]]) -> Finding:
+def _every_pair(position: int, runs: Sequence[tuple[Cluster, Observed[PlainData]]]) -> Finding:
     """Passes if on every rank the pair's item at `position` is the rank (0) or the world size (1)."""
     name = ("rank", "world size")[position]
     for cluster, observed in runs:

@@ -5,6 +5,7 @@ from graders.grading.answer import Answer
 from graders.grading.compare import counted, first_failure
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
+from graders.units.drivers import call
 from graders.units.unit_00 import UNIT
 
 
@@ -52,7 +53,7 @@ def _speedups(answer: Answer, cases: list[tuple[float, int]]) -> Finding:
     """Passes if the answer agrees with Amdahl (1967) in every case."""
     return first_failure(
         compare.near(
-            answer.call("call", fraction, workers),
+            answer.call(call, fraction, workers),
             1 / ((1 - fraction) + fraction / workers),
             f"the speedup of {counted(workers, 'worker')} with a parallel fraction of {fraction:g}",
         )

@@ -2,18 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from graders.grading import compare
 from graders.grading.answer import Answer
+from graders.grading.compare import first_failure, side_by_side
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
-from graders.units.unit_01 import UNIT
-from graders.units.unit_01.drivers import LOSSES, Batch
-from graders.units.unit_01.problems import Problem, first_wrong, joined
+from graders.units.unit_01 import UNIT, drivers
+from graders.units.unit_01.drivers import LOSSES, AccumulationReply, Batch
+from graders.units.unit_01.problems import Problem, joined
 
 
 @exercise(
@@ -83,12 +83,9 @@ class Accumulation:
     def sizes(self) -> list[int]:
         return [len(inputs) for inputs, _ in self.micro_batches]
 
-    def seen(self, answer: Answer) -> dict[str, Any]:
-        """What the answer returned and left; see the driver."""
-        seen: dict[str, Any] = answer.call(
-            "unit_01.accumulation", self.problem.values, self.micro_batches, self.loss
-        )
-        return seen
+    def seen(self, answer: Answer) -> AccumulationReply:
+        """What the answer returned and left."""
+        return answer.call(drivers.accumulation, self.problem.values, self.micro_batches, self.loss)
 
     def expected(self) -> tuple[Tensor, list[Tensor]]:
         """Loss and gradients of the full batch."""
@@ -98,38 +95,36 @@ class Accumulation:
         return loss.detach(), list(torch.autograd.grad(loss, list(model.parameters())))
 
 
-def gradients_as_expected(accumulation: Accumulation, seen: dict[str, Any]) -> Finding:
+def gradients_as_expected(accumulation: Accumulation, seen: AccumulationReply) -> Finding:
     """Passes if every parameter's gradient is the full batch's."""
     _, expected = accumulation.expected()
     names = [name for name, _ in accumulation.problem.model().named_parameters()]
     sizes = f"micro-batches of {accumulation.sizes} samples, {accumulation.loss}"
-    return first_wrong(
+    return first_failure(
         compare.close(got, wanted, f"the gradient of {name} ({sizes})", rtol=1e-4, atol=1e-5)
-        for name, got, wanted in zip(names, seen["gradients"], expected, strict=True)
+        for name, (got, wanted) in zip(names, side_by_side(seen.gradients, expected), strict=True)
     )
 
 
-def full_batch_loss(accumulation: Accumulation, seen: dict[str, Any]) -> Finding:
+def full_batch_loss(accumulation: Accumulation, seen: AccumulationReply) -> Finding:
     """Passes if the answer returned the mean over all samples, without a graph behind it."""
-    if seen["history"]:
+    if seen.history:
         return Finding(False, "The loss that was returned requires grad: it keeps its graph in memory.")
     what = f"the loss over micro-batches of {accumulation.sizes} samples"
-    return compare.close(seen["loss"], accumulation.expected()[0], what, rtol=1e-4)
+    return compare.close(seen.loss, accumulation.expected()[0], what, rtol=1e-4)
 
 
-def one_graph_at_a_time(accumulation: Accumulation, seen: dict[str, Any]) -> Finding:
+def one_graph_at_a_time(accumulation: Accumulation, seen: AccumulationReply) -> Finding:
     """Passes if each micro-batch goes forward and then backward before the next one goes forward, and if what
     its forward pass kept is gone by then. In which order the micro-batches come is no matter.
     """
-    passes = ", ".join(seen["log"]) or "none"
-    forwards = [text for text in seen["log"] if text.startswith("forward")]
+    passes = ", ".join(seen.log) or "none"
+    forwards = [text for text in seen.log if text.startswith("forward")]
     in_turn = [text for forward in forwards for text in (forward, forward.replace("forward", "backward"))]
-    if seen["log"] != in_turn or sorted(forwards) != sorted(f"forward {size}" for size in accumulation.sizes):
+    if seen.log != in_turn or sorted(forwards) != sorted(f"forward {size}" for size in accumulation.sizes):
         wanted = ", ".join(f"{way} {size}" for size in accumulation.sizes for way in ("forward", "backward"))
         return Finding(False, f"The passes, by their number of samples: {passes}; expected {wanted}.")
-    if any(seen["kept"]):
-        text = (
-            f"{max(seen['kept'])} tensors of an earlier graph are still kept when the next pass goes forward"
-        )
+    if any(seen.kept):
+        text = f"{max(seen.kept)} tensors of an earlier graph are still kept when the next pass goes forward"
         return Finding(False, f"{text}; expected none.")
     return Finding(True, f"The passes, by their number of samples: {passes}; nothing is kept between them.")

@@ -5,6 +5,7 @@ it, and returns what became of it.
 import time
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from graders.grading.answer import PlainData
+from graders.grading.answer import DriverReply, PlainData
 
 Answer = Callable[..., Any]
 Batch = tuple[Tensor, Tensor]
@@ -37,7 +38,7 @@ class Watched(nn.Module):
     """Two linear layers that write down how they are used."""
 
     def __init__(self, values: list[Tensor]) -> None:
-        """values: weight and bias of the first layer, weight and bias of the second."""
+        """values: weight [H, F] and bias [H] of the first layer, weight [K, H] and bias [K] of the second."""
         super().__init__()
         hidden, features = values[0].shape
         self.first = nn.Linear(features, hidden)
@@ -73,16 +74,32 @@ class Watched(nn.Module):
         return saved
 
 
+@dataclass(frozen=True, slots=True)
+class StepReply(DriverReply):
+    """What one step did.
+
+    loss: what it returned. history: whether that keeps a graph. parameters: copies of them after the step.
+    log, modes: as in Watched, of this step only.
+    """
+
+    loss: PlainData
+    history: bool
+    parameters: list[Tensor]
+    log: list[str]
+    modes: list[bool]
+
+
 def steps(
     answer: Answer,
     values: list[Tensor],
     stale: list[Tensor] | None,
     batches: list[Batch],
     rates: dict[str, float],
-) -> PlainData:
-    """What each of several steps returned, the parameters after it, and how it used the model.
+) -> list[StepReply]:
+    """What each of several steps did.
 
-    stale: gradients that are there before the first step. rates: the arguments of torch.optim.SGD.
+    values: as for Watched. stale: gradients that are there before the first step. batches: inputs [B, F] and
+    labels [B] each. rates: the arguments of torch.optim.SGD.
     """
     model = Watched(values)
     if stale is not None:
@@ -93,49 +110,63 @@ def steps(
     for inputs, targets in batches:
         model.log, model.modes = [], []
         loss = answer(model, inputs, targets, optimizer)
-        seen.append(
-            {
-                "loss": _plain(loss),
-                "history": _has_history(loss),
-                "parameters": [parameter.detach().clone() for parameter in model.parameters()],
-                "log": model.log,
-                "modes": model.modes,
-            }
-        )
+        parameters = [parameter.detach().clone() for parameter in model.parameters()]
+        seen.append(StepReply(_plain(loss), _has_history(loss), parameters, model.log, model.modes))
     return seen
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationReply(DriverReply):
+    """What an evaluation did.
+
+    result: what it returned. modes, graphs: as in Watched. Afterwards: whether the model is in training mode,
+    whether gradients are on, and whether every parameter requires one.
+    """
+
+    result: PlainData
+    modes: list[bool]
+    graphs: list[bool]
+    training: bool
+    grad_enabled: bool
+    trainable: bool
 
 
 def evaluation(
     answer: Answer, values: list[Tensor], samples: Batch, batch_size: int, training: bool
-) -> PlainData:
-    """The answer's pair, and how it used the model, which it finds in the given mode."""
+) -> EvaluationReply:
+    """How the answer evaluates a model found in the given mode. samples: inputs [N, F], labels [N]."""
     model = Watched(values).train(training)
     # An answer that turns gradients off and not on again must not do so to the whole kernel.
     with torch.enable_grad():
         result = answer(model, DataLoader(TensorDataset(*samples), batch_size=batch_size))
         grad_enabled = torch.is_grad_enabled()
-    return {
-        "result": result,
-        "modes": model.modes,
-        "graphs": model.graphs,
-        "training": model.training,
-        "grad_enabled": grad_enabled,
-        "trainable": all(parameter.requires_grad for parameter in model.parameters()),
-    }
+    trainable = all(parameter.requires_grad for parameter in model.parameters())
+    return EvaluationReply(result, model.modes, model.graphs, model.training, grad_enabled, trainable)
 
 
-def accumulation(answer: Answer, values: list[Tensor], micro_batches: list[Batch], loss: str) -> PlainData:
-    """What the answer returned, the gradients it left, and the order of forward and backward passes."""
+@dataclass(frozen=True, slots=True)
+class AccumulationReply(DriverReply):
+    """What an accumulation did.
+
+    loss: what it returned. history: whether that keeps a graph. gradients: those that it left, one a
+    parameter. log, kept: as in Watched.
+    """
+
+    loss: PlainData
+    history: bool
+    gradients: list[Tensor | None]
+    log: list[str]
+    kept: list[int]
+
+
+def accumulation(
+    answer: Answer, values: list[Tensor], micro_batches: list[Batch], loss: str
+) -> AccumulationReply:
+    """How the answer accumulates gradients. micro_batches: inputs [m, F] and labels [m]. loss: of LOSSES."""
     model = Watched(values)
     result = answer(model, micro_batches, LOSSES[loss])
     gradients = [None if p.grad is None else p.grad.detach().clone() for p in model.parameters()]
-    return {
-        "loss": _plain(result),
-        "history": _has_history(result),
-        "gradients": gradients,
-        "log": model.log,
-        "kept": model.kept,
-    }
+    return AccumulationReply(_plain(result), _has_history(result), gradients, model.log, model.kept)
 
 
 class SlowDevice:
@@ -167,11 +198,23 @@ STEP_SECONDS = 0.01
 SLOW_STEP_SECONDS = 0.04
 
 
-def throughput(answer: Answer, batch_size: int, warmup: int, steps: int) -> PlainData:
-    """What the answer returned, every call that it made, and when it returned."""
+@dataclass(frozen=True, slots=True)
+class ThroughputReply(DriverReply):
+    """What a measurement did.
+
+    result: what it returned. calls: as in SlowDevice. returned: when it returned, in seconds.
+    """
+
+    result: PlainData
+    calls: list[tuple[str, float, float]]
+    returned: float
+
+
+def throughput(answer: Answer, batch_size: int, warmup: int, steps: int) -> ThroughputReply:
+    """How the answer measures a slow device."""
     device = SlowDevice(warmup)
     result = answer(device.step, batch_size, warmup, steps, device.synchronize)
-    return {"result": result, "calls": device.calls, "returned": time.perf_counter()}
+    return ThroughputReply(result, device.calls, time.perf_counter())
 
 
 def _plain(value: Any) -> PlainData:

@@ -1,18 +1,18 @@
 """Unit 01, is it any good: loss and accuracy."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.nn import functional
 
 from graders.grading import compare
 from graders.grading.answer import Answer, PlainData
+from graders.grading.compare import first_failure
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
-from graders.units.unit_01 import UNIT
-from graders.units.unit_01.drivers import Batch
-from graders.units.unit_01.problems import Problem, first_wrong
+from graders.units.unit_01 import UNIT, drivers
+from graders.units.unit_01.drivers import Batch, EvaluationReply
+from graders.units.unit_01.problems import Problem
 
 
 @exercise(
@@ -60,13 +60,13 @@ def evaluate(answer: Answer, rng: Rng) -> Findings:
     """Full batches first, then a short one at the end, then how the model was used."""
     even = Evaluation.draw(rng, left_over=0)
     seen = even.seen(answer)
-    yield "accuracy", accuracy_as_expected(even, seen["result"])
-    yield "loss", loss_as_expected(even, seen["result"])
+    yield "accuracy", accuracy_as_expected(even, seen.result)
+    yield "loss", loss_as_expected(even, seen.result)
 
     uneven = Evaluation.draw(rng, left_over=rng.integer(1, 3))
-    result = uneven.seen(answer)["result"]
-    judges = (accuracy_as_expected, loss_as_expected)
-    yield first_wrong(judge("uneven last batch", uneven, result) for judge in judges)
+    result = uneven.seen(answer).result
+    checks = (accuracy_as_expected, loss_as_expected)
+    yield "uneven last batch", first_failure(check(uneven, result) for check in checks)
 
     yield "evaluation mode", evaluation_mode(seen)
     yield "mode restored", mode_restored(answer, even)
@@ -97,12 +97,10 @@ class Evaluation:
         shift = rng.integers(1, problem.classes - 1, full + left_over) * wrong
         return cls(problem, (inputs, (predicted + shift) % problem.classes), batch_size)
 
-    def seen(self, answer: Answer, training: bool = True) -> dict[str, Any]:
-        """What the answer returned and how it used the model; see the driver."""
-        seen: dict[str, Any] = answer.call(
-            "unit_01.evaluation", self.problem.values, self.samples, self.batch_size, training
-        )
-        return seen
+    def seen(self, answer: Answer, training: bool = True) -> EvaluationReply:
+        """What the answer returned and how it used the model."""
+        arguments = self.problem.values, self.samples, self.batch_size, training
+        return answer.call(drivers.evaluation, *arguments)
 
     @property
     def size(self) -> str:
@@ -142,31 +140,31 @@ def _no_pair(result: PlainData) -> str:
     return f"evaluate returned {result!r:.80}; expected a pair (loss, accuracy), two floats in a tuple."
 
 
-def evaluation_mode(seen: dict[str, Any]) -> Finding:
+def evaluation_mode(seen: EvaluationReply) -> Finding:
     """Passes if no forward pass found the model in training mode."""
-    trained = sum(seen["modes"])
-    text = f"of {len(seen['modes'])} forward passes {trained} ran in training mode"
-    return Finding(bool(seen["modes"]) and not trained, f"{text}.")
+    trained = sum(seen.modes)
+    text = f"of {len(seen.modes)} forward passes {trained} ran in training mode"
+    return Finding(bool(seen.modes) and not trained, f"{text}.")
 
 
 def mode_restored(answer: Answer, evaluation: Evaluation) -> Finding:
     """Passes if a model in training mode is left in it, and one in evaluation mode likewise."""
     names = {True: "training", False: "evaluation"}
     for found in (True, False):
-        left = evaluation.seen(answer, found)["training"]
+        left = evaluation.seen(answer, found).training
         if left is not found:
-            text = f"The model came in {names[found]} mode and was left in {names[bool(left)]} mode."
+            text = f"The model came in {names[found]} mode and was left in {names[left]} mode."
             return Finding(False, text)
     return Finding(True, "The model is left in the mode in which it came, either one.")
 
 
-def no_graph(seen: dict[str, Any]) -> Finding:
+def no_graph(seen: EvaluationReply) -> Finding:
     """Passes if no forward pass could record a graph, and gradients are on again afterwards."""
-    if any(seen["graphs"]):
-        text = f"{sum(seen['graphs'])} of {len(seen['graphs'])} forward passes recorded a graph for backward"
+    if any(seen.graphs):
+        text = f"{sum(seen.graphs)} of {len(seen.graphs)} forward passes recorded a graph for backward"
         return Finding(False, f"{text}.")
-    if not seen["trainable"]:
+    if not seen.trainable:
         return Finding(False, "After evaluate some parameter does not require grad any more.")
-    if not seen["grad_enabled"]:
+    if not seen.grad_enabled:
         return Finding(False, "Gradients are still off after evaluate has returned.")
     return Finding(True, "No forward pass recorded a graph, and gradients are on again afterwards.")

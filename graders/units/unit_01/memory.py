@@ -2,10 +2,11 @@
 
 from graders.grading import compare
 from graders.grading.answer import Answer, AnswerFailed
+from graders.grading.compare import first_failure, shown
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
+from graders.units.drivers import call
 from graders.units.unit_01 import UNIT
-from graders.units.unit_01.problems import first_wrong
 
 
 @exercise(
@@ -59,9 +60,9 @@ BYTES_PER_PARAMETER = {
 def memory_as_expected(answer: Answer, rng: Rng, precision: str) -> Finding:
     """Passes if all three optimizers need what they should in this precision."""
     parameters = rng.integer(10**6, 10**9)
-    return first_wrong(
+    return first_failure(
         compare.equal(
-            answer.call("call", parameters, optimizer, precision),
+            answer.call(call, parameters, optimizer, precision),
             parameters * BYTES_PER_PARAMETER[precision, optimizer],
             f'bytes for {parameters:,} parameters, "{optimizer}", "{precision}"',
         )
@@ -73,13 +74,10 @@ def unknown_names_rejected(answer: Answer) -> Finding:
     """Passes if names that the exercise does not list raise ValueError."""
     for optimizer, precision in (("rmsprop", "fp32"), ("adam", "fp8")):
         try:
-            seen = answer.call("call", 1000, optimizer, precision)
+            seen = f"gave {shown(answer.call(call, 1000, optimizer, precision), 80)}"
         except AnswerFailed as failure:
-            if failure.kind == "ValueError":
+            if failure.error == "ValueError":
                 continue
-            return Finding(
-                False,
-                f'("{optimizer}", "{precision}") raised {failure.kind}; expected ValueError.',
-            )
-        return Finding(False, f'("{optimizer}", "{precision}") gave {seen!r:.80}; expected ValueError.')
+            seen = f"raised {failure.error or failure.kind}"
+        return Finding(False, f'("{optimizer}", "{precision}") {seen}; expected ValueError.')
     return Finding(True, "An unknown optimizer and an unknown precision raise ValueError.")

@@ -1,19 +1,21 @@
-"""Drawn classifiers and batches, for the graders of unit 01."""
+"""Drawn classifiers and batches, for the graders of unit 01.
 
-from collections.abc import Iterator, Sequence
+Shapes: B samples a batch, F features, H hidden units, K classes.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from graders.grading.exercise import Finding
 from graders.grading.rng import Rng
 from graders.units.unit_01.drivers import Batch, Watched
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A drawn classifier and the sizes of its problem."""
+    """A drawn classifier and the sizes of its problem. values: as for Watched."""
 
     features: int
     classes: int
@@ -29,6 +31,7 @@ class Problem:
         return Watched(self.values)
 
     def draw_batch(self, rng: Rng, size: int) -> Batch:
+        """Inputs [size, F] and labels [size]."""
         return rng.normal(size, self.features), rng.integers(0, self.classes - 1, size)
 
     def draw_batches(self, rng: Rng, sizes: Sequence[int]) -> list[Batch]:
@@ -36,15 +39,5 @@ class Problem:
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
-    """All samples of the batches as one."""
+    """All samples of the batches as one: inputs [N, F], labels [N]."""
     return torch.cat([inputs for inputs, _ in batches]), torch.cat([targets for _, targets in batches])
-
-
-def first_wrong(findings: Iterator[Finding] | Sequence[Finding]) -> Finding:
-    """The first that did not pass, or else the first; those after a wrong one are not asked for."""
-    right = []
-    for finding in findings:
-        if not finding.passed:
-            return finding
-        right.append(finding)
-    return right[0]

@@ -1,7 +1,6 @@
 """Unit 01, one step."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,11 +8,12 @@ from torch.nn import functional
 
 from graders.grading import compare
 from graders.grading.answer import Answer
+from graders.grading.compare import first_failure, side_by_side
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
-from graders.units.unit_01 import UNIT
-from graders.units.unit_01.drivers import Batch
-from graders.units.unit_01.problems import Problem, first_wrong
+from graders.units.unit_01 import UNIT, drivers
+from graders.units.unit_01.drivers import Batch, StepReply
+from graders.units.unit_01.problems import Problem
 
 
 @exercise(
@@ -56,7 +56,7 @@ def train_step(answer: Answer, rng: Rng) -> Findings:
     first = Training.draw(rng, steps=1, with_stale_gradients=False)
     seen = first.seen(answer)
     yield "loss", losses_as_expected(first, seen)
-    yield first_wrong([parameters_as_expected(first, seen), one_pass_each_way(first, seen)])
+    yield "one update", first_failure([parameters_as_expected(first, seen), one_pass_each_way(first, seen)])
 
     several = Training.draw(rng, steps=3, with_stale_gradients=True)
     yield "gradients start at zero", parameters_as_expected(several, several.seen(answer))
@@ -79,12 +79,9 @@ class Training:
         stale = [rng.normal(*value.shape) for value in problem.values] if with_stale_gradients else None
         return cls(problem, batches, stale, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01})
 
-    def seen(self, answer: Answer) -> list[dict[str, Any]]:
+    def seen(self, answer: Answer) -> list[StepReply]:
         """What the answer's steps returned and left; see the driver."""
-        steps: list[dict[str, Any]] = answer.call(
-            "unit_01.steps", self.problem.values, self.stale, self.batches, self.rates
-        )
-        return steps
+        return answer.call(drivers.steps, self.problem.values, self.stale, self.batches, self.rates)
 
     def expected(self) -> tuple[list[Tensor], list[list[Tensor]]]:
         """Each step's loss before its update, and the parameters after it."""
@@ -101,42 +98,42 @@ class Training:
         return losses, parameters
 
 
-def losses_as_expected(training: Training, seen: list[dict[str, Any]]) -> Finding:
+def losses_as_expected(training: Training, seen: list[StepReply]) -> Finding:
     """Passes if every step returned its loss before the update, a scalar tensor."""
     losses, _ = training.expected()
     what = "the loss that step {} returned"
-    return first_wrong(
-        compare.close(step["loss"], loss, what.format(number), rtol=1e-4)
-        for number, (step, loss) in enumerate(zip(seen, losses, strict=True), start=1)
+    return first_failure(
+        compare.close(step.loss, loss, what.format(number), rtol=1e-4)
+        for number, (step, loss) in enumerate(side_by_side(seen, losses), start=1)
     )
 
 
-def parameters_as_expected(training: Training, seen: list[dict[str, Any]]) -> Finding:
+def parameters_as_expected(training: Training, seen: list[StepReply]) -> Finding:
     """Passes if the parameters after every step are those that torch's own SGD leads to."""
     _, expected = training.expected()
     names = [name for name, _ in training.problem.model().named_parameters()]
-    return first_wrong(
+    return first_failure(
         compare.close(got, wanted, f"{name} after step {number}", rtol=1e-4, atol=1e-5)
-        for number, (step, parameters) in enumerate(zip(seen, expected, strict=True), start=1)
-        for name, got, wanted in zip(names, step["parameters"], parameters, strict=True)
+        for number, (step, parameters) in enumerate(side_by_side(seen, expected), start=1)
+        for name, (got, wanted) in zip(names, side_by_side(step.parameters, parameters), strict=True)
     )
 
 
-def one_pass_each_way(training: Training, seen: list[dict[str, Any]]) -> Finding:
+def one_pass_each_way(training: Training, seen: list[StepReply]) -> Finding:
     """Passes if every step went forward once, in training mode, and backward once."""
-    for number, (step, (inputs, _)) in enumerate(zip(seen, training.batches, strict=True), start=1):
+    for number, (step, (inputs, _)) in enumerate(side_by_side(seen, training.batches), start=1):
         expected = [f"forward {len(inputs)}", f"backward {len(inputs)}"]
-        if step["log"] != expected:
-            text = f"step {number} made the passes {', '.join(step['log']) or '(none)'}"
+        if step.log != expected:
+            text = f"step {number} made the passes {', '.join(step.log) or '(none)'}"
             return Finding(False, f"{text} (with samples); expected {', '.join(expected)}.")
-        if not all(step["modes"]):
+        if not all(step.modes):
             text = f"step {number} went forward in evaluation mode; the model came in training mode"
             return Finding(False, f"{text}.")
     return Finding(True, "Every step goes forward once and backward once, in training mode.")
 
 
-def no_history(seen: list[dict[str, Any]]) -> Finding:
+def no_history(seen: list[StepReply]) -> Finding:
     """Passes if no loss that a step returned holds on to a graph."""
-    kept = any(step["history"] for step in seen)
+    kept = any(step.history for step in seen)
     text = "requires grad: it keeps its graph in memory" if kept else "has no graph behind it"
     return Finding(not kept, f"The loss that was returned {text}.")

@@ -1,12 +1,14 @@
 """Unit 01, how fast."""
 
+import math
 from dataclasses import dataclass
 
-from graders.grading.answer import Answer, PlainData
+from graders.grading.answer import Answer
+from graders.grading.compare import as_float, first_failure, shown
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
-from graders.units.unit_01 import UNIT
-from graders.units.unit_01.problems import first_wrong
+from graders.units.unit_01 import UNIT, drivers
+from graders.units.unit_01.drivers import ThroughputReply
 
 
 @exercise(
@@ -50,14 +52,14 @@ from graders.units.unit_01.problems import first_wrong
 def measure_throughput(answer: Answer, rng: Rng) -> Findings:
     """A device that is slow at first and works off a queue; once with a warm-up, once without."""
     measurements = [Measurement.of(answer, rng, warmup) for warmup in (rng.integer(2, 3), 0)]
-    for judge in (
-        right_number_of_steps,
-        waits_before_start,
-        waits_before_stop,
-        waits_nowhere_else,
-        rate_as_measured,
+    for name, check in (
+        ("warm-up and timed steps", right_number_of_steps),
+        ("waits before the clock starts", waits_before_start),
+        ("waits before the clock stops", waits_before_stop),
+        ("waits nowhere else", waits_nowhere_else),
+        ("samples a second", rate_as_measured),
     ):
-        yield first_wrong(judge(measurement) for measurement in measurements)
+        yield name, first_failure(map(check, measurements))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +69,23 @@ class Measurement:
     batch_size: int
     warmup: int
     steps: int
-    result: PlainData
-    calls: list[tuple[str, float, float]]
-    returned: float
+    reply: ThroughputReply
 
     @classmethod
     def of(cls, answer: Answer, rng: Rng, warmup: int) -> "Measurement":
         batch_size, steps = rng.integer(3, 200), rng.integer(4, 7)
-        seen = answer.call("unit_01.throughput", batch_size, warmup, steps)
-        return cls(batch_size, warmup, steps, seen["result"], seen["calls"], seen["returned"])
+        return cls(batch_size, warmup, steps, answer.call(drivers.throughput, batch_size, warmup, steps))
 
     @property
     def names(self) -> list[str]:
-        return [name for name, _, _ in self.calls]
+        return [name for name, _, _ in self.reply.calls]
 
     @property
     def step_positions(self) -> list[int]:
         """Where, among all calls, the steps are. A step that was never made comes after everything."""
         made = [position for position, name in enumerate(self.names) if name == "step"]
         missing = self.warmup + self.steps - len(made)
-        return made + [len(self.calls)] * missing
+        return made + [len(self.names)] * missing
 
     @property
     def first_timed(self) -> int:
@@ -103,10 +102,10 @@ class Measurement:
         The first moment is after the device has come to rest and before the first timed step, the second
         after it has come to rest again. However slow this machine is, the right answer lies between.
         """
-        ready = self.calls[self.first_timed - 1][2]
-        first_step = self.calls[self.first_timed][1]
-        finished = self.calls[self.last_timed + 1][2]
-        return finished - first_step, self.returned - ready
+        calls = self.reply.calls
+        ready, first_step = calls[self.first_timed - 1][2], calls[self.first_timed][1]
+        finished = calls[self.last_timed + 1][2]
+        return finished - first_step, self.reply.returned - ready
 
 
 CLOCK_TOLERANCE = 0.001
@@ -149,16 +148,16 @@ def rate_as_measured(measurement: Measurement) -> Finding:
         return Finding(False, "While the device still works, no time that a clock shows is the right one.")
     least, most = measurement.elapsed()
     samples = measurement.batch_size * measurement.steps
-    slowest, fastest = samples / (most + CLOCK_TOLERANCE), samples / max(least - CLOCK_TOLERANCE, 1e-9)
-    result = measurement.result
-    passed = type(result) in (int, float) and slowest <= result <= fastest
-    shown = f"{result:,.1f} samples/s" if type(result) in (int, float) else f"{result!r:.80}"
-    # No clock shows seconds that give a whole number of samples a second, but for one time in a billion.
-    if passed and result == int(result):
-        text = f"{shown}, a whole number: the rate has been rounded; expected what the division gives"
-        return Finding(False, f"{text}.")
-    text = (
-        f"{shown} for {measurement.steps} steps of {measurement.batch_size} samples in {least:.4f} s; "
-        f"expected {samples / least:,.1f}"
+    slowest, fastest = (
+        samples / max(seconds, 1e-9) for seconds in (most + CLOCK_TOLERANCE, least - CLOCK_TOLERANCE)
     )
-    return Finding(passed, f"{text}.")
+    result = measurement.reply.result
+    rate = as_float(result)
+    seen = shown(result, 80) if math.isnan(rate) else f"{rate:,.1f} samples/s"
+    # No clock shows seconds that give a whole number of samples a second, but for one time in a billion.
+    if slowest <= rate <= fastest and rate.is_integer():
+        text = f"{seen}, a whole number: the rate has been rounded; expected what the division gives"
+        return Finding(False, f"{text}.")
+    made = f"{seen} for {measurement.steps} steps of {measurement.batch_size} samples in {least:.4f} s"
+    expected = f"{samples / max(least, 1e-9):,.1f}"
+    return Finding(slowest <= rate <= fastest, f"{made}; expected {expected}.")

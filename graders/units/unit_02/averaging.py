@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,11 +10,13 @@ from torch import Tensor
 from course_lib.runtime.request import per_rank
 from graders.grading import compare
 from graders.grading.answer import Answer, Observed
+from graders.grading.communication import payload_of
+from graders.grading.compare import first_failure, side_by_side
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
 from graders.units.unit_02 import UNIT
 from graders.units.unit_02 import drivers as drivers
-from graders.units.unit_02.replicas import calls_and_payload
+from graders.units.unit_02.drivers import AverageReply, Gradients
 
 
 @exercise(
@@ -64,30 +65,31 @@ def average_gradients(answer: Answer, rng: Rng) -> Findings:
     ranks = rng.integer(2, 4)
     case = draw_chain(rng, ranks)
     observed = averaged(answer, case)
-    yield "in place", gradients_in_place(observed, case.values)
+    yield "in place", gradients_in_place(observed.results, case.values)
 
     yield "missing gradients", missing_gradients(answer, with_gaps(case))
 
     nbytes = sum(gradient.nbytes for gradient in case.gradients[0] if gradient is not None)
-    yield "each gradient sent once", calls_and_payload(observed, "all_reduce", nbytes)
+    yield "each gradient sent once", payload_of(observed, "all_reduce", nbytes)
     what = f"Calls of all_reduce for {len(case.gradients[0])} gradients"
-    yield compare.at_most(len(observed.calls(0)), 1, what)
+    yield "one call", compare.at_most(len(observed.calls(0)), 1, what)
 
 
 @dataclass(frozen=True, slots=True)
 class ChainCase:
     """A chain of linear layers, the last one frozen, and gradients of the others.
 
-    values: weights and biases, the same on every rank. gradients[r]: rank r's, None where it has none.
+    values: weights [out, in] and biases [out] in turn, the same on every rank. gradients[r]: rank r's, of the
+    same shapes, None where it has none.
     """
 
     values: list[Tensor]
-    gradients: list[list[Tensor | None]]
+    gradients: list[Gradients]
 
     @property
-    def mean(self) -> list[Tensor | None]:
+    def mean(self) -> Gradients:
         """What every rank must end with; a missing gradient counts as zero, a frozen parameter has none."""
-        trainable: list[Tensor | None] = []
+        trainable: Gradients = []
         for position, value in enumerate(self.values[:-2]):
             total = torch.zeros_like(value)
             for gradients in self.gradients:
@@ -102,7 +104,7 @@ def draw_chain(rng: Rng, ranks: int, dtype: torch.dtype = torch.float32) -> Chai
     widths = [rng.integer(2, 6) for _ in range(5)]
     shapes = [shape for wide, narrow in pairwise(widths) for shape in ((narrow, wide), (narrow,))]
     values = [rng.normal(*shape, dtype=dtype) for shape in shapes]
-    gradients: list[list[Tensor | None]] = [
+    gradients: list[Gradients] = [
         [rng.normal(*shape, dtype=dtype) for shape in shapes[:-2]] for _ in range(ranks)
     ]
     return ChainCase(values, gradients)
@@ -116,10 +118,10 @@ def with_gaps(case: ChainCase) -> ChainCase:
     return ChainCase(case.values, gradients)
 
 
-def averaged(answer: Answer, case: ChainCase) -> Observed:
+def averaged(answer: Answer, case: ChainCase) -> Observed[AverageReply]:
     """Let the answer average the case's gradients."""
     gradients = per_rank(case.gradients)
-    return answer.launch("unit_02.average", case.values, gradients, ranks=len(case.gradients))
+    return answer.launch(drivers.average, case.values, gradients, ranks=len(case.gradients))
 
 
 def averages(answer: Answer, rng: Rng) -> Finding:
@@ -127,52 +129,49 @@ def averages(answer: Answer, rng: Rng) -> Finding:
     sizes = (1, rng.choice((2, 4)), 5)
     for ranks, dtype in zip(sizes, (torch.float32, torch.float64, torch.float32), strict=True):
         case = draw_chain(rng, ranks, dtype)
-        observed = averaged(answer, case)
-        seen = [rank["gradients"] for rank in observed.results]
+        seen = [rank.gradients for rank in averaged(answer, case).results]
         # In double precision a detour through single precision shows.
         rtol, atol = (1e-12, 1e-13) if dtype is torch.float64 else (1e-5, 1e-6)
-        finding = _gradients_as(seen, [case.mean] * ranks, rtol, atol)
+        finding = gradients_as(seen, case.mean, rtol, atol)
         if not finding.passed:
             where = "on one rank" if ranks == 1 else f"on {ranks} ranks"
-            text = f"{where}, in {str(dtype).removeprefix('torch.')}: {finding.seen}"
-            return Finding(False, text)
+            return Finding(False, f"{where}, in {str(dtype).removeprefix('torch.')}: {finding.seen}")
     return Finding(True, f"On {sizes[0]}, {sizes[1]} and {sizes[2]} ranks each gradient is the mean.")
 
 
 def missing_gradients(answer: Answer, case: ChainCase) -> Finding:
     """Passes if a gradient that a rank lacks counts as zero there."""
-    observed = averaged(answer, case)
-    expected = [case.mean] * len(case.gradients)
-    return _gradients_as([rank["gradients"] for rank in observed.results], expected)
+    return gradients_as([rank.gradients for rank in averaged(answer, case).results], case.mean)
 
 
-def _gradients_as(
-    seen: Sequence[Sequence[Any]],
-    expected: Sequence[Sequence[Tensor | None]],
-    rtol: float = 1e-5,
-    atol: float = 1e-6,
+def gradients_as(
+    seen: Sequence[Gradients], expected: Gradients, rtol: float = 1e-5, atol: float = 1e-6
 ) -> Finding:
     """Passes if each rank has the expected gradients, and none where None is expected.
 
-    seen[r][i] is rank r's gradient of parameter i, in the order of model.parameters().
+    seen[r][i] is rank r's gradient of parameter i, in the order of model.parameters(), of its shape.
     """
-    for rank, (own, wanted) in enumerate(zip(seen, expected, strict=True)):
-        for position, (gradient, mean) in enumerate(zip(own, wanted, strict=True)):
-            what = f"the gradient of parameter {position} on rank {rank}"
-            if mean is None:
-                finding = compare.equal(gradient, None, what)
-            else:
-                finding = compare.close(gradient, mean, what, rtol, atol)
-            if not finding.passed:
-                return finding
-    return Finding(True, f"All gradients are as expected on all {len(seen)} ranks.")
+
+    def one(gradient: Tensor | None, mean: Tensor | None, what: str) -> Finding:
+        if mean is None:
+            return compare.equal(gradient, None, what)
+        return compare.close(gradient, mean, what, rtol, atol)
+
+    return first_failure(
+        (
+            one(gradient, mean, f"the gradient of parameter {position} on rank {rank}")
+            for rank, own in enumerate(seen)
+            for position, (gradient, mean) in enumerate(side_by_side(own, expected))
+        ),
+        f"All gradients are as expected on all {len(seen)} ranks.",
+    )
 
 
-def gradients_in_place(observed: Observed, values: list[Tensor]) -> Finding:
+def gradients_in_place(replies: Sequence[AverageReply], values: list[Tensor]) -> Finding:
     """Passes if no gradient tensor was exchanged and no parameter changed."""
-    for rank, result in enumerate(observed.results):
-        if not result["in_place"]:
+    for rank, reply in enumerate(replies):
+        if not reply.in_place:
             return Finding(False, f"on rank {rank} some p.grad is another tensor than before.")
-        if not all(torch.equal(a, b) for a, b in zip(result["parameters"], values, strict=True)):
+        if not compare.same(reply.parameters, values):
             return Finding(False, f"on rank {rank} a parameter changed, not only gradients.")
     return Finding(True, "Each p.grad is the tensor that it was; the parameters are unchanged.")

@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from graders.grading import compare
-from graders.grading.answer import Answer, PlainData
+from graders.grading.answer import Answer
+from graders.grading.compare import first_failure
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
 from graders.units.unit_02 import UNIT
 from graders.units.unit_02 import drivers as drivers
+from graders.units.unit_02.drivers import CombineReply
 
 
 @exercise(
@@ -50,42 +52,42 @@ def combine_gradients(answer: Answer, rng: Rng) -> Findings:
     gradients = draw_gradients(rng, workers, dims=2)
     seen = combined(answer, gradients, [count] * workers)
     what = f"the combination of {workers} means over {count} samples"
-    yield compare.close(seen["result"], torch.stack(gradients).mean(0), what)
+    yield "equal shards", compare.close(seen.result, torch.stack(gradients).mean(0), what)
 
     # A single sample counts too.
     counts = [1, *(rng.integer(5, 20) for _ in range(workers - 1))]
     doubles = draw_gradients(rng, workers, dims=1, dtype=torch.float64)
     seen = combined(answer, doubles, counts)
     what = f"the combination of means over {counts} samples"
-    yield compare.close(seen["result"], weighted_mean(doubles, counts), what)
+    yield "unequal shards", compare.close(seen.result, weighted_mean(doubles, counts), what)
 
     gradients = draw_gradients(rng, workers, dims=3)
     nothing = torch.full_like(gradients[0], torch.nan)
     with_empty = [nothing, *gradients]
     empty = combined(answer, with_empty, [0, *counts])
     what = f"the combination of means over {[0, *counts]} samples"
-    left_out = compare.close(empty["result"], weighted_mean(gradients, counts), what)
+    left_out = compare.close(empty.result, weighted_mean(gradients, counts), what)
     diverged = combined(answer, [nothing, *gradients[1:]], counts)
-    yield "empty shards", nan_kept(diverged["result"]) if left_out.passed else left_out
+    yield "empty shards", nan_kept(diverged.result) if left_out.passed else left_out
 
     alone = combined(answer, gradients[:1], counts[:1])
-    kept = [gradients_kept(*pair) for pair in ((seen, doubles), (empty, with_empty), (alone, gradients[:1]))]
-    yield next((finding for finding in kept if not finding.passed), kept[0])
+    pairs = ((seen, doubles), (empty, with_empty), (alone, gradients[:1]))
+    yield "gradients unchanged", first_failure(gradients_kept(*pair) for pair in pairs)
 
 
-def combined(answer: Answer, gradients: list[Tensor], counts: list[int]) -> PlainData:
+def combined(answer: Answer, gradients: list[Tensor], counts: list[int]) -> CombineReply:
     """What the answer makes of copies of the gradients."""
-    return answer.call("unit_02.combine", [gradient.clone() for gradient in gradients], counts)
+    return answer.call(drivers.combine, [gradient.clone() for gradient in gradients], counts)
 
 
 def draw_gradients(rng: Rng, workers: int, dims: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    """A gradient a worker, all of one shape with so many dimensions."""
+    """A gradient a worker, all of one drawn shape of `dims` sizes from 2 to 4."""
     shape = [rng.integer(2, 4) for _ in range(dims)]
     return [rng.normal(*shape, dtype=dtype) for _ in range(workers)]
 
 
 def weighted_mean(tensors: Sequence[Tensor], weights: Sequence[int]) -> Tensor:
-    """The mean of the tensors, each counted as often as its weight says."""
+    """The mean of the tensors, all of one shape, each counted as often as its weight says."""
     stacked = torch.stack(list(tensors))
     mean: Tensor = torch.tensordot(torch.tensor(weights, dtype=stacked.dtype), stacked, dims=1) / sum(weights)
     return mean
@@ -98,15 +100,15 @@ def nan_kept(seen: Any) -> Finding:
     return Finding(not hidden, text if hidden else "Only what an empty shard holds is left out.")
 
 
-def gradients_kept(seen: PlainData, given: Sequence[Tensor]) -> Finding:
+def gradients_kept(seen: CombineReply, given: Sequence[Tensor]) -> Finding:
     """Passes if the gradients that were given are as they were, and the result has memory of its own."""
-    for worker, (now, before) in enumerate(zip(seen["gradients"], given, strict=True)):
-        what = f"the gradient given for worker {worker}"
+    if len(seen.gradients) != len(given):
+        return Finding(False, f"Of {len(given)} gradients that were given {len(seen.gradients)} are left.")
+    for worker, (now, before) in enumerate(zip(seen.gradients, given, strict=True)):
         # As bits, since NaN equals nothing.
-        finding = compare.equal(_bits(now), _bits(before), f"{what}, as bytes")
-        if not finding.passed:
-            return Finding(False, f"{what} has changed.")
-    if seen["shared"]:
+        if _bits(now) != _bits(before):
+            return Finding(False, f"the gradient given for worker {worker} has changed.")
+    if seen.shared:
         return Finding(
             False, "The result shares memory with a gradient that was given; expected a new tensor."
         )

@@ -3,8 +3,8 @@ what became of it.
 """
 
 import random
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,24 +14,50 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from course_lib import mark, span
-from graders.grading.answer import PlainData
+from graders.grading.answer import DriverReply, PlainData
+from graders.units.unit_02.models import Branches, Chain, Normed, Tied, chain_of, load_values, state_of
 
 Answer = Callable[..., Any]
+
+Gradients = list[Tensor | None]
+"""Of a model's parameters in their order; None where there is none."""
 
 LOAD_SIDE = 64
 """Side of the square matrices that the drivers' `load` multiplies, so that loading takes virtual time."""
 
 
-def combine(answer: Answer, gradients: list[Tensor], counts: list[int]) -> PlainData:
-    """The combination, the gradients as the answer left them, and whether the two share memory."""
-    result = answer(gradients, counts)
+@dataclass(frozen=True, slots=True)
+class CombineReply(DriverReply):
+    """result: the combination. gradients: as the answer left them. shared: whether the two share memory."""
+
+    result: PlainData
+    gradients: list[PlainData]
+    shared: bool
+
+
+def combine(answer: Answer, gradients: list[Tensor], counts: list[int]) -> CombineReply:
+    """What the answer makes of the gradients, all of one shape, and what it leaves of them."""
     memory = {gradient.untyped_storage().data_ptr() for gradient in gradients}
+    result = answer(gradients, counts)
     shared = isinstance(result, Tensor) and result.untyped_storage().data_ptr() in memory
-    return {"result": result, "gradients": gradients, "shared": shared}
+    return CombineReply(result, gradients, shared)
 
 
-def shards(answer: Answer, length: int, epochs: list[int], seeds: list[int]) -> PlainData:
-    """This rank's indices for every (epoch, seed), twice, and the libraries whose random state changed.
+@dataclass(frozen=True, slots=True)
+class ShardsReply(DriverReply):
+    """What one rank got.
+
+    first: its part for each (epoch, seed). again: the same, asked for once more. changed: the libraries whose
+    random state the answer changed.
+    """
+
+    first: list[PlainData]
+    again: list[PlainData]
+    changed: list[str]
+
+
+def shards(answer: Answer, length: int, epochs: list[int], seeds: list[int]) -> ShardsReply:
+    """This rank's indices for every (epoch, seed), twice.
 
     The ranks' own random states differ, as they do in training with dropout or augmentation.
     """
@@ -42,11 +68,9 @@ def shards(answer: Answer, length: int, epochs: list[int], seeds: list[int]) -> 
     after = _random_states()
     torch.rand(1 + dist.get_rank())
     again = [answer(length, epoch, seed) for epoch, seed in pairs]
-    return {
-        "first": first,
-        "again": again,
-        "changed": [library for library, state in before.items() if after[library] != state],
-    }
+    return ShardsReply(
+        first, again, [library for library, state in before.items() if after[library] != state]
+    )
 
 
 def _random_states() -> dict[str, bytes]:
@@ -61,119 +85,75 @@ def _random_states() -> dict[str, bytes]:
     }
 
 
-class Normed(nn.Module):
-    """Two trainable layers round a batch norm, one frozen layer, and a buffer outside the state dict."""
+@dataclass(frozen=True, slots=True)
+class BroadcastReply(DriverReply):
+    """A rank's model afterwards: copies of its tensors, whether they are the ones that were there before, and
+    which parameters are trainable.
+    """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(5, 4)
-        self.norm = nn.BatchNorm1d(4)
-        self.last = nn.Linear(4, 3)
-        self.frozen = nn.Linear(3, 2).requires_grad_(False)
-        self.register_buffer("positions", torch.zeros(4), persistent=False)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        hidden: Tensor = self.frozen(self.last(self.norm(self.first(inputs)) + self.positions))
-        return hidden
+    parameters: list[Tensor]
+    buffers: list[Tensor]
+    in_place: bool
+    trainable: list[bool]
 
 
-def state_of(model: nn.Module) -> list[Tensor]:
-    """Parameters, then buffers."""
-    return [*model.parameters(), *model.buffers()]
-
-
-def load_values(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    """Copy the drawn values into a model's tensors."""
-    with torch.no_grad():
-        for tensor, value in zip(tensors, values, strict=True):
-            tensor.copy_(value)
-
-
-def broadcast(answer: Answer, values: list[Tensor], src: int) -> PlainData:
-    """The state after the broadcast, and whether its tensors are the ones that were there before."""
+def broadcast(answer: Answer, values: list[Tensor], src: int) -> BroadcastReply:
+    """What a broadcast makes of a `Normed` with these values."""
     model = Normed()
     load_values(state_of(model), values)
     before = [(id(tensor), tensor.data_ptr()) for tensor in state_of(model)]
     answer(model, src)
-    return {
-        "parameters": _copies(model.parameters()),
-        "buffers": _copies(model.buffers()),
-        "in_place": before == [(id(tensor), tensor.data_ptr()) for tensor in state_of(model)],
-        "trainable": [parameter.requires_grad for parameter in model.parameters()],
-    }
+    return BroadcastReply(
+        _copies(model.parameters()),
+        _copies(model.buffers()),
+        before == [(id(tensor), tensor.data_ptr()) for tensor in state_of(model)],
+        [parameter.requires_grad for parameter in model.parameters()],
+    )
 
 
-def average(answer: Answer, values: list[Tensor], gradients: list[Tensor | None]) -> PlainData:
-    """The gradients of all parameters after averaging.
+@dataclass(frozen=True, slots=True)
+class AverageReply(DriverReply):
+    """gradients: of all parameters, afterwards. in_place: whether they are the tensors that they were."""
 
-    The model is a chain of linear layers of which the last is frozen. None: no gradient on this rank.
+    gradients: Gradients
+    parameters: list[Tensor]
+    in_place: bool
+
+
+def average(answer: Answer, values: list[Tensor], gradients: Gradients) -> AverageReply:
+    """What averaging leaves of a chain of linear layers of which the last is frozen.
+
+    values: see `chain_of`. gradients: of the shapes of the first of them.
     """
-    model = _chain_of(values)
+    model = chain_of(values)
     parameters = list(model.parameters())
     for parameter, gradient in zip(parameters, gradients, strict=False):
         parameter.grad = None if gradient is None else gradient.clone()
     before = [parameter.grad for parameter in parameters]
     answer(model)
-    return {
-        "gradients": _gradients(model),
-        "parameters": _copies(parameters),
-        "in_place": all(
-            old is None or old is parameter.grad for old, parameter in zip(before, parameters, strict=True)
-        ),
-    }
+    in_place = all(
+        old is None or old is parameter.grad for old, parameter in zip(before, parameters, strict=True)
+    )
+    return AverageReply(_gradients(model), _copies(parameters), in_place)
 
 
-def _chain_of(values: list[Tensor]) -> nn.Sequential:
-    """Linear layers with the given weights and biases, the last one frozen."""
-    pairs = list(zip(values[::2], values[1::2], strict=True))
-    layers = [nn.Linear(weight.shape[1], weight.shape[0], dtype=weight.dtype) for weight, _ in pairs]
-    layers[-1].requires_grad_(False)
-    model = nn.Sequential(*layers)
-    load_values(list(model.parameters()), values)
-    return model
+@dataclass(frozen=True, slots=True)
+class ConstructedReply(DriverReply):
+    """The model's state after wrapping, and the wrapper's output beside the model's own."""
+
+    state: list[Tensor]
+    output: PlainData
+    own_output: Tensor
 
 
-class _MarkInBackward(torch.autograd.Function):
-    """The identity, whose backward puts a mark on the timeline."""
-
-    @staticmethod
-    def forward(ctx: Any, inputs: Tensor, label: str) -> Tensor:
-        ctx.label = label
-        return inputs.view_as(inputs)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        mark(ctx.label)
-        return gradients[0], None
-
-
-class Chain(nn.Module):
-    """Linear layers with tanh between them; backward marks when it reaches each."""
-
-    def __init__(self, widths: Sequence[int]) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(wide, narrow) for wide, narrow in pairwise(widths))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        hidden = inputs
-        for number, layer in enumerate(self.layers):
-            hidden = _MarkInBackward.apply(layer(torch.tanh(hidden)), reaches(number))  # type: ignore[no-untyped-call]
-        return hidden
-
-
-def reaches(layer: int) -> str:
-    """The mark that backward makes before it computes this layer's gradients."""
-    return f"backward reaches layer {layer}"
-
-
-def constructed(answer: Answer, values: list[Tensor], inputs: Tensor) -> PlainData:
-    """The state after wrapping a model without frozen layers, and its output beside the model's own."""
+def constructed(answer: Answer, values: list[Tensor], inputs: Tensor) -> ConstructedReply:
+    """How the answer wraps a `Normed` without frozen layers. inputs: [B, 5]."""
     model = Normed().eval().requires_grad_()
     load_values(state_of(model), values)
     wrapped = answer(model, 64)
     with torch.no_grad():
         seen, expected = wrapped(inputs), model(inputs)
-    return {"state": _copies(state_of(model)), "output": seen, "own_output": expected}
+    return ConstructedReply(_copies(state_of(model)), seen, expected)
 
 
 def steps(
@@ -183,7 +163,7 @@ def steps(
     batches: list[tuple[Tensor, Tensor]],
     rate: float,
     bucket_bytes: int,
-) -> PlainData:
+) -> list[Gradients]:
     """The gradients that every step of plain gradient descent used: one step a batch."""
     model = Chain(widths)
     load_values(list(model.parameters()), values)
@@ -210,19 +190,6 @@ def _descend(model: nn.Module, rate: float) -> None:
                 parameter.sub_(parameter.grad, alpha=rate)
 
 
-class Branches(nn.Module):
-    """A shared first layer and three branches, of which each call uses one: the others get no gradient."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.shared = nn.Linear(width, width)
-        self.branches = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
-
-    def forward(self, inputs: Tensor, branch: int) -> Tensor:
-        hidden: Tensor = self.branches[branch](torch.tanh(self.shared(inputs)))
-        return hidden
-
-
 def branches(
     answer: Answer,
     width: int,
@@ -230,7 +197,7 @@ def branches(
     inputs: Tensor,
     used: list[int],
     bucket_bytes: int,
-) -> PlainData:
+) -> list[Gradients]:
     """The gradients after steps in which this rank used the given branches."""
     model = Branches(width)
     load_values(list(model.parameters()), values)
@@ -244,22 +211,6 @@ def branches(
     return collected
 
 
-class Tied(nn.Module):
-    """Words to words: the embedding is also the weight of the last layer; the layer between is frozen."""
-
-    def __init__(self, words: int, width: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(words, width)
-        self.frozen = nn.Linear(width, width).requires_grad_(False)
-        self.mixing = nn.Linear(width, width)
-        self.output = nn.Linear(width, words, bias=False)
-        self.output.weight = self.embedding.weight
-
-    def forward(self, words: Tensor) -> Tensor:
-        scores: Tensor = self.output(self.mixing(torch.tanh(self.frozen(self.embedding(words)))))
-        return scores
-
-
 def tied(
     answer: Answer,
     sizes: tuple[int, int],
@@ -267,7 +218,7 @@ def tied(
     words: Tensor,
     targets: Tensor,
     bucket_bytes: int,
-) -> PlainData:
+) -> Gradients:
     """The gradients after one step of a model with a tied and two frozen parameters."""
     model = Tied(*sizes)
     load_values(list(model.parameters()), values)
@@ -280,13 +231,16 @@ def tied(
     return _gradients(model)
 
 
-def accuracy(answer: Answer, correct: int, total: int) -> PlainData:
-    """What the answer returns on this rank."""
-    return answer(correct, total)
+@dataclass(frozen=True, slots=True)
+class LoadingReply(DriverReply):
+    """result: what the answer returned on this rank. calls: how often it called `load`."""
+
+    result: PlainData
+    calls: int
 
 
-def loading(answer: Answer, value: Tensor | None) -> PlainData:
-    """What the answer returned on this rank, and how often it called `load`.
+def loading(answer: Answer, value: Tensor | None) -> LoadingReply:
+    """How the answer loads `value`.
 
     `load` takes virtual time on a cluster with `flops`, and marks its phase "load".
     """
@@ -298,12 +252,19 @@ def loading(answer: Answer, value: Tensor | None) -> PlainData:
         _take_time()
         return value
 
-    return {"result": answer(load), "calls": calls}
+    return LoadingReply(answer(load), calls)
 
 
-def failing_load(answer: Answer, value: Tensor, failing: int) -> PlainData:
-    """What the answer raised on this rank, as text, None where it returned, and how often it called `load`,
-    which fails on rank `failing`.
+@dataclass(frozen=True, slots=True)
+class FailingLoadReply(DriverReply):
+    """raised: what the answer raised on this rank, as text, None where it returned. calls: of `load`."""
+
+    raised: str | None
+    calls: int
+
+
+def failing_load(answer: Answer, value: Tensor, failing: int) -> FailingLoadReply:
+    """How the answer takes it that `load` fails on rank `failing`.
 
     Every rank's exception is caught, so that the run ends unless some rank is left waiting.
     """
@@ -320,8 +281,8 @@ def failing_load(answer: Answer, value: Tensor, failing: int) -> PlainData:
     try:
         answer(load)
     except Exception as error:
-        return {"raised": f"{type(error).__name__}: {error}", "calls": calls}
-    return {"raised": None, "calls": calls}
+        return FailingLoadReply(f"{type(error).__name__}: {error}", calls)
+    return FailingLoadReply(None, calls)
 
 
 def _take_time() -> None:
@@ -334,6 +295,6 @@ def _copies(tensors: Any) -> list[Tensor]:
     return [tensor.detach().clone() for tensor in tensors]
 
 
-def _gradients(model: nn.Module) -> list[Tensor | None]:
+def _gradients(model: nn.Module) -> Gradients:
     """A copy of each parameter's gradient, None where there is none."""
     return [None if p.grad is None else p.grad.detach().clone() for p in model.parameters()]

@@ -1,6 +1,7 @@
 """Unit 02, one download for all."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
 from graders.units.unit_02 import UNIT
 from graders.units.unit_02 import drivers as drivers
+from graders.units.unit_02.drivers import FailingLoadReply, LoadingReply
 
 
 @exercise(
@@ -54,20 +56,23 @@ def load_once(answer: Answer, rng: Rng) -> Findings:
     devices = rng.integer(2, 4)
     one_node = loading_cluster(nodes=1, devices=devices)
     values = [rng.normal(3) for _ in range(devices)]
-    observed = answer.launch("unit_02.loading", per_rank(values), ranks=devices, cluster=one_node)
-    loaded = all_loaded(observed, values)
-    without = answer.launch("unit_02.loading", None, ranks=devices, cluster=one_node)
-    yield "every rank has the data", all_loaded(without, [None] * devices) if loaded.passed else loaded
+    observed = answer.launch(drivers.loading, per_rank(values), ranks=devices, cluster=one_node)
+    loaded = all_loaded(observed.results, values)
+    without = answer.launch(drivers.loading, None, ranks=devices, cluster=one_node)
+    yield (
+        "every rank has the data",
+        all_loaded(without.results, [None] * devices) if loaded.passed else loaded,
+    )
     yield "others wait for the first", first_alone(observed, one_node)
 
     two_nodes = loading_cluster(nodes=2, devices=2)
     values = [rng.normal(3) for _ in range(4)]
-    observed = answer.launch("unit_02.loading", per_rank(values), ranks=4, cluster=two_nodes)
+    observed = answer.launch(drivers.loading, per_rank(values), ranks=4, cluster=two_nodes)
     yield "one first rank on each node", first_alone(observed, two_nodes)
 
     # The first rank of the second node, whose number is not 0.
-    observed = answer.launch("unit_02.failing_load", values[0], 2, ranks=4, cluster=two_nodes)
-    yield "an error frees the others", error_frees_the_others(observed, failing=2)
+    failed = answer.launch(drivers.failing_load, values[0], 2, ranks=4, cluster=two_nodes)
+    yield "an error frees the others", error_frees_the_others(failed.results, failing=2)
 
 
 def loading_cluster(nodes: int, devices: int) -> Cluster:
@@ -76,24 +81,23 @@ def loading_cluster(nodes: int, devices: int) -> Cluster:
     return Cluster(nodes=nodes, devices_per_node=devices, flops=flops)
 
 
-def all_loaded(observed: Observed, values: Sequence[Tensor | None]) -> Finding:
-    """Passes if every rank called `load` once and returned what it gave, which may be None."""
-    for rank, (result, value) in enumerate(zip(observed.results, values, strict=True)):
-        if result["calls"] != 1:
+def all_loaded(replies: Sequence[LoadingReply], values: Sequence[Tensor | None]) -> Finding:
+    """Passes if every rank called `load` once and returned what it gave, values[r], which may be None."""
+    for rank, (reply, value) in enumerate(zip(replies, values, strict=True)):
+        if reply.calls != 1:
             gave = " (it gives None here, as a mere download does)" if value is None else ""
-            text = f"rank {rank} called load() {result['calls']} times{gave}; expected once"
-            return Finding(False, f"{text}.")
+            return Finding(False, f"rank {rank} called load() {reply.calls} times{gave}; expected once.")
         what = f"what rank {rank} returned"
         if value is None:
-            finding = compare.equal(result["result"], None, what)
+            finding = compare.equal(reply.result, None, what)
         else:
-            finding = compare.close(result["result"], value, what)
+            finding = compare.close(reply.result, value, what)
         if not finding.passed:
             return finding
     return Finding(True, f"Each of the {len(values)} ranks called load() once and returned its value.")
 
 
-def first_alone(observed: Observed, cluster: Cluster) -> Finding:
+def first_alone(observed: Observed[Any], cluster: Cluster) -> Finding:
     """Passes if on every node local rank 0's load had ended before any other rank's began."""
     for node in range(cluster.nodes):
         members = [rank for rank in range(cluster.size) if cluster.node_of(rank) == node]
@@ -112,22 +116,20 @@ def first_alone(observed: Observed, cluster: Cluster) -> Finding:
     return Finding(True, f"One rank of {nodes} loads first, the others when it has loaded.")
 
 
-def error_frees_the_others(observed: Observed, failing: int) -> Finding:
+def error_frees_the_others(replies: Sequence[FailingLoadReply], failing: int) -> Finding:
     """Passes if the rank whose load failed raised that error, and every other rank went on to load."""
     wanted = "OSError: no space left on this device"
-    seen = observed.results[failing]["raised"]
+    seen = replies[failing].raised
     if seen != wanted:
-        text = f"load() raised {wanted} on rank {failing}, and load_once there"
-        return Finding(
-            False, f"{text} {f'raised {seen}' if seen else 'raised nothing'}; expected the same error."
-        )
-    for rank, result in enumerate(observed.results):
-        if result["calls"] != 1 and not result["raised"]:
-            text = f"after the error on rank {failing}, rank {rank} called load() {result['calls']} times"
+        text = f"load() raised {wanted} on rank {failing}, and load_once there raised {seen or 'nothing'}"
+        return Finding(False, f"{text}; expected the same error.")
+    for rank, reply in enumerate(replies):
+        if reply.calls != 1 and not reply.raised:
+            text = f"after the error on rank {failing}, rank {rank} called load() {reply.calls} times"
             return Finding(False, f"{text} and returned; expected one call, to find out for itself.")
     return Finding(True, f"load() raised on rank {failing}, load_once there too; nobody is left waiting.")
 
 
-def _marks(observed: Observed, rank: int, label: str) -> list[Event]:
+def _marks(observed: Observed[Any], rank: int, label: str) -> list[Event]:
     """A rank's marks of this label, in order."""
     return [e for e in observed.events if e.rank == rank and e.kind is Kind.SPAN and e.op == label]

@@ -2,9 +2,11 @@
 
 from course_lib.runtime.request import per_rank
 from graders.grading import compare
-from graders.grading.answer import Answer, Observed
+from graders.grading.answer import Answer, Observed, PlainData
+from graders.grading.compare import first_failure
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
+from graders.units.drivers import call
 from graders.units.unit_02 import UNIT
 from graders.units.unit_02 import drivers as drivers
 
@@ -47,20 +49,21 @@ def global_accuracy(answer: Answer, rng: Rng) -> Findings:
 
     made = max((observed.calls(rank) for rank in range(ranks)), key=len)
     text = f"Calls a rank makes: {', '.join(made) or 'none'}; expected one."
-    yield Finding(len(made) == 1, text)
+    yield "one collective", Finding(len(made) == 1, text)
 
 
-def launched_accuracy(answer: Answer, correct: list[int], total: list[int]) -> Observed:
+def launched_accuracy(answer: Answer, correct: list[int], total: list[int]) -> Observed[PlainData]:
     """Let rank r call the answer with correct[r] and total[r]."""
-    return answer.launch("unit_02.accuracy", per_rank(correct), per_rank(total), ranks=len(total))
+    return answer.launch(call, per_rank(correct), per_rank(total), ranks=len(total))
 
 
-def accuracy_as_expected(observed: Observed, correct: list[int], total: list[int]) -> Finding:
+def accuracy_as_expected(observed: Observed[PlainData], correct: list[int], total: list[int]) -> Finding:
     """Passes if every rank returns all that is right over all there is."""
     expected = sum(correct) / sum(total)
-    for rank, seen in enumerate(observed.results):
-        finding = compare.near(seen, expected, f"the accuracy on rank {rank}")
-        if not finding.passed:
-            return finding
-    counts = f"{sum(correct)} of {sum(total)}"
-    return Finding(True, f"Every rank returns {expected:.6g}, {counts}.")
+    return first_failure(
+        (
+            compare.near(seen, expected, f"the accuracy on rank {rank}")
+            for rank, seen in enumerate(observed.results)
+        ),
+        f"Every rank returns {expected:.6g}, {sum(correct)} of {sum(total)}.",
+    )

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from graders.grading import compare
 from graders.grading.answer import Answer
+from graders.grading.communication import calls_of
+from graders.grading.compare import first_failure, side_by_side
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
 from graders.units.unit_02 import UNIT
@@ -67,23 +69,25 @@ def shard_indices(answer: Answer, rng: Rng) -> Findings:
     length = ranks * rng.integer(12, 20) + ranks - 1
     epoch, seed = rng.integer(2, 50), rng.integer(0, 10_000)
     # From epoch 0 on, where seed * epoch is the same for every seed.
-    dealt = deal(answer, length, [(0, seed), (1, seed), (0, seed + 1000), (epoch, seed)], ranks)
-    even = deal(answer, 2 * ranks, [(epoch, seed)], ranks)
-    scarce = deal(answer, ranks - 1, [(epoch, seed)], ranks)
-    yield "disjoint and complete", partition(dealt, even, scarce)
+    dealt = shards(answer, length, [(0, seed), (1, seed), (0, seed + 1000), (epoch, seed)], ranks)
+    even = shards(answer, 2 * ranks, [(epoch, seed)], ranks)
+    scarce = shards(answer, ranks - 1, [(epoch, seed)], ranks)
+    yield "disjoint and complete", first_failure(map(partition, (dealt, even, scarce)))
     yield "balanced", balance(dealt, even, scarce)
 
     this, next_epoch, other_seed, later = (dealt.indices(pair) for pair in range(4))
     yield "shuffled", shuffling(this, other_seed)
-    findings = [reshuffling(this, following, dealt.again[0]) for following in (next_epoch, later)]
-    yield next((finding for finding in findings if not finding.passed), findings[0])
+    yield (
+        "reshuffled each epoch",
+        first_failure(reshuffling(this, following, dealt.again[0]) for following in (next_epoch, later)),
+    )
     yield "random state kept", random_state_kept(dealt)
     made = ", ".join(sorted(set(dealt.calls)))
-    yield Finding(not made, f"Calls that communicate: {made or 'none'}.")
+    yield "no communication", Finding(not made, f"Calls that communicate: {made or 'none'}.")
 
 
 @dataclass(frozen=True, slots=True)
-class Deal:
+class Shards:
     """What shard_indices dealt to every rank, for some pairs of epoch and seed.
 
     parts[i][r]: what rank r got for pair i; again[i][r]: what it got when it asked once more.
@@ -108,44 +112,43 @@ def _is_index_list(part: Any) -> bool:
     return type(part) is Tensor and part.dtype == torch.int64 and part.dim() == 1
 
 
-def deal(answer: Answer, length: int, pairs: Sequence[tuple[int, int]], ranks: int) -> Deal:
+def shards(answer: Answer, length: int, pairs: Sequence[tuple[int, int]], ranks: int) -> Shards:
     """Let every rank ask for its part for each (epoch, seed) of `pairs`."""
     epochs, seeds = (list(numbers) for numbers in zip(*pairs, strict=True))
-    observed = answer.launch("unit_02.shards", length, epochs, seeds, ranks=ranks)
-    return Deal(
+    observed = answer.launch(drivers.shards, length, epochs, seeds, ranks=ranks)
+    first = [[part for _, part in side_by_side(pairs, rank.first)] for rank in observed.results]
+    again = [[part for _, part in side_by_side(pairs, rank.again)] for rank in observed.results]
+    return Shards(
         length,
-        parts=[[rank["first"][pair] for rank in observed.results] for pair in range(len(pairs))],
-        again=[[rank["again"][pair] for rank in observed.results] for pair in range(len(pairs))],
-        changed=[rank["changed"] for rank in observed.results],
-        calls=[call for rank in range(ranks) for call in observed.calls(rank)],
+        parts=[list(parts) for parts in zip(*first, strict=True)],
+        again=[list(parts) for parts in zip(*again, strict=True)],
+        changed=[rank.changed for rank in observed.results],
+        calls=calls_of([observed]),
     )
 
 
-def partition(*deals: Deal) -> Finding:
+def partition(dealt: Shards) -> Finding:
     """Passes if the ranks' indices are, together, each of 0 .. length - 1 once."""
-    for dealt in deals:
-        for rank, part in enumerate(dealt.parts[0]):
-            if not _is_index_list(part):
-                kind = f"{part.dtype}, {part.dim()}-D" if isinstance(part, Tensor) else type(part).__name__
-                what = f"{kind}: {part!r}"[:120]
-                return Finding(False, f"rank {rank} returned {what}; expected a 1-D int64 tensor.")
-        times = Counter(torch.cat(dealt.indices(0)).tolist())
-        problems = {
-            "dealt more than once": sorted(index for index, count in times.items() if count > 1),
-            "missing": sorted(set(range(dealt.length)) - set(times)),
-            "out of range": sorted(set(times) - set(range(dealt.length))),
-        }
-        text = "; ".join(f"{what}: {_some(which)}" for what, which in problems.items() if which)
-        if text:
-            return Finding(False, f"{dealt.length} samples on {len(dealt.parts[0])} ranks: {text}.")
-    lengths = ", ".join(str(dealt.length) for dealt in deals)
-    return Finding(True, f"Of {lengths} samples each is dealt to one rank.")
+    for rank, part in enumerate(dealt.parts[0]):
+        if not _is_index_list(part):
+            kind = f"{part.dtype}, {part.dim()}-D" if isinstance(part, Tensor) else type(part).__name__
+            what = f"{kind}: {part!r}"[:120]
+            return Finding(False, f"rank {rank} returned {what}; expected a 1-D int64 tensor.")
+    times = Counter(torch.cat(dealt.indices(0)).tolist())
+    problems = {
+        "dealt more than once": sorted(index for index, count in times.items() if count > 1),
+        "missing": sorted(set(range(dealt.length)) - set(times)),
+        "out of range": sorted(set(times) - set(range(dealt.length))),
+    }
+    text = "; ".join(f"{what}: {_some(which)}" for what, which in problems.items() if which)
+    where = f"{dealt.length} samples on {len(dealt.parts[0])} ranks"
+    return Finding(not text, f"{where}: {text or 'each is dealt to one rank'}.")
 
 
-def balance(*deals: Deal) -> Finding:
+def balance(*several: Shards) -> Finding:
     """Passes if the sizes of the ranks' parts differ by at most one."""
     texts = []
-    for dealt in deals:
+    for dealt in several:
         sizes = [len(part) for part in dealt.indices(0)]
         texts.append(f"{dealt.length} samples are dealt as {sizes}")
         if max(sizes) - min(sizes) > 1:
@@ -182,7 +185,7 @@ def reshuffling(parts: list[Tensor], next_epoch: list[Tensor], again: list[Any])
     return Finding(True, "Each epoch deals anew, and the same epoch always alike.")
 
 
-def random_state_kept(dealt: Deal) -> Finding:
+def random_state_kept(dealt: Shards) -> Finding:
     """Passes if no rank's own random state has changed, in whatever library."""
     for rank, libraries in enumerate(dealt.changed):
         if libraries:

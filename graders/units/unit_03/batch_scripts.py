@@ -4,9 +4,10 @@ from collections import Counter
 
 from course_lib.slurm.lint import Script, complaints_about
 from course_lib.slurm.sites import site_named
-from graders.grading.answer import Answer, AnswerFailed
+from graders.grading.answer import Answer, AnswerFailed, FailureKind
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
+from graders.units.drivers import call
 from graders.units.unit_03 import UNIT
 from graders.units.unit_03.batch_job import JOB_SECONDS, Outcome, Trial, new_trial, outcomes
 
@@ -57,15 +58,15 @@ from graders.units.unit_03.batch_job import JOB_SECONDS, Outcome, Trial, new_tri
 def batch_script(answer: Answer, rng: Rng) -> Findings:
     """The text is read first; then it is submitted, with a command that ends well and with one that fails."""
     nodes, gpus = rng.choice(((2, 2), (2, 3), (3, 2)))
-    text = answer.call("call", nodes, gpus, "python train.py --epochs 3")
+    text = answer.call(call, nodes, gpus, "python train.py --epochs 3")
     reading = readable_script(text)
-    yield reading
+    yield "sbatch reads it", reading
     if not reading.passed:
-        raise AnswerFailed("NotSubmitted", 'It was not submitted: first mend "sbatch reads it".')
+        raise AnswerFailed(FailureKind.NOT_ASKED, 'It was not submitted: first mend "sbatch reads it".')
 
     words = ("--note", f"run {rng.integer(1, 99)}", "--rate", "0.1")
     trials = [new_trial(words, status) for status in (0, 3)]
-    scripts = [answer.call("call", nodes, gpus, trial.command) for trial in trials]
+    scripts = [answer.call(call, nodes, gpus, trial.command) for trial in trials]
     well, ill = outcomes([(str(script), trial) for script, trial in zip(scripts, trials, strict=True)])
     yield "what is asked for", asked_for(well, nodes, gpus)
     yield "one task a GPU", one_task_a_gpu(well, trials[0], nodes, gpus)

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 from graders.grading import compare
 from graders.grading.answer import Answer
+from graders.grading.compare import first_failure
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
+from graders.units.drivers import call
 from graders.units.unit_03 import UNIT
 from graders.units.unit_03.topologies import (
     DGX_A100,
@@ -80,11 +82,9 @@ def cpu_bind_map(answer: Answer, rng: Rng) -> Findings:
 
 def bindings(answer: Answer, cases: Sequence[tuple[str, Machine]]) -> Finding:
     """Passes if the answer finds the core of every GPU in each text, which tells of the machine beside it."""
-    finding = Finding(False, "")
-    for text, machine in cases:
-        seen = answer.call("call", text)
+
+    def one(text: str, machine: Machine) -> Finding:
         gpus = ", ".join(f"GPU {gpu} on node {node}" for gpu, node in enumerate(machine.numa_of_gpu))
-        finding = compare.equal(seen, machine.expected, f"cores for {gpus}")
-        if not finding.passed:
-            return finding
-    return finding
+        return compare.equal(answer.call(call, text), machine.expected, f"cores for {gpus}")
+
+    return first_failure(one(*case) for case in cases)

@@ -9,6 +9,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -18,8 +19,17 @@ import torch
 from torch import Tensor
 
 from course_lib.training.checkpoints import Training
-from graders.grading.answer import PlainData
-from graders.units.unit_03.lives import files_of, in_words, lived, open_files, watched, with_short_files
+from graders.grading.answer import DriverReply, PlainData
+from graders.units.unit_03.lives import (
+    RETURNED,
+    Life,
+    files_of,
+    in_words,
+    lived,
+    open_files,
+    watched,
+    with_short_files,
+)
 
 Answer = Callable[..., Any]
 State = dict[str, Any]
@@ -28,51 +38,134 @@ State = dict[str, Any]
 # --- save_checkpoint
 
 
-def saving(answer: Answer, states: list[State], place: float) -> PlainData:
+@dataclass(frozen=True, slots=True)
+class Loaded(DriverReply):
+    """What `torch.load` makes of the checkpoint: a state, or an error in words."""
+
+    state: PlainData
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class SavedFile(DriverReply):
+    """A file of the folder."""
+
+    inode: int
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Change(DriverReply):
+    """Something that happened in the folder.
+
+    files: what is there from now on, by name, None if nothing has changed. synced: inodes of files that were
+    sent to the disk; directory: whether the folder was. renamed: source and target of what is about to move.
+    """
+
+    files: dict[str, SavedFile] | None
+    synced: list[int]
+    directory: bool
+    renamed: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class LastSave(DriverReply):
+    """How a save ended, see `lives.lived`, and what it left under the checkpoint's name."""
+
+    ended: str
+    left: Loaded
+
+
+@dataclass(frozen=True, slots=True)
+class SavingReply(DriverReply):
+    """What a folder held during several saves.
+
+    directory: the folder. first, second: after the first two saves, which nothing disturbs. left_open:
+    whether the folder was still open after the first. changes: during the second. others: names of all
+    other files after it. killed, killed_writing: two more saves, ended in between. following: a save after
+    these. full: one on a full disk, and `remains`, the files that it has added.
+    """
+
+    directory: str
+    first: Loaded
+    left_open: bool
+    changes: list[Change]
+    second: Loaded
+    others: list[str]
+    killed: LastSave
+    killed_writing: LastSave
+    following: LastSave
+    full: LastSave
+    remains: list[str]
+
+
+def saving(answer: Answer, states: list[State], place: float) -> SavingReply:
     """What a folder holds after saves that end well, that are killed, and that have no room.
 
     states: five, saved one after the other under one name. place: from 0 to 1, where in a save to kill it.
     """
-    first, second, third, fourth, fifth = states
     with tempfile.TemporaryDirectory() as name:
         directory = Path(os.path.realpath(name))
         path = directory / "step-7.pt"
         (directory / "step-3.pt").write_bytes(b"another one's")
-        answer(path, first)
-        seen: dict[str, PlainData] = {"directory": str(directory), "first": _loaded(path)}
-        seen["left open"] = directory.stat().st_ino in open_files()
-        seen["events"] = lived(watched(directory, lambda: answer(path, second)))["value"]
-        seen["second"], seen["others"] = _loaded(path), sorted(set(os.listdir(directory)) - {path.name})
+        saves = [partial(answer, path, state) for state in states]
+
+        def ended(life: Life) -> LastSave:
+            return LastSave(lived(life)["ended"], _loaded(path))
+
+        saves[0]()
+        first, left_open = _loaded(path), directory.stat().st_ino in open_files()
+        changes = _changes(lived(watched(directory, saves[1])))
+        second, others = _loaded(path), sorted(set(os.listdir(directory)) - {path.name})
 
         size = int(place * path.stat().st_size) if path.exists() else 1
-        changes = sum("files" in event for event in seen["events"]) - 1
-        last = 1 + int(place * changes)
-        life = watched(directory, lambda: answer(path, third), last_change=last)
-        seen["killed"] = lived(life) | {"left": _loaded(path)}
-        life = with_short_files(size, lambda: answer(path, fourth), deadly=True)
-        seen["killed while writing"] = lived(life) | {"left": _loaded(path)}
-        seen["next"] = lived(lambda: answer(path, fourth)) | {"left": _loaded(path)}
-
+        last = 1 + int(place * (sum(change.files is not None for change in changes) - 1))
+        killed = ended(watched(directory, saves[2], last_change=last))
+        killed_writing = ended(with_short_files(size, saves[3], deadly=True))
+        following = ended(saves[3])
         before = set(os.listdir(directory))
-        life = with_short_files(size, lambda: answer(path, fifth), deadly=False)
-        seen["full"] = lived(life) | {"left": _loaded(path)}
-        seen["full"]["remains"] = sorted(set(os.listdir(directory)) - before)
-    return seen
+        full = ended(with_short_files(size, saves[4], deadly=False))
+        remains = sorted(set(os.listdir(directory)) - before)
+        seen = (changes, second, others, killed, killed_writing, following, full, remains)
+        return SavingReply(str(directory), first, left_open, *seen)
 
 
-def _loaded(path: Path) -> PlainData:
-    """What `torch.load` makes of a file: {"state"} or {"error"}."""
+def _changes(life: dict[str, Any]) -> list[Change]:
+    """What a watched life tells of. Raises RuntimeError if it ended before it could."""
+    if life["value"] is None:
+        raise RuntimeError(f"a save ended its process: {life['ended']}")
+    return [
+        Change(
+            {name: SavedFile(**file) for name, file in event["files"].items()} if "files" in event else None,
+            event.get("synced", []),
+            event.get("directory", False),
+            event.get("renamed", []),
+        )
+        for event in life["value"]
+    ]
+
+
+def _loaded(path: Path) -> Loaded:
     try:
-        return {"state": torch.load(path)}
+        return Loaded(torch.load(path), "")
     except Exception as error:  # what it raises depends on which bytes are missing
-        return {"error": in_words(error) if path.exists() else "there is no such file"}
+        return Loaded(None, in_words(error) if path.exists() else "there is no such file")
 
 
 # --- load_latest
 
 
-def loading(answer: Answer, files: dict[str, bytes], folders: list[str]) -> PlainData:
-    """What the answer loads from a folder with these files and folders, and what it says meanwhile.
+@dataclass(frozen=True, slots=True)
+class LoadingReply(DriverReply):
+    """state: what was loaded. said: to the user, meanwhile. unchanged: whether the folder's files are."""
+
+    state: PlainData
+    said: str
+    unchanged: bool
+
+
+def loading(answer: Answer, files: dict[str, bytes], folders: list[str]) -> LoadingReply:
+    """What the answer loads from a folder with these files and folders.
 
     The files are as old as they come late, so that the times of their last changes mislead.
     """
@@ -89,7 +182,7 @@ def loading(answer: Answer, files: dict[str, bytes], folders: list[str]) -> Plai
             with redirect_stdout(StringIO()) as printed, redirect_stderr(printed):
                 state = answer(directory)
         said = "\n".join([*(str(warning.message) for warning in caught), printed.getvalue()])
-        return {"state": state, "said": said, "unchanged": files_of(directory) == before}
+        return LoadingReply(state, said, files_of(directory) == before)
 
 
 def loading_nowhere(answer: Answer) -> PlainData:
@@ -152,19 +245,33 @@ class _Diary:
         return [json.loads(line) for line in self._path.read_text().splitlines()]
 
 
+@dataclass(frozen=True, slots=True)
+class LifeReply(DriverReply):
+    """What one process of a training did.
+
+    ended: see `lives.lived`. weights: [F], those that it ended with, None if it was killed. batches: numbers
+    of the samples of each step. saved: names of its checkpoints, in order.
+    """
+
+    ended: str
+    weights: PlainData
+    batches: list[list[int]]
+    saved: list[str]
+
+
 def training(
     answer: Answer,
     recipe: dict[str, Any],
     samples: Tensor,
     values: Tensor,
     deaths: list[tuple[str, int]],
-) -> PlainData:
-    """A training's lives, one after the other in one folder: what each did, and the weights it ended with.
+) -> list[LifeReply]:
+    """A training's lives, one after the other in one folder.
 
-    recipe: batch_size, epochs, save_every, noisy (whether a step draws random numbers). samples: [N, F],
-    whose first column is the sample's number. deaths: one a life but the last; ("step", 3): killed after its
-    third step; ("save", 1): killed in its first save, before anything is written; ("nothing", 0): not killed.
-    A single life is not forked, so that its error is told with its lines.
+    recipe: batch_size, epochs, save_every, noisy (whether a step draws random numbers). samples: [N, 1 + F],
+    whose first column is the sample's number. values: [F], the weights at first. deaths: one a life but the
+    last; ("step", 3): killed after its third step; ("save", 1): killed in its first save, before anything is
+    written; ("nothing", 0): not killed. A single life is not forked: its error is told with its lines.
     """
     with tempfile.TemporaryDirectory() as name:
         diary = _Diary(Path(os.path.realpath(name)))
@@ -172,16 +279,11 @@ def training(
         for death in (*deaths, None):
             begin = len(diary.read())
             life = partial(_train, answer, recipe, samples, values, diary, death)
-            came = lived(life) if deaths else {"ended": "returned", "value": life()}
+            came: PlainData = lived(life) if deaths else {"ended": RETURNED, "value": life()}
             told = diary.read()[begin:]
-            lives.append(
-                {
-                    "ended": came["ended"],
-                    "weights": came["value"],
-                    "batches": [note["batch"] for note in told if "batch" in note],
-                    "saved": [note["saved"] for note in told if "saved" in note],
-                }
-            )
+            batches = [note["batch"] for note in told if "batch" in note]
+            saved = [note["saved"] for note in told if "saved" in note]
+            lives.append(LifeReply(came["ended"], came["value"], batches, saved))
         return lives
 
 
@@ -230,10 +332,18 @@ def _train(
 # --- elastic_batch
 
 
-def world(answer: Answer, global_batch: int, world_size: int) -> PlainData:
-    """For every rank the positions and the weight that it is given."""
+@dataclass(frozen=True, slots=True)
+class Share(DriverReply):
+    """What one rank is given: positions in the global batch, and the weight of its mean loss."""
+
+    positions: list[int]
+    weight: float
+
+
+def world(answer: Answer, global_batch: int, world_size: int) -> list[Share]:
+    """What every rank is given."""
     ranks = []
     for rank in range(world_size):
         positions, weight = answer(global_batch, world_size, rank)
-        ranks.append({"positions": [int(position) for position in positions], "weight": float(weight)})
+        ranks.append(Share([int(position) for position in positions], float(weight)))
     return ranks

@@ -1,18 +1,18 @@
 """Unit 03, fewer workers, more workers."""
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from graders.grading import compare
 from graders.grading.answer import Answer
+from graders.grading.compare import first_failure, side_by_side
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
-from graders.units.unit_03 import UNIT
+from graders.units.unit_03 import UNIT, drivers
+from graders.units.unit_03.drivers import Share
 
 
 @exercise(
@@ -59,19 +59,22 @@ def elastic_batch(answer: Answer, rng: Rng) -> Findings:
     yield "more ranks than samples", weights_right(few, losses)
 
 
-Worlds = Mapping[tuple[int, int], Sequence[Mapping[str, Any]]]
-"""(global batch, ranks) -> the positions and the weight of every rank."""
+Worlds = Mapping[tuple[int, int], Sequence[Share]]
+"""(global batch, ranks) -> what every rank is given."""
 
 
 def worlds(answer: Answer, cases: Sequence[tuple[int, int]]) -> Worlds:
     """What the answer gives in each case."""
-    return {case: answer.call("unit_03.world", *case) for case in cases}
+    return {
+        case: [share for share, _ in side_by_side(answer.call(drivers.world, *case), range(case[1]))]
+        for case in cases
+    }
 
 
 def complete(given: Worlds) -> Finding:
     """Passes if in every world each position is given out once."""
     for (batch, ranks), parts in given.items():
-        positions = list(chain(*(part["positions"] for part in parts)))
+        positions = list(chain(*(part.positions for part in parts)))
         if sorted(positions) != list(range(batch)):
             missing = sorted(set(range(batch)) - set(positions))
             twice = sorted({position for position in positions if positions.count(position) > 1})
@@ -84,7 +87,7 @@ def complete(given: Worlds) -> Finding:
 def even(given: Worlds) -> Finding:
     """Passes if no rank has more than one sample more than another."""
     for (batch, ranks), parts in given.items():
-        sizes = [len(part["positions"]) for part in parts]
+        sizes = [len(part.positions) for part in parts]
         if max(sizes) - min(sizes) > 1:
             text = f"A batch of {batch} on {ranks} ranks is dealt out as {sizes}"
             return Finding(False, f"{text}; the step takes as long as the largest part.")
@@ -94,22 +97,20 @@ def even(given: Worlds) -> Finding:
 def weights_right(given: Worlds, losses: Tensor) -> Finding:
     """Passes if all is dealt out and the mean over ranks of weighted mean losses is that of the global batch.
 
-    losses: of the samples, float64, as many as the largest batch.
+    losses: of the samples, float64 [N], as many as the largest batch.
     """
-    finding = complete(given)
-    if not finding.passed:
-        return finding
-    for (batch, ranks), parts in given.items():
-        means = [
-            part["weight"] * float(losses[part["positions"]].mean()) if part["positions"] else 0.0
-            for part in parts
-        ]
-        shown = [round(part["weight"], 4) for part in parts]
-        what = f"With weights {shown} for a batch of {batch} on {ranks} ranks the mean over ranks"
-        finding = compare.near(math.fsum(means) / ranks, float(losses[:batch].mean()), what)
-        empty = [part["weight"] for part in parts if not part["positions"]]
-        if finding.passed and any(weight != 0 for weight in empty):
-            return Finding(False, f"A rank without samples has weight {max(empty, key=abs)}; expected 0.")
-        if not finding.passed:
-            return finding
+    return first_failure(
+        chain([complete(given)], (_mean_right(*case, parts, losses) for case, parts in given.items()))
+    )
+
+
+def _mean_right(batch: int, ranks: int, parts: Sequence[Share], losses: Tensor) -> Finding:
+    """Passes if the mean is right in one world, and a rank without samples has no weight."""
+    means = [part.weight * float(losses[part.positions].mean()) for part in parts if part.positions]
+    shown = [round(part.weight, 4) for part in parts]
+    what = f"With weights {shown} for a batch of {batch} on {ranks} ranks the mean over ranks"
+    finding = compare.near(sum(means) / ranks, float(losses[:batch].mean()), what)
+    empty = [part.weight for part in parts if not part.positions]
+    if finding.passed and any(weight != 0 for weight in empty):
+        return Finding(False, f"A rank without samples has weight {max(empty, key=abs)}; expected 0.")
     return finding

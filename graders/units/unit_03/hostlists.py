@@ -6,8 +6,10 @@ from itertools import product
 
 from graders.grading import compare
 from graders.grading.answer import Answer
+from graders.grading.compare import first_failure
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
+from graders.units.drivers import call_alone
 from graders.units.unit_03 import UNIT
 
 
@@ -79,13 +81,10 @@ class HostList:
 
 def expansions(answer: Answer, cases: Sequence[HostList]) -> Finding:
     """Passes if the answer expands every list."""
-    finding = Finding(False, "")
-    for case in cases:
-        seen = answer.call("call_alone", case.text)
-        finding = compare.equal(seen, case.hosts, f'the hosts of "{case.text}"')
-        if not finding.passed:
-            return finding
-    return finding
+    return first_failure(
+        compare.equal(answer.call(call_alone, case.text), case.hosts, f'the hosts of "{case.text}"')
+        for case in cases
+    )
 
 
 def draw_names(rng: Rng) -> list[HostList]:

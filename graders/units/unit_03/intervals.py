@@ -5,8 +5,10 @@ from collections.abc import Sequence
 
 from graders.grading import compare
 from graders.grading.answer import Answer
+from graders.grading.compare import first_failure
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
+from graders.units.drivers import call
 from graders.units.unit_03 import UNIT
 
 
@@ -45,13 +47,12 @@ def checkpoint_interval(answer: Answer, rng: Rng) -> Findings:
 
 def intervals(answer: Answer, cases: Sequence[tuple[float, ...]]) -> Finding:
     """Passes if every interval is Young's, for (seconds of a checkpoint, a node's mean time[, nodes])."""
-    finding = Finding(False, "")
-    for seconds, mean_time, *nodes in cases:
-        expected = math.sqrt(2 * seconds * mean_time / (nodes[0] if nodes else 1))
-        seen = answer.call("call", seconds, mean_time, *nodes)
-        machine = f" on each of {nodes[0]} nodes" if nodes else ""
+
+    def one(seconds: float, mean_time: float, nodes: float = 1) -> Finding:
+        given = (seconds, mean_time, nodes)[: len(cases[0])]
+        machine = f" on each of {nodes} nodes" if len(given) == 3 else ""
         what = f"the interval for checkpoints of {seconds:g} s and a failure every {mean_time:g} s{machine}"
-        finding = compare.near(seen, expected, what, unit=" s")
-        if not finding.passed:
-            return finding
-    return finding
+        expected = math.sqrt(2 * seconds * mean_time / nodes)
+        return compare.near(answer.call(call, *given), expected, what, unit=" s")
+
+    return first_failure(one(*case) for case in cases)

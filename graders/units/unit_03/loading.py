@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from graders.grading.answer import Answer, PlainData
+from graders.grading.compare import first_failure, same
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
-from graders.units.unit_03 import UNIT
-from graders.units.unit_03.states import State, draw_state, same_state
+from graders.units.unit_03 import UNIT, drivers
+from graders.units.unit_03.states import State, draw_state
 
 
 @exercise(
@@ -77,15 +78,17 @@ def load_latest(answer: Answer, rng: Rng) -> Findings:
     yield "other files", loads(answer, good | others, states[3], "a folder with other files too", *folders)
 
     cases = torn(rng, contents[3])
-    findings = [
-        loads(answer, good | {newest: bad}, states[2], f"a folder whose newest file is {what}")
-        for what, bad in cases.items()
-    ]
     two = good | {newest: cases["cut off"], f"step-{step + 2}.pt": cases["empty"]}
-    findings.append(loads(answer, two, states[1], "a folder whose two newest files are torn"))
-    bad = dict(zip(good, cases.values(), strict=False))
-    findings.append(loads(answer, bad, None, "a folder whose files are all torn"))
-    yield first_failed(findings)
+    all_torn = dict(zip(good, cases.values(), strict=False))
+    tried: list[tuple[dict[str, bytes], State | None, str]] = [
+        *((good | {newest: bad}, states[2], f"whose newest file is {what}") for what, bad in cases.items()),
+        (two, states[1], "whose two newest files are torn"),
+        (all_torn, None, "whose files are all torn"),
+    ]
+    yield (
+        "torn files",
+        first_failure(loads(answer, files, state, f"a folder {what}") for files, state, what in tried),
+    )
 
     damaged = good | {newest: zeroed(states[3])}
     what = "a folder whose newest file has zeros in place of some weights"
@@ -123,23 +126,14 @@ def torn(rng: Rng, content: bytes) -> dict[str, bytes]:
 
 
 def loads(
-    answer: Answer,
-    files: Mapping[str, bytes],
-    expected: State | None,
-    folder: str,
-    *folders: str,
+    answer: Answer, files: Mapping[str, bytes], expected: State | None, folder: str, *folders: str
 ) -> Finding:
     """Passes if the answer loads `expected` from these files. folder: what they are, for a sentence."""
-    seen = answer.call("unit_03.loading", dict(files), list(folders))
-    if same_state(seen["state"], expected):
+    seen = answer.call(drivers.loading, dict(files), list(folders)).state
+    if same(seen, expected):
         return Finding(True, f"From {folder} it loads {_called(expected)}.")
-    text = f"From {folder} it loads {_called(seen['state'])}; expected {_called(expected)}"
-    return Finding(False, f"{text}{_same_step(seen['state'], expected)}.")
-
-
-def first_failed(findings: Sequence[Finding]) -> Finding:
-    """Of findings on one criterion the first that failed, else the last."""
-    return next((finding for finding in findings if not finding.passed), findings[-1])
+    text = f"From {folder} it loads {_called(seen)}; expected {_called(expected)}"
+    return Finding(False, f"{text}{_same_step(seen, expected)}.")
 
 
 def nothing_there(answer: Answer) -> Finding:
@@ -147,7 +141,7 @@ def nothing_there(answer: Answer) -> Finding:
     empty = loads(answer, {}, None, "an empty folder")
     if not empty.passed:
         return empty
-    seen = answer.call("unit_03.loading_nowhere")
+    seen = answer.call(drivers.loading_nowhere)
     return Finding(seen is None, f"From an empty folder and from none at all it loads {_called(seen)}.")
 
 
@@ -165,10 +159,10 @@ def _same_step(seen: PlainData, expected: State | None) -> str:
 
 def tells_and_keeps(answer: Answer, files: Mapping[str, bytes], bad: Sequence[str]) -> Finding:
     """Passes if every file that was skipped is named to the user, and all files stay as they are."""
-    seen = answer.call("unit_03.loading", dict(files), [])
-    silent = [name for name in bad if name not in seen["said"]]
+    seen = answer.call(drivers.loading, dict(files), [])
+    silent = [name for name in bad if name not in seen.said]
     if silent:
         return Finding(False, f"{silent[0]} was skipped, and nobody is told.")
-    if not seen["unchanged"]:
+    if not seen.unchanged:
         return Finding(False, "Files of the folder were changed or removed; expected to only read.")
     return Finding(True, f"It names {', '.join(bad)}, and changes no file.")

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 from graders.grading import compare
 from graders.grading.answer import Answer
+from graders.grading.compare import first_failure
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
+from graders.units.drivers import call_alone
 from graders.units.unit_03 import UNIT, launchers
 from graders.units.unit_03.launchers import Environment, Launcher, Seat
 
@@ -72,13 +74,11 @@ def rank_from_environment(answer: Answer, rng: Rng) -> Findings:
 
 def places(answer: Answer, cases: Sequence[tuple[Launcher, list[Seat]]]) -> Finding:
     """Passes if the answer finds every seat in the environment that the launcher makes for it."""
-    finding = Finding(False, "")
-    for launcher, seats in cases:
-        for seat in seats:
-            finding = _place(answer, launcher(seat), seat.expected, _WORDS[launcher])
-            if not finding.passed:
-                return finding
-    return finding
+    return first_failure(
+        _place(answer, launcher(seat), seat.expected, _WORDS[launcher])
+        for launcher, seats in cases
+        for seat in seats
+    )
 
 
 def alone(answer: Answer, seat: Seat) -> Finding:
@@ -88,8 +88,7 @@ def alone(answer: Answer, seat: Seat) -> Finding:
         "without any launcher": {"PATH": "/usr/bin", "HOME": "/home/me"},
         "in a batch script itself, outside of srun": launchers.batch_script(seat),
     }
-    findings = [_place(answer, case, only, words) for words, case in cases.items()]
-    return next((finding for finding in findings if not finding.passed), findings[-1])
+    return first_failure(_place(answer, case, only, words) for words, case in cases.items())
 
 
 _WORDS: dict[Launcher, str] = {
@@ -104,7 +103,7 @@ _WORDS: dict[Launcher, str] = {
 
 
 def _place(answer: Answer, environment: Environment, expected: dict[str, int], words: str) -> Finding:
-    seen = answer.call("call_alone", environment)
+    seen = answer.call(call_alone, environment)
     if type(seen) is dict and type(seen.get("rank")) is str:
         return Finding(False, f"{words}: the numbers are texts: {seen!r:.120}.")
     finding = compare.equal(seen, expected, f"a process {words}")

@@ -1,16 +1,17 @@
 """Unit 03, a checkpoint that is whole or not there: saving."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from graders.grading.answer import Answer
+from graders.grading.answer import Answer, AnswerFailed, FailureKind
+from graders.grading.compare import same
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
-from graders.units.unit_03 import UNIT
+from graders.units.unit_03 import UNIT, drivers
+from graders.units.unit_03.drivers import SavedFile, SavingReply
 from graders.units.unit_03.lives import RETURNED
-from graders.units.unit_03.states import State, draw_state, same_state
+from graders.units.unit_03.states import State, draw_state
 
 
 @exercise(
@@ -75,59 +76,61 @@ def save_checkpoint(answer: Answer, rng: Rng) -> Findings:
 
 @dataclass(frozen=True)
 class Saves:
-    """What a folder held while checkpoints were saved there. See `drivers.unit_03.saving`."""
+    """Five states, and what a folder held while they were saved there."""
 
     states: Sequence[State]
-    seen: dict[str, Any]
+    seen: SavingReply
     path: str = "step-7.pt"
 
     @classmethod
     def drawn(cls, answer: Answer, rng: Rng) -> "Saves":
         """Five saves, of which one is killed at a place that is drawn."""
         states = [draw_state(rng, step) for step in range(5)]
-        return cls(states, answer.call("unit_03.saving", states, rng.integer(100, 900) / 1000))
+        saves = cls(states, answer.call(drivers.saving, states, rng.integer(100, 900) / 1000))
+        if not saves.contents():
+            raise AnswerFailed(FailureKind.UNREADABLE, "Nobody told what the folder held.")
+        return saves
 
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        return list(self.seen["events"])
-
-    def contents(self) -> Iterator[tuple[int, Any]]:
-        """Place of each change among the events, and the checkpoint's file after it, None if it has none."""
-        for place, event in enumerate(self.events):
-            if "files" in event:
-                yield place, event["files"].get(self.path)
+    def contents(self) -> list[tuple[int, SavedFile | None]]:
+        """Place of each change among all, and the checkpoint's file after it, None if it has none."""
+        changes = enumerate(self.seen.changes)
+        return [(place, each.files.get(self.path)) for place, each in changes if each.files is not None]
 
 
 def round_trip(saves: Saves) -> Finding:
     """Passes if what was saved can be loaded, the second time too, and no other file was touched."""
-    for which, expected in zip(("first", "second"), saves.states, strict=False):
-        left = saves.seen[which]
-        if "error" in left:
-            return Finding(False, f"After the {which} save torch.load(path) says: {left['error']}.")
-        if not same_state(left["state"], expected):
+    for which, left, expected in (
+        ("first", saves.seen.first, saves.states[0]),
+        ("second", saves.seen.second, saves.states[1]),
+    ):
+        if left.error:
+            return Finding(False, f"After the {which} save torch.load(path) says: {left.error}.")
+        if not same(left.state, expected):
             return Finding(False, f"After the {which} save torch.load(path) gives another state.")
-    if saves.seen["others"][:1] != ["step-3.pt"]:
-        others = saves.seen["others"] or "nothing"
+    if saves.seen.others[:1] != ["step-3.pt"]:
+        others = saves.seen.others or "nothing"
         return Finding(False, f"Beside step-7.pt there was step-3.pt; after two saves there is {others}.")
     return Finding(True, "torch.load(path) gives the state, and after a second save the second state.")
 
 
 def whole_at_every_moment(saves: Saves) -> Finding:
     """Passes if a kill at no moment leaves anything but the old checkpoint or the new one."""
-    files = [file and file["content"] for _, file in saves.contents()]
+    files = [file.content if file else None for _, file in saves.contents()]
     old, new = files[0], files[-1]
     for place, content in enumerate(files):
         if content is None:
             return Finding(False, f"Killed at change {place} of {len(files) - 1}, it leaves no step-7.pt.")
         if content not in (old, new):
             text = f"Killed at change {place} of {len(files) - 1}, it leaves a step-7.pt with {len(content)}"
-            return Finding(False, f"{text} of {len(new)} bytes, and the old one is gone.")
-    for how, saved in (("killed", 2), ("killed while writing", 3)):
-        left = saves.seen[how]["left"]
-        before = f"{how}, it left a step-7.pt of which torch.load says: {left.get('error')}"
-        if "error" in left:
+            return Finding(False, f"{text} of {len(new or b'')} bytes, and the old one is gone.")
+    for how, left, saved in (
+        ("killed", saves.seen.killed.left, 2),
+        ("killed while writing", saves.seen.killed_writing.left, 3),
+    ):
+        if left.error:
+            before = f"{how}, it left a step-7.pt of which torch.load says: {left.error}"
             return Finding(False, f"Really {before}.")
-        if not any(same_state(left["state"], state) for state in saves.states[1 : saved + 1]):
+        if not any(same(left.state, state) for state in saves.states[1 : saved + 1]):
             return Finding(False, f"Really {how}, it left neither the old state nor the new one.")
     text = f"Killed at any of {len(files) - 1} changes, or while writing, it leaves the old or the new one."
     return Finding(True, text)
@@ -135,19 +138,18 @@ def whole_at_every_moment(saves: Saves) -> Finding:
 
 def temporary_beside(saves: Saves) -> Finding:
     """Passes if what is being written is in the same folder, under a name that is no checkpoint's."""
-    folder = saves.seen["directory"]
-    for event in saves.events:
-        source = event.get("renamed", [f"{folder}/none"])[0]
+    folder = saves.seen.directory
+    for source in (change.renamed[0] for change in saves.seen.changes if change.renamed):
         if str(Path(source).parent) != folder:
             text = f"The new file is moved in from {Path(source).parent}, which may be on another disk"
             return Finding(False, f"{text}; expected one in the folder of path.")
-    names = {each for event in saves.events for each in event.get("files", {})}
+    names = {each for change in saves.seen.changes for each in change.files or ()}
     unlike = sorted(
         each for each in names if not each.endswith(".tmp") and each not in (saves.path, "step-3.pt")
     )
     if unlike:
         return Finding(False, f"While it saves there is {unlike[0]}; expected a name that ends in .tmp.")
-    left = [each for each in saves.seen["others"] if each != "step-3.pt"]
+    left = [each for each in saves.seen.others if each != "step-3.pt"]
     if left:
         return Finding(False, f"After two saves {left[0]} is still there.")
     return Finding(True, "It is written beside path under a name that ends in .tmp, and none is left.")
@@ -156,33 +158,22 @@ def temporary_beside(saves: Saves) -> Finding:
 def synced_before_renamed(saves: Saves) -> Finding:
     """Passes if all bytes of the new file were sent to the disk before it got its name."""
     synced: dict[int, bytes] = {}
-    files: Mapping[str, Any] = {}
-    old = next(saves.contents())[1]
-    for event in saves.events:
-        if "synced" in event:
-            now = {file["inode"]: file["content"] for file in files.values()}
-            synced |= {inode: now[inode] for inode in event["synced"]}
-        files = event.get("files", files)
+    files: Mapping[str, SavedFile] = {}
+    old = saves.contents()[0][1]
+    for change in saves.seen.changes:
+        synced |= {file.inode: file.content for file in files.values() if file.inode in change.synced}
+        files = files if change.files is None else change.files
         new = files.get(saves.path)
         if new and new != old:
-            held = synced.get(new["inode"])
-            if held is None:
-                text = "step-7.pt is replaced by a file that no fsync has sent to the disk"
-                return Finding(False, f"{text}: a power failure now can leave it empty.")
-            if held != new["content"]:
-                text = f"fsync was called when the file had {len(held)} of its {len(new['content'])} bytes"
-                return Finding(False, f"{text}: the rest was not yet with the operating system.")
-            return Finding(
-                True, f"All {len(held)} bytes were sent to the disk before step-7.pt was replaced."
-            )
+            return _all_synced(new, synced.get(new.inode))
     return Finding(False, "step-7.pt was never replaced.")
 
 
 def directory_synced(saves: Saves) -> Finding:
     """Passes if the new name was sent to the disk too."""
     replaced = max(place for place, _ in saves.contents())
-    synced = [place for place, event in enumerate(saves.events) if event.get("directory")]
-    if saves.seen["left open"]:
+    synced = [place for place, event in enumerate(saves.seen.changes) if event.directory]
+    if saves.seen.left_open:
         return Finding(False, "After a save the folder is still open, and so after each: close it.")
     if any(place > replaced for place in synced):
         return Finding(True, "The folder was sent to the disk after its last change.")
@@ -192,22 +183,33 @@ def directory_synced(saves: Saves) -> Finding:
 
 def next_save_works(saves: Saves) -> Finding:
     """Passes if what two killed saves have left behind does not disturb the next one."""
-    came = saves.seen["next"]
-    if came["ended"] != RETURNED:
-        return Finding(False, f"After saves that were killed, the next one ends with {came['ended']}.")
-    if not same_state(came["left"].get("state"), saves.states[3]):
+    came = saves.seen.following
+    if came.ended != RETURNED:
+        return Finding(False, f"After saves that were killed, the next one ends with {came.ended}.")
+    if not same(came.left.state, saves.states[3]):
         return Finding(False, "After saves that were killed, the next one does not save its state.")
     return Finding(True, "After saves that were killed, the next one works.")
 
 
 def full_disk(saves: Saves) -> Finding:
     """Passes if a full disk is an error that the caller hears of, and costs nothing."""
-    came = saves.seen["full"]
-    if came["ended"] == RETURNED:
+    came = saves.seen.full
+    if came.ended == RETURNED:
         return Finding(False, "On a full disk it returns as if it had saved; expected the error.")
-    if not same_state(came["left"].get("state"), saves.states[3]):
-        return Finding(False, f"On a full disk it raises ({came['ended']}), and the old one is gone.")
-    if came["remains"]:
-        text = f"On a full disk it raises ({came['ended']}) and leaves {came['remains'][0]} there"
+    if not same(came.left.state, saves.states[3]):
+        return Finding(False, f"On a full disk it raises ({came.ended}), and the old one is gone.")
+    if saves.seen.remains:
+        text = f"On a full disk it raises ({came.ended}) and leaves {saves.seen.remains[0]} there"
         return Finding(False, f"{text}, which fills the disk.")
-    return Finding(True, f"On a full disk it raises ({came['ended']}); the old one is intact.")
+    return Finding(True, f"On a full disk it raises ({came.ended}); the old one is intact.")
+
+
+def _all_synced(new: SavedFile, held: bytes | None) -> Finding:
+    """Passes if what was sent to the disk of the new file is all of it."""
+    if held is None:
+        text = "step-7.pt is replaced by a file that no fsync has sent to the disk"
+        return Finding(False, f"{text}: a power failure now can leave it empty.")
+    if held != new.content:
+        text = f"fsync was called when the file had {len(held)} of its {len(new.content)} bytes"
+        return Finding(False, f"{text}: the rest was not yet with the operating system.")
+    return Finding(True, f"All {len(held)} bytes were sent to the disk before step-7.pt was replaced.")

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from graders.grading.answer import PlainData
 from graders.grading.rng import Rng
-from graders.units.unit_07.collectives import ANYTHING, Arguments, Collective, Outcome, World, drawn
+from graders.units.unit_07.collectives import ANYTHING, Arguments, Collective, Outcome
+from graders.units.unit_07.worlds import World, drawn
 
 
 def chunks(whole: Tensor, ranks: int) -> list[Tensor]:

@@ -1,8 +1,14 @@
 """Unit 07, what it costs: predicted times."""
 
+import math
+from collections.abc import Sequence
+from functools import partial
+
 from graders.grading.answer import Answer
+from graders.grading.compare import as_float, first_failure, shown
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
+from graders.units.drivers import call
 from graders.units.unit_07 import UNIT
 
 
@@ -33,11 +39,12 @@ from graders.units.unit_07 import UNIT
 )
 def predict_time(answer: Answer, rng: Rng) -> Findings:
     """Each algorithm's formula."""
-    for algorithm in ("master", "exchange", "tree", "ring", "halving_doubling"):
-        yield formula(answer, rng, algorithm)
-    yield "ranks beyond a power of two", folded_ranks(answer, rng)
-    yield "reduction", reduction_terms(answer, rng)
-    yield "one rank", single_rank(answer, rng)
+    for algorithm in ALGORITHMS:
+        yield algorithm, formula(answer, rng, algorithm)
+    every = partial(_every_algorithm, answer, rng)
+    yield "ranks beyond a power of two", every((3, 2 ** rng.integer(3, 12) + rng.integer(1, 7)), 2e-5, 8e-11)
+    yield "reduction", every((8, 6), 2e-5, 8e-11, 3e-10)
+    yield "one rank", every((1,), 1.0, 1.0, 1.0)
 
 
 def expected_time(
@@ -72,40 +79,15 @@ ALGORITHMS = ("master", "exchange", "tree", "ring", "halving_doubling")
 
 def formula(answer: Answer, rng: Rng, algorithm: str) -> Finding:
     """Passes if the answer predicts this algorithm on powers of two: latency, bytes, and both."""
-    for alpha, beta in ((1e-5, 0.0), (0.0, 1e-9), (2e-5, 8e-11)):
-        finding = _predicts(algorithm, answer, rng, algorithm, 2 ** rng.integer(1, 12), alpha, beta)
-        if not finding.passed:
-            return finding
-    return finding
+    links = ((1e-5, 0.0), (0.0, 1e-9), (2e-5, 8e-11))
+    return first_failure(_predicts(answer, rng, algorithm, 2 ** rng.integer(1, 12), *link) for link in links)
 
 
-def folded_ranks(answer: Answer, rng: Rng) -> Finding:
-    """Passes if all predictions are right where the number of ranks is no power of two."""
-    for algorithm in ALGORITHMS:
-        for ranks in (3, 2 ** rng.integer(3, 12) + rng.integer(1, 7)):
-            finding = _predicts(answer, rng, algorithm, ranks, 2e-5, 8e-11)
-            if not finding.passed:
-                return finding
-    return finding
-
-
-def reduction_terms(answer: Answer, rng: Rng) -> Finding:
-    """Passes if the time of the additions is counted."""
-    for algorithm in ALGORITHMS:
-        for ranks in (8, 6):
-            finding = _predicts(answer, rng, algorithm, ranks, 2e-5, 8e-11, 3e-10)
-            if not finding.passed:
-                return finding
-    return finding
-
-
-def single_rank(answer: Answer, rng: Rng) -> Finding:
-    """Passes if one rank takes no time."""
-    for algorithm in ALGORITHMS:
-        finding = _predicts(answer, rng, algorithm, 1, 1.0, 1.0, 1.0)
-        if not finding.passed:
-            return finding
-    return finding
+def _every_algorithm(answer: Answer, rng: Rng, sizes: Sequence[int], *link: float) -> Finding:
+    """Passes if all predictions are right on so many ranks. link: alpha, beta and, if it counts, gamma."""
+    return first_failure(
+        _predicts(answer, rng, algorithm, ranks, *link) for algorithm in ALGORITHMS for ranks in sizes
+    )
 
 
 def _predicts(
@@ -120,11 +102,11 @@ def _predicts(
     """Passes if the prediction agrees to nine digits, in the unit that it has (times may be tiny)."""
     nbytes = rng.integer(1_000, 1_000_000)
     arguments = (algorithm, nbytes, ranks, alpha, beta, *([gamma] if gamma else []))
-    seen = answer.call("call", *arguments)
+    seen = answer.call(call, *arguments)
     wanted = expected_time(algorithm, nbytes, ranks, alpha, beta, gamma)
-    number = isinstance(seen, int | float) and not isinstance(seen, bool)
-    passed = number and abs(seen - wanted) <= 1e-9 * max(wanted, 1e-12)
-    shown = f"{seen:.6g} s" if number else f"{seen!r:.80}"
+    number = as_float(seen)
+    passed = abs(number - wanted) <= 1e-9 * max(wanted, 1e-12)
+    text = shown(seen, 80) if math.isnan(number) else f"{number:.6g} s"
     asked = f'"{algorithm}", {nbytes:,} bytes, {ranks:,} ranks, alpha={alpha:g}, beta={beta:g}'
     asked += f", gamma={gamma:g}" if gamma else ""
-    return Finding(bool(passed), f"{asked}: {shown}; expected {wanted:.6g} s.")
+    return Finding(passed, f"{asked}: {text}; expected {wanted:.6g} s.")

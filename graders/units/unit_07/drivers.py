@@ -1,6 +1,7 @@
 """Drivers of unit 07: each gives the answer its tensors, laid out as asked, and tells what became of them."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from course_lib.launch.failures import RankFailed
 from course_lib.launch.mpi import mpirun
-from graders.grading.answer import PlainData
+from graders.grading.answer import DriverReply, PlainData
 from graders.units.unit_07 import mpi_calls
 
 Answer = Callable[..., Any]
@@ -26,14 +27,35 @@ UNTOUCHED = -7
 """What stands between the elements of a strided tensor, and must stand there afterwards."""
 
 
+@dataclass(frozen=True, slots=True)
+class Called(DriverReply):
+    """What one call of the answer returned and left behind.
+
+    result: what it returned, if that is none of its arguments; returned: which argument it is, else None.
+    arguments: what they hold afterwards. gaps_kept: whether the memory between their elements was left alone.
+    """
+
+    result: PlainData
+    returned: int | None
+    arguments: list[PlainData]
+    gaps_kept: bool
+
+    @property
+    def value(self) -> PlainData:
+        """What it returned, whether or not it is an argument."""
+        if self.returned is None:
+            return self.result
+        return next(iter(self.arguments[self.returned : self.returned + 1]), None)
+
+
 def collective(
     answer: Answer,
     cases: list[list[PlainData]],
     options: dict[str, PlainData],
     layout: str,
     members: list[int] | None,
-) -> PlainData:
-    """Call the answer once a case, one after the other; what each call returned and left behind.
+) -> list[Called]:
+    """Call the answer once a case, one after the other.
 
     cases: the positional arguments of each call on this rank. layout: one of LAYOUTS, for all tensors given.
     members: global ranks of the group that calls; None: the default group, and no `group` argument.
@@ -48,18 +70,16 @@ def collective(
 
 def _call_once(
     answer: Answer, arguments: list[PlainData], options: dict[str, PlainData], layout: str
-) -> PlainData:
-    """The result, or which argument it is; the arguments afterwards; whether the gaps kept what they held."""
+) -> Called:
     grounds: list[Tensor] = []
     given = [_laid_out(argument, layout, grounds) for argument in arguments]
     result = answer(*given, **options)
     same = [position for position, argument in enumerate(given) if argument is result]
-    return {
-        "result": None if same or result is None else _copied(result),
-        "returned": same[0] if same and result is not None else None,
-        "arguments": [_copied(argument) for argument in given],
-        "gaps_kept": all(bool((ground[..., 1::2] == UNTOUCHED).all()) for ground in grounds),
-    }
+    kept = all(bool((ground[..., 1::2] == UNTOUCHED).all()) for ground in grounds)
+    left = [_copied(argument) for argument in given]
+    if same and result is not None:
+        return Called(None, same[0], left, kept)
+    return Called(_copied(result), None, left, kept)
 
 
 def _laid_out(value: PlainData, layout: str, grounds: list[Tensor]) -> PlainData:
@@ -95,29 +115,60 @@ def _copied(value: Any) -> Any:
     return value
 
 
-def mended(answer: Answer, argument: PlainData, *more: PlainData) -> PlainData:
-    """What the answer returned, and its first argument afterwards."""
+@dataclass(frozen=True, slots=True)
+class MendedReply(DriverReply):
+    """result: what the answer returned. argument: its first argument afterwards."""
+
+    result: PlainData
+    argument: PlainData
+
+
+def mended(answer: Answer, argument: PlainData, *more: PlainData) -> MendedReply:
+    """What the answer makes of its arguments."""
     result = answer(argument, *more)
-    return {"result": _copied(result), "argument": _copied(argument)}
+    return MendedReply(_copied(result), _copied(argument))
 
 
-def mended_late(answer: Answer, argument: PlainData, late: int) -> PlainData:
+def mended_late(answer: Answer, argument: PlainData, late: int) -> MendedReply:
     """As `mended`; on a cluster that counts computing, the rank `late` comes milliseconds late."""
     if dist.get_rank() == late:
         torch.zeros(2**20)
     return mended(answer, argument)
 
 
-def fit(answer: Answer, samples: list[tuple[int, float]]) -> PlainData:
-    """The fit, and the samples as the answer left them."""
-    result = answer(samples)
-    return {"result": result, "samples": samples}
+@dataclass(frozen=True, slots=True)
+class FitReply(DriverReply):
+    """result: the fit. samples: as the answer left them."""
+
+    result: PlainData
+    samples: PlainData
 
 
-def under_mpirun(answer: Answer, cases: list[list[Tensor]], ranks: int) -> PlainData:
+def fit(answer: Answer, samples: list[tuple[int, float]]) -> FitReply:
+    """What the answer fits to samples of (bytes, seconds)."""
+    return FitReply(answer(samples), samples)
+
+
+@dataclass(frozen=True, slots=True)
+class MpiReply(DriverReply):
+    """What one case was on one rank.
+
+    result: what the answer returned, and array: its array afterwards, both [length]; text where it is no
+    array. same: whether they are one object. calls: name, messages sent and bytes sent of each.
+    """
+
+    result: Tensor | str
+    array: Tensor | str
+    same: bool
+    calls: list[tuple[str, int, int]]
+
+
+def under_mpirun(answer: Answer, cases: list[list[Tensor]], ranks: int) -> list[list[MpiReply | None]]:
     """What the answer makes of each case's arrays, by rank, in one run of mpirun.
 
-    An exception of the root cause's kind is raised where a rank raised; the stub's stays the stub's.
+    cases: by case and rank, tensors [length]; a case with fewer than `ranks` is for the first ranks. None for
+    a rank that a case is not for. An exception of the root cause's kind is raised where a rank raised; the
+    stub's stays the stub's.
     """
     arrays = [[tensor.numpy() for tensor in case] for case in cases]
     cloudpickle.register_pickle_by_value(mpi_calls)
@@ -127,13 +178,12 @@ def under_mpirun(answer: Answer, cases: list[list[Tensor]], ranks: int) -> Plain
         if error.root.type == "NotImplementedError" and not error.root.message:
             raise NotImplementedError from None
         raise
-    return [[_told(case) for case in rank["told"]] for rank in everyone]
+    return [[case and _told(case) for case in rank["told"]] for rank in everyone]
 
 
-def _told(case: dict[str, Any] | None) -> PlainData:
-    """A case with its arrays as tensors; what is no array becomes text."""
-    return case and {**case, "result": _tensor(case["result"]), "array": _tensor(case["array"])}
+def _told(case: dict[str, Any]) -> MpiReply:
+    return MpiReply(_tensor(case["result"]), _tensor(case["array"]), case["same"], case["calls"])
 
 
-def _tensor(value: Any) -> PlainData:
+def _tensor(value: Any) -> Tensor | str:
     return torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else repr(value)[:200]

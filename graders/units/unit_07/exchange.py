@@ -1,20 +1,12 @@
 """Unit 07, all to all."""
 
 from graders.grading.answer import Answer
+from graders.grading.communication import Allowance, seconds
 from graders.grading.exercise import Criterion, Findings, exercise
 from graders.grading.rng import Rng
 from graders.units.unit_07 import UNIT
 from graders.units.unit_07 import collective_kinds as kinds
-from graders.units.unit_07.collectives import (
-    BYTES,
-    Allowance,
-    World,
-    _common,
-    duration,
-    measured,
-    seconds,
-    traffic,
-)
+from graders.units.unit_07.collectives import common, measured
 from graders.units.unit_07.criteria import (
     ANY_DTYPE,
     LAYOUT_IN_PLACE,
@@ -22,6 +14,7 @@ from graders.units.unit_07.criteria import (
     ONLY_MESSAGES,
     _lengths,
 )
+from graders.units.unit_07.worlds import BYTES, World
 
 
 @exercise(
@@ -58,9 +51,9 @@ from graders.units.unit_07.criteria import (
 def all_to_all_pairwise(answer: Answer, rng: Rng) -> Findings:
     """A part from everyone to everyone, in p - 1 rounds."""
     collective = kinds.EXCHANGE
-    yield from _common(answer, rng, collective, "every part at its place")
+    yield from common(answer, rng, collective, "every part at its place")
     ranks, part = 6, 250
     played = measured(answer, rng, collective, World(ranks, ranks * part))
     allowed = Allowance(ranks - 1, (ranks - 1) * part * BYTES)
-    yield "bytes and messages", traffic(played, [allowed] * ranks)
-    yield "rounds", duration(played, seconds(ranks - 1, (ranks - 1) * part * BYTES), "p - 1 = 5 rounds")
+    yield "bytes and messages", played.traffic([allowed] * ranks)
+    yield "rounds", played.duration(seconds(ranks - 1, (ranks - 1) * part * BYTES), "p - 1 = 5 rounds")

@@ -1,20 +1,12 @@
 """Unit 07, halving and doubling."""
 
 from graders.grading.answer import Answer
+from graders.grading.communication import Allowance, seconds
 from graders.grading.exercise import Criterion, Findings, exercise
 from graders.grading.rng import Rng
 from graders.units.unit_07 import UNIT
 from graders.units.unit_07 import collective_kinds as kinds
-from graders.units.unit_07.collectives import (
-    BYTES,
-    Allowance,
-    World,
-    _common,
-    duration,
-    measured,
-    seconds,
-    traffic,
-)
+from graders.units.unit_07.collectives import common, measured
 from graders.units.unit_07.criteria import (
     ANY_DTYPE,
     LAYOUT_IN_PLACE,
@@ -22,6 +14,7 @@ from graders.units.unit_07.criteria import (
     ONLY_MESSAGES,
     _lengths,
 )
+from graders.units.unit_07.worlds import BYTES, World
 
 
 @exercise(
@@ -67,13 +60,13 @@ from graders.units.unit_07.criteria import (
 def halving_doubling_all_reduce(answer: Answer, rng: Rng) -> Findings:
     """Rabenseifner's algorithm."""
     collective = kinds.ALL_REDUCE
-    yield from _common(answer, rng, collective, "the sum on every rank")
+    yield from common(answer, rng, collective, "the sum on every rank")
     length = 240
     played = measured(answer, rng, collective, World(8, length))
-    finding = traffic(played, [Allowance(6, 2 * 7 * length // 8 * BYTES)] * 8)
+    finding = played.traffic([Allowance(6, 2 * 7 * length // 8 * BYTES)] * 8)
     if finding.passed:
         folded = measured(answer, rng, collective, World(6, length))
         core = Allowance(5, (2 * 3 * length // 4 + length) * BYTES)
-        finding = traffic(folded, [core] * 6)
-    yield finding
-    yield "rounds", duration(played, seconds(6, 2 * 7 * length / 8 * BYTES), "2 log2 p = 6 rounds")
+        finding = folded.traffic([core] * 6)
+    yield "bytes and messages", finding
+    yield "rounds", played.duration(seconds(6, 2 * 7 * length / 8 * BYTES), "2 log2 p = 6 rounds")

@@ -2,18 +2,14 @@
 
 from course_lib.cluster.topology import Cluster
 from course_lib.runtime.request import per_rank
-from graders.grading.answer import Answer
+from graders.grading import compare
+from graders.grading.answer import Answer, PlainData
+from graders.grading.communication import MEASURED, duration_within, each_rank_calls, seconds
+from graders.grading.compare import first_failure
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
-from graders.units.unit_07 import UNIT
-from graders.units.unit_07.collectives import (
-    MEASURED,
-    duration_of,
-    seconds,
-)
-from graders.units.unit_07.lab import (
-    tensors,
-)
+from graders.units.drivers import call
+from graders.units.unit_07 import UNIT, drivers, lab
 
 
 @exercise(
@@ -23,7 +19,7 @@ from graders.units.unit_07.lab import (
     difficulty=2,
     rubric=tuple(
         Criterion(program, 1, f"Read in the report of {program} who waits in which call, and for whom.")
-        for program in hangs.CAUSES
+        for program in lab.CAUSES
     ),
     hints=(
         'Begin with the first sentence of each report: who waits for whom, and whether to "send", to '
@@ -35,9 +31,9 @@ from graders.units.unit_07.lab import (
 )
 def causes_of_hangs(answer: Answer, rng: Rng) -> Findings:
     """Six reports, six causes."""
-    named = answer.call("call")
-    for program in hangs.CAUSES:
-        yield hangs.cause(program, named)
+    named = answer.call(call)
+    for program in lab.CAUSES:
+        yield program, cause(program, named)
 
 
 @exercise(
@@ -46,7 +42,7 @@ def causes_of_hangs(answer: Answer, rng: Rng) -> Findings:
     minutes=5,
     difficulty=1,
     rubric=(
-        Criterion(hangs.ENDS, 1, "One of two partners has to send while the other receives."),
+        Criterion(lab.ENDS, 1, "One of two partners has to send while the other receives."),
         Criterion(
             "the partner's tensor", 1, "Partners are 2k and 2k + 1: rank ^ 1, or rank + 1 and rank - 1."
         ),
@@ -57,13 +53,16 @@ def causes_of_hangs(answer: Answer, rng: Rng) -> Findings:
 )
 def mend_swap(answer: Answer, rng: Rng) -> Findings:
     """Pairs that swap tensors."""
-    given = [hangs.tensors(rng, ranks) for ranks in (2, 6)]
-    runs = [hangs.launched(answer, tensors) for tensors in given]
-    yield hangs.ends(runs)
+    given = [lab.tensors(rng, ranks) for ranks in (2, 6)]
+    runs = [lab.launched(answer, tensors) for tensors in given]
+    yield lab.ENDS, lab.ends(runs)
     swapped = [given[1][rank ^ 1] for rank in range(6)]
-    yield "the partner's tensor", hangs.returned(runs[1], swapped, "what was returned")
-    yield "x unchanged", hangs.inputs_kept(runs[1], given[1])
-    yield "one message each", hangs.one_message_each(runs)
+    yield "the partner's tensor", lab.returned(runs[1], swapped, "what was returned")
+    yield "x unchanged", lab.inputs_kept(runs[1], given[1])
+    yield (
+        "one message each",
+        each_rank_calls(runs, ("send", "recv"), "Each rank sends once and receives once."),
+    )
 
 
 @exercise(
@@ -72,9 +71,7 @@ def mend_swap(answer: Answer, rng: Rng) -> Findings:
     minutes=8,
     difficulty=2,
     rubric=(
-        Criterion(
-            hangs.ENDS, 1, "A send may return only when its receiver is there: someone has to receive."
-        ),
+        Criterion(lab.ENDS, 1, "A send may return only when its receiver is there: someone has to receive."),
         Criterion("the left neighbour's tensor", 1, "Rank 0's left neighbour is the last rank."),
         Criterion("x unchanged", 1, "Receive into a tensor of its own: x still has to be sent."),
         Criterion("one message each", 1, "Each rank sends once and receives once; no collective."),
@@ -89,24 +86,27 @@ def mend_swap(answer: Answer, rng: Rng) -> Findings:
 )
 def mend_shift(answer: Answer, rng: Rng) -> Findings:
     """A ring in which everyone sends to the right."""
-    given = [hangs.tensors(rng, ranks) for ranks in (2, 3, 4, 7)]
-    runs = [hangs.launched(answer, tensors) for tensors in given]
-    yield hangs.ends(runs)
+    given = [lab.tensors(rng, ranks) for ranks in (2, 3, 4, 7)]
+    runs = [lab.launched(answer, tensors) for tensors in given]
+    yield lab.ENDS, lab.ends(runs)
     shifted = [given[3][rank - 1] for rank in range(7)]
-    yield "the left neighbour's tensor", hangs.returned(runs[3], shifted, "what was returned")
-    yield "x unchanged", hangs.inputs_kept(runs[3], given[3])
-    yield "one message each", hangs.one_message_each(runs)
-    yield "all at the same time", hangs.all_at_once(answer, rng)
+    yield "the left neighbour's tensor", lab.returned(runs[3], shifted, "what was returned")
+    yield "x unchanged", lab.inputs_kept(runs[3], given[3])
+    yield (
+        "one message each",
+        each_rank_calls(runs, ("send", "recv"), "Each rank sends once and receives once."),
+    )
+    yield "all at the same time", all_at_once(answer, rng)
 
 
 def all_at_once(answer: Answer, rng: Rng) -> Finding:
     """Passes if a ring of nine takes the time of three messages at most, and not of nine."""
     ranks, length = 9, 250
     cluster = Cluster(nodes=ranks, intra_node=MEASURED, inter_node=MEASURED)
-    given = per_rank(tensors(rng, ranks, length))
-    observed = answer.launch("unit_07.mended", given, ranks=ranks, cluster=cluster)
+    given = per_rank(lab.tensors(rng, ranks, length))
+    observed = answer.launch(drivers.mended, given, ranks=ranks, cluster=cluster)
     allowed = seconds(3, 3 * length * 4)
-    return duration_of(observed, allowed, f"{ranks} ranks, {length * 4} bytes", "3 messages")
+    return duration_within(observed, allowed, f"{ranks} ranks, {length * 4} bytes", "3 messages")
 
 
 @exercise(
@@ -115,7 +115,7 @@ def all_at_once(answer: Answer, rng: Rng) -> Finding:
     minutes=5,
     difficulty=1,
     rubric=(
-        Criterion(hangs.ENDS, 1, "A collective is called by every rank of its group, or by none."),
+        Criterion(lab.ENDS, 1, "A collective is called by every rank of its group, or by none."),
         Criterion("the mean on rank 0", 1, "The sum of all ranks' losses divided by their number."),
         Criterion("None elsewhere", 1, "What to do with the result may well depend on the rank."),
         Criterion("one collective", 1, "One all_reduce on every rank; nothing else is needed."),
@@ -125,10 +125,25 @@ def all_at_once(answer: Answer, rng: Rng) -> Finding:
 def mend_report(answer: Answer, rng: Rng) -> Findings:
     """The mean loss, reported by rank 0."""
     given = [[rng.integer(1, 999) / 100 for _ in range(ranks)] for ranks in (1, 3, 4)]
-    runs = [hangs.launched(answer, losses) for losses in given]
-    yield hangs.ends(runs)
+    runs = [lab.launched(answer, losses) for losses in given]
+    yield lab.ENDS, lab.ends(runs)
     means = [sum(losses) / len(losses) for losses in given]
-    found = [hangs.numbers(run, [mean], "what was returned") for run, mean in zip(runs, means, strict=True)]
-    yield next((finding for finding in found if not finding.passed), found[-1])
-    yield "None elsewhere", hangs.numbers(runs[2], [means[2], None, None, None], "what was returned")
-    yield "one collective", hangs.calls_once(runs, "all_reduce")
+    yield (
+        "the mean on rank 0",
+        first_failure(
+            lab.numbers(run, [mean], "what was returned") for run, mean in zip(runs, means, strict=True)
+        ),
+    )
+    yield "None elsewhere", lab.numbers(runs[2], [means[2], None, None, None], "what was returned")
+    yield "one collective", each_rank_calls(runs, ("all_reduce",), "Every rank calls all_reduce once.")
+
+
+def cause(program: str, named: PlainData) -> Finding:
+    """Passes if `named`, the student's dictionary, has the program's cause."""
+    if type(named) is not dict:
+        return Finding(False, f"returned {named!r:.60}; expected a dictionary with six entries.")
+    seen = named.get(program)
+    # The right one is not told: there are only six.
+    return Finding(
+        compare.same(seen, lab.CAUSES[program]), f'the cause named for {program} is "{seen!s:.60}".'
+    )

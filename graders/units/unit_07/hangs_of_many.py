@@ -1,6 +1,7 @@
 """Unit 07, the deadlock lab: groups, counts and errors."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -8,10 +9,12 @@ from torch import Tensor
 from course_lib.cluster.topology import Cluster
 from course_lib.runtime.request import per_rank
 from graders.grading import compare
-from graders.grading.answer import Answer, AnswerFailed, Observed
+from graders.grading.answer import Answer, AnswerFailed, FailureKind, Observed, PlainData
+from graders.grading.compare import first_failure
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
-from graders.units.unit_07 import UNIT
+from graders.units.unit_07 import UNIT, drivers, lab
+from graders.units.unit_07.drivers import MendedReply
 
 
 @exercise(
@@ -21,7 +24,7 @@ from graders.units.unit_07 import UNIT
     difficulty=3,
     rubric=(
         Criterion(
-            hangs.ENDS,
+            lab.ENDS,
             2,
             "dist.new_group is called by every rank of the world, for every group, in the same order, also "
             "for groups that the rank is not in.",
@@ -38,19 +41,19 @@ from graders.units.unit_07 import UNIT
 def mend_grid_sums(answer: Answer, rng: Rng) -> Findings:
     """Ranks in a grid: sums along rows and along columns."""
     shapes = ((2, 2), (3, 1), (1, 2), (2, 3))
-    given = [hangs.tensors(rng, rows * columns) for rows, columns in shapes]
+    given = [lab.tensors(rng, rows * columns) for rows, columns in shapes]
     runs = [
-        hangs.launched(answer, tensors, columns) for tensors, (_, columns) in zip(given, shapes, strict=True)
+        lab.launched(answer, tensors, columns) for tensors, (_, columns) in zip(given, shapes, strict=True)
     ]
-    yield hangs.ends(runs)
+    yield lab.ENDS, lab.ends(runs)
     columns, last = shapes[-1][1], given[-1]
-    yield "row sums", hangs.grid_sums(runs[-1], last, 0, lambda rank: rank // columns)
-    yield "column sums", hangs.grid_sums(runs[-1], last, 1, lambda rank: rank % columns)
-    yield "x unchanged", hangs.inputs_kept(runs[-1], last)
-    yield "within groups", hangs.grid_groups(runs[-1], columns)
+    yield "row sums", grid_sums(runs[-1], last, 0, lambda rank: rank // columns)
+    yield "column sums", grid_sums(runs[-1], last, 1, lambda rank: rank % columns)
+    yield "x unchanged", lab.inputs_kept(runs[-1], last)
+    yield "within groups", grid_groups(runs[-1], columns)
 
 
-def grid_groups(observed: Observed, columns: int) -> Finding:
+def grid_groups(observed: Observed[MendedReply], columns: int) -> Finding:
     """Passes if every rank makes two all-reduces, one in its row's group and one in its column's."""
     ranks = len(observed.results)
     for rank in range(ranks):
@@ -67,19 +70,20 @@ def grid_groups(observed: Observed, columns: int) -> Finding:
 
 
 def grid_sums(
-    observed: Observed, given: Sequence[Tensor], position: int, line: Callable[[int], int]
+    observed: Observed[MendedReply], given: Sequence[Tensor], position: int, line: Callable[[int], int]
 ) -> Finding:
-    """Passes if each rank's pair has at `position` the sum over the ranks on the same line of the grid."""
-    finding = Finding(False, "")
-    for rank, told in enumerate(observed.results):
-        pair = told["result"]
+    """Passes if each rank's pair has at `position` the sum over the ranks on the same line of the grid.
+
+    given: a tensor a rank, all of one shape.
+    """
+
+    def one(rank: int, pair: PlainData) -> Finding:
         if type(pair) is not list or len(pair) != 2:
             return Finding(False, f"rank {rank} returned {pair!r:.60}; expected a pair of tensors.")
         wanted = torch.stack([x for other, x in enumerate(given) if line(other) == line(rank)]).sum(0)
-        finding = compare.close(pair[position], wanted, f"the sum on rank {rank}")
-        if not finding.passed:
-            return finding
-    return finding
+        return compare.close(pair[position], wanted, f"the sum on rank {rank}")
+
+    return first_failure(one(rank, told.result) for rank, told in enumerate(observed.results))
 
 
 @exercise(
@@ -88,7 +92,7 @@ def grid_sums(
     minutes=12,
     difficulty=3,
     rubric=(
-        Criterion(hangs.ENDS, 2, "Rank 0 cannot know how many rows another rank has, unless it is told."),
+        Criterion(lab.ENDS, 2, "Rank 0 cannot know how many rows another rank has, unless it is told."),
         Criterion(
             "all rows on rank 0",
             1,
@@ -104,39 +108,47 @@ def mend_collect(answer: Answer, rng: Rng) -> Findings:
     """Rows of all ranks, collected by rank 0."""
     counts = [rng.integer(1, 2), rng.integer(3, 4), rng.integer(5, 6), 1]
     given = [[rng.normal(40) for _ in range(count)] for count in counts]
-    observed = hangs.launched(answer, given)
-    yield hangs.ends([observed])
-    collected = hangs.rows_collected(observed, given)
-    yield "all rows on rank 0", hangs.rows_in_order(answer, given) if collected.passed else collected
+    observed = lab.launched(answer, given)
+    yield lab.ENDS, lab.ends([observed])
+    collected = rows_collected(observed, given)
+    yield "all rows on rank 0", rows_in_order(answer, given) if collected.passed else collected
     sparse = [[], given[1], [], given[2]]
-    yield "ranks without rows", hangs.rows_collected(hangs.launched(answer, sparse), sparse)
-    yield "each row sent once", hangs.rows_sent_once(observed, given)
+    yield "ranks without rows", rows_collected(lab.launched(answer, sparse), sparse)
+    yield "each row sent once", rows_sent_once(observed, given)
 
 
-def rows_collected(observed: Observed, given: Sequence[list[Tensor]]) -> Finding:
-    """Passes if rank 0 has every rank's rows in the order of ranks, and the others have None."""
+def rows_collected(observed: Observed[MendedReply], given: Sequence[list[Tensor]]) -> Finding:
+    """Passes if rank 0 has every rank's rows [40] in the order of ranks, and the others have None."""
     expected = [row for rows in given for row in rows]
-    first, *others = [told["result"] for told in observed.results]
+    first, *others = [told.result for told in observed.results]
     if type(first) is not list or len(first) != len(expected):
         got = f"{len(first)} rows" if type(first) is list else f"a {type(first).__name__}"
         return Finding(False, f"rank 0 returned {got}; expected a list of {len(expected)} rows.")
-    for index, (seen, wanted) in enumerate(zip(first, expected, strict=True)):
-        finding = compare.close(seen, wanted, f"row {index} on rank 0")
-        if not finding.passed:
-            return finding
-    if any(result is not None for result in others):
-        return Finding(False, "another rank than 0 returned something; expected None.")
-    kept = observed.results[0]["argument"]
-    if type(kept) is not list or len(kept) != len(given[0]):
-        return Finding(False, "rank 0's own list of rows has changed; expected a new list.")
-    return Finding(True, f"rank 0 has all {len(expected)} rows, of {[len(r) for r in given]} a rank.")
+    kept = observed.results[0].argument
+    rows = enumerate(zip(first, expected, strict=True))
+    return first_failure(
+        chain(
+            (compare.close(seen, wanted, f"row {index} on rank 0") for index, (seen, wanted) in rows),
+            (
+                Finding(result is None, "another rank than 0 returned something; expected None.")
+                for result in others
+            ),
+            [
+                Finding(
+                    type(kept) is list and len(kept) == len(given[0]),
+                    "rank 0's own list of rows has changed; expected a new list.",
+                )
+            ],
+        ),
+        f"rank 0 has all {len(expected)} rows, of {[len(rows) for rows in given]} a rank.",
+    )
 
 
 def rows_in_order(answer: Answer, given: Sequence[list[Tensor]]) -> Finding:
     """Passes if rank 0 has the rows in the order of ranks, also where rank 1 is the last to send anything."""
     cluster = Cluster(devices_per_node=len(given), memory_bandwidth=1e9)
     try:
-        observed = answer.launch("unit_07.mended_late", per_rank(given), 1, ranks=len(given), cluster=cluster)
+        observed = answer.launch(drivers.mended_late, per_rank(given), 1, ranks=len(given), cluster=cluster)
     except AnswerFailed as failure:
         text = f"Where rank 1 is late: {failure.kind}: {failure.report.splitlines()[0]}"
         return Finding(False, text)
@@ -147,7 +159,7 @@ SMALL = 64
 """Bytes a rank that may be sent beside the rows: counts, in whatever form."""
 
 
-def rows_sent_once(observed: Observed, given: Sequence[list[Tensor]]) -> Finding:
+def rows_sent_once(observed: Observed[MendedReply], given: Sequence[list[Tensor]]) -> Finding:
     """Passes if each rank sends its rows once, rank 0 none, and hardly anything else."""
     for rank, rows in enumerate(given):
         allowed = (sum(row.nbytes for row in rows) if rank else 0) + SMALL
@@ -164,7 +176,7 @@ def rows_sent_once(observed: Observed, given: Sequence[list[Tensor]]) -> Finding
     minutes=8,
     difficulty=2,
     rubric=(
-        Criterion(hangs.ENDS, 1, "With good values there was no hang; there must be none now."),
+        Criterion(lab.ENDS, 1, "With good values there was no hang; there must be none now."),
         Criterion(
             "the sums",
             1,
@@ -182,28 +194,37 @@ def rows_sent_once(observed: Observed, given: Sequence[list[Tensor]]) -> Finding
 def mend_chain(answer: Answer, rng: Rng) -> Findings:
     """A chain of ranks, one of which may raise."""
     values = [rng.integer(1, 900) / 10 for _ in range(4)]
-    runs = [hangs.launched(answer, values), hangs.launched(answer, values[:1])]
-    yield hangs.ends(runs)
-    sums_in_double = hangs.roots_added(values)
-    yield "the sums", hangs.numbers(runs[0], sums_in_double, "what was returned", rtol=1e-12)
+    runs = [lab.launched(answer, values), lab.launched(answer, values[:1])]
+    yield lab.ENDS, lab.ends(runs)
+    sums_in_double = roots_added(values)
+    yield "the sums", lab.numbers(runs[0], sums_in_double, "what was returned", rtol=1e-12)
     raising = rng.integer(0, 2)
     bad = [-value if rank == raising else value for rank, value in enumerate(values)]
-    yield "the error comes out", hangs.error_comes_out(answer, bad)
-    yield "one barrier", hangs.barriers(runs[0])
+    yield "the error comes out", error_comes_out(answer, bad)
+    yield "one barrier", barriers(runs[0])
 
 
 def error_comes_out(answer: Answer, values: Sequence[float]) -> Finding:
     """Passes if a negative value ends the run with the ValueError that it caused."""
     try:
-        answer.launch("unit_07.mended", per_rank(values), ranks=len(values))
+        lab.launched(answer, values)
     except AnswerFailed as failure:
-        if failure.kind == "RankFailed" and failure.report.splitlines()[0].find("ValueError") >= 0:
-            return Finding(True, f"The run ended with: {failure.report.splitlines()[0]}")
-        text = failure.report.splitlines()[0] if failure.report else ""
-        return Finding(False, f"With a negative value on one rank: {failure.kind}: {text}")
+        said = failure.report.partition("\n")[0]
+        if failure.kind is FailureKind.RANK_FAILED and failure.error == "ValueError":
+            return Finding(True, f"The run ended with: {said}")
+        return Finding(False, f"With a negative value on one rank: {failure.kind}: {said}")
     return Finding(False, "With a negative value on one rank no error came out.")
 
 
 def roots_added(values: Sequence[float]) -> list[float]:
     """What each rank of the chain must return: the square roots up to its own, added up."""
     return torch.tensor(values, dtype=torch.float64).sqrt().cumsum(0).tolist()
+
+
+def barriers(observed: Observed[MendedReply]) -> Finding:
+    """Passes if every rank makes one barrier, as its last call."""
+    for rank in range(len(observed.results)):
+        calls = observed.calls(rank)
+        if calls.count("barrier") != 1 or calls[-1] != "barrier":
+            return Finding(False, f"rank {rank} calls {', '.join(calls) or 'nothing'}.")
+    return Finding(True, "Every rank ends with one barrier.")

@@ -1,21 +1,12 @@
 """Unit 07, hierarchies."""
 
 from graders.grading.answer import Answer
+from graders.grading.communication import bytes_between_nodes, bytes_within_nodes, seconds
 from graders.grading.exercise import Criterion, Findings, exercise
 from graders.grading.rng import Rng
 from graders.units.unit_07 import UNIT
 from graders.units.unit_07 import collective_kinds as kinds
-from graders.units.unit_07.collectives import (
-    BYTES,
-    World,
-    bytes_between_nodes,
-    bytes_within_nodes,
-    common_findings,
-    drawn_members,
-    duration,
-    measured,
-    seconds,
-)
+from graders.units.unit_07.collectives import common_findings, measured
 from graders.units.unit_07.criteria import (
     ANY_DTYPE,
     CHUNK_LENGTHS,
@@ -23,6 +14,7 @@ from graders.units.unit_07.criteria import (
     ON_A_SUBGROUP,
     ONLY_MESSAGES,
 )
+from graders.units.unit_07.worlds import BYTES, World, drawn_members
 
 
 @exercise(
@@ -80,8 +72,8 @@ def hierarchical_all_reduce(answer: Answer, rng: Rng) -> Findings:
     nodes, node, length = 4, 2, 240
     played = measured(answer, rng, collective, World(nodes * node, 2, columns=length // 2, node=node))
     across, inside = 2 * (nodes - 1) * length // nodes * BYTES, 2 * (node - 1) * length // node * BYTES
-    yield "bytes between nodes", bytes_between_nodes(played, across)
-    yield "bytes within a node", bytes_within_nodes(played, inside)
+    yield "bytes between nodes", bytes_between_nodes(played.observed, node, across)
+    yield "bytes within a node", bytes_within_nodes(played.observed, node, inside)
     within = seconds(2 * (node - 1), 2 * (node - 1) / node * length * BYTES)
     between = seconds(2 * (nodes - 1), 2 * (nodes - 1) / nodes * length / node * BYTES)
-    yield "rounds", duration(played, within + between, "2 rounds within and 6 between nodes")
+    yield "rounds", played.duration(within + between, "2 rounds within and 6 between nodes")

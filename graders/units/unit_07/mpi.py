@@ -7,13 +7,14 @@ from torch import Tensor
 
 from course_lib.launch.mpi import mpi_missing
 from graders.grading import compare
-from graders.grading.answer import Answer, PlainData
+from graders.grading.answer import Answer
+from graders.grading.communication import only_calls
+from graders.grading.compare import first_failure, side_by_side
 from graders.grading.exercise import Criterion, Finding, Findings, MachineLacks, exercise
 from graders.grading.rng import Rng
-from graders.units.unit_07 import UNIT
-from graders.units.unit_07.collectives import (
-    TOLERANCES,
-)
+from graders.units.unit_07 import UNIT, drivers
+from graders.units.unit_07.drivers import MpiReply
+from graders.units.unit_07.worlds import TOLERANCES, World, drawn
 
 
 @exercise(
@@ -64,7 +65,7 @@ class MpiRun:
     """Cases, with a tensor for each rank that takes part, and what these told of each: `told[case][rank]`."""
 
     cases: list[list[Tensor]]
-    told: list[list[dict[str, PlainData]]]
+    told: list[list[MpiReply]]
 
 
 def mpi_run(answer: Answer, rng: Rng) -> MpiRun:
@@ -72,37 +73,39 @@ def mpi_run(answer: Answer, rng: Rng) -> MpiRun:
     missing = mpi_missing()
     if missing:
         raise MachineLacks(missing)
-    shapes = [
-        *((RANKS, 16, torch.float64), (RANKS, 6, torch.float32), (RANKS, 3, torch.float32)),
-        *((RANKS, 9, torch.int64), (RANKS - 1, 12, torch.float64)),
+    worlds = [
+        *(World(RANKS, 16, torch.float64), World(RANKS, 6), World(RANKS, 3), World(RANKS, 9, torch.int64)),
+        World(RANKS - 1, 12, torch.float64),
     ]
-    cases = [[_drawn(rng, length, dtype) for _ in range(ranks)] for ranks, length, dtype in shapes]
-    told = answer.call("unit_07.under_mpirun", cases, RANKS)
-    by_case = [[rank[case] for rank in told[: len(given)]] for case, given in enumerate(cases)]
-    return MpiRun(cases, by_case)
+    cases = [[drawn(rng, world) for _ in range(world.ranks)] for world in worlds]
+    told = [
+        of_rank for of_rank, _ in side_by_side(answer.call(drivers.under_mpirun, cases, RANKS), range(RANKS))
+    ]
+    by_rank = [[case for case, _ in side_by_side(of_rank, cases)] for of_rank in told]
+    by_case = [[by_rank[rank][case] for rank in range(len(given))] for case, given in enumerate(cases)]
+    return MpiRun(cases, [[reply for reply in replies if reply is not None] for replies in by_case])
 
 
 def sums(run: MpiRun, cases: list[int]) -> Finding:
     """Passes if every rank returned the sum in each of `cases`."""
-    finding = Finding(False, "there is no result")
-    for case in cases:
+
+    def one(case: int) -> Finding:
         total = torch.stack(run.cases[case]).sum(0)
-        results = [told["result"] for told in run.told[case]]
-        ranks = len(results)
+        results = [told.result for told in run.told[case]]
+        ranks = len(run.cases[case])
         what = f"what was returned for {len(total)} elements on {ranks} ranks"
         tolerance = TOLERANCES[total.dtype]
-        finding = compare.close_on_all_ranks(results, [total] * ranks, what, tolerance, tolerance)
-        if not finding.passed:
-            return finding
-    return finding
+        return compare.close_on_all_ranks(results, [total] * ranks, what, tolerance, tolerance)
+
+    return first_failure(map(one, cases))
 
 
 def changed_in_place(run: MpiRun) -> Finding:
     """Passes if the array itself was changed and returned."""
     total = torch.stack(run.cases[0]).sum(0)
-    arrays = [told["array"] for told in run.told[0]]
+    arrays = [told.array for told in run.told[0]]
     finding = compare.close_on_all_ranks(arrays, [total] * RANKS, "x after the call")
-    same = all(told["same"] is True for case in run.told for told in case)
+    same = all(told.same is True for case in run.told for told in case)
     if finding.passed and not same:
         return Finding(False, "x holds the sum, but another array was returned.")
     return finding
@@ -110,21 +113,14 @@ def changed_in_place(run: MpiRun) -> Finding:
 
 def messages_and_bytes(run: MpiRun) -> Findings:
     """Which calls were made, and what each rank sent in the first case."""
-    names = [name for case in run.told for told in case for name, _, _ in told["calls"]]
-    yield compare.no_calls(names, sorted(set(names) - ALLOWED), "the answer")
+    names = [name for case in run.told for told in case for name, _, _ in told.calls]
+    yield "only messages", only_calls(names, ALLOWED, "the answer")
     nbytes = run.cases[0][0].nbytes
     allowed_messages, allowed = 2 * (RANKS - 1), 2 * (RANKS - 1) * nbytes // RANKS
-    messages = max(sum(count for _, count, _ in told["calls"]) for told in run.told[0])
-    sent = max(sum(size for _, _, size in told["calls"]) for told in run.told[0])
-    passed = messages <= allowed_messages and sent <= allowed
+    messages = max(sum(count for _, count, _ in told.calls) for told in run.told[0])
+    sent = max(sum(size for _, _, size in told.calls) for told in run.told[0])
     text = (
         f"for {nbytes} bytes on {RANKS} ranks a rank sends {messages} messages of {sent} bytes altogether; "
         f"allowed are at most {allowed_messages} messages and {allowed} bytes."
     )
-    yield Finding(passed, text)
-
-
-def _drawn(rng: Rng, length: int, dtype: torch.dtype) -> Tensor:
-    if dtype.is_floating_point:
-        return rng.normal(length, dtype=dtype)
-    return rng.integers(-(2**58), 2**58, length)
+    yield "bytes and messages", Finding(messages <= allowed_messages and sent <= allowed, text)

@@ -1,7 +1,30 @@
-"""What runs on an MPI rank beside the answer. It is sent there by value, and imports no PyTorch."""
+"""What runs on an MPI rank beside the answer. It is sent there by value, and imports no PyTorch.
+
+MPI is imported where it is used: importing it starts it, and here is no rank.
+"""
 
 from collections.abc import Callable
 from typing import Any
+
+SENDS = frozenset(
+    {
+        *("Send", "Isend", "Ssend", "Issend", "Bsend", "Ibsend", "Rsend", "Irsend", "Sendrecv"),
+        *("send", "isend", "ssend", "issend", "bsend", "ibsend", "sendrecv", "Sendrecv_replace"),
+    }
+)
+RECEIVES = frozenset({"Recv", "Irecv", "recv", "irecv", "Probe", "Iprobe", "probe", "iprobe"})
+
+_KINDS = ("allreduce", "reduce", "bcast", "gather", "allgather", "scatter", "alltoall", "scan", "exscan")
+_FORMS = (("", ""), ("", "v"), ("i", ""), ("i", "v"), ("", "w"))
+_IN_SMALL = {prefix + name + suffix for name in _KINDS for prefix, suffix in _FORMS}
+COLLECTIVES = frozenset(
+    {
+        *_IN_SMALL,
+        *(name.capitalize() for name in _IN_SMALL),
+        *("Reduce_scatter", "Reduce_scatter_block", "Barrier", "barrier", "Ibarrier"),
+    }
+)
+COMMUNICATION = SENDS | RECEIVES | COLLECTIVES
 
 
 def play(comm: Any, answer: Callable[..., Any], cases: list[list[Any]]) -> dict[str, Any]:
@@ -11,75 +34,49 @@ def play(comm: Any, answer: Callable[..., Any], cases: list[list[Any]]) -> dict[
     communicator of theirs. Returns for each case the result, the array afterwards, whether the result is the
     array itself, and the calls as (name, messages sent, bytes sent); None for a case without this rank.
     """
+    return {"told": [_play_case(comm, answer, arrays) for arrays in cases]}
+
+
+def _play_case(comm: Any, answer: Callable[..., Any], arrays: list[Any]) -> dict[str, Any] | None:
+    from mpi4py import MPI
+
+    rank = comm.Get_rank()
+    members = comm.Split(0 if rank < len(arrays) else MPI.UNDEFINED, rank)
+    if members == MPI.COMM_NULL:
+        return None
+    array = arrays[rank].copy()
+    noting = _noting_class()(members)
+    noting.calls = []
+    result = answer(noting, array)
+    return {"result": result, "array": array, "same": result is array, "calls": list(noting.calls)}
+
+
+def _noting_class() -> Any:
+    """A communicator that notes which of its methods are called, and what they send."""
     from mpi4py import MPI
 
     class Noting(MPI.Intracomm):
-        """A communicator that notes which of its methods are called, and what they send."""
-
         calls: list[tuple[str, int, int]]
 
         def __getattribute__(self, name: str) -> Any:
             method = super().__getattribute__(name)
-            if name not in communication or not callable(method):
+            if name not in COMMUNICATION or not callable(method):
                 return method
 
             def noted(*arguments: Any, **options: Any) -> Any:
                 sent = options.get("sendbuf", options.get("buf", arguments[0] if arguments else None))
-                noting = name in sends
-                self.calls.append((name, int(noting), size_of(sent) if noting else 0))
+                noting = name in SENDS
+                self.calls.append((name, int(noting), _size_of(sent) if noting else 0))
                 return method(*arguments, **options)
 
             return noted
 
-    def size_of(buffer: Any) -> int:
-        """Bytes of an array, or of the array in a buffer specification such as [array, MPI.DOUBLE]."""
-        array = buffer[0] if isinstance(buffer, list | tuple) and buffer else buffer
-        return int(getattr(array, "nbytes", len(MPI.pickle.dumps(buffer))))
+    return Noting
 
-    sends = {
-        *(
-            "Send",
-            "Isend",
-            "Ssend",
-            "Issend",
-            "Bsend",
-            "Ibsend",
-            "Rsend",
-            "Irsend",
-            "Sendrecv",
-            "Sendrecv_replace",
-        ),
-        *("send", "isend", "ssend", "issend", "bsend", "ibsend", "sendrecv"),
-    }
-    receives = {"Recv", "Irecv", "recv", "irecv", "Probe", "Iprobe", "probe", "iprobe"}
-    collectives = {
-        prefix + name + suffix
-        for name in (
-            "allreduce",
-            "reduce",
-            "bcast",
-            "gather",
-            "allgather",
-            "scatter",
-            "alltoall",
-            "scan",
-            "exscan",
-        )
-        for prefix, suffix in (("", ""), ("", "v"), ("i", ""), ("i", "v"), ("", "w"))
-    }
-    collectives |= {name.capitalize() for name in collectives}
-    collectives |= {"Reduce_scatter", "Reduce_scatter_block", "Barrier", "barrier", "Ibarrier"}
-    communication = sends | receives | collectives
 
-    def told(arrays: list[Any]) -> dict[str, Any] | None:
-        rank = comm.Get_rank()
-        members = comm.Split(0 if rank < len(arrays) else MPI.UNDEFINED, rank)
-        if members == MPI.COMM_NULL:
-            return None
-        array = arrays[rank].copy()
-        noting = Noting(members)
-        noting.calls = []
-        result = answer(noting, array)
-        return {"result": result, "array": array, "same": result is array, "calls": list(noting.calls)}
+def _size_of(buffer: Any) -> int:
+    """Bytes of an array, or of the array in a buffer specification such as [array, MPI.DOUBLE]."""
+    from mpi4py import MPI
 
-    return {"told": [told(arrays) for arrays in cases]}
+    array = buffer[0] if isinstance(buffer, list | tuple) and buffer else buffer
+    return int(getattr(array, "nbytes", len(MPI.pickle.dumps(buffer))))

@@ -1,22 +1,16 @@
 """Unit 07, rings."""
 
 from graders.grading.answer import Answer
+from graders.grading.communication import (
+    Allowance,
+    one_target_each,
+    seconds,
+)
 from graders.grading.exercise import Criterion, Findings, exercise
 from graders.grading.rng import Rng
 from graders.units.unit_07 import UNIT
 from graders.units.unit_07 import collective_kinds as kinds
-from graders.units.unit_07.collectives import (
-    BYTES,
-    Allowance,
-    Collective,
-    World,
-    _common,
-    duration,
-    measured,
-    neighbours_only,
-    seconds,
-    traffic,
-)
+from graders.units.unit_07.collectives import Collective, common, measured
 from graders.units.unit_07.criteria import (
     ANY_DTYPE,
     CHUNK_LENGTHS,
@@ -24,6 +18,7 @@ from graders.units.unit_07.criteria import (
     ON_A_SUBGROUP,
     ONLY_MESSAGES,
 )
+from graders.units.unit_07.worlds import BYTES, World
 
 RING_RANKS = Criterion(
     "any number of ranks",
@@ -70,7 +65,7 @@ ROUND_THE_RING = Criterion(
 )
 def ring_reduce_scatter(answer: Answer, rng: Rng) -> Findings:
     """p - 1 steps round the ring, after which each rank has its chunk of the sum."""
-    yield from _common(answer, rng, kinds.REDUCE_SCATTER, "its chunk of the sum")
+    yield from common(answer, rng, kinds.REDUCE_SCATTER, "its chunk of the sum")
     yield from _ring_costs(answer, rng, kinds.REDUCE_SCATTER, passes=1)
 
 
@@ -103,7 +98,7 @@ def ring_reduce_scatter(answer: Answer, rng: Rng) -> Findings:
 )
 def ring_all_gather(answer: Answer, rng: Rng) -> Findings:
     """p - 1 steps round the ring, after which each rank has every chunk."""
-    yield from _common(answer, rng, kinds.ALL_GATHER, "every chunk on every rank")
+    yield from common(answer, rng, kinds.ALL_GATHER, "every chunk on every rank")
     yield from _ring_costs(answer, rng, kinds.ALL_GATHER, passes=1)
 
 
@@ -137,7 +132,7 @@ def ring_all_gather(answer: Answer, rng: Rng) -> Findings:
 )
 def ring_all_reduce(answer: Answer, rng: Rng) -> Findings:
     """Twice round the ring."""
-    yield from _common(answer, rng, kinds.ALL_REDUCE, "the sum on every rank")
+    yield from common(answer, rng, kinds.ALL_REDUCE, "the sum on every rank")
     yield from _ring_costs(answer, rng, kinds.ALL_REDUCE, passes=2)
 
 
@@ -149,7 +144,7 @@ def _ring_costs(answer: Answer, rng: Rng, collective: Collective, passes: int) -
     ranks, length = 6, 240
     played = measured(answer, rng, collective, World(ranks, 2, columns=length // 2))
     steps = passes * (ranks - 1)
-    yield "neighbours only", neighbours_only(played)
+    yield "neighbours only", one_target_each(played.observed)
     allowed = Allowance(steps, steps * length // ranks * BYTES)
-    yield "bytes and messages", traffic(played, [allowed] * ranks)
-    yield "rounds", duration(played, seconds(steps, steps * length / ranks * BYTES), f"{steps} rounds")
+    yield "bytes and messages", played.traffic([allowed] * ranks)
+    yield "rounds", played.duration(seconds(steps, steps * length / ranks * BYTES), f"{steps} rounds")

@@ -1,24 +1,19 @@
 """Unit 07, from one to all, from all to one."""
 
 from graders.grading.answer import Answer
+from graders.grading.communication import Allowance
 from graders.grading.exercise import Criterion, Findings, exercise
 from graders.grading.rng import Rng
 from graders.units.unit_07 import UNIT
 from graders.units.unit_07 import collective_kinds as kinds
-from graders.units.unit_07.collectives import (
-    BYTES,
-    Allowance,
-    World,
-    _common,
-    measured,
-    traffic,
-)
+from graders.units.unit_07.collectives import common, measured
 from graders.units.unit_07.criteria import (
     ANY_DTYPE,
     LAYOUT_IN_PLACE,
     ONLY_MESSAGES,
     _lengths,
 )
+from graders.units.unit_07.worlds import BYTES, World
 
 
 @exercise(
@@ -49,10 +44,10 @@ from graders.units.unit_07.criteria import (
 )
 def scatter_from(answer: Answer, rng: Rng) -> Findings:
     """A part for everyone, from any root."""
-    yield from _common(answer, rng, kinds.SCATTER, "its part on every rank", rooted=True)
+    yield from common(answer, rng, kinds.SCATTER, "its part on every rank", rooted=True)
     played = measured(answer, rng, kinds.SCATTER, World(5, 20, root=3))
     root, other = Allowance(4, 16 * BYTES), Allowance(0, 0)
-    yield "bytes and messages", traffic(played, [other, other, other, root, other])
+    yield "bytes and messages", played.traffic([other, other, other, root, other])
 
 
 @exercise(
@@ -79,7 +74,7 @@ def scatter_from(answer: Answer, rng: Rng) -> Findings:
 )
 def gather_to(answer: Answer, rng: Rng) -> Findings:
     """Everyone's part, at any root."""
-    yield from _common(answer, rng, kinds.GATHER, "every part on the root", rooted=True)
+    yield from common(answer, rng, kinds.GATHER, "every part on the root", rooted=True)
     played = measured(answer, rng, kinds.GATHER, World(5, 20, root=3))
     root, other = Allowance(0, 0), Allowance(1, 4 * BYTES)
-    yield "bytes and messages", traffic(played, [other, other, other, root, other])
+    yield "bytes and messages", played.traffic([other, other, other, root, other])

@@ -1,20 +1,16 @@
 """Unit 07, trees."""
 
 from graders.grading.answer import Answer
+from graders.grading.communication import (
+    Allowance,
+    seconds,
+)
+from graders.grading.compare import first_failure
 from graders.grading.exercise import Criterion, Finding, Findings, exercise
 from graders.grading.rng import Rng
 from graders.units.unit_07 import UNIT
 from graders.units.unit_07 import collective_kinds as kinds
-from graders.units.unit_07.collectives import (
-    BYTES,
-    Allowance,
-    World,
-    _common,
-    duration,
-    measured,
-    seconds,
-    traffic,
-)
+from graders.units.unit_07.collectives import Collective, Played, common, measured
 from graders.units.unit_07.criteria import (
     ANY_DTYPE,
     LAYOUT_IN_PLACE,
@@ -22,6 +18,7 @@ from graders.units.unit_07.criteria import (
     ONLY_MESSAGES,
     WHOLE_LENGTHS,
 )
+from graders.units.unit_07.worlds import BYTES, World
 
 
 @exercise(
@@ -56,18 +53,10 @@ from graders.units.unit_07.criteria import (
 )
 def broadcast_tree(answer: Answer, rng: Rng) -> Findings:
     """A binomial tree from any root."""
-    yield from _common(answer, rng, kinds.BROADCAST, "the root's values on every rank", rooted=True)
-    length = 250
-    for ranks in (7, 8):
-        played = measured(answer, rng, kinds.BROADCAST, World(ranks, length, root=2))
-        finding = traffic(played, [Allowance(3, 3 * length * BYTES)] * ranks)
-        if finding.passed and played.observed.traffic.messages > ranks - 1:
-            text = f"{played.observed.traffic.messages} messages for {ranks} ranks; {ranks - 1} suffice."
-            finding = Finding(False, text)
-        if not finding.passed:
-            break
-    yield finding
-    yield "rounds", duration(played, seconds(3, 3 * length * BYTES), "3 rounds of the whole tensor")
+    yield from common(answer, rng, kinds.BROADCAST, "the root's values on every rank", rooted=True)
+    plays = _measured(answer, rng, kinds.BROADCAST)
+    yield "bytes and messages", first_failure(map(_sent_by_broadcast, plays))
+    yield "rounds", plays[-1].duration(seconds(3, 3 * LENGTH * BYTES), "3 rounds of the whole tensor")
 
 
 @exercise(
@@ -102,13 +91,26 @@ def broadcast_tree(answer: Answer, rng: Rng) -> Findings:
 )
 def reduce_tree(answer: Answer, rng: Rng) -> Findings:
     """A binomial tree to any root; nobody else's tensor changes."""
-    yield from _common(answer, rng, kinds.REDUCE, "the sum on the root", rooted=True)
-    length = 250
-    for ranks in (7, 8):
-        played = measured(answer, rng, kinds.REDUCE, World(ranks, length, root=2))
-        once = [Allowance(0 if rank == 2 else 1, length * BYTES) for rank in range(ranks)]
-        finding = traffic(played, once)
-        if not finding.passed:
-            break
-    yield finding
-    yield "rounds", duration(played, seconds(3, 3 * length * BYTES), "3 rounds of the whole tensor")
+    yield from common(answer, rng, kinds.REDUCE, "the sum on the root", rooted=True)
+    plays = _measured(answer, rng, kinds.REDUCE)
+    once = [[Allowance(int(rank != ROOT), LENGTH * BYTES) for rank in range(ranks)] for ranks in SIZES]
+    findings = (played.traffic(allowed) for played, allowed in zip(plays, once, strict=True))
+    yield "bytes and messages", first_failure(findings)
+    yield "rounds", plays[-1].duration(seconds(3, 3 * LENGTH * BYTES), "3 rounds of the whole tensor")
+
+
+SIZES, LENGTH, ROOT = (7, 8), 250, 2
+"""Where messages are measured: numbers of ranks, elements, the root."""
+
+
+def _measured(answer: Answer, rng: Rng, collective: Collective) -> list[Played]:
+    return [measured(answer, rng, collective, World(ranks, LENGTH, root=ROOT)) for ranks in SIZES]
+
+
+def _sent_by_broadcast(played: Played) -> Finding:
+    """Passes if no rank sends more than three times, and all together once for each other rank."""
+    ranks, made = played.worlds[0].ranks, played.observed.traffic.messages
+    finding = played.traffic([Allowance(3, 3 * LENGTH * BYTES)] * ranks)
+    if finding.passed and made > ranks - 1:
+        return Finding(False, f"{made} messages for {ranks} ranks; {ranks - 1} suffice.")
+    return finding

@@ -1,0 +1,119 @@
+"""The small models that the drivers of unit 02 build, and graders beside them."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_lib import mark
+
+
+class Normed(nn.Module):
+    """Two trainable layers round a batch norm, one frozen layer, and a buffer outside the state dict.
+
+    Inputs [B, 5], outputs [B, 2].
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(5, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.last = nn.Linear(4, 3)
+        self.frozen = nn.Linear(3, 2).requires_grad_(False)
+        self.register_buffer("positions", torch.zeros(4), persistent=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden: Tensor = self.frozen(self.last(self.norm(self.first(inputs)) + self.positions))
+        return hidden
+
+
+def state_of(model: nn.Module) -> list[Tensor]:
+    """Parameters, then buffers."""
+    return [*model.parameters(), *model.buffers()]
+
+
+def load_values(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Copy the drawn values into a model's tensors."""
+    with torch.no_grad():
+        for tensor, value in zip(tensors, values, strict=True):
+            tensor.copy_(value)
+
+
+def chain_of(values: list[Tensor]) -> nn.Sequential:
+    """Linear layers with the given weights [out, in] and biases [out], in turn, the last one frozen."""
+    pairs = list(zip(values[::2], values[1::2], strict=True))
+    layers = [nn.Linear(weight.shape[1], weight.shape[0], dtype=weight.dtype) for weight, _ in pairs]
+    layers[-1].requires_grad_(False)
+    model = nn.Sequential(*layers)
+    load_values(list(model.parameters()), values)
+    return model
+
+
+class _MarkInBackward(torch.autograd.Function):
+    """The identity, whose backward puts a mark on the timeline."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, label: str) -> Tensor:
+        ctx.label = label
+        return inputs.view_as(inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        mark(ctx.label)
+        return gradients[0], None
+
+
+class Chain(nn.Module):
+    """Linear layers with tanh between them; backward marks when it reaches each. Inputs [B, widths[0]]."""
+
+    def __init__(self, widths: Sequence[int]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(wide, narrow) for wide, narrow in pairwise(widths))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = inputs
+        for number, layer in enumerate(self.layers):
+            hidden = _MarkInBackward.apply(layer(torch.tanh(hidden)), reaches(number))  # type: ignore[no-untyped-call]
+        return hidden
+
+
+def reaches(layer: int) -> str:
+    """The mark that backward makes before it computes this layer's gradients."""
+    return f"backward reaches layer {layer}"
+
+
+class Branches(nn.Module):
+    """A shared first layer and three branches, of which each call uses one: the others get no gradient.
+
+    Inputs and outputs [B, width].
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.shared = nn.Linear(width, width)
+        self.branches = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, inputs: Tensor, branch: int) -> Tensor:
+        hidden: Tensor = self.branches[branch](torch.tanh(self.shared(inputs)))
+        return hidden
+
+
+class Tied(nn.Module):
+    """Words to words: the embedding is also the weight of the last layer; the layer between is frozen.
+
+    Inputs: numbers of words [B]; outputs: scores [B, words].
+    """
+
+    def __init__(self, words: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, width)
+        self.frozen = nn.Linear(width, width).requires_grad_(False)
+        self.mixing = nn.Linear(width, width)
+        self.output = nn.Linear(width, words, bias=False)
+        self.output.weight = self.embedding.weight
+
+    def forward(self, words: Tensor) -> Tensor:
+        scores: Tensor = self.output(self.mixing(torch.tanh(self.frozen(self.embedding(words)))))
+        return scores

@@ -1,0 +1,136 @@
+"""Steps of training with BucketedDDP: where they begin, where they lead, and when their calls were made."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from course_lib.cluster.topology import Cluster, Link
+from course_lib.runtime.communication.events import Event, Kind
+from course_lib.runtime.request import per_rank
+from graders.grading.answer import Answer, AnswerFailed, FailureKind, Observed
+from graders.grading.rng import Rng
+from graders.units.unit_02 import drivers
+from graders.units.unit_02.drivers import Gradients
+from graders.units.unit_02.models import Chain, load_values, reaches
+
+SLOW = Link(latency=1.0, bandwidth=1e6)
+"""A link on which every collective outlasts the backward pass by far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Some steps of plain gradient descent on a chain of layers.
+
+    values[r]: rank r's parameters before wrapping. batches[r]: its batches, one a step: inputs
+    [B, widths[0]] and targets [B, widths[-1]].
+    """
+
+    widths: list[int]
+    values: list[list[Tensor]]
+    batches: list[list[tuple[Tensor, Tensor]]]
+    rate: float
+    bucket_bytes: int
+
+    def launch(self, answer: Answer) -> Observed[list[Gradients]]:
+        """Every collective outlasts backward, so that waiting for one shows."""
+        ranks = len(self.values)
+        cluster = Cluster(devices_per_node=ranks, intra_node=SLOW)
+        return answer.launch(
+            drivers.steps,
+            self.widths,
+            per_rank(self.values),
+            per_rank(self.batches),
+            self.rate,
+            self.bucket_bytes,
+            ranks=ranks,
+            cluster=cluster,
+        )
+
+    def buckets(self) -> list[int]:
+        """Bytes of each bucket."""
+        sizes = [parameter.nbytes for parameter in Chain(self.widths).parameters()]
+        return greedy_buckets(sizes[::-1], self.bucket_bytes)
+
+    def deadlines(self) -> list[str]:
+        """For each bucket the mark before which its gradients are complete and it must have been started.
+
+        Backward computes a layer's gradients between its mark and that of the layer before.
+        """
+        layers = [number for number in range(len(self.widths) - 1) for _ in ("weight", "bias")][::-1]
+        sizes = [parameter.nbytes for parameter in Chain(self.widths).parameters()][::-1]
+        ends = list(accumulate(sizes))
+        lowest = [layers[ends.index(end)] for end in accumulate(self.buckets())]
+        return [reaches(layer - 1) if layer else "backward ends" for layer in lowest]
+
+    def mean_gradients(self) -> list[list[Tensor]]:
+        """For every step the mean over ranks of their gradients, from rank 0's parameters on."""
+        model = Chain(self.widths)
+        parameters = list(model.parameters())
+        load_values(parameters, self.values[0])
+        means = []
+        for batches in zip(*self.batches, strict=True):
+            losses = [functional.mse_loss(model(inputs), targets) for inputs, targets in batches]
+            gradients = torch.autograd.grad(torch.stack(losses).mean(), parameters)
+            means.append(list(gradients))
+            with torch.no_grad():
+                for parameter, gradient in zip(parameters, gradients, strict=True):
+                    parameter.sub_(gradient, alpha=self.rate)
+        return means
+
+
+def draw_training(rng: Rng) -> Training:
+    """Two to four ranks, three steps; the last layer fills a bucket to the byte, one weight is too large."""
+    ranks = rng.integer(2, 4)
+    widths = [rng.integer(5, 8), 9, 9, rng.integer(5, 8), rng.integer(5, 8)]
+    shapes = [parameter.shape for parameter in Chain(widths).parameters()]
+    values = [[rng.normal(*shape) for shape in shapes] for _ in range(ranks)]
+    batches = [
+        [(rng.normal(4, widths[0]), rng.normal(4, widths[-1])) for _ in range(3)] for _ in range(ranks)
+    ]
+    last_layer = 4 * (widths[-2] + 1) * widths[-1]
+    return Training(widths, values, batches, rate=0.05, bucket_bytes=last_layer)
+
+
+def greedy_buckets(sizes: Sequence[int], limit: int) -> list[int]:
+    """Bytes of each bucket: filled in order, closed before the size that would take it above the limit."""
+    buckets: list[int] = []
+    for size in sizes:
+        if buckets and buckets[-1] + size <= limit:
+            buckets[-1] += size
+        else:
+            buckets.append(size)
+    return buckets
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of one rank, from the driver's mark "step begins" to its mark "finished"."""
+
+    rank: int
+    number: int
+    calls: list[Event]
+    marks: dict[str, Event]
+    """The first mark of each label."""
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}, step {self.number}"
+
+
+def steps_of(observed: Observed[Any]) -> Iterator[Step]:
+    """Every step of every rank. Raises AnswerFailed if the driver's marks are not there."""
+    for rank in range(len(observed.results)):
+        calls = observed.communication(rank)
+        marks = [event for event in observed.events if event.rank == rank and event.kind is Kind.SPAN]
+        begins = [position for position, mark in enumerate(marks) if mark.op == "step begins"]
+        for number, (begin, end) in enumerate(pairwise([*begins, len(marks)])):
+            # Reversed, so that of several marks with one label the first stays.
+            inside = {mark.op: mark for mark in reversed(marks[begin:end])}
+            if "finished" not in inside:
+                raise AnswerFailed(FailureKind.UNREADABLE, f"Step {number} of rank {rank} has no end.")
+            span = range(marks[begin].sequence, inside["finished"].sequence)
+            yield Step(rank, number, [call for call in calls if call.sequence in span], inside)
