@@ -183,7 +183,7 @@ for batch_size in (7, 64, 360):
 # other line of code knows:
 
 # %% demo=true
-from course_lib.notebook.widgets import LiveCurves
+from course_lib.notebook.curves import LiveCurves
 from course_lib.training.device import best_device
 from course_lib.training.single_device import fit, new_batches
 

@@ -52,7 +52,7 @@ from graders import check, hint, progress, reset
 # %load_ext course_lib.notebook.magics
 from course_lib.figures.pictures import collective_picture
 from course_lib.notebook.collective_steps import steps_of
-from course_lib.notebook.explore import Slider, explore
+from course_lib.notebook.widgets import Slider, explore
 from course_lib.notebook.stepping import step_through, steps_figure
 
 collective_picture("all_reduce")

@@ -13,7 +13,7 @@ from course_lib.figures.pictures.training_steps import STEPS, steps_picture
 from course_lib.figures.style import figure_png
 from course_lib.home import VARIABLE
 from course_lib.models import MLP, SmallCNN, parameter_count
-from course_lib.notebook.widgets import LiveCurves
+from course_lib.notebook.curves import LiveCurves
 from course_lib.training.activation_memory import activation_bytes
 from course_lib.training.single_device import Batches, fit, new_batches, random_shift, train_epoch
 
@@ -166,6 +166,19 @@ def test_digits_are_learnt_to_97_percent(tmp_path: Path, monkeypatch: pytest.Mon
     assert result.seconds > 0
     assert scheduler.get_last_lr()[0] == pytest.approx(0, abs=1e-9)
     assert "up to epoch 20" in LiveCurves.reload("digits").alt
+
+
+def test_a_script_gets_a_line_an_epoch(capsys: pytest.CaptureFixture[str]) -> None:
+    # Invariant: without curves the numbers are printed, the accuracy in percent.
+    digits = load("digits")
+    model = MLP([64, 10])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
+    train, test = new_batches(digits, 512, CPU)
+    result = fit(model, optimizer, scheduler, train, test, epochs=2, train_step=step, evaluate=score)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert f"test accuracy {100 * result.accuracies[0]:.2f} %" in lines[0]
 
 
 # --- activations

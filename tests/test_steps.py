@@ -7,7 +7,7 @@ import torch.distributed as dist
 from course_lib import launch
 from course_lib.notebook.collective_steps import steps_of
 from course_lib.notebook.log_steps import steps_of_log
-from course_lib.notebook.widgets import step_figure, step_through, steps_figure
+from course_lib.notebook.stepping import step_figure, step_through, steps_figure
 
 
 def ring_pass(x):

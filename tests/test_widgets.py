@@ -33,11 +33,11 @@ from course_lib.figures.style import (
 from course_lib.home import course_home
 from course_lib.launch import launch
 from course_lib.launch.failures import Deadlock
+from course_lib.notebook.curves import LiveCurves
 from course_lib.notebook.display_target import DisplayTarget, display_target
-from course_lib.notebook.explore import Exploration
 from course_lib.notebook.history import read_history
-from course_lib.notebook.reporting import Progress, TerminalReporter
-from course_lib.notebook.widgets import LiveCurves, Slider, explore, progress
+from course_lib.notebook.reporting import Progress, TerminalReporter, progress
+from course_lib.notebook.widgets import Exploration, Slider, explore
 from course_lib.runtime.communication.errors import PendingCall
 from tests.legible import assert_apart, assert_legible, drawn_texts
 from workbook.run_notebook import OwnSocketsManager
@@ -552,7 +552,7 @@ def test_a_stopped_training_shows_and_keeps_what_it_had(capsys):
 
 
 KILLED = """
-from course_lib.notebook.widgets import LiveCurves
+from course_lib.notebook.curves import LiveCurves
 with LiveCurves("killed", total=10**6) as curves:
     step = 0
     while True:
@@ -632,7 +632,8 @@ def test_a_terminal_shows_the_report_alone(shell):
 # --- All together, in a real kernel
 
 NOTEBOOK = [
-    "from course_lib.notebook.widgets import LiveCurves, explore\n"
+    "from course_lib.notebook.curves import LiveCurves\n"
+    "from course_lib.notebook.widgets import explore\n"
     "from course_lib.figures.style import line_figure\n"
     "from course_lib.figures.pictures import collective_picture",
     "collective_picture('all_reduce')",

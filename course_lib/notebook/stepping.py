@@ -8,7 +8,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from course_lib.figures.style import Drawing, ink_on, new_figure, rank_colour
 from course_lib.notebook.collective_steps import Step, Steps
-from course_lib.notebook.explore import Slider, explore
+from course_lib.notebook.widgets import Slider, explore
 
 _PANELS_A_ROW = 4
 _MOST_DIGITS = 3
