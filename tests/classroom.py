@@ -2,6 +2,7 @@
 
 import atexit
 import copy
+import io
 import os
 import shutil
 import subprocess
@@ -9,16 +10,20 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Self
 
 import nbformat
+import pytest
 
+from graders.classroom import grade_class
 from graders.classroom.judge_process import grade_folder
 from graders.classroom.pool import Task
 from graders.classroom.result_store import Graded
+from workbook import cli
 from workbook.cli import _efforts
 from workbook.paths import Places
 from workbook.release import source_notebook
@@ -71,6 +76,19 @@ def run_course(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command(*arguments), cwd=root, env=environment(), capture_output=True, text=True, check=False
     )
+
+
+def run_here(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The same in this process, which has imported everything; a class is judged here too."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(root)
+        patch.setenv("COLUMNS", "200")
+        patch.setattr(sys, "argv", ["course", *arguments])
+        patch.setattr(grade_class, "JudgePool", JudgesHere)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 
 def command(*arguments: str) -> list[str]:

@@ -41,6 +41,9 @@ from tests.classroom import (
     solved,
 )
 
+# One worker grades the class for all tests.
+pytestmark = pytest.mark.xdist_group("class")
+
 ALL, PER_EXERCISE = 14.0, 4
 Scores = dict[str, tuple[float, list[float | None]]]
 

@@ -11,11 +11,10 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_output
 
-from graders.classroom.grade_class import Order, Outcome, State, grade_class
-from graders.classroom.gradebook import Course
+from graders.classroom.grade_class import Outcome, State
 from graders.submissions.folder import digest, read_hand_in
 from tests.classroom import ROOT, UNIT, answer_cell, blank, folder_of, hand_in, new_course, solved
-from tests.test_classroom import Nobody, scores
+from tests.test_classroom import grade, scores
 
 # One worker grades the class for all tests.
 pytestmark = pytest.mark.xdist_group("hand-ins")
@@ -186,8 +185,7 @@ def outcomes(root: Path) -> dict[str, Outcome]:
     for student, (put, _, _) in HANDED_IN.items():
         put(folder_of(root, student))
     hand_in(root, "zz_ordinary", solved())
-    found = grade_class(Course(root), Order(UNIT, jobs=2), Nobody())
-    return {outcome.student: outcome for outcome in found}
+    return grade(root)
 
 
 @pytest.mark.parametrize("student", HANDED_IN)
@@ -243,7 +241,7 @@ def test_reading_a_notebook_builds_no_parser_of_iris() -> None:
     # Invariant: nbformat is imported without the grammar, which still checks strings where somebody asks.
     program = """
 import sys
-import workbook.unit, graders.submissions.folder
+import graders.submissions, nbformat
 assert "nbformat" in sys.modules and "lark" not in sys.modules
 from jsonschema import Draft202012Validator as Draft
 iri = Draft({"format": "iri"}, format_checker=Draft.FORMAT_CHECKER)

@@ -20,7 +20,7 @@ from graders.classroom.batches import Batch, batches_in
 from graders.classroom.grade_class import batches_folder
 from graders.classroom.gradebook import Course
 from graders.classroom.pool import Task
-from tests.classroom import ROOT, UNIT, blank, environment, hand_in, new_course, run_course, solved
+from tests.classroom import ROOT, UNIT, blank, environment, hand_in, new_course, run_course, run_here, solved
 from tests.test_classroom import ALL, Scores, scores
 
 needs_slurm = pytest.mark.skipif(
@@ -174,7 +174,7 @@ def assert_complete(found: Scores) -> None:
 
 
 @needs_slurm
-@pytest.mark.xdist_group("slurm")
+@pytest.mark.xdist_group("slurm-class")
 def test_an_array_marks_the_class(root: Path, started: Callable[..., subprocess.Popen[str]]) -> None:
     # Invariant: nodes mark, one process records, and nothing of the batch is left.
     said = finished(started())
@@ -185,7 +185,7 @@ def test_an_array_marks_the_class(root: Path, started: Callable[..., subprocess.
 
 
 @needs_slurm
-@pytest.mark.xdist_group("slurm")
+@pytest.mark.xdist_group("slurm-class")
 def test_whatever_is_killed_it_goes_on(
     root: Path, started: Callable[..., subprocess.Popen[str]], cluster: VirtualCluster
 ) -> None:
@@ -206,7 +206,7 @@ def test_whatever_is_killed_it_goes_on(
 
 
 @needs_slurm
-@pytest.mark.xdist_group("slurm")
+@pytest.mark.xdist_group("slurm-class")
 def test_control_c_leaves_a_job_that_can_be_cancelled(
     root: Path, started: Callable[..., subprocess.Popen[str]], cluster: VirtualCluster
 ) -> None:
@@ -239,18 +239,11 @@ def test_what_has_changed_since_is_not_marked_as_if_it_had_not(tmp_path: Path) -
     assert "have changed since the job was submitted" in str(outcome)
 
 
-def test_without_slurm_it_is_a_sentence(tmp_path: Path) -> None:
+def test_without_slurm_it_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = new_course(tmp_path / "course")
     hand_in(root, "blank", blank())
-    bare = {**environment(), "PATH": str(Path(sys.executable).parent)}
-    done = subprocess.run(
-        [sys.executable, "-m", "workbook.cli", "grade", UNIT, "--slurm"],
-        cwd=root,
-        env=bare,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    done = run_here(root, "grade", UNIT, "--slurm")
     assert (done.returncode, done.stderr.splitlines()[-1]) == (
         2,
         "There is no sbatch here: submit from a login node of a cluster.",

@@ -21,15 +21,20 @@ from graders.isolation.backends import (
     backend_here,
     works,
 )
-from tests.classroom import UNIT, blank, command, environment, hand_in, new_course, solved
+from tests.classroom import UNIT, blank, environment, hand_in, new_course, run_here, solved
+
+pytestmark = pytest.mark.xdist_group("sandboxes")
 
 
 def run_unsandboxed(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command on a machine where PATH leads to no program that could build a sandbox."""
-    bare = {**environment(), "PATH": str(Path(sys.executable).parent)}
-    return subprocess.run(
-        command(*arguments), cwd=root, env=bare, capture_output=True, text=True, check=False
-    )
+    backend_here.cache_clear()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PATH", str(Path(sys.executable).parent))
+            return run_here(root, *arguments)
+    finally:
+        backend_here.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +112,7 @@ def test_unsafe_grades_and_every_report_says_so(course: Path) -> None:
     assert f"2 of 2: {UNSANDBOXED}" in " ".join(done.stdout.split())
     assert UNSANDBOXED in (results / "feedback" / "right.html").read_text()
     assert f"2 of 2: {UNSANDBOXED}" in (results / "class.html").read_text()
-    assert {row["wall"] for row in csv.DictReader((results / "class.csv").open())} == {"none"}
+    assert {row["sandbox"] for row in csv.DictReader((results / "class.csv").open())} == {"none"}
     assert all(UNSANDBOXED in table["text/html"] for table in tables)
     assert [float(table["text/plain"]) > 0 for table in tables] == [True] * len(tables)
     assert_a_wall_grades_again(course)
@@ -117,9 +122,7 @@ def assert_a_wall_grades_again(course: Path) -> None:
     """What was graded without a sandbox does not stand where there is one."""
     if not backend_here().stands:
         return
-    done = subprocess.run(
-        command("grade", UNIT), cwd=course, env=environment(), capture_output=True, text=True, check=False
-    )
+    done = run_here(course, "grade", UNIT)
     assert done.returncode == 0, done.stderr
     assert "[2/2]" in done.stderr
     assert "unchanged" not in done.stderr
