@@ -1,7 +1,9 @@
 """A function under mpirun: results come back, a failure ends all ranks, a hang ends in time."""
 
+import os
 import subprocess
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,6 +56,27 @@ def test_a_hang_ends_in_time_and_leaves_no_process():
     assert time.monotonic() - start < 15
     running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert "course_lib/runtime/processes/mpi_rank.py" not in running
+
+
+STUBBORN = """#!/bin/sh
+trap '' TERM
+setsid sleep 987654 &
+echo $! > "$PIDS"
+wait
+"""
+
+
+def test_an_mpirun_that_does_not_end_leaves_no_rank(tmp_path, monkeypatch):
+    # Invariant: ranks end even if mpirun takes no notice and they have made sessions of their own.
+    (tmp_path / "mpirun").write_text(STUBBORN)
+    (tmp_path / "mpirun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PIDS", str(tmp_path / "pids"))
+    monkeypatch.setattr(mpi, "_ENDING_SECONDS", 0.2)
+    with pytest.raises(TimedOut):
+        mpirun(summed, ranks=2, timeout=1)
+    pid = int((tmp_path / "pids").read_text())
+    assert not Path(f"/proc/{pid}").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Sites, rendered scripts, their lint, rank discovery: what can be proved without a Slurm."""
 
 import os
+import socket
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from course_lib import BadLaunch, launch
 from course_lib.launch import slurm as engine
-from course_lib.runtime.processes.rank_environment import join_group, rank_from_launcher
+from course_lib.runtime.processes.rank_environment import _set_meeting_point, join_group, rank_from_launcher
 from course_lib.slurm import scripts
 from course_lib.slurm.allocation import Allocation, NoAllocation
 from course_lib.slurm.environment import for_a_job, for_a_step
@@ -308,6 +309,53 @@ def test_loopback_for_two_nodes_is_refused(environment: dict[str, str]):
     environment.update(STEP | {"MASTER_ADDR": "127.0.0.1"})
     with pytest.raises(BadLaunch, match=r"would wait for ever\. Set MASTER_ADDR"):
         join_group()
+
+
+OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
+
+
+def meeting_port(environment: dict[str, str], given: dict[str, str]) -> str:
+    environment.clear()
+    environment.update(given)
+    _set_meeting_point(rank_from_launcher())
+    return environment["MASTER_PORT"]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "rank", "run", "other"),
+    [
+        (OPEN_MPI, "OMPI_COMM_WORLD_RANK", {"PMIX_NAMESPACE": "11"}, {"PMIX_NAMESPACE": "12"}),
+        (
+            {"HOROVOD_SIZE": "4", "HOROVOD_LOCAL_SIZE": "4"},
+            "HOROVOD_RANK",
+            {"HOROVOD_GLOO_RENDEZVOUS_PORT": "11"},
+            {"HOROVOD_GLOO_RENDEZVOUS_PORT": "12"},
+        ),
+        (
+            STEP | {"SLURM_STEP_NUM_NODES": "1", "SLURM_JOB_ID": "7"},
+            "SLURM_PROCID",
+            {"SLURM_STEP_ID": "0"},
+            {"SLURM_STEP_ID": "1"},
+        ),
+    ],
+    ids=["Open MPI", "Horovod", "srun"],
+)
+def test_two_runs_on_a_machine_do_not_meet(
+    environment: dict[str, str],
+    launcher: dict[str, str],
+    rank: str,
+    run: dict[str, str],
+    other: dict[str, str],
+):
+    # Invariant: the ranks of a run agree on a port without a word, and two runs have different ones.
+    ports = [meeting_port(environment, launcher | run | {rank: str(number)}) for number in range(4)]
+    assert len(set(ports)) == 1
+    assert meeting_port(environment, launcher | other | {rank: "0"}) != ports[0]
+
+
+def test_a_rank_alone_takes_a_free_port(environment: dict[str, str]):
+    with socket.create_server(("localhost", int(meeting_port(environment, {})))):
+        assert meeting_port(environment, {}) != meeting_port(environment, {})
 
 
 # --- The engine's sentences

@@ -10,9 +10,7 @@ import pickle
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,8 @@ from course_lib.runtime.communication.callsite import is_grader, is_library
 from course_lib.runtime.communication.diagnosis import rank_failed_report
 from course_lib.runtime.communication.errors import RankTraceback
 from course_lib.runtime.communication.events import SourceLine
+from course_lib.runtime.processes import process_tree
+from course_lib.runtime.processes.launch_folder import owned_folder, sweep
 
 _ENDING_SECONDS = 5.0
 
@@ -49,8 +49,8 @@ def mpirun(function: Callable[..., Any], *arguments: Any, ranks: int = 4, timeou
         raise BadLaunch(missing)
     if ranks < 1:
         raise BadLaunch(f"ranks is {ranks}; a launch needs at least one rank.")
-    with tempfile.TemporaryDirectory(prefix="course-mpi-", ignore_cleanup_errors=True) as path:
-        folder = Path(path)
+    sweep()
+    with owned_folder() as folder:
         (folder / "call").write_bytes(cloudpickle.dumps((function, arguments)))
         status, said = _run(folder, ranks, timeout)
         failures = _failures(folder)
@@ -64,28 +64,30 @@ def mpirun(function: Callable[..., Any], *arguments: Any, ranks: int = 4, timeou
 
 def _run(folder: Path, ranks: int, timeout: float) -> tuple[int, str]:
     """Exit status of mpirun, and what it said. Raises TimedOut."""
-    command = ["mpirun", "-np", str(ranks), sys.executable, "-m", "mpi4py"]
-    command += [str(Path(__file__).parents[1] / "runtime" / "processes" / "mpi_rank.py"), str(folder)]
+    guard = [sys.executable, "-I", process_tree.__file__, str(_ENDING_SECONDS)]
+    rank = Path(process_tree.__file__).with_name("mpi_rank.py")
+    program = [sys.executable, "-m", "mpi4py", str(rank), str(folder)]
     with (folder / "said").open("w+b") as said:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=_environment()
+            [*guard, "mpirun", "-np", str(ranks), *program],
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=said,
+            env=_environment(),
+            # Ctrl-C in a terminal and an interrupt from Jupyter are for the launcher alone.
+            start_new_session=True,
         )
-        try:
-            status = process.wait(timeout)
-        except BaseException as error:
-            # mpirun ends its ranks when it is asked to end.
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_ENDING_SECONDS)
-            process.kill()
-            process.wait()
-            if isinstance(error, subprocess.TimeoutExpired):
+        assert process.stdin is not None
+        # The guard ends mpirun, and every rank, when its standard input ends: here, or with this process.
+        with process, process.stdin:
+            try:
+                status = process.wait(timeout)
+            except subprocess.TimeoutExpired:
                 raise TimedOut(
                     f"The MPI program was stopped after {timeout:g} s; it had not come to its end. MPI does "
                     f"not say who waits for whom: look for a receive without a send, or for sends that all "
                     f"wait for their receivers."
                 ) from None
-            raise
         said.seek(0)
         return status, said.read().decode(errors="replace")
 

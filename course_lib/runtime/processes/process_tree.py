@@ -1,9 +1,16 @@
-"""Processes below this one: ending them all, adopting them, and being one that ends with its parent."""
+"""Processes below this one: ending them all, adopting them, and being one that ends with its parent.
+
+Run as a file, `python process_tree.py SECONDS COMMAND...`, it runs a command of which nothing is left when
+it has ended, or when whoever holds the other end of standard input has let go.
+"""
 
 import ctypes
 import os
+import select
 import signal
+import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -43,6 +50,30 @@ def end_descendants() -> None:
             return
 
 
+def run_guarded(command: Sequence[str], seconds: float) -> int:
+    """Run a command until it ends, or until standard input does; then nothing that it has started is left.
+
+    seconds: how long it has to end by itself when it is asked to. Returns its exit status.
+    """
+    adopt_orphans()
+    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    try:
+        while (
+            process.poll() is None and sys.stdin.fileno() not in select.select([sys.stdin, woken], [], [])[0]
+        ):
+            os.read(woken, 4096)
+        if process.poll() is None:
+            process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+    finally:
+        end_descendants()
+    return process.wait()
+
+
 def sleeps(pid: int) -> bool:
     """Whether the main thread of a process of this machine sleeps, see proc_pid_stat(5)."""
     try:
@@ -76,3 +107,8 @@ def _prctl(option: int, value: int = 1) -> None:
         return
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl failed")
+
+
+if __name__ == "__main__":
+    _status = run_guarded(sys.argv[2:], float(sys.argv[1]))
+    sys.exit(_status if _status >= 0 else 128 - _status)

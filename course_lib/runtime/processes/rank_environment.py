@@ -8,6 +8,7 @@ import ipaddress
 import os
 import socket
 import subprocess
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -151,7 +152,7 @@ def _nodes(launcher: _Launcher, ranks: int, environment: Mapping[str, str]) -> i
 def _set_meeting_point(info: RankInfo) -> None:
     """Set MASTER_ADDR and MASTER_PORT where nobody has; refuse an address that other nodes cannot reach."""
     address = os.environ.setdefault("MASTER_ADDR", _first_host(info))
-    os.environ.setdefault("MASTER_PORT", str(_port_of_job()))
+    os.environ.setdefault("MASTER_PORT", str(_port_of_run(info)))
     if info.nodes > 1 and _is_loopback(address):
         raise BadLaunch(
             f"MASTER_ADDR is {address}, which on every node means that node itself, but the {info.ranks} "
@@ -171,9 +172,25 @@ def _first_host(info: RankInfo) -> str:
     return listed.stdout.split()[0]
 
 
-def _port_of_job() -> int:
-    """The same on all nodes of a job and different for jobs on one node, so that it clashes rarely."""
-    return 20_000 + int(os.environ.get("SLURM_JOB_ID") or 0) % 10_000
+_RUN_NAMES = {
+    "Horovod": ("HOROVOD_GLOO_RENDEZVOUS_PORT",),
+    "Open MPI": ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
+    "srun": ("SLURM_JOB_ID", "SLURM_STEP_ID"),
+    "PMIx": ("PMIX_NAMESPACE",),
+}
+"""Variables in which a launcher names the run: the same for all of its ranks, and others for another run."""
+
+
+def _port_of_run(info: RankInfo) -> int:
+    """The same for all ranks of a run, and rarely that of another run on the same machine."""
+    if info.ranks == 1:
+        with socket.create_server(("", 0)) as free:
+            return int(free.getsockname()[1])
+    names = [os.environ.get(name, "") for name in _RUN_NAMES.get(info.launcher, ())]
+    if not any(names):
+        # All ranks of one machine have this in common; those of another machine do not.
+        names = [os.environ.get("SLURM_JOB_ID") or (str(os.getsid(0)) if info.nodes == 1 else "")]
+    return 20_000 + zlib.crc32(".".join(names).encode()) % 10_000
 
 
 def _is_loopback(address: str) -> bool:
