@@ -8,7 +8,8 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 CONDA = yaml.safe_load((ROOT / "environment.yml").read_text())
 MAKEFILE = (ROOT / "Makefile").read_text()
 
@@ -16,6 +17,22 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 def exact_pins() -> set[str]:
     """What pyproject.toml asks for in exactly one version: what pip must resolve in one go."""
     return {requirement for requirement in PROJECT["dependencies"] if "==" in requirement}
+
+
+def test_a_wheel_holds_what_the_packages_read():
+    # Invariant: every file of the packages that is no Python is package data, and every pattern has files.
+    listed = subprocess.run(
+        ["git", "ls-files", "course_lib", "graders", "workbook"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    data = PYPROJECT["tool"]["setuptools"]["package-data"]
+    named = [{*(ROOT / package).glob(pattern)} for package, patterns in data.items() for pattern in patterns]
+    assert all(named)
+    files = {path for path in set().union(*named) if path.is_file()}
+    assert files == {ROOT / name for name in listed.stdout.split() if not name.endswith(".py")}
 
 
 def conda_pip_list() -> list[str]:
