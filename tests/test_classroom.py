@@ -189,7 +189,7 @@ def test_graders_and_library_count(tmp_path: Path) -> None:
             "graders/guest/fork_server.py",
             "graders/units/unit_07/released_cells.json",
         ),
-        *("course_lib/data.py", "course_lib/runtime/simulator/network.py", "slurm/sites.toml"),
+        *("course_lib/data.py", "course_lib/runtime/communication/matching.py", "slurm/sites.toml"),
     )
     others = (
         "graders/units/unit_07/rings.py",

@@ -223,14 +223,13 @@ def test_a_loop_without_end_costs_its_processor_time_once(sandbox: Sandbox, fork
 
 # --- what cannot be forged
 
-UNCOUNTED = case("""from course_lib.runtime.communication import costs
-from course_lib.runtime.simulator import backend, network, network_model, thread_driver
-from course_lib.runtime.communication import events
+UNCOUNTED = case("""from course_lib.runtime.communication import call, costs, intercepted_group, matching
+from course_lib.runtime.simulator import network_model
 nothing = costs.CallTraffic(0, 0, 0)
-costs.traffic_of = network.traffic_of = network._traffic = lambda *_: nothing
-network.Network.events = lambda self: []
+costs.traffic_of = call.traffic_of = call.Operation._traffic = lambda *_: nothing
+matching.CallMatcher.events = lambda self: []
 network_model.Timing.message = network_model.Timing.collective = lambda *_: 0.0
-backend.payload_of = lambda op, *_: backend.Payload(None, None, 0)
+call.payload_of = intercepted_group.payload_of = lambda op, *_: call.Payload(None, None, 0)
 class Small(torch.Tensor):
     nbytes = 0
 x = x.as_subclass(Small)

@@ -3,7 +3,7 @@
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from course_lib.launch.failures import (
@@ -21,14 +21,15 @@ from course_lib.runtime.communication.diagnosis import (
     lost_report,
     message_mismatch_report,
     mismatch_report,
+    never_waited_for,
     rank_failed_report,
     timed_out_report,
 )
 from course_lib.runtime.communication.errors import PendingCall, RankTraceback
 from course_lib.runtime.communication.events import LazyEvents, SourceLine
+from course_lib.runtime.communication.matching import Mismatch
 from course_lib.runtime.communication.traffic import CountedEvents
 from course_lib.runtime.request import LaunchRequest
-from course_lib.runtime.simulator.network import Mismatch
 from course_lib.runtime.simulator.thread_driver import Ending
 from course_lib.runtime.simulator.trace.batched_replay import MessageTable
 from course_lib.runtime.simulator.virtual_time import VirtualTime
@@ -109,15 +110,14 @@ class Outcome:
         for operation in network.unmatched():
             yield network.pending(operation)
         for operation in network.not_waited_for():
-            call = network.pending(operation)
-            yield replace(call, detail=f"{call.detail}, never waited for, so {_left_open(operation.op)},")
+            yield never_waited_for(network.pending(operation))
 
     def _raise_timed_out(self) -> NoReturn:
         places = {rank: "\n".join(f"    at {line}" for line in lines) for rank, lines in self.places.items()}
         raise TimedOut(timed_out_report(self.request.timeout, places, self.waiting), self._record())
 
     def _raise_stuck(self) -> NoReturn:
-        mismatches = self.virtual_time.network.collective_mismatches()
+        mismatches = self.virtual_time.network.mismatches()
         if mismatches:
             self._raise_mismatch(mismatches[0])
         cycle = find_cycle(self.waiting)
@@ -133,16 +133,5 @@ class Outcome:
         if mismatch.position is None:
             report = message_mismatch_report(calls)
         else:
-            report = mismatch_report(calls, mismatch.position, mismatch.calls[0].group.members)
+            report = mismatch_report(calls, mismatch.position, mismatch.calls[0].call.group.members)
         raise CollectiveMismatch(report, calls, self._record())
-
-
-def _left_open(op: str) -> str:
-    """What a program does not know that never waits for a call."""
-    match op:
-        case "send":
-            return "its tensor need not have been sent"
-        case "barrier":
-            return "nobody was held back"
-        case _:
-            return "its tensor was not filled"

@@ -22,10 +22,10 @@ from torch import Tensor
 from torch._C._distributed_c10d import _unregister_all_process_groups
 
 from course_lib.launch.failures import UnmatchedMessage
+from course_lib.runtime.communication.call import Group, Operation
 from course_lib.runtime.communication.callsite import caller_line, own_lines
 from course_lib.runtime.request import LaunchRequest
 from course_lib.runtime.simulator.backend import as_with_gloo
-from course_lib.runtime.simulator.network import Group, Move, Operation
 from course_lib.runtime.simulator.rank_globals import alone
 from course_lib.runtime.simulator.rank_main import RankMains
 from graders.grading.answer import PlainData
@@ -116,14 +116,14 @@ class _SocketEngine:
         key = (name, tuple(members))
         return self._groups.setdefault(key, Group(*key))
 
-    def post(self, operation: Operation, move: Move | None = None) -> None:
+    def post(self, operation: Operation) -> None:
         with self._communication():
             inputs = [_copy(tensor) for tensor in operation.inputs]
         with self._lock:
             # The position of the call among this rank's own is the number by which it is asked for.
             operation.sequence, self._posted = self._posted, self._posted + 1
             self._tell(post_to_plain(operation, inputs), sum(tensor.nbytes for tensor in inputs))
-        if operation.asynchronous and inputs and not operation.shape_only:
+        if operation.call.asynchronous and inputs and not operation.call.shape_only:
             self._open[operation.sequence] = (operation, inputs)
 
     def wait(self, operation: Operation) -> None:
@@ -162,7 +162,7 @@ class _SocketEngine:
         send_frame(self._channel, message)
 
     def _ask_about(self, question: str, operation: Operation) -> dict[str, Any]:
-        line = caller_line() if operation.asynchronous else None
+        line = caller_line() if operation.call.asynchronous else None
         return self._ask({"do": question, "call": operation.sequence, "line": line_to_plain(line)})
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:

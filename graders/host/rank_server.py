@@ -19,11 +19,11 @@ from course_lib.cluster.topology import Cluster
 from course_lib.launch.failures import LaunchError, UnmatchedMessage
 from course_lib.launch.outcome import Outcome
 from course_lib.launch.run import Run
+from course_lib.runtime.communication.call import Operation
 from course_lib.runtime.communication.errors import RankTraceback
 from course_lib.runtime.communication.events import SourceLine
 from course_lib.runtime.request import LaunchRequest, PerRank
-from course_lib.runtime.simulator.network import Operation
-from course_lib.runtime.simulator.rank_threads import RankStopped
+from course_lib.runtime.simulator.engine import RankStopped
 from course_lib.runtime.simulator.thread_driver import Ending, ThreadDriver
 from course_lib.runtime.simulator.virtual_time import VirtualTime
 from graders.grading.answer import FailureKind, PlainData
@@ -32,7 +32,7 @@ from graders.host.fork_server_client import Process
 from graders.protocol import requests
 from graders.protocol.codec import MAX_TENSORS, CodecError, decode, encode
 from graders.protocol.framing import ChannelClosed, TooSlow, receive_frame, send_frame
-from graders.protocol.rank_calls import move_of, post_from_plain
+from graders.protocol.rank_calls import post_from_plain
 from graders.protocol.records import check_fields, line_from_plain
 
 MOST_CALLS = 200_000
@@ -242,7 +242,7 @@ class _RankServer:
             raise CodecError(f"its open calls hold more than {MOST_HELD:,} bytes")
         self._posted.append(_Posted(operation, operation.outputs, held))
         try:
-            self._scheduler.post(operation, move_of(operation))
+            self._scheduler.post(operation)
         except Exception as error:  # tensors that do not go together, as in the rank's own process
             self._error = self._error or error
 
@@ -302,7 +302,7 @@ class _RankServer:
     def _about(self, call: Any) -> tuple[_Posted, SourceLine]:
         check_fields(call, _QUESTION_FIELDS, "a question")
         posted = self._find(call["call"])
-        line = line_from_plain(call["line"], self._keep_line) or posted.operation.line
+        line = line_from_plain(call["line"], self._keep_line) or posted.operation.call.line
         return posted, line or _NO_LINE
 
     def _find(self, number: int) -> _Posted:
@@ -313,7 +313,7 @@ class _RankServer:
     def _data(self, posted: _Posted) -> dict[str, PlainData]:
         outputs, posted.outputs = posted.outputs, None
         self._held, posted.held = self._held - posted.held, 0
-        known = outputs is not None and not posted.operation.shape_only
+        known = outputs is not None and not posted.operation.call.shape_only
         return {"outputs": list(outputs or ()) if known else None, "peer": posted.operation.peer}
 
     # --- Ends

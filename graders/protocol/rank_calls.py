@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course_lib.runtime.communication import semantics
+from course_lib.runtime.communication.call import Call, Group, Operation, payload_of
 from course_lib.runtime.communication.events import SourceLine
-from course_lib.runtime.simulator.backend import payload_of
-from course_lib.runtime.simulator.network import NEW_GROUP, Group, Move, Operation
+from course_lib.runtime.communication.semantics import COLLECTIVES
 from graders.grading.answer import PlainData
 from graders.protocol.codec import MAX_TENSORS, CodecError
 from graders.protocol.records import check_fields, line_from_plain, line_to_plain
@@ -45,19 +44,20 @@ _FIELDS: dict[str, tuple[type, ...]] = {
 
 def post_to_plain(operation: Operation, inputs: Sequence[Tensor]) -> PlainData:
     """A call that a rank posts, with these copies of its inputs."""
+    call = operation.call
     return {
         "do": "post",
-        "op": operation.op,
-        "group": operation.group.name,
-        "members": operation.group.members,
-        "inputs": [_size(tensor) for tensor in inputs] if operation.shape_only else list(inputs),
+        "op": call.op,
+        "group": call.group.name,
+        "members": call.group.members,
+        "inputs": [_size(tensor) for tensor in inputs] if call.shape_only else list(inputs),
         "outputs": [_output_to_plain(tensor, operation.inputs) for tensor in operation.outputs],
         "peer": operation.peer,
-        "tag": operation.tag,
-        "reduction": operation.reduction,
-        "shape_only": operation.shape_only,
-        "asynchronous": operation.asynchronous,
-        "line": line_to_plain(operation.line),
+        "tag": call.tag,
+        "reduction": call.reduction,
+        "shape_only": call.shape_only,
+        "asynchronous": call.asynchronous,
+        "line": line_to_plain(call.line),
     }
 
 
@@ -66,77 +66,58 @@ def post_from_plain(
 ) -> Operation:
     """The call, with tensors of the grader's own. Raises CodecError if it is none that a rank can make.
 
-    group: see `Network.group`; it is asked only for members that are ranks of the run, `rank` among them.
+    group: see `CallMatcher.group`; it is asked only for members that are ranks of the run, `rank` among them.
     """
     check_fields(plain, _FIELDS, "a call")
-    members = plain["members"]
-    if plain["op"] not in _MOVES and plain["op"] not in ("send", "recv"):
+    op, peer = plain["op"], plain["peer"]
+    _check_names(plain, rank)
+    whole = group(plain["group"], plain["members"])
+    inputs, outputs = _tensors_from_plain(plain)
+    payload = payload_of(op, inputs, outputs)
+    call = Call(
+        op,
+        whole,
+        None if op in _MESSAGES else peer,
+        plain["tag"],
+        plain["reduction"],
+        payload.shape,
+        payload.parts,
+        payload.nbytes,
+        plain["shape_only"],
+        plain["asynchronous"],
+        line_from_plain(plain["line"], keep_line),
+    )
+    return call.operation(rank, peer, tuple(inputs), tuple(outputs))
+
+
+_MESSAGES = ("send", "recv")
+
+
+def _check_names(plain: Any, rank: int) -> None:
+    """Raise CodecError if a call has an operation, a group or a peer that there is not."""
+    members, peer = plain["members"], plain["peer"]
+    if plain["op"] not in COLLECTIVES and plain["op"] not in _MESSAGES:
         raise CodecError(f"there is no call {plain['op'][:40]!r}")
     if len(plain["group"]) > _LONGEST_NAME or not _REDUCTION.fullmatch(plain["reduction"]):
         raise CodecError("a call has an impossible group or reduction")
     if rank not in members or len(set(members)) != len(members):
         raise CodecError("a call is in a group of other ranks")
-    if plain["peer"] is not None and plain["peer"] not in members:
+    if peer is not None and peer not in members:
         raise CodecError("a call names a rank that is not in its group")
-    whole = group(plain["group"], members)
+    if plain["op"] == "send" and peer is None:
+        raise CodecError("a message has no receiver")
+
+
+def _tensors_from_plain(plain: Any) -> tuple[list[Tensor], list[Tensor]]:
+    """What the call reads and what it writes. Raises CodecError if that cannot be."""
     inputs = [_input_from_plain(each, plain["shape_only"]) for each in plain["inputs"]]
     outputs = [_output_from_plain(each, inputs, plain["shape_only"]) for each in plain["outputs"]]
     if sum(tensor.nbytes for tensor in outputs if not tensor.is_meta) > MAX_TENSORS:
         raise CodecError("a call asks for more bytes than a message may have")
-    if plain["op"] in ("send", "recv") and [len(inputs), len(outputs)] != [
-        plain["op"] == "send",
-        plain["op"] == "recv",
-    ]:
+    counts, sends = (len(inputs), len(outputs)), plain["op"] == "send"
+    if plain["op"] in _MESSAGES and counts != (sends, not sends):
         raise CodecError("a message has not exactly one tensor")
-    if plain["op"] == "send" and plain["peer"] is None:
-        raise CodecError("a message has no receiver")
-    payload = payload_of(plain["op"], inputs, outputs)
-    return Operation(
-        rank,
-        plain["op"],
-        whole,
-        posted=0.0,
-        inputs=tuple(inputs),
-        outputs=tuple(outputs),
-        peer=plain["peer"],
-        tag=plain["tag"],
-        reduction=plain["reduction"],
-        shape=payload.shape,
-        parts=payload.parts,
-        nbytes=payload.nbytes,
-        shape_only=plain["shape_only"],
-        asynchronous=plain["asynchronous"],
-        line=line_from_plain(plain["line"], keep_line),
-    )
-
-
-def move_of(operation: Operation) -> Move | None:
-    """What a collective does to its members' tensors; None for a message. Raises KeyError, ValueError."""
-    make = _MOVES.get(operation.op)
-    if make is None:
-        return None
-    root = 0 if operation.peer is None else operation.group.members.index(operation.peer)
-    return make(root, operation.reduction)
-
-
-_MOVES: dict[str, Callable[[int, str], Move]] = {
-    "broadcast": lambda root, _: semantics.broadcast(root),
-    "all_reduce": lambda _, reduction: semantics.all_reduce(reduction),
-    "all_reduce_coalesced": lambda _, reduction: semantics.all_reduce(reduction),
-    "reduce": semantics.reduce,
-    "all_gather": lambda *_: semantics.all_gather,
-    "all_gather_into_tensor": lambda *_: semantics.all_gather,
-    "all_gather_into_tensor_coalesced": lambda *_: semantics.coalesced(semantics.all_gather),
-    "gather": lambda root, _: semantics.gather(root),
-    "scatter": lambda root, _: semantics.scatter(root),
-    "reduce_scatter": lambda _, reduction: semantics.reduce_scatter(reduction),
-    "reduce_scatter_tensor": lambda _, reduction: semantics.reduce_scatter(reduction),
-    "all_to_all": lambda *_: semantics.all_to_all,
-    "all_to_all_single": lambda *_: semantics.all_to_all,
-    "barrier": lambda *_: semantics.barrier,
-    "monitored_barrier": lambda *_: semantics.barrier,
-    NEW_GROUP: lambda *_: semantics.barrier,
-}
+    return inputs, outputs
 
 
 def _size(tensor: Tensor) -> PlainData:

@@ -4,6 +4,7 @@ Every engine uses them, so that a deadlock reads the same in the simulator and o
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from course_lib.runtime.communication.errors import PendingCall, RankTraceback
 
@@ -157,6 +158,22 @@ def timed_out_report(timeout: float, places: Mapping[int, str], waiting: Sequenc
         ]
     )
     return "\n".join(parts)
+
+
+def never_waited_for(call: PendingCall) -> PendingCall:
+    """An asynchronous call that is over and that nobody has asked for, as a report shows it."""
+    return replace(call, detail=f"{call.detail}, never waited for, so {_left_open(call.op)},")
+
+
+def _left_open(op: str) -> str:
+    """What a program does not know that never waits for a call."""
+    match op:
+        case "send":
+            return "its tensor need not have been sent"
+        case "barrier":
+            return "nobody was held back"
+        case _:
+            return "its tensor was not filled"
 
 
 def ranks_in_words(ranks: Iterable[int]) -> str:

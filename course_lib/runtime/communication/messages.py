@@ -1,12 +1,11 @@
 """Which receive got which send: pairs of point-to-point events."""
 
-from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from course_lib.runtime.communication.events import Event, Kind
+from course_lib.runtime.communication.matching import Channel, MessageQueues
 
-SENDS = frozenset({"send", "isend"})
 RECEIVES = frozenset({"recv", "irecv"})
 
 
@@ -35,18 +34,18 @@ class Message:
 def messages(events: Iterable[Event]) -> tuple[Message, ...]:
     """Pair sends with receives, in the order of the sends.
 
-    Messages between two ranks do not overtake each other: the k-th send from a to b in a group, with a tag,
-    goes to the k-th such receive of b from a. A call without a partner is left out, and a message that never
-    arrived.
+    A call without a partner is left out, and a message that never arrived.
     """
-    point_to_point = [event for event in events if event.kind is Kind.POINT_TO_POINT]
-    receives: defaultdict[tuple[object, ...], deque[Event]] = defaultdict(deque)
-    for event in sorted(point_to_point, key=lambda e: e.sequence):
-        if event.op in RECEIVES:
-            receives[event.peer, event.rank, event.group, event.tag].append(event)
+    queues: MessageQueues[Event] = MessageQueues()
     pairs = []
-    for event in sorted(point_to_point, key=lambda e: e.sequence):
-        offered = receives[event.rank, event.peer, event.group, event.tag]
-        if event.op in SENDS and offered:
-            pairs.append(Message(event, offered.popleft()))
+    for event in sorted(events, key=lambda each: each.sequence):
+        if event.kind is not Kind.POINT_TO_POINT:
+            continue
+        if event.op in RECEIVES:
+            send = queues.receive(event, Channel(event.group, event.peer, event.rank, event.tag))
+            pairs.extend([] if send is None else [Message(send, event)])
+        else:
+            receive = queues.send(event, Channel(event.group, event.rank, event.peer, event.tag))
+            pairs.extend([] if receive is None else [Message(event, receive)])
+    pairs.sort(key=lambda pair: pair.send.sequence)
     return tuple(pair for pair in pairs if pair.receive.finished)

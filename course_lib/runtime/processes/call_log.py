@@ -9,9 +9,13 @@ import os
 import struct
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
+from course_lib.runtime.communication.call import Call, Group
 from course_lib.runtime.communication.events import SourceLine
 
 Place = tuple[str, int, str]
@@ -24,15 +28,14 @@ class Started(NamedTuple):
     at: float
 
 
-class Posted(NamedTuple):
-    """A communication call, noted before it is made. The fields are those of a simulated `Operation`."""
+class Known(NamedTuple):
+    """A `Call` as it is wherever it is made again: from now on the log knows it by its place."""
 
-    number: int
-    at: float
+    place: int
     op: str
     group: str
     members: tuple[int, ...]
-    peer: int | None
+    root: int | None
     tag: int
     reduction: str
     shape: tuple[str, tuple[int, ...]] | None
@@ -40,9 +43,19 @@ class Posted(NamedTuple):
     parts: tuple[tuple[int, ...], tuple[int, ...]] | None
     nbytes: int
     asynchronous: bool
+    line: Place | None
+
+
+class Posted(NamedTuple):
+    """A communication call, logged before it is made."""
+
+    number: int
+    at: float
+    call: int
+    """Its place."""
+    peer: int | None
     waits: bool
     """Whether the rank's main thread waits for this call as part of it."""
-    place: Place | None
 
 
 class Waits(NamedTuple):
@@ -90,9 +103,9 @@ class Returned(NamedTuple):
     at: float
 
 
-Record = Started | Posted | Waits | Resumed | Done | Spanned | Failed | Returned
+Record = Started | Known | Posted | Waits | Resumed | Done | Spanned | Failed | Returned
 
-_KINDS: tuple[type[Record], ...] = (Started, Posted, Waits, Resumed, Done, Spanned, Failed, Returned)
+_KINDS: tuple[type[Record], ...] = (Started, Known, Posted, Waits, Resumed, Done, Spanned, Failed, Returned)
 _KIND_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
 
 _LENGTH = struct.Struct("<I")
@@ -185,3 +198,38 @@ def place_of(line: SourceLine | None) -> Place | None:
 def line_of(place: Place | None) -> SourceLine | None:
     """The source line again."""
     return None if place is None else SourceLine(*place)
+
+
+def known_call(place: int, call: Call) -> Known:
+    """A call in the form that is fast to write."""
+    shape = None if call.shape is None else (str(call.shape[0]).removeprefix("torch."), tuple(call.shape[1]))
+    return Known(
+        place,
+        call.op,
+        call.group.name,
+        call.group.members,
+        call.root,
+        call.tag,
+        call.reduction,
+        shape,
+        call.parts,
+        call.nbytes,
+        call.asynchronous,
+        place_of(call.line),
+    )
+
+
+def call_of(known: Known, group: Callable[[str, Sequence[int]], Group]) -> Call:
+    """The call again. group: see `CallMatcher.group`."""
+    return Call(
+        known.op,
+        group(known.group, known.members),
+        known.root,
+        known.tag,
+        known.reduction,
+        None if known.shape is None else (getattr(torch, known.shape[0]), known.shape[1]),
+        known.parts,
+        known.nbytes,
+        asynchronous=known.asynchronous,
+        line=line_of(known.line),
+    )

@@ -1,4 +1,4 @@
-"""When calls on a GPU are over: asked again and again, since nothing tells the process."""
+"""When calls are over of which nothing tells the process, such as those on a GPU: asked again and again."""
 
 import queue
 import threading
@@ -10,20 +10,23 @@ _PAUSE_SECONDS = 0.0005
 
 
 class CompletionPoller:
-    """Watches handles of calls on a GPU from a thread of its own, which starts with the first."""
+    """Watches handles of calls from a thread of its own, which starts with the first."""
 
     def __init__(self, on_completed: Callable[[int], None]) -> None:
         self._on_completed = on_completed
         self._incoming: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
         self._open = 0
+        """How many calls are watched; ranks' threads count up, this one's down."""
 
     def watch(self, number: int, work: Any) -> None:
         """Call on_completed(number) when the work is over."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._poll, name="completion poller", daemon=True)
-            self._thread.start()
-        self._open += 1
+        with self._lock:
+            self._open += 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._poll, name="completion poller", daemon=True)
+                self._thread.start()
         self._incoming.put((number, work))
 
     def drain(self, seconds: float = 1.0) -> None:
@@ -42,6 +45,7 @@ class CompletionPoller:
             over = [number for number, work in watched if work.is_completed()]
             for number in over:
                 self._on_completed(number)
-                self._open -= 1
+                with self._lock:
+                    self._open -= 1
             watched = [each for each in watched if each[0] not in over]
             time.sleep(_PAUSE_SECONDS)

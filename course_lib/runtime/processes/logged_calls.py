@@ -1,15 +1,17 @@
-"""A rank's calls as notes in its journal: when each is made, waited for and over."""
+"""A rank's calls as records of its log: when each is made, waited for and over."""
 
 import itertools
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 
-from course_lib.runtime.communication.callsite import caller_line
+from course_lib.runtime.communication.call import Call
 from course_lib.runtime.processes.call_log import (
     CallLog,
     Done,
@@ -17,8 +19,8 @@ from course_lib.runtime.processes.call_log import (
     Resumed,
     Spanned,
     Waits,
+    known_call,
     now,
-    place_of,
 )
 from course_lib.runtime.processes.completion import CompletionPoller
 
@@ -27,77 +29,75 @@ _NO_TIMEOUT = timedelta(0)
 
 
 class CallLogger:
-    """Numbers a rank's calls and writes them to its journal."""
+    """Numbers a rank's calls and writes them to its log."""
 
-    def __init__(self, journal: CallLog) -> None:
-        self._journal = journal
+    def __init__(self, log: CallLog) -> None:
+        self._log = log
         self._numbers = itertools.count()
         self._main_thread = threading.get_ident()
+        self._known: dict[Call, int] = {}
+        """Calls that the log explains already, by their numbers there."""
+        self._explaining = threading.Lock()
         self._poller = CompletionPoller(self.done)
 
-    def posted(
-        self,
-        op: str,
-        group: str,
-        members: tuple[int, ...],
-        *,
-        peer: int | None = None,
-        tag: int = 0,
-        reduction: str = "",
-        shape: tuple[str, tuple[int, ...]] | None = None,
-        parts: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
-        nbytes: int = 0,
-        asynchronous: bool = False,
-    ) -> int:
-        """Note a call that is about to be made. Returns its number."""
+    def posted(self, call: Call, peer: int | None = None) -> int:
+        """Log a call that is about to be made. peer: a message's other side. Returns its number."""
         number = next(self._numbers)
-        place = place_of(caller_line())
-        self._journal.write(
-            Posted(
-                number,
-                now(),
-                op,
-                group,
-                members,
-                peer,
-                tag,
-                reduction,
-                shape,
-                parts,
-                nbytes,
-                asynchronous,
-                not asynchronous and self._is_main_thread(),
-                place,
-            )
-        )
+        waits = not call.asynchronous and self._is_main_thread()
+        self._log.write(Posted(number, now(), self._place_of(call), peer, waits))
         return number
 
+    def _place_of(self, call: Call) -> int:
+        """The number by which the log knows calls that are alike; explained at the first of them."""
+        if call not in self._known:
+            with self._explaining:
+                if call not in self._known:
+                    self._log.write(known_call(len(self._known), call))
+                    self._known[call] = len(self._known)
+        return self._known[call]
+
     def waits(self, number: int) -> None:
-        """Note that the rank waits. Only the main thread counts: a rank is stuck when that is."""
+        """Log that the rank waits. Only the main thread counts: a rank is stuck when that is."""
         if self._is_main_thread():
-            self._journal.write(Waits(number))
+            self._log.write(Waits(number))
 
     def _is_main_thread(self) -> bool:
         return threading.get_ident() == self._main_thread
 
     def done(self, number: int, source: int | None = None) -> None:
-        """Note that a call is over."""
-        self._journal.write(Done(number, now(), source))
+        """Log that a call is over."""
+        self._log.write(Done(number, now(), source))
 
     def resumed(self, number: int) -> None:
-        """Note that a wait has ended and the call has not."""
-        self._journal.write(Resumed(number))
+        """Log that a wait has ended and the call has not."""
+        self._log.write(Resumed(number))
+
+    @contextmanager
+    def resuming(self, number: int) -> Iterator[None]:
+        """Log that a blocking call is over at the end of the block; or has failed, if that raises."""
+        try:
+            yield
+        except BaseException:
+            self.resumed(number)
+            raise
+        self.done(number)
 
     def log_end_on_gpu(self, number: int, work: Any) -> None:
-        """Note the end of a call when it comes. Its future tells only that its kernel is queued."""
+        """Log the end of a call when it comes. Its future tells only that its kernel is queued."""
         self._poller.watch(number, work)
 
     def log_end(self, number: int, work: Any) -> None:
-        """Note the end of an asynchronous collective when it comes, whether or not somebody waits for it."""
-        work.get_future().add_done_callback(lambda future: self._ended(number, future))
+        """Log the end of an asynchronous collective when it comes, whether or not somebody waits for it."""
+        try:
+            future = work.get_future()
+        except (RuntimeError, NotImplementedError):
+            # Some of Gloo's works have none, such as that of reduce_scatter.
+            self._poller.watch(number, work)
+        else:
+            future.add_done_callback(lambda ended: self._ended(number, ended))
 
     def settle(self) -> None:
-        """Return when the ends of all calls on GPUs that are over are noted."""
+        """Return when the ends of all calls that are over, and that nothing tells of, are logged."""
         self._poller.drain()
 
     def _ended(self, number: int, future: Any) -> None:
@@ -115,18 +115,17 @@ class CallLogger:
         return now()
 
     def record_span(self, label: str, start: float, end: float) -> None:
-        """Note a phase of the program."""
-        self._journal.write(Spanned(label, start, end))
+        """Log a phase of the program."""
+        self._log.write(Spanned(label, start, end))
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A call that has been noted and is about to be made."""
+class LoggedCall:
+    """A call that has been logged and made."""
 
     number: int
-    asynchronous: bool
+    call: Call
     on_gpu: bool
-    is_message: bool = False
 
 
 SECOND_WAIT = (
@@ -136,20 +135,22 @@ SECOND_WAIT = (
 
 
 class LoggedWork(dist.Work):
-    """The handle of a call: the inner one, with notes of when somebody waits for it and when it is over."""
+    """The handle of a call: the inner one, with records of when somebody waits for it and when it is over."""
 
     def __init__(
         self,
         inner: Any,
-        recorder: CallLogger,
-        call: Call,
+        logger: CallLogger,
+        logged: LoggedCall,
         members: tuple[int, ...] | None = None,
     ) -> None:
         """members: global ranks of the group, for a receive from anyone only."""
         super().__init__()
         self._inner = inner
-        self._recorder = recorder
-        self._call = call
+        self._logger = logger
+        self._number = logged.number
+        self._call = logged.call
+        self._on_gpu = logged.on_gpu
         self._members = members
         self._over = False
 
@@ -159,23 +160,25 @@ class LoggedWork(dist.Work):
             warnings.warn(SECOND_WAIT, RuntimeWarning, stacklevel=2)
             return True
         if self._call.asynchronous:
-            self._recorder.waits(self._call.number)
+            self._logger.waits(self._number)
         try:
             waited: bool = self._inner.wait(timeout)
         except BaseException:
-            self._recorder.resumed(self._call.number)
+            self._logger.resumed(self._number)
             raise
-        if self._call.on_gpu:
-            self._recorder.resumed(self._call.number)
+        if self._on_gpu:
+            self._logger.resumed(self._number)
             return waited
         source = None if self._members is None else self._members[self._inner._source_rank()]
-        self._recorder.done(self._call.number, source)
+        self._logger.done(self._number, source)
         self._over = True
         return waited
 
     def is_completed(self) -> bool:
         """Whether the call is over."""
         completed: bool = self._inner.is_completed()
+        if completed and self._call.is_message and not self._over:
+            self._logger.done(self._number)
         return completed
 
     def is_success(self) -> bool:

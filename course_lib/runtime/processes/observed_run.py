@@ -8,15 +8,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
-
-from course_lib.cluster.topology import Cluster
+from course_lib.runtime.communication.call import Call, Operation
+from course_lib.runtime.communication.diagnosis import never_waited_for
 from course_lib.runtime.communication.errors import PendingCall, RankTraceback
 from course_lib.runtime.communication.events import Event, Kind
+from course_lib.runtime.communication.matching import CallMatcher, CollectiveSlot
 from course_lib.runtime.processes.call_log import (
     CALL_LOG_LOST,
     Done,
     Failed,
+    Known,
     Place,
     Posted,
     Record,
@@ -25,9 +26,9 @@ from course_lib.runtime.processes.call_log import (
     Spanned,
     Started,
     Waits,
+    call_of,
     line_of,
 )
-from course_lib.runtime.simulator.network import NEW_GROUP, Mismatch, Network, Operation
 
 _SECONDARY_SIGNS = (
     "Connection closed by peer",
@@ -40,34 +41,22 @@ _SECONDARY_SIGNS = (
 """What Gloo and NCCL say when another rank has gone."""
 
 
-class ObservedNetwork(Network):
-    """The simulator's network as bookkeeping: calls match as they do there, but nothing is moved or timed.
+class ObservedNetwork(CallMatcher):
+    """Calls match as they do in the simulator, but nothing is moved or timed.
 
     An operation is `done` once its counterpart exists: then it will complete without anyone else's doing.
     """
 
-    def _transfer(self, send: Operation, receive: Operation) -> list[Operation]:
-        if _elements(send) != _elements(receive):
-            self.mismatches.append(Mismatch((send, receive), None))
-            return []
+    def complete_message(self, send: Operation, receive: Operation) -> list[Operation]:
+        """Both will complete."""
         send.done = receive.done = True
-        receive.peer = send.rank
         return []
 
-    def _time_collective(self, calls: Sequence[Operation]) -> bool:
+    def complete_collective(self, calls: Sequence[Operation], slot: CollectiveSlot) -> bool:
+        """All will complete."""
         for call in calls:
             call.done = True
         return True
-
-    def events(self) -> list[Event]:
-        """The calls that communicate as events."""
-        return [self._event(operation) for operation in self.log if operation.op != NEW_GROUP]
-
-
-def _elements(operation: Operation) -> object:
-    """Dtype and number of elements of a message."""
-    assert operation.shape is not None
-    return (operation.shape[0], operation.nbytes)
 
 
 @dataclass(slots=True)
@@ -79,6 +68,8 @@ class ObservedRank:
     returned: float | None = None
     failed: Failed | None = None
     exit_code: int | None = None
+    known: dict[int, Call] = field(default_factory=dict)
+    """What it calls, by the places in its log."""
     calls: dict[int, Operation] = field(default_factory=dict)
     """Its calls that are not over, by their number."""
     last_call: Operation | None = None
@@ -110,9 +101,8 @@ class ObservedRank:
 class ObservedRun:
     """All ranks of one launch."""
 
-    def __init__(self, cluster: Cluster, ranks: int) -> None:
-        # Every message is a rendezvous for real backends, whatever the cluster says of small ones.
-        self.network = ObservedNetwork(replace(cluster, eager_limit=0), ranks)
+    def __init__(self, ranks: int) -> None:
+        self.network = ObservedNetwork()
         self.ranks = [ObservedRank(rank) for rank in range(ranks)]
 
     # --- Feeding
@@ -128,6 +118,8 @@ class ObservedRun:
 
     def _add(self, view: ObservedRank, record: Record) -> None:
         match record:
+            case Known():
+                view.known[record.place] = call_of(record, self.network.group)
             case Posted():
                 self._post(view, record)
             case Waits(number):
@@ -147,29 +139,12 @@ class ObservedRun:
                 view.failed = record
 
     def _post(self, view: ObservedRank, record: Posted) -> None:
-        operation = Operation(
-            view.rank,
-            record.op,
-            self.network.group(record.group, record.members),
-            posted=record.at,
-            peer=record.peer,
-            tag=record.tag,
-            reduction=record.reduction,
-            shape=None if record.shape is None else (getattr(torch, record.shape[0]), record.shape[1]),
-            parts=record.parts,
-            nbytes=record.nbytes,
-            asynchronous=record.asynchronous,
-            line=line_of(record.place),
-        )
+        operation = view.known[record.call].operation(view.rank, record.peer)
+        operation.posted = record.at
         view.calls[record.number] = view.last_call = operation
         if record.waits:
             view.waits_for = record.number
-        if record.op == "send":
-            self.network.post_send(operation)
-        elif record.op == "recv":
-            self.network.post_receive(operation)
-        else:
-            self.network.post_collective(operation, lambda calls: None)
+        self.network.post(operation)
 
     def _complete(self, view: ObservedRank, record: Done) -> None:
         if view.waits_for == record.number:
@@ -256,9 +231,18 @@ class ObservedRun:
         )
 
     def unmatched(self) -> tuple[PendingCall, ...]:
-        """Calls that nobody has answered."""
+        """Calls that nobody has answered, and messages that nobody has waited for."""
         open_calls = self.network.unmatched()
-        return tuple(self.pending(sorted(open_calls, key=lambda call: call.posted)))
+        forgotten = (
+            call
+            for view in self.ranks
+            for call in view.calls.values()
+            if call.done and call.call.is_message and call.call.asynchronous
+        )
+        return (
+            *self.pending(sorted(open_calls, key=lambda call: call.posted)),
+            *map(never_waited_for, self.pending(sorted(forgotten, key=lambda call: call.posted))),
+        )
 
 
 def merged(records: dict[int, list[Record]]) -> list[tuple[int, Record]]:
@@ -289,7 +273,7 @@ def _crash(view: ObservedRank, stack: Sequence[Place], output: str) -> RankTrace
     assert view.exit_code is not None
     lines = [f"    at {line_of(place)}" for place in stack]
     if not lines and view.last_call is not None:
-        lines = [f"    after {view.last_call.call}", f"    at {view.last_call.line}"]
+        lines = [f"    after {view.last_call}", f"    at {view.last_call.call.line}"]
     kind, message = _exit_in_words(view.exit_code)
     last = [f"    its last output: {line}" for line in output.splitlines()[-3:]]
     return RankTraceback(view.rank, kind, message, "\n".join([*lines, *last, f"{kind}: {message}"]))

@@ -18,7 +18,6 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, Store, TCPStore
 
 from course_lib.runtime.communication.callsite import own_lines
-from course_lib.runtime.communication.events import span_recorder
 from course_lib.runtime.processes.call_log import (
     CALL_LOG_LOST,
     CallLog,
@@ -79,14 +78,14 @@ def rank_main(folder: LaunchFolder, start: Start, rank: int, wake: int) -> NoRet
 
 def _run(folder: LaunchFolder, start: Start, rank: int, call_log: CallLog) -> None:
     _resemble_launcher(start.plan)
-    recorder = install(call_log)
+    logger = install(call_log)
     _join_group(folder, start, rank)
     function, arguments = deserialize_launch(start.function, start.arguments[rank])
     _seed(start.plan.seed)
-    span_recorder.set(recorder)
+    span_recorder.set(logger)
     call_log.write(Started(now()))
     result = function(*arguments)
-    _leave_result(folder, rank, result, recorder)
+    _leave_result(folder, rank, result, logger)
     call_log.write(Returned(now()))
 
 
@@ -151,10 +150,10 @@ def _seed(seed: int) -> None:
     np.random.seed(seed % 2**32)
 
 
-def _leave_result(folder: LaunchFolder, rank: int, result: object, recorder: CallLogger) -> None:
+def _leave_result(folder: LaunchFolder, rank: int, result: object, logger: CallLogger) -> None:
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
-        recorder.settle()
+    logger.settle()
     try:
         written = serialize(result)
     except Exception as error:

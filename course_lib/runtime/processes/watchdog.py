@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from course_lib.runtime.communication.call import Operation
 from course_lib.runtime.communication.diagnosis import (
     deadlock_report,
     find_cycle,
@@ -18,13 +19,13 @@ from course_lib.runtime.communication.diagnosis import (
     timed_out_report,
 )
 from course_lib.runtime.communication.errors import PendingCall, RankTraceback
+from course_lib.runtime.communication.matching import Mismatch
 from course_lib.runtime.processes.agents import Agents
 from course_lib.runtime.processes.call_log import Record, RecordParser, line_of
 from course_lib.runtime.processes.observed_run import ObservedRank, ObservedRun, merged
 from course_lib.runtime.processes.protocol import OUTPUT_BYTES, RankProgress
 from course_lib.runtime.processes.stacks import Stack
 from course_lib.runtime.request import LaunchRequest
-from course_lib.runtime.simulator.network import Mismatch, Operation
 
 _LOOK_SECONDS = 0.05
 """How often to ask whether the launch can still go on when no rank says anything."""
@@ -97,7 +98,7 @@ class Watchdog:
     def __init__(self, request: LaunchRequest, agents: Agents) -> None:
         self._request = request
         self._agents = agents
-        self._observed = ObservedRun(request.cluster, request.ranks)
+        self._observed = ObservedRun(request.ranks)
         self._parsers = [RecordParser() for _ in range(request.ranks)]
         self._outputs = [bytearray() for _ in range(request.ranks)]
         self._results: dict[int, bytes] = {}
@@ -146,7 +147,7 @@ class Watchdog:
     # --- Why the ranks cannot come to a good end any more
 
     def _trouble(self) -> Ending | None:
-        mismatches = self._observed.network.collective_mismatches()
+        mismatches = self._observed.network.mismatches()
         if (mismatches or self._observed.has_failure) and self._settled():
             return self._mismatched(mismatches[0]) if mismatches else self._failed()
         if self._agents.lost:
@@ -171,7 +172,7 @@ class Watchdog:
         calls = self._observed.pending(sorted(mismatch.calls, key=lambda call: call.rank))
         if mismatch.position is None:
             return Mismatched(message_mismatch_report(calls), calls)
-        members = mismatch.calls[0].group.members
+        members = mismatch.calls[0].call.group.members
         return Mismatched(mismatch_report(calls, mismatch.position, members), calls)
 
     def _failed(self) -> Failed:

@@ -4,7 +4,11 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Protocol
 
-from course_lib.runtime.simulator.network import Group, Move, Operation
+from course_lib.runtime.communication.call import Group, Operation
+
+
+class RankStopped(BaseException):
+    """Unwinds a rank when its run is over. Not an Exception, so that `except Exception` lets it pass."""
 
 
 class RankEngine(Protocol):
@@ -19,8 +23,8 @@ class RankEngine(Protocol):
         """The group of this name and these members: the same object for every rank that asks."""
         ...
 
-    def post(self, operation: Operation, move: Move | None = None) -> None:
-        """Begin an operation now; `move` for a collective."""
+    def post(self, operation: Operation) -> None:
+        """Begin an operation now."""
         ...
 
     def wait(self, operation: Operation) -> None:

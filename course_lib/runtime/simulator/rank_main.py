@@ -13,9 +13,8 @@ from course_lib.runtime.communication.events import span_recorder
 from course_lib.runtime.communication.tracebacks import rank_traceback
 from course_lib.runtime.request import LaunchRequest, PerRank
 from course_lib.runtime.simulator.backend import BACKEND
-from course_lib.runtime.simulator.engine import RankEngine, current_engine, current_rank
+from course_lib.runtime.simulator.engine import RankEngine, RankStopped, current_engine, current_rank
 from course_lib.runtime.simulator.private_copy import private_copy
-from course_lib.runtime.simulator.rank_threads import RankStopped
 from course_lib.runtime.simulator.roofline import ComputeClock
 from course_lib.runtime.simulator.store import RankStore
 

@@ -11,10 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-
-class RankStopped(BaseException):
-    """Unwinds a rank when its run is over. Not an Exception, so that `except Exception` lets it pass."""
-
+from course_lib.runtime.simulator.engine import RankStopped
 
 RUN_ENDED = "The rank that this call belongs to has ended, and the run with it."
 """What is said to code that has kept an operation or a group beyond its run."""

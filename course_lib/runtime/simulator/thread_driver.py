@@ -11,25 +11,25 @@ from enum import Enum
 from functools import partial
 from types import FrameType
 
+from course_lib.runtime.communication.call import Group, Operation
 from course_lib.runtime.communication.callsite import caller_line
 from course_lib.runtime.communication.errors import PendingCall
 from course_lib.runtime.communication.events import Kind, SourceLine
-from course_lib.runtime.simulator.network import Group, Move, Operation
+from course_lib.runtime.simulator.engine import RankStopped
 from course_lib.runtime.simulator.rank_threads import (
     GRACE_SECONDS,
     RUN_ENDED,
-    RankStopped,
     cheap_turns,
     frame_of,
     interrupt,
     rank_thread,
     rare_collections,
 )
-from course_lib.runtime.simulator.virtual_time import VirtualTime
+from course_lib.runtime.simulator.virtual_time import Turns, VirtualTime
 
 
 class Ending(Enum):
-    """How a run ended, as the scheduler saw it."""
+    """How a run ended, as its driver saw it."""
 
     FINISHED = "every rank returned"
     STUCK = "no rank can go on"
@@ -102,49 +102,38 @@ class ThreadDriver:
         """The group of this name and these members: the same object for every rank that asks."""
         return self.virtual_time.network.group(name, members)
 
-    def post(self, operation: Operation, move: Move | None = None) -> None:
-        """Hand an operation to the network, at the rank's present time; `move` for a collective."""
-        self._check_open()
-        self._end_computing(operation.rank)
+    def post(self, operation: Operation) -> None:
+        """Hand an operation to the network, at the rank's present time."""
         self._vain_polls = 0
-        self.virtual_time.post(operation, move)
+        self._take_turns(operation.rank, self.virtual_time.post(operation))
 
     def wait(self, operation: Operation, at: SourceLine | None = None) -> None:
         """Block the rank until the operation is done; its clock moves to the operation's end.
 
         at: the line that the rank waits in; by default the student's line of this very call.
         """
-        self.wait_for_data(operation, at)
-        self._advance_to(operation.rank, operation.end)
+        self._take_turns(operation.rank, self.virtual_time.wait(operation, _waits_in(operation, at)))
 
     def wait_for_data(self, operation: Operation, at: SourceLine | None = None) -> None:
         """Block the rank until the operation's data is there, and leave its clock alone."""
-        self._check_open()
-        self._end_computing(operation.rank)
-        if not operation.done:
-            line = (at or caller_line()) if operation.asynchronous else None
-            self.virtual_time.must_wait(operation, line)
-            self._give_turn_away(operation.rank)
-        self.virtual_time.deliver(operation)
+        self._take_turns(operation.rank, self.virtual_time.wait_for_data(operation, _waits_in(operation, at)))
 
     def poll(self, operation: Operation, at: SourceLine | None = None) -> bool:
         """Whether the operation is over by now. A rank that asks in vain lets the others go on first."""
-        self._check_open()
-        rank = operation.rank
-        self._end_computing(rank)
-        clock = self.now(rank)
-        if operation.done and operation.end <= clock:
-            self.virtual_time.deliver(operation)
+        rank, time = operation.rank, self.virtual_time
+        self._take_turns(rank, time.end_computing(rank))
+        if operation.done and operation.end <= self.now(rank):
+            time.deliver(operation)
             return True
         if operation.done:
-            self._advance_to(rank, operation.end)
+            self._take_turns(rank, time.advance(rank, operation.end))
             return False
         self._vain_polls += 1
         if self._vain_polls > _VAIN_POLLS:
             # Nothing has been posted for so long that all who still run do nothing but ask.
             self.wait_for_data(operation, at)
         clock = self.now(rank)
-        self._advance_to(rank, max(clock + POLL_SECONDS, self.virtual_time.next_clock(clock)))
+        self._take_turns(rank, time.advance(rank, max(clock + POLL_SECONDS, time.next_clock(clock))))
         return False
 
     def is_done(self, operation: Operation) -> bool:
@@ -166,15 +155,11 @@ class ThreadDriver:
                 raise RankStopped
             raise RuntimeError(RUN_ENDED)
 
-    def _advance_to(self, rank: int, clock: float) -> None:
-        if self.virtual_time.moves_past_others(rank, clock):
+    def _take_turns(self, rank: int, turns: Turns) -> None:
+        """Do something as the rank that holds the turn; where the turn is given away, block."""
+        self._check_open()
+        for _ in turns:
             self._give_turn_away(rank)
-
-    def _end_computing(self, rank: int) -> None:
-        if self.virtual_time.ends_computing(rank):
-            self._give_turn_away(rank)
-        if self.virtual_time.is_lost(rank):
-            raise RankStopped
 
     # --- Turns
 
@@ -183,7 +168,7 @@ class ThreadDriver:
         try:
             self._await_turn(rank)
             body()
-            self._end_computing(rank)
+            self._take_turns(rank, self.virtual_time.end_computing(rank))
         except RankStopped:
             pass
         state = self.virtual_time.ranks[rank]
@@ -240,3 +225,10 @@ class ThreadDriver:
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(GRACE_SECONDS)
+
+
+def _waits_in(operation: Operation, at: SourceLine | None) -> SourceLine | None:
+    """The line that a rank waits in, for an operation that it may have posted in another."""
+    if operation.done or not operation.call.asynchronous:
+        return None
+    return at or caller_line()

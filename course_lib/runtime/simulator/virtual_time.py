@@ -1,17 +1,21 @@
 """Who runs next, and every rank's clock: the decisions of a scheduler, whatever its ranks are made of.
 
 Ranks take turns, the one with the lowest virtual clock first, of equal clocks the lowest rank. The choice
-depends on nothing else, so a run repeats itself exactly. A rank calls these methods while it has the turn;
-where one answers True, the rank gives its turn away (`next`) and goes on when it gets the turn again.
+depends on nothing else, so a run repeats itself exactly. What a rank does while it has the turn are
+generators here: at each `yield` the rank gives its turn away (`next`), and goes on when it gets it again.
+A thread blocks there, a replay yields.
 """
 
 import heapq
+from collections.abc import Generator
 from dataclasses import dataclass
 
 from course_lib.cluster.topology import Cluster
+from course_lib.runtime.communication.call import Operation
 from course_lib.runtime.communication.errors import PendingCall
 from course_lib.runtime.communication.events import Event, Kind, SourceLine
-from course_lib.runtime.simulator.network import Move, Network, Operation
+from course_lib.runtime.simulator.engine import RankStopped
+from course_lib.runtime.simulator.simulated_network import SimulatedNetwork
 
 
 @dataclass(slots=True)
@@ -29,11 +33,15 @@ class RankState:
     computing_since: float | None = None
 
 
+Turns = Generator[None, None, None]
+"""Something that a rank does, which yields where the rank gives its turn away."""
+
+
 class VirtualTime:
     """The ranks of one run, its network, and the order in which the ranks go on."""
 
     def __init__(self, cluster: Cluster, ranks: int) -> None:
-        self.network = Network(cluster, ranks)
+        self.network = SimulatedNetwork(cluster, ranks)
         self.ranks = [RankState(number) for number in range(ranks)]
         self.spans: list[Event] = []
         self.communicating = False
@@ -56,15 +64,6 @@ class VirtualTime:
         """Ranks that have been found to answer nothing any more, and since when, in virtual seconds."""
         return {rank: self.network.timing.lost_at(rank) for rank in sorted(self.network.lost)}
 
-    def is_lost(self, rank: int) -> bool:
-        """Whether the rank is lost by its own clock. Then it has to be stopped: nobody sees what it does."""
-        state = self.ranks[rank]
-        if not self._some_get_lost or self.network.timing.lost_at(rank) > state.clock:
-            return False
-        self.network.lost.add(rank)
-        state.lost = True
-        return True
-
     def waiting(self) -> list[PendingCall]:
         """What each rank waits for that can not go on, and is not lost."""
         return [
@@ -83,8 +82,13 @@ class VirtualTime:
         """The clock of the rank that is due next."""
         return self._ready[0][0] if self._ready else default
 
-    def moves_past_others(self, rank: int, clock: float) -> bool:
-        """Move the rank's clock forward. True if others are now due first: then the rank is queued."""
+    def advance(self, rank: int, clock: float) -> Turns:
+        """Move the rank's clock forward, if that is forward; others may be due first then."""
+        if self._moves_past_others(rank, clock):
+            yield
+
+    def _moves_past_others(self, rank: int, clock: float) -> bool:
+        """Move the rank's clock forward. Whether others are now due first: then the rank is queued."""
         state = self.ranks[rank]
         if clock > state.clock:
             state.clock = clock
@@ -95,18 +99,13 @@ class VirtualTime:
 
     # --- Communication
 
-    def post(self, operation: Operation, move: Move | None) -> None:
-        """Hand an operation to the network, at the rank's present time; `move` for a collective."""
+    def post(self, operation: Operation) -> Turns:
+        """Hand an operation to the network, at the rank's present time."""
+        yield from self.end_computing(operation.rank)
         operation.posted = self.ranks[operation.rank].clock
         self.communicating = True
         try:
-            if operation.op == "send":
-                completed = self.network.post_send(operation)
-            elif operation.op == "recv":
-                completed = self.network.post_receive(operation)
-            else:
-                assert move is not None
-                completed = self.network.post_collective(operation, move)
+            completed = self.network.post(operation)
         finally:
             self.communicating = False
         for done in completed:
@@ -116,13 +115,20 @@ class VirtualTime:
                 state.waits_for = None
                 heapq.heappush(self._ready, (max(state.clock, done.end), state.number))
 
-    def must_wait(self, operation: Operation, line: SourceLine | None) -> bool:
-        """Note that the rank waits for an operation, in that line. False if the operation is done already."""
-        if operation.done:
-            return False
-        state = self.ranks[operation.rank]
-        state.waits_for, state.waits_at = operation, line
-        return True
+    def wait(self, operation: Operation, line: SourceLine | None = None) -> Turns:
+        """Wait in that line until an operation is done; the rank's clock moves to the operation's end."""
+        yield from self.wait_for_data(operation, line)
+        if self._moves_past_others(operation.rank, operation.end):
+            yield
+
+    def wait_for_data(self, operation: Operation, line: SourceLine | None = None) -> Turns:
+        """Wait in that line until the operation's data is there, and leave the rank's clock alone."""
+        yield from self.end_computing(operation.rank)
+        if not operation.done:
+            state = self.ranks[operation.rank]
+            state.waits_for, state.waits_at = operation, line
+            yield
+        self.deliver(operation)
 
     def deliver(self, operation: Operation) -> None:
         """Fill the tensors of an asynchronous operation, now that its rank has waited for it."""
@@ -143,14 +149,21 @@ class VirtualTime:
             state.computing_since = state.clock
         state.clock += self.network.timing.compute(rank, seconds)
 
-    def ends_computing(self, rank: int) -> bool:
-        """Close the stretch of computing before the rank communicates. True if others are now due first."""
+    def end_computing(self, rank: int) -> Turns:
+        """Close the stretch of computing before the rank communicates, or ends.
+
+        Raises RankStopped if the rank is lost by its own clock: nobody sees what it does from now on.
+        """
         state = self.ranks[rank]
-        if state.computing_since is None:
-            return False
-        self.record(rank, "compute", Kind.COMPUTE, state.computing_since, state.clock)
-        state.computing_since = None
-        return self.moves_past_others(rank, state.clock)
+        if state.computing_since is not None:
+            self.record(rank, "compute", Kind.COMPUTE, state.computing_since, state.clock)
+            state.computing_since = None
+            if self._moves_past_others(rank, state.clock):
+                yield
+        if self._some_get_lost and self.network.timing.lost_at(rank) <= state.clock:
+            self.network.lost.add(rank)
+            state.lost = True
+            raise RankStopped
 
     def record(self, rank: int, label: str, kind: Kind, start: float, end: float) -> None:
         """Add an event that is no communication."""

@@ -22,13 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from course_lib.cluster.topology import Cluster
+from course_lib.runtime.communication.call import Call
 from course_lib.runtime.communication.events import Event, Kind
+from course_lib.runtime.communication.matching import matched_at_once
 from course_lib.runtime.communication.traffic import RankTraffic, Traffic
 from course_lib.runtime.simulator.trace.program import (
     POSITION_MASK,
     RANK_BITS,
     RANK_MASK,
-    Call,
     Entry,
     TraceProgram,
 )
@@ -146,7 +147,7 @@ def _form(call: Entry) -> dict[str, Any]:
         "group": call.group.members,
         "tag": call.tag,
         "asynchronous": call.asynchronous,
-        "detail": call.operation(0, 0).detail,
+        "detail": call.detail,
         "line": call.line,
     }
 
@@ -160,7 +161,7 @@ class _CallTable:
         self.nbytes: Integers = np.array([call.nbytes for call in calls])
         self.channel = _numbered((call.group, call.tag) for call in calls)
         """Messages meet only in one group, under one tag."""
-        self.kind = _numbered((call.shape and call.shape[0], call.nbytes, call.shape_only) for call in calls)
+        self.kind = _numbered(call.message_type for call in calls)
         """What a send and its receive must agree on."""
 
 
@@ -221,20 +222,14 @@ class _Matches:
 
 
 def _matches(steps: _FlatProgram, trace: TraceProgram, cluster: Cluster) -> _Matches | None:
-    """The k-th send of a channel meets its k-th receive. None if one is left over or does not fit."""
-    sends, receives = np.flatnonzero(steps.sends), np.flatnonzero(~steps.sends)
+    """What each message meets, and what it takes. None if one is left over or does not fit."""
     source = np.where(steps.sends, steps.rank, steps.peer)
     target = np.where(steps.sends, steps.peer, steps.rank)
-    channel = (steps.table.channel[steps.entry] * trace.ranks + source) * trace.ranks + target
-    sends = sends[np.argsort(channel[sends], kind="stable")]
-    receives = receives[np.argsort(channel[receives], kind="stable")]
-    if not np.array_equal(channel[sends], channel[receives]):
-        return None
+    channels = (steps.table.channel[steps.entry] * trace.ranks + source) * trace.ranks + target
+    other = matched_at_once(channels, steps.sends)
     kind, nbytes = steps.table.kind[steps.entry], steps.table.nbytes[steps.entry]
-    if (kind[sends] != kind[receives]).any():
+    if other is None or (kind != kind[other]).any():
         return None
-    other = np.empty_like(steps.rank)
-    other[sends], other[receives] = receives, sends
     node_of_rank = np.array([cluster.node_of(rank) for rank in range(trace.ranks)])
     within = node_of_rank[source] == node_of_rank[target]
     intra, inter = cluster.intra_node, cluster.inter_node

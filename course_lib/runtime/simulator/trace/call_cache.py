@@ -184,7 +184,7 @@ class _CallCache:
                 tensor.dtype,
                 tag,
             )
-            members = group._members
+            members = group.call_group.members
             usual = tensor.is_meta and tensor.is_contiguous() and 0 <= place < len(members)  # type: ignore[operator]
             if not usual or (blocking and place == group._group_rank):
                 return -1

@@ -19,24 +19,24 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from course_lib.runtime.communication.call import Group, Operation
 from course_lib.runtime.communication.callsite import caller_line, stack_lines
 from course_lib.runtime.communication.events import SourceLine
 from course_lib.runtime.request import LaunchRequest, PerRank
 from course_lib.runtime.simulator.backend import as_with_gloo
-from course_lib.runtime.simulator.network import Group, Move, Network, Operation
+from course_lib.runtime.simulator.engine import RankStopped
 from course_lib.runtime.simulator.rank_globals import SwappedGlobals
 from course_lib.runtime.simulator.rank_main import RankMains
 from course_lib.runtime.simulator.rank_threads import (
     GRACE_SECONDS,
-    RankStopped,
     frame_of,
     interrupt,
     rank_thread,
     rare_collections,
 )
+from course_lib.runtime.simulator.simulated_network import SimulatedNetwork
 from course_lib.runtime.simulator.trace.call_cache import installed
 from course_lib.runtime.simulator.trace.program import (
-    Call,
     CannotCapture,
     ClockRead,
     Compute,
@@ -76,35 +76,21 @@ class CaptureEngine:
         """The group of this name and these members: the same object for every rank that asks."""
         return self.trace.network.group(name, members)
 
-    def post(self, operation: Operation, move: Move | None = None) -> None:
+    def post(self, operation: Operation) -> None:
         """Write the operation down. Its `sequence` becomes its position in the program."""
-        if not operation.shape_only and (operation.inputs or operation.outputs):
-            self.trace.refuse(f"{operation.op} of a tensor with data")
-        is_message = operation.op in ("send", "recv")
-        if is_message and operation.peer is None:
+        call = operation.call
+        if not call.shape_only and (operation.inputs or operation.outputs):
+            self.trace.refuse(f"{call.op} of a tensor with data")
+        if call.is_message and operation.peer is None:
             self.trace.refuse("a receive from any rank")
-        call = Call(
-            operation.op,
-            operation.group,
-            None if is_message else operation.peer,
-            operation.tag,
-            operation.reduction,
-            operation.shape,
-            operation.parts,
-            operation.nbytes,
-            operation.shape_only,
-            operation.asynchronous,
-            bool(operation.outputs),
-            operation.line,
-        )
-        peer = operation.peer if is_message else None
+        peer = operation.peer if call.is_message else None
         operation.sequence = self.trace.write(call, peer or 0)
         operation.inputs = operation.outputs = ()
 
     def wait(self, operation: Operation) -> None:
         """Write down that the rank waits."""
         self.trace.check_open()
-        line = caller_line() if operation.asynchronous else None
+        line = caller_line() if operation.call.asynchronous else None
         self.trace.write_wait(operation.sequence, self.trace.place_of_line(line))
 
     def wait_for_data(self, operation: Operation) -> None:
@@ -154,7 +140,7 @@ class Transcript(io.StringIO):
 class Capture:
     """The ranks of one launch without data: what they do, and what they come to on their own."""
 
-    def __init__(self, request: LaunchRequest, network: Network) -> None:
+    def __init__(self, request: LaunchRequest, network: SimulatedNetwork) -> None:
         self.trace = TraceProgram(network, request.ranks)
         self.transcripts: list[Transcript] = []
         self._engine = CaptureEngine(self.trace)

@@ -7,14 +7,10 @@ from array import array
 from dataclasses import dataclass
 from typing import NoReturn
 
-import torch
-
+from course_lib.runtime.communication.call import Call, Operation
 from course_lib.runtime.communication.events import SourceLine
-from course_lib.runtime.simulator.network import Group, Network, Operation, Shape
 from course_lib.runtime.simulator.rank_threads import RUN_ENDED
-
-_NO_DATA = (torch.empty(0, device="meta"),)
-"""Stands for the tensors that an operation would fill."""
+from course_lib.runtime.simulator.simulated_network import SimulatedNetwork
 
 POSITION_BITS = 32
 """Bits of a wait that say for which step of the program it is."""
@@ -29,49 +25,6 @@ RANK_MASK = (1 << RANK_BITS) - 1
 
 class CannotCapture(BaseException):
     """Unwinds a rank that asks what only a run in turns can answer. Not an Exception, as `RankStopped`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """What a call is, whichever rank makes it and to whichever peer."""
-
-    op: str
-    group: Group
-    root: int | None = None
-    tag: int = 0
-    reduction: str = ""
-    shape: Shape | None = None
-    parts: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    nbytes: int = 0
-    shape_only: bool = False
-    asynchronous: bool = False
-    fills: bool = False
-    """Whether there are tensors that it fills."""
-    line: SourceLine | None = None
-
-    @property
-    def is_message(self) -> bool:
-        """Whether it has one other side, and not a whole group."""
-        return self.op in ("send", "recv")
-
-    def operation(self, rank: int, peer: int) -> Operation:
-        """The operation that a rank posts; peer: a message's other side."""
-        return Operation(
-            rank,
-            self.op,
-            self.group,
-            posted=0.0,
-            outputs=_NO_DATA if self.fills else (),
-            peer=peer if self.is_message else self.root,
-            tag=self.tag,
-            reduction=self.reduction,
-            shape=self.shape,
-            parts=self.parts,
-            nbytes=self.nbytes,
-            shape_only=self.shape_only,
-            asynchronous=self.asynchronous,
-            line=self.line,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +67,7 @@ class TraceProgram:
     place of the line in `lines`, above the POSITION_BITS bits of the call's position in the program.
     """
 
-    def __init__(self, network: Network, ranks: int) -> None:
+    def __init__(self, network: SimulatedNetwork, ranks: int) -> None:
         self.ranks = ranks
         self.entries: list[Entry] = []
         self.lines: list[SourceLine | None] = [None]

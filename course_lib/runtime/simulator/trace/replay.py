@@ -1,16 +1,15 @@
 """A recorded run carried out: the same network, the same order of turns, and no threads."""
 
-import time
-from collections.abc import Generator
 from dataclasses import dataclass, field
+from time import monotonic
 
+from course_lib.runtime.communication.call import Call, Operation
 from course_lib.runtime.communication.events import Kind
-from course_lib.runtime.communication.semantics import barrier
-from course_lib.runtime.simulator.network import Operation
+from course_lib.runtime.simulator.engine import RankStopped
 from course_lib.runtime.simulator.rank_threads import rare_collections
 from course_lib.runtime.simulator.thread_driver import Ending
-from course_lib.runtime.simulator.trace.program import Call, ClockRead, Compute, Span, TraceProgram, Wait
-from course_lib.runtime.simulator.virtual_time import VirtualTime
+from course_lib.runtime.simulator.trace.program import ClockRead, Compute, Span, TraceProgram, Wait
+from course_lib.runtime.simulator.virtual_time import Turns, VirtualTime
 
 _TURNS_A_LOOK = 1000
 """So many turns pass between two looks at the real clock."""
@@ -34,14 +33,14 @@ class Replay:
 
     def run(self, timeout: float) -> Ending:
         """Carry out all programs, to their ends, or until no rank can go on, or for `timeout` seconds."""
-        deadline = time.monotonic() + timeout
+        deadline = monotonic() + timeout
         ranks = [self._rank(rank) for rank in range(self.trace.ranks)]
         number = 0
         with rare_collections():
             while (due := self.virtual_time.next()) is not None:
                 next(ranks[due], None)
                 number += 1
-                if number % _TURNS_A_LOOK == 0 and time.monotonic() > deadline:
+                if number % _TURNS_A_LOOK == 0 and monotonic() > deadline:
                     return Ending.OUT_OF_TIME
         return Ending.FINISHED if self.virtual_time.all_done else Ending.STUCK
 
@@ -51,41 +50,33 @@ class Replay:
         inside = reached < len(self.trace.programs[rank]) or state.waits_for is not None or state.lost
         return reached - 1 if inside and rank not in self.ended else len(self.trace.programs[rank]) + 1
 
-    def _rank(self, rank: int) -> Generator[None, None, None]:
-        """One rank's program. What it does at each step is what `ThreadDriver` does for a thread."""
-        virtual_time, state, step = self.virtual_time, self.virtual_time.ranks[rank], self.trace.step
+    def _rank(self, rank: int) -> Turns:
+        """One rank's program, from its first turn to its last."""
+        try:
+            yield from self._steps(rank)
+            if rank in self.incomplete:
+                return
+            self.ended[rank] = None
+            yield from self.virtual_time.end_computing(rank)
+        except RankStopped:
+            return
+        self.virtual_time.ranks[rank].finished = True
+
+    def _steps(self, rank: int) -> Turns:
+        time, state, step = self.virtual_time, self.virtual_time.ranks[rank], self.trace.step
         posted: dict[int, Operation] = {}
         clock_reads: dict[int, float] = {}
         for position, code in enumerate(self.trace.programs[rank]):
             self.reached[rank] = position + 1
             match step(code):
                 case Wait(called, line):
-                    operation = posted[called]
-                    if virtual_time.ends_computing(rank):
-                        yield
-                    if virtual_time.is_lost(rank):
-                        return
-                    if virtual_time.must_wait(operation, line):
-                        yield
-                    virtual_time.deliver(operation)
-                    if virtual_time.moves_past_others(rank, operation.end):
-                        yield
+                    yield from time.wait(posted[called], line)
                 case Call() as call, peer:
-                    if virtual_time.ends_computing(rank):
-                        yield
-                    if virtual_time.is_lost(rank):
-                        return
                     posted[position] = call.operation(rank, peer)
-                    virtual_time.post(posted[position], barrier)
+                    yield from time.post(posted[position])
                 case Compute(seconds), _:
-                    virtual_time.compute(rank, seconds)
+                    time.compute(rank, seconds)
                 case ClockRead(), _:
                     clock_reads[position] = state.clock
                 case Span(label, start, end), _:
-                    virtual_time.record(rank, label, Kind.SPAN, clock_reads[start], clock_reads[end])
-        if rank in self.incomplete:
-            return
-        self.ended[rank] = None
-        if virtual_time.ends_computing(rank):
-            yield
-        state.finished = not virtual_time.is_lost(rank)
+                    time.record(rank, label, Kind.SPAN, clock_reads[start], clock_reads[end])
