@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, Store, TCPStore
 
 from course_lib.runtime.communication.callsite import own_lines
+from course_lib.runtime.communication.events import span_recorder
 from course_lib.runtime.processes.call_log import (
     CALL_LOG_LOST,
     CallLog,
