@@ -41,6 +41,10 @@ if dataset == "digits":
     # The images are tiny. Two threads that wait for each other at every layer cost more than they share.
     torch.set_num_threads(1)
 
+# %% demo=true jupyter={"source_hidden": true}
+# `%%needs` waits until an exercise is solved. The folded cells below hold the text to what was measured.
+# %load_ext course_lib.notebook.magics
+
 # %% [markdown]
 # ## The picture
 
@@ -70,7 +74,9 @@ steps_picture()
 #
 # 6. clear the gradients, since `backward` adds to what is there;
 # 7. forward: the model turns a batch of images into **logits**, one number a class;
-# 8. the loss: the mean cross-entropy between logits and labels;
+# 8. the loss: the mean cross-entropy between logits and labels. For one image it is $-\ln q$, if $q$ is the probability
+#    that the model gives to the right class. Its unit is the **nat**, since the logarithm is the natural one: a model that
+#    gives each of ten classes the same probability has a loss of $\ln 10 = 2.30$ nats;
 # 9. backward: the gradient of the loss for every parameter, into `parameter.grad`;
 # 10. update: the optimizer moves every parameter along its gradient.
 #
@@ -117,8 +123,17 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 images, labels = data.train[:32]
 losses = [train_step(model, images, labels, optimizer).item() for _ in range(20)]
 print(
-    f"{parameter_count(model):,} parameters; loss {losses[0]:.3f} at first, {losses[-1]:.3f} in the 20th step"
+    f"{parameter_count(model):,} parameters; loss {losses[0]:.3f} nats at first, {losses[-1]:.3f} in the 20th step"
 )
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs train_step
+# The loss begins near that of equal probabilities, and falls.
+from math import log
+
+if dataset == "digits":
+    assert abs(losses[0] - log(class_count)) < 0.3
+assert losses[-1] < losses[0] / 2
 
 # %% [markdown]
 # ## 2 Is it any good?
@@ -169,9 +184,19 @@ for batch_size in (7, 64, 360):
     loss, accuracy = evaluate(model, DataLoader(data.test, batch_size))
     print(f"batches of {batch_size:3}: loss {loss:.6f}, accuracy {accuracy:.4%}")
 
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs train_step evaluate
+# The numbers in the text around this cell.
+assert 100 % 32 == 4
+assert 32 / 4 == 8
+assert accuracy > 2 / class_count
+reference = evaluate(model, DataLoader(data.test, 7))
+assert abs(loss - reference[0]) < 1e-4
+assert accuracy == reference[1]
+
 # %% [markdown]
-# Twenty steps on 32 images, and it recognises something already. The numbers do not depend on the batch size, up to
-# rounding: sums of floating-point numbers in another order.
+# After twenty steps on 32 images the model already recognises more than guessing would. The numbers do not depend on the
+# batch size, up to rounding: a sum of floating-point numbers in another order is rounded in another way.
 #
 # ## 3 All fifteen
 #
@@ -215,8 +240,8 @@ print(f"test accuracy {result.accuracies[-1]:.2%} after {result.seconds:.1f} s o
 # The curves are on disk as well: if the browser closes or the kernel dies, `LiveCurves.reload("01_single_gpu")`
 # brings them back.
 #
-# The training loss lies above the test loss. That is no mistake: it is measured with dropout, on shifted images, and before
-# the updates of its epoch.
+# With the digits, the training loss lies above the test loss. That is no mistake: it is measured with dropout, on shifted
+# images, and before the updates that follow in its epoch.
 #
 # What does the model still get wrong?
 
@@ -254,8 +279,17 @@ model.load_state_dict(saved["model"])
 print(f"epoch {saved['epoch']}, {checkpoint.stat().st_size / 1e6:.2f} MB,", end=" ")
 print(f"accuracy {evaluate(model, test_batches)[1]:.2%} after loading")
 
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs train_step evaluate
+# What the text around this cell says of the losses and of the checkpoint.
+if dataset == "digits" and epochs == 20:
+    assert result.train_losses[-1] > result.test_losses[-1]
+weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
+assert 2.95 < checkpoint.stat().st_size / weight_bytes < 3.3
+assert abs(evaluate(model, test_batches)[1] - result.accuracies[-1]) < 1e-9
+
 # %% [markdown]
-# Three times the size of the weights: AdamW keeps two more numbers for each.
+# That is three times the size of the weights: AdamW keeps two more numbers for each.
 #
 # ## 4 A batch that does not fit
 #
@@ -263,8 +297,8 @@ print(f"accuracy {evaluate(model, test_batches)[1]:.2%} after loading")
 # cut it into **micro-batches**, run forward and backward on one after the other, and let the gradients add up in
 # `parameter.grad`, as `backward` does anyway. After the last one take one optimizer step.
 #
-# The sum has to be the gradient of the whole batch's loss, which is a mean over $n$ samples. A micro-batch of $m_k$ samples
-# gives a mean over $m_k$. So
+# The sum has to be the gradient of the whole batch's loss, which is a mean over $n$ samples. The loss of sample $i$ is
+# $\ell_i$. Micro-batch number $k$ is the set $S_k$ of $m_k$ samples and gives a mean over these. So
 #
 # $$ L = \frac1n \sum_{i=1}^{n} \ell_i = \sum_k \frac{m_k}{n} L_k, \qquad L_k = \frac{1}{m_k} \sum_{i \in S_k} \ell_i . $$
 #
@@ -322,9 +356,16 @@ print(f"relative difference of the gradients: {(pieces - whole).norm() / whole.n
 for count in (64, 30, 4):
     print(f"{count:3} images leave {activation_bytes(model, images[:count]) / 1e3:7.0f} kB for backward")
 
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs accumulate_gradients
+# The gradients agree to rounding, and 30 images leave 30/64 of what 64 leave.
+assert (pieces - whole).norm() < 1e-4 * whole.norm()
+kept_by = {count: activation_bytes(model, images[:count]) for count in (64, 30)}
+assert abs(kept_by[30] / kept_by[64] - 30 / 64) < 0.02
+
 # %% [markdown]
-# The gradients agree to rounding (the model is in evaluation mode here: dropout would draw other units each time). Memory
-# falls with the largest piece. Time does not: the work is the same.
+# The gradients agree to rounding. (The model is in evaluation mode here. Dropout would switch off other units each time.)
+# The memory is that of the largest piece. The time does not fall: the work is the same.
 #
 # ## 5 How fast?
 #
@@ -376,6 +417,7 @@ def measure_throughput(
 
 # %% demo=true
 from functools import partial
+from statistics import median
 
 from course_lib.figures.style import line_figure
 from course_lib.training.device import synchronize
@@ -391,7 +433,7 @@ def random_batch(batch_size: int) -> tuple[Tensor, Tensor]:
 
 
 def throughput(batch_size: int) -> float:
-    """Samples a second of whole training steps, for about as many samples whatever the batch size."""
+    """Samples a second of 3 to 100 training steps, fewer for larger batches, after 3 steps of warm-up."""
     batch = random_batch(batch_size)
     steps = max(3, min(100, 2048 // batch_size))
     return measure_throughput(lambda: train_step(model, *batch, optimizer), batch_size, 3, steps, wait)
@@ -399,7 +441,9 @@ def throughput(batch_size: int) -> float:
 
 model.train()
 batch_sizes = [1, 4, 16, 64, 256, 1024]
-rates = [throughput(batch_size) for batch_size in batch_sizes]
+# Three rounds over all sizes, and the median of each size: what else the machine does falls on all of them alike.
+rounds = [[throughput(batch_size) for batch_size in batch_sizes] for _ in range(3)]
+rates = [median(of_size) for of_size in zip(*rounds)]
 line_figure(
     {"training": (batch_sizes, rates)},
     x="batch size (samples)",
@@ -413,11 +457,13 @@ line_figure(
 
 # %% [markdown]
 # Every step pays for some things once, however large the batch: calling some dozens of operations, updating all parameters.
-# With one image there is nothing else; with hundreds they hardly count, and the curve becomes flat. A GPU becomes flat
-# later and higher. Remember this curve when a batch is cut into parts for many workers: each of them moves to the left.
+# With one image there is little else. With hundreds of images these costs hardly count, and the curve becomes flat. On a GPU
+# it becomes flat later and at a higher rate. Remember this curve when a batch is cut into parts for many workers: each of
+# them moves to the left.
 #
-# Now the first prediction: where a step's time goes. Measure the step again and again, each time with one phase more, and
-# take differences.
+# Now the first prediction: where a step's time goes. Measure the step four times, each time with one phase more, and take
+# differences. A single difference of two measurements may even be negative, since the machine also does other things. So
+# the four are measured in turn, twenty-five times over, and each phase gets the median of its differences.
 
 # %% demo=true
 from course_lib.figures.style import bar_figure
@@ -444,26 +490,41 @@ def whole_step() -> None:
 
 
 def milliseconds(step: Callable[[], object]) -> float:
-    """Time of one step."""
-    return 1e3 / measure_throughput(step, 1, 5, 50, wait)
+    """Mean time of ten steps, after one of warm-up."""
+    return 1e3 / measure_throughput(step, 1, 1, 10, wait)
 
 
-until = [0.0, *(milliseconds(step) for step in (prepare, forward, backward, whole_step))]
 phases = ["take and prepare", "forward, loss", "clear, backward", "update"]
-times = [max(0.0, later - earlier) for earlier, later in pairwise(until)]
+differences = []
+for _ in range(25):
+    until = [0.0, *(milliseconds(step) for step in (prepare, forward, backward, whole_step))]
+    differences.append([later - earlier for earlier, later in pairwise(until)])
+times = [median(of_phase) for of_phase in zip(*differences)]
+
+for phase, spent in zip(phases, times):
+    print(f"{phase:16} {spent:5.2f} ms, {spent / sum(times):4.0%} of the step")
+print(f"backward takes {times[2] / times[1]:.1f} times as long as forward")
 bar_figure(
     {"a batch": times},
     names=phases,
     y="milliseconds a batch",
-    title=f"{until[-1]:.2f} ms for a batch of {batch_size}",
+    title=f"{sum(times):.2f} ms for a batch of {batch_size} on {device.type}",
     alt="Milliseconds a batch by phase: "
     + ", ".join(f"{phase} {spent:.2f}" for phase, spent in zip(phases, times)),
 )
 
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs train_step measure_throughput
+# What the text around this cell says, of a CPU.
+if device.type == "cpu":
+    assert rates[4] > 2 * rates[0]
+    assert times[2] > times[1]
+
 # %% [markdown]
-# Backward takes longer than forward: it computes two gradients for each layer, for its weights and for its inputs. In a
-# large model the ratio is close to two, since matrix products are all that counts. Here many small things count as
-# well, and the update is not cheap either: AdamW touches every parameter several times, however small the batch.
+# On a CPU backward takes longer than forward: it computes two gradients for each layer, for its weights and for its inputs.
+# In a large model the ratio is close to two, since matrix products take nearly all of the time. Here many small operations
+# count as well, and the update is not cheap either: AdamW reads and writes every parameter several times, however small the
+# batch.
 #
 # ## 6 How much memory?
 #
@@ -476,20 +537,69 @@ bar_figure(
 # | optimizer states | SGD none, momentum one, Adam two numbers a parameter |
 # | activations, kept for backward | grows with the batch and the depth |
 #
-# The first three are called **model states**. They are there before the first sample comes, and do not depend on the batch.
-#
-# How many bytes a number has is a choice. In **mixed precision** the weights and gradients that forward and backward use
-# have 16 bits, which halves the traffic and lets matrix units run at least twice as fast. The optimizer keeps a second copy
-# of the weights, and its states, in 32 bits. Why it has to, one line shows: a weight of 1, and an update of 0.001.
+# The first three are called **model states**. They do not depend on the batch. But they are not all there from the
+# beginning. The weights are; the gradients are made by the first backward, and Adam's states by the first update:
 
 # %% demo=true
-one = torch.tensor(1.0, dtype=torch.bfloat16)
-print("bfloat16:", (one + 0.001).item(), " after a thousand updates:", sum([0.001] * 1000, start=one).item())
-print("float32: ", (one.float() + 0.001).item())
+fresh = SmallCNN(channels, class_count, size).to(device)
+adam = torch.optim.AdamW(fresh.parameters())
+
+
+def model_state_bytes() -> list[int]:
+    """Bytes of the weights, of the gradients, of the optimizer's states."""
+    gradients = [parameter.grad for parameter in fresh.parameters() if parameter.grad is not None]
+    states = [value for of_one in adam.state.values() for value in of_one.values() if value.dim()]
+    return [sum(tensor.nbytes for tensor in part) for part in (fresh.parameters(), gradients, states)]
+
+
+history = {"before the first sample": model_state_bytes()}
+functional.cross_entropy(fresh(images), labels).backward()
+history["after the first backward"] = model_state_bytes()
+adam.step()
+history["after the first update"] = model_state_bytes()
+for moment, (weights, gradients, states) in history.items():
+    print(f"{moment:24} weights {weights:,}, gradients {gradients:,}, Adam's states {states:,} bytes")
+
+# %% demo=true jupyter={"source_hidden": true}
+# The sentences around this cell.
+weights = history["before the first sample"][0]
+assert list(history.values()) == [[weights, 0, 0], [weights, weights, 0], [weights, weights, 2 * weights]]
 
 # %% [markdown]
-# A `bfloat16` has 8 significant bits. Above 1 the next number is 1.0078, and whatever is smaller than half of that step is
-# rounded away, a thousand times. The 32-bit copy adds them up.
+# From the second step on, all three are there. So a training that has survived two steps has enough memory for its model
+# states.
+#
+# How many bytes a number has is a choice. In **mixed precision** the weights and gradients that forward and backward use
+# have 16 bits, which halves the traffic and lets a GPU's matrix units run at least twice as fast. The optimizer keeps a
+# second copy of the weights, and its states, in 32 bits. It has to, for two reasons. Take a weight of 1 and a thousand
+# updates of 0.001 each. And take a state of Adam: in each step it keeps the mean of the squared gradients,
+# $v \leftarrow 0.999\,v + 0.001\,g^2$ for a gradient $g$. Let $v$ be 1 and all further gradients 0.
+
+# %% demo=true
+results = {}
+for dtype in (torch.bfloat16, torch.float32):
+    weight = square_mean = torch.tensor(1.0, dtype=dtype)
+    for _ in range(1000):
+        weight = weight + 0.001
+        square_mean = 0.999 * square_mean
+    results[dtype] = weight.item(), square_mean.item()
+    print(f"{dtype}: the weight becomes {weight:.3f}, the state {square_mean:.3f}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# What bfloat16 does to a weight and to a state, and its numbers around 1.
+assert results[torch.bfloat16] == (1, 1)
+assert abs(results[torch.float32][0] - 2) < 1e-3
+assert abs(results[torch.float32][1] - 0.999**1000) < 1e-3
+assert round(0.999**1000, 3) == 0.368
+one = torch.tensor(1.0, dtype=torch.bfloat16)
+above, below = (torch.nextafter(one, torch.tensor(limit, dtype=torch.bfloat16)) for limit in (2.0, 0.0))
+assert (round(above.item(), 4), round(below.item(), 4)) == (1.0078, 0.9961)
+assert min(above.item() - 1, 1 - below.item()) / 2 > 0.001
+
+# %% [markdown]
+# The weight should become 2 and the state $0.999^{1000} = 0.368$. In `bfloat16` both stay at 1. A `bfloat16` has 8
+# significant bits. The next number above 1 is 1.0078, the next below is 0.9961, and a change that is smaller than half of
+# the distance is rounded away, a thousand times. In 32 bits the changes add up.
 
 
 # %% exercise="training_memory_bytes" points=4
@@ -527,8 +637,9 @@ for precision in precisions:
     print(f"{precision:6}", ", ".join(f"{name} {amount:.0f} GB" for name, amount in zip(optimizers, taken)))
 
 # %% [markdown]
-# With Adam 120 GB, and mixed precision saves nothing of it: it is there for speed, and it halves the activations. Section 3.1
-# of the ZeRO paper begins with such a count, and unit 09 will cut the 16 bytes up among the workers.
+# With Adam it is 120 GB, in mixed precision as in 32 bits: mixed precision saves no memory for the model states. It makes
+# the training faster, and it halves the activations. Section 3.1 of the ZeRO paper begins with such a count, and unit 09 will
+# share out the 16 bytes among the workers.
 #
 # **Question for the sliders:** how large a model can train with Adam, in mixed precision, on a device of 80 GB? How much
 # larger may it be with momentum and everything in 16 bits?
@@ -566,9 +677,18 @@ explore(
     device_gb=Slider([16, 24, 40, 80, 141, 192], 80, "device memory (GB)"),
 )
 
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs training_memory_bytes
+# The numbers in the text around this cell.
+assert training_memory_bytes(7_500_000_000, "adam", "mixed") == 120e9
+assert training_memory_bytes(7_500_000_000, "adam", "fp32") == 120e9
+assert training_memory_bytes(5_000_000_000, "adam", "mixed") == 80e9
+assert training_memory_bytes(13_000_000_000, "momentum", "bf16") < 80e9
+assert training_memory_bytes(14_000_000_000, "momentum", "bf16") > 80e9
+
 # %% [markdown]
-# Five billion, at 16 bytes each; thirteen billion at 6. And not one activation is in there yet. Those can be counted:
-# PyTorch tells which tensors a forward pass keeps.
+# Five billion parameters, at 16 bytes each; thirteen billion at 6 bytes. And no activation is counted yet. Those can be
+# counted too: PyTorch tells which tensors a forward pass keeps.
 
 # %% demo=true
 counts = [1, 4, 16, 64, 256, 1024]
@@ -584,10 +704,15 @@ line_figure(
     f"that crosses the model states, {states:.2f} MB.",
 )
 
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs training_memory_bytes
+# Activations are below the model states with one sample, and above them with 1,024.
+assert kept[0] < states < kept[-1]
+
 # %% [markdown]
-# In a convolutional network activations soon outweigh everything else; that is where `accumulate_gradients` helps. In a
-# large language model it can be the other way round, even with one sample at a time. No micro-batch is small enough
-# then, and the model states themselves have to be spread over devices.
+# In this convolutional network, as in most, activations soon outweigh everything else; that is where `accumulate_gradients`
+# helps. In a large language model it can be the other way round: even with one sample at a time the model states alone do
+# not fit. No micro-batch is small enough then, and the model states have to be spread over devices.
 #
 # ## 7 Now on real processes
 #
@@ -624,15 +749,19 @@ for learning_rate, (accuracy, rate) in zip([1e-3, 3e-3], both.results):
     print(f"learning rate {learning_rate:g}: accuracy {accuracy:.1%}, {rate:,.0f} samples a second")
 together = sum(rate for _, rate in both.results)
 print(f"alone {alone.results[0][1]:,.0f} samples a second, two together {together:,.0f}")
-print(f"{both.traffic.messages} messages")
+print(f"messages sent: {both.traffic.messages}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# Trainings that differ in one setting need no message.
+assert both.traffic.messages == 0
 
 # %% demo=true
 both.timeline(title="two trainings that know nothing of each other")
 
 # %% [markdown]
 # Two processes on two free cores do twice the work in the same time: nothing is serial, nothing is sent. If yours do less,
-# they share something after all: cores, memory bandwidth, or a GPU. And there are now two small models, not one that was trained
-# twice as fast. For that they have to talk, which is unit 02.
+# they share something after all: cores, memory bandwidth, or a GPU. And now there are two models, not one that was trained
+# twice as fast. For that the processes have to communicate, which is unit 02.
 #
 # This works on one GPU too, as long as the trainings fit into its memory together.
 
@@ -684,7 +813,8 @@ Compute nodes often have no network. Get the data before, on a login node:
   `DataLoader` workers (`num_workers=4`), pin memory, and cache what is decoded again and again.
 - **A step takes no time at all.** Nothing has waited for the device (section 5).
 - **`loss.item()` or `print(loss)` in every step.** Each one waits for the device. Add up on the device, and read once in a while.
-- **Out of memory in the second step.** In the first there were no optimizer states yet: Adam makes them when it first updates.
+- **Out of memory in the first update, or in the second step's forward.** Adam makes its states in the first update (section
+  6). Before that they took no memory.
 - **Out of memory after an exception in a notebook.** The traceback keeps the frames, and they keep the tensors. Restart the kernel.
 - **NaN in half precision.** `float16` ends at 65,504, and small gradients become zero: it needs loss scaling (`torch.amp.GradScaler`).
   `bfloat16` has the range of `float32`, and does not.

@@ -40,10 +40,15 @@ from torch.nn import functional
 from course_lib import Cluster, Link, launch, per_rank
 from graders import check, hint, progress, reset
 
+# %% demo=true jupyter={"source_hidden": true}
+# `%%needs` waits until an exercise is solved. The folded cells below hold the text to what was measured.
+# %load_ext course_lib.notebook.magics
+
 # %% [markdown]
 # ## The picture
 #
-# One step with three workers, whose parts of the batch need not be equally large:
+# Each worker is a rank with a device of its own. One step with three workers, whose parts of the batch need not be equally
+# large:
 
 # %% demo=true
 from course_lib.figures.pictures import weighted_average_picture
@@ -51,7 +56,7 @@ from course_lib.figures.pictures import weighted_average_picture
 weighted_average_picture((8, 8, 5))
 
 # %% [markdown]
-# 1. All workers hold the same weights.
+# 1. All workers hold the same weights. Each copy of the model is called a **replica**.
 # 2. Each runs forward and backward on its own samples, the **shard** of the batch that it was dealt, and has a
 #    gradient of its own.
 # 3. The gradients are averaged over the workers: an **all-reduce**, after which all hold the same average.
@@ -60,8 +65,8 @@ weighted_average_picture((8, 8, 5))
 #
 # **Predict, before you measure.** Write your guesses down; sections 4 and 5 measure them.
 #
-# 1. ResNet-50 has 25.6 million parameters, so its gradients take 97.5 MiB in 32 bits. Four workers average them with
-#    a ring all-reduce. How much does each worker send in a step? How much with 1,000 workers?
+# 1. ResNet-50 has 25,557,032 parameters, so its gradients take 97.5 MiB in 32 bits. Four workers average them with an
+#    all-reduce that sends no more than it must. How much does each worker send in a step? How much with 1,000 workers?
 # 2. Every worker now computes on twice as many samples. How much does it send then?
 # 3. Gradients can be sent while backward is still computing others. Does that go faster in many small messages or in
 #    few large ones?
@@ -137,9 +142,16 @@ plain = sum(parts) / len(parts)
 for name, combined in [("weights m_k / n", weighted), ("plain mean", plain)]:
     print(f"{name:16} relative error {(combined - whole).norm() / whole.norm():.1e}")
 
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs combine_gradients
+# The sentence below is about digits.
+assert (weighted - whole).norm() < 1e-5 * whole.norm()
+if dataset == "digits":
+    assert 0.28 < (plain - whole).norm() / whole.norm() < 0.39
+
 # %% [markdown]
-# The weighted sum is off by rounding. The plain mean is off by a third, and nothing says so: training would go on, a
-# little worse, and nobody would know.
+# The weighted sum differs by rounding only. The plain mean differs by about a third, and no error is raised. Training
+# would go on, a little worse, and nobody would know.
 #
 # ## 2 Who gets which sample
 #
@@ -150,7 +162,7 @@ for name, combined in [("weights m_k / n", weighted), ("plain mean", plain)]:
 #   ranks get equally many (with `drop_last=True` some are left out instead);
 # - **partition**: rank $r$ of $p$ takes the entries $r, r + p, r + 2p, \dots$ of the permutation;
 # - **reshuffle**: the training loop calls `sampler.set_epoch(epoch)` before each epoch. Without it every epoch deals
-#   the same cards.
+#   out the samples in the same way.
 
 # %% demo=true
 from torch.utils.data import DistributedSampler
@@ -166,6 +178,15 @@ def dealt(epoch: int) -> list[list[int]]:
 
 for epoch in (0, 1):
     print(f"epoch {epoch}: {dealt(epoch)}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# Twelve places for ten samples: all come at least once, two of them twice; and the epochs differ.
+for epoch in (0, 1):
+    places = sorted(sample for part in dealt(epoch) for sample in part)
+    assert len(places) == 12
+    assert set(places) == set(range(10))
+    assert max(places.count(sample) for sample in range(10)) == 2
+assert dealt(0) != dealt(1)
 
 # %% [markdown]
 # Ten samples, twelve places: two samples come twice. For training that hardly matters. For validation it makes the
@@ -216,16 +237,16 @@ figure
 # %% [markdown]
 # ## 3 The same start
 #
-# Equal weights and equal updates give equal weights: that is the whole proof that replicas stay replicas. The updates
+# Equal weights and equal updates give equal weights: that is the whole proof that replicas stay equal. The updates
 # are equal if the gradients are. The weights have to be made equal once, at the start.
 #
 # A common seed often does it, until one rank draws one random number more, or loads a checkpoint that the others do
-# not see. A **broadcast** from one rank always does it, and costs nothing, since it happens once. Buffers belong to
-# it: the running statistics of a batch norm are no parameters, yet a replica with other statistics is another model.
+# not see. A **broadcast** from one rank always does it. It is not free: section 5 finds that it takes almost as long as
+# a step. But it happens once in a training, and a training has many thousands of steps. Buffers are sent too: the running
+# statistics of a batch norm are not parameters, yet a replica with other statistics is another model.
 #
-# Autograd does not know about communication. Where it might look on, as with parameters, hand over `tensor.detach()`:
-# the same memory without a history. Otherwise a later backward warns that it was led through an operation it cannot
-# differentiate.
+# Autograd does not know about communication. Give it `tensor.detach()`, which is the same memory without a history.
+# Otherwise a later backward may warn that it went through an operation that it cannot differentiate.
 
 
 # %% exercise="broadcast_parameters" points=4
@@ -266,10 +287,16 @@ for rank, (before, after) in enumerate(launch(first_weights, models, ranks=ranks
 # that skips one, because a parameter got no gradient in its forward pass, leaves the others waiting, or pairs their
 # call for one parameter with its own for the next. What a rank lacks counts as zero, and is sent as zero.
 #
-# **Every call costs latency.** A ring all-reduce of $n$ bytes over $p$ ranks takes $2(p-1)$ messages one after
-# another: $2(p-1)\,\alpha + 2\frac{p-1}{p}\,n\,\beta$ seconds, with $\alpha$ the latency of a message and $\beta$ the
-# time a byte takes. A small tensor pays $\alpha$ all the same. So lay all gradients end to end in one flat tensor and
-# call once.
+# **Every call costs latency.** A message takes a time $\alpha$ however short it is, the **latency**, and a time $\beta$
+# for each of its bytes. Now take a tensor of $b$ bytes on each of $p$ ranks. In a **ring all-reduce** the ranks stand in
+# a ring, and the tensor is cut into $p$ chunks of $b/p$ bytes. In every step each rank sends one chunk to the next rank.
+# After $p - 1$ steps each rank has the complete sum of one chunk, and after $p - 1$ more all ranks have the sums of all
+# chunks. (Unit 07 builds it.) So each rank sends $2(p-1)$ messages one after another, which takes
+#
+# $$ 2(p-1)\Big(\alpha + \frac{b}{p}\,\beta\Big) = 2(p-1)\,\alpha + 2\,\frac{p-1}{p}\,b\,\beta . $$
+#
+# The first part does not depend on $b$: a small tensor pays it in full. So lay all gradients end to end in one flat tensor
+# and call once.
 
 
 # %% exercise="average_gradients" points=6
@@ -298,35 +325,72 @@ def average_gradients(model: nn.Module) -> None:
 
 
 # %% [markdown]
-# The first prediction, measured: what one rank sends for each byte of gradients.
+# The first prediction, measured on simulated ranks: what one rank sends for each byte of gradients.
 
 
 # %% demo=true
-def backward_and_average(model: nn.Module) -> int:
-    """One backward pass and one averaging; returns the bytes of the gradients."""
-    images, labels = data.train[:8]
+def backward_and_average(model: nn.Module, samples: int = 8) -> int:
+    """One backward pass over this many samples and one averaging; returns the bytes of the gradients."""
+    images, labels = data.train[:samples]
     functional.cross_entropy(model(images), labels).backward()
     average_gradients(model)
     return sum(parameter.grad.nbytes for parameter in model.parameters())
 
 
+ratios = {}
 for size in (2, 4, 8, 16):
     run = launch(backward_and_average, new_model(), ranks=size)
-    ratio = run.traffic[0].sent / run.results[0]
-    print(
-        f"{size:4} ranks: {run.traffic[0].sent:9,} bytes sent for {run.results[0]:,} of gradients: x {ratio:.3f}"
-    )
+    sent, gradients = run.traffic[0].sent, run.results[0]
+    ratios[size] = sent / gradients
+    print(f"{size:4} ranks: {sent:9,} bytes sent for {gradients:,} of gradients: x {ratios[size]:.3f}")
+
+print()
+resnet_bytes = 4 * 25_557_032
+for size in (4, 1000):
+    sent = 2 * (size - 1) / size * resnet_bytes
+    latency = 2 * (size - 1) * 20e-6
+    print(f"ResNet-50 on {size:5,} ranks: {sent / 2**20:.0f} MiB, {latency * 1e3:5.2f} ms of latency")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs average_gradients
+# The numbers in the text around this cell.
+from course_lib.models import parameter_count
+from course_lib.torchvision_compat import import_torchvision
+
+with torch.device("meta"):
+    assert 4 * parameter_count(import_torchvision().models.resnet50()) == resnet_bytes
+assert round(resnet_bytes / 2**20, 1) == 97.5
+assert all(abs(ratio - 2 * (size - 1) / size) < 1e-3 for size, ratio in ratios.items())
+assert round(2 * 3 / 4 * resnet_bytes / 2**20) == 146
+assert round(2 * 999 / 1000 * resnet_bytes / 2**20) == 195
+assert round(2 * 999 * 20e-6 * 1e3) == 40
 
 # %% [markdown]
-# It is $2\frac{p-1}{p}$ times the gradients: 146 MiB for ResNet-50 on 4 workers, 195 MiB on 1,000. It never exceeds
-# twice the gradients, however many workers there are, and that is the least possible (Patarasuk and Yuan 2009). This
-# is why data parallelism scales at all.
+# It is $2\frac{p-1}{p}$ times the gradients: 146 MiB for ResNet-50 on 4 workers, 195 MiB on 1,000. The bytes that a worker
+# sends never exceed twice its gradients, however many workers there are, and no all-reduce sends less (Patarasuk and Yuan
+# 2009). So the bytes are no obstacle to many workers.
 #
-# The second prediction: the batch does not come into it. Twice the samples a worker, the same bytes, twice the
-# computing: so large batches a worker make communication cheap (and section 9 says what they cost).
+# The latency is one. The ring has $2(p-1)$ messages one after another, and with 20 µs each that is 40 ms on 1,000 workers.
+# Unit 07 has algorithms in which the number of messages grows with $\log_2 p$ instead.
 #
-# The simulator can also say what one call instead of many is worth. Here are sixteen layers on four nodes with a
-# latency of 20 µs; the function that calls once for every parameter does not even divide.
+# The second prediction: a worker that computes on twice as many samples sends
+
+# %% demo=true
+for samples in (8, 16):
+    run = launch(backward_and_average, new_model(), samples, ranks=ranks)
+    print(f"{samples:2} samples a worker: {run.traffic[0].sent:,} bytes")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs average_gradients
+# The bytes do not depend on the batch.
+assert run.traffic[0].sent == launch(backward_and_average, new_model(), 8, ranks=ranks).traffic[0].sent
+
+# %% [markdown]
+# the same: there are as many gradients as parameters, whatever the batch. It computes twice as long, though. So with
+# larger batches a worker spends a smaller share of its time on communication. Section 9 says what large batches cost.
+#
+# The simulator can also say what one call instead of many is worth. Here are sixteen layers, one rank on each node, and a
+# latency of 20 µs. The function that calls once for every parameter only sums; it does not divide.
 
 # %% demo=true
 network = Cluster(nodes=ranks, inter_node=Link(latency=20e-6, bandwidth=2.5e9))
@@ -353,9 +417,17 @@ runs = {
 for name, run in runs.items():
     print(f"{name:33} {run.traffic[0].calls['all_reduce']:3} calls {run.seconds * 1e3:6.3f} ms")
 
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs average_gradients
+# Sixteen layers have 32 parameters: as many calls, and the difference is 31 times the latency of a call.
+many, one = runs.values()
+assert (many.traffic[0].calls["all_reduce"], one.traffic[0].calls["all_reduce"]) == (32, 1)
+assert abs(many.traffic[0].sent / one.traffic[0].sent - 1) < 0.01
+assert abs((many.seconds - one.seconds) - 31 * 2 * (ranks - 1) * 20e-6) < 0.02 * many.seconds
+
 # %% [markdown]
-# The bytes are the same; the latencies are not. The same function on real processes, each with its own interpreter,
-# talking over Gloo:
+# The bytes are the same; the latencies are not. The same function on real processes, each with its own interpreter. They
+# talk over Gloo, PyTorch's library for communication between CPUs (unit 00):
 
 # %% demo=true
 run = launch(backward_and_average, new_model(), ranks=ranks, on="processes")
@@ -379,9 +451,9 @@ bucket_picture(backward=[1.0, 1.0, 1.0, 1.0], communication=[0.8, 0.8, 0.8, 0.8]
 #
 # - **Hooks.** `parameter.register_post_accumulate_grad_hook(hook)` makes autograd call `hook(parameter)` during
 #   backward, as soon as `parameter.grad` is complete.
-# - **Buckets.** One message a parameter would pay the latency many times; one message for all could not start before
-#   the end. So gradients are gathered in buckets of a bounded size. Backward goes through the layers in reverse, and
-#   so do the buckets.
+# - **Buckets.** One message a parameter would pay the latency many times. One message for all parameters could not start
+#   before the end of backward. So gradients are gathered in buckets of a bounded size. Backward goes through the layers
+#   in reverse, and so do the buckets.
 # - **Asynchronous calls.** `handle = dist.all_reduce(flat, async_op=True)` returns at once. Until `handle.wait()` has
 #   returned, `flat` belongs to the communication: do not read it, do not write it.
 #
@@ -483,9 +555,10 @@ class BucketedDDP(nn.Module):
 # %% [markdown]
 # ### What the buckets hide
 #
-# Eight linear layers, four nodes. Here a device computes 10¹¹ operations a second, so that computing takes virtual
-# time; the network is the one from above. All ranks do the same, so two of them are shown. First all gradients after
-# backward, then in buckets of two layers each.
+# Eight linear layers, and again one rank on each node. Here a device computes $10^{11}$ operations a second, so that
+# computing takes virtual time; the network is the one from above. All ranks do the same, so two of them are shown. First
+# all gradients after backward, then in buckets of two layers each: a layer of width 256 has $256^2 + 256$ parameters of 4
+# bytes, which are 257 KiB, and two layers have 514 KiB.
 
 # %% demo=true
 from course_lib.training.data_parallel import Replication
@@ -528,35 +601,63 @@ at_the_end = step_with(Replication("average_gradients", broadcast_and_keep, aver
 draw_step(at_the_end, "All after backward")
 
 # %% demo=true
-overlapped = step_with(in_buckets(528), latency_us=20)
+overlapped = step_with(in_buckets(514), latency_us=20)
 draw_step(overlapped, "Buckets of two layers")
 
 # %% [markdown]
-# In the second picture communication starts as soon as backward has done two layers of eight. Collectives queue: the
-# network carries one at a time. What is left after backward is what the step is longer for. The events say the same
-# in numbers:
+# In the second picture the first all-reduce is called when backward has done two layers of eight, after a quarter of its
+# time. A bar begins with the call and ends when the sum is there. The network carries one all-reduce at a time; one that
+# is called while another is under way waits for its turn. So the bars overlap, and the sending does not. The events say
+# the same in numbers:
 
 # %% demo=true
-start, _ = step_limits(overlapped)
+start, end = step_limits(overlapped)
 backward = next(event for event in overlapped.events if event.op == "backward" and event.rank == 0)
-for event in overlapped.events:
-    if event.op == "all_reduce" and event.rank == 0:
-        when = "during" if event.start < backward.end else "after"
-        began, ended = (event.start - start) * 1e3, (event.end - start) * 1e3
-        print(
-            f"{event.nbytes:8,} bytes, called {began:.2f} ms into the step, {when} backward; done at {ended:.2f} ms"
-        )
+calls = [event for event in overlapped.events if event.op == "all_reduce" and event.rank == 0]
+before = start
+for event in calls:
+    called, sending, done = event.start - start, event.end - max(event.start, before), event.end - start
+    print(
+        f"{event.nbytes:8,} bytes, called at {called * 1e3:.2f} ms, under way for {sending * 1e3:.2f} ms, "
+        f"done at {done * 1e3:.2f} ms"
+    )
+    before = event.end
+print(f"backward ends at {(backward.end - start) * 1e3:.2f} ms, the step at {(end - start) * 1e3:.2f} ms")
+
+broadcasts = [event for event in at_the_end.events if event.op == "broadcast" and event.rank == 0]
+setup = sum(event.seconds for event in broadcasts)
+print(f"once, before the first step: {len(broadcasts)} broadcasts, {setup * 1e3:.2f} ms")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs BucketedDDP average_gradients broadcast_parameters
+# What the text around this cell says of the two pictures.
+assert 4 * (256**2 + 256) == 257 * 1024
+first = (calls[0].start - backward.start) / backward.seconds
+assert 2 / 8 <= first < 0.29
+busy = [
+    event.end - max(event.start, before) for before, event in zip([start, *(c.end for c in calls)], calls)
+]
+assert max(busy) - min(busy) < 0.01 * max(busy)
+assert milliseconds(overlapped) < milliseconds(at_the_end)
+if ranks == 4:
+    assert round(milliseconds(at_the_end), 1) == 3.5
+    assert round(milliseconds(overlapped), 1) == 2.8
+    assert round(setup * 1e3, 1) == 2.3
 
 # %% [markdown]
+# Each all-reduce takes as long as the others, and the step ends when the last of them does: 2.8 ms after its beginning
+# instead of 3.5 ms, with four ranks. What has been sent during backward is hidden; only what is left after backward makes
+# the step longer. The broadcast at the start takes 2.3 ms, once.
+#
 # ### How large should a bucket be?
 #
-# The third prediction. Small buckets start early, but each pays the latency; large buckets pay it seldom, but start
-# late.
+# The third prediction. Small buckets start early, but each pays the latency. Large buckets pay it seldom, but start
+# late. The sizes here are one parameter a bucket (2 KiB is less than any weight has), and one, two, four and eight layers.
 
 # %% demo=true
 from course_lib.figures.style import line_figure
 
-bucket_kib = [2, 264, 528, 1056, 2112]
+bucket_kib = [2, 257, 514, 1028, 2056]
 latencies_us = [1, 20, 100]
 steps = {(kib, us): step_with(in_buckets(kib), us) for us in latencies_us for kib in bucket_kib}
 line_figure(
@@ -567,16 +668,37 @@ line_figure(
     x="bucket size (KiB)",
     y="step (ms)",
     log_x=True,
-    alt="Time of a step against bucket size. With a latency of 1 µs the smallest buckets are best, with 20 µs those of "
-    "528 KiB, with 100 µs one bucket for everything; there the smallest take three times as long.",
+    alt="Time of a step against bucket size. "
+    + "; ".join(
+        f"With a latency of {us} µs: "
+        + ", ".join(f"{milliseconds(steps[kib, us]):.2f} ms with {kib} KiB" for kib in bucket_kib)
+        for us in latencies_us
+    ),
 )
 
+# %% demo=true
+best = {us: min(bucket_kib, key=lambda kib: milliseconds(steps[kib, us])) for us in latencies_us}
+for us, kib in best.items():
+    print(f"latency {us:3} µs: buckets of {kib:4} KiB are best, {milliseconds(steps[kib, us]):.2f} ms")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs BucketedDDP
+# The sentences below, which are about four ranks.
+assert round(16 * 2 * (4 - 1) * 100e-6 * 1e3, 6) == 9.6
+if ranks == 4:
+    assert best == {1: 257, 20: 514, 100: 1028}
+    assert milliseconds(steps[2, 1]) < 1.02 * milliseconds(steps[257, 1])
+    assert milliseconds(steps[2056, 100]) < 1.02 * milliseconds(steps[1028, 100])
+    assert 2.9 < milliseconds(steps[2, 100]) / milliseconds(steps[1028, 100]) < 3.1
+
 # %% [markdown]
-# So it depends on the network. With 1 µs, overlap is all that counts. With 20 µs there is a best size in between.
-# With 100 µs it does not pay to send a second message: sixteen buckets wait $16 \cdot 2(p-1)\,\alpha = 9.6$ ms on
-# four nodes for latency alone.
+# So it depends on the network. On four ranks: with a latency of 1 µs, small buckets are best, since they overlap best.
+# With 20 µs the best size is in between, two layers. With 100 µs it is four layers, and a single bucket for everything is
+# almost as good. Sixteen buckets take three times as long there: they wait $16 \cdot 2(p-1)\,\alpha = 9.6$ ms for latency
+# alone.
 #
-# Move the sliders: in which of these steps does the network stand idle, and in which does the device?
+# **Question for the sliders:** in which of these steps does the network stand idle for most of the time, and in which does
+# the device?
 
 # %% demo=true
 from course_lib.notebook.widgets import Slider, explore
@@ -591,19 +713,57 @@ def draw(kib: int, us: float):
 
 explore(
     draw,
-    kib=Slider(bucket_kib, start=528, label="bucket size (KiB)"),
+    kib=Slider(bucket_kib, start=514, label="bucket size (KiB)"),
     us=Slider(latencies_us, start=20, label="latency (µs)"),
 )
 
 # %% [markdown]
+# The answer, for all fifteen steps. The network is idle while no all-reduce is under way, the device while it computes
+# nothing.
+
+
+# %% demo=true
+def idle_shares(run) -> tuple[float, float]:
+    """The parts of rank 0's step in which the network is idle, and in which the device is."""
+    start, end = step_limits(run)
+    mine = [event for event in run.events if event.rank == 0]
+    until, carried = start, 0.0
+    for call in (event for event in mine if event.op == "all_reduce"):
+        carried += call.end - max(call.start, until)
+        until = call.end
+    computed = sum(event.seconds for event in mine if event.kind == "compute" and event.start >= start)
+    return 1 - carried / (end - start), 1 - computed / (end - start)
+
+
+idle = {setting: idle_shares(run) for setting, run in steps.items()}
+for us in latencies_us:
+    for kib in bucket_kib:
+        network_idle, device_idle = idle[kib, us]
+        print(f"{us:3} µs, {kib:4} KiB: network idle {network_idle:3.0%}, device idle {device_idle:3.0%}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs BucketedDDP
+# The answer below, which is about four ranks.
+if ranks == 4:
+    network_bound = [setting for setting, (network_idle, _) in idle.items() if network_idle > 0.5]
+    device_bound = [setting for setting, (_, device_idle) in idle.items() if device_idle > 0.5]
+    assert sorted(network_bound) == [(1028, 1), (2056, 1), (2056, 20), (2056, 100)]
+    assert sorted(device_bound) == [(2, 100), (257, 100), (514, 100)]
+
+# %% [markdown]
+# With four ranks, the network stands idle for more than half of the step with one bucket for everything, and with two
+# buckets where the latency is 1 µs: it has nothing to send until backward has filled a bucket. The device stands idle for
+# more than half of the step with a latency of 100 µs and four buckets or more: it waits for message after message. Even
+# in the best steps the network is idle during forward, and the device at the end.
+#
 # PyTorch's default is 25 MiB (`bucket_cap_mb=25`), with a first bucket of 1 MiB so that communication starts soon. It
-# was chosen for networks and models larger than these; what you have just done is how to choose it for yours.
+# was chosen for networks and models larger than these. What you have just done is how to choose it for yours.
 #
 # ## 6 One accuracy for all
 #
-# Each rank evaluates its part of the test set. What rank 0 prints should be the accuracy on the whole of it, so
-# numbers have to be combined first: once more $\sum_k m_k \dots / n$, now with counts. Reduce what can be added, the
-# two counts, and divide at the end.
+# Each rank evaluates its part of the test set. What rank 0 prints should be the accuracy on the whole test set, so the
+# ranks' numbers have to be combined first. It is section 1 again: the mean of the accuracies is right only if all parts
+# are equally large. What can be added are the two counts. Add them over the ranks, and divide at the end.
 
 
 # %% exercise="global_accuracy" points=3
@@ -626,17 +786,21 @@ correct, total = [9, 1, 50, 90], [10, 10, 100, 100]
 print("mean of the ranks' accuracies:", sum(c / t for c, t in zip(correct, total, strict=True)) / 4)
 print(
     "accuracy over all samples:    ",
-    launch(global_accuracy, per_rank(correct), per_rank(total), ranks=4).results[0],
+    launch(global_accuracy, per_rank(correct), per_rank(total), ranks=4, on=on).results[0],
 )
 
 # %% [markdown]
 # ## 7 One download for all
 #
 # Four ranks of a node that all find the data set missing download it four times, into the same files. One rank of
-# each node has to go first, and the others have to wait: they **barrier**, and then load what is there. Each node has
-# its own first rank, since each may have its own disk: the one with local rank 0.
+# each node has to go first, and the others have to wait. They wait in a **barrier**, `dist.barrier()`, which returns when
+# all ranks have called it; then they load what is there. Each node has its own first rank, since each may have its own
+# disk: the one with local rank 0.
 #
-# A rank that fails on the way must not leave the others waiting for ever.
+# A rank that fails on the way must not leave the others waiting for ever. Here the others then go on and call `load()`
+# themselves, all at once. That is the very race which the barrier is there to prevent, so it is right only because the
+# first rank's exception ends the training soon. A program that wants to go on after a failure has to tell the other
+# ranks, with a broadcast of whether the first one succeeded.
 
 
 # %% exercise="load_once" points=4
@@ -733,38 +897,99 @@ figure
 # %% [markdown]
 # ## 9 What a larger batch costs
 #
-# More workers with the same batch each make the whole batch larger: fewer steps an epoch. The steps cost less
-# communication, but are there enough of them? Here the same data is seen eight times, with a batch of 32, with one of
-# 256, and with one of 256 and a learning rate that is eight times as large.
+# If every worker keeps its batch, more workers make the whole batch larger. An epoch then has fewer steps. Each step
+# sends as many bytes as before, so an epoch sends fewer. But are there enough steps?
+#
+# Here the same data is seen twelve times in five ways. One run proves nothing, so each training is done with three seeds,
+# which draw other weights and other orders of the samples. Three processes train side by side, one a seed, as in unit 01.
+# A **warm-up** lets the learning rate grow step by step in the first two epochs.
 
 # %% demo=true
 from dataclasses import replace
 
-small = Recipe(dataset=dataset, epochs=8, batch_size=32, learning_rate=0.02)
-large = replace(small, batch_size=256)
-scaled = replace(large, learning_rate=8 * small.learning_rate)
-eight_epochs = launch(deal_epochs, shard_indices, len(data.train), 8, small.seed, ranks=ranks).results
+seeds = [1, 2, 3]
+small = Recipe(dataset=dataset, epochs=12, batch_size=32, learning_rate=0.02)
+four = replace(small, batch_size=4 * 32)
+sixteen = replace(small, batch_size=16 * 32)
+
+
+def scaled(recipe: Recipe, warmup_epochs: int) -> Recipe:
+    """The learning rate multiplied by what the batch was multiplied by."""
+    factor = recipe.batch_size // small.batch_size
+    steps_an_epoch = -(-len(data.train) // recipe.batch_size)
+    return replace(recipe, learning_rate=factor * 0.02, warmup_steps=warmup_epochs * steps_an_epoch)
+
+
+recipes = {
+    "batch 32": small,
+    "batch 128": four,
+    "batch 128, rate x 4": scaled(four, warmup_epochs=0),
+    "batch 128, rate x 4, warm-up": scaled(four, warmup_epochs=2),
+    "batch 512, rate x 16, warm-up": scaled(sixteen, warmup_epochs=2),
+}
+
+
+def accuracies_with(recipe: Recipe, seed: int, order: list[Tensor]) -> list[float]:
+    """The test accuracy in percent after each epoch. order: the samples of each epoch."""
+    return [100 * a for a in train_alone(replace(recipe, seed=seed), [order]).accuracies]
+
+
+orders = [launch(deal_epochs, shard_indices, len(data.train), 12, seed, ranks=1).results[0] for seed in seeds]
+curves = {
+    name: launch(
+        accuracies_with,
+        recipe,
+        per_rank(seeds),
+        per_rank(orders),
+        ranks=len(seeds),
+        on="processes",
+        timeout=600,
+    ).results
+    for name, recipe in recipes.items()
+}
+final = {name: [of_seed[-1] for of_seed in of_seeds] for name, of_seeds in curves.items()}
+for name, ends in final.items():
+    steps_taken = 12 * -(-len(data.train) // recipes[name].batch_size)
+    print(f"{name:30} {steps_taken:4} steps: " + ", ".join(f"{end:.1f} %" for end in ends))
+
+# %% demo=true jupyter={"source_hidden": true}
 line_figure(
     {
-        f"batch {recipe.batch_size}, learning rate {recipe.learning_rate}": (
-            list(range(1, 9)),
-            [100 * accuracy for accuracy in train_alone(recipe, eight_epochs).accuracies],
-        )
-        for recipe in (small, large, scaled)
+        name: (list(range(1, 13)), [sum(epoch) / len(seeds) for epoch in zip(*of_seeds, strict=True)])
+        for name, of_seeds in curves.items()
     },
     x="epoch",
-    y="test accuracy (%)",
-    alt="Test accuracy against epochs. Batch 32 climbs steadily; batch 256 with the same learning rate stays far "
-    "below; batch 256 with eight times the learning rate stumbles at first, then comes close to batch 32.",
+    y="test accuracy (%), mean of three seeds",
+    alt="Test accuracy against epochs, the mean of three seeds. At the end: "
+    + ", ".join(f"{sum(ends) / len(ends):.0f} percent with {name}" for name, ends in final.items())
+    + ".",
 )
 
+# %% demo=true jupyter={"source_hidden": true}
+# The sentences below, which are about digits.
+means = {name: sum(ends) / len(ends) for name, ends in final.items()}
+assert recipes["batch 512, rate x 16, warm-up"].warmup_steps > 0
+if dataset == "digits":
+    assert max(final["batch 128"]) < min(final["batch 32"])
+    assert means["batch 128"] < means["batch 32"] - 3
+    for name in ("batch 128, rate x 4", "batch 128, rate x 4, warm-up"):
+        assert abs(means[name] - means["batch 32"]) < 2
+    assert max(final["batch 512, rate x 16, warm-up"]) < min(final["batch 32"])
+    assert means["batch 512, rate x 16, warm-up"] < means["batch 32"] - 10
+
 # %% [markdown]
-# A gradient over eight times the samples points more exactly downhill, but not eight times as far. The **linear
-# scaling rule** makes up for it: multiply the learning rate by what the batch was multiplied by. Its weak point is
-# the beginning, where the weights change fast and a large step overshoots; the third curve shows it. Goyal et al.
-# (2017) let the rate grow over the first epochs, a **warm-up**, and so trained ResNet-50 on ImageNet with batches of
-# up to 8,192 images without loss of accuracy: on 256 GPUs in one hour, with about 90 % scaling efficiency from 8 GPUs
-# to 256. Unit 04 builds that warm-up. Past some batch size, which differs from problem to problem, no rule helps.
+# With a batch of 128 and the same learning rate, every seed ends below the batch of 32. A gradient over four times as many
+# samples is more exact, but one step along it is no longer than before, and there are four times fewer steps. The **linear
+# scaling rule** makes up for it: multiply the learning rate by what the batch was multiplied by. With four times the rate
+# the batch of 128 ends where the batch of 32 does, with each of the three seeds and for a quarter of the communication.
+#
+# The rule has a limit. With a batch of 512 and sixteen times the rate the training fails in spite of the warm-up: such long
+# steps overshoot, and 36 of them are too few to recover. No seed reaches the batch of 32, and how far each gets is luck. Had
+# you run only one of them, you might have concluded anything. Where the limit is differs from problem to problem.
+#
+# Here the warm-up changes little. It helps where the rule fails only at the beginning, when the weights change fast. Goyal
+# et al. (2017) needed it to train ResNet-50 on ImageNet with batches of up to 8,192 images without loss of accuracy: on 256
+# GPUs in one hour, with about 90 % scaling efficiency from 8 GPUs to 256. Unit 04 builds that warm-up.
 #
 # ## 10 Now on nodes
 #
@@ -812,11 +1037,41 @@ line_figure(
 #
 # **Which backend when.** The group is initialised without naming a backend: PyTorch then takes NCCL for tensors on
 # GPUs and Gloo for those on CPUs. Where there are GPUs, `train` sees that and moves model and batches to
-# `torch.device("cuda", local_rank)`, one rank a GPU; with `init_process_group("gloo")` it stays on the CPU. MPI needs a PyTorch built from source against the
-# site's library; it pays where only that knows the network well.
+# `torch.device("cuda", local_rank)`, one rank a GPU; with `init_process_group("gloo")` it stays on the CPU. MPI needs a
+# PyTorch that was built from source against the site's MPI library. That is worth the effort where only this library knows
+# the network well.
 #
 # ## 11 What goes wrong
 #
+# Gradients that are accumulated over micro-batches (unit 01) may be averaged after each micro-batch or once at the end.
+# Both are right. Here each rank has two micro-batches of its own:
+
+
+# %% demo=true
+def accumulate_and_average(model: nn.Module, every_time: bool) -> Tensor:
+    """The averaged gradient of two micro-batches of 8 samples a rank, as one long vector."""
+    first = 16 * dist.get_rank()
+    for start in (first, first + 8):
+        images, labels = data.train[start : start + 8]
+        (functional.cross_entropy(model(images), labels) / 2).backward()
+        if every_time or start > first:
+            average_gradients(model)
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+often = launch(accumulate_and_average, new_model(), True, ranks=ranks)
+once = launch(accumulate_and_average, new_model(), False, ranks=ranks)
+difference = (often.results[0] - once.results[0]).norm() / once.results[0].norm()
+print(f"after every micro-batch: {often.traffic[0].sent:,} bytes; once: {once.traffic[0].sent:,} bytes")
+print(f"relative difference of the gradients {difference:.0e}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs average_gradients
+# The same gradient; twice the bytes.
+assert difference < 1e-5
+assert often.traffic[0].sent == 2 * once.traffic[0].sent
+
+# %% [markdown]
 # | What you see | What happened | What to do |
 # |---|---|---|
 # | Hangs at the end of the first epoch | Shards of unequal size: one rank has left the loop, the others wait in its all-reduce | Equal numbers of steps: pad, drop the rest, let empty batches take part, or `with ddp.join():` |
@@ -828,9 +1083,9 @@ line_figure(
 # | All ranks augment alike | One seed for everything | The same seed for weights and shuffling, another a rank for augmentation and dropout |
 # | Accuracy depends on the number of ranks | Padding in the test set; mean of the ranks' accuracies | Deal without padding, sum the counts |
 # | Every line comes four times, files are torn | All ranks print and save | `if rank == 0:`, but never before a collective |
-# | Gradients wrong after accumulation | All-reduce in every micro-step | `with ddp.no_sync():` in all but the last |
+# | Right, but slow with gradient accumulation | An all-reduce in every micro-step: the gradients are right, but the bytes are sent once a micro-batch instead of once a step | `with ddp.no_sync():` in all micro-steps but the last |
 #
-# The last remedy but one has a trap of its own: `if rank == 0: print(global_accuracy(...))` hangs, for rank 0 then
+# Printing on one rank has a trap of its own: `if rank == 0: print(global_accuracy(...))` hangs, for rank 0 then
 # waits for an all-reduce that the others never make. First reduce on all ranks, then print on one.
 #
 # ## 12 Where it comes from

@@ -139,11 +139,28 @@ def simulated_step(replication: Replication, latency: float) -> float:
     return step_seconds(launch(timed_step, replication, 8, 256, 64, cluster=cluster))
 
 
-@pytest.mark.parametrize(("latency", "best"), [(1e-6, 2), (20e-6, 528), (100e-6, 2112)])
+@pytest.mark.parametrize(("latency", "best"), [(1e-6, 257), (20e-6, 514), (100e-6, 1028)])
 def test_the_best_bucket_grows_with_the_latency(latency: float, best: int) -> None:
-    seconds = {kib: simulated_step(in_buckets(kib * 1024), latency) for kib in (2, 528, 2112)}
+    # Buckets of one parameter, and of one, two, four and eight layers.
+    seconds = {kib: simulated_step(in_buckets(kib * 1024), latency) for kib in (2, 257, 514, 1028, 2056)}
     assert min(seconds, key=lambda kib: seconds[kib]) == best
 
 
 def test_buckets_hide_communication_that_a_flat_call_does_not() -> None:
-    assert simulated_step(in_buckets(528 * 1024), 20e-6) < 0.9 * simulated_step(FLAT, 20e-6)
+    assert simulated_step(in_buckets(514 * 1024), 20e-6) < 0.9 * simulated_step(FLAT, 20e-6)
+
+
+def test_the_learning_rate_grows_over_the_warm_up_and_stays() -> None:
+    warm = Recipe(learning_rate=0.8, warmup_steps=3)
+    assert [warm.rate_at(step) for step in range(5)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8])
+    assert [Recipe(learning_rate=0.8).rate_at(step) for step in range(2)] == [0.8, 0.8]
+
+
+def test_a_warm_up_changes_what_is_trained_from_the_first_step_on() -> None:
+    # Invariant: the loss before the first step is the same, that before the second is not.
+    losses = [
+        train_alone(Recipe(batch_size=720, epochs=1, warmup_steps=warmup), [[torch.arange(1437)]]).losses
+        for warmup in (0, 8)
+    ]
+    assert losses[0][0] == losses[1][0]
+    assert losses[0][1] != losses[1][1]

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib.data import Dataset, Samples, load
 from course_lib.runtime.communication.events import span
 from course_lib.training.device import rank_device
-from course_lib.training.recipe import Recipe, build_model, build_optimizer
+from course_lib.training.recipe import Recipe, build_model, build_optimizer, set_learning_rate
 from course_lib.training.results import TrainResult, count_correct, fingerprint
 
 
@@ -151,6 +151,8 @@ class _Replica:
         self.module = replication.wrap(model)
         self._synchronize = replication.synchronize
         self._optimizer = build_optimizer(self.module, recipe)
+        self._recipe = recipe
+        self._steps = 0
         self._device = device
 
     def train_epoch(self, samples: Samples, batches: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
@@ -165,6 +167,8 @@ class _Replica:
         return torch.stack(sums)
 
     def _step(self, images_BCSS: Tensor, labels_B: Tensor, share: float) -> Tensor:
+        set_learning_rate(self._optimizer, self._recipe.rate_at(self._steps))
+        self._steps += 1
         self._optimizer.zero_grad()
         with span("forward"):
             logits_BK = self.module(images_BCSS)

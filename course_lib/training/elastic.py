@@ -29,7 +29,7 @@ from course_lib.data import Samples, load
 from course_lib.runtime.processes.rank_environment import RankInfo, join_group
 from course_lib.training.checkpoints import Checkpoints, State
 from course_lib.training.device import rank_device
-from course_lib.training.recipe import Recipe, build_model, build_optimizer
+from course_lib.training.recipe import Recipe, build_model, build_optimizer, set_learning_rate
 from course_lib.training.results import fingerprint
 from course_lib.training.torch_checkpoints import CheckpointFailed, SavedByTorch
 
@@ -135,6 +135,7 @@ class _Trainer:
         rank, ranks = dist.get_rank(), dist.get_world_size()
         # The random state is a function of the place in the training, so a checkpoint need not hold it.
         torch.manual_seed(self._recipe.seed * 1_000_003 + step * ranks + rank)
+        set_learning_rate(self._optimizer, self._recipe.rate_at(step))
         indices_G = global_batch(self._recipe, step, len(self._samples))
         indices_B = torch.tensor_split(indices_G, ranks)[rank]
         loss_sum = self._update(indices_B, len(indices_G) / ranks)
