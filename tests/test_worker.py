@@ -424,7 +424,7 @@ while control.recv(100):
     control.sendall(json.dumps({"ended": ["x" * 80] * 1024}).encode())
 """
     monkeypatch.setattr(fork_server_client, "_command", lambda _: [sys.executable, "-c", program])
-    server = fork_server_client.ForkServer()
+    server = fork_server_client.start()
     assert [len(server.order({"do": "end"})["ended"]) for _ in range(2)] == [1024, 1024]
     server.close()
 
@@ -442,7 +442,7 @@ def test_worker_that_was_killed_is_replaced() -> None:
         for _ in range(2):
             with sandbox.answer("double") as answer:
                 assert answer.call(call, 2) == 4
-            worker = sandbox._live_server()._popen
+            worker = sandbox._live_server().process.popen
             os.killpg(worker.pid, signal.SIGKILL)
             worker.wait()
 

@@ -58,9 +58,9 @@ def check(
     unsafe: Unsafe = False,
 ) -> None:
     """Grade a file: its code runs in a sandbox. Exit status 0 means all points, 1 not all, 2 no grades."""
-    from graders import commands
+    from graders import check_process
 
-    raise typer.Exit(commands.check(file, unit, as_json=json, marks=marks, unsafe=unsafe))
+    raise typer.Exit(check_process.run(file, unit, as_json=json, marks=marks, unsafe=unsafe))
 
 
 @app.command()

@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,8 +32,10 @@ from graders.isolation.namespaces import LIMITS, NoNamespaces, described, fork_s
 from graders.isolation.usage import Bounds
 from graders.protocol.framing import MOST_ORDER_BYTES
 
-_NEEDED = (ENGINES["simulated"], "IPython.core.inputtransformer2", "matplotlib.pyplot")
+NEEDED = (ENGINES["simulated"], "IPython.core.inputtransformer2")
 """What exercises import sooner or later, besides what drives them."""
+OFTEN_NEEDED = ("matplotlib.pyplot",)
+"""What some of the submissions of a class import."""
 
 _HUGE = 2**21
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
@@ -42,18 +45,28 @@ _DYING_SECONDS = 0.2
 
 
 def main(may_use_namespaces: bool) -> None:
-    """Obey until the socket closes, then end every child.
+    """Obey until the socket closes, then end every child. Standard input is the socket.
 
     may_use_namespaces: whether the outer sandbox carries inner ones.
     """
     control = socket.socket(fileno=os.dup(0))
     point_at_nothing(0)
-    adopt_orphans()
-    for module in (*_NEEDED, *_drivers()):
+    warm_up((*NEEDED, *OFTEN_NEEDED))
+    serve(control, may_use_namespaces)
+
+
+def warm_up(modules: Sequence[str]) -> None:
+    """Import these and all drivers."""
+    for module in (*modules, *_drivers()):
         importlib.import_module(module)
     # A collection in a child would touch, and so copy, whatever is here.
     gc.collect()
     gc.freeze()
+
+
+def serve(control: socket.socket, may_use_namespaces: bool) -> None:
+    """Obey until the socket closes, then end every child; see `main`."""
+    adopt_orphans()
     _gather_names()
     _use_huge_pages()
     sandboxed = SandboxedChildren()

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from graders.isolation.backends import backend_here
+from graders.isolation.backends import backend_here, sandbox_environment
 from graders.isolation.scratch import scratch_folder
 from graders.isolation.usage import Bounds
 from graders.protocol.framing import MOST_ORDER_BYTES
@@ -65,12 +65,34 @@ def acquire() -> "ForkServer":
     with _acquiring:
         if _shared is not None and _shared.alive and _shared.backend == backend_here():
             return _shared
-        server = ForkServer()
+        server = start()
         if not server.no_namespaces:
             if _shared is not None:
                 _shared.close()
             _shared = server
         return server
+
+
+def start() -> "ForkServer":
+    """A new fork server. Raises SandboxFailed."""
+    ours, theirs = control_sockets()
+    with theirs:
+        process = StartedProcess(theirs)
+    return ForkServer(ours, process)
+
+
+def control_sockets() -> tuple[socket.socket, socket.socket]:
+    """The two ends between which orders go. Of packets: each order and each answer arrives whole."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def share(server: "ForkServer") -> None:
+    """Let this one be the one for all, if its processes can isolate themselves; else it ends."""
+    global _shared
+    if server.no_namespaces:
+        server.close()
+    else:
+        _shared = server
 
 
 def release(server: "ForkServer") -> None:
@@ -89,36 +111,68 @@ _shared: "ForkServer | None" = None
 _acquiring = threading.Lock()
 
 
-class ForkServer:
-    """A running `graders.guest.fork_server` and the socket over which it takes orders."""
+class ServerProcess(Protocol):
+    """The process of a fork server, however it was started."""
 
-    def __init__(self) -> None:
-        self.backend = backend_here()
-        # Of packets: each order and each answer arrives whole.
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._control.settimeout(START_SECONDS)
-        self._ordering = threading.Lock()
+    @property
+    def alive(self) -> bool: ...
+    def end(self) -> str:
+        """Wait for its end, which it has been told of, or bring it about; returns its last words."""
+        ...
+
+
+class StartedProcess:
+    """A new program in the outer sandbox, which imports PyTorch itself."""
+
+    def __init__(self, control: socket.socket) -> None:
         # Where no sandbox gives it a /tmp of its own.
         self._scratch = ExitStack()
         scratch = str(self._scratch.enter_context(scratch_folder()))
-        self._popen = subprocess.Popen(
+        self.popen = subprocess.Popen(
             _command(scratch),
-            stdin=theirs.fileno(),
+            stdin=control.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             cwd=scratch,
-            env=_environment(scratch),
+            env=sandbox_environment(backend_here().temporary or scratch),
             start_new_session=True,
         )
-        theirs.close()
-        self._errors = b""
+
+    @property
+    def alive(self) -> bool:
+        return self.popen.poll() is None
+
+    def end(self) -> str:
+        """See `ServerProcess`."""
+        try:
+            _, errors = self.popen.communicate(timeout=_ENDING_SECONDS)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(self.popen.pid, signal.SIGKILL)
+            _, errors = self.popen.communicate()
+        self._scratch.close()
+        said: list[str] = errors.decode(errors="replace").strip().splitlines()
+        return said[-1] if said else ""
+
+
+class ForkServer:
+    """A running `graders.guest.fork_server` and the socket over which it takes orders."""
+
+    def __init__(self, control: socket.socket, process: ServerProcess) -> None:
+        """Wait until it is ready. Raises SandboxFailed."""
+        self.backend = backend_here()
+        self.process = process
+        self._control = control
+        self._control.settimeout(START_SECONDS)
+        self._ordering = threading.Lock()
+        self._last_words = ""
         self._closed = False
         self.no_namespaces = str(json.loads(self._receive())["no_namespaces"])
         """Why its processes cannot isolate themselves; empty if they do."""
 
     @property
     def alive(self) -> bool:
-        return not self._closed and self._popen.poll() is None
+        return not self._closed and self.process.alive
 
     def fork(self, bounds: Bounds) -> Process:
         """Start a process for a submission."""
@@ -145,13 +199,7 @@ class ForkServer:
             return
         self._closed = True
         self._control.close()
-        try:
-            _, self._errors = self._popen.communicate(timeout=_ENDING_SECONDS)
-        except subprocess.TimeoutExpired:
-            with suppress(ProcessLookupError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
-            _, self._errors = self._popen.communicate()
-        self._scratch.close()
+        self._last_words = self.process.end()
 
     def _receive(self) -> bytes:
         try:
@@ -164,10 +212,9 @@ class ForkServer:
 
     def _gone(self) -> SandboxFailed:
         self.close()
-        said = self._errors.decode(errors="replace").strip().splitlines()
         return SandboxFailed(
             f"The process that runs submissions ended, so nothing can be graded here: "
-            f"{said[-1] if said else 'it gave no reason'}"
+            f"{self._last_words or 'it gave no reason'}"
         )
 
 
@@ -177,21 +224,3 @@ def _command(scratch: str) -> list[str]:
     start = f"from graders.guest.fork_server import main; main({backend_here().carries_namespaces})"
     command = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {_ROOT!r}); {start}"]
     return backend_here().around(command, Path(scratch))
-
-
-def _environment(scratch: str) -> dict[str, str]:
-    """What code in a sandbox sees of the environment: nothing of ours but where programs are."""
-    temporary = backend_here().temporary or scratch
-    return {
-        "PATH": os.environ.get("PATH", os.defpath),
-        "LANG": "C.UTF-8",
-        "HOME": temporary,
-        "TMPDIR": temporary,
-        "USER": "student",
-        "LOGNAME": "student",
-        "MPLBACKEND": "agg",
-        # Forked processes must not find half a thread pool.
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-    }

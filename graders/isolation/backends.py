@@ -116,6 +116,26 @@ def _namespaces() -> list[str]:
     return [os.readlink(place) for place in places if os.path.exists(place)]
 
 
+def sandbox_environment(temporary: str) -> dict[str, str]:
+    """What code in a sandbox sees of the environment: nothing of ours but where programs are.
+
+    temporary: its folder for temporary files.
+    """
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "LANG": "C.UTF-8",
+        "HOME": temporary,
+        "TMPDIR": temporary,
+        "USER": "student",
+        "LOGNAME": "student",
+        "MPLBACKEND": "agg",
+        # Forked processes must not find half a thread pool.
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+    }
+
+
 # --- The kinds
 
 

@@ -21,7 +21,8 @@ _SYSTEM_FILES = (
 )
 _HARDWARE = "/sys/devices/system/cpu"
 """PyTorch looks here for what the processor can do."""
-_NOBODY = "65534"
+NOBODY = 65534
+"""The user as whom root runs submissions."""
 
 
 def sandboxed(command: Sequence[str]) -> list[str]:
@@ -59,5 +60,5 @@ def _as_nobody(command: list[str]) -> list[str]:
     folders = sorted({str(folder) for path in visible() for folder in Path(path).parents} | {"/tmp"})
     tree = [option for folder in folders for option in ("--dir", folder)]
     tree += [*_binds(), "--bind", "/proc", "/proc", "--dev", "/dev"]
-    leave = ["setpriv", "--reuid", _NOBODY, "--regid", _NOBODY, "--clear-groups"]
+    leave = ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"]
     return [*_BUBBLEWRAP, *tree, *leave, *command]

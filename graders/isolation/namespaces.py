@@ -121,7 +121,7 @@ def _be_init(
         Path("/proc/self/setgroups").write_text("deny")
         for kind, number in zip(("uid", "gid"), user, strict=True):
             Path(f"/proc/self/{kind}_map").write_text(f"{number} {number} 1")
-        _check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl")
+        check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl")
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         os.setsid()
         _mount(bounds)
@@ -169,7 +169,7 @@ def _mount_at(target: str, source: str | None, flags: int, options: str = "") ->
     name = source.encode() if source else None
     kind = None if source is None or source.startswith("/") else name
     done = _libc.mount(name, target.encode(), kind, ctypes.c_ulong(flags), options.encode() or None)
-    _check(done, f"mount on {target}")
+    check(done, f"mount on {target}")
 
 
 def _is_below(path: str, folder: str) -> bool:
@@ -218,11 +218,12 @@ def _be_sandboxed(body: Callable[[], NoReturn], channel: int, report: int, bound
         os.setsid()
         signal.pthread_sigmask(signal.SIG_SETMASK, set())
         # The init process's entries in /proc are closed to all others; its own must not be closed to itself.
-        _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")
+        make_dumpable()
         # Whoever runs out of memory should be this one.
         Path("/proc/self/oom_score_adj").write_text("1000")
         set_limits({**LIMITS, resource.RLIMIT_NPROC: bounds.processes + 32, resource.RLIMIT_NOFILE: 1024})
-        _drop_privileges()
+        drop_privileges()
+        install_filter(_libc)
     except OSError as error:
         os.write(report, f"{_UNFINISHED}{error}; ".encode())
         os._exit(70)
@@ -234,16 +235,22 @@ def _be_sandboxed(body: Callable[[], NoReturn], channel: int, report: int, bound
         os._exit(70)
 
 
-def _drop_privileges() -> None:
+def drop_privileges() -> None:
+    """Give up every capability, for good. Raises OSError."""
     for capability in range(64):
         if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             break
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
-    _check(_libc.capset(header, struct.pack("6I", *[0] * 6)), "capset")
-    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
-    install_filter(_libc)
+    check(_libc.capset(header, struct.pack("6I", *[0] * 6)), "capset")
+    check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
 
 
-def _check(result: int, what: str) -> None:
+def make_dumpable() -> None:
+    """Let this process open its own entries in /proc, which a change of user has closed to it."""
+    check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")
+
+
+def check(result: int, what: str) -> None:
+    """Raise OSError for what a call of libc has returned."""
     if result != 0:
         raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
