@@ -67,6 +67,12 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
     return random.Random(f"{os.environ['COURSE_TEST_SEED']} {request.node.nodeid}")
 
 
+@pytest.fixture(scope="module")
+def module_rng(request: pytest.FixtureRequest) -> random.Random:
+    """The same for what the tests of a module share."""
+    return random.Random(f"{os.environ['COURSE_TEST_SEED']} {request.node.nodeid}")
+
+
 def _is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 

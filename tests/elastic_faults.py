@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,15 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from course_lib.runtime.processes.rank_environment import join_group
+from course_lib.training import elastic
 from course_lib.training.elastic import STOP, leave_group, train
-from course_lib.training.recipe import Recipe
 from course_lib.training.torch_checkpoints import SavedByTorch
 
-SLOWNESS = {"slow": 15, "limit": 6}
+SLOWNESS = {"slow": 100, "limit": 15}
 """Seconds for a step, after the first ones and until the job is started again."""
 
-RECIPE = Recipe(epochs=1, batch_size=128)
+RECIPE = replace(elastic.RECIPE, epochs=1)
+"""That of `python -m course_lib.training.elastic --epochs 1`."""
 
 
 def once(mark: Path) -> bool:

@@ -51,7 +51,7 @@ class Jobs:
         assert found is not None
         return found[1]
 
-    def wait(self, job: str, *states: str, seconds: float = 150) -> str:
+    def wait(self, job: str, *states: str, seconds: float = 300) -> str:
         """The state of a job once it is one of `states`, or by default once the job is over."""
         over = states or ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "DEADLINE")
         deadline = time.monotonic() + seconds
@@ -71,7 +71,7 @@ class Jobs:
         said = self.output(name)
         assert text in said, said
 
-    def finished(self, job: str, name: str, seconds: float = 300) -> str:
+    def finished(self, job: str, name: str, seconds: float = 600) -> str:
         """Wait for a job that must end well; returns its output."""
         assert self.wait(job, seconds=seconds) == "COMPLETED", self.output(name)
         return self.output(name)

@@ -22,7 +22,13 @@ def sums(x: int) -> dict[str, Any]:
         dist.all_reduce(total)
     print(f"rank {dist.get_rank()} speaks")
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "COLOUR")
-    return {"host": socket.gethostname(), "sum": total.item()} | {name: os.environ[name] for name in names}
+    seen = {"host": socket.gethostname(), "sum": total.item(), "task": task_of_this_rank()}
+    return seen | {name: os.environ[name] for name in names}
+
+
+def task_of_this_rank() -> str:
+    """The process that has imported torch: the parent of the agent, whose child a rank is."""
+    return Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
 
 
 def raises() -> None:

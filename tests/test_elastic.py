@@ -16,6 +16,9 @@ from course_lib.training.elastic import LOG, STOP, train
 from course_lib.training.recipe import Recipe
 from course_lib.training.torch_checkpoints import SavedByTorch
 
+# One worker makes what they are compared with, and keeps its processes warm.
+pytestmark = pytest.mark.xdist_group("elastic")
+
 RECIPE = Recipe(epochs=1, batch_size=128)
 SAVE_EVERY = 4
 STEPS = 12

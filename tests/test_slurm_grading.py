@@ -28,7 +28,7 @@ needs_slurm = pytest.mark.skipif(
 )
 IMPATIENT = f"""
 import sys; sys.path.insert(0, {str(ROOT)!r})
-from graders.classroom import job_array; job_array.ASK_SECONDS = 2
+from graders.classroom import job_array; job_array.ASK_SECONDS = 0.5
 from workbook.cli import main; main()
 """
 """The command `course`, which asks Slurm more often than it would a site's."""
@@ -64,7 +64,7 @@ def root(cluster: VirtualCluster) -> Path:
     hand_in(root, "blank", blank())
     for student in ("slow", "slower"):
         notebook = solved()
-        notebook.cells.insert(0, new_code_cell("import time; time.sleep(3)"))
+        notebook.cells.insert(0, new_code_cell("import time; time.sleep(1)"))
         hand_in(root, student, notebook)
     return root
 

@@ -24,6 +24,9 @@ from graders.units.unit_03.hostlists import draw_bracket, draw_dimensions, draw_
 from graders.units.unit_03.topologies import DGX_A100, LUMI_G
 from tests.answers import right_answers
 
+# The worker whose graders have started a cluster.
+pytestmark = pytest.mark.xdist_group("batch scripts")
+
 with_slurm = pytest.mark.skipif(
     bool(missing_programs()) or not sandbox.sandbox_is_possible(),
     reason="needs Slurm and a working bubblewrap: apt-get install slurmctld slurmd slurm-client bubblewrap",
@@ -146,10 +149,8 @@ def test_what_is_refused_and_what_hangs_are_told(monkeypatch: pytest.MonkeyPatch
     # Invariant: Slurm's own words for a job that it refuses; one that does not end is cancelled.
     assert "node" in outcome_of("#SBATCH --nodes=9", "true").refused.lower()
     monkeypatch.setattr(batch_job, "JOB_SECONDS", 1.0)
-    started = time.monotonic()
-    assert outcome_of("sleep 60").state in ("CANCELLED", "COMPLETING", "RUNNING", "FAILED")
-    assert time.monotonic() - started < 50
-    deadline = time.monotonic() + 30
+    assert outcome_of("sleep 300").state in ("CANCELLED", "COMPLETING", "RUNNING", "FAILED")
+    deadline = time.monotonic() + 120
     while head("squeue", "--noheader") and time.monotonic() < deadline:
         time.sleep(0.2)
     assert head("squeue", "--noheader") == ""
@@ -164,7 +165,7 @@ def test_the_cluster_ends_with_its_process():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     folder = Path(done.stdout.strip())
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while folder.exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not folder.exists(), done.stderr
