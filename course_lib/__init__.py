@@ -1,4 +1,9 @@
-"""Launch, simulate, draw: everything round a student's `torch.distributed` code, and none of its answers."""
+"""Launch, simulate, draw: everything round a student's `torch.distributed` code, and none of its answers.
+
+Read `training` first. Below it: `launch` is the door to every engine, `runtime` what ranks are made of,
+`figures` and `notebook` show runs, `cluster` and `slurm` are the machines. It imports neither graders nor
+workbook; and this module no torch, so that it costs a script next to nothing before its first launch.
+"""
 
 from course_lib.cluster.topology import Cluster, Link
 from course_lib.errors import BadLaunch

@@ -52,6 +52,7 @@ from course_lib.runtime.processes.completion import CompletionPoller
 from course_lib.runtime.processes.launch_folder import owned_folder, sweep
 from course_lib.runtime.processes.logged_group import LoggedGroup
 from course_lib.runtime.processes.observed_run import ObservedRun
+from course_lib.runtime.processes.rank_failures import failures_of
 from course_lib.runtime.request import LaunchRequest
 from workbook.run_notebook import OwnSocketsManager
 
@@ -976,10 +977,10 @@ def test_a_closed_connection_is_never_the_root_unless_there_is_nothing_else() ->
 
     observed = ObservedRun(3)
     observed.add([(0, failed(1.0, "Connection closed by peer [127.0.0.1]:1234"))])
-    (lonely,) = observed.failures({}, ["", "", ""])
+    (lonely,) = failures_of(observed.ranks, {}, ["", "", ""])
     assert (lonely.rank, lonely.secondary) == (0, False)
     observed.add([(2, failed(3.0, "third")), (1, failed(2.0, "second"))])
-    failures = observed.failures({}, ["", "", ""])
+    failures = failures_of(observed.ranks, {}, ["", "", ""])
     assert [(each.rank, each.secondary) for each in failures] == [(1, False), (2, False), (0, True)]
 
 
@@ -1052,6 +1053,20 @@ def test_a_write_that_the_kernel_cuts_short_is_completed(
     log.write(Spanned("a phase", 1.0, 2.0))
     monkeypatch.undo()
     assert RecordParser().feed((tmp_path / "call-log").read_bytes()) == [Spanned("a phase", 1.0, 2.0)]
+
+
+# --- What it costs to import
+
+
+def test_the_door_loads_no_torch_and_engines_nothing_that_draws() -> None:
+    # Invariant: a script pays for torch at its first launch, and for matplotlib only if it draws.
+    code = (
+        "import sys; from course_lib import launch; print('torch' in sys.modules)\n"
+        "import course_lib.launch.simulated, course_lib.launch.processes, course_lib.launch.slurm\n"
+        "print([name for name in ('matplotlib', 'IPython', 'sklearn', 'ipywidgets') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:2] == ["False", "[]"]
 
 
 # --- Agents that come to a halt

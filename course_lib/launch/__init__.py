@@ -1,4 +1,9 @@
-"""One door to every engine: `launch` runs a plain `torch.distributed` function on many ranks."""
+"""One door to every engine: `launch` runs a plain `torch.distributed` function on many ranks.
+
+It runs in the launching process: a kernel, a script, a batch job. A thin module an engine, loaded when it is
+asked for, checks what only that engine asks, has `runtime` do the work, and makes a `Run` or an error of what
+comes back. It imports runtime, cluster, slurm, and figures where one is drawn: never training or notebook.
+"""
 
 import importlib
 from collections.abc import Callable

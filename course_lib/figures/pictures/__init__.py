@@ -1,4 +1,7 @@
-"""Pictures for the text of the units: what the operations do, where ranks sit, what overlaps what."""
+"""Pictures for the text of the units: what the operations do, where ranks sit, what overlaps what.
+
+They run in the kernel, know no run, and import the style, the cluster and the semantics of operations.
+"""
 
 from course_lib.figures.pictures.checkpoints import moments_picture
 from course_lib.figures.pictures.collectives import COLLECTIVES, collective_picture

@@ -1,1 +1,10 @@
-"""Ranks as processes, here or on the nodes of an allocation, each of whose calls is logged."""
+"""Ranks as processes, here or on the nodes of an allocation, each of whose calls is logged.
+
+In the launcher: `agents` and `slurm_step` (the other ends of the agents), `watchdog`, `observed_run` and
+`rank_failures` (what the logs say together), `serialization`, `backend`. In an agent, which is forked on this
+machine or is a task of a Slurm step: `node_agent`, `held_rank`, `launch_folder`. In a rank: `rank`,
+`logged_group`, `logged_calls`, `completion`. On both sides of a connection: `protocol`, `tcp`, `call_log`,
+`stacks`, `rank_environment`, `process_tree`. `mpi_rank` is run as a file by mpirun.
+
+It imports what simulated and real ranks share, the cluster and the errors: never launch.
+"""

@@ -26,7 +26,13 @@ from course_lib.runtime.processes import rank as worker
 from course_lib.runtime.processes.call_log import set_clock_offset
 from course_lib.runtime.processes.held_rank import HeldRank
 from course_lib.runtime.processes.launch_folder import LaunchFolder, owned_folder, sweep
-from course_lib.runtime.processes.process_tree import adopt_orphans, end_descendants, end_with, sleeps
+from course_lib.runtime.processes.process_tree import (
+    adopt_orphans,
+    be_scheduled_as_batch,
+    end_descendants,
+    end_with,
+    sleeps,
+)
 from course_lib.runtime.processes.protocol import (
     Progress,
     Ready,
@@ -218,7 +224,7 @@ class NodeAgent:
             node.listener.close()
         os.setpgid(0, 0)
         end_with(agent)
-        _be_scheduled_as_batch()
+        be_scheduled_as_batch()
 
     def _watch(self) -> bool:
         poll = select.poll()
@@ -289,17 +295,6 @@ def _open_store(start: Start, node: Node) -> TCPStore | None:
     host, port = start.store
     listener = node.listener.detach()
     return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener)
-
-
-def _be_scheduled_as_batch() -> None:
-    """Have no thread of this process take the core from another when it wakes up, see sched(7).
-
-    Gloo's thread asks again and again for a lock that the sending thread holds. Were it to take that thread's
-    core, as a thread that has just been woken does, it would ask in vain until its time slice ends, 4 ms.
-    """
-    # A sandbox may forbid it; then messages are slower and nothing else changes.
-    with suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 if __name__ == "__main__":

@@ -3,22 +3,19 @@
 Nothing here waits, reads or kills; `watchdog` feeds it and acts on what it finds.
 """
 
-import signal
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from course_lib.runtime.communication.call import Call, Operation
 from course_lib.runtime.communication.diagnosis import never_waited_for
-from course_lib.runtime.communication.errors import PendingCall, RankTraceback
+from course_lib.runtime.communication.errors import PendingCall
 from course_lib.runtime.communication.events import Event, Kind
 from course_lib.runtime.communication.matching import CallMatcher, CollectiveSlot
 from course_lib.runtime.processes.call_log import (
-    CALL_LOG_LOST,
     Done,
     Failed,
     Known,
-    Place,
     Posted,
     Record,
     Resumed,
@@ -27,18 +24,7 @@ from course_lib.runtime.processes.call_log import (
     Started,
     Waits,
     call_of,
-    line_of,
 )
-
-_SECONDARY_SIGNS = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Broken pipe",
-    "Connection refused",
-    "remote process exited",
-    "NCCL communicator was aborted",
-)
-"""What Gloo and NCCL say when another rank has gone."""
 
 
 class ObservedNetwork(CallMatcher):
@@ -80,6 +66,11 @@ class ObservedRank:
     def ended(self) -> bool:
         """Whether nothing more is to come from it."""
         return self.returned is not None or self.failed is not None or self.exit_code is not None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended, and its function has not returned."""
+        return self.failed is not None or (self.exit_code is not None and self.returned is None)
 
     @property
     def waiting(self) -> Operation | None:
@@ -168,7 +159,7 @@ class ObservedRun:
 
     @property
     def has_failure(self) -> bool:
-        return any(_has_failed(view) for view in self.ranks)
+        return any(view.has_failed for view in self.ranks)
 
     @property
     def waiting(self) -> list[PendingCall]:
@@ -183,25 +174,6 @@ class ObservedRun:
     def returned(self) -> list[int]:
         """The ranks whose function has returned."""
         return [view.rank for view in self.ranks if view.returned is not None]
-
-    def failures(self, stacks: dict[int, tuple[Place, ...]], outputs: Sequence[str]) -> list[RankTraceback]:
-        """What ended the ranks that did not return, the root cause first.
-
-        stacks: where crashed ranks were. outputs: what each rank has printed.
-        """
-        failed = [view for view in self.ranks if _has_failed(view)]
-        tracebacks = [
-            _crash(view, stacks.get(view.rank, ()), outputs[view.rank])
-            if view.failed is None
-            else _raised(view.rank, view.failed)
-            for view in failed
-        ]
-        when = {view.rank: view.failed.at if view.failed else 0.0 for view in failed}
-        tracebacks.sort(key=lambda each: (each.secondary, when[each.rank]))
-        if tracebacks[0].secondary:
-            # There is no better cause than the first of them.
-            tracebacks[0] = replace(tracebacks[0], secondary=False)
-        return tracebacks
 
     @property
     def zero(self) -> float:
@@ -255,37 +227,3 @@ def merged(records: dict[int, list[Record]]) -> list[tuple[int, Record]]:
             timed.append((latest[rank], rank, record))
     timed.sort(key=lambda each: each[0])
     return [(rank, record) for _, rank, record in timed]
-
-
-def _has_failed(view: ObservedRank) -> bool:
-    return view.failed is not None or (view.exit_code is not None and view.returned is None)
-
-
-def _raised(rank: int, failed: Failed) -> RankTraceback:
-    lines = [f"    at {line_of(place)}" for place in failed.places]
-    secondary = any(sign in failed.message for sign in _SECONDARY_SIGNS)
-    text = "\n".join([*lines, failed.ending])
-    return RankTraceback(rank, failed.type, failed.message, text, secondary)
-
-
-def _crash(view: ObservedRank, stack: Sequence[Place], output: str) -> RankTraceback:
-    """A rank whose process ended without a word."""
-    assert view.exit_code is not None
-    lines = [f"    at {line_of(place)}" for place in stack]
-    if not lines and view.last_call is not None:
-        lines = [f"    after {view.last_call}", f"    at {view.last_call.call.line}"]
-    kind, message = _exit_in_words(view.exit_code)
-    last = [f"    its last output: {line}" for line in output.splitlines()[-3:]]
-    return RankTraceback(view.rank, kind, message, "\n".join([*lines, *last, f"{kind}: {message}"]))
-
-
-def _exit_in_words(code: int) -> tuple[str, str]:
-    """A process's end as the name and the message of an error."""
-    if code == CALL_LOG_LOST:
-        said = "could not record what it does: most likely the disk of temporary files is full"
-        return "CallLogLost", f"the process {said} (exit code {code})"
-    if code >= 0:
-        return "ProcessExit", f"the process ended with exit code {code} before its function returned"
-    name = signal.Signals(-code).name
-    hint = ", perhaps because memory ran out" if name == "SIGKILL" else ""
-    return name, f"the process was ended by signal {name}{hint}"

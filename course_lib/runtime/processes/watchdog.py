@@ -24,6 +24,7 @@ from course_lib.runtime.processes.agents import Agents
 from course_lib.runtime.processes.call_log import Record, RecordParser, line_of
 from course_lib.runtime.processes.observed_run import ObservedRank, ObservedRun, merged
 from course_lib.runtime.processes.protocol import OUTPUT_BYTES, RankProgress
+from course_lib.runtime.processes.rank_failures import failures_of
 from course_lib.runtime.processes.stacks import Stack
 from course_lib.runtime.request import LaunchRequest
 
@@ -177,7 +178,7 @@ class Watchdog:
 
     def _failed(self) -> Failed:
         stacks = {rank: stack.own for rank, stack in self._crashes.items()}
-        failures = self._observed.failures(stacks, [_as_text(output) for output in self._outputs])
+        failures = failures_of(self._observed.ranks, stacks, [_as_text(output) for output in self._outputs])
         return Failed(rank_failed_report(failures, self._observed.waiting), failures)
 
     @property
