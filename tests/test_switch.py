@@ -11,7 +11,6 @@ from graders.host.sandbox import Sandbox
 from graders.isolation.backends import backend_here
 from graders.isolation.usage import Bounds
 from graders.protocol.limits import Limits
-from graders.protocol.proxy import RemoteAnswer
 from graders.protocol.requests import LaunchRequest
 from graders.submissions.cells import Cell
 from graders.submissions.read import Submission
@@ -109,7 +108,7 @@ def test_ranks_in_processes_are_like_threads(sandbox: Sandbox, what: str, cluste
     request = LaunchRequest("call", (torch.arange(4.0),), 2, cluster, "simulated", SECONDS, 0)
     with sandbox.answer(ALIKE_CASES[what]) as answer:
         for _ in range(2):
-            through_grader, in_threads = answer.observe(request), RemoteAnswer.observe(answer, request)
+            through_grader, in_threads = answer.observe(request), answer.observe_there(request)
             assert repr(through_grader) == repr(in_threads)
 
 
@@ -134,7 +133,7 @@ def test_runs_end_as_with_threads(sandbox: Sandbox, what: str) -> None:
     error = failure(sandbox, END_CASES[what])
     request = LaunchRequest("call", (torch.arange(4.0),), 2, None, "simulated", SECONDS, 0)
     with sandbox.answer(END_CASES[what]) as answer, pytest.raises(AnswerFailed) as caught:
-        RemoteAnswer.observe(answer, request)
+        answer.observe_there(request)
     assert error.kind == caught.value.kind == kind
     assert error.report == caught.value.report
     assert said in error.report

@@ -302,10 +302,25 @@ NO_RUNS: list[Any] = [
 ]
 
 
+class Forging:
+    """A transport over which always the same comes back."""
+
+    def __init__(self, plain: Any) -> None:
+        self.plain = plain
+
+    def exchange(self, _request: bytes, _seconds: float) -> bytes:
+        return encode({"value": self.plain, "printed": ""})
+
+    def run(self, _request: LaunchRequest) -> None: ...
+
+    def keeps_line(self, _file: str) -> bool:
+        return True
+
+
 @pytest.mark.parametrize("plain", NO_RUNS, ids=repr)
 def test_forged_run_is_the_answers_failure(plain: Any) -> None:
     # A run that makes no sense is told as a failure of the answer, not as an error of the grader.
-    answer = RemoteAnswer("f", "", lambda *_: encode({"value": plain, "printed": ""}), lambda _: True)
+    answer = RemoteAnswer("f", "", Forging(plain))
     with pytest.raises(AnswerFailed) as caught:
         answer.launch(call, ranks=2)
     assert caught.value.kind == "Unreadable"

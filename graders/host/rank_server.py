@@ -1,13 +1,9 @@
-"""The grader's side of a launch for marks: messages between ranks pass through a scheduler of its own.
+"""The grader's side of one rank: does on the scheduler what the rank's process asks for.
 
-Each rank is a process in a sandbox of its own (`graders.guest.rank_process`), which shares nothing with the
-others. What it sends and receives, how much, when and in which order, is known here because it happens here,
-on the very `ThreadDriver` and `Network` that run simulated ranks in a kernel. A rank can only ask; what its
-code does to the library in its own process changes nothing.
+See `graders.host.rank_launch` for the launch, and `graders.guest.rank_process` for the other side.
 """
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,115 +11,26 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from course_lib.cluster.topology import Cluster
-from course_lib.launch.failures import LaunchError, UnmatchedMessage
-from course_lib.launch.outcome import Outcome
-from course_lib.launch.run import Run
 from course_lib.runtime.communication.call import Operation
 from course_lib.runtime.communication.errors import RankTraceback
 from course_lib.runtime.communication.events import SourceLine
-from course_lib.runtime.request import LaunchRequest, PerRank
 from course_lib.runtime.simulator.engine import RankStopped
-from course_lib.runtime.simulator.thread_driver import Ending, ThreadDriver
-from course_lib.runtime.simulator.virtual_time import VirtualTime
+from course_lib.runtime.simulator.thread_driver import ThreadDriver
 from graders.grading.answer import FailureKind, PlainData
 from graders.grading.text import bounded
 from graders.host.fork_server_client import Process
+from graders.host.launch_state import MOST_CALLS, LaunchState, RankBroken
 from graders.protocol import requests
 from graders.protocol.codec import MAX_TENSORS, CodecError, decode, encode
 from graders.protocol.framing import ChannelClosed, TooSlow, receive_frame, send_frame
 from graders.protocol.rank_calls import post_from_plain
 from graders.protocol.records import check_fields, line_from_plain
 
-MOST_CALLS = 200_000
-"""Of all ranks of a launch."""
 MOST_HELD = 4 * MAX_TENSORS
 """Bytes of all calls of a rank whose data it has not fetched yet."""
 
 KeepLine = Callable[[str], bool]
 """See `graders.protocol.records.events_from_plain`."""
-
-
-class RankBroken(Exception):
-    """A rank did not keep to its part. kind: as in AnswerFailed. The message follows after "rank 2 "."""
-
-    def __init__(self, rank: int, kind: FailureKind, what: str) -> None:
-        super().__init__(what)
-        self.rank = rank
-        self.kind = kind
-
-
-def launch(
-    request: requests.LaunchRequest, processes: Sequence[Process], grace: float, keep_line: KeepLine
-) -> Run:
-    """Run a launch with one process a rank, each of which has run the submission's cells.
-
-    grace: seconds that a rank has for stopping by itself when the time is up.
-
-    Raises what `course_lib.launch.launch` does; then the processes have been told to be done with the answer.
-    Raises RankBroken; then they are of no more use, as after any other exception.
-    """
-    started = time.perf_counter()
-    cluster = request.cluster or Cluster(devices_per_node=request.ranks)
-    virtual_time = VirtualTime(cluster, request.ranks)
-    scheduler = ThreadDriver(virtual_time, lambda _: None)
-    outcome = _LaunchState(request.ranks)
-    servers = [
-        _RankServer(_order(request, rank, cluster), process, scheduler, outcome, grace, keep_line)
-        for rank, process in enumerate(processes)
-    ]
-    # A second more, so that every server has given up by itself before.
-    ending = scheduler.run([server.run for server in servers], request.timeout + grace + 1)
-    if outcome.broken:
-        raise outcome.broken[0]
-    seconds = request.timeout
-    if outcome.places:
-        ending = Ending.OUT_OF_TIME
-        # Less, if it was the time for computing that was up.
-        seconds = min(seconds, float(round(time.perf_counter() - started)))
-    launched = LaunchRequest(launch, (), request.ranks, cluster, seconds, request.seed, None)
-    ended = Outcome(
-        launched,
-        ending,
-        virtual_time,
-        outcome.results,
-        outcome.outputs,
-        outcome.failures,
-        scheduler.waiting,
-        started,
-        outcome.places,
-    )
-    with warnings.catch_warnings():
-        # Graders see unmatched messages in `Observed.unmatched`.
-        warnings.simplefilter("ignore", UnmatchedMessage)
-        try:
-            return ended.run()
-        except LaunchError:
-            for server in servers:
-                server.release()
-            raise
-
-
-def _order(request: requests.LaunchRequest, rank: int, cluster: Cluster) -> requests.RankRequest:
-    """What one of the ranks is to do."""
-    arguments = tuple(v[rank] if isinstance(v, PerRank) else v for v in request.arguments)
-    return requests.RankRequest(
-        request.driver, arguments, rank, request.ranks, cluster, request.timeout, request.seed
-    )
-
-
-class _LaunchState:
-    """What the ranks come to."""
-
-    def __init__(self, ranks: int) -> None:
-        self.results: list[PlainData] = [None] * ranks
-        self.outputs = [""] * ranks
-        self.failures: list[RankTraceback] = []
-        self.places: dict[int, list[SourceLine]] = {}
-        """Where the rank was that ran when the time was up."""
-        self.broken: list[RankBroken] = []
-        """What makes the whole launch void, first things first."""
-        self.calls_left = MOST_CALLS
 
 
 @dataclass(slots=True)
@@ -135,10 +42,10 @@ class _Posted:
     held: int = field(default=0)
 
 
-_Handlers = dict[str, Callable[["_RankServer", Any], Any]]
+_Handlers = dict[str, Callable[["RankServer", Any], Any]]
 
 
-class _RankServer:
+class RankServer:
     """Does on the scheduler what one rank asks for, as the rank itself would do in a kernel."""
 
     def __init__(
@@ -146,7 +53,7 @@ class _RankServer:
         order: requests.RankRequest,
         process: Process,
         scheduler: ThreadDriver,
-        outcome: _LaunchState,
+        outcome: LaunchState,
         grace: float,
         keep_line: KeepLine,
     ) -> None:
@@ -217,7 +124,7 @@ class _RankServer:
             else:
                 raise CodecError(f"there is no call {name!r:.40}")
 
-    def _reply(self, answer: "Callable[[_RankServer, Any], dict[str, PlainData]]", call: Any) -> None:
+    def _reply(self, answer: "Callable[[RankServer, Any], dict[str, PlainData]]", call: Any) -> None:
         if self._error is None:
             reply = answer(self, call)
             if self._outcome.places:
@@ -318,7 +225,7 @@ class _RankServer:
 
     # --- Ends
 
-    def _end(self, end: "Callable[[_RankServer, Any], None]", call: Any) -> None:
+    def _end(self, end: "Callable[[RankServer, Any], None]", call: Any) -> None:
         if type(call.get("printed")) is not str:
             raise CodecError("it does not say what it printed")
         self._outcome.outputs[self._rank] = bounded(call["printed"])

@@ -2,7 +2,7 @@
 
 A fork server (`graders.guest.fork_server`) has imported PyTorch. It forks a process in a sandbox, which
 runs the submission's cells; for a launch one more for each rank, and what they send each other passes through
-here (`graders.host.rank_server`). For each exercise these fork once more, and the fork does what the grader
+here (`graders.host.rank_launch`). For each exercise these fork once more, and the fork does what the grader
 asks. So each answer finds what the cells have made and nothing of what another answer has, and a hang or a
 crash costs one exercise. The grader, its seeds and its expected values stay here.
 """
@@ -12,20 +12,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
 
-from course_lib.launch.failures import LaunchError
-from course_lib.launch.run import Run
-from graders.grading.answer import AnswerFailed, FailureKind, Observed, PlainData
-from graders.grading.text import joined
-from graders.host import rank_server
+from graders.grading.answer import AnswerFailed, FailureKind, PlainData
 from graders.host.fork_server_client import ForkServer, Process, SandboxFailed, acquire, end_all, release
+from graders.host.transport import SandboxTransport
 from graders.protocol.codec import CodecError, decode, encode
-from graders.protocol.drivers import find_driver
-from graders.protocol.failures import STUB_SEEN, launch_failure
+from graders.protocol.failures import STUB_SEEN
 from graders.protocol.framing import ChannelClosed, TooSlow, receive_frame, send_frame
 from graders.protocol.limits import Limits
 from graders.protocol.proxy import RemoteAnswer
 from graders.protocol.records import check_fields
-from graders.protocol.requests import NO_MORE_REQUESTS, LaunchRequest, kind_from_plain
+from graders.protocol.requests import kind_from_plain
 from graders.submissions.cells import (
     Cell,
     CellFailure,
@@ -70,10 +66,10 @@ class Sandbox:
     @contextmanager
     def answer(self, name: str) -> Iterator[RemoteAnswer]:
         """The answer of this name, whether or not the submission has it: that shows when it is asked."""
-        processes = _Processes(self, name, self._resting)
+        processes = SandboxTransport(self, name, self._resting)
         self._resting = []
         try:
-            yield _SandboxedAnswer(self, name, processes)
+            yield RemoteAnswer(name, self.source(name), processes, self.limits.call)
         finally:
             if self.has_inner_sandboxes:
                 self._resting = processes.rest()
@@ -88,10 +84,6 @@ class Sandbox:
     def has_inner_sandboxes(self) -> bool:
         """Whether its processes are out of each other's reach, and not only out of everybody else's."""
         return not self._live_server().no_namespaces
-
-    def keeps_line(self, file: str) -> bool:
-        """Whether a source file of this name is the submission's own."""
-        return file in self._names
 
     def start_ranks(self, answer: str, count: int) -> list[Process]:
         """More processes that have run the cells and serve the answer, after `start` has given one.
@@ -245,124 +237,3 @@ class Sandbox:
     def _cell_of(self, answer: str) -> Cell | None:
         """The last cell that defines the answer, as Python would have it."""
         return next((cell for cell in reversed(self.submission.cells) if cell.defines(answer)), None)
-
-
-class _SandboxedAnswer(RemoteAnswer):
-    """An answer in processes of its own; its simulated ranks have one each, and speak through the grader."""
-
-    def __init__(self, sandbox: Sandbox, name: str, processes: "_Processes") -> None:
-        super().__init__(
-            name, sandbox.source(name), processes.exchange, sandbox.keeps_line, sandbox.limits.call
-        )
-        self._processes = processes
-
-    def observe(self, request: LaunchRequest) -> Observed[PlainData]:
-        """See `RemoteAnswer.observe`."""
-        if request.on != "simulated":
-            return super().observe(request)
-        try:
-            run = self._processes.launch(request)
-        except LaunchError as error:
-            failure = launch_failure(error)
-            self.printed = failure.printed or self.printed
-            raise AnswerFailed(failure.kind, failure.report, failure.error, failure.deadlock) from error
-        self.printed = joined(run.outputs) or self.printed
-        unmatched = tuple(str(call) for call in run.unmatched)
-        return Observed(run.results, run.outputs, tuple(run.events), unmatched)
-
-
-class _Processes:
-    """The processes of one answer: started when first asked for, and anew after they were lost.
-
-    The first one serves calls, and is rank 0 of every launch. resting: processes that may become these.
-    """
-
-    def __init__(self, sandbox: Sandbox, name: str, resting: list[Process]) -> None:
-        self._sandbox = sandbox
-        self._name = name
-        self._resting = resting
-        self._running: list[Process] = []
-
-    def exchange(self, request: bytes, seconds: float) -> bytes:
-        """Send a request and wait for the reply. Raises AnswerFailed if none comes in time."""
-        (process, *_) = self._first(1)
-        try:
-            process.channel.settimeout(seconds + self._sandbox.limits.grace)
-            send_frame(process.channel, request)
-            return receive_frame(process.channel, seconds + self._sandbox.limits.grace)
-        except TooSlow as error:
-            self.end()
-            raise AnswerFailed(
-                FailureKind.TIMED_OUT, f"Your code was still running after {seconds:g} s and was stopped."
-            ) from error
-        except ChannelClosed as error:
-            ended, *_ = self.end()
-            raise AnswerFailed(FailureKind.ENDED, f"Your code ended the whole process ({ended}).") from error
-
-    def launch(self, request: LaunchRequest) -> Run:
-        """Run a launch with a process a rank. Raises AnswerFailed, and what a launch raises."""
-        find_driver(request.driver)
-        processes = self._first(request.ranks)
-        try:
-            return rank_server.launch(
-                request, processes, self._sandbox.limits.grace, self._sandbox.keeps_line
-            )
-        except rank_server.RankBroken as broken:
-            ended = self.end()[broken.rank]
-            said = f"Rank {broken.rank} {broken}."
-            if broken.kind is FailureKind.ENDED:
-                said = f"Your code ended the whole process of rank {broken.rank} ({ended})."
-            raise AnswerFailed(broken.kind, said) from broken
-        except LaunchError:
-            self._rest(self._running[request.ranks :])
-            raise
-        except BaseException:
-            self.end()
-            raise
-
-    def _first(self, count: int) -> list[Process]:
-        """So many processes, started as far as they do not run yet."""
-        self._wake(count)
-        if not self._running:
-            self._running.append(self._sandbox.start(self._name))
-        missing = count - len(self._running)
-        if missing > 0:
-            self._running += self._sandbox.start_ranks(self._name, missing)
-        return self._running[:count]
-
-    def _wake(self, count: int) -> None:
-        """Take what is missing from those that rest, as far as they are of use."""
-        if not all(process.server.alive for process in self._resting):
-            # They end with it, in a moment.
-            self.end()
-        try:
-            while self._resting and len(self._running) < count:
-                defined = self._sandbox.turn(self._resting[0], self._name)
-                self._running.append(self._resting.pop(0))
-                if not defined:
-                    raise self._sandbox.undefined(self._name)
-        except (TooSlow, ChannelClosed, CodecError):
-            self.end()
-
-    def rest(self) -> list[Process]:
-        """Be done; returns those that can serve another answer."""
-        self._rest(self._running)
-        return self._resting
-
-    def _rest(self, serving: Sequence[Process]) -> None:
-        """Have all that run be done with the answer; `serving` have not been told so yet."""
-        try:
-            for process in serving:
-                send_frame(process.channel, NO_MORE_REQUESTS)
-            if self._sandbox.at_rest(self._running):
-                self._running, self._resting = [], [*self._running, *self._resting]
-                return
-        except (TooSlow, ChannelClosed, CodecError):
-            pass
-        self.end()
-
-    def end(self) -> list[str]:
-        """End all; returns how those ended that ran."""
-        running, resting = self._running, self._resting
-        self._running, self._resting = [], []
-        return end_all([*running, *resting])[: len(running)]

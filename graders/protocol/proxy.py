@@ -1,11 +1,16 @@
 """An answer behind a border: requests go out as bytes, replies come back as bytes."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 from course_lib.cluster.topology import Cluster
+from course_lib.launch.failures import LaunchError
+from course_lib.launch.run import Run
 from graders.grading.answer import AnswerFailed, FailureKind, GraderMistake, Observed, PlainData, Told
+from graders.grading.text import joined
 from graders.protocol.codec import CodecError
 from graders.protocol.drivers import driver_name, reply_type
+from graders.protocol.failures import launch_failure
 from graders.protocol.from_plain import from_plain
 from graders.protocol.limits import Limits
 from graders.protocol.records import events_from_plain
@@ -20,30 +25,37 @@ from graders.protocol.requests import (
     write_request,
 )
 
-Exchange = Callable[[bytes, float], bytes]
-"""(request, seconds that it may take) -> reply. Raises AnswerFailed if none comes."""
+
+class Transport(Protocol):
+    """Carries requests to an answer, and replies back."""
+
+    def exchange(self, request: bytes, seconds: float) -> bytes:
+        """The reply to a request that may take so long. Raises AnswerFailed if none comes."""
+        ...
+
+    def run(self, request: LaunchRequest) -> Run | None:
+        """Run simulated ranks on this side of the border; None: on the other side, as the request says.
+
+        Raises AnswerFailed, and what `course_lib.launch.launch` does.
+        """
+        ...
+
+    def keeps_line(self, file: str) -> bool:
+        """Whether to believe in a source file; see `graders.protocol.records.events_from_plain`."""
+        ...
 
 
 class RemoteAnswer:
-    """An `Answer` that is reached through an exchange of messages.
-
-    keep_line: see `graders.protocol.records.events_from_plain`.
-    """
+    """An `Answer` on the other side of a transport."""
 
     def __init__(
-        self,
-        name: str,
-        source: str,
-        exchange: Exchange,
-        keep_line: Callable[[str], bool],
-        call_seconds: float = Limits().call,
+        self, name: str, source: str, transport: Transport, call_seconds: float = Limits().call
     ) -> None:
         self.name = name
         self.source = source
         self.printed = ""
         """What it printed when it last printed anything."""
-        self._exchange = exchange
-        self._keep_line = keep_line
+        self._transport = transport
         self._call_seconds = call_seconds
 
     def call(self, driver: Callable[..., Told], *arguments: PlainData) -> Told:
@@ -69,6 +81,22 @@ class RemoteAnswer:
 
     def observe(self, request: LaunchRequest) -> Observed[PlainData]:
         """Run a launch and tell what it showed, results as they came. Raises AnswerFailed."""
+        if request.on != "simulated":
+            return self.observe_there(request)
+        try:
+            run = self._transport.run(request)
+        except LaunchError as error:
+            failure = launch_failure(error)
+            self.printed = failure.printed or self.printed
+            raise AnswerFailed(failure.kind, failure.report, failure.error, failure.deadlock) from error
+        if run is None:
+            return self.observe_there(request)
+        self.printed = joined(run.outputs) or self.printed
+        unmatched = tuple(str(call) for call in run.unmatched)
+        return Observed(run.results, run.outputs, tuple(run.events), unmatched)
+
+    def observe_there(self, request: LaunchRequest) -> Observed[PlainData]:
+        """The same, of a launch that runs on the other side, whatever the ranks are there."""
         plain = self._ask(request)
         try:
             return self._observed(plain, request.ranks)
@@ -77,7 +105,7 @@ class RemoteAnswer:
 
     def _ask(self, request: Request) -> PlainData:
         """The value that comes back. Raises AnswerFailed, or GraderMistake for a request without sense."""
-        message = self._exchange(write_request(request), request.timeout)
+        message = self._transport.exchange(write_request(request), request.timeout)
         try:
             reply = read_reply(message)
         except CodecError as error:
@@ -101,7 +129,7 @@ class RemoteAnswer:
             raise CodecError(f"what came back does not have {ranks} results")
         if not _texts(outputs) or len(outputs) != ranks or not _texts(unmatched):
             raise CodecError(f"what came back does not have the output of {ranks} ranks")
-        events = events_from_plain(plain["events"], ranks, self._keep_line)
+        events = events_from_plain(plain["events"], ranks, self._transport.keeps_line)
         return Observed(results, outputs, events, tuple(unmatched))
 
 
