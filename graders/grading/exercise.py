@@ -1,5 +1,6 @@
 """What an exercise is to its grader: a rubric, hints, and a function that drives the answer and judges it."""
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -80,18 +81,23 @@ REGISTRY: dict[str, dict[str, Exercise]] = {}
 
 def exercise(
     *,
-    unit: str,
-    name: str,
     rubric: tuple[Criterion, ...],
     minutes: int,
     difficulty: int,
     hints: tuple[str, ...] = (),
+    name: str = "",
+    unit: str = "",
 ) -> Callable[[Judge], Exercise]:
-    """Register a grading function as the grader of `unit`'s exercise `name`."""
+    """Register a grading function as the grader of an exercise.
+
+    name: the answer's, by default the grading function's own. unit: by default that of the package in which
+    the function stands.
+    """
 
     def register(judge: Judge) -> Exercise:
-        made = Exercise(unit, name, rubric, judge, minutes, difficulty, hints)
-        REGISTRY.setdefault(unit, {})[name] = made
+        of_unit = unit or sys.modules[judge.__module__.rpartition(".")[0]].UNIT
+        made = Exercise(of_unit, name or judge.__name__, rubric, judge, minutes, difficulty, hints)
+        REGISTRY.setdefault(made.unit, {})[made.name] = made
         return made
 
     return register

@@ -1,16 +1,10 @@
 """Unit 00, where a rank sits."""
 
-from graders.grading.answer import Answer
-from graders.grading.compare import counted, first_failure
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.drivers import call
-from graders.units.unit_00 import UNIT
 
 
 @exercise(
-    unit=UNIT,
-    name="rank_coordinates",
     minutes=4,
     difficulty=1,
     rubric=(
@@ -36,7 +30,7 @@ def rank_coordinates(answer: Answer, rng: Rng) -> Findings:
     gpus, nodes = rng.integer(3, 6), rng.integer(3, 5)
     yield "node", _coordinates(answer, gpus, nodes, (0,))
     yield "local rank", _coordinates(answer, gpus, nodes, (1,))
-    yield "any GPUs per node", first_failure(_coordinates(answer, g, 3, (0, 1)) for g in (1, 2, 7, 8))
+    yield "any GPUs per node", compare.first_failure(_coordinates(answer, g, 3, (0, 1)) for g in (1, 2, 7, 8))
 
 
 def _coordinates(answer: Answer, gpus: int, nodes: int, positions: tuple[int, ...]) -> Finding:
@@ -45,7 +39,7 @@ def _coordinates(answer: Answer, gpus: int, nodes: int, positions: tuple[int, ..
     for rank in ranks:
         pair = answer.call(call, rank, gpus)
         expected = divmod(rank, gpus)
-        text = f"rank {rank} with {counted(gpus, 'GPU')} a node: got {pair!r:.80}"
+        text = f"rank {rank} with {compare.counted(gpus, 'GPU')} a node: got {pair!r:.80}"
         if type(pair) is not tuple or len(pair) != 2:
             return Finding(False, f"{text}, expected a pair (a tuple).")
         wrong = [p for p in positions if type(pair[p]) is not int or pair[p] != expected[p]]
@@ -53,4 +47,4 @@ def _coordinates(answer: Answer, gpus: int, nodes: int, positions: tuple[int, ..
             name = ("node", "local rank")[wrong[0]]
             return Finding(False, f"{text}, expected {name} {expected[wrong[0]]} (whole numbers).")
     right = " and ".join(("node", "local rank")[p] for p in positions)
-    return Finding(True, f"The {right} of {counted(len(ranks), 'rank')} is right, {gpus} a node.")
+    return Finding(True, f"The {right} of {compare.counted(len(ranks), 'rank')} is right, {gpus} a node.")

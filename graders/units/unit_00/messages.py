@@ -6,20 +6,23 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from course_lib.runtime.request import per_rank
 from graders.grading import compare
-from graders.grading.answer import Answer, Observed, PlainData
 from graders.grading.communication import calls_of, in_words, only_calls
-from graders.grading.compare import first_failure
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
+from graders.grading.kit import (
+    Answer,
+    Criterion,
+    Finding,
+    Findings,
+    Observed,
+    PlainData,
+    Rng,
+    exercise,
+    per_rank,
+)
 from graders.units.drivers import call
-from graders.units.unit_00 import UNIT
 
 
 @exercise(
-    unit=UNIT,
-    name="pass_the_token",
     minutes=15,
     difficulty=2,
     rubric=(
@@ -55,13 +58,13 @@ def pass_the_token(answer: Answer, rng: Rng) -> Findings:
     runs = [_passed(answer, tokens) for tokens in worlds]
     both = list(zip(worlds, runs, strict=True))
 
-    yield "the token comes back", first_failure(_returned(tokens, run, (0,)) for tokens, run in both)
+    yield "the token comes back", compare.first_failure(_returned(tokens, run, (0,)) for tokens, run in both)
     yield (
         "every rank returns what it held",
-        first_failure(_returned(tokens, run, range(len(tokens))) for tokens, run in both),
+        compare.first_failure(_returned(tokens, run, range(len(tokens))) for tokens, run in both),
     )
     yield "only send and recv", only_calls(calls_of(runs), ("send", "recv"), "pass_the_token")
-    yield "one message a rank, to the next", first_failure(map(_round_the_ring, runs))
+    yield "one message a rank, to the next", compare.first_failure(map(_round_the_ring, runs))
     yield "a world of one", _alone(answer, rng)
 
 
@@ -84,7 +87,7 @@ def _returned(tokens: list[Tensor], observed: Observed[PlainData], ranks: Sequen
     held = [tokens[0] + added for added in accumulate(range(world))]
     held[0] = held[-1]  # rank 0 is the first to hold it, and the last
     begun = tokens[0].tolist()
-    return first_failure(
+    return compare.first_failure(
         compare.close(
             observed.results[rank],
             held[rank],

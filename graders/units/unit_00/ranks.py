@@ -3,18 +3,13 @@
 from collections.abc import Sequence
 
 from course_lib.cluster.topology import Cluster
-from graders.grading.answer import Answer, Observed, PlainData
+from graders.grading import compare
 from graders.grading.communication import calls_of, only_calls
-from graders.grading.compare import counted
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, PlainData, Rng, exercise
 from graders.units.drivers import call
-from graders.units.unit_00 import UNIT
 
 
 @exercise(
-    unit=UNIT,
-    name="who_am_i",
     minutes=3,
     difficulty=1,
     rubric=(
@@ -24,9 +19,7 @@ from graders.units.unit_00 import UNIT
             "The first of the pair is this process's number in the whole group, not on its node, as an int.",
         ),
         Criterion(
-            "world size",
-            1,
-            "The second of the pair is how many ranks there are altogether, on all nodes.",
+            "world size", 1, "The second of the pair is how many ranks there are altogether, on all nodes."
         ),
         Criterion(
             "no messages", 1, "Every rank was told both numbers when it started; nobody has to be asked."
@@ -52,12 +45,14 @@ def _every_pair(position: int, runs: Sequence[tuple[Cluster, Observed[PlainData]
     name = ("rank", "world size")[position]
     for cluster, observed in runs:
         for rank, seen in enumerate(observed.results):
-            where = f"rank {rank} of {cluster.size}, on {counted(cluster.nodes, 'node')}"
+            where = f"rank {rank} of {cluster.size}, on {compare.counted(cluster.nodes, 'node')}"
             if type(seen) is not tuple or len(seen) != 2:
                 return Finding(False, f"{where}, returned {seen!r:.80}; expected a pair (a tuple).")
             expected = (rank, cluster.size)[position]
             if type(seen[position]) is not int or seen[position] != expected:
                 text = f"{where}, has {seen[position]!r:.80} as its {name}; expected {expected}"
                 return Finding(False, f"{text}.")
-    worlds = " and ".join(f"{cluster.size} ranks on {counted(cluster.nodes, 'node')}" for cluster, _ in runs)
+    worlds = " and ".join(
+        f"{cluster.size} ranks on {compare.counted(cluster.nodes, 'node')}" for cluster, _ in runs
+    )
     return Finding(True, f"The {name} is right on every rank, with {worlds}.")

@@ -1,17 +1,10 @@
 """Unit 00, why distribute at all: Amdahl's law."""
 
-from graders.grading import compare
-from graders.grading.answer import Answer
-from graders.grading.compare import counted, first_failure
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.drivers import call
-from graders.units.unit_00 import UNIT
 
 
 @exercise(
-    unit=UNIT,
-    name="amdahl_speedup",
     minutes=5,
     difficulty=1,
     rubric=(
@@ -51,11 +44,11 @@ def _draw_fraction(rng: Rng) -> float:
 
 def _speedups(answer: Answer, cases: list[tuple[float, int]]) -> Finding:
     """Passes if the answer agrees with Amdahl (1967) in every case."""
-    return first_failure(
+    return compare.first_failure(
         compare.near(
             answer.call(call, fraction, workers),
             1 / ((1 - fraction) + fraction / workers),
-            f"the speedup of {counted(workers, 'worker')} with a parallel fraction of {fraction:g}",
+            f"the speedup of {compare.counted(workers, 'worker')} with a parallel fraction of {fraction:g}",
         )
         for fraction, workers in cases
     )

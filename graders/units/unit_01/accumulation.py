@@ -6,19 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from graders.grading import compare
-from graders.grading.answer import Answer
-from graders.grading.compare import first_failure, side_by_side
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
-from graders.units.unit_01 import UNIT, drivers
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.unit_01 import drivers
 from graders.units.unit_01.drivers import LOSSES, AccumulationReply, Batch
 from graders.units.unit_01.problems import Problem, joined
 
 
 @exercise(
-    unit=UNIT,
-    name="accumulate_gradients",
     minutes=15,
     difficulty=3,
     rubric=(
@@ -100,9 +94,9 @@ def gradients_as_expected(accumulation: Accumulation, seen: AccumulationReply) -
     _, expected = accumulation.expected()
     names = [name for name, _ in accumulation.problem.model().named_parameters()]
     sizes = f"micro-batches of {accumulation.sizes} samples, {accumulation.loss}"
-    return first_failure(
+    return compare.first_failure(
         compare.close(got, wanted, f"the gradient of {name} ({sizes})", rtol=1e-4, atol=1e-5)
-        for name, (got, wanted) in zip(names, side_by_side(seen.gradients, expected), strict=True)
+        for name, (got, wanted) in zip(names, compare.side_by_side(seen.gradients, expected), strict=True)
     )
 
 

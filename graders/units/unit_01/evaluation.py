@@ -5,19 +5,13 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from graders.grading import compare
-from graders.grading.answer import Answer, PlainData
-from graders.grading.compare import first_failure
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
-from graders.units.unit_01 import UNIT, drivers
+from graders.grading.kit import Answer, Criterion, Finding, Findings, PlainData, Rng, compare, exercise
+from graders.units.unit_01 import drivers
 from graders.units.unit_01.drivers import Batch, EvaluationReply
 from graders.units.unit_01.problems import Problem
 
 
 @exercise(
-    unit=UNIT,
-    name="evaluate",
     minutes=12,
     difficulty=2,
     rubric=(
@@ -66,7 +60,7 @@ def evaluate(answer: Answer, rng: Rng) -> Findings:
     uneven = Evaluation.draw(rng, left_over=rng.integer(1, 3))
     result = uneven.seen(answer).result
     checks = (accuracy_as_expected, loss_as_expected)
-    yield "uneven last batch", first_failure(check(uneven, result) for check in checks)
+    yield "uneven last batch", compare.first_failure(check(uneven, result) for check in checks)
 
     yield "evaluation mode", evaluation_mode(seen)
     yield "mode restored", mode_restored(answer, even)

@@ -1,17 +1,10 @@
 """Unit 01, how much memory."""
 
-from graders.grading import compare
-from graders.grading.answer import Answer, AnswerFailed
-from graders.grading.compare import first_failure, shown
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
+from graders.grading.kit import Answer, AnswerFailed, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.drivers import call
-from graders.units.unit_01 import UNIT
 
 
 @exercise(
-    unit=UNIT,
-    name="training_memory_bytes",
     minutes=10,
     difficulty=2,
     rubric=(
@@ -60,7 +53,7 @@ BYTES_PER_PARAMETER = {
 def memory_as_expected(answer: Answer, rng: Rng, precision: str) -> Finding:
     """Passes if all three optimizers need what they should in this precision."""
     parameters = rng.integer(10**6, 10**9)
-    return first_failure(
+    return compare.first_failure(
         compare.equal(
             answer.call(call, parameters, optimizer, precision),
             parameters * BYTES_PER_PARAMETER[precision, optimizer],
@@ -74,7 +67,7 @@ def unknown_names_rejected(answer: Answer) -> Finding:
     """Passes if names that the exercise does not list raise ValueError."""
     for optimizer, precision in (("rmsprop", "fp32"), ("adam", "fp8")):
         try:
-            seen = f"gave {shown(answer.call(call, 1000, optimizer, precision), 80)}"
+            seen = f"gave {compare.shown(answer.call(call, 1000, optimizer, precision), 80)}"
         except AnswerFailed as failure:
             if failure.error == "ValueError":
                 continue

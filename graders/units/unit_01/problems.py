@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graders.grading.rng import Rng
+from graders.grading.kit import Rng
 from graders.units.unit_01.drivers import Batch, Watched
 
 

@@ -6,19 +6,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from graders.grading import compare
-from graders.grading.answer import Answer
-from graders.grading.compare import first_failure, side_by_side
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
-from graders.units.unit_01 import UNIT, drivers
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.unit_01 import drivers
 from graders.units.unit_01.drivers import Batch, StepReply
 from graders.units.unit_01.problems import Problem
 
 
 @exercise(
-    unit=UNIT,
-    name="train_step",
     minutes=8,
     difficulty=2,
     rubric=(
@@ -56,7 +50,10 @@ def train_step(answer: Answer, rng: Rng) -> Findings:
     first = Training.draw(rng, steps=1, with_stale_gradients=False)
     seen = first.seen(answer)
     yield "loss", losses_as_expected(first, seen)
-    yield "one update", first_failure([parameters_as_expected(first, seen), one_pass_each_way(first, seen)])
+    yield (
+        "one update",
+        compare.first_failure([parameters_as_expected(first, seen), one_pass_each_way(first, seen)]),
+    )
 
     several = Training.draw(rng, steps=3, with_stale_gradients=True)
     yield "gradients start at zero", parameters_as_expected(several, several.seen(answer))
@@ -102,9 +99,9 @@ def losses_as_expected(training: Training, seen: list[StepReply]) -> Finding:
     """Passes if every step returned its loss before the update, a scalar tensor."""
     losses, _ = training.expected()
     what = "the loss that step {} returned"
-    return first_failure(
+    return compare.first_failure(
         compare.close(step.loss, loss, what.format(number), rtol=1e-4)
-        for number, (step, loss) in enumerate(side_by_side(seen, losses), start=1)
+        for number, (step, loss) in enumerate(compare.side_by_side(seen, losses), start=1)
     )
 
 
@@ -112,16 +109,16 @@ def parameters_as_expected(training: Training, seen: list[StepReply]) -> Finding
     """Passes if the parameters after every step are those that torch's own SGD leads to."""
     _, expected = training.expected()
     names = [name for name, _ in training.problem.model().named_parameters()]
-    return first_failure(
+    return compare.first_failure(
         compare.close(got, wanted, f"{name} after step {number}", rtol=1e-4, atol=1e-5)
-        for number, (step, parameters) in enumerate(side_by_side(seen, expected), start=1)
-        for name, (got, wanted) in zip(names, side_by_side(step.parameters, parameters), strict=True)
+        for number, (step, parameters) in enumerate(compare.side_by_side(seen, expected), start=1)
+        for name, (got, wanted) in zip(names, compare.side_by_side(step.parameters, parameters), strict=True)
     )
 
 
 def one_pass_each_way(training: Training, seen: list[StepReply]) -> Finding:
     """Passes if every step went forward once, in training mode, and backward once."""
-    for number, (step, (inputs, _)) in enumerate(side_by_side(seen, training.batches), start=1):
+    for number, (step, (inputs, _)) in enumerate(compare.side_by_side(seen, training.batches), start=1):
         expected = [f"forward {len(inputs)}", f"backward {len(inputs)}"]
         if step.log != expected:
             text = f"step {number} made the passes {', '.join(step.log) or '(none)'}"

@@ -3,17 +3,12 @@
 import math
 from dataclasses import dataclass
 
-from graders.grading.answer import Answer
-from graders.grading.compare import as_float, first_failure, shown
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
-from graders.units.unit_01 import UNIT, drivers
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.unit_01 import drivers
 from graders.units.unit_01.drivers import ThroughputReply
 
 
 @exercise(
-    unit=UNIT,
-    name="measure_throughput",
     minutes=12,
     difficulty=3,
     rubric=(
@@ -59,7 +54,7 @@ def measure_throughput(answer: Answer, rng: Rng) -> Findings:
         ("waits nowhere else", waits_nowhere_else),
         ("samples a second", rate_as_measured),
     ):
-        yield name, first_failure(map(check, measurements))
+        yield name, compare.first_failure(map(check, measurements))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +147,8 @@ def rate_as_measured(measurement: Measurement) -> Finding:
         samples / max(seconds, 1e-9) for seconds in (most + CLOCK_TOLERANCE, least - CLOCK_TOLERANCE)
     )
     result = measurement.reply.result
-    rate = as_float(result)
-    seen = shown(result, 80) if math.isnan(rate) else f"{rate:,.1f} samples/s"
+    rate = compare.as_float(result)
+    seen = compare.shown(result, 80) if math.isnan(rate) else f"{rate:,.1f} samples/s"
     # No clock shows seconds that give a whole number of samples a second, but for one time in a billion.
     if slowest <= rate <= fastest and rate.is_integer():
         text = f"{seen}, a whole number: the rate has been rounded; expected what the division gives"

@@ -7,21 +7,14 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from course_lib.runtime.request import per_rank
 from graders.grading import compare
-from graders.grading.answer import Answer, Observed
 from graders.grading.communication import payload_of
-from graders.grading.compare import first_failure, side_by_side
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
-from graders.units.unit_02 import UNIT
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, Rng, exercise, per_rank
 from graders.units.unit_02 import drivers as drivers
 from graders.units.unit_02.drivers import AverageReply, Gradients
 
 
 @exercise(
-    unit=UNIT,
-    name="average_gradients",
     minutes=15,
     difficulty=3,
     rubric=(
@@ -47,9 +40,7 @@ from graders.units.unit_02.drivers import AverageReply, Gradients
             "all_reduce is enough: no gathering, no second round, and nothing for frozen parameters.",
         ),
         Criterion(
-            "one call",
-            1,
-            "Lay all gradients end to end in one flat tensor, and call all_reduce once.",
+            "one call", 1, "Lay all gradients end to end in one flat tensor, and call all_reduce once."
         ),
     ),
     hints=(
@@ -157,11 +148,11 @@ def gradients_as(
             return compare.equal(gradient, None, what)
         return compare.close(gradient, mean, what, rtol, atol)
 
-    return first_failure(
+    return compare.first_failure(
         (
             one(gradient, mean, f"the gradient of parameter {position} on rank {rank}")
             for rank, own in enumerate(seen)
-            for position, (gradient, mean) in enumerate(side_by_side(own, expected))
+            for position, (gradient, mean) in enumerate(compare.side_by_side(own, expected))
         ),
         f"All gradients are as expected on all {len(seen)} ranks.",
     )

@@ -6,19 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graders.grading import compare
-from graders.grading.answer import Answer
-from graders.grading.compare import first_failure
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
-from graders.units.unit_02 import UNIT
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_02 import drivers as drivers
 from graders.units.unit_02.drivers import CombineReply
 
 
 @exercise(
-    unit=UNIT,
-    name="combine_gradients",
     minutes=5,
     difficulty=1,
     rubric=(
@@ -72,7 +65,7 @@ def combine_gradients(answer: Answer, rng: Rng) -> Findings:
 
     alone = combined(answer, gradients[:1], counts[:1])
     pairs = ((seen, doubles), (empty, with_empty), (alone, gradients[:1]))
-    yield "gradients unchanged", first_failure(gradients_kept(*pair) for pair in pairs)
+    yield "gradients unchanged", compare.first_failure(gradients_kept(*pair) for pair in pairs)
 
 
 def combined(answer: Answer, gradients: list[Tensor], counts: list[int]) -> CombineReply:

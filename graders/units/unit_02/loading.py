@@ -7,19 +7,13 @@ from torch import Tensor
 
 from course_lib.cluster.topology import Cluster
 from course_lib.runtime.communication.events import Event, Kind
-from course_lib.runtime.request import per_rank
 from graders.grading import compare
-from graders.grading.answer import Answer, Observed
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
-from graders.units.unit_02 import UNIT
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, Rng, exercise, per_rank
 from graders.units.unit_02 import drivers as drivers
 from graders.units.unit_02.drivers import FailingLoadReply, LoadingReply
 
 
 @exercise(
-    unit=UNIT,
-    name="load_once",
     minutes=10,
     difficulty=2,
     rubric=(

@@ -1,19 +1,22 @@
 """Unit 02, one accuracy for all."""
 
-from course_lib.runtime.request import per_rank
 from graders.grading import compare
-from graders.grading.answer import Answer, Observed, PlainData
-from graders.grading.compare import first_failure
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
+from graders.grading.kit import (
+    Answer,
+    Criterion,
+    Finding,
+    Findings,
+    Observed,
+    PlainData,
+    Rng,
+    exercise,
+    per_rank,
+)
 from graders.units.drivers import call
-from graders.units.unit_02 import UNIT
 from graders.units.unit_02 import drivers as drivers
 
 
 @exercise(
-    unit=UNIT,
-    name="global_accuracy",
     minutes=5,
     difficulty=2,
     rubric=(
@@ -23,15 +26,9 @@ from graders.units.unit_02 import drivers as drivers
             "Add up what is right and what there is, over all ranks, then divide: the mean of the ranks' "
             "accuracies is another number. Every rank returns it, as a float.",
         ),
+        Criterion("rank without samples", 1, "A rank may have total == 0: divide only after summing."),
         Criterion(
-            "rank without samples",
-            1,
-            "A rank may have total == 0: divide only after summing.",
-        ),
-        Criterion(
-            "one collective",
-            1,
-            "Put both counts in one tensor: latency is paid a call, not a number.",
+            "one collective", 1, "Put both counts in one tensor: latency is paid a call, not a number."
         ),
     ),
     hints=("torch.tensor([correct, total]) is one tensor, and all_reduce adds it up element by element.",),
@@ -60,7 +57,7 @@ def launched_accuracy(answer: Answer, correct: list[int], total: list[int]) -> O
 def accuracy_as_expected(observed: Observed[PlainData], correct: list[int], total: list[int]) -> Finding:
     """Passes if every rank returns all that is right over all there is."""
     expected = sum(correct) / sum(total)
-    return first_failure(
+    return compare.first_failure(
         (
             compare.near(seen, expected, f"the accuracy on rank {rank}")
             for rank, seen in enumerate(observed.results)

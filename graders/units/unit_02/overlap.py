@@ -7,13 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from course_lib.runtime.request import per_rank
 from graders.grading import compare
-from graders.grading.answer import Answer, Observed
-from graders.grading.compare import first_failure, side_by_side
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
-from graders.units.unit_02 import UNIT
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, Rng, exercise, per_rank
 from graders.units.unit_02 import drivers as drivers
 from graders.units.unit_02.averaging import gradients_as
 from graders.units.unit_02.drivers import Gradients
@@ -23,7 +18,6 @@ from graders.units.unit_02.training import Training, draw_training, steps_of
 
 
 @exercise(
-    unit=UNIT,
     name="BucketedDDP",
     minutes=45,
     difficulty=5,
@@ -107,13 +101,13 @@ def starts_equal(answer: Answer, rng: Rng) -> Finding:
     state = same_tensors("state", [reply.state for reply in replies], values[0], "rank 0's")
     outputs, own = [reply.output for reply in replies], [reply.own_output for reply in replies]
     same = compare.close_on_all_ranks(outputs, own, "the wrapper's output")
-    return first_failure((state, same), state.seen)
+    return compare.first_failure((state, same), state.seen)
 
 
 def step_as_expected(training: Training, observed: Observed[list[Gradients]], steps: range) -> Finding:
     """Passes if the gradients of these steps are the means over ranks."""
     means = training.mean_gradients()
-    by_rank = [[seen for seen, _ in side_by_side(rank, means)] for rank in observed.results]
+    by_rank = [[seen for seen, _ in compare.side_by_side(rank, means)] for rank in observed.results]
     for step in steps:
         seen = [rank[step] for rank in by_rank]
         finding = gradients_as(seen, [*means[step]], rtol=1e-4)
@@ -159,8 +153,8 @@ def unused_parameters(answer: Answer, rng: Rng) -> Finding:
         losses = [model(own, way[step]).square().mean() for own, way in zip(inputs, used, strict=True)]
         return [*torch.autograd.grad(torch.stack(losses).mean(), parameters, materialize_grads=True)]
 
-    by_rank = [[seen for seen, _ in side_by_side(rank, range(2))] for rank in replies]
-    return first_failure(
+    by_rank = [[seen for seen, _ in compare.side_by_side(rank, range(2))] for rank in replies]
+    return compare.first_failure(
         gradients_as([rank[step] for rank in by_rank], mean(step), rtol=1e-4) for step in range(2)
     )
 

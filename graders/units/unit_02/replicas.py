@@ -5,22 +5,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from course_lib.runtime.request import per_rank
-from graders.grading import compare
-from graders.grading.answer import Answer
 from graders.grading.communication import payload_of
-from graders.grading.compare import first_failure, side_by_side
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
-from graders.units.unit_02 import UNIT
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise, per_rank
 from graders.units.unit_02 import drivers as drivers
 from graders.units.unit_02.drivers import BroadcastReply
 from graders.units.unit_02.models import Normed, load_values, state_of
 
 
 @exercise(
-    unit=UNIT,
-    name="broadcast_parameters",
     minutes=8,
     difficulty=2,
     rubric=(
@@ -82,11 +74,11 @@ def same_tensors(
     name: str, seen: Sequence[Sequence[Tensor]], expected: Sequence[Tensor], whose: str
 ) -> Finding:
     """Passes if every rank's tensors, seen[r], equal the expected ones bit by bit. name: what they are."""
-    return first_failure(
+    return compare.first_failure(
         (
             compare.close(got, wanted.detach(), f"of the {name} tensor {position} on rank {rank}", 0, 0)
             for rank, own in enumerate(seen)
-            for position, (got, wanted) in enumerate(side_by_side(own, expected))
+            for position, (got, wanted) in enumerate(compare.side_by_side(own, expected))
         ),
         f"{name.capitalize()} on all {len(seen)} ranks: {whose}, bit by bit.",
     )

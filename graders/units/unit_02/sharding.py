@@ -8,19 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graders.grading import compare
-from graders.grading.answer import Answer
 from graders.grading.communication import calls_of
-from graders.grading.compare import first_failure, side_by_side
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
-from graders.units.unit_02 import UNIT
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_02 import drivers as drivers
 
 
 @exercise(
-    unit=UNIT,
-    name="shard_indices",
     minutes=10,
     difficulty=2,
     rubric=(
@@ -31,9 +24,7 @@ from graders.units.unit_02 import drivers as drivers
             "not on the rank's own random state. No index twice, none missing, also where nothing divides.",
         ),
         Criterion(
-            "balanced",
-            1,
-            "Deal the permutation out like cards: the sizes then differ by at most one.",
+            "balanced", 1, "Deal the permutation out like cards: the sizes then differ by at most one."
         ),
         Criterion(
             "shuffled",
@@ -72,14 +63,16 @@ def shard_indices(answer: Answer, rng: Rng) -> Findings:
     dealt = shards(answer, length, [(0, seed), (1, seed), (0, seed + 1000), (epoch, seed)], ranks)
     even = shards(answer, 2 * ranks, [(epoch, seed)], ranks)
     scarce = shards(answer, ranks - 1, [(epoch, seed)], ranks)
-    yield "disjoint and complete", first_failure(map(partition, (dealt, even, scarce)))
+    yield "disjoint and complete", compare.first_failure(map(partition, (dealt, even, scarce)))
     yield "balanced", balance(dealt, even, scarce)
 
     this, next_epoch, other_seed, later = (dealt.indices(pair) for pair in range(4))
     yield "shuffled", shuffling(this, other_seed)
     yield (
         "reshuffled each epoch",
-        first_failure(reshuffling(this, following, dealt.again[0]) for following in (next_epoch, later)),
+        compare.first_failure(
+            reshuffling(this, following, dealt.again[0]) for following in (next_epoch, later)
+        ),
     )
     yield "random state kept", random_state_kept(dealt)
     made = ", ".join(sorted(set(dealt.calls)))
@@ -116,8 +109,8 @@ def shards(answer: Answer, length: int, pairs: Sequence[tuple[int, int]], ranks:
     """Let every rank ask for its part for each (epoch, seed) of `pairs`."""
     epochs, seeds = (list(numbers) for numbers in zip(*pairs, strict=True))
     observed = answer.launch(drivers.shards, length, epochs, seeds, ranks=ranks)
-    first = [[part for _, part in side_by_side(pairs, rank.first)] for rank in observed.results]
-    again = [[part for _, part in side_by_side(pairs, rank.again)] for rank in observed.results]
+    first = [[part for _, part in compare.side_by_side(pairs, rank.first)] for rank in observed.results]
+    again = [[part for _, part in compare.side_by_side(pairs, rank.again)] for rank in observed.results]
     return Shards(
         length,
         parts=[list(parts) for parts in zip(*first, strict=True)],

@@ -11,9 +11,7 @@ from torch.nn import functional
 
 from course_lib.cluster.topology import Cluster, Link
 from course_lib.runtime.communication.events import Event, Kind
-from course_lib.runtime.request import per_rank
-from graders.grading.answer import Answer, AnswerFailed, FailureKind, Observed
-from graders.grading.rng import Rng
+from graders.grading.kit import Answer, AnswerFailed, FailureKind, Observed, Rng, per_rank
 from graders.units.unit_02 import drivers
 from graders.units.unit_02.drivers import Gradients
 from graders.units.unit_02.models import Chain, load_values, reaches

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.slurm.virtual.lifecycle import ClusterFailed, Shape, VirtualCluster, missing_programs
-from graders.grading.exercise import MachineLacks
+from graders.grading.kit import MachineLacks
 
 SHAPE = Shape(nodes=3, cpus=16, gpus=8, sandboxed=True)
 JOB_SECONDS = 20.0

@@ -4,17 +4,12 @@ from collections import Counter
 
 from course_lib.slurm.lint import Script, complaints_about
 from course_lib.slurm.sites import site_named
-from graders.grading.answer import Answer, AnswerFailed, FailureKind
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
+from graders.grading.kit import Answer, AnswerFailed, Criterion, FailureKind, Finding, Findings, Rng, exercise
 from graders.units.drivers import call
-from graders.units.unit_03 import UNIT
 from graders.units.unit_03.batch_job import JOB_SECONDS, Outcome, Trial, new_trial, outcomes
 
 
 @exercise(
-    unit=UNIT,
-    name="batch_script",
     minutes=25,
     difficulty=3,
     rubric=(

@@ -2,13 +2,8 @@
 
 from collections.abc import Sequence
 
-from graders.grading import compare
-from graders.grading.answer import Answer
-from graders.grading.compare import first_failure
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.drivers import call
-from graders.units.unit_03 import UNIT
 from graders.units.unit_03.topologies import (
     DGX_A100,
     GRACE_HOPPER,
@@ -22,8 +17,6 @@ from graders.units.unit_03.topologies import (
 
 
 @exercise(
-    unit=UNIT,
-    name="cpu_bind_map",
     minutes=25,
     difficulty=3,
     rubric=(
@@ -87,4 +80,4 @@ def bindings(answer: Answer, cases: Sequence[tuple[str, Machine]]) -> Finding:
         gpus = ", ".join(f"GPU {gpu} on node {node}" for gpu, node in enumerate(machine.numa_of_gpu))
         return compare.equal(answer.call(call, text), machine.expected, f"cores for {gpus}")
 
-    return first_failure(one(*case) for case in cases)
+    return compare.first_failure(one(*case) for case in cases)

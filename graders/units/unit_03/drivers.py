@@ -2,7 +2,6 @@
 return what it has left behind.
 """
 
-import json
 import os
 import signal
 import tempfile
@@ -30,6 +29,7 @@ from graders.units.unit_03.lives import (
     watched,
     with_short_files,
 )
+from graders.units.unit_03.toy_training import Diary, Momentum, Weights
 
 Answer = Callable[..., Any]
 State = dict[str, Any]
@@ -194,57 +194,6 @@ def loading_nowhere(answer: Answer) -> PlainData:
 # --- resume
 
 
-class _Weights:
-    """A model: one vector."""
-
-    def __init__(self, values: Tensor) -> None:
-        self.values = values.clone()
-
-    def state_dict(self) -> State:
-        return {"values": self.values}
-
-    def load_state_dict(self, state: State) -> None:
-        self.values.copy_(state["values"])
-
-
-class _Momentum:
-    """An optimizer with a memory, and a rate that falls with every step."""
-
-    def __init__(self, model: _Weights) -> None:
-        self.model = model
-        self.velocity = torch.zeros_like(model.values)
-        self.rate = 0.5
-
-    def state_dict(self) -> State:
-        return {"velocity": self.velocity, "rate": self.rate}
-
-    def load_state_dict(self, state: State) -> None:
-        self.velocity.copy_(state["velocity"])
-        self.rate = state["rate"]
-
-    def step(self, gradient: Tensor) -> None:
-        """One step. Written out, for autograd and torch.optim do not survive every fork."""
-        self.velocity.mul_(0.9).add_(gradient)
-        self.model.values.sub_(self.velocity, alpha=self.rate)
-        self.rate *= 0.97
-
-
-class _Diary:
-    """What happened in a folder, one JSON object a line: it outlives the process that writes it."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._path = directory / "diary"
-        self._path.touch()
-
-    def note(self, **what: Any) -> None:
-        with self._path.open("a") as file:
-            file.write(json.dumps(what) + "\n")
-
-    def read(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self._path.read_text().splitlines()]
-
-
 @dataclass(frozen=True, slots=True)
 class LifeReply(DriverReply):
     """What one process of a training did.
@@ -274,7 +223,7 @@ def training(
     written; ("nothing", 0): not killed. A single life is not forked: its error is told with its lines.
     """
     with tempfile.TemporaryDirectory() as name:
-        diary = _Diary(Path(os.path.realpath(name)))
+        diary = Diary(Path(os.path.realpath(name)))
         lives = []
         for death in (*deaths, None):
             begin = len(diary.read())
@@ -292,13 +241,13 @@ def _train(
     recipe: dict[str, Any],
     samples: Tensor,
     values: Tensor,
-    diary: _Diary,
+    diary: Diary,
     death: tuple[str, int] | None,
 ) -> Tensor:
     """One life: what a script does when it is started, the same every time."""
     torch.manual_seed(5)
-    model = _Weights(values)
-    optimizer = _Momentum(model)
+    model = Weights(values)
+    optimizer = Momentum(model)
     done = {"step": 0, "save": 0}
 
     def count(what: str) -> bool:

@@ -6,18 +6,12 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from graders.grading import compare
-from graders.grading.answer import Answer
-from graders.grading.compare import first_failure, side_by_side
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
-from graders.units.unit_03 import UNIT, drivers
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.unit_03 import drivers
 from graders.units.unit_03.drivers import Share
 
 
 @exercise(
-    unit=UNIT,
-    name="elastic_batch",
     minutes=15,
     difficulty=2,
     rubric=(
@@ -66,7 +60,7 @@ Worlds = Mapping[tuple[int, int], Sequence[Share]]
 def worlds(answer: Answer, cases: Sequence[tuple[int, int]]) -> Worlds:
     """What the answer gives in each case."""
     return {
-        case: [share for share, _ in side_by_side(answer.call(drivers.world, *case), range(case[1]))]
+        case: [share for share, _ in compare.side_by_side(answer.call(drivers.world, *case), range(case[1]))]
         for case in cases
     }
 
@@ -99,7 +93,7 @@ def weights_right(given: Worlds, losses: Tensor) -> Finding:
 
     losses: of the samples, float64 [N], as many as the largest batch.
     """
-    return first_failure(
+    return compare.first_failure(
         chain([complete(given)], (_mean_right(*case, parts, losses) for case, parts in given.items()))
     )
 

@@ -4,18 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from graders.grading import compare
-from graders.grading.answer import Answer
-from graders.grading.compare import first_failure
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.drivers import call_alone
-from graders.units.unit_03 import UNIT
 
 
 @exercise(
-    unit=UNIT,
-    name="expand_hostlist",
     minutes=15,
     difficulty=2,
     rubric=(
@@ -81,7 +74,7 @@ class HostList:
 
 def expansions(answer: Answer, cases: Sequence[HostList]) -> Finding:
     """Passes if the answer expands every list."""
-    return first_failure(
+    return compare.first_failure(
         compare.equal(answer.call(call_alone, case.text), case.hosts, f'the hosts of "{case.text}"')
         for case in cases
     )

@@ -3,18 +3,11 @@
 import math
 from collections.abc import Sequence
 
-from graders.grading import compare
-from graders.grading.answer import Answer
-from graders.grading.compare import first_failure
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.drivers import call
-from graders.units.unit_03 import UNIT
 
 
 @exercise(
-    unit=UNIT,
-    name="checkpoint_interval",
     minutes=8,
     difficulty=1,
     rubric=(
@@ -55,4 +48,4 @@ def intervals(answer: Answer, cases: Sequence[tuple[float, ...]]) -> Finding:
         expected = math.sqrt(2 * seconds * mean_time / nodes)
         return compare.near(answer.call(call, *given), expected, what, unit=" s")
 
-    return first_failure(one(*case) for case in cases)
+    return compare.first_failure(one(*case) for case in cases)

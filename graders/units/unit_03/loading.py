@@ -5,17 +5,12 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from graders.grading.answer import Answer, PlainData
-from graders.grading.compare import first_failure, same
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
-from graders.units.unit_03 import UNIT, drivers
+from graders.grading.kit import Answer, Criterion, Finding, Findings, PlainData, Rng, compare, exercise
+from graders.units.unit_03 import drivers
 from graders.units.unit_03.states import State, draw_state
 
 
 @exercise(
-    unit=UNIT,
-    name="load_latest",
     minutes=20,
     difficulty=3,
     rubric=(
@@ -25,11 +20,7 @@ from graders.units.unit_03.states import State, draw_state
             "Compare the numbers in the names as numbers: as texts step-9 comes after step-10. When a file "
             "was changed says nothing, for copying changes it.",
         ),
-        Criterion(
-            "nothing there",
-            1,
-            "A first start finds an empty folder, or none. That is no error.",
-        ),
+        Criterion("nothing there", 1, "A first start finds an empty folder, or none. That is no error."),
         Criterion(
             "other files",
             1,
@@ -87,7 +78,9 @@ def load_latest(answer: Answer, rng: Rng) -> Findings:
     ]
     yield (
         "torn files",
-        first_failure(loads(answer, files, state, f"a folder {what}") for files, state, what in tried),
+        compare.first_failure(
+            loads(answer, files, state, f"a folder {what}") for files, state, what in tried
+        ),
     )
 
     damaged = good | {newest: zeroed(states[3])}
@@ -130,7 +123,7 @@ def loads(
 ) -> Finding:
     """Passes if the answer loads `expected` from these files. folder: what they are, for a sentence."""
     seen = answer.call(drivers.loading, dict(files), list(folders)).state
-    if same(seen, expected):
+    if compare.same(seen, expected):
         return Finding(True, f"From {folder} it loads {_called(expected)}.")
     text = f"From {folder} it loads {_called(seen)}; expected {_called(expected)}"
     return Finding(False, f"{text}{_same_step(seen, expected)}.")

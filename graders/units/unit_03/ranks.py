@@ -2,19 +2,13 @@
 
 from collections.abc import Sequence
 
-from graders.grading import compare
-from graders.grading.answer import Answer
-from graders.grading.compare import first_failure
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.drivers import call_alone
-from graders.units.unit_03 import UNIT, launchers
+from graders.units.unit_03 import launchers
 from graders.units.unit_03.launchers import Environment, Launcher, Seat
 
 
 @exercise(
-    unit=UNIT,
-    name="rank_from_environment",
     minutes=15,
     difficulty=3,
     rubric=(
@@ -74,7 +68,7 @@ def rank_from_environment(answer: Answer, rng: Rng) -> Findings:
 
 def places(answer: Answer, cases: Sequence[tuple[Launcher, list[Seat]]]) -> Finding:
     """Passes if the answer finds every seat in the environment that the launcher makes for it."""
-    return first_failure(
+    return compare.first_failure(
         _place(answer, launcher(seat), seat.expected, _WORDS[launcher])
         for launcher, seats in cases
         for seat in seats
@@ -88,7 +82,7 @@ def alone(answer: Answer, seat: Seat) -> Finding:
         "without any launcher": {"PATH": "/usr/bin", "HOME": "/home/me"},
         "in a batch script itself, outside of srun": launchers.batch_script(seat),
     }
-    return first_failure(_place(answer, case, only, words) for words, case in cases.items())
+    return compare.first_failure(_place(answer, case, only, words) for words, case in cases.items())
 
 
 _WORDS: dict[Launcher, str] = {

@@ -7,18 +7,13 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from graders.grading import compare
-from graders.grading.answer import Answer
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
-from graders.units.unit_03 import UNIT, drivers
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.unit_03 import drivers
 from graders.units.unit_03.drivers import LifeReply
 from graders.units.unit_03.lives import RETURNED
 
 
 @exercise(
-    unit=UNIT,
-    name="resume",
     minutes=35,
     difficulty=4,
     rubric=(

@@ -4,19 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from graders.grading.answer import Answer, AnswerFailed, FailureKind
-from graders.grading.compare import same
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
-from graders.units.unit_03 import UNIT, drivers
+from graders.grading import compare
+from graders.grading.kit import Answer, AnswerFailed, Criterion, FailureKind, Finding, Findings, Rng, exercise
+from graders.units.unit_03 import drivers
 from graders.units.unit_03.drivers import SavedFile, SavingReply
 from graders.units.unit_03.lives import RETURNED
 from graders.units.unit_03.states import State, draw_state
 
 
 @exercise(
-    unit=UNIT,
-    name="save_checkpoint",
     minutes=25,
     difficulty=3,
     rubric=(
@@ -105,7 +101,7 @@ def round_trip(saves: Saves) -> Finding:
     ):
         if left.error:
             return Finding(False, f"After the {which} save torch.load(path) says: {left.error}.")
-        if not same(left.state, expected):
+        if not compare.same(left.state, expected):
             return Finding(False, f"After the {which} save torch.load(path) gives another state.")
     if saves.seen.others[:1] != ["step-3.pt"]:
         others = saves.seen.others or "nothing"
@@ -130,7 +126,7 @@ def whole_at_every_moment(saves: Saves) -> Finding:
         if left.error:
             before = f"{how}, it left a step-7.pt of which torch.load says: {left.error}"
             return Finding(False, f"Really {before}.")
-        if not any(same(left.state, state) for state in saves.states[1 : saved + 1]):
+        if not any(compare.same(left.state, state) for state in saves.states[1 : saved + 1]):
             return Finding(False, f"Really {how}, it left neither the old state nor the new one.")
     text = f"Killed at any of {len(files) - 1} changes, or while writing, it leaves the old or the new one."
     return Finding(True, text)
@@ -186,7 +182,7 @@ def next_save_works(saves: Saves) -> Finding:
     came = saves.seen.following
     if came.ended != RETURNED:
         return Finding(False, f"After saves that were killed, the next one ends with {came.ended}.")
-    if not same(came.left.state, saves.states[3]):
+    if not compare.same(came.left.state, saves.states[3]):
         return Finding(False, "After saves that were killed, the next one does not save its state.")
     return Finding(True, "After saves that were killed, the next one works.")
 
@@ -196,7 +192,7 @@ def full_disk(saves: Saves) -> Finding:
     came = saves.seen.full
     if came.ended == RETURNED:
         return Finding(False, "On a full disk it returns as if it had saved; expected the error.")
-    if not same(came.left.state, saves.states[3]):
+    if not compare.same(came.left.state, saves.states[3]):
         return Finding(False, f"On a full disk it raises ({came.ended}), and the old one is gone.")
     if saves.seen.remains:
         text = f"On a full disk it raises ({came.ended}) and leaves {saves.seen.remains[0]} there"

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from graders.grading.rng import Rng
+from graders.grading.kit import Rng
 
 State = dict[str, Any]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from graders.grading.rng import Rng
+from graders.grading.kit import Rng
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from graders.grading.answer import PlainData
-from graders.grading.rng import Rng
+from graders.grading.kit import PlainData, Rng
 from graders.units.unit_07.collectives import ANYTHING, Arguments, Collective, Outcome
 from graders.units.unit_07.worlds import World, drawn
 

@@ -9,13 +9,8 @@ import torch
 from torch import Tensor
 
 from course_lib.cluster.topology import Cluster
-from course_lib.runtime.request import per_rank
-from graders.grading import compare
-from graders.grading.answer import Answer, Observed, PlainData
 from graders.grading.communication import MEASURED, Allowance, duration_within, only_messages, traffic_within
-from graders.grading.compare import first_failure, side_by_side
-from graders.grading.exercise import Finding, Findings
-from graders.grading.rng import Rng
+from graders.grading.kit import Answer, Finding, Findings, Observed, PlainData, Rng, compare, per_rank
 from graders.units.unit_07 import drivers
 from graders.units.unit_07.drivers import Called
 from graders.units.unit_07.worlds import TOLERANCES, World, drawn_members
@@ -97,7 +92,7 @@ def play(
         ranks=first.launched,
         cluster=cluster,
     )
-    by_rank = [[told for told, _ in side_by_side(observed.results[rank], worlds)] for rank in places]
+    by_rank = [[told for told, _ in compare.side_by_side(observed.results[rank], worlds)] for rank in places]
     told = [[rank[index] for rank in by_rank] for index in range(len(worlds))]
     outcomes = [collective.outcomes(world, given) for world, given in zip(worlds, inputs, strict=True)]
     return Played(worlds, outcomes, told, observed)
@@ -105,7 +100,7 @@ def play(
 
 def results(*plays: Played) -> Finding:
     """Passes if every rank returned what it must."""
-    return first_failure(
+    return compare.first_failure(
         (
             _same(told.value, outcome.result, f"what {where} returned", world)
             for world, outcome, told, where in _each_rank(plays)
@@ -116,14 +111,16 @@ def results(*plays: Played) -> Finding:
 
 def in_place(*plays: Played) -> Finding:
     """Passes if every argument holds afterwards what it must, and the right object is returned."""
-    return first_failure(
+    return compare.first_failure(
         (_arguments_kept(*each) for each in _each_rank(plays)),
         "what was to change has changed in place, and nothing else has.",
     )
 
 
 def _arguments_kept(world: World, outcome: Outcome, told: Called, where: str) -> Finding:
-    for position, (seen, wanted) in enumerate(side_by_side(told.arguments, outcome.arguments), start=1):
+    for position, (seen, wanted) in enumerate(
+        compare.side_by_side(told.arguments, outcome.arguments), start=1
+    ):
         finding = _same(seen, wanted, f"argument {position} of {where}, after the call,", world)
         if wanted is not ANYTHING and not finding.passed:
             return finding
@@ -139,7 +136,7 @@ def layouts(*plays: Played) -> Finding:
         for _, _, told, where in _each_rank(plays)
     )
     right = (check(*plays) for check in (results, in_place))
-    return first_failure(chain(right, gaps), f"right with {_listed(plays)}.")
+    return compare.first_failure(chain(right, gaps), f"right with {_listed(plays)}.")
 
 
 def measured(answer: Answer, rng: Rng, collective: Collective, world: World) -> Played:
@@ -225,7 +222,7 @@ def _same(seen: Any, wanted: Any, what: str, world: World) -> Finding:
     if type(seen) is not list or len(seen) != len(wanted):
         return Finding(False, f"{what} is {type(seen).__name__}; expected a list of {len(wanted)}.")
     items = enumerate(zip(seen, wanted, strict=True))
-    return first_failure(
+    return compare.first_failure(
         (_same(item, expected, f"item {index} of {what}", world) for index, (item, expected) in items),
         f"{what} is as expected.",
     )

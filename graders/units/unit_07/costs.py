@@ -4,17 +4,11 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from graders.grading.answer import Answer
-from graders.grading.compare import as_float, first_failure, shown
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.drivers import call
-from graders.units.unit_07 import UNIT
 
 
 @exercise(
-    unit=UNIT,
-    name="predict_time",
     minutes=20,
     difficulty=2,
     rubric=(
@@ -80,12 +74,14 @@ ALGORITHMS = ("master", "exchange", "tree", "ring", "halving_doubling")
 def formula(answer: Answer, rng: Rng, algorithm: str) -> Finding:
     """Passes if the answer predicts this algorithm on powers of two: latency, bytes, and both."""
     links = ((1e-5, 0.0), (0.0, 1e-9), (2e-5, 8e-11))
-    return first_failure(_predicts(answer, rng, algorithm, 2 ** rng.integer(1, 12), *link) for link in links)
+    return compare.first_failure(
+        _predicts(answer, rng, algorithm, 2 ** rng.integer(1, 12), *link) for link in links
+    )
 
 
 def _every_algorithm(answer: Answer, rng: Rng, sizes: Sequence[int], *link: float) -> Finding:
     """Passes if all predictions are right on so many ranks. link: alpha, beta and, if it counts, gamma."""
-    return first_failure(
+    return compare.first_failure(
         _predicts(answer, rng, algorithm, ranks, *link) for algorithm in ALGORITHMS for ranks in sizes
     )
 
@@ -104,9 +100,9 @@ def _predicts(
     arguments = (algorithm, nbytes, ranks, alpha, beta, *([gamma] if gamma else []))
     seen = answer.call(call, *arguments)
     wanted = expected_time(algorithm, nbytes, ranks, alpha, beta, gamma)
-    number = as_float(seen)
+    number = compare.as_float(seen)
     passed = abs(number - wanted) <= 1e-9 * max(wanted, 1e-12)
-    text = shown(seen, 80) if math.isnan(number) else f"{number:.6g} s"
+    text = compare.shown(seen, 80) if math.isnan(number) else f"{number:.6g} s"
     asked = f'"{algorithm}", {nbytes:,} bytes, {ranks:,} ranks, alpha={alpha:g}, beta={beta:g}'
     asked += f", gamma={gamma:g}" if gamma else ""
     return Finding(passed, f"{asked}: {text}; expected {wanted:.6g} s.")

@@ -1,6 +1,6 @@
 """Criteria that several collectives of unit 07 share."""
 
-from graders.grading.exercise import Criterion
+from graders.grading.kit import Criterion
 
 ANY_DTYPE = Criterion(
     "any dtype",

@@ -2,17 +2,11 @@
 
 from collections.abc import Sequence
 
-from graders.grading import compare
-from graders.grading.answer import Answer, PlainData
-from graders.grading.compare import first_failure
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
-from graders.units.unit_07 import UNIT, drivers
+from graders.grading.kit import Answer, Criterion, Finding, Findings, PlainData, Rng, compare, exercise
+from graders.units.unit_07 import drivers
 
 
 @exercise(
-    unit=UNIT,
-    name="fit_alpha_beta",
     minutes=20,
     difficulty=3,
     rubric=(
@@ -50,7 +44,7 @@ def exact_fit(answer: Answer, rng: Rng) -> Finding:
         samples = [(size, alpha + size * beta) for size in sizes]
         return _near_both(answer.call(drivers.fit, samples).result, alpha, beta, 1e-6)
 
-    return first_failure((one(*_draw_link(rng), SIZES), one(*_draw_carrier(rng), range(1, 9))))
+    return compare.first_failure((one(*_draw_link(rng), SIZES), one(*_draw_carrier(rng), range(1, 9))))
 
 
 def noisy_fit(answer: Answer, rng: Rng) -> Finding:

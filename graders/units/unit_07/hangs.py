@@ -1,20 +1,14 @@
 """Unit 07, the deadlock lab: causes, and programs of messages or one collective."""
 
 from course_lib.cluster.topology import Cluster
-from course_lib.runtime.request import per_rank
 from graders.grading import compare
-from graders.grading.answer import Answer, PlainData
 from graders.grading.communication import MEASURED, duration_within, each_rank_calls, seconds
-from graders.grading.compare import first_failure
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
+from graders.grading.kit import Answer, Criterion, Finding, Findings, PlainData, Rng, exercise, per_rank
 from graders.units.drivers import call
-from graders.units.unit_07 import UNIT, drivers, lab
+from graders.units.unit_07 import drivers, lab
 
 
 @exercise(
-    unit=UNIT,
-    name="causes_of_hangs",
     minutes=15,
     difficulty=2,
     rubric=tuple(
@@ -37,8 +31,6 @@ def causes_of_hangs(answer: Answer, rng: Rng) -> Findings:
 
 
 @exercise(
-    unit=UNIT,
-    name="mend_swap",
     minutes=5,
     difficulty=1,
     rubric=(
@@ -66,8 +58,6 @@ def mend_swap(answer: Answer, rng: Rng) -> Findings:
 
 
 @exercise(
-    unit=UNIT,
-    name="mend_shift",
     minutes=8,
     difficulty=2,
     rubric=(
@@ -110,8 +100,6 @@ def all_at_once(answer: Answer, rng: Rng) -> Finding:
 
 
 @exercise(
-    unit=UNIT,
-    name="mend_report",
     minutes=5,
     difficulty=1,
     rubric=(
@@ -130,7 +118,7 @@ def mend_report(answer: Answer, rng: Rng) -> Findings:
     means = [sum(losses) / len(losses) for losses in given]
     yield (
         "the mean on rank 0",
-        first_failure(
+        compare.first_failure(
             lab.numbers(run, [mean], "what was returned") for run, mean in zip(runs, means, strict=True)
         ),
     )

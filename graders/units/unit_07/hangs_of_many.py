@@ -7,19 +7,25 @@ import torch
 from torch import Tensor
 
 from course_lib.cluster.topology import Cluster
-from course_lib.runtime.request import per_rank
 from graders.grading import compare
-from graders.grading.answer import Answer, AnswerFailed, FailureKind, Observed, PlainData
-from graders.grading.compare import first_failure
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
-from graders.units.unit_07 import UNIT, drivers, lab
+from graders.grading.kit import (
+    Answer,
+    AnswerFailed,
+    Criterion,
+    FailureKind,
+    Finding,
+    Findings,
+    Observed,
+    PlainData,
+    Rng,
+    exercise,
+    per_rank,
+)
+from graders.units.unit_07 import drivers, lab
 from graders.units.unit_07.drivers import MendedReply
 
 
 @exercise(
-    unit=UNIT,
-    name="mend_grid_sums",
     minutes=12,
     difficulty=3,
     rubric=(
@@ -83,12 +89,10 @@ def grid_sums(
         wanted = torch.stack([x for other, x in enumerate(given) if line(other) == line(rank)]).sum(0)
         return compare.close(pair[position], wanted, f"the sum on rank {rank}")
 
-    return first_failure(one(rank, told.result) for rank, told in enumerate(observed.results))
+    return compare.first_failure(one(rank, told.result) for rank, told in enumerate(observed.results))
 
 
 @exercise(
-    unit=UNIT,
-    name="mend_collect",
     minutes=12,
     difficulty=3,
     rubric=(
@@ -126,7 +130,7 @@ def rows_collected(observed: Observed[MendedReply], given: Sequence[list[Tensor]
         return Finding(False, f"rank 0 returned {got}; expected a list of {len(expected)} rows.")
     kept = observed.results[0].argument
     rows = enumerate(zip(first, expected, strict=True))
-    return first_failure(
+    return compare.first_failure(
         chain(
             (compare.close(seen, wanted, f"row {index} on rank 0") for index, (seen, wanted) in rows),
             (
@@ -171,8 +175,6 @@ def rows_sent_once(observed: Observed[MendedReply], given: Sequence[list[Tensor]
 
 
 @exercise(
-    unit=UNIT,
-    name="mend_chain",
     minutes=8,
     difficulty=2,
     rubric=(

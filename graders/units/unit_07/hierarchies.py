@@ -1,10 +1,7 @@
 """Unit 07, hierarchies."""
 
-from graders.grading.answer import Answer
 from graders.grading.communication import bytes_between_nodes, bytes_within_nodes, seconds
-from graders.grading.exercise import Criterion, Findings, exercise
-from graders.grading.rng import Rng
-from graders.units.unit_07 import UNIT
+from graders.grading.kit import Answer, Criterion, Findings, Rng, exercise
 from graders.units.unit_07 import collective_kinds as kinds
 from graders.units.unit_07.collectives import common_findings, measured
 from graders.units.unit_07.criteria import (
@@ -18,8 +15,6 @@ from graders.units.unit_07.worlds import BYTES, World, drawn_members
 
 
 @exercise(
-    unit=UNIT,
-    name="hierarchical_all_reduce",
     minutes=35,
     difficulty=5,
     rubric=(

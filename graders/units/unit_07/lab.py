@@ -4,12 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from course_lib.runtime.request import per_rank
-from graders.grading import compare
-from graders.grading.answer import Answer, Observed
-from graders.grading.compare import first_failure
-from graders.grading.exercise import Finding
-from graders.grading.rng import Rng
+from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
 from graders.units.unit_07 import drivers
 from graders.units.unit_07.drivers import MendedReply
 
@@ -69,4 +64,4 @@ def numbers(
             return Finding(seen is None, f"{name} is {seen!r:.60}; expected None.")
         return compare.near(seen, wanted, name, rtol=rtol)
 
-    return first_failure(one(*each) for each in enumerate(expected))
+    return compare.first_failure(one(*each) for each in enumerate(expected))

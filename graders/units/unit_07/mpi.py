@@ -6,20 +6,14 @@ import torch
 from torch import Tensor
 
 from course_lib.launch.mpi import mpi_missing
-from graders.grading import compare
-from graders.grading.answer import Answer
 from graders.grading.communication import only_calls
-from graders.grading.compare import first_failure, side_by_side
-from graders.grading.exercise import Criterion, Finding, Findings, MachineLacks, exercise
-from graders.grading.rng import Rng
-from graders.units.unit_07 import UNIT, drivers
+from graders.grading.kit import Answer, Criterion, Finding, Findings, MachineLacks, Rng, compare, exercise
+from graders.units.unit_07 import drivers
 from graders.units.unit_07.drivers import MpiReply
 from graders.units.unit_07.worlds import TOLERANCES, World, drawn
 
 
 @exercise(
-    unit=UNIT,
-    name="mpi_ring_all_reduce",
     minutes=20,
     difficulty=3,
     rubric=(
@@ -79,9 +73,10 @@ def mpi_run(answer: Answer, rng: Rng) -> MpiRun:
     ]
     cases = [[drawn(rng, world) for _ in range(world.ranks)] for world in worlds]
     told = [
-        of_rank for of_rank, _ in side_by_side(answer.call(drivers.under_mpirun, cases, RANKS), range(RANKS))
+        of_rank
+        for of_rank, _ in compare.side_by_side(answer.call(drivers.under_mpirun, cases, RANKS), range(RANKS))
     ]
-    by_rank = [[case for case, _ in side_by_side(of_rank, cases)] for of_rank in told]
+    by_rank = [[case for case, _ in compare.side_by_side(of_rank, cases)] for of_rank in told]
     by_case = [[by_rank[rank][case] for rank in range(len(given))] for case, given in enumerate(cases)]
     return MpiRun(cases, [[reply for reply in replies if reply is not None] for replies in by_case])
 
@@ -97,7 +92,7 @@ def sums(run: MpiRun, cases: list[int]) -> Finding:
         tolerance = TOLERANCES[total.dtype]
         return compare.close_on_all_ranks(results, [total] * ranks, what, tolerance, tolerance)
 
-    return first_failure(map(one, cases))
+    return compare.first_failure(map(one, cases))
 
 
 def changed_in_place(run: MpiRun) -> Finding:

@@ -1,14 +1,11 @@
 """Unit 07, rings."""
 
-from graders.grading.answer import Answer
 from graders.grading.communication import (
     Allowance,
     one_target_each,
     seconds,
 )
-from graders.grading.exercise import Criterion, Findings, exercise
-from graders.grading.rng import Rng
-from graders.units.unit_07 import UNIT
+from graders.grading.kit import Answer, Criterion, Findings, Rng, exercise
 from graders.units.unit_07 import collective_kinds as kinds
 from graders.units.unit_07.collectives import Collective, common, measured
 from graders.units.unit_07.criteria import (
@@ -34,8 +31,6 @@ ROUND_THE_RING = Criterion(
 
 
 @exercise(
-    unit=UNIT,
-    name="ring_reduce_scatter",
     minutes=25,
     difficulty=4,
     rubric=(
@@ -70,8 +65,6 @@ def ring_reduce_scatter(answer: Answer, rng: Rng) -> Findings:
 
 
 @exercise(
-    unit=UNIT,
-    name="ring_all_gather",
     minutes=15,
     difficulty=3,
     rubric=(
@@ -103,8 +96,6 @@ def ring_all_gather(answer: Answer, rng: Rng) -> Findings:
 
 
 @exercise(
-    unit=UNIT,
-    name="ring_all_reduce",
     minutes=15,
     difficulty=3,
     rubric=(

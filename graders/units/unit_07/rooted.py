@@ -1,10 +1,7 @@
 """Unit 07, from one to all, from all to one."""
 
-from graders.grading.answer import Answer
 from graders.grading.communication import Allowance
-from graders.grading.exercise import Criterion, Findings, exercise
-from graders.grading.rng import Rng
-from graders.units.unit_07 import UNIT
+from graders.grading.kit import Answer, Criterion, Findings, Rng, exercise
 from graders.units.unit_07 import collective_kinds as kinds
 from graders.units.unit_07.collectives import common, measured
 from graders.units.unit_07.criteria import (
@@ -17,8 +14,6 @@ from graders.units.unit_07.worlds import BYTES, World
 
 
 @exercise(
-    unit=UNIT,
-    name="scatter_from",
     minutes=10,
     difficulty=1,
     rubric=(
@@ -51,8 +46,6 @@ def scatter_from(answer: Answer, rng: Rng) -> Findings:
 
 
 @exercise(
-    unit=UNIT,
-    name="gather_to",
     minutes=8,
     difficulty=1,
     rubric=(

@@ -1,14 +1,10 @@
 """Unit 07, trees."""
 
-from graders.grading.answer import Answer
 from graders.grading.communication import (
     Allowance,
     seconds,
 )
-from graders.grading.compare import first_failure
-from graders.grading.exercise import Criterion, Finding, Findings, exercise
-from graders.grading.rng import Rng
-from graders.units.unit_07 import UNIT
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_07 import collective_kinds as kinds
 from graders.units.unit_07.collectives import Collective, Played, common, measured
 from graders.units.unit_07.criteria import (
@@ -22,8 +18,6 @@ from graders.units.unit_07.worlds import BYTES, World
 
 
 @exercise(
-    unit=UNIT,
-    name="broadcast_tree",
     minutes=20,
     difficulty=3,
     rubric=(
@@ -55,13 +49,11 @@ def broadcast_tree(answer: Answer, rng: Rng) -> Findings:
     """A binomial tree from any root."""
     yield from common(answer, rng, kinds.BROADCAST, "the root's values on every rank", rooted=True)
     plays = _measured(answer, rng, kinds.BROADCAST)
-    yield "bytes and messages", first_failure(map(_sent_by_broadcast, plays))
+    yield "bytes and messages", compare.first_failure(map(_sent_by_broadcast, plays))
     yield "rounds", plays[-1].duration(seconds(3, 3 * LENGTH * BYTES), "3 rounds of the whole tensor")
 
 
 @exercise(
-    unit=UNIT,
-    name="reduce_tree",
     minutes=15,
     difficulty=3,
     rubric=(
@@ -95,7 +87,7 @@ def reduce_tree(answer: Answer, rng: Rng) -> Findings:
     plays = _measured(answer, rng, kinds.REDUCE)
     once = [[Allowance(int(rank != ROOT), LENGTH * BYTES) for rank in range(ranks)] for ranks in SIZES]
     findings = (played.traffic(allowed) for played, allowed in zip(plays, once, strict=True))
-    yield "bytes and messages", first_failure(findings)
+    yield "bytes and messages", compare.first_failure(findings)
     yield "rounds", plays[-1].duration(seconds(3, 3 * LENGTH * BYTES), "3 rounds of the whole tensor")
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graders.grading.rng import Rng
+from graders.grading.kit import Rng
 
 BYTES = 4
 """Bytes of an element where messages are measured: float32."""
