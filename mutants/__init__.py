@@ -2,7 +2,7 @@
 
 `make mutants` makes a mutant wherever an operator of `mutants.operators` fits, lets the exercise's own grader
 judge it, and shows those that earn all points. Such a mutant is either equivalent to the solution, for which
-somebody gives the reason in `equivalent.toml`, or it is a hole in the grader.
+somebody gives the reason in `equivalent/`, or it is a hole in the grader.
 
 Why no library. mutmut 3.8 and Cosmic Ray 8.7 are kept, and both can be asked for the mutants of a text.
 Cosmic Ray, however, drops no statement, no argument and no `wait()`, `clone()` or `% size`, and swaps

@@ -11,7 +11,7 @@ from rich.console import Console
 from mutants.judging import BadSolution, Court, Judged, key
 from mutants.making import Mutant, Solution, make_mutants, read_solutions
 from mutants.report import Tally, progress, show
-from mutants.reviewed import LIST, BadList, read_list
+from mutants.reviewed import LISTS, BadList, read_lists
 
 SOLUTIONS = Path(__file__).parents[1] / "solutions"
 KEPT = Path(__file__).parents[1] / "build" / "mutants.jsonl"
@@ -22,7 +22,7 @@ def run(
     names: Annotated[list[str] | None, typer.Argument(help="Units and exercises; all without one.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Mutants judged at the same time.")] = 2,
     solutions: Annotated[Path, typer.Option(help="Where the units are.")] = SOLUTIONS,
-    equivalents: Annotated[Path, typer.Option(help="The reviewed list.")] = LIST,
+    equivalents: Annotated[Path, typer.Option(help="The folder of the reviewed lists.")] = LISTS,
     kept: Annotated[Path, typer.Option(help="Where verdicts are kept; found again by later runs.")] = KEPT,
 ) -> None:
     """Judge every mutant. Exit status 1 if the graders see less than 95 % of what is not equivalent, or if an
@@ -31,7 +31,7 @@ def run(
     console = Console()
     try:
         chosen = _chosen(solutions, names or [])
-        listed = read_list(equivalents)
+        listed = read_lists(equivalents)
         mutants = [mutant for solution in chosen for mutant in make_mutants(solution)]
         verdicts = _judged(mutants, jobs, kept, console)
     except (BadSolution, BadList) as error:

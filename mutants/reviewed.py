@@ -1,4 +1,9 @@
-"""Mutants that somebody has argued to be equivalent to the solution: `equivalent.toml`."""
+"""Mutants that somebody has argued to be equivalent to the solution: `equivalent/NN_name.toml`.
+
+An entry quotes the line as it is in the solution and in the mutant, and says why nobody can tell the two
+apart by what the exercise asks for; `occurrence` counts where several lines read alike. `make mutants` reports
+entries that no longer hold.
+"""
 
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -7,7 +12,7 @@ from pathlib import Path
 
 from mutants.making import Mutant
 
-LIST = Path(__file__).parent / "equivalent.toml"
+LISTS = Path(__file__).parent / "equivalent"
 
 Key = tuple[str, str, str, int]
 
@@ -37,21 +42,24 @@ def key(mutant: Mutant) -> Key:
     return mutant.solution.exercise, mutant.before, mutant.after, mutant.occurrence
 
 
-def read_list(path: Path = LIST) -> dict[Key, Equivalent]:
-    """The entries by key. Raises BadList."""
+def read_lists(folder: Path = LISTS) -> dict[Key, Equivalent]:
+    """The entries of all files of a folder, by key. Raises BadList."""
+    named: dict[Key, Equivalent] = {}
+    for path in sorted(folder.glob("*.toml")):
+        for entry in _read(path):
+            if not entry.reason.strip():
+                raise BadList(f"{path}: no reason is given for {entry.mutant!r} in {entry.exercise}.")
+            if entry.key in named:
+                raise BadList(f"{path}: {entry.mutant!r} in {entry.exercise} is listed twice.")
+            named[entry.key] = entry
+    return named
+
+
+def _read(path: Path) -> list[Equivalent]:
     try:
-        entries = tomllib.loads(path.read_text()).get("equivalent", [])
-        listed = [Equivalent(**entry) for entry in entries]
+        return [Equivalent(**entry) for entry in tomllib.loads(path.read_text()).get("equivalent", [])]
     except (tomllib.TOMLDecodeError, TypeError) as error:
         raise BadList(f"{path}: {error}. An entry has exercise, line, mutant and reason.") from error
-    for entry in listed:
-        if not entry.reason.strip():
-            raise BadList(f"{path}: no reason is given for {entry.mutant!r} in {entry.exercise}.")
-    named = {entry.key: entry for entry in listed}
-    if len(named) < len(listed):
-        twice = next(entry for entry in listed if named[entry.key] is not entry)
-        raise BadList(f"{path}: {twice.mutant!r} in {twice.exercise} is listed twice.")
-    return named
 
 
 def stale(

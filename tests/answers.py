@@ -9,8 +9,12 @@ A file tests/wrong_answers/NN_name.py or tests/right_answers/NN_name.py decorate
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
+
+from graders.guest.run_cells import run_cells
+from graders.submissions.read import read_submission
 
 Definition = TypeVar("Definition", bound=Callable[..., Any])
 
@@ -49,6 +53,15 @@ def wrong_answers(unit: str) -> list[Proof]:
 
 def right_answers(unit: str) -> list[Proof]:
     return _load(TESTS / "right_answers" / f"{unit}.py")
+
+
+@cache
+def solved(unit: str) -> dict[str, Any]:
+    """The namespace that the unit's own cells leave behind, solutions included."""
+    namespace: dict[str, Any] = {"__name__": "solutions"}
+    failures = run_cells(read_submission(TESTS.parent / "solutions" / f"{unit}.py").cells, namespace)
+    assert not failures, failures
+    return namespace
 
 
 def _collect(proof: Proof, answer: Definition) -> Definition:

@@ -19,8 +19,7 @@ from graders.grading.run import ExerciseResult, grade
 from graders.guest.run_cells import run_cells
 from graders.student.kernel_answer import kernel_answer
 from graders.submissions.cells import Cell
-from graders.submissions.read import read_submission
-from tests.answers import Proof, right_answers, wrong_answers
+from tests.answers import Proof, right_answers, solved, wrong_answers
 
 SOLUTIONS = Path(__file__).parents[1] / "solutions"
 SEEDS = (1, 2, 3)
@@ -53,18 +52,9 @@ def _seen(result: ExerciseResult) -> str:
 
 
 @cache
-def _solved(unit: str) -> dict[str, Any]:
-    """The namespace that the unit's own cells leave behind, solutions included."""
-    namespace: dict[str, Any] = {"__name__": "solutions"}
-    failures = run_cells(read_submission(SOLUTIONS / f"{unit}.py").cells, namespace)
-    assert not failures, failures
-    return namespace
-
-
-@cache
 def _stubs(unit: str) -> dict[str, Any]:
     """The namespace with every solution replaced by nbgrader's stub."""
-    namespace = dict(_solved(unit))
+    namespace = dict(solved(unit))
     for cell in jupytext.read(SOLUTIONS / f"{unit}.py", fmt="py:percent").cells:
         if "exercise" in cell.metadata:
             ClearSolutions()._replace_solution_region(cell, "python")
@@ -93,7 +83,7 @@ def test_stub_is_not_attempted(exercise: Exercise) -> None:
 def test_solution_earns_all_points(exercise: Exercise) -> None:
     # Whatever inputs are drawn, the solution passes every criterion.
     for seed in SEEDS:
-        result = _result(exercise, _solved(exercise.unit)[exercise.name], seed)
+        result = _result(exercise, solved(exercise.unit)[exercise.name], seed)
         assert result.passed, f"with seed {seed}:\n{_seen(result)}"
 
 
@@ -109,6 +99,13 @@ def test_enough_proofs(exercise: Exercise) -> None:
         "two proofs have one name"
     )
     assert {proof.fails for proof in wrong} <= {criterion.name for criterion in exercise.rubric}
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_exercises_are_in_the_order_of_the_unit(unit: str) -> None:
+    # Invariant: progress, summaries and class pages list exercises as the unit does.
+    cells = jupytext.read(SOLUTIONS / f"{unit}.py", fmt="py:percent").cells
+    assert list(load_all()[unit]) == [c.metadata["exercise"] for c in cells if "exercise" in c.metadata]
 
 
 @EACH_EXERCISE

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mutants.making import Solution, make_mutants, read_solutions
-from mutants.reviewed import BadList, read_list
+from mutants.reviewed import BadList, read_lists
 from tests import toy_mutants
 
 ROOT = Path(__file__).parents[1]
@@ -61,10 +61,10 @@ def counts(output: str) -> dict[str, int]:
 
 
 def test_a_hole_is_shown_and_closed(tmp_path: Path) -> None:
-    (tmp_path / "some.toml").write_text(EQUIVALENT)
-    (tmp_path / "more.toml").write_text(EQUIVALENT + STALE)
-    (tmp_path / "none.toml").write_text("")
-    half, whole, again = runs(tmp_path, "half:more.toml", "whole:some.toml", "whole:none.toml")
+    for listed, text in (("some", EQUIVALENT), ("more", EQUIVALENT + STALE), ("none", "")):
+        (tmp_path / listed).mkdir()
+        (tmp_path / listed / "91_toy.toml").write_text(text)
+    half, whole, again = runs(tmp_path, "half:more", "whole:some", "whole:none")
 
     # A mutant that differs only where the grader does not look survives and is shown with its place, one on
     # the list is not counted, entries that do not hold are told, and a mutant that hangs is killed.
@@ -127,16 +127,16 @@ def half(x: int = 1) -> int:
 
 def test_an_entry_without_a_reason_or_twice_is_refused(tmp_path: Path) -> None:
     # Invariant: nobody can put a mutant on the list without saying why.
-    path = tmp_path / "equivalent.toml"
+    path = tmp_path / "90_sample.toml"
     path.write_text(EQUIVALENT.replace("The difference of equal numbers is 0.", " "))
     with pytest.raises(BadList, match=r"no reason is given for 'return b - a if a <= b else 0' in gap"):
-        read_list(path)
+        read_lists(tmp_path)
     path.write_text(EQUIVALENT * 2)
     with pytest.raises(BadList, match="in gap is listed twice"):
-        read_list(path)
+        read_lists(tmp_path)
     path.write_text(EQUIVALENT.replace("reason", "why"))
     with pytest.raises(BadList, match="An entry has exercise, line, mutant and reason"):
-        read_list(path)
+        read_lists(tmp_path)
 
 
 def test_the_list_is_about_lines_that_there_are() -> None:
@@ -147,4 +147,4 @@ def test_the_list_is_about_lines_that_there_are() -> None:
         for path in (ROOT / "solutions").glob("*.py")
         for solution in read_solutions(path)
     }
-    assert not [entry for entry in read_list().values() if entry.line not in lines[entry.exercise]]
+    assert not [entry for entry in read_lists().values() if entry.line not in lines[entry.exercise]]

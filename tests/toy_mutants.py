@@ -1,7 +1,7 @@
 """Judges the mutants of a toy exercise: `python -m tests.toy_mutants FOLDER GRADER:LIST ...`, a run for each.
 
 GRADER `half` never gives the larger number first, which is a hole; `whole` does.
-LIST is the file of reviewed mutants in FOLDER, where the verdicts of each grader are kept too.
+LIST is the folder of reviewed mutants in FOLDER, where the verdicts of each grader are kept too.
 """
 
 import sys

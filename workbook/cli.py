@@ -151,6 +151,23 @@ def release(
     release_unit(unit, Places(root), _efforts)
 
 
+@app.command("new-unit")
+def new_unit(name: Annotated[str, typer.Argument(help="Two digits and small letters: 14_name.")]) -> None:
+    """Write a whole new unit with one small exercise, all green. Exit status 2: it cannot have that name."""
+    from graders.submissions.released_cells import write_released_cells
+    from workbook.commands import make_notebooks
+    from workbook.new_unit import UnitRefused, write_unit
+    from workbook.paths import Places
+
+    root = Path(__file__).parents[1]
+    try:
+        print(*write_unit(name, root), sep="\n")
+    except UnitRefused as refusal:
+        typer.echo(refusal, err=True)
+        raise typer.Exit(2) from refusal
+    make_notebooks(Places(root), _efforts, write_released_cells)
+
+
 def _efforts(unit: str) -> Mapping[str, "Effort"]:
     """The unit's exercises as their graders describe them; empty where it has no graders."""
     from graders.grading.registry import exercises

@@ -321,6 +321,12 @@ def gpu_beside_node_of_its_number(topology):
 
 
 @wrong("cpu_bind_map", fails="LUMI-G")
+def cores_as_floats(topology):
+    """What a division gives: srun takes 49, and no 49.0."""
+    return [float(core) for core in _dealt(_node_of_each_gpu(topology), _cores(topology))]
+
+
+@wrong("cpu_bind_map", fails="LUMI-G")
 def one_core_for_all_of_a_node(topology):
     """Both GPUs of a NUMA node get its first core."""
     cores = _cores(topology)

@@ -2158,6 +2158,17 @@ def still_in_finally(value):
 
 
 @wrong("mend_chain", fails="the error comes out")
+def wraps_the_error(value):
+    """Speaks of a ValueError, and raises something else."""
+    try:
+        total = _chain(value, math.sqrt)
+    except ValueError as error:
+        raise RuntimeError(f"ValueError: {error}") from error
+    dist.barrier()
+    return total
+
+
+@wrong("mend_chain", fails="the error comes out")
 def swallows_the_error(value):
     """Goes on with zero: nobody learns that the value was wrong."""
     total = _chain(value, lambda v: math.sqrt(v) if v >= 0 else 0.0)

@@ -1,4 +1,4 @@
-"""A model, an optimizer and a diary for the drivers of unit 03: so small that a training can be killed often."""
+"""A model, an optimizer and a diary for the drivers of unit 03, small enough to be killed often."""
 
 import json
 from pathlib import Path

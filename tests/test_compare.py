@@ -1,0 +1,74 @@
+"""Comparisons trust nothing of what an answer gave: not its type, its size, nor that it is a number."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from graders.grading.answer import AnswerFailed
+from graders.grading.compare import as_float, close, equal, first_failure, near, same, side_by_side
+from graders.grading.exercise import Finding
+
+ALIKE: list[tuple[Any, Any]] = [
+    ([True], [1]),
+    ([1.0, 2], [1, 2]),
+    ((1, [2, (3.0,)]), (1, [2, (3,)])),
+    ({"rank": True}, {"rank": 1}),
+    ([torch.ones(2)], [torch.ones(2, dtype=torch.float64)]),
+    (torch.ones(1, 2), torch.ones(2)),
+    ([1, 2], (1, 2)),
+    ([1], [1, 1]),
+    (b"a", "a"),
+]
+
+
+@pytest.mark.parametrize(("seen", "expected"), ALIKE, ids=lambda value: repr(value)[:30])
+def test_what_only_looks_alike_is_not_equal(seen: Any, expected: Any) -> None:
+    # Invariant: types count at every depth; Python itself finds [True] == [1].
+    assert not same(seen, expected)
+    assert not equal(seen, expected, "it").passed
+    assert same(expected, expected)
+
+
+STRANGE = [
+    *(10**400, -(10**400), 10**4000, math.nan, math.inf, -math.inf, True, None, "1", 1j),
+    *([1.0], torch.tensor(1.0), torch.tensor(10**18), {}, b"1"),
+]
+
+
+@pytest.mark.parametrize("seen", STRANGE, ids=lambda value: repr(value)[:12])
+@pytest.mark.parametrize("expected", [0.0, 1.0, 1e300])
+def test_no_answer_stops_a_comparison(seen: Any, expected: float) -> None:
+    # Invariant: whatever an answer gave for a number is compared, fails, and is shown in a sentence.
+    for finding in (
+        near(seen, expected, "the loss"),
+        equal([seen], [expected], "the losses"),
+        close(seen, torch.tensor(expected + 2), "the loss"),
+    ):
+        assert not finding.passed
+        assert len(finding.seen) < 400
+
+
+def test_numbers_as_floats() -> None:
+    assert [as_float(each) for each in (3, 2.5, 10**400, -(10**400))] == [3, 2.5, math.inf, -math.inf]
+    assert all(math.isnan(as_float(each)) for each in (True, "3", None, torch.tensor(3)))
+
+
+def test_the_first_failure_is_told_and_nothing_after_it_asked_for() -> None:
+    def findings() -> Any:
+        yield Finding(True, "one")
+        yield Finding(False, "two")
+        raise AssertionError("asked for more")
+
+    assert first_failure(findings()) == Finding(False, "two")
+    right = [Finding(True, "one"), Finding(True, "two")]
+    assert first_failure(right) == right[1]
+    assert first_failure(right, "all") == Finding(True, "all")
+
+
+def test_nothing_to_look_at_is_not_right() -> None:
+    # Invariant: a reply without parts earns nothing.
+    assert not first_failure([], "all").passed
+    with pytest.raises(AnswerFailed, match="has 0 parts, not 2"):
+        side_by_side([], [1, 2])
