@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from mutants.judging import BadSolution, Court, Judged, key
+from mutants.judging import BadSolution, Judged, JudgePool, key
 from mutants.making import Mutant, Solution, make_mutants, read_solutions
 from mutants.report import Tally, progress, show
 from mutants.reviewed import LISTS, BadList, read_lists
@@ -60,8 +60,8 @@ def _judged(mutants: list[Mutant], jobs: int, kept: Path, console: Console) -> d
         return verdicts
     kept.parent.mkdir(parents=True, exist_ok=True)
     units = sorted({mutant.solution.file for mutant in left})
-    with Court(units, jobs) as court, kept.open("a") as file, progress(console, len(left)) as advance:
-        for mutant, judged in court.judge(left):
+    with JudgePool(units, jobs) as pool, kept.open("a") as file, progress(console, len(left)) as advance:
+        for mutant, judged in pool.judge(left):
             verdicts[mutant] = judged
             line = {"key": keys[mutant], "survived": judged.survived, "how": judged.how}
             file.write(json.dumps(line) + "\n")

@@ -56,7 +56,7 @@ class Judged:
     """Processor time that judging it took; 0 if it was killed."""
 
 
-class Court:
+class JudgePool:
     """A context: worker processes that judge mutants, with the units' namespaces in their memory."""
 
     def __init__(self, units: Sequence[Path], jobs: int) -> None:
@@ -69,7 +69,7 @@ class Court:
         context = multiprocessing.get_context("fork")
         self._pool = ProcessPoolExecutor(jobs, context, initializer=_adopt_orphans)
 
-    def __enter__(self) -> "Court":
+    def __enter__(self) -> "JudgePool":
         return self
 
     def __exit__(self, *_: object) -> None:

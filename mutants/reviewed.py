@@ -1,8 +1,8 @@
 """Mutants that somebody has argued to be equivalent to the solution: `equivalent/NN_name.toml`.
 
 An entry quotes the line as it is in the solution and in the mutant, and says why nobody can tell the two
-apart by what the exercise asks for; `occurrence` counts where several lines read alike. `make mutants` reports
-entries that no longer hold.
+apart by what the exercise asks for; `occurrence` counts where several lines read alike. `make mutants` tells
+of entries that no longer hold.
 """
 
 import tomllib
