@@ -6,8 +6,10 @@ new one when FOLDER/stop appears, and writes FOLDER/finished at the end.
 
 Which samples make up a step follows from the seed and the number of the step alone, so a checkpoint needs to
 know no more of the data than that number: whoever resumes, with however many ranks, goes on with the sample
-after the last one. The global batch is the same for any number of ranks; with the same number the final
-weights are equal bit for bit.
+after the last one. The global batch is the same for any number of ranks; with the same number, on CPUs, the
+final weights are equal bit for bit.
+
+Shapes: G samples of a step's global batch, B of them a rank's, C channels, S pixels a side, K classes.
 """
 
 import argparse
@@ -71,18 +73,18 @@ def _nothing(step: int) -> None:
 
 def train(
     recipe: Recipe,
-    run: Path,
+    folder: Path,
     checkpoints: Checkpoints,
     after_step: Callable[[int], None] = _nothing,
     device: torch.device | str | None = None,
 ) -> bool:
-    """Train to the end, or until `run`/stop appears; returns whether it came to the end.
+    """Train to the end, or until `folder`/stop appears; returns whether it came to the end.
 
     The default group must be there. device: as for `rank_device`. Raises CheckpointFailed.
     """
     here = rank_device(device)
     data = load(recipe.dataset)
-    trainer = _Trainer(recipe, data.train, build_model(data, recipe.seed, here), here, run / STOP)
+    trainer = _Trainer(recipe, data.train, build_model(data, recipe.seed, here), here, folder / STOP)
     first = trainer.restore(checkpoints)
     last = recipe.epochs * steps_an_epoch(recipe, len(data.train))
     if first:
@@ -90,7 +92,7 @@ def train(
     for step in range(first, last):
         record, stop = trainer.step(step)
         if dist.get_rank() == 0:
-            _log(run, record)
+            _log(folder, record)
         if stop or (step + 1) % checkpoints.every == 0 or step + 1 == last:
             checkpoints.save(step + 1, trainer.state())
         after_step(step + 1)
@@ -99,7 +101,7 @@ def train(
             return False
     weights = fingerprint(trainer.model)
     if dist.get_rank() == 0:
-        (run / FINISHED).write_text(json.dumps({"steps": last, "weights": weights}) + "\n")
+        (folder / FINISHED).write_text(json.dumps({"steps": last, "weights": weights}) + "\n")
     _say(f"finished after {last} steps; weights {weights[:12]}")
     return True
 
@@ -187,8 +189,8 @@ def _say(text: str) -> None:
         print(text, flush=True)
 
 
-def _log(run: Path, record: StepRecord) -> None:
-    with (run / LOG).open("a") as file:
+def _log(folder: Path, record: StepRecord) -> None:
+    with (folder / LOG).open("a") as file:
         file.write(json.dumps(asdict(record)) + "\n")
 
 
@@ -200,12 +202,12 @@ def main(arguments: Sequence[str]) -> int:
     for name, value in asdict(RECIPE).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
     given = vars(parser.parse_args(arguments))
-    run: Path = given.pop("folder")
-    checkpoints = SavedByTorch(run / "checkpoints", every=given.pop("save_every"))
-    run.mkdir(parents=True, exist_ok=True)
+    folder: Path = given.pop("folder")
+    checkpoints = SavedByTorch(folder / "checkpoints", every=given.pop("save_every"))
+    folder.mkdir(parents=True, exist_ok=True)
     _say_hello(join_group())
     try:
-        train(Recipe(**given), run, checkpoints)
+        train(Recipe(**given), folder, checkpoints)
     except CheckpointFailed as error:
         print(error, file=sys.stderr, flush=True)
         return 1
