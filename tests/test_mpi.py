@@ -12,6 +12,7 @@ import pytest
 from course_lib import BadLaunch, RankFailed, TimedOut
 from course_lib.launch import mpi
 from course_lib.launch.mpi import mpi_missing, mpirun
+from course_lib.runtime.processes.launch_folder import owned_folder
 from graders.grading.exercise import Verdict
 from graders.grading.registry import load_all
 from graders.grading.rng import Rng
@@ -34,6 +35,17 @@ def test_every_ranks_result_comes_back():
 
 
 @needs_mpi
+def test_it_runs_where_locks_are_shut(monkeypatch, tmp_path):
+    # Invariant: in the sandbox of a grading flock(2) fails with EPERM; the run does not.
+    def shut(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("fcntl.flock", shut)
+    with owned_folder(str(tmp_path)) as folder:
+        assert folder.is_dir()
+    assert not folder.exists()
+
+
 def test_a_rank_that_raises_aborts_the_others():
     # The others wait in a barrier for ever, unless they are aborted; the report has the line that raised.
     def fails(comm):
