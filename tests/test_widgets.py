@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from nbclient import NotebookClient
 
 from course_lib.figures import pictures, style
-from course_lib.figures.pictures.training import schedule
+from course_lib.figures.pictures.data_parallel import schedule
 from course_lib.figures.style import (
     COLOURS,
     Drawing,

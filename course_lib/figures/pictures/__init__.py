@@ -5,6 +5,11 @@ They run in the kernel, know no run, and import the style, the cluster and the s
 
 from course_lib.figures.pictures.checkpoints import moments_picture
 from course_lib.figures.pictures.collectives import COLLECTIVES, collective_picture
+from course_lib.figures.pictures.data_parallel import (
+    bucket_picture,
+    speedup_picture,
+    weighted_average_picture,
+)
 from course_lib.figures.pictures.machines import layout_picture, ring_picture
 from course_lib.figures.pictures.nodes import (
     binding_picture,
@@ -12,7 +17,6 @@ from course_lib.figures.pictures.nodes import (
     network_hops,
     placement_picture,
 )
-from course_lib.figures.pictures.training import bucket_picture, speedup_picture, weighted_average_picture
 
 __all__ = [
     "COLLECTIVES",
