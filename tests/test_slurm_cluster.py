@@ -140,6 +140,28 @@ def test_nothing_is_left_when_its_user_is_killed(tmp_path: Path):
     directory.parent.rmdir()
 
 
+def test_nodes_see_the_library_and_the_results_wherever_they_are(tmp_path: Path):
+    # Invariant: a checkout and a COURSE_HOME in the temporary directory are there on the nodes, which have a
+    # temporary directory of their own.
+    shutil.copytree(ROOT / "course_lib", tmp_path / "checkout" / "course_lib")
+    program = (
+        "import sys; from course_lib.slurm.virtual.lifecycle import Shape, temporary_cluster\n"
+        "look = 'import course_lib; from course_lib.home import course_home; '\n"
+        "look += 'print(course_lib.__file__, *course_home().iterdir())'\n"
+        "with temporary_cluster(Shape(nodes=1)) as cluster:\n"
+        "    done = cluster.run(['srun', sys.executable, '-P', '-c', look], capture_output=True)\n"
+        "print(done.stdout, done.stderr)"
+    )
+    (tmp_path / "home" / "mine").mkdir(parents=True)
+    places = {"PYTHONPATH": str(tmp_path / "checkout"), "COURSE_HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-P", "-c", program]
+    done = subprocess.run(
+        command, env=os.environ | places, cwd="/", capture_output=True, text=True, check=False
+    )
+    seen = [str(tmp_path / "checkout" / "course_lib" / "__init__.py"), str(tmp_path / "home" / "mine")]
+    assert done.stdout.split() == seen, done.stdout + done.stderr
+
+
 def test_the_command_starts_and_ends_a_cluster():
     # Invariant: every order of `course cluster` does what it says, what it runs has its own exit status, and
     # nothing is left when it has stopped.

@@ -161,6 +161,10 @@ class ClusterFolder:
         (self.path / "gres.conf").write_text("\n".join(lines) + "\n")
 
 
+LIBRARY = Path(__file__).parents[3]
+"""The folder of which Python imports `course_lib`, here and on the nodes."""
+
+
 def missing_programs() -> list[str]:
     """Those of `PROGRAMS` that are not installed."""
     path = search_path()
@@ -169,13 +173,12 @@ def missing_programs() -> list[str]:
 
 def environment_for(configuration: Path) -> dict[str, str]:
     """This process's environment with Slurm's place in it, and nothing of a job that it may belong to."""
-    package = str(Path(__file__).parents[3])
     path = os.environ.get("PYTHONPATH", "")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     return kept | {
         "SLURM_CONF": str(configuration),
         "PATH": search_path(),
-        "PYTHONPATH": os.pathsep.join([package, *([path] if path else [])]),
+        "PYTHONPATH": os.pathsep.join([str(LIBRARY), *([path] if path else [])]),
     }
 
 

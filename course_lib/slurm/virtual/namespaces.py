@@ -14,8 +14,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from course_lib.home import course_home
 from course_lib.slurm.virtual import sandbox
-from course_lib.slurm.virtual.configuration import HEAD, HEAD_ADDRESS, NETWORK, ClusterFailed, ClusterFolder
+from course_lib.slurm.virtual.configuration import (
+    HEAD,
+    HEAD_ADDRESS,
+    LIBRARY,
+    NETWORK,
+    ClusterFailed,
+    ClusterFolder,
+)
 
 _START_SECONDS = 30.0
 _STOP_SECONDS = 10.0
@@ -109,7 +117,8 @@ def boot(directory: Path, name: str) -> None:
 
 def node(directory: Path, name: str) -> None:
     """Be a compute node."""
-    _own_memory_file_systems([directory, Path.cwd(), Path(sys.prefix)])
+    # A job may need what the user's processes here use, wherever that is: the library and the results.
+    _own_memory_file_systems([directory, Path.cwd(), Path(sys.prefix), LIBRARY, course_home()])
     while subprocess.run(["ip", "link", "show", "eth0"], capture_output=True, check=False).returncode:
         time.sleep(_LOOK_SECONDS)
     _wire(name, f"{NETWORK}.{name.removeprefix('node')}", "eth0")
