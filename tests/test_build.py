@@ -347,6 +347,11 @@ def test_a_cell_that_jupyterlab_hides_is_folded_on_the_page(tmp_path):
     assert "it holds" in page.select_one("main").text
 
 
+def test_a_cell_under_a_magic_has_the_colours_of_python(tmp_path):
+    page = page_of(tmp_path, [new_code_cell("%%needs ring\ndef f():\n    return 1")])
+    assert {word.text for word in page.select("main .k")} == {"def", "return"}
+
+
 def test_pages_follow_the_readers_light_or_dark(tmp_path):
     # Invariant: both themes are in the page, the dark one for those who ask for it.
     page = page_of(tmp_path, [new_markdown_cell("Text.")])

@@ -103,6 +103,18 @@ def test_a_figure_without_words_is_refused():
         show(Figure())
 
 
+def test_a_name_keeps_its_look_over_figures():
+    # Invariant: what an order names looks the same in a figure where others are left out.
+    def colours(*names):
+        lines = {name: ([1, 2], [3, 4]) for name in names}
+        axes = style.line_figure(lines, x="x", y="y", alt="lines", order=["tree", "ring", "mine"]).axes[0]
+        return {line.get_label(): line.get_color() for line in axes.get_lines()}
+
+    every = colours("tree", "ring", "mine", "another")
+    assert len(set(every.values())) == 4
+    assert colours("another", "ring").items() <= every.items()
+
+
 def test_a_drawing_shows_itself_once_with_its_words(shell):
     shell.run_cell("from tests.test_widgets import tiny\ntiny('Tom & \"Jerry\" < 3')")
     (output,) = shell.display_pub.outputs

@@ -76,6 +76,9 @@ def static_notebook(notebook: NotebookNode) -> None:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.source = without_markers(cell.source)
+            if cell.source.startswith("%%"):
+                # Else the whole cell counts as the magic's text, without colours.
+                cell.metadata["magics_language"] = "python"
             cell.outputs = [shown for output in cell.outputs for shown in _static_outputs(output, models)]
 
 
