@@ -55,6 +55,9 @@ from course_lib.notebook.collective_steps import steps_of
 from course_lib.notebook.widgets import Slider, explore
 from course_lib.notebook.stepping import step_through, steps_figure
 
+# In this order algorithms get their colours, the same in all figures.
+LOOKS = ["master", "exchange", "tree", "ring", "halving-doubling", "hierarchical", "dist.all_reduce"]
+
 collective_picture("all_reduce")
 
 # %% demo=true
@@ -423,7 +426,9 @@ ways = {
     "tree": tree_all_reduce,
     "ring": ring_all_reduce,
 }
-LOOKS = ["master", "exchange", "tree", "ring", "halving-doubling", "hierarchical", "dist.all_reduce"]
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs broadcast_tree reduce_tree ring_all_reduce
 one_a_second = Link(latency=1.0, bandwidth=1e30)
 in_a_row, busiest, together = {}, {}, {}
 for name, way in ways.items():
@@ -468,7 +473,8 @@ for place, p in enumerate(sizes):
         )
 
 # %% [markdown]
-# The middle panel answers the first prediction. In the ring each rank sends $p - 1$ chunks in each of the two passes. A
+# (Left, master and ring need the same number; right, all but the exchange send the same.) The middle panel answers the first
+# prediction. In the ring each rank sends $p - 1$ chunks in each of the two passes. A
 # chunk of a tensor of $b$ bytes has $b/p$ bytes, so a rank sends
 #
 # $$ 2(p-1) \cdot \frac{b}{p} = 2\,\frac{p-1}{p}\,b \ \text{bytes:} $$
@@ -476,7 +482,7 @@ for place, p in enumerate(sizes):
 # less than 2 bytes for each byte of the tensor, however many ranks there are. No other all-reduce out of messages between
 # ranks can do with less (Patarasuk and Yuan, 2009).
 #
-# How all this grows with $p$ is what textbooks put into a table. A step is a round in which ranks work at the same time;
+# How all this grows with $p$ stands in a table of the lecture. A step is a round in which ranks work at the same time;
 # the busiest rank's bytes are what its network card must carry:
 #
 # | algorithm | steps | bytes of the busiest rank | bytes of all together |
@@ -968,6 +974,12 @@ for machine in machines:
         f"{machine.inter_node.bandwidth / 1e9:.1f} a card"
     )
 
+
+def seconds_on(machine: Cluster, function, nbytes: int, *arguments) -> float:
+    """Predicted seconds of one call on all devices of a machine."""
+    return launch(function, torch.empty(nbytes // 4, device="meta"), *arguments, cluster=machine).seconds
+
+
 # %% [markdown]
 # **Predict.** Halving-doubling sends as many bytes as the ring, in far fewer messages. On which of these machines does the
 # ring win nevertheless, for long tensors?
@@ -978,11 +990,6 @@ for machine in machines:
 # %% demo=true
 # %%needs broadcast_tree reduce_tree ring_all_reduce halving_doubling_all_reduce hierarchical_all_reduce
 instrument_sizes = [2**power for power in (14, 17, 20, 23, 26, 28)]
-
-
-def seconds_on(machine: Cluster, function, nbytes: int, *arguments) -> float:
-    """Predicted seconds of one call on all devices of a machine."""
-    return launch(function, torch.empty(nbytes // 4, device="meta"), *arguments, cluster=machine).seconds
 
 
 def times_on(machine: Cluster) -> dict:
