@@ -1,4 +1,4 @@
-# make workbook | test | lab | lint | notebooks | bench | mutants; each sets up first, once.
+# make workbook | test | lab | lint | notebooks | docs | bench | mutants; each sets up first, once.
 # With another Python: make workbook PYTHON=python3.12
 
 PYTHON ?= python3
@@ -10,7 +10,7 @@ BIN := $(abspath $(VENV))/bin
 export PATH := $(BIN):$(PATH)
 export JUPYTER_CONFIG_PATH := $(CURDIR)/.jupyter$(addprefix :,$(JUPYTER_CONFIG_PATH))
 
-.PHONY: workbook test lab lint notebooks bench mutants setup
+.PHONY: workbook test lab lint notebooks docs bench mutants setup
 
 workbook: setup
 	@$(BIN)/course workbook --jobs $(JOBS)
@@ -29,6 +29,10 @@ lint: setup
 
 notebooks: setup
 	@$(BIN)/course notebooks
+
+# docs/architecture.md and its figure.
+docs: setup
+	@$(BIN)/python -m docs.architecture
 
 bench: setup
 	$(BIN)/python -m benchmarks
