@@ -1,4 +1,4 @@
-"""What holds for every test: random draws can be repeated, and a run leaves nothing behind.
+"""What holds for every test: random draws can be repeated, a run leaves nothing behind, a skip says why.
 
 A run by several workers (`make test`) has a temporary folder of its own. When the workers have ended, what is
 still there under one of this project's names fails the run, and so does a process that it started.
@@ -6,10 +6,11 @@ still there under one of this project's names fails the run, and so does a proce
 
 import os
 import random
+import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,9 @@ OWN_NAMES = ("course-", "kernel-", "vc-")
 """How the folders that this project makes in the temporary folder begin."""
 ENDING_SECONDS = 30.0
 """What ends with a worker may take so long to end on a busy machine."""
+
+REASONS = re.compile("install|allow|root|GPU|file system|pins no threads", re.IGNORECASE)
+"""A test that is skipped for want of something says what to install or to allow, or what it is not about."""
 
 _RUN = "COURSE_TEST_RUN"
 """The variable by which every process of a run is known: the run's temporary folder."""
@@ -59,6 +63,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"random draws: --seed={os.environ['COURSE_TEST_SEED']}")
     for name in _left:
         terminalreporter.write_line(f"LEFT BEHIND: {name}", red=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A skip that nobody can do anything about is a failure."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2]
+        if not REASONS.search(reason):
+            report.outcome, report.longrepr = "failed", f"{reason!r} does not say what to install or to allow"
+    return report
 
 
 @pytest.fixture

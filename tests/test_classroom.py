@@ -446,7 +446,7 @@ def test_where_the_gradebook_fails_the_folder_stays(graded: Path, tmp_path: Path
     assert_sound(root)
 
 
-@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there is no second file system to write to")
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there is no second file system here")
 def test_the_folder_may_lie_on_another_file_system(graded: Path, tmp_path: Path) -> None:
     # Invariant: a course's folders may be mounted one by one; renaming from one to the other is impossible.
     root = Path(shutil.copytree(graded, tmp_path / "course"))

@@ -519,7 +519,7 @@ def random_programs(draw: random.Random, ranks: int) -> list[list[tuple[Any, ...
 @pytest.mark.parametrize("cluster", [*CLUSTERS, *DISTURBED])
 def test_random_programs(cluster, both):
     endings = set()
-    for seed in range(20):
+    for seed in range(50):
         draw = random.Random(f"{cluster} {seed}")
         ranks = draw.randint(1, 6)
         split = draw.randrange(ranks)
