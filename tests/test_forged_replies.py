@@ -23,6 +23,7 @@ from graders.guest.execute import perform
 from graders.protocol.codec import CodecError, decode, encode
 from graders.protocol.from_plain import from_plain
 from graders.protocol.proxy import RemoteAnswer
+from graders.protocol.requests import LaunchRequest
 from tests.answers import solved
 
 SEEDS = range(3)
@@ -84,7 +85,7 @@ def forged(value: Any, draw: random.Random) -> Any:
 
 @dataclass
 class Forger:
-    """Hands requests on to the answer, and forges one part of what its driver returned."""
+    """A transport that forges one part of whatever the answer's driver returned."""
 
     answer: Callable[..., Any]
     draw: random.Random
@@ -102,13 +103,19 @@ class Forger:
         told = replaced(told, path, new)
         return encode({**reply, "value": {**reply["value"], "results": told} if launched else told})
 
+    def run(self, _: LaunchRequest) -> None:
+        """Ranks run where the answer is."""
+
+    def keeps_line(self, _: str) -> bool:
+        return True
+
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)
 def test_no_forged_reply_stops_a_grader(exercise: Exercise, seed: int) -> None:
     # Invariant: every criterion gets a verdict, and none says that the grader itself stopped.
     forger = Forger(solved(exercise.unit)[exercise.name], random.Random(f"{exercise.name} {seed}"))
-    answer = RemoteAnswer(exercise.name, "", forger.exchange, lambda _: True)
+    answer = RemoteAnswer(exercise.name, "", forger)
     result = grade(exercise, answer, Rng(seed))
     assert not result.mistake, "\n".join([*forger.made, result.mistake])
     assert len(result.criteria) == len(exercise.rubric)

@@ -54,7 +54,7 @@ def close(seen: Any, expected: Tensor, what: str, rtol: float = 1e-5, atol: floa
 def close_on_all_ranks(
     results: Sequence[Any], expected: Sequence[Tensor], what: str, rtol: float = 1e-5, atol: float = 1e-6
 ) -> Finding:
-    """`close` for each rank's result; the first rank that is wrong is the one reported."""
+    """`close` for each rank's result, of its own shape; the first rank that is wrong is the one reported."""
     return first_failure(
         (
             close(seen, wanted, f"{what} on rank {rank}", rtol, atol)

@@ -82,7 +82,7 @@ class Accumulation:
         return answer.call(drivers.accumulation, self.problem.values, self.micro_batches, self.loss)
 
     def expected(self) -> tuple[Tensor, list[Tensor]]:
-        """Loss and gradients of the full batch."""
+        """Loss, a scalar, and gradients of the full batch, of the parameters' shapes."""
         model: nn.Module = self.problem.model()
         inputs, targets = joined(self.micro_batches)
         loss = LOSSES[self.loss](model(inputs), targets)

@@ -81,7 +81,7 @@ class Training:
         return answer.call(drivers.steps, self.problem.values, self.stale, self.batches, self.rates)
 
     def expected(self) -> tuple[list[Tensor], list[list[Tensor]]]:
-        """Each step's loss before its update, and the parameters after it."""
+        """Each step's loss before its update, a scalar, and the parameters after it, of their shapes."""
         model = self.problem.model()
         optimizer = torch.optim.SGD(model.parameters(), **self.rates)  # type: ignore[arg-type]
         losses, parameters = [], []

@@ -159,7 +159,7 @@ def gradients_as(
 
 
 def gradients_in_place(replies: Sequence[AverageReply], values: list[Tensor]) -> Finding:
-    """Passes if no gradient tensor was exchanged and no parameter changed."""
+    """Passes if no gradient tensor was exchanged and no parameter changed. values: of a parameter's shape."""
     for rank, reply in enumerate(replies):
         if not reply.in_place:
             return Finding(False, f"on rank {rank} some p.grad is another tensor than before.")

@@ -69,7 +69,7 @@ def combine_gradients(answer: Answer, rng: Rng) -> Findings:
 
 
 def combined(answer: Answer, gradients: list[Tensor], counts: list[int]) -> CombineReply:
-    """What the answer makes of copies of the gradients."""
+    """What the answer makes of copies of the gradients, all of one shape."""
     return answer.call(drivers.combine, [gradient.clone() for gradient in gradients], counts)
 
 
@@ -94,7 +94,7 @@ def nan_kept(seen: Any) -> Finding:
 
 
 def gradients_kept(seen: CombineReply, given: Sequence[Tensor]) -> Finding:
-    """Passes if the gradients that were given are as they were, and the result has memory of its own."""
+    """Passes if the gradients given, of one shape, are as they were, and the result has memory of its own."""
     if len(seen.gradients) != len(given):
         return Finding(False, f"Of {len(given)} gradients that were given {len(seen.gradients)} are left.")
     for worker, (now, before) in enumerate(zip(seen.gradients, given, strict=True)):

@@ -98,7 +98,7 @@ class BroadcastReply(DriverReply):
 
 
 def broadcast(answer: Answer, values: list[Tensor], src: int) -> BroadcastReply:
-    """What a broadcast makes of a `Normed` with these values."""
+    """What a broadcast makes of a `Normed` with these values, of the shapes of `state_of`."""
     model = Normed()
     load_values(state_of(model), values)
     before = [(id(tensor), tensor.data_ptr()) for tensor in state_of(model)]
@@ -164,7 +164,10 @@ def steps(
     rate: float,
     bucket_bytes: int,
 ) -> list[Gradients]:
-    """The gradients that every step of plain gradient descent used: one step a batch."""
+    """The gradients that every step of plain gradient descent used: one step a batch.
+
+    values: of the shapes of a `Chain`'s parameters. batches: inputs [B, widths[0]], targets [B, widths[-1]].
+    """
     model = Chain(widths)
     load_values(list(model.parameters()), values)
     wrapped = answer(model, bucket_bytes)
@@ -198,7 +201,7 @@ def branches(
     used: list[int],
     bucket_bytes: int,
 ) -> list[Gradients]:
-    """The gradients after steps in which this rank used the given branches."""
+    """The gradients after steps in which this rank used the given branches. inputs: [B, width]."""
     model = Branches(width)
     load_values(list(model.parameters()), values)
     wrapped = answer(model, bucket_bytes)
@@ -219,7 +222,7 @@ def tied(
     targets: Tensor,
     bucket_bytes: int,
 ) -> Gradients:
-    """The gradients after one step of a model with a tied and two frozen parameters."""
+    """The gradients after one step of a model with a tied and two frozen parameters. words, targets: [B]."""
     model = Tied(*sizes)
     load_values(list(model.parameters()), values)
     wrapped = answer(model, bucket_bytes)
@@ -240,7 +243,7 @@ class LoadingReply(DriverReply):
 
 
 def loading(answer: Answer, value: Tensor | None) -> LoadingReply:
-    """How the answer loads `value`.
+    """How the answer loads `value`, of any shape.
 
     `load` takes virtual time on a cluster with `flops`, and marks its phase "load".
     """
@@ -264,7 +267,7 @@ class FailingLoadReply(DriverReply):
 
 
 def failing_load(answer: Answer, value: Tensor, failing: int) -> FailingLoadReply:
-    """How the answer takes it that `load` fails on rank `failing`.
+    """How the answer takes it that `load`, of a value of any shape, fails on rank `failing`.
 
     Every rank's exception is caught, so that the run ends unless some rank is left waiting.
     """

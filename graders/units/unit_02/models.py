@@ -30,12 +30,12 @@ class Normed(nn.Module):
 
 
 def state_of(model: nn.Module) -> list[Tensor]:
-    """Parameters, then buffers."""
+    """Parameters, then buffers, each of its own shape."""
     return [*model.parameters(), *model.buffers()]
 
 
 def load_values(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    """Copy the drawn values into a model's tensors."""
+    """Copy the drawn values into a model's tensors, of the same shapes."""
     with torch.no_grad():
         for tensor, value in zip(tensors, values, strict=True):
             tensor.copy_(value)

@@ -62,7 +62,7 @@ def broadcast_parameters(answer: Answer, rng: Rng) -> Findings:
 
 
 def draw_normed(rng: Rng) -> list[Tensor]:
-    """Drawn values for the tensors of `Normed`: variances positive, counters whole."""
+    """Drawn values of the shapes of `Normed`'s tensors: variances positive, counters whole."""
     values = []
     for tensor in state_of(Normed()):
         drawn = rng.normal(*tensor.shape).abs() if tensor.is_floating_point() else rng.integer(1, 99)

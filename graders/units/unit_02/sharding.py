@@ -94,7 +94,7 @@ class Shards:
     calls: list[str]
 
     def indices(self, pair: int) -> list[Tensor]:
-        """Each rank's part; empty where it is no list of indices, which `partition` reports."""
+        """Each rank's part [n]; empty where it is no list of indices, which `partition` reports."""
         return [part if _is_index_list(part) else _NOTHING for part in self.parts[pair]]
 
 
@@ -152,6 +152,8 @@ def balance(*several: Shards) -> Finding:
 def shuffling(parts: list[Tensor], other_seed: list[Tensor]) -> Finding:
     """Passes if another seed deals other samples, and the samples of no rank come in ascending order, also
     not in an order that begins in the middle and goes on at the start.
+
+    parts: a rank's indices [n] each.
     """
     if not all(map(len, parts)):
         return Finding(False, "Not every rank returned a list of indices to look at.")
@@ -166,7 +168,10 @@ def shuffling(parts: list[Tensor], other_seed: list[Tensor]) -> Finding:
 
 
 def reshuffling(parts: list[Tensor], next_epoch: list[Tensor], again: list[Any]) -> Finding:
-    """Passes if the next epoch deals other samples, and the same epoch once more the same."""
+    """Passes if the next epoch deals other samples, and the same epoch once more the same.
+
+    parts: a rank's indices [n] each.
+    """
     if not all(map(len, parts)):
         return Finding(False, "Not every rank returned a list of indices to look at.")
     same = _same_samples(parts, next_epoch)

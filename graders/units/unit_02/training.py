@@ -66,7 +66,7 @@ class Training:
         return [reaches(layer - 1) if layer else "backward ends" for layer in lowest]
 
     def mean_gradients(self) -> list[list[Tensor]]:
-        """For every step the mean over ranks of their gradients, from rank 0's parameters on."""
+        """For every step the mean gradients, of the parameters' shapes, from rank 0's values on."""
         model = Chain(self.widths)
         parameters = list(model.parameters())
         load_values(parameters, self.values[0])

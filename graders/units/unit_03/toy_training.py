@@ -39,7 +39,7 @@ class Momentum:
         self.rate = state["rate"]
 
     def step(self, gradient: Tensor) -> None:
-        """One step. Written out, for autograd and torch.optim do not survive every fork."""
+        """One step, gradient [F]. Written out, for autograd and torch.optim do not survive every fork."""
         self.velocity.mul_(0.9).add_(gradient)
         self.model.values.sub_(self.velocity, alpha=self.rate)
         self.rate *= 0.97

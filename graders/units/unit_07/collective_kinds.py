@@ -11,7 +11,7 @@ from graders.units.unit_07.worlds import World, drawn
 
 
 def chunks(whole: Tensor, ranks: int) -> list[Tensor]:
-    """The parts of a flat tensor, or of the rows of a matrix, one a rank, as all exercises cut them."""
+    """The parts of a tensor [n], or of the rows of a matrix [n, columns], one a rank."""
     return list(torch.tensor_split(whole, ranks))
 
 

@@ -149,7 +149,7 @@ def rows_collected(observed: Observed[MendedReply], given: Sequence[list[Tensor]
 
 
 def rows_in_order(answer: Answer, given: Sequence[list[Tensor]]) -> Finding:
-    """Passes if rank 0 has the rows in the order of ranks, also where rank 1 is the last to send anything."""
+    """Passes if rank 0 has the rows [40] in order, also where rank 1 is the last to send anything."""
     cluster = Cluster(devices_per_node=len(given), memory_bandwidth=1e9)
     try:
         observed = answer.launch(drivers.mended_late, per_rank(given), 1, ranks=len(given), cluster=cluster)
@@ -164,7 +164,7 @@ SMALL = 64
 
 
 def rows_sent_once(observed: Observed[MendedReply], given: Sequence[list[Tensor]]) -> Finding:
-    """Passes if each rank sends its rows once, rank 0 none, and hardly anything else."""
+    """Passes if each rank sends its rows [40] once, rank 0 none, and hardly anything else."""
     for rank, rows in enumerate(given):
         allowed = (sum(row.nbytes for row in rows) if rank else 0) + SMALL
         sent = observed.traffic[rank].sent

@@ -42,13 +42,13 @@ def ends(observed: Sequence[Observed[MendedReply]]) -> Finding:
 
 
 def returned(observed: Observed[MendedReply], expected: Sequence[Tensor], what: str) -> Finding:
-    """Passes if each rank returned its tensor of `expected`."""
+    """Passes if each rank returned its tensor of `expected`, [length] each."""
     seen = [told.result for told in observed.results]
     return compare.close_on_all_ranks(seen, expected, what)
 
 
 def inputs_kept(observed: Observed[MendedReply], given: Sequence[Tensor]) -> Finding:
-    """Passes if each rank's argument is as it was."""
+    """Passes if each rank's argument [length] is as it was."""
     seen = [told.argument for told in observed.results]
     return compare.close_on_all_ranks(seen, given, "x after the call")
 
