@@ -250,9 +250,9 @@ share.sum().item()
 # ## 3 Where a rank sits
 #
 # In the picture above, ranks fill one node before they go on to the next. `torchrun` always numbers them so, and
-# Slurm's `srun` and MPI's `mpirun` do unless they are told otherwise (`srun --distribution=cyclic`, `mpirun --map-by node`
-# deal ranks out like cards, one to each node in turn). When ranks fill node after node, rank and place follow from each
-# other. A program that must be right under every launcher reads the local rank instead of computing it.
+# Slurm's `srun` and MPI's `mpirun` do unless they are told otherwise: with `srun --distribution=cyclic` or `mpirun --map-by
+# node` rank 0 is on the first node, rank 1 on the second, and so on. When ranks fill node after node, rank and place follow
+# from each other. A program that must be right under every launcher reads the local rank instead of computing it.
 #
 # The local rank is the one that chooses a device: `torch.cuda.set_device(local_rank)`. A program with
 # `set_device(rank)` runs on one node, and on the second node asks for GPU number 4, where there are only 0 to 3.

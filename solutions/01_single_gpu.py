@@ -450,7 +450,7 @@ line_figure(
     y="samples a second",
     log_x=True,
     log_y=True,
-    title=f"a batch of 256 is {rates[4] / rates[0]:.0f} times as fast a sample as a batch of 1",
+    title=f"{rates[4] / rates[0]:.0f} times as many samples a second with a batch of 256 as with a batch of 1",
     alt="Samples a second against the batch size, both logarithmic: "
     + ", ".join(f"{rate:,.0f} at {batch_size}" for batch_size, rate in zip(batch_sizes, rates)),
 )

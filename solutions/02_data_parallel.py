@@ -974,6 +974,7 @@ if dataset == "digits":
     assert means["batch 128"] < means["batch 32"] - 3
     for name in ("batch 128, rate x 4", "batch 128, rate x 4, warm-up"):
         assert abs(means[name] - means["batch 32"]) < 2
+        assert min(final[name]) > max(final["batch 128"])
     assert max(final["batch 512, rate x 16, warm-up"]) < min(final["batch 32"])
     assert means["batch 512, rate x 16, warm-up"] < means["batch 32"] - 10
 
@@ -981,7 +982,7 @@ if dataset == "digits":
 # With a batch of 128 and the same learning rate, every seed ends below the batch of 32. A gradient over four times as many
 # samples is more exact, but one step along it is no longer than before, and there are four times fewer steps. The **linear
 # scaling rule** makes up for it: multiply the learning rate by what the batch was multiplied by. With four times the rate
-# the batch of 128 ends where the batch of 32 does, with each of the three seeds and for a quarter of the communication.
+# the batch of 128 ends about where the batch of 32 does, with each of the three seeds, for a quarter of the communication.
 #
 # The rule has a limit. With a batch of 512 and sixteen times the rate the training fails in spite of the warm-up: such long
 # steps overshoot, and 36 of them are too few to recover. No seed reaches the batch of 32, and how far each gets is luck. Had

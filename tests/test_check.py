@@ -328,6 +328,12 @@ def test_hints_come_one_by_one() -> None:
     assert "You have seen all 2 hints" in hint("double").sentence
 
 
+def test_a_single_hint_is_told_of_in_the_singular() -> None:
+    hint("who_am_i")
+    assert "You have seen the only hint for who_am_i." in hint("who_am_i").sentence
+    assert "who_am_i has one hint; there is no hint 2." in hint("who_am_i", 2).sentence
+
+
 def test_hints_that_are_not_there() -> None:
     # A sentence for each way of asking for nothing.
     assert "total has no hints" in hint("total").sentence

@@ -26,12 +26,12 @@ def hint_text(exercise: object, number: int | None = None) -> str:
     if not count:
         return f"{name} has no hints, but a criterion that fails has one: see the table of check({name})."
     if number is not None and (type(number) is not int or not 1 <= number <= count):
-        return (
-            f'{name} has the hints 1 to {count}; there is no hint {number!r}. The first: hint("{name}", 1).'
-        )
+        which = "one hint" if count == 1 else f"the hints 1 to {count}"
+        return f'{name} has {which}; there is no hint {number!r}. The first: hint("{name}", 1).'
     seen = hints_seen(found.unit, name)
     if number is None and seen >= count:
-        return f'You have seen all {count} hints for {name}. To read one again: hint("{name}", 1).'
+        which = "the only hint" if count == 1 else f"all {count} hints"
+        return f'You have seen {which} for {name}. To read one again: hint("{name}", 1).'
     given = number or seen + 1
     with suppress(OSError):  # a hint is worth more than the note that it was given
         record_hint(found, given)

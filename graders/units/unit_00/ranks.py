@@ -53,6 +53,7 @@ def _every_pair(position: int, runs: Sequence[tuple[Cluster, Observed[PlainData]
                 text = f"{where}, has {seen[position]!r:.80} as its {name}; expected {expected}"
                 return Finding(False, f"{text}.")
     worlds = " and ".join(
-        f"{cluster.size} ranks on {compare.counted(cluster.nodes, 'node')}" for cluster, _ in runs
+        f"{compare.counted(cluster.size, 'rank')} on {compare.counted(cluster.nodes, 'node')}"
+        for cluster, _ in runs
     )
     return Finding(True, f"The {name} is right on every rank, with {worlds}.")

@@ -99,7 +99,7 @@ class Evaluation:
     @property
     def size(self) -> str:
         """`26 samples in batches of 8`."""
-        return f"{len(self.samples[0])} samples in batches of {self.batch_size}"
+        return f"{compare.counted(len(self.samples[0]), 'sample')} in batches of {self.batch_size}"
 
     def expected(self) -> tuple[float, float]:
         """Loss and accuracy over all samples."""

@@ -153,6 +153,10 @@ def rate_as_measured(measurement: Measurement) -> Finding:
     if slowest <= rate <= fastest and rate.is_integer():
         text = f"{seen}, a whole number: the rate has been rounded; expected what the division gives"
         return Finding(False, f"{text}.")
-    made = f"{seen} for {measurement.steps} steps of {measurement.batch_size} samples in {least:.4f} s"
+    steps, batch = (
+        compare.counted(measurement.steps, "step"),
+        compare.counted(measurement.batch_size, "sample"),
+    )
+    made = f"{seen} for {steps} of {batch} in {least:.4f} s"
     expected = f"{samples / max(least, 1e-9):,.1f}"
     return Finding(slowest <= rate <= fastest, f"{made}; expected {expected}.")

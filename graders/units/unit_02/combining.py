@@ -44,7 +44,7 @@ def combine_gradients(answer: Answer, rng: Rng) -> Findings:
     workers, count = rng.integer(2, 5), rng.integer(1, 9)
     gradients = draw_gradients(rng, workers, dims=2)
     seen = combined(answer, gradients, [count] * workers)
-    what = f"the combination of {workers} means over {count} samples"
+    what = f"the combination of {workers} means over {compare.counted(count, 'sample')}"
     yield "equal shards", compare.close(seen.result, torch.stack(gradients).mean(0), what)
 
     # A single sample counts too.

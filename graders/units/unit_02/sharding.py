@@ -134,7 +134,7 @@ def partition(dealt: Shards) -> Finding:
         "out of range": sorted(set(times) - set(range(dealt.length))),
     }
     text = "; ".join(f"{what}: {_some(which)}" for what, which in problems.items() if which)
-    where = f"{dealt.length} samples on {len(dealt.parts[0])} ranks"
+    where = f"{compare.counted(dealt.length, 'sample')} on {compare.counted(len(dealt.parts[0]), 'rank')}"
     return Finding(not text, f"{where}: {text or 'each is dealt to one rank'}.")
 
 
@@ -143,7 +143,7 @@ def balance(*several: Shards) -> Finding:
     texts = []
     for dealt in several:
         sizes = [len(part) for part in dealt.indices(0)]
-        texts.append(f"{dealt.length} samples are dealt as {sizes}")
+        texts.append(f"{compare.counted(dealt.length, 'sample')} dealt as {sizes}")
         if max(sizes) - min(sizes) > 1:
             return Finding(False, f"{texts[-1]}; sizes may differ by one.")
     return Finding(True, "; ".join(texts) + ".")
