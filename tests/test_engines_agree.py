@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.launch.failures import LaunchError, RankFailed
+from course_lib.launch.failures import LaunchError, RankFailed, UnmatchedMessage
 
 Program = Callable[[], Any]
 PROGRAMS: dict[str, Program] = {}
@@ -193,6 +194,51 @@ def coalesced() -> Any:
 
 
 @program
+def coalesced_gathers_and_scatters() -> Any:
+    gathered, scattered = [torch.zeros(4), torch.zeros(2)], [torch.zeros(2), torch.zeros(1)]
+    with dist._coalescing_manager(async_ops=True) as gathers:
+        for output, x in zip(gathered, [torch.arange(2.0) + me(), torch.ones(1) * me()], strict=True):
+            dist.all_gather_into_tensor(output, x)
+    gathers.wait()
+    with dist._coalescing_manager(async_ops=True) as scatters:
+        for output, x in zip(scattered, [torch.arange(4.0) + me(), torch.arange(2.0) * me()], strict=True):
+            dist.reduce_scatter_tensor(output, x)
+    scatters.wait()
+    return [x.tolist() for x in (*gathered, *scattered)]
+
+
+@program
+def functional_collectives() -> Any:
+    from torch.distributed import _functional_collectives as functional
+
+    world = dist.group.WORLD
+    done = [
+        functional.reduce_scatter_tensor(torch.arange(4.0) + me(), "sum", 0, world),
+        *functional.reduce_scatter_tensor_coalesced([torch.arange(4.0), torch.ones(2)], "sum", [0, 0], world),
+        *functional.all_gather_into_tensor_coalesced([torch.arange(2.0) + me(), torch.ones(1)], world),
+    ]
+    return [(x + 0).tolist() for x in done]
+
+
+@program
+def asynchronous_reduce_scatters() -> Any:
+    first, second = torch.zeros(2), torch.zeros(2)
+    dist.reduce_scatter_tensor(first, torch.arange(4.0) + me(), async_op=True).wait()
+    dist.reduce_scatter(second, list(torch.arange(4.0).split(2)), async_op=True).wait()
+    return first.tolist(), second.tolist()
+
+
+@program
+def exchanges_of_numpys_sizes() -> Any:
+    x, even = torch.zeros(3), torch.zeros(2)
+    sizes = np.array([1, 2] if me() == 0 else [2, 1])
+    dist.all_to_all_single(x, torch.arange(3.0) + 10 * me(), sizes, sizes)
+    none = np.array([], dtype=int)
+    dist.all_to_all_single(even, torch.arange(2.0) + 10 * me(), none, none)
+    return x.tolist(), even.tolist()
+
+
+@program
 def a_future() -> Any:
     future = dist.all_reduce(torch.ones(2), async_op=True).get_future()
     return future.then(lambda done: done.value()[0] * 10).wait().tolist()
@@ -350,6 +396,43 @@ def tensor_parallel_layers() -> Any:
 
 
 @program
+def a_sum_that_is_sharded() -> Any:
+    from torch.distributed.tensor import DTensor, Partial, Shard
+
+    mesh = dist.init_device_mesh("cpu", (2,))
+    x = DTensor.from_local(torch.arange(8.0).view(4, 2) + me(), mesh, [Partial()])
+    return x.redistribute(mesh, [Shard(0)]).to_local().tolist()
+
+
+@program
+def sequence_parallel_layers() -> Any:
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    plan = {"0": ColwiseParallel(input_layouts=Shard(0)), "2": RowwiseParallel(output_layouts=Shard(0))}
+    model = nn.Sequential(linear(), nn.ReLU(), linear())
+    model = parallelize_module(model, dist.init_device_mesh("cpu", (2,)), plan)
+    y = model(torch.ones(2, 4))
+    y.sum().backward()
+    return round(y.sum().item(), 4), [round(p.grad.full_tensor().sum().item(), 4) for p in model.parameters()]
+
+
+@program
+def a_parallel_loss() -> Any:
+    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    torch.manual_seed(0)
+    mesh = dist.init_device_mesh("cpu", (2,))
+    logits = distribute_tensor(torch.randn(4, 6, requires_grad=True), mesh, [Shard(1)])
+    with loss_parallel():
+        # Rank 0 leaves this before rank 1 does.
+        loss = nn.functional.cross_entropy(logits, torch.tensor([0, 2, 4, 5]))
+        loss.backward()
+    return round(loss.full_tensor().item(), 4), round(logits.grad.full_tensor().square().sum().item(), 4)
+
+
+@program
 def a_pipeline() -> Any:
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
@@ -387,6 +470,25 @@ def a_checkpoint_of_both() -> Any:
     if me() == 0:
         shutil.rmtree(folder[0])
     return loaded["a"].tolist()
+
+
+@pytest.mark.parametrize("on", ["simulated", "processes"])
+def test_messages_that_nobody_waits_for_are_named(on: str) -> None:
+    def f() -> None:
+        work = dist.isend(torch.ones(1), 1) if me() == 0 else dist.irecv(torch.zeros(1), 0)
+        dist.barrier()
+        if me() == 1:
+            work.wait()
+        kept.append(work)
+
+    kept: list[Any] = []
+    with pytest.warns(UnmatchedMessage) as warned:
+        run = launch(f, ranks=2, on=on)
+    assert [(call.rank, call.op) for call in run.unmatched] == [(0, "send")]
+    (text,) = [str(warning.message) for warning in warned if warning.category is UnmatchedMessage]
+    assert "rank 0: send(float32[1]) to rank 1" in text
+    assert "never waited for, so its tensor need not have been sent" in text
+    assert "test_engines_agree.py, line " in text
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

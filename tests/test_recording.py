@@ -26,6 +26,7 @@ from course_lib import Cluster, Link, RankFailed, TimedOut, launch, mark, per_ra
 from course_lib.launch import simulated
 from course_lib.launch.failures import LaunchError
 from course_lib.launch.run import Run
+from course_lib.runtime.request import moves_shapes_only
 from course_lib.runtime.simulator.trace import batched_replay, capture
 from graders.guest.run_cells import run_cells
 from graders.submissions.read import read_submission
@@ -642,13 +643,13 @@ def test_what_depends_on_time_or_data_takes_turns(program, in_turns_too, monkeyp
 
 def test_a_launch_is_recorded_only_if_all_its_tensors_are_meta():
     module = nn.Linear(2, 2)
-    assert not capture.moves_shapes_only(())
-    assert not capture.moves_shapes_only((1, "two"))
-    assert not capture.moves_shapes_only((meta(1), [torch.ones(1)]))
-    assert not capture.moves_shapes_only((meta(1), per_rank([{"x": torch.ones(1)}])))
-    assert not capture.moves_shapes_only((meta(1), module))
-    assert capture.moves_shapes_only((1, {"x": [meta(1)]}))
-    assert capture.moves_shapes_only((per_rank([meta(1)]), module.to("meta")))
+    assert not moves_shapes_only(())
+    assert not moves_shapes_only((1, "two"))
+    assert not moves_shapes_only((meta(1), [torch.ones(1)]))
+    assert not moves_shapes_only((meta(1), per_rank([{"x": torch.ones(1)}])))
+    assert not moves_shapes_only((meta(1), module))
+    assert moves_shapes_only((1, {"x": [meta(1)]}))
+    assert moves_shapes_only((per_rank([meta(1)]), module.to("meta")))
 
 
 # --- The end of a recording

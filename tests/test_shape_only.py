@@ -2,11 +2,12 @@
 
 import warnings
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from course_lib import Cluster, CollectiveMismatch, Link, RankFailed, launch
 from course_lib.runtime.communication.events import Event
@@ -137,3 +138,51 @@ def test_parts_of_an_all_to_all_that_do_not_fit_are_a_mismatch():
 
     with pytest.raises(CollectiveMismatch, match="all_to_all_single"):
         launch(f, ranks=2)
+
+
+def of_dtensors(device: str) -> Any:
+    """What DTensor does between layouts, and in a product."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+
+    def sharded(placement: Any, *shape: int) -> Any:
+        return DTensor.from_local(torch.empty(*shape, device=device), mesh, [placement], run_check=False)
+
+    for source, target in (
+        (Partial(), Replicate()),
+        (Partial(), Shard(0)),
+        (Shard(0), Replicate()),
+        (Shard(0), Shard(1)),
+    ):
+        _ = sharded(source, 4, 8).redistribute(mesh, [target]).to_local() + 1
+    return (sharded(Shard(1), 4, 8) @ sharded(Shard(0), 8, 3)).full_tensor().shape
+
+
+def test_dtensor_on_meta_is_counted_and_timed_as_with_data():
+    runs = [
+        launch(lambda x: of_dtensors(x.device.type), torch.ones(1, device=device), ranks=4)
+        for device in ("cpu", "meta")
+    ]
+    events = [
+        [(e.rank, e.op, e.nbytes, e.start, e.end, e.detail.replace(", meta", "")) for e in run.events]
+        for run in runs
+    ]
+    assert events[0] == events[1]
+    assert len(events[0]) == 5 * 4
+    assert runs[0].results == runs[1].results
+
+
+@pytest.mark.parametrize("wrapper", ["DDP", "FSDP2"])
+def test_wrappers_that_need_data_say_so_on_meta(wrapper):
+    def f(model):
+        if wrapper == "DDP":
+            model = nn.parallel.DistributedDataParallel(model)
+        else:
+            from torch.distributed.fsdp import fully_shard
+
+            fully_shard(model)
+        model(torch.empty(2, 4, device="meta")).sum().backward()
+
+    with pytest.raises(RankFailed, match="so they need a model with data"):
+        launch(f, nn.Linear(4, 4, device="meta"), ranks=2)

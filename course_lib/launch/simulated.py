@@ -18,7 +18,7 @@ from course_lib.errors import BadLaunch
 from course_lib.launch.outcome import CountedOutcome, Outcome
 from course_lib.launch.run import Run
 from course_lib.runtime.communication.callsite import stack_lines
-from course_lib.runtime.request import LaunchRequest
+from course_lib.runtime.request import LaunchRequest, moves_shapes_only
 from course_lib.runtime.simulator.backend import as_with_gloo
 from course_lib.runtime.simulator.engine import current_rank
 from course_lib.runtime.simulator.rank_globals import SwappedGlobals
@@ -26,7 +26,7 @@ from course_lib.runtime.simulator.rank_main import RankMains
 from course_lib.runtime.simulator.rank_threads import GRACE_SECONDS
 from course_lib.runtime.simulator.thread_driver import Ending, ThreadDriver
 from course_lib.runtime.simulator.trace.batched_replay import replayed_in_batches
-from course_lib.runtime.simulator.trace.capture import Capture, moves_shapes_only
+from course_lib.runtime.simulator.trace.capture import Capture
 from course_lib.runtime.simulator.trace.replay import Replay
 from course_lib.runtime.simulator.virtual_time import VirtualTime
 

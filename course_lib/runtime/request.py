@@ -1,8 +1,12 @@
 """What a launch asks of an engine."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from course_lib.cluster.topology import Cluster
 from course_lib.errors import BadLaunch
@@ -41,3 +45,19 @@ class LaunchRequest:
     timeout: float
     seed: int
     backend: str | None
+
+
+def moves_shapes_only(arguments: Sequence[Any]) -> bool:
+    """Whether there are tensors among the arguments of a launch, and all of them are meta tensors."""
+    tensors = list(_tensors(arguments))
+    return bool(tensors) and all(tensor.is_meta for tensor in tensors)
+
+
+def _tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        for leaf in tree_leaves(list(value) if isinstance(value, PerRank) else value):
+            if isinstance(leaf, torch.Tensor):
+                yield leaf
+            elif isinstance(leaf, nn.Module):
+                yield from leaf.parameters()
+                yield from leaf.buffers()

@@ -21,6 +21,7 @@ from course_lib.runtime.communication.callsite import caller_line
 from course_lib.runtime.communication.intercepted_group import InterceptedGroup, TorchCall
 from course_lib.runtime.communication.semantics import check_reducible
 from course_lib.runtime.simulator.engine import RankEngine, current_engine, current_rank
+from course_lib.runtime.simulator.meta_collectives import counted_on_meta
 from course_lib.runtime.simulator.replaced import replaced
 
 BACKEND = "simulated"
@@ -193,8 +194,8 @@ def _make_group(options: Any, backend_options: Any) -> SimulatedGroup:
 
 @contextmanager
 def as_with_gloo() -> Iterator[None]:
-    """Have simulated ranks meet where others do: in every `new_group`, which all must call alike, and in
-    `monitored_barrier`, which torch allows to Gloo alone.
+    """Have simulated ranks meet where others do: in every `new_group`, which all must call alike, in
+    `monitored_barrier`, which torch allows to Gloo alone, and in functional collectives of meta tensors.
     """
     make, monitor = distributed_c10d._new_group_with_tag, dist.monitored_barrier
 
@@ -214,6 +215,7 @@ def as_with_gloo() -> Iterator[None]:
     with (
         replaced(distributed_c10d, "_new_group_with_tag", new_group),
         replaced(dist, "monitored_barrier", monitored_barrier),
+        counted_on_meta(),
     ):
         yield
 

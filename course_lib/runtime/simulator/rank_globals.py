@@ -20,6 +20,7 @@ from torch._C._distributed_c10d import _set_thread_isolation_mode  # type: ignor
 from torch.distributed import distributed_c10d
 
 from course_lib.cluster.topology import Cluster
+from course_lib.runtime.simulator.dtensor_handlers import DTensorHandlers
 from course_lib.runtime.simulator.engine import current_rank
 from course_lib.runtime.simulator.random_state import RandomStates
 from course_lib.runtime.simulator.rank_streams import RankStream
@@ -65,6 +66,7 @@ class SwappedGlobals:
             for rank in range(ranks)
         ]
         self._random_states = RandomStates(ranks, seed)
+        self._dtensor_handlers = DTensorHandlers()
         self._present: int | None = None
 
     @contextmanager
@@ -76,6 +78,7 @@ class SwappedGlobals:
             replaced(sys, "stderr", RankStream(sys.stderr, self._output)),
             replaced(os, "environ", RankEnvironment(os.environ, self._environment)),
             self._random_states.entered(),
+            self._dtensor_handlers.entered(),
         ):
             yield
 
@@ -84,6 +87,7 @@ class SwappedGlobals:
         if rank == self._present:
             return
         self._random_states.swap(self._present, rank)
+        self._dtensor_handlers.swap(self._present, rank)
         distributed_c10d._world = self._ranks[rank].world  # type: ignore[assignment]
         self._present = rank
 

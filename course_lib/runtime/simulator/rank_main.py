@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,12 +12,18 @@ import torch.distributed as dist
 from course_lib.runtime.communication.errors import RankTraceback
 from course_lib.runtime.communication.events import span_recorder
 from course_lib.runtime.communication.tracebacks import rank_traceback
-from course_lib.runtime.request import LaunchRequest, PerRank
+from course_lib.runtime.request import LaunchRequest, PerRank, moves_shapes_only
 from course_lib.runtime.simulator.backend import BACKEND
 from course_lib.runtime.simulator.engine import RankEngine, RankStopped, current_engine, current_rank
 from course_lib.runtime.simulator.private_copy import private_copy
 from course_lib.runtime.simulator.roofline import ComputeClock
 from course_lib.runtime.simulator.store import RankStore
+
+_ON_META = (
+    "This launch is on meta tensors, which have a shape and no data. DistributedDataParallel and fully_shard "
+    "compare and copy parameters, so they need a model with data: launch them on ordinary tensors and fewer "
+    "ranks, or call the collectives that they are made of yourself."
+)
 
 Stops = tuple[type[BaseException], ...]
 
@@ -95,9 +102,15 @@ class RankMains:
             except self._stops:
                 raise
             except BaseException as error:
-                self.failures.append(rank_traceback(rank, error))
+                self.failures.append(self._with_advice(rank_traceback(rank, error)))
 
         return main
+
+    def _with_advice(self, failure: RankTraceback) -> RankTraceback:
+        """Say what meta tensors are not for, if that may be why the rank has failed."""
+        if "meta" not in failure.message or not moves_shapes_only(self._request.arguments):
+            return failure
+        return replace(failure, traceback=f"{failure.traceback}\n{_ON_META}")
 
     def _initialise(self, rank: int, stack: ExitStack) -> None:
         """What a launcher does for a process before the student's code."""

@@ -101,8 +101,10 @@ class VirtualTime:
 
     def post(self, operation: Operation) -> Turns:
         """Hand an operation to the network, at the rank's present time."""
-        yield from self.end_computing(operation.rank)
-        operation.posted = self.ranks[operation.rank].clock
+        state = self.ranks[operation.rank]
+        if self._some_get_lost or state.computing_since is not None:
+            yield from self.end_computing(operation.rank)
+        operation.posted = state.clock
         self.communicating = True
         try:
             completed = self.network.post(operation)
@@ -123,9 +125,10 @@ class VirtualTime:
 
     def wait_for_data(self, operation: Operation, line: SourceLine | None = None) -> Turns:
         """Wait in that line until the operation's data is there, and leave the rank's clock alone."""
-        yield from self.end_computing(operation.rank)
+        state = self.ranks[operation.rank]
+        if self._some_get_lost or state.computing_since is not None:
+            yield from self.end_computing(operation.rank)
         if not operation.done:
-            state = self.ranks[operation.rank]
             state.waits_for, state.waits_at = operation, line
             yield
         self.deliver(operation)

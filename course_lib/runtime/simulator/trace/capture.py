@@ -11,18 +11,13 @@ now, cannot be captured: then the trace program is of no use, and the ranks have
 import io
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
-
-import torch
-from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from course_lib.runtime.communication.call import Group, Operation
 from course_lib.runtime.communication.callsite import caller_line, stack_lines
 from course_lib.runtime.communication.events import SourceLine
-from course_lib.runtime.request import LaunchRequest, PerRank
+from course_lib.runtime.request import LaunchRequest
 from course_lib.runtime.simulator.backend import as_with_gloo
 from course_lib.runtime.simulator.engine import RankStopped
 from course_lib.runtime.simulator.rank_globals import SwappedGlobals
@@ -45,22 +40,6 @@ from course_lib.runtime.simulator.trace.program import (
 )
 
 _CLOCK_READ = ClockRead()
-
-
-def moves_shapes_only(arguments: Sequence[Any]) -> bool:
-    """Whether there are tensors among the arguments of a launch, and all of them are meta tensors."""
-    tensors = list(_tensors(arguments))
-    return bool(tensors) and all(tensor.is_meta for tensor in tensors)
-
-
-def _tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
-    for value in values:
-        for leaf in tree_leaves(list(value) if isinstance(value, PerRank) else value):
-            if isinstance(leaf, torch.Tensor):
-                yield leaf
-            elif isinstance(leaf, nn.Module):
-                yield from leaf.parameters()
-                yield from leaf.buffers()
 
 
 class CaptureEngine:
