@@ -1004,6 +1004,34 @@ def test_calls_on_a_gpu_end_when_they_report_it() -> None:
     assert ended == [2, 1]
 
 
+def test_calls_that_several_threads_watch_are_counted_each() -> None:
+    class Over:
+        def is_completed(self) -> bool:
+            return True
+
+    ended: list[int] = []
+    poller = CompletionPoller(ended.append)
+    # So often that a count without a lock would lose some.
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [
+            threading.Thread(
+                target=lambda first: [poller.watch(first + n, Over()) for n in range(500)], args=(k,)
+            )
+            for k in range(0, 4000, 500)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        poller.drain(seconds=30)
+    finally:
+        sys.setswitchinterval(interval)
+    assert poller._open == 0
+    assert sorted(ended) == list(range(4000))
+
+
 def test_a_call_log_is_readable_while_a_record_is_half_written(tmp_path: Path) -> None:
     path, parser = tmp_path / "call-log", RecordParser()
     CallLog(path).write(Started(1.5))
