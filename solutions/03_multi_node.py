@@ -896,7 +896,7 @@ def save_checkpoint(path: Path, state: dict) -> None:
 # %% demo=true
 # %%needs save_checkpoint
 from course_lib.figures.pictures import moments_picture
-from graders.units.unit_03.lives import lived, watched
+from graders.units.unit_03.fault_injection import lived, watched
 
 
 def straight(path: Path, state: dict) -> None:

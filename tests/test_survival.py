@@ -11,7 +11,7 @@ import pytest
 from course_lib.figures.pictures import moments_picture
 from course_lib.training.failure_model import drawn_overhead, expected_overhead
 from graders.guest.time_limits import OutOfTime, time_limit
-from graders.units.unit_03.lives import RETURNED, lived, watched, with_short_files
+from graders.units.unit_03.fault_injection import RETURNED, lived, watched, with_short_files
 
 
 def write_twice(path: Path) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from course_lib.training.checkpoints import Training
 from graders.grading.answer import DriverReply, PlainData
-from graders.units.unit_03.lives import (
+from graders.units.unit_03.fault_injection import (
     RETURNED,
     Life,
     files_of,
@@ -70,7 +70,7 @@ class Change(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class LastSave(DriverReply):
-    """How a save ended, see `lives.lived`, and what it left under the checkpoint's name."""
+    """How a save ended, see `fault_injection.lived`, and what it left under the checkpoint's name."""
 
     ended: str
     left: Loaded
@@ -198,8 +198,8 @@ def loading_nowhere(answer: Answer) -> PlainData:
 class LifeReply(DriverReply):
     """What one process of a training did.
 
-    ended: see `lives.lived`. weights: [F], those that it ended with, None if it was killed. batches: numbers
-    of the samples of each step. saved: names of its checkpoints, in order.
+    ended: see `fault_injection.lived`. weights: [F], those that it ended with, None if it was killed.
+    batches: numbers of the samples of each step. saved: names of its checkpoints, in order.
     """
 
     ended: str

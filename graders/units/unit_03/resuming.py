@@ -10,7 +10,7 @@ from torch import Tensor
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_03 import drivers
 from graders.units.unit_03.drivers import LifeReply
-from graders.units.unit_03.lives import RETURNED
+from graders.units.unit_03.fault_injection import RETURNED
 
 
 @exercise(
