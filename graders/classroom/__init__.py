@@ -1,3 +1,6 @@
-"""A whole class: the pool, the results, the gradebook, the pages."""
+"""A whole class: judges in processes of their own or on a cluster, the results, the gradebook, the pages.
+
+Runs in the instructor's process. It imports whatever stands below, but neither `student` nor `guest`.
+"""
 
 from graders.submissions import lazy_iri_grammar as _lazy_iri_grammar  # noqa: F401

@@ -1,3 +1,7 @@
-"""What students hand in: notebooks and Python files, read without running them."""
+"""What students hand in: notebooks and Python files, read within bounds and without running them.
+
+Runs in the grading process; its cells cross over to the guest, which may import `cells`. It imports
+`graders.grading` only.
+"""
 
 from graders.submissions import lazy_iri_grammar as _lazy_iri_grammar  # noqa: F401
