@@ -16,6 +16,9 @@ from course_lib.cluster.topology import Cluster, Link
 from course_lib.runtime.communication.events import Event, Kind, SourceLine
 from course_lib.runtime.request import PerRank, per_rank
 from graders.grading.answer import AnswerFailed
+from graders.grading.registry import load_all
+from graders.grading.rng import Rng
+from graders.grading.run import grade
 from graders.protocol import codec
 from graders.protocol.codec import CodecError, decode, encode
 from graders.protocol.proxy import RemoteAnswer
@@ -324,3 +327,12 @@ def test_forged_run_is_the_answers_failure(plain: Any) -> None:
     with pytest.raises(AnswerFailed) as caught:
         answer.launch(call, ranks=2)
     assert caught.value.kind == "Unreadable"
+
+
+@pytest.mark.parametrize("plain", [5, None, [], {}, "x", math.nan, torch.empty(0)], ids=repr)
+@pytest.mark.parametrize("name", ["resume", "combine_gradients", "evaluate", "fit_alpha_beta"])
+def test_the_same_forged_reply_to_everything_stops_no_grader(name: str, plain: Any) -> None:
+    # `drivers.average = lambda *_: 5` in a submission fails its criterion, and is no mistake of the grader.
+    (exercise,) = (unit[name] for unit in load_all().values() if name in unit)
+    result = grade(exercise, RemoteAnswer(name, "", Forging(plain)), Rng(1))
+    assert (result.mistake, result.passed) == ("", False)

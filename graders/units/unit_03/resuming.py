@@ -7,6 +7,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from graders.grading.answer import AnswerFailed, FailureKind
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_03 import drivers
 from graders.units.unit_03.drivers import LifeReply
@@ -130,9 +131,11 @@ class Course:
             "save_every": self.save_every,
             "noisy": noisy,
         }
-        return answer.call(drivers.training, recipe, self.samples, self.values, list(deaths))[
-            : len(deaths) + 1
-        ]
+        lives = answer.call(drivers.training, recipe, self.samples, self.values, list(deaths))
+        if len(lives) <= len(deaths):
+            said = f"What came back tells of {len(lives)} lives of the training, not of {len(deaths) + 1}."
+            raise AnswerFailed(FailureKind.UNREADABLE, said)
+        return lives[: len(deaths) + 1]
 
 
 def trains(course: Course, life: LifeReply) -> Finding:
