@@ -1,4 +1,4 @@
-"""A recorded run of plain messages, carried out for all ranks at once with arrays.
+"""A captured run of plain messages, carried out for all ranks at once with arrays.
 
 The k-th send from a to b in a group, under a tag, is the k-th receive of b from a, whatever the clocks say.
 And if no message finds its sender's way out or its receiver's way in taken, every time follows from earlier

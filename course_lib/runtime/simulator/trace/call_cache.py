@@ -2,7 +2,7 @@
 
 While they are `installed`, `dist.send`, `recv`, `isend` and `irecv` are functions of this module. The first
 call of a kind (same line, group, shape, dtype, tag) goes through torch's own function, with all its checks,
-and is recorded by `CaptureEngine.post`; its repetitions are recorded at once. Whatever is out of the ordinary
+and is captured by `CaptureEngine.post`; its repetitions are captured at once. Whatever is out of the ordinary
 goes the long way, and so do calls by names that were imported from `torch.distributed` before.
 """
 
@@ -26,7 +26,7 @@ from course_lib.runtime.simulator.trace.program import POSITION_BITS, RANK_MASK,
 
 _getframe = sys._getframe
 _Kind = tuple[Any, ...]
-"""Everything about a call that torch checks and the trace notes, but the peer."""
+"""Everything about a call that torch checks and the trace holds, but the peer."""
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def installed(engine: RankEngine, trace: TraceProgram) -> Iterator[None]:
 
 
 class CapturedWork:
-    """The handle of a message that was recorded by the short way.
+    """The handle of a message that was captured by the short way.
 
     It passes for a `dist.Work`, and is none: a subclass takes several times as long to make.
     """
@@ -202,7 +202,7 @@ class _CallCache:
         return position
 
     def _learn(self, code: CodeType, long_way: Callable[[], Any]) -> Any:
-        """Go the long way, and remember what it has recorded, if the next call of the kind is the same."""
+        """Go the long way, and remember what it has captured, if the next call of the kind is the same."""
         kind = self._unknown
         position = len(self.trace.program)
         done = long_way()

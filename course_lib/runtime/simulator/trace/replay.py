@@ -1,4 +1,4 @@
-"""A recorded run carried out: the same network, the same order of turns, and no threads."""
+"""A captured run carried out: the same network, the same order of turns, and no threads."""
 
 from dataclasses import dataclass, field
 from time import monotonic
