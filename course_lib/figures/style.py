@@ -4,6 +4,8 @@ A `Drawing` is a matplotlib figure that knows its alternative text. A notebook s
 which JupyterLab, nbconvert and nbgrader's feedback keep; an `image/png` output would lose the text there.
 Colours: M. Okabe, K. Ito, Color universal design, 2008 (https://jfly.uni-koeln.de/color/). Colour is never
 the only difference: lines differ in their dashes and markers too, areas in their hatches.
+
+Longer than other modules: cells of every unit take all that they draw with from this one place.
 """
 
 import base64

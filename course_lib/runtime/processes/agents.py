@@ -65,7 +65,7 @@ class Agents:
     def stacks(self, ranks: Iterable[int]) -> dict[int, Stack]:
         """Where these ranks are in their code; an empty stack where it cannot be known."""
         wanted, self._stacks = set(ranks), {}
-        for descriptor, held in self._ranks.items():
+        for descriptor, held in list(self._ranks.items()):
             if asked := tuple(held & wanted):
                 self._send(descriptor, ShowStacks(asked))
         deadline = time.monotonic() + _STACK_SECONDS

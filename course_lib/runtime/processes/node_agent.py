@@ -245,15 +245,11 @@ class NodeAgent:
     def _tell_progress(self) -> None:
         # What a process wrote before its end is read after the end is known, so that nothing is missed.
         ended = dict(self._reap())
-        left = [
-            progress
-            for pid, held in self._held.items()
-            if (progress := held.progress(ended.get(pid))) is not None
-        ]
+        left = [held.progress(ended.get(pid)) for pid, held in self._held.items()]
         for pid in ended:
             self._held.pop(pid, None)
-        if left:
-            self._launcher.send(Progress(left))
+        if any(left):
+            self._launcher.send(Progress([each for each in left if each is not None]))
 
     def _reap(self) -> Iterator[tuple[int, int]]:
         """Process id and exit code of children that have ended: ranks, and orphans that have come here."""
@@ -273,9 +269,8 @@ class NodeAgent:
         while True:
             stacks = {pid: read_stack(self._folder.stack(rank)) for pid, rank in asked.items()}
             asleep = {pid for pid in slept if sleeps(pid)}
-            if all(stack.frames for stack in stacks.values()) and asleep == slept:
-                break
-            if time.monotonic() > deadline:
+            complete = all(stack.frames for stack in stacks.values()) and asleep == slept
+            if complete or time.monotonic() > deadline:
                 break
             time.sleep(0.005)
         return Stacks({asked[pid]: replace(stack, asleep=pid in asleep) for pid, stack in stacks.items()})
