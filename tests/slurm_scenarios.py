@@ -90,7 +90,7 @@ def main(output: Path) -> None:
     outcomes = {
         "sums": outcome(sums, per_rank([1, 2, 3, 4])),
         "raises": outcome(raises),
-        "deadlock": outcome(everybody_receives),
+        "deadlock": outcome(everybody_receives, timeout=200),
         "mismatch": outcome(not_the_same),
         "killed": outcome(is_killed),
         "again": outcome(sums, per_rank([1, 2, 3, 4])),

@@ -1008,7 +1008,7 @@ def test_an_endless_loop_ends_at_the_deadline():
 
     started = time.monotonic()
     report = stops(TimedOut, f, timeout=0.5).report
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
     assert "rank 1 was not communicating" in report
     assert "while True:" in report or "pass" in report
 

@@ -471,7 +471,7 @@ def test_a_deadlock_across_nodes_is_diagnosed(outcomes: dict[str, Any]):
     seen = outcomes["deadlock"]
     assert seen["error"] == "Deadlock"
     assert "rank 0 waits for rank 2 to send" in seen["message"]
-    assert seen["seconds"] < 30
+    assert seen["seconds"] < 100
 
 
 def test_different_calls_on_two_nodes_are_a_mismatch(outcomes: dict[str, Any]):

@@ -235,7 +235,7 @@ def test_hang_costs_only_its_exercise() -> None:
     report = marks(stubborn, TOTAL)
     assert points(report) == [0, 2]
     assert "still running after 1 s" in report.exercises[0].criteria[0].seen
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 55
 
 
 def test_hanging_cell_costs_its_time_once() -> None:
@@ -245,7 +245,7 @@ def test_hanging_cell_costs_its_time_once() -> None:
     report = marks(hang, "time.sleep(60)", "os._exit(3)", DOUBLE, TOTAL)
     assert points(report) == [3, 2]
     assert [note.split(" failed")[0] for note in report.notes] == ["The cell 1", "The cell 2", "The cell 3"]
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 55
 
 
 FRAGILE = case("return 2 * x if x else os._exit(1)")
