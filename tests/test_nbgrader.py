@@ -1,4 +1,7 @@
-"""nbgrader's whole pipeline with our preprocessors: assign, autograde, formgrader, feedback, export."""
+"""nbgrader's whole pipeline with our preprocessors: assign, autograde, formgrader, feedback, export.
+
+The command autogrades, as instructors do; the rest is what it and the formgrader's buttons call.
+"""
 
 import csv
 import os
@@ -14,6 +17,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from nbgrader.api import Gradebook
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.coursedir import CourseDirectory
+from nbgrader.plugins import CsvExportPlugin
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
@@ -84,6 +88,13 @@ def nbgrader(course: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         check=False,
         env={**os.environ, "JUPYTER_CONFIG_DIR": str(course / "no-config"), "HOME": str(course)},
     )
+
+
+def api(course: Path) -> NbGraderAPI:
+    """What the formgrader's buttons call, in this process, which has imported everything."""
+    config = PyFileConfigLoader("nbgrader_config.py", path=str(course)).load_config()
+    config.merge(Config({"CourseDirectory": {"root": str(course)}}))
+    return NbGraderAPI(CourseDirectory(config=config), config=config)
 
 
 def submit(course: Path, student: str, edit: Edit) -> Path:
@@ -167,8 +178,8 @@ def course(programs: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = root / "source" / UNIT / f"{UNIT}.ipynb"
     source.parent.mkdir(parents=True)
     nbformat.write(source_notebook(), source)
-    assigned = nbgrader(root, "generate_assignment", UNIT)
-    assert assigned.returncode == 0, assigned.stderr
+    assigned = api(root).generate_assignment(UNIT)
+    assert assigned["success"], assigned
     for student, (edit, _) in STUDENTS.items():
         submit(root, student, edit)
     graded = nbgrader(root, "autograde", UNIT)
@@ -211,18 +222,15 @@ def test_check_cells_hold_the_tables(course: Path) -> None:
 def test_formgraders_button_grades_the_same_way(course: Path) -> None:
     # The API behind the button, on a submission that has come in since.
     submit(course, "late", partly_right)
-    config = PyFileConfigLoader("nbgrader_config.py", path=str(course)).load_config()
-    config.merge(Config({"CourseDirectory": {"root": str(course)}}))
-    api = NbGraderAPI(CourseDirectory(config=config), config=config)
-    result = api.autograde(UNIT, "late")
+    result = api(course).autograde(UNIT, "late")
     assert result["success"], result
     assert scores(course, "late") == scores(course, "partly_right")
 
 
 def test_feedback_shows_verdicts_and_hints(course: Path) -> None:
     # Students get a page with the same tables as in their own notebook.
-    done = nbgrader(course, "generate_feedback", UNIT, "--student", "partly_right")
-    assert done.returncode == 0, done.stderr
+    done = api(course).generate_feedback(UNIT, "partly_right")
+    assert done["success"], done
     page = (course / "feedback" / "partly_right" / UNIT / f"{UNIT}.html").read_text()
     assert "✘ failed" in page
     assert "Keep the dtype" in page
@@ -231,8 +239,8 @@ def test_feedback_shows_verdicts_and_hints(course: Path) -> None:
 
 def test_export_has_the_scores(course: Path) -> None:
     # The table for the registrar.
-    done = nbgrader(course, "export", "--to", "grades.csv")
-    assert done.returncode == 0, done.stderr
+    with Gradebook(f"sqlite:///{course}/gradebook.db") as gradebook:
+        CsvExportPlugin(to=str(course / "grades.csv")).export(gradebook)
     with (course / "grades.csv").open() as file:
         rows = {row["student_id"]: float(row["score"]) for row in csv.DictReader(file)}
     assert rows["partly_right"] == 4
