@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import torch
-from torch import nn
-from torch.utils._pytree import tree_leaves
+from typing import TYPE_CHECKING, Any
 
 from course_lib.cluster.topology import Cluster
 from course_lib.errors import BadLaunch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class PerRank(tuple[Any, ...]):
@@ -53,7 +52,12 @@ def moves_shapes_only(arguments: Sequence[Any]) -> bool:
     return bool(tensors) and all(tensor.is_meta for tensor in tensors)
 
 
-def _tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
+def _tensors(values: Sequence[Any]) -> Iterator["Tensor"]:
+    # Imported here: who only imports the library, as the command `course` does, need not wait for PyTorch.
+    import torch
+    from torch import nn
+    from torch.utils._pytree import tree_leaves
+
     for value in values:
         for leaf in tree_leaves(list(value) if isinstance(value, PerRank) else value):
             if isinstance(leaf, torch.Tensor):
