@@ -49,6 +49,10 @@ LEVELS = (
 )
 """The rooms as they are drawn, from top to bottom. What lies in no room is left out of the figure."""
 
+CLASS = "graders.classroom.grade_class"
+DOOR = ("workbook/cli.py", "graders/commands.py", "graders/classroom/terminal.py")
+"""Through these files `course grade` comes before it reaches the class."""
+
 ROOMS = tuple(room for level in LEVELS for room in level)
 
 
@@ -179,14 +183,16 @@ def flows(graph: grimp.ImportGraph) -> Iterator[Flow]:
         "The grader drives the answer in the kernel itself; nothing but plain data comes back to it.",
         (Leg("the student's kernel", graders_only(watched(lambda: check(answer)))),),
     )
-    command = ("graders.commands", "graders.classroom", "graders.submissions")
+    command = ("graders.classroom", "graders.grading", "graders.submissions")
     guest = ("graders.guest", "graders.protocol", "graders.isolation")
     with tempfile.TemporaryDirectory() as folder:
         yield Flow(
             "`course grade UNIT`",
             "The same grader, with the answer out of reach: the verdict is never computed in its process.",
             (
-                Leg("the command's process", loaded(graph, "graders.classroom.grade_class", command)),
+                Leg(
+                    "the command's process", (*DOOR, *loaded(graph, "graders.classroom.grade_class", command))
+                ),
                 Leg("the judge's process, one a core", graders_only(watched(lambda: judged(Path(folder))))),
                 Leg("the processes in the sandbox", loaded(graph, "graders.guest.fork_server", guest)),
             ),

@@ -87,9 +87,9 @@ def grade(
     from course_lib.slurm.sites import site_here
     from graders import commands
     from graders.classroom.grade_class import Order
-    from graders.classroom.job_array import Cluster
+    from graders.classroom.job_array import ArrayOptions
 
-    cluster = Cluster(site_here(), jobs or 4, minutes, partition, account) if slurm else None
+    cluster = ArrayOptions(site_here(), jobs or 4, minutes, partition, account) if slurm else None
     order = Order(unit, tuple(student or ()), jobs or os.cpu_count() or 1, force, unsafe, cluster)
     raise typer.Exit(commands.grade(root, order))
 

@@ -21,11 +21,11 @@ from course_lib.runtime.processes.protocol import Plan, Start
 from course_lib.runtime.processes.rank import is_rank
 from course_lib.runtime.processes.serialization import serialize_launch
 from course_lib.runtime.processes.watchdog import (
+    AllReturned,
     Deadlocked,
-    Failed,
     Mismatched,
-    OutOfTime,
-    Returned,
+    PastDeadline,
+    RanksFailed,
     Watchdog,
     Watched,
 )
@@ -64,7 +64,7 @@ def finished_run(engine: str, request: LaunchRequest, started: float, watched: W
     """
     ending, observed = watched.ending, watched.run
     run = Run(
-        results=ending.results if isinstance(ending, Returned) else [None] * request.ranks,
+        results=ending.results if isinstance(ending, AllReturned) else [None] * request.ranks,
         outputs=watched.outputs,
         events=LazyEvents(observed.events),
         cluster=request.cluster,
@@ -74,13 +74,13 @@ def finished_run(engine: str, request: LaunchRequest, started: float, watched: W
         unmatched=observed.unmatched(),
     )
     match ending:
-        case Failed(report, failures):
+        case RanksFailed(report, failures):
             raise RankFailed(report, failures, run)
         case Deadlocked(report, waiting, cycle, finished):
             raise Deadlock(report, waiting, cycle, finished, run)
         case Mismatched(report, calls):
             raise CollectiveMismatch(report, calls, run)
-        case OutOfTime(report):
+        case PastDeadline(report):
             raise TimedOut(report, run)
     for call in run.unmatched:
         warnings.warn(f"Nobody answered {call}. It was still open at the end.", UnmatchedMessage, 4)

@@ -20,7 +20,7 @@ from course_lib.runtime.processes.backend import backend_for
 from course_lib.runtime.processes.protocol import Plan, Start
 from course_lib.runtime.processes.serialization import serialize_launch
 from course_lib.runtime.processes.slurm_step import StepShape, ranks_in_step
-from course_lib.runtime.processes.watchdog import OutOfTime, Watchdog
+from course_lib.runtime.processes.watchdog import PastDeadline, Watchdog
 from course_lib.runtime.request import LaunchRequest
 from course_lib.slurm.allocation import Allocation, NoAllocation, present_allocation
 from course_lib.slurm.environment import for_a_step
@@ -63,7 +63,7 @@ def run(request: LaunchRequest) -> Run:
     shape = StepShape(allocation.job, tuple(command_for([])), request.ranks)
     with ranks_in_step(shape, command_for, environment, start) as step:
         watched = Watchdog(request, step).watch()
-        if isinstance(watched.ending, OutOfTime):
+        if isinstance(watched.ending, PastDeadline):
             # A rank that computes for ever may have left more behind than its task knows.
             step.end()
     return finished_run("slurm", request, started, watched)

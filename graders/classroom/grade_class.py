@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from graders.classroom.batches import batches_in
 from graders.classroom.gradebook import Course, GradebookWriter
-from graders.classroom.job_array import Cluster, JobArray, remove_ended
+from graders.classroom.job_array import ArrayOptions, JobArray, remove_ended
 from graders.classroom.pages import write_pages
 from graders.classroom.pool import GradingFailed, JudgePool, Task
 from graders.classroom.preprocessors import WrongCourse
@@ -69,7 +69,7 @@ class Order:
     jobs: int = 1
     force: bool = False
     unsafe: bool = False
-    cluster: Cluster | None = None
+    cluster: ArrayOptions | None = None
 
 
 def grade_class(course: Course, order: Order, watcher: Watcher) -> list[Outcome]:

@@ -28,7 +28,7 @@ ASK_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ArrayOptions:
     """How to ask for the array. None: what the site has for it."""
 
     site: Site
@@ -45,7 +45,7 @@ class JobArray:
     a sentence what happens.
     """
 
-    def __init__(self, folder: Path, cluster: Cluster, say: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, cluster: ArrayOptions, say: Callable[[str], None]) -> None:
         self._folder = folder
         self._cluster = cluster
         self._say = say

@@ -22,7 +22,6 @@ from typing import NoReturn
 
 from torch._C._distributed_c10d import TCPStore
 
-from course_lib.runtime.processes import rank as worker
 from course_lib.runtime.processes.call_log import set_clock_offset
 from course_lib.runtime.processes.held_rank import HeldRank
 from course_lib.runtime.processes.launch_folder import LaunchFolder, owned_folder, sweep
@@ -41,6 +40,7 @@ from course_lib.runtime.processes.protocol import (
     Start,
     Stop,
 )
+from course_lib.runtime.processes.rank import STACK_SIGNAL, rank_main
 from course_lib.runtime.processes.rank_environment import rank_from_launcher
 from course_lib.runtime.processes.stacks import read_stack
 from course_lib.runtime.processes.tcp import Address, interface_with, reach
@@ -186,7 +186,7 @@ class NodeAgent:
         signal.set_wakeup_fd(self._wake)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         # Until a rank knows this signal, it would die of it.
-        signal.signal(worker.STACK_SIGNAL, signal.SIG_IGN)
+        signal.signal(STACK_SIGNAL, signal.SIG_IGN)
         for rank in start.arguments:
             self._fork(start, rank, node)
         # Only now: it has threads, and a process with threads must not fork.
@@ -209,7 +209,7 @@ class NodeAgent:
         if (pid := os.fork()) == 0:
             try:
                 self._let_go(agent, node)
-                worker.rank_main(self._folder, _on(node, start, rank), rank, self._wake)
+                rank_main(self._folder, _on(node, start, rank), rank, self._wake)
             finally:
                 os._exit(1)
         self._held[pid] = HeldRank(rank, self._folder)
@@ -264,7 +264,7 @@ class NodeAgent:
         for pid, rank in asked.items():
             with suppress(FileNotFoundError, ProcessLookupError):
                 os.truncate(self._folder.stack(rank), 0)
-                os.kill(pid, worker.STACK_SIGNAL)
+                os.kill(pid, STACK_SIGNAL)
         deadline = time.monotonic() + _STACK_SECONDS
         while True:
             stacks = {pid: read_stack(self._folder.stack(rank)) for pid, rank in asked.items()}

@@ -42,14 +42,14 @@ _START_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
+class AllReturned:
     """Every rank's function has returned."""
 
     results: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class RanksFailed:
     """Ranks raised, or their processes ended. The root cause comes first."""
 
     report: str
@@ -75,13 +75,13 @@ class Mismatched:
 
 
 @dataclass(frozen=True, slots=True)
-class OutOfTime:
+class PastDeadline:
     """The deadline passed."""
 
     report: str
 
 
-Ending = Returned | Failed | Deadlocked | Mismatched | OutOfTime
+Ending = AllReturned | RanksFailed | Deadlocked | Mismatched | PastDeadline
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class Watchdog:
                 self._observed.add_exit(each.rank, each.exit_code)
                 self._crashes[each.rank] = each.stack
 
-    def _loaded_results(self) -> Returned | Failed | Mismatched:
+    def _loaded_results(self) -> AllReturned | RanksFailed | Mismatched:
         # Calls that differ in their reduction alone end all the same, with other numbers on every rank.
         if mismatches := self._observed.network.mismatches():
             return self._mismatched(mismatches[0])
@@ -145,8 +145,8 @@ class Watchdog:
                 # Whatever an object's own unpickling raises: there is no common class.
                 message = f"the result of rank {rank} cannot be read back: {error}"
                 failure = RankTraceback(rank, type(error).__name__, message, message)
-                return Failed(rank_failed_report([failure]), [failure])
-        return Returned(results)
+                return RanksFailed(rank_failed_report([failure]), [failure])
+        return AllReturned(results)
 
     # --- Why the ranks cannot come to a good end any more
 
@@ -156,7 +156,7 @@ class Watchdog:
             return self._mismatched(mismatches[0]) if mismatches else self._failed()
         if self._agents.lost:
             lost = RankTraceback(0, "AgentLost", self._agents.lost, "")
-            return Failed(self._agents.lost, [lost])
+            return RanksFailed(self._agents.lost, [lost])
         silent = time.monotonic() - self._last_change
         if silent >= _GRACE_SECONDS and (calls := self._deadlocked_calls()):
             waiting = self._observed.pending(calls)
@@ -179,10 +179,10 @@ class Watchdog:
         members = mismatch.calls[0].call.group.members
         return Mismatched(mismatch_report(calls, mismatch.position, members), calls)
 
-    def _failed(self) -> Failed:
+    def _failed(self) -> RanksFailed:
         stacks = {rank: stack.own for rank, stack in self._crashes.items()}
         failures = failures_of(self._observed.ranks, stacks, [_as_text(output) for output in self._outputs])
-        return Failed(rank_failed_report(failures, self._observed.waiting), failures)
+        return RanksFailed(rank_failed_report(failures, self._observed.waiting), failures)
 
     @property
     def _deadline(self) -> float:
@@ -191,13 +191,13 @@ class Watchdog:
             return self._observed.zero + self._request.timeout
         return self._last_change + _START_SECONDS
 
-    def _out_of_time(self) -> OutOfTime:
+    def _out_of_time(self) -> PastDeadline:
         computing = [rank.rank for rank in self._observed.running if rank.waiting is None]
         places = {
             rank: "\n".join(f"    at {line_of(place)}" for place in stack.own)
             for rank, stack in self._agents.stacks(computing).items()
         }
-        return OutOfTime(timed_out_report(self._request.timeout, places, self._observed.waiting))
+        return PastDeadline(timed_out_report(self._request.timeout, places, self._observed.waiting))
 
     # --- Deadlocks
 
