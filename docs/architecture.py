@@ -97,15 +97,11 @@ def arrows(graph: grimp.ImportGraph) -> list[tuple[str, str]]:
 
 
 def purpose(name: str) -> str:
-    """The first sentence of the docstring of a module or package, without its full stop."""
+    """The first paragraph of the docstring of a module or package, without its full stop."""
     path = ROOT.joinpath(*name.split("."))
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    return first_line(path).removesuffix(".")
-
-
-def first_line(path: Path) -> str:
-    """The first line of a source's docstring."""
-    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0]
+    told = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return told.split("\n\n")[0].replace("\n", " ").removesuffix(".")
 
 
 # --- Flows
