@@ -19,6 +19,8 @@ NEW_GROUP = "new_group"
 
 ROOT_WORDS = {"broadcast": "from", "scatter": "from", "gather": "to", "reduce": "to"}
 
+_MESSAGES = ("send", "recv")
+
 Shape = tuple[torch.dtype, tuple[int, ...]]
 Parts = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -57,7 +59,7 @@ class Call(NamedTuple):
     @property
     def is_message(self) -> bool:
         """Whether it has one other side, and not a whole group."""
-        return self.op in ("send", "recv")
+        return self.op in _MESSAGES
 
     @property
     def signature(self) -> tuple[object, ...]:
@@ -70,6 +72,11 @@ class Call(NamedTuple):
         """What a send and its receive must agree on: dtype and size, and whether there is data at all."""
         assert self.shape is not None
         return (self.shape[0], self.nbytes, self.shape_only)
+
+    def same_message(self, other: "Call") -> bool:
+        """Whether the message types are the same: those of a send and its receive most often are alike."""
+        alike = self.shape == other.shape and self.shape_only == other.shape_only
+        return alike or self.message_type == other.message_type
 
     @property
     def detail(self) -> str:
@@ -84,7 +91,7 @@ class Call(NamedTuple):
         outputs: tuple[Tensor, ...] = (),
     ) -> "Operation":
         """The call as made by a rank. peer: a message's other side; None for a receive from anyone."""
-        return Operation(self, rank, peer if self.is_message else self.root, inputs, outputs)
+        return Operation(self, rank, peer if self.op in _MESSAGES else self.root, inputs, outputs)
 
 
 @dataclass(slots=True, eq=False)

@@ -28,10 +28,14 @@ TorchCall = tuple[Any, ...]
 class InterceptedGroup(dist.ProcessGroup):
     """One rank's end of a process group."""
 
-    @property
-    def call_group(self) -> Group:
-        """The group as calls name it."""
-        raise NotImplementedError
+    def __init__(self, rank: int, size: int) -> None:
+        """rank: this rank's position in the group."""
+        super().__init__(rank, size)  # type: ignore[call-arg] # the form for subclasses
+        self._message_calls: dict[tuple[Any, ...], Call] = {}
+        """Messages of one line in a loop are one call: a long run has millions."""
+
+    call_group: Group
+    """The group as calls name it."""
 
     def carry_out(
         self,
@@ -154,18 +158,24 @@ class InterceptedGroup(dist.ProcessGroup):
     def _message(self, op: str, tensors: list[Tensor], peer: int | None, tag: int, torchs: TorchCall) -> Any:
         (tensor,) = tensors
         _check_contiguous(op, tensor)
-        call = Call(
-            op,
-            self.call_group,
-            tag=tag,
-            shape=(tensor.dtype, tensor.shape),
-            nbytes=tensor.nbytes,
-            shape_only=tensor.is_meta,
-            asynchronous=not called_blocking(op),
-            line=caller_line(),
-        )
-        sends = op == "send"
-        return self.carry_out(call, peer, () if not sends else tensors, () if sends else tensors, torchs)
+        dtype, shape, shape_only, line = tensor.dtype, tensor.shape, tensor.is_meta, caller_line()
+        asynchronous = not called_blocking(op)
+        # The line by its id, which costs less than its hash; the call that is kept keeps the line.
+        kind = (op, tag, dtype, shape, shape_only, asynchronous, id(line))
+        call = self._message_calls.get(kind)
+        if call is None:
+            call = self._message_calls[kind] = Call(
+                op,
+                self.call_group,
+                tag=tag,
+                shape=(dtype, shape),
+                nbytes=tensor.nbytes,
+                shape_only=shape_only,
+                asynchronous=asynchronous,
+                line=line,
+            )
+        inputs, outputs = (tensors, ()) if op == "send" else ((), tensors)
+        return self.carry_out(call, peer, inputs, outputs, torchs)
 
     def _rooted(
         self, op: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], opts: Any, *torchs: Any

@@ -8,7 +8,7 @@ every other. What calls that have met come to (data, times) is a subclass's busi
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,13 +28,8 @@ class _Offered(Protocol):
 Side = TypeVar("Side", bound=_Offered)
 
 
-class Channel(NamedTuple):
-    """Where messages are in order. source, target: global ranks."""
-
-    group: Hashable
-    source: int | None
-    target: int | None
-    tag: int
+Channel = tuple[Hashable, int | None, int | None, int]
+"""Where messages are in order: a group, source and target as global ranks, a tag."""
 
 
 class MessageQueues(Generic[Side]):
@@ -47,9 +42,10 @@ class MessageQueues(Generic[Side]):
 
     def send(self, side: Side, channel: Channel) -> Side | None:
         """The receive that a send meets; None if it has to wait for one."""
-        for open_to in (channel, channel._replace(source=None)):
-            if waiting := self._receives.get(open_to):
-                return waiting.popleft()
+        group, _, target, tag = channel
+        waiting = self._receives.get(channel) or self._receives.get((group, None, target, tag))
+        if waiting:
+            return waiting.popleft()
         self._sends[channel].append(side)
         return None
 
@@ -62,7 +58,8 @@ class MessageQueues(Generic[Side]):
 
     def receive_from_anyone(self, side: Side, channel: Channel, sources: Sequence[int]) -> Side | None:
         """The same for a channel without a source: the send that was offered first."""
-        channels = (channel._replace(source=source) for source in sources)
+        group, _, target, tag = channel
+        channels = ((group, source, target, tag) for source in sources)
         offers = [queue for each in channels if (queue := self._sends.get(each))]
         if offers:
             return min(offers, key=lambda queue: queue[0].sequence).popleft()
@@ -131,13 +128,12 @@ class CallMatcher:
         """Take in a call. Returns the operations that this completes."""
         operation.sequence = len(self.log)
         self.log.append(operation)
-        match operation.call.op:
-            case "send":
-                return self._post_send(operation)
-            case "recv":
-                return self._post_receive(operation)
-            case _:
-                return self._post_collective(operation)
+        op = operation.call.op
+        if op == "send":
+            return self._post_send(operation)
+        if op == "recv":
+            return self._post_receive(operation)
+        return self._post_collective(operation)
 
     # --- What calls come to, for subclasses
 
@@ -156,15 +152,14 @@ class CallMatcher:
     # --- Matching
 
     def _post_send(self, send: Operation) -> list[Operation]:
-        channel = Channel(send.call.group, send.rank, send.peer, send.call.tag)
-        receive = self._messages.send(send, channel)
+        receive = self._messages.send(send, (send.call.group, send.rank, send.peer, send.call.tag))
         if receive is None:
             return [send] if self.buffer(send) else []
         return self._meet(send, receive)
 
     def _post_receive(self, receive: Operation) -> list[Operation]:
         group = receive.call.group
-        channel = Channel(group, receive.peer, receive.rank, receive.call.tag)
+        channel = (group, receive.peer, receive.rank, receive.call.tag)
         if receive.peer is None:
             send = self._messages.receive_from_anyone(receive, channel, group.members)
         else:
@@ -172,7 +167,7 @@ class CallMatcher:
         return [] if send is None else self._meet(send, receive)
 
     def _meet(self, send: Operation, receive: Operation) -> list[Operation]:
-        if send.call.message_type != receive.call.message_type:
+        if not send.call.same_message(receive.call):
             self.mismatched_messages.append(Mismatch((send, receive), None))
             return []
         receive.peer = send.rank

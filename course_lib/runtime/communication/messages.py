@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from course_lib.runtime.communication.events import Event, Kind
-from course_lib.runtime.communication.matching import Channel, MessageQueues
+from course_lib.runtime.communication.matching import MessageQueues
 
 RECEIVES = frozenset({"recv", "irecv"})
 
@@ -42,10 +42,10 @@ def messages(events: Iterable[Event]) -> tuple[Message, ...]:
         if event.kind is not Kind.POINT_TO_POINT:
             continue
         if event.op in RECEIVES:
-            send = queues.receive(event, Channel(event.group, event.peer, event.rank, event.tag))
+            send = queues.receive(event, (event.group, event.peer, event.rank, event.tag))
             pairs.extend([] if send is None else [Message(send, event)])
         else:
-            receive = queues.send(event, Channel(event.group, event.rank, event.peer, event.tag))
+            receive = queues.send(event, (event.group, event.rank, event.peer, event.tag))
             pairs.extend([] if receive is None else [Message(event, receive)])
     pairs.sort(key=lambda pair: pair.send.sequence)
     return tuple(pair for pair in pairs if pair.receive.finished)

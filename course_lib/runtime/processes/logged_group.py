@@ -35,7 +35,7 @@ class LoggedGroup(InterceptedGroup):
     """Set by `install`, once a process."""
 
     def __init__(self, store: Store, rank: int, size: int) -> None:
-        super().__init__(rank, size)  # type: ignore[call-arg] # the form for subclasses
+        super().__init__(rank, size)
         self._inner = dist.ProcessGroup(store, rank, size)
 
     def get_group_store(self) -> Store:

@@ -16,7 +16,7 @@ import torch.distributed.nn.functional
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
-from course_lib.runtime.communication.call import NEW_GROUP, Call, Group, Operation
+from course_lib.runtime.communication.call import NEW_GROUP, Call, Operation
 from course_lib.runtime.communication.callsite import caller_line
 from course_lib.runtime.communication.intercepted_group import InterceptedGroup, TorchCall
 from course_lib.runtime.communication.semantics import check_reducible
@@ -98,10 +98,10 @@ class SimulatedGroup(InterceptedGroup):
     def __init__(self, engine: RankEngine, rank: int, name: str, members: Sequence[int]) -> None:
         """rank: this rank's global number. members: global ranks, in the order of the group."""
         self._group_rank = members.index(rank)
-        super().__init__(self._group_rank, len(members))  # type: ignore[call-arg] # the form for subclasses
+        super().__init__(self._group_rank, len(members))
         self._engine = engine
         self._global_rank = rank
-        self._group = engine.group(name, members)
+        self.call_group = engine.group(name, members)
         self._calls: dict[Call, Call] = {}
 
     # --- What torch asks a group about itself
@@ -112,7 +112,7 @@ class SimulatedGroup(InterceptedGroup):
 
     def size(self) -> int:
         """How many members the group has."""
-        return len(self._group.members)
+        return len(self.call_group.members)
 
     def rank(self) -> int:
         """This rank's position in the group."""
@@ -121,19 +121,14 @@ class SimulatedGroup(InterceptedGroup):
     @property
     def group_name(self) -> str:  # type: ignore[override]
         """The name under which torch has registered the group."""
-        return self._group.name
+        return self.call_group.name
 
     @property
     def pg_name(self) -> str:
         """The same; torch uses both."""
-        return self._group.name
+        return self.call_group.name
 
     # --- Calls
-
-    @property
-    def call_group(self) -> Group:
-        """The same object for all members."""
-        return self._group
 
     def carry_out(
         self,
@@ -146,11 +141,11 @@ class SimulatedGroup(InterceptedGroup):
         """Post the call."""
         if not call.is_message:
             _check_parts(call.op, self.size(), inputs, outputs)
-        if call.reduction:
-            # Before anyone meets: every rank raises, and not the one that came last.
-            check_reducible(call.op, call.reduction, inputs[0].dtype)
-        # Calls of one line in a loop are one object: a long run has millions.
-        call = self._calls.setdefault(call, call)
+            if call.reduction:
+                # Before anyone meets: every rank raises, and not the one that came last.
+                check_reducible(call.op, call.reduction, inputs[0].dtype)
+            # Those of one line in a loop are one object, as messages are.
+            call = self._calls.setdefault(call, call)
         operation = call.operation(self._global_rank, peer, tuple(inputs), tuple(outputs))
         self._engine.post(operation)
         return SimulatedWork(self._engine, operation, list(inputs if call.op == "send" else outputs))

@@ -11,6 +11,8 @@ from typing import Any
 
 _Table = dict[Any, Any]
 
+_API = "torch.distributed.tensor._api"
+
 
 class DTensorHandlers:
     """The tables of a launch's ranks, once DTensor is imported."""
@@ -32,8 +34,7 @@ class DTensorHandlers:
 
     def swap(self, left: int | None, resumed: int) -> None:
         """Put the table of the resumed rank in place of the present one, which is kept for its rank."""
-        dispatcher = _dispatcher()
-        if dispatcher is None:
+        if _API not in sys.modules or (dispatcher := _dispatcher()) is None:
             return
         if left is not None:
             self._tables[left] = dispatcher._custom_op_handlers
@@ -50,6 +51,6 @@ class DTensorHandlers:
 
 def _dispatcher() -> Any:
     """What calls DTensor's operators; None as long as nobody has imported DTensor."""
-    api = sys.modules.get("torch.distributed.tensor._api")
+    api = sys.modules.get(_API)
     tensor = getattr(api, "DTensor", None)
     return None if tensor is None else tensor._op_dispatcher

@@ -27,7 +27,8 @@ class SimulatedNetwork(CallMatcher):
 
     def post(self, operation: Operation) -> list[Operation]:
         """Take in a call at the time that it is posted. Returns the operations that this completes."""
-        _stage(operation)
+        if operation.outputs and operation.call.asynchronous:
+            _stage(operation)
         return super().post(operation)
 
     def buffer(self, send: Operation) -> bool:
@@ -114,10 +115,9 @@ def _stage(operation: Operation) -> None:
 
     Otherwise a program that never waits would find its data there, which elsewhere it finds only sometimes.
     """
-    if operation.call.asynchronous and operation.outputs:
-        operation.landing = operation.outputs
-        if not operation.call.shape_only:
-            operation.outputs = tuple(tensor.detach().clone() for tensor in operation.landing)
+    operation.landing = operation.outputs
+    if not operation.call.shape_only:
+        operation.outputs = tuple(tensor.detach().clone() for tensor in operation.landing)
 
 
 def _copy(source: Tensor, target: Tensor) -> None:

@@ -104,22 +104,30 @@ class ThreadDriver:
 
     def post(self, operation: Operation) -> None:
         """Hand an operation to the network, at the rank's present time."""
+        if self._stopping:
+            self._check_open()
         self._vain_polls = 0
-        self._take_turns(operation.rank, self.virtual_time.post(operation))
+        for _ in self.virtual_time.post(operation):
+            self._give_turn_away(operation.rank)
 
     def wait(self, operation: Operation, at: SourceLine | None = None) -> None:
         """Block the rank until the operation is done; its clock moves to the operation's end.
 
         at: the line that the rank waits in; by default the student's line of this very call.
         """
-        self._take_turns(operation.rank, self.virtual_time.wait(operation, _waits_in(operation, at)))
+        if self._stopping:
+            self._check_open()
+        for _ in self.virtual_time.wait(operation, _waits_in(operation, at)):
+            self._give_turn_away(operation.rank)
 
     def wait_for_data(self, operation: Operation, at: SourceLine | None = None) -> None:
         """Block the rank until the operation's data is there, and leave its clock alone."""
+        self._check_open()
         self._take_turns(operation.rank, self.virtual_time.wait_for_data(operation, _waits_in(operation, at)))
 
     def poll(self, operation: Operation, at: SourceLine | None = None) -> bool:
         """Whether the operation is over by now. A rank that asks in vain lets the others go on first."""
+        self._check_open()
         rank, time = operation.rank, self.virtual_time
         self._take_turns(rank, time.end_computing(rank))
         if operation.done and operation.end <= self.now(rank):
@@ -157,7 +165,6 @@ class ThreadDriver:
 
     def _take_turns(self, rank: int, turns: Turns) -> None:
         """Do something as the rank that holds the turn; where the turn is given away, block."""
-        self._check_open()
         for _ in turns:
             self._give_turn_away(rank)
 
@@ -168,6 +175,7 @@ class ThreadDriver:
         try:
             self._await_turn(rank)
             body()
+            self._check_open()
             self._take_turns(rank, self.virtual_time.end_computing(rank))
         except RankStopped:
             pass

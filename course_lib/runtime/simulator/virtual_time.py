@@ -2,12 +2,12 @@
 
 Ranks take turns, the one with the lowest virtual clock first, of equal clocks the lowest rank. The choice
 depends on nothing else, so a run repeats itself exactly. What a rank does while it has the turn are
-generators here: at each `yield` the rank gives its turn away (`next`), and goes on when it gets it again.
-A thread blocks there, a replay yields.
+iterables here: at each item the rank gives its turn away (`next`), and asks for the following one when it
+gets it again. A thread blocks there, a replay yields.
 """
 
 import heapq
-from collections.abc import Generator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from course_lib.cluster.topology import Cluster
@@ -33,8 +33,15 @@ class RankState:
     computing_since: float | None = None
 
 
-Turns = Generator[None, None, None]
-"""Something that a rank does, which yields where the rank gives its turn away."""
+Turns = Iterable[None]
+"""Something that a rank does, with an item for each time that the rank gives its turn away.
+
+What takes no turn is done when the method returns, and the iterable is empty: most messages are like that,
+and a generator for each costs time.
+"""
+
+_NO_TURN: Turns = ()
+_ONE_TURN: Turns = (None,)
 
 
 class VirtualTime:
@@ -84,8 +91,7 @@ class VirtualTime:
 
     def advance(self, rank: int, clock: float) -> Turns:
         """Move the rank's clock forward, if that is forward; others may be due first then."""
-        if self._moves_past_others(rank, clock):
-            yield
+        return _ONE_TURN if self._moves_past_others(rank, clock) else _NO_TURN
 
     def _moves_past_others(self, rank: int, clock: float) -> bool:
         """Move the rank's clock forward. Whether others are now due first: then the rank is queued."""
@@ -101,10 +107,17 @@ class VirtualTime:
 
     def post(self, operation: Operation) -> Turns:
         """Hand an operation to the network, at the rank's present time."""
-        state = self.ranks[operation.rank]
-        if self._some_get_lost or state.computing_since is not None:
-            yield from self.end_computing(operation.rank)
-        operation.posted = state.clock
+        if self._some_get_lost or self.ranks[operation.rank].computing_since is not None:
+            return self._post_after_computing(operation)
+        self._post_now(operation)
+        return _NO_TURN
+
+    def _post_after_computing(self, operation: Operation) -> Iterator[None]:
+        yield from self.end_computing(operation.rank)
+        self._post_now(operation)
+
+    def _post_now(self, operation: Operation) -> None:
+        operation.posted = self.ranks[operation.rank].clock
         self.communicating = True
         try:
             completed = self.network.post(operation)
@@ -119,11 +132,26 @@ class VirtualTime:
 
     def wait(self, operation: Operation, line: SourceLine | None = None) -> Turns:
         """Wait in that line until an operation is done; the rank's clock moves to the operation's end."""
+        state = self.ranks[operation.rank]
+        if self._some_get_lost or state.computing_since is not None:
+            return self._wait_after_computing(operation, line)
+        if not operation.done:
+            state.waits_for, state.waits_at = operation, line
+            return self._go_on_after(operation)
+        self.deliver(operation)
+        return self.advance(operation.rank, operation.end)
+
+    def _wait_after_computing(self, operation: Operation, line: SourceLine | None) -> Iterator[None]:
         yield from self.wait_for_data(operation, line)
+        yield from self.advance(operation.rank, operation.end)
+
+    def _go_on_after(self, operation: Operation) -> Iterator[None]:
+        yield
+        self.deliver(operation)
         if self._moves_past_others(operation.rank, operation.end):
             yield
 
-    def wait_for_data(self, operation: Operation, line: SourceLine | None = None) -> Turns:
+    def wait_for_data(self, operation: Operation, line: SourceLine | None = None) -> Iterator[None]:
         """Wait in that line until the operation's data is there, and leave the rank's clock alone."""
         state = self.ranks[operation.rank]
         if self._some_get_lost or state.computing_since is not None:
@@ -152,7 +180,7 @@ class VirtualTime:
             state.computing_since = state.clock
         state.clock += self.network.timing.compute(rank, seconds)
 
-    def end_computing(self, rank: int) -> Turns:
+    def end_computing(self, rank: int) -> Iterator[None]:
         """Close the stretch of computing before the rank communicates, or ends.
 
         Raises RankStopped if the rank is lost by its own clock: nobody sees what it does from now on.

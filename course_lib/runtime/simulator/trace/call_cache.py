@@ -176,7 +176,7 @@ class _CallCache:
         try:
             kind = (
                 name,
-                group._group,
+                group.call_group,
                 id(frame.f_code),
                 frame.f_lasti,
                 type(tensor),

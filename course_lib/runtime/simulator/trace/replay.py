@@ -1,5 +1,6 @@
 """A captured run carried out: the same network, the same order of turns, and no threads."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -9,7 +10,7 @@ from course_lib.runtime.simulator.engine import RankStopped
 from course_lib.runtime.simulator.rank_threads import rare_collections
 from course_lib.runtime.simulator.thread_driver import Ending
 from course_lib.runtime.simulator.trace.program import ClockRead, Compute, Span, TraceProgram, Wait
-from course_lib.runtime.simulator.virtual_time import Turns, VirtualTime
+from course_lib.runtime.simulator.virtual_time import VirtualTime
 
 _TURNS_A_LOOK = 1000
 """So many turns pass between two looks at the real clock."""
@@ -50,7 +51,7 @@ class Replay:
         inside = reached < len(self.trace.programs[rank]) or state.waits_for is not None or state.lost
         return reached - 1 if inside and rank not in self.ended else len(self.trace.programs[rank]) + 1
 
-    def _rank(self, rank: int) -> Turns:
+    def _rank(self, rank: int) -> Iterator[None]:
         """One rank's program, from its first turn to its last."""
         try:
             yield from self._steps(rank)
@@ -62,7 +63,7 @@ class Replay:
             return
         self.virtual_time.ranks[rank].finished = True
 
-    def _steps(self, rank: int) -> Turns:
+    def _steps(self, rank: int) -> Iterator[None]:
         time, state, step = self.virtual_time, self.virtual_time.ranks[rank], self.trace.step
         posted: dict[int, Operation] = {}
         clock_reads: dict[int, float] = {}
