@@ -1,6 +1,4 @@
-"""Drivers of unit 02: each builds a small model from drawn numbers, lets the answer work on it, and returns
-what became of it.
-"""
+"""Drivers of unit 02: each builds a small model, lets the answer work on it, and returns what came of it."""
 
 import random
 from collections.abc import Callable
@@ -47,8 +45,7 @@ def combine(answer: Answer, gradients: list[Tensor], counts: list[int]) -> Combi
 class ShardsReply(DriverReply):
     """What one rank got.
 
-    first: its part for each (epoch, seed). again: the same, asked for once more. changed: the libraries whose
-    random state the answer changed.
+    first: its part for each (epoch, seed). again: asked for once more. changed: libraries that drew numbers.
     """
 
     first: list[PlainData]
