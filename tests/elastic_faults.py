@@ -72,7 +72,7 @@ def after_step_of(folder: Path, fault: str, at: int) -> Callable[[int], None]:
 
 def main(folder: Path, fault: str, at: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    join_group()
+    elastic.say_hello(join_group())
     if fault == "sigkill":
         die_while_saving(folder, saves=1)
     train(RECIPE, folder, SavedByTorch(folder / "checkpoints", every=4), after_step_of(folder, fault, at))

@@ -205,7 +205,7 @@ def main(arguments: Sequence[str]) -> int:
     folder: Path = given.pop("folder")
     checkpoints = SavedByTorch(folder / "checkpoints", every=given.pop("save_every"))
     folder.mkdir(parents=True, exist_ok=True)
-    _say_hello(join_group())
+    say_hello(join_group())
     try:
         train(Recipe(**given), folder, checkpoints)
     except CheckpointFailed as error:
@@ -221,7 +221,8 @@ def leave_group() -> None:
     dist.destroy_process_group()
 
 
-def _say_hello(info: RankInfo) -> None:
+def say_hello(info: RankInfo) -> None:
+    """Print once how many ranks there are, on how many nodes, and which launcher has started them."""
     if info.rank == 0:
         print(f"{info.ranks} ranks on {info.nodes} nodes, started by {info.launcher}", flush=True)
 
