@@ -142,12 +142,18 @@ def _memory_for_jobs(directory: Path) -> None:
 
 
 def _own_memory_file_systems(kept: Sequence[Path]) -> None:
-    """Put fresh file systems on /tmp and /dev/shm, and of the old /tmp only the folders `kept` into it."""
-    temporary = Path(tempfile.gettempdir()).resolve()
-    inside = {path.resolve() for path in kept if path.resolve().is_relative_to(temporary)}
-    held = {path: os.open(path, os.O_PATH) for path in inside - {temporary}}
-    _call("mount", "-t", "tmpfs", "shm", "/dev/shm")
-    _call("mount", "-t", "tmpfs", "-o", "mode=1777", "tmp", temporary)
+    """Put fresh file systems on /tmp and /dev/shm, and of the old ones only the folders `kept` into them.
+
+    The folder for temporary files is the node's own too, wherever TMPDIR says that it is.
+    """
+    named = Path(tempfile.gettempdir()).resolve()
+    fresh = [Path("/tmp").resolve()]
+    fresh += [] if named.is_relative_to(fresh[0]) else [named]
+    inside = {path.resolve() for path in kept if any(path.resolve().is_relative_to(top) for top in fresh)}
+    held = {path: os.open(path, os.O_PATH) for path in inside - set(fresh)}
+    for place in (*fresh, Path("/dev/shm")):
+        _call("mount", "-t", "tmpfs", "-o", "mode=1777", "tmp", place)
+    named.mkdir(mode=0o1777, parents=True, exist_ok=True)
     for path, descriptor in sorted(held.items()):
         path.mkdir(parents=True, exist_ok=True)
         _call("mount", "--no-canonicalize", "--rbind", f"/proc/{os.getpid()}/fd/{descriptor}", path)
