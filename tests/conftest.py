@@ -27,6 +27,8 @@ REASONS = re.compile("install|allow|root|GPU|file system|pins no threads", re.IG
 
 _RUN = "COURSE_TEST_RUN"
 """The variable by which every process of a run is known: the run's temporary folder."""
+_made: list[str] = []
+"""That folder, in the process that has made it."""
 _left: list[str] = []
 
 
@@ -45,14 +47,16 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.mkdtemp(prefix="ct-")
         Path(folder).chmod(0o755)
         os.environ["TMPDIR"] = os.environ[_RUN] = tempfile.tempdir = folder
+        _made.append(folder)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Once xdist has ended its workers."""
-    if _is_worker(session.config) or _RUN not in os.environ:
+    # A test may run tests: what is inherited belongs to the run outside, which goes on.
+    if not _made:
         return
-    folder = Path(os.environ[_RUN])
+    folder = Path(_made[0])
     _left.extend(_wait_for_the_end(folder))
     shutil.rmtree(folder, ignore_errors=True)
     if _left and not session.exitstatus:

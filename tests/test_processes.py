@@ -1120,7 +1120,7 @@ def test_a_message_that_stops_half_way_is_no_death_of_the_rank(monkeypatch: pyte
         request = LaunchRequest(print, (), 4, Cluster(devices_per_node=4), 60, 0, None)
         theirs.sendall(struct.pack("!i", 1000) + b"half")
         watched = watchdog.Watchdog(request, agents).watch()
-        assert isinstance(watched.ending, watchdog.Failed)
+        assert isinstance(watched.ending, watchdog.RanksFailed)
         assert "The process that holds rank 3 has stopped in the middle of a message" in watched.ending.report
         assert "SIGKILL" not in watched.ending.report
     agents.close()
