@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from xdist.workermanage import NodeManager
 
 from graders.submissions import lazy_iri_grammar as _lazy_iri_grammar  # noqa: F401
 
@@ -48,6 +49,9 @@ def pytest_configure(config: pytest.Config) -> None:
         Path(folder).chmod(0o755)
         os.environ["TMPDIR"] = os.environ[_RUN] = tempfile.tempdir = folder
         _made.append(folder)
+        # xdist kills a worker that takes ten seconds to end. One that ends a cluster on a busy machine does,
+        # and what it has not yet removed would be left behind.
+        NodeManager.EXIT_TIMEOUT = 120
 
 
 @pytest.hookimpl(trylast=True)
