@@ -27,7 +27,7 @@ _TEMPORARY = "/tmp"
 """In the outer sandbox."""
 
 
-def run(file: Path, unit: str | None, as_json: bool, marks: bool, unsafe: bool) -> int:
+def run(file: Path, unit: str | None, as_json: bool, require_sandbox: bool, unsafe: bool) -> int:
     """`graders.commands.check` in such a process; returns the exit status."""
     start = "from graders.check_process import main; main()"
     ours, theirs = socket.socketpair()
@@ -40,7 +40,13 @@ def run(file: Path, unit: str | None, as_json: bool, marks: bool, unsafe: bool) 
             start_new_session=True,
         )
         theirs.close()
-        order = {"file": str(file), "unit": unit, "as_json": as_json, "marks": marks, "unsafe": unsafe}
+        order = {
+            "file": str(file),
+            "unit": unit,
+            "as_json": as_json,
+            "require_sandbox": require_sandbox,
+            "unsafe": unsafe,
+        }
         try:
             with suppress(BrokenPipeError):
                 ours.sendall(json.dumps([os.getcwd(), dict(os.environ), order]).encode())

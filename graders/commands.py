@@ -17,19 +17,24 @@ from graders.student.hints import hint_text
 from graders.student.lookup import NoSuchExercise
 
 if TYPE_CHECKING:
-    from graders.classroom.grade_class import Order, Outcome
+    from graders.classroom.grade_class import Order, StudentResult
 
 ALL_POINTS, NOT_ALL_POINTS, BAD_INPUT = 0, 1, 2
 DONE, NOT_ALL_GRADED, INTERRUPTED = 0, 1, 130
 
 
 def check(
-    file: Path, unit: str | None = None, as_json: bool = False, marks: bool = False, unsafe: bool = False
+    file: Path,
+    unit: str | None = None,
+    as_json: bool = False,
+    require_sandbox: bool = False,
+    unsafe: bool = False,
 ) -> int:
     """Grade a notebook or Python file, its code in a sandbox: `course check FILE --unit NN_name [--json]`.
 
     One's own work is checked on any machine, with a note where there is no sandbox. The work of others is
-    not: what lies among a course's submissions, or is checked for `marks`, needs one unless it is `unsafe`.
+    not: what lies among a course's submissions, or is checked with `require_sandbox`, needs one unless it is
+    `unsafe`.
     """
     from graders.host.fork_server_client import SandboxFailed
     from graders.host.grade_submission import grade_file
@@ -37,7 +42,7 @@ def check(
     from graders.submissions.read import BadSubmission
 
     try:
-        backend_for_grading(unsafe or backend_here().stands or not (marks or _is_handed_in(file)))
+        backend_for_grading(unsafe or backend_here().stands or not (require_sandbox or _is_handed_in(file)))
         report = grade_file(file, unit)
     except (BadSubmission, NoSandbox, SandboxFailed) as error:
         print(error, file=sys.stderr)
@@ -64,7 +69,7 @@ def grade(root: Path, order: "Order") -> int:
     try:
         course = Course(root)
         with terminal:
-            outcomes = grade_class(course, order, terminal)
+            results = grade_class(course, order, terminal)
     except (NoSandbox, Refused, WrongCourse) as error:
         print(error, file=sys.stderr)
         return BAD_INPUT
@@ -75,12 +80,12 @@ def grade(root: Path, order: "Order") -> int:
         if order.cluster is not None:
             _tell_of_jobs(batches_folder(course, order.unit))
         return INTERRUPTED
-    Console().print(class_table(order.unit, outcomes))
+    Console().print(class_table(order.unit, results))
     print(f"The class page: {course.results(order.unit) / 'class.html'}")
-    left = [outcome for outcome in outcomes if outcome.state is State.NOT_GRADED]
-    for outcome in left:
-        print(f"{outcome.student} was not graded. {outcome.why}", file=sys.stderr)
-    mistaken = _mistaken_graders(outcomes)
+    left = [result for result in results if result.state is State.NOT_GRADED]
+    for result in left:
+        print(f"{result.student} was not graded. {result.why}", file=sys.stderr)
+    mistaken = _mistaken_graders(results)
     print(*mistaken, sep="\n", end="\n" if mistaken else "", file=sys.stderr)
     return NOT_ALL_GRADED if left or mistaken else DONE
 
@@ -149,14 +154,14 @@ def _show(report: Report) -> None:
     console.print(report.summary())
 
 
-def _mistaken_graders(outcomes: "Sequence[Outcome]") -> list[str]:
+def _mistaken_graders(results: "Sequence[StudentResult]") -> list[str]:
     """A sentence for every grader that stopped with an error of its own, with the first traceback."""
     told: dict[str, str] = {}
-    for outcome in outcomes:
-        for result in outcome.graded.report.exercises if outcome.graded else ():
+    for each in results:
+        for result in each.graded.report.exercises if each.graded else ():
             if result.mistake:
                 name = result.exercise.name
                 told.setdefault(
-                    name, f"The grader of {name} stopped, first for {outcome.student}:\n{result.mistake}"
+                    name, f"The grader of {name} stopped, first for {each.student}:\n{result.mistake}"
                 )
     return list(told.values())

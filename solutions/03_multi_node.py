@@ -672,7 +672,7 @@ if len(nodes_here) == 1:
 # | `TORCHELASTIC_RESTART_COUNT`, `TORCHELASTIC_MAX_RESTARTS` | how often this launcher has started its workers anew, and how often it may |
 # | `TORCHELASTIC_RUN_ID` | the name of the job, from `--rdzv-id` |
 #
-# Here worker 1 of 2 is killed by SIGKILL, as by a node's memory guard, when it lives for the first time.
+# Here worker 1 of 2 is killed by SIGKILL, as by a node's memory guard, when it runs for the first time.
 
 # %% demo=true
 DYING = """
@@ -701,7 +701,7 @@ for line in done.stderr.splitlines():
     if "closing signal" in line or "exitcode" in line:
         print(line.partition("] ")[2])
 assert done.returncode == 0, done.stderr
-assert sorted(done.stdout.split()[3::4]) == [f"TORCHELASTIC_RESTART_COUNT={life}" for life in "0011"]
+assert sorted(done.stdout.split()[3::4]) == [f"TORCHELASTIC_RESTART_COUNT={count}" for count in "0011"]
 
 # %% [markdown]
 # Worker 0 was not at fault, and was ended all the same: it would have slept for a minute. So a restart is a start, for
@@ -896,7 +896,7 @@ def save_checkpoint(path: Path, state: dict) -> None:
 # %% demo=true
 # %%needs save_checkpoint
 from course_lib.figures.pictures import moments_picture
-from graders.units.unit_03.fault_injection import lived, watched
+from graders.units.unit_03.fault_injection import run_forked, watched
 
 
 def straight(path: Path, state: dict) -> None:
@@ -923,7 +923,7 @@ def moments(save) -> list[str]:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "step-1.pt"
         torch.save({"weights": torch.zeros(5000)}, path)
-        record = lived(watched(Path(name), lambda: save(path, {"weights": torch.ones(5000)})))["value"]
+        record = run_forked(watched(Path(name), lambda: save(path, {"weights": torch.ones(5000)})))["value"]
     files = [event["files"].get(path.name) for event in record if "files" in event]
     contents = [file and file["content"] for file in files]
     words = {None: "none", contents[0]: "old", contents[-1]: "new"}
@@ -1059,7 +1059,7 @@ def resume(training: Training, directory: Path, save_every: int, save, load_late
 
 # %% [markdown]
 # A classifier with dropout and momentum, in a process that is killed by SIGKILL three times, and started again each time.
-# It saves after every ten steps; each life ends, after a number of steps that is drawn, between one checkpoint and the
+# It saves after every ten steps; each process ends, after a number of steps that is drawn, between one checkpoint and the
 # next:
 
 # %% demo=true
@@ -1070,7 +1070,7 @@ data = load("digits")
 table = torch.cat([data.train.images.flatten(1), data.train.labels[:, None]], 1)
 
 
-def live(directory: Path, steps: int | None = None) -> str:
+def run_script(directory: Path, steps: int | None = None) -> str:
     """What a training script does when it is started: it is killed after so many steps, or comes to the end."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.3), nn.Linear(64, 10))
@@ -1092,15 +1092,15 @@ def live(directory: Path, steps: int | None = None) -> str:
     return fingerprint(model)
 
 
-def lives(*deaths: int) -> tuple[str, list[list[float]]]:
-    """The final weights' fingerprint, and the losses of each life, the last of which comes to the end."""
+def run_until_done(*kills: int) -> tuple[str, list[list[float]]]:
+    """The final weights' fingerprint, and the losses of each process, the last of which comes to the end."""
     directory = Path(tempfile.mkdtemp())
-    for steps in deaths:
+    for steps in kills:
         try:
-            launch(live, directory, steps, ranks=1, on="processes", quiet=True)
+            launch(run_script, directory, steps, ranks=1, on="processes", quiet=True)
         except RankFailed as error:
             print(error.args[0].splitlines()[0])
-    weights = launch(live, directory, ranks=1, on="processes", quiet=True).results[0]
+    weights = launch(run_script, directory, ranks=1, on="processes", quiet=True).results[0]
     told = []
     for line in (directory / "losses").read_text().splitlines():
         number, loss = line.split()
@@ -1111,35 +1111,39 @@ def lives(*deaths: int) -> tuple[str, list[list[float]]]:
     return weights, told
 
 
-whole, (curve,) = lives()
-deaths = [random.randint(11, 14) for _ in range(3)]
-killed, parts = lives(*deaths)
-print(f"killed after {', '.join(map(str, deaths))} steps of its first, second, third life")
+whole, (curve,) = run_until_done()
+kills = [random.randint(11, 14) for _ in range(3)]
+killed, parts = run_until_done(*kills)
+print(f"killed after {', '.join(map(str, kills))} steps of its first, second, third process")
 print(f"uninterrupted: weights {whole[:16]}\nkilled 3 times: weights {killed[:16]}")
 assert whole == killed
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds save_checkpoint load_latest resume
-begins = [10 * life for life in range(4)]  # Each life saves once, ten steps after its first.
-assert [len(part) for part in parts] == [*deaths, len(curve) - begins[-1]]
+begins = [10 * start for start in range(4)]  # Each process saves once, ten steps after its first.
+assert [len(part) for part in parts] == [*kills, len(curve) - begins[-1]]
 assert all(part == curve[begin : begin + len(part)] for begin, part in zip(begins, parts, strict=True))
 
 # %% demo=true
 # %%needs save_checkpoint load_latest resume
 figure, axes = new_figure(
-    alt="Training loss against steps: a grey line for the uninterrupted training, and on it the pieces of four lives; each "
+    alt="Training loss against steps: a grey line for the uninterrupted training, and on it the pieces of four processes; each "
     "piece begins at a multiple of ten steps, some steps before the end of the piece before.",
     height=3.2,
 )
 axes.plot(range(1, len(curve) + 1), curve, color="#888888", linewidth=5, alpha=0.5, label="uninterrupted")
-for life, (begin, part, colour) in enumerate(
+for number, (begin, part, colour) in enumerate(
     zip(begins, parts, ("blue", "vermillion", "bluish_green", "black"), strict=True)
 ):
     steps = range(begin + 1, begin + len(part) + 1)
     axes.plot(
-        steps, part, color=COLOURS[colour], linestyle=("-", "--", "-.", ":")[life], label=f"life {life + 1}"
+        steps,
+        part,
+        color=COLOURS[colour],
+        linestyle=("-", "--", "-.", ":")[number],
+        label=f"process {number + 1}",
     )
-    if life < len(deaths):
+    if number < len(kills):
         axes.plot(steps[-1], part[-1], "x", color=COLOURS[colour], markersize=10, markeredgewidth=2)
 axes.set(xlabel="step", ylabel="training loss")
 axes.legend(frameon=False)
@@ -1497,11 +1501,11 @@ from course_lib.training.recipe import Recipe
 recipe = Recipe(epochs=1, batch_size=128)
 
 
-def one_life(directory: Path, death: int | None) -> None:
-    """Train on this rank; rank 1 dies after step `death`."""
+def one_start(directory: Path, kill: int | None) -> None:
+    """Train on this rank; rank 1 dies after step `kill`."""
 
     def after_step(step: int) -> None:
-        if step == death and dist.get_rank() == 1:
+        if step == kill and dist.get_rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
     train(
@@ -1512,13 +1516,13 @@ def one_life(directory: Path, death: int | None) -> None:
     )
 
 
-def final_weights(*deaths: int) -> str:
+def final_weights(*kills: int) -> str:
     """The fingerprint of the final weights."""
     with tempfile.TemporaryDirectory() as name:
-        for death in (*deaths, None):
+        for kill in (*kills, None):
             try:
-                launch(one_life, Path(name), death, ranks=max(2, ranks), on="processes")
-                assert death is None, f"nobody died after step {death}"
+                launch(one_start, Path(name), kill, ranks=max(2, ranks), on="processes")
+                assert kill is None, f"nobody was killed after step {kill}"
             except RankFailed as error:
                 print(error.args[0].splitlines()[0])
         return json.loads((Path(name) / "finished").read_text())["weights"]

@@ -173,14 +173,14 @@ def left_behind() -> list[str]:
     return [line for line in found if "ATTACK-SURVIVOR" in line] + files
 
 
-def marked(root: Path, student: str) -> Graded:
+def graded(root: Path, student: str) -> Graded:
     found = ResultStore(root / "results" / UNIT).find(student)
     assert found is not None
     return found
 
 
 def result(root: Path, student: str, exercise: str) -> ExerciseResult:
-    return next(each for each in marked(root, student).report.exercises if each.exercise.name == exercise)
+    return next(each for each in graded(root, student).report.exercises if each.exercise.name == exercise)
 
 
 @pytest.mark.parametrize("attack", sorted(EXPECTED))
@@ -191,7 +191,7 @@ def test_an_attack_earns_nothing_and_costs_only_itself(root: Path, attack: str) 
     assert not found.mistake
     assert found.points == EXPECTED[attack].points
     assert re.search(EXPECTED[attack].seen, " ".join(each.seen for each in found.criteria))
-    others = [each for each in marked(root, attack).report.exercises if each.exercise.name != name]
+    others = [each for each in graded(root, attack).report.exercises if each.exercise.name != name]
     assert all(each.passed for each in others), [each.criteria for each in others if not each.passed]
 
 

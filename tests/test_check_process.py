@@ -84,7 +84,7 @@ def test_where_the_sandbox_cannot_be_entered_another_is_started(tmp_path: Path) 
         "entering._join = refused\n"
         "from graders.check_process import main; main()"
     )
-    order = {"file": str(path), "unit": UNIT, "as_json": True, "marks": False, "unsafe": False}
+    order = {"file": str(path), "unit": UNIT, "as_json": True, "require_sandbox": False, "unsafe": False}
     done = subprocess.run(
         [*command()[:1], "-c", program],
         input=json.dumps([str(tmp_path), environment(), order]),

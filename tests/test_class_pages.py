@@ -36,7 +36,7 @@ def judged(exercise: Exercise, *verdicts: Verdict, seen: str = "") -> ExerciseRe
     return ExerciseResult(exercise, tuple(criteria))
 
 
-def marked(student: str, *results: ExerciseResult, seconds: float = 1.0) -> Graded:
+def graded(student: str, *results: ExerciseResult, seconds: float = 1.0) -> Graded:
     return Graded(student, "key", Report(UNIT, results), f"{UNIT}.ipynb", seconds=seconds)
 
 
@@ -48,10 +48,10 @@ CRASH = answer_failed(TOTAL, AnswerFailed(FailureKind.RAISED, f"KeyError: {HOSTI
 def class_() -> list[Graded]:
     nothing = Graded("zed", "key", nothing_earned(UNIT, "It is empty."), reason="It is empty.")
     return [
-        marked("ann", judged(DOUBLE, P, P), judged(TOTAL, P, P)),
-        marked("ben", judged(DOUBLE, P, F, seen="float32; expected int64"), CRASH, seconds=40),
-        marked("cia", judged(DOUBLE, P, F, seen="float32; expected int64"), CRASH),
-        marked("dan", judged(DOUBLE, F, F, seen="none of it"), not_attempted(TOTAL, "still the stub")),
+        graded("ann", judged(DOUBLE, P, P), judged(TOTAL, P, P)),
+        graded("ben", judged(DOUBLE, P, F, seen="float32; expected int64"), CRASH, seconds=40),
+        graded("cia", judged(DOUBLE, P, F, seen="float32; expected int64"), CRASH),
+        graded("dan", judged(DOUBLE, F, F, seen="none of it"), not_attempted(TOTAL, "still the stub")),
         nothing,
     ]
 
@@ -116,7 +116,7 @@ def missed(*seen):
     """How a class stands at the first criterion of one exercise, where each has seen one of these."""
     first = DOUBLE.rubric[0]
     results = [ExerciseResult(DOUBLE, (CriterionResult(first, Verdict.FAILED, text),)) for text in seen]
-    (standing,) = standings([marked("", result) for result in results])
+    (standing,) = standings([graded("", result) for result in results])
     return standing.misses[0]
 
 
@@ -153,7 +153,7 @@ def test_student_page_without_a_grade_says_what_to_do(class_):
 
 
 def test_csv_is_the_same_numbers_and_no_formula(class_):
-    class_.append(marked("=cmd()", judged(DOUBLE, P, P), judged(TOTAL, F, B, seen="no")))
+    class_.append(graded("=cmd()", judged(DOUBLE, P, P), judged(TOTAL, F, B, seen="no")))
     rows = list(csv.DictReader(io.StringIO(class_csv(class_))))
     assert [float(row["points"]) for row in rows] == [each.report.points for each in class_]
     assert rows[1]["first_missed"] == "whole numbers too"
@@ -174,7 +174,7 @@ def test_pages_are_written_once(class_, tmp_path):
 
 
 def test_verdicts_come_back_as_they_were_kept(class_, tmp_path: Path):
-    # Invariant: what was kept is what was marked; what is torn or of another rubric is nothing.
+    # Invariant: what was kept is what was graded; what is torn or of another rubric is nothing.
     kept = ResultStore(tmp_path)
     for each in class_:
         kept.keep(each)

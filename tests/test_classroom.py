@@ -22,7 +22,7 @@ from nbgrader.plugins import CsvExportPlugin
 
 from graders.classroom import grade_class as classroom
 from graders.classroom import gradebook, result_store
-from graders.classroom.grade_class import Order, Outcome, State, grade_class
+from graders.classroom.grade_class import Order, State, StudentResult, grade_class
 from graders.classroom.gradebook import Course, GradebookWriter
 from graders.classroom.pool import GradingFailed, JudgePool, Task
 from graders.classroom.preprocessors import WrongCourse
@@ -53,10 +53,12 @@ class Nobody:
 
     def begin(self, count: int) -> None: ...
     def say(self, sentence: str) -> None: ...
-    def end(self, outcome: Outcome) -> None: ...
+    def end(self, outcome: StudentResult) -> None: ...
 
 
-def grade(root: Path, *students: str, force: bool = False, judges: type = JudgesHere) -> dict[str, Outcome]:
+def grade(
+    root: Path, *students: str, force: bool = False, judges: type = JudgesHere
+) -> dict[str, StudentResult]:
     """Grade a class in this process, by default without a process for the judges."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(classroom, "JudgePool", judges)
@@ -155,7 +157,7 @@ def regraded(graded: Path, tmp_path: Path) -> Path:
 
 
 def test_what_has_not_changed_is_not_graded_again(regraded: Path) -> None:
-    # Invariant: a second run marks nothing and writes nothing.
+    # Invariant: a second run grades nothing and writes nothing.
     before = {path: path.stat().st_mtime_ns for path in regraded.glob("autograded/*/*/*")}
     outcomes = grade(regraded)
     assert {outcome.state for outcome in outcomes.values()} == {State.UNCHANGED}
@@ -221,7 +223,7 @@ def test_a_lost_gradebook_is_written_again_without_marking(pristine: Path, regra
     # Invariant: verdicts outlive the gradebook: they are recorded anew, by a pool that is never called.
     shutil.copyfile(pristine / "gradebook.db", regraded / "gradebook.db")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(JudgesHere, "grade", lambda *_: pytest.fail("it was marked again"))
+        patch.setattr(JudgesHere, "grade", lambda *_: pytest.fail("it was graded again"))
         outcomes = grade(regraded)
     assert {outcome.state for outcome in outcomes.values()} == {State.GRADED}
     assert scores(regraded)["right"][0] == ALL
@@ -362,7 +364,7 @@ def test_two_at_once_are_refused(course: Path) -> None:
 
 
 def test_a_lost_judge_costs_nobody_a_grade(course: Path) -> None:
-    # Invariant: a judge that is killed is replaced, and its submission is marked by the next.
+    # Invariant: a judge that is killed is replaced, and its submission is graded by the next.
     tasks = [Task(str(Course(course).submitted(s, UNIT)), UNIT, s, "key") for s in ("half", "right")]
     with JudgePool(1, course / "scratch") as pool:
         outcomes = []
@@ -378,13 +380,13 @@ def test_whoever_takes_too_long_is_stopped_and_told(course: Path) -> None:
     task = Task(str(Course(course).submitted("right", UNIT)), UNIT, "right", "key")
     with JudgePool(1, course / "scratch", seconds=0.1) as pool:
         ((_, future),) = pool.grade([task])
-    marked = future.result()
-    assert marked.report.points == 0
-    assert marked.reason.startswith("Grading was stopped after 0.1 s")
+    graded = future.result()
+    assert graded.report.points == 0
+    assert graded.reason.startswith("Grading was stopped after 0.1 s")
 
 
 def test_a_failure_of_ours_is_no_grade(course: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Invariant: where marking itself fails, there is a sentence and exit status 1, and no zero.
+    # Invariant: where grading itself fails, there is a sentence and exit status 1, and no zero.
     def fail(_: object, task: Task, seconds: float) -> None:
         raise GradingFailed("no room on the disk")
 
@@ -399,10 +401,10 @@ def test_one_that_cannot_be_recorded_does_not_stop_the_next(
 ) -> None:
     record = GradebookWriter.record
 
-    def fail_for_half(self: GradebookWriter, marked: result_store.Graded) -> None:
-        if marked.student == "half":
+    def fail_for_half(self: GradebookWriter, graded: result_store.Graded) -> None:
+        if graded.student == "half":
             raise OSError("disk full")
-        record(self, marked)
+        record(self, graded)
 
     monkeypatch.setattr(GradebookWriter, "record", fail_for_half)
     outcomes = grade(course)

@@ -23,7 +23,7 @@ from graders.guest.execute import perform
 from graders.protocol.codec import CodecError, decode, encode
 from graders.protocol.from_plain import from_plain
 from graders.protocol.proxy import RemoteAnswer
-from graders.protocol.requests import LaunchRequest
+from graders.protocol.requests import RunRequest
 from tests.answers import solved
 
 SEEDS = range(3)
@@ -103,7 +103,7 @@ class Forger:
         told = replaced(told, path, new)
         return encode({**reply, "value": {**reply["value"], "results": told} if launched else told})
 
-    def run(self, _: LaunchRequest) -> None:
+    def run(self, _: RunRequest) -> None:
         """Ranks run where the answer is."""
 
     def keeps_line(self, _: str) -> bool:

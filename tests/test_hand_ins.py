@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_output
 
-from graders.classroom.grade_class import Outcome, State
+from graders.classroom.grade_class import State, StudentResult
 from graders.submissions.folder import digest, read_hand_in
 from tests.classroom import ROOT, UNIT, answer_cell, blank, folder_of, hand_in, new_course, solved
 from tests.test_classroom import grade, scores
@@ -180,7 +180,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def outcomes(root: Path) -> dict[str, Outcome]:
+def outcomes(root: Path) -> dict[str, StudentResult]:
     """All of them in one class, with one who hands in as one should."""
     for student, (put, _, _) in HANDED_IN.items():
         put(folder_of(root, student))
@@ -189,7 +189,9 @@ def outcomes(root: Path) -> dict[str, Outcome]:
 
 
 @pytest.mark.parametrize("student", HANDED_IN)
-def test_each_is_graded_for_what_is_in_it(outcomes: dict[str, Outcome], root: Path, student: str) -> None:
+def test_each_is_graded_for_what_is_in_it(
+    outcomes: dict[str, StudentResult], root: Path, student: str
+) -> None:
     # Invariant: a grade for everybody, never NULL; where something is wrong, a sentence on it.
     _, points, said = HANDED_IN[student]
     outcome = outcomes[student]
@@ -203,12 +205,12 @@ def test_each_is_graded_for_what_is_in_it(outcomes: dict[str, Outcome], root: Pa
     assert None not in each
 
 
-def test_none_affects_another(outcomes: dict[str, Outcome], root: Path) -> None:
+def test_none_affects_another(outcomes: dict[str, StudentResult], root: Path) -> None:
     assert len(outcomes) == len(HANDED_IN) + 1
     assert scores(root)["zz_ordinary"][0] == ALL
 
 
-def test_nothing_beside_the_notebook_leads_out(outcomes: dict[str, Outcome], root: Path) -> None:
+def test_nothing_beside_the_notebook_leads_out(outcomes: dict[str, StudentResult], root: Path) -> None:
     # Invariant: what is kept for those who grade by hand is plain files, and no flood of output.
     for path in (root / "autograded").rglob("*"):
         assert not path.is_symlink()

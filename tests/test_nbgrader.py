@@ -39,16 +39,16 @@ def answer_cell(name: str) -> Notebook:
     source = f"{head}\n{docstring}\n    ### BEGIN SOLUTION\n{body}\n    ### END SOLUTION"
     return new_code_cell(
         source,
-        metadata={"exercise": name, "nbgrader": marks(name, solution=True, grade=False, locked=False)},
+        metadata={"exercise": name, "nbgrader": metadata(name, solution=True, grade=False, locked=False)},
     )
 
 
 def check_cell(name: str, points: float) -> Notebook:
-    marks_ = {**marks(f"check_{name}", solution=False, grade=True, locked=True), "points": points}
-    return new_code_cell(f"check({name})", metadata={"nbgrader": marks_})
+    own = {**metadata(f"check_{name}", solution=False, grade=True, locked=True), "points": points}
+    return new_code_cell(f"check({name})", metadata={"nbgrader": own})
 
 
-def marks(name: str, **flags: bool) -> dict[str, object]:
+def metadata(name: str, **flags: bool) -> dict[str, object]:
     return {"grade_id": name, "schema_version": 3, "task": False, **flags}
 
 
@@ -125,7 +125,7 @@ def partly_right(notebook: Notebook) -> None:
 
 
 def muddled(notebook: Notebook) -> None:
-    """A check cell is copied, another deleted, an answer cell pasted without its marks; one cell hangs."""
+    """A check cell is copied, another deleted, an answer cell pasted without its metadata; one cell hangs."""
     half_solved(notebook)
     check = cell_of(notebook, "check_double")
     notebook.cells.append(new_code_cell(check.source, metadata=check.metadata))
@@ -135,7 +135,7 @@ def muddled(notebook: Notebook) -> None:
 
 
 def stripped(notebook: Notebook) -> None:
-    """All marks are gone, as some editors leave it, and so are all checks."""
+    """All metadata is gone, as some editors leave it, and so are all checks."""
     half_solved(notebook)
     for cell in notebook.cells:
         cell.metadata = nbformat.NotebookNode()

@@ -129,6 +129,27 @@ def test_links_between_files_lead_somewhere():
                 assert (ROOT / name).parent.joinpath(target).exists(), f"{name}: {target}"
 
 
+NOT_KEPT = ("build/", "exchange/", "feedback/", "results/", "submitted/", ".venv/")
+"""Folders that the workbook makes, of which texts speak too."""
+
+
+def test_paths_in_texts_lead_somewhere():
+    # Invariant: each file, folder and module of ours that a text names in backticks is kept. A bare file name
+    # is that of some file. What has changed tells of old modules, too.
+    names = {path.name for path in tracked()}
+    for name, text in texts().items():
+        if not name.endswith(".md"):
+            continue
+        for path in re.findall(r"`((?!/)[\w./-]+/[\w./-]*)`", text):
+            there = (ROOT / path).exists() or (ROOT / f"{path}.py").exists()
+            assert there or path.startswith(NOT_KEPT) or "STUDENT" in path, f"{name}: {path}"
+        assert set(re.findall(r"`(\w+\.py)`", text)) <= names, name
+        for module in re.findall(r"`((?:course_lib|graders|workbook)(?:\.\w+)+)`", text):
+            places = [ROOT / module.replace(".", "/"), (ROOT / module.replace(".", "/")).parent]
+            found = any(place.exists() or place.with_suffix(".py").exists() for place in places)
+            assert found or name == "CHANGELOG.md", f"{name}: {module}"
+
+
 def test_json_files_are_json():
     for name, text in texts().items():
         if name.endswith((".json", ".ipynb")):

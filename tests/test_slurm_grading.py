@@ -1,4 +1,4 @@
-"""`course grade --slurm` on a real Slurm: marked by an array, collected once, whatever is killed."""
+"""`course grade --slurm` on a real Slurm: graded by an array, collected once, whatever is killed."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ from workbook.cli import main; main()
 
 @pytest.mark.parametrize("site", list(sites().values()), ids=lambda site: site.name)
 def test_every_site_accepts_the_array(site: Site) -> None:
-    # Invariant: no line that the site forbids or sbatch ignores; no GPU is asked for to mark.
+    # Invariant: no line that the site forbids or sbatch ignores; no GPU is asked for to grade.
     job = Job(
         GRADING,
         tasks_per_node=1,
@@ -58,7 +58,7 @@ def cluster() -> Iterator[VirtualCluster]:
 
 @pytest.fixture(scope="module")
 def root(cluster: VirtualCluster) -> Path:
-    """A course where all nodes see it. Two submissions take a while to mark."""
+    """A course where all nodes see it. Two submissions take a while to grade."""
     root = new_course(cluster.shared / "course")
     hand_in(root, "right", solved())
     hand_in(root, "blank", blank())
@@ -176,7 +176,7 @@ def assert_complete(found: Scores) -> None:
 @needs_slurm
 @pytest.mark.xdist_group("slurm-class")
 def test_an_array_marks_the_class(root: Path, started: Callable[..., subprocess.Popen[str]]) -> None:
-    # Invariant: nodes mark, one process records, and nothing of the batch is left.
+    # Invariant: nodes grade, one process records, and nothing of the batch is left.
     said = finished(started())
     assert "4 submissions in 2 tasks on a virtual cluster" in said
     assert "[4/4]" in said

@@ -19,7 +19,7 @@ from graders.grading.rng import Rng
 from graders.grading.run import grade
 from graders.student.kernel_answer import kernel_answer
 from graders.units.unit_03 import batch_job, launchers
-from graders.units.unit_03.batch_job import Outcome, new_trial, outcomes
+from graders.units.unit_03.batch_job import JobReport, job_reports, new_trial
 from graders.units.unit_03.hostlists import draw_bracket, draw_dimensions, draw_list, draw_names, draw_zeros
 from graders.units.unit_03.topologies import DGX_A100, LUMI_G
 from tests.answers import right_answers
@@ -41,10 +41,10 @@ def head(*words: str) -> str:
     return done.stdout
 
 
-def outcome_of(*lines: str) -> Outcome:
+def report_of(*lines: str) -> JobReport:
     """What becomes of a script with these lines, on two nodes."""
     options = ["#SBATCH --nodes=2", "#SBATCH --ntasks-per-node=2", "#SBATCH --time=5"]
-    return outcomes([("\n".join(["#!/bin/bash", *options, *lines, ""]), new_trial([], 0))])[0]
+    return job_reports([("\n".join(["#!/bin/bash", *options, *lines, ""]), new_trial([], 0))])[0]
 
 
 # --- What is drawn is what real tools print
@@ -73,7 +73,7 @@ OWN = ("SLURM_JOB_ID", "SLURM_CPUS_ON_NODE")
 @with_slurm
 def test_environments_of_srun_and_of_a_batch_script_are_slurms_own():
     # Invariant: names and values are those of a real step, and of the script that starts it.
-    result = outcome_of(
+    result = report_of(
         "env > batch",
         "srun --distribution=block bash -c 'env > block-$SLURM_PROCID'",
         "srun --distribution=cyclic bash -c 'env > cyclic-$SLURM_PROCID'",
@@ -124,7 +124,7 @@ def test_a_script_sees_nothing_of_whoever_grades_it(tmp_path: Path, monkeypatch:
     secret.write_text("the secret")
     monkeypatch.setenv("COURSE_PASSWORD", "the secret")
     library = Path(batch_job.__file__)
-    result = outcome_of(
+    result = report_of(
         f"for path in {secret} {library} {Path.home()}/.bashrc; do test -e $path && echo SEEN $path; done",
         "env | grep -i password && echo SEEN the environment",
         "for path in /proc/sys/kernel/core_pattern /usr/bin/env /etc/passwd $SLURM_CONF; do",
@@ -147,9 +147,9 @@ def test_a_script_sees_nothing_of_whoever_grades_it(tmp_path: Path, monkeypatch:
 @with_slurm
 def test_what_is_refused_and_what_hangs_are_told(monkeypatch: pytest.MonkeyPatch):
     # Invariant: Slurm's own words for a job that it refuses; one that does not end is cancelled.
-    assert "node" in outcome_of("#SBATCH --nodes=9", "true").refused.lower()
+    assert "node" in report_of("#SBATCH --nodes=9", "true").refused.lower()
     monkeypatch.setattr(batch_job, "JOB_SECONDS", 1.0)
-    assert outcome_of("sleep 300").state in ("CANCELLED", "COMPLETING", "RUNNING", "FAILED")
+    assert report_of("sleep 300").state in ("CANCELLED", "COMPLETING", "RUNNING", "FAILED")
     deadline = time.monotonic() + 120
     while head("squeue", "--noheader") and time.monotonic() < deadline:
         time.sleep(0.2)

@@ -31,7 +31,7 @@ app.command()(slurm_commands.doctor)
 Root = Annotated[Path, typer.Option(help="The folder that holds solutions/ and notebooks/.")]
 HERE = Path()
 Unsafe = Annotated[
-    bool, typer.Option("--unsafe", help="Give marks even where no wall keeps the code from your files.")
+    bool, typer.Option("--unsafe", help="Grade even where no sandbox keeps the code from your files.")
 ]
 
 
@@ -52,15 +52,18 @@ def check(
     file: Annotated[Path, typer.Argument(help="A notebook or a Python file with answers.")],
     unit: Annotated[str | None, typer.Option(help="Its unit, such as 02_data_parallel.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-    marks: Annotated[
-        bool, typer.Option("--marks", help="It is somebody else's work: refuse where there is no wall.")
+    require_sandbox: Annotated[
+        bool,
+        typer.Option("--require-sandbox", help="It is somebody else's work: refuse where there is none."),
     ] = False,
     unsafe: Unsafe = False,
 ) -> None:
     """Grade a file: its code runs in a sandbox. Exit status 0 means all points, 1 not all, 2 no grades."""
     from graders import check_process
 
-    raise typer.Exit(check_process.run(file, unit, as_json=json, marks=marks, unsafe=unsafe))
+    raise typer.Exit(
+        check_process.run(file, unit, as_json=json, require_sandbox=require_sandbox, unsafe=unsafe)
+    )
 
 
 @app.command()

@@ -22,8 +22,8 @@ def start(
     nodes: Annotated[int, typer.Option(min=1, max=200)] = 2,
     cpus: Annotated[int, typer.Option(min=1, help="Cores that each node claims to have.")] = 8,
     gpus: Annotated[int, typer.Option(min=0, help="GPUs that each node claims to have.")] = 2,
-    walled: Annotated[
-        bool, typer.Option(help="Jobs see nothing of this machine but the system and Python.")
+    sandbox: Annotated[
+        bool, typer.Option("--sandbox", help="Jobs see nothing of this machine but the system and Python.")
     ] = False,
     owner: Annotated[
         int | None, typer.Option(help="The process whose end ends the cluster; by default this login shell.")
@@ -35,7 +35,7 @@ def start(
 
     found = _cluster(directory)
     try:
-        found.start(Shape(nodes, cpus, gpus, walled), os.getsid(0) if owner is None else owner)
+        found.start(Shape(nodes, cpus, gpus, sandbox), os.getsid(0) if owner is None else owner)
     except ClusterFailed as error:
         raise CommandFailed([str(error)]) from None
     print(f"{nodes} nodes are idle. Next: course cluster run sinfo; its files: {found.directory}")

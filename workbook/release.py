@@ -188,16 +188,18 @@ def _answer_cell(cell: NotebookNode, answer: AnswerCell) -> NotebookNode:
 
 
 def _check_cell(answer: AnswerCell) -> NotebookNode:
-    marks = _nbgrader(f"check_{answer.name}", solution=False, grade=True, locked=True, points=answer.points)
+    metadata = _nbgrader(
+        f"check_{answer.name}", solution=False, grade=True, locked=True, points=answer.points
+    )
     cell: NotebookNode = new_code_cell(
-        f"check({answer.name})", id=f"check-{answer.name}", metadata=NotebookNode(nbgrader=marks)
+        f"check({answer.name})", id=f"check-{answer.name}", metadata=NotebookNode(nbgrader=metadata)
     )
     return cell
 
 
-def _nbgrader(grade_id: str, **marks: Any) -> NotebookNode:
+def _nbgrader(grade_id: str, **metadata: Any) -> NotebookNode:
     """nbgrader's metadata of a cell, see `nbgrader.nbgraderformat`."""
-    return NotebookNode(grade_id=grade_id, schema_version=SCHEMA_VERSION, task=False, **marks)
+    return NotebookNode(grade_id=grade_id, schema_version=SCHEMA_VERSION, task=False, **metadata)
 
 
 def _points(points: float) -> str:

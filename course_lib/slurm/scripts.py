@@ -19,7 +19,7 @@ from course_lib.slurm.sites import DIRECTORY, Site
 SCRIPTS = ("workbook", "train_srun", "train_torchrun", "train_mpirun", "train_ibrun", "jupyter")
 """Those that `course slurm render` writes."""
 GRADING = "grade"
-"""The one that `course grade --slurm` writes: each task of its array marks a share of a class."""
+"""The one that `course grade --slurm` writes: each task of its array grades a share of a class."""
 TRAINING = "-m course_lib.training.elastic"
 """What a training script runs if it is not told to run another program."""
 

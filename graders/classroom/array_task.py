@@ -15,7 +15,7 @@ from graders.submissions.folder import digest
 
 
 def grade_share(batch: Batch, number: int, shares: int, judges: int) -> None:
-    """Mark every `shares`-th task, from `number` on, so many at the same time."""
+    """Grade every `shares`-th task, from `number` on, so many at the same time."""
     left = [task for task in batch.tasks()[number::shares] if batch.find(task) is None]
     print(f"{len(left)} submissions to grade", flush=True)
     if not left:
@@ -52,7 +52,7 @@ def _cores() -> int:
 
 
 def main() -> None:
-    """Mark the share that the command line names, of as many as the array has tasks."""
+    """Grade the share that the command line names, of as many as the array has tasks."""
     folder, number = sys.argv[1:]
     grade_share(Batch(Path(folder)), int(number), int(os.environ["SLURM_ARRAY_TASK_COUNT"]), _cores())
 

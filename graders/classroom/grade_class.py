@@ -39,7 +39,7 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StudentResult:
     """One submission: its verdicts, or the sentence that says why there are none, which is not its fault."""
 
     student: str
@@ -53,7 +53,7 @@ class Watcher(Protocol):
 
     def begin(self, count: int) -> None: ...
     def say(self, sentence: str) -> None: ...
-    def end(self, outcome: Outcome) -> None: ...
+    def end(self, result: StudentResult) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ class Order:
     cluster: ArrayOptions | None = None
 
 
-def grade_class(course: Course, order: Order, watcher: Watcher) -> list[Outcome]:
+def grade_class(course: Course, order: Order, watcher: Watcher) -> list[StudentResult]:
     """Grade what is ordered. Raises WrongCourse if nothing can be, NoSandbox if it would not be safe."""
     students = _students(course, order)
     with _alone(course), GradebookWriter(course, order.unit) as book:
         run = _Run(course, order, ResultStore(course.results(order.unit)), book, watcher)
-        outcomes = sorted(run.outcomes(students), key=lambda outcome: outcome.student)
+        results = sorted(run.results(students), key=lambda result: result.student)
         there = run.verdicts.students() & set(course.students(order.unit))
         class_ = [graded for graded in run.verdicts if graded.student in there]
         if len(class_) < len(there):
@@ -86,7 +86,7 @@ def grade_class(course: Course, order: Order, watcher: Watcher) -> list[Outcome]
                 f"are not on the class page. Grade them again with: course grade {order.unit}"
             )
         write_pages(course.results(order.unit), order.unit, class_)
-        return outcomes
+        return results
 
 
 class _Run:
@@ -103,7 +103,7 @@ class _Run:
         self.batches = batches_folder(course, order.unit)
         self.left_behind = list(batches_in(self.batches))
 
-    def outcomes(self, students: Sequence[str]) -> Iterator[Outcome]:
+    def results(self, students: Sequence[str]) -> Iterator[StudentResult]:
         """What becomes of each submission, as it does."""
         self.watcher.begin(len(students))
         scores = self.book.scores()
@@ -112,13 +112,15 @@ class _Run:
             try:
                 task = self._task(student)
             except OSError as error:
-                yield self._ended(Outcome(student, State.NOT_GRADED, why=f"It cannot be read: {error}."))
+                yield self._ended(
+                    StudentResult(student, State.NOT_GRADED, why=f"It cannot be read: {error}.")
+                )
                 continue
             graded = None if self.order.force else self._known(task)
             if graded is None:
                 tasks.append(task)
             elif self.book.has(graded, scores):
-                yield self._ended(Outcome(student, State.UNCHANGED, graded))
+                yield self._ended(StudentResult(student, State.UNCHANGED, graded))
             else:
                 yield self._ended(self._record(graded))
         for task, future in self._graded(tasks) if tasks else ():
@@ -126,7 +128,7 @@ class _Run:
         remove_ended(batches_in(self.batches))
 
     def _graded(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, "Future[Graded]"]]:
-        """Each task with its outcome, as they come in. Raises NoSandbox, or Refused by a cluster.
+        """Each task with its result, as they come in. Raises NoSandbox, or Refused by a cluster.
 
         On a cluster, whether there is a sandbox shows on the nodes that grade.
         """
@@ -149,32 +151,32 @@ class _Run:
         graded = self.verdicts.find(task.student)
         if graded is None or graded.key != task.key:
             found = (batch.find(task) for batch in self.left_behind)
-            graded = next((outcome for outcome in found if isinstance(outcome, Graded)), None)
+            graded = next((result for result in found if isinstance(result, Graded)), None)
             if graded is not None:
                 self.verdicts.keep(graded)
         return graded if graded is not None and (graded.sandboxed or task.unsafe) else None
 
-    def _taken(self, task: Task, future: "Future[Graded]") -> Outcome:
+    def _taken(self, task: Task, future: "Future[Graded]") -> StudentResult:
         """Keep what came of grading, then record it."""
         try:
             graded = future.result()
         except GradingFailed as error:
-            return Outcome(task.student, State.NOT_GRADED, why=str(error))
+            return StudentResult(task.student, State.NOT_GRADED, why=str(error))
         self.verdicts.keep(graded)
         return self._record(graded)
 
-    def _record(self, graded: Graded) -> Outcome:
+    def _record(self, graded: Graded) -> StudentResult:
         try:
             self.book.record(graded)
         except Exception as error:  # nbgrader and its database have many kinds; the next student is graded
             why = f"The gradebook could not be written: {type(error).__name__}: {error}"
-            return Outcome(graded.student, State.NOT_GRADED, graded, why)
+            return StudentResult(graded.student, State.NOT_GRADED, graded, why)
         self.verdicts.keep_recorded(graded)
-        return Outcome(graded.student, State.GRADED, graded)
+        return StudentResult(graded.student, State.GRADED, graded)
 
-    def _ended(self, outcome: Outcome) -> Outcome:
-        self.watcher.end(outcome)
-        return outcome
+    def _ended(self, result: StudentResult) -> StudentResult:
+        self.watcher.end(result)
+        return result
 
 
 def batches_folder(course: Course, unit: str) -> Path:

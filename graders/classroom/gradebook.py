@@ -204,7 +204,7 @@ class _Converter(Autograde):  # type: ignore[misc]
         self._report: Report = graded.report
         self._student = graded.student
         self.log = _LOG
-        # Each cell has its marks from the gradebook itself (MendCells).
+        # Each cell has its metadata from the gradebook itself (MendCells).
         for name in ("sanitize_preprocessors", "autograde_preprocessors"):
             setattr(self, name, [each for each in getattr(self, name) if each not in _CHECKS_OF_MARKS])
 

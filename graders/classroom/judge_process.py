@@ -27,7 +27,7 @@ from graders.submissions.read import BadSubmission
 
 
 def main() -> None:
-    """Mark what is ordered until there are no orders."""
+    """Grade what is ordered until there are no orders."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     # Nothing but answers may reach whoever gives the orders.
     os.dup2(2, 1)

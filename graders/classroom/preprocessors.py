@@ -36,7 +36,7 @@ class WrongCourse(RuntimeError):
 
 
 class GradeInSandbox(NbGraderPreprocessor):  # type: ignore[misc]
-    """Marks the notebook as `course check` does, and writes each verdict as the output of its check cell."""
+    """Grades the notebook as `course check` does, and writes each verdict as the output of its check cell."""
 
     unsafe = Bool(False, help="Grade without a sandbox where there is neither bubblewrap nor Apptainer.").tag(
         config=True
@@ -62,7 +62,7 @@ class GradeInSandbox(NbGraderPreprocessor):  # type: ignore[misc]
         return nb, resources
 
     def _report(self, nb: Notebook, unit: str) -> Report:
-        """The marks; a notebook without any answer earns nothing."""
+        """The grades; a notebook without any answer earns nothing."""
         backend_for_grading(self.unsafe)
         submission = from_notebook(nb, f"{unit}.ipynb")
         try:
@@ -80,10 +80,10 @@ class GradeInSandbox(NbGraderPreprocessor):  # type: ignore[misc]
 
 
 class MendCells(NbGraderPreprocessor):  # type: ignore[misc]
-    """Gives every cell the marks that the gradebook has for it, and puts back check cells that are missing.
+    """Gives every cell nbgrader's metadata from the gradebook, and puts back check cells that are missing.
 
-    Copied, split and pasted cells carry a cell's marks twice or not at all, and nbgrader then either stops or
-    leaves an exercise without a grade.
+    Copied, split and pasted cells carry a cell's metadata twice or not at all, and nbgrader then either
+    stops or leaves an exercise without a grade.
     """
 
     def preprocess(self, nb: Notebook, resources: Resources) -> tuple[Notebook, Resources]:
@@ -94,26 +94,26 @@ class MendCells(NbGraderPreprocessor):  # type: ignore[misc]
                 known = gradebook.find_notebook(place["notebook"], place["assignment"])
             except MissingEntry:
                 return nb, resources
-            marks = {cell.name: _marks(cell, known) for cell in known.source_cells}
+            metadata = {cell.name: _metadata(cell, known) for cell in known.source_cells}
             sources = {cell.name: cell.source for cell in known.source_cells}
-        self._keep_last_of_each(nb, marks)
+        self._keep_last_of_each(nb, metadata)
         present = {_grade_id(cell) for cell in nb.cells}
-        for name, mark_ in marks.items():
-            if name not in present and mark_["grade"] and not mark_["solution"]:
+        for name, own in metadata.items():
+            if name not in present and own["grade"] and not own["solution"]:
                 self.log.warning("The check cell %s is missing and is put back.", name)
-                nb.cells.append(new_code_cell(sources[name], metadata={"nbgrader": mark_}))
+                nb.cells.append(new_code_cell(sources[name], metadata={"nbgrader": own}))
         return nb, resources
 
-    def _keep_last_of_each(self, nb: Notebook, marks: dict[str, Any]) -> None:
-        """Mark the last cell of each id as the gradebook has it; take the marks from all others."""
+    def _keep_last_of_each(self, nb: Notebook, metadata: dict[str, Any]) -> None:
+        """Give the last cell of each id the metadata that the gradebook has, and the others none."""
         seen: set[str] = set()
         for cell in reversed(nb.cells):
             name = _grade_id(cell)
             if name and name in seen:
                 self.log.warning("There are several cells with the id %s; the last one counts.", name)
             cell.metadata.pop("nbgrader", None)
-            if name in marks and name not in seen:
-                cell.metadata["nbgrader"] = marks[name]
+            if name in metadata and name not in seen:
+                cell.metadata["nbgrader"] = metadata[name]
             seen.add(name)
 
 
@@ -124,16 +124,16 @@ def by_name(report: Report) -> dict[str, ExerciseResult]:
 
 def _grade_id(cell: Notebook) -> str:
     """The id that nbgrader knows the cell by; empty if it has none."""
-    marks = cell.metadata.get("nbgrader")
-    name = marks.get("grade_id") if isinstance(marks, dict) else None
+    metadata = cell.metadata.get("nbgrader")
+    name = metadata.get("grade_id") if isinstance(metadata, dict) else None
     return name if isinstance(name, str) else ""
 
 
-def _marks(cell: SourceCell, notebook: Any) -> Any:
+def _metadata(cell: SourceCell, notebook: Any) -> Any:
     """nbgrader's metadata of a cell, as the gradebook has it."""
     points = {graded.name: graded.max_score for graded in notebook.grade_cells}
     tasks = {task.name: task.max_score for task in notebook.task_cells}
-    marks = {
+    metadata = {
         "grade_id": cell.name,
         "schema_version": SCHEMA_VERSION,
         "grade": cell.name in points,
@@ -144,7 +144,7 @@ def _marks(cell: SourceCell, notebook: Any) -> Any:
         "cell_type": cell.cell_type,
     }
     worth = {**points, **tasks}.get(cell.name)
-    return from_dict(marks if worth is None else {**marks, "points": worth})
+    return from_dict(metadata if worth is None else {**metadata, "points": worth})
 
 
 def _write_outcome(cell: Notebook, result: ExerciseResult, notes: tuple[str, ...]) -> None:

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from graders.classroom.grade_class import Outcome, State
+from graders.classroom.grade_class import State, StudentResult
 from graders.grading.text import shortened
 from graders.isolation.backends import UNSANDBOXED
 
@@ -55,13 +55,13 @@ class Terminal:
         """Tell something, above the bar."""
         self.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, result: StudentResult) -> None:
         """One of them has come to its end."""
-        self.counts[outcome.state] += 1
+        self.counts[result.state] += 1
         self._progress.update(self._bar, advance=1, description=self.told())
         if not self.console.is_terminal:
             done = sum(self.counts.values())
-            line = f"[{done}/{self._count}] {outcome.student}: {_result(outcome)}"
+            line = f"[{done}/{self._count}] {result.student}: {_result(result)}"
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def told(self) -> str:
@@ -69,10 +69,10 @@ class Terminal:
         return ", ".join(f"{count} {state.value}" for state, count in self.counts.items() if count)
 
 
-def class_table(unit: str, outcomes: Sequence[Outcome]) -> Table:
+def class_table(unit: str, results: Sequence[StudentResult]) -> Table:
     """One row a student."""
-    unsandboxed = sum(not outcome.graded.sandboxed for outcome in outcomes if outcome.graded)
-    caption = f"{unsandboxed} of {len(outcomes)}: {UNSANDBOXED}" if unsandboxed else None
+    unsandboxed = sum(not result.graded.sandboxed for result in results if result.graded)
+    caption = f"{unsandboxed} of {len(results)}: {UNSANDBOXED}" if unsandboxed else None
     table = Table(title=escape(unit), title_justify="left", caption=caption, caption_justify="left")
     table.add_column("Student", overflow="fold")
     table.add_column("Points", justify="right", no_wrap=True)
@@ -80,35 +80,33 @@ def class_table(unit: str, outcomes: Sequence[Outcome]) -> Table:
     table.add_column("Seconds", justify="right", no_wrap=True)
     table.add_column("State", no_wrap=True)
     table.add_column("To know", overflow="fold")
-    for outcome in outcomes:
-        table.add_row(
-            escape(outcome.student), *_figures(outcome), outcome.state.value, escape(_to_know(outcome))
-        )
+    for result in results:
+        table.add_row(escape(result.student), *_figures(result), result.state.value, escape(_to_know(result)))
     return table
 
 
-def _figures(outcome: Outcome) -> tuple[str, str, str]:
-    if outcome.graded is None:
+def _figures(result: StudentResult) -> tuple[str, str, str]:
+    if result.graded is None:
         return "", "", ""
-    report = outcome.graded.report
-    solved = sum(result.passed for result in report.exercises)
+    report = result.graded.report
+    solved = sum(exercise.passed for exercise in report.exercises)
     points = f"{report.points:g}/{report.max_points:g}"
-    return points, f"{solved}/{len(report.exercises)}", f"{outcome.graded.seconds:.1f}"
+    return points, f"{solved}/{len(report.exercises)}", f"{result.graded.seconds:.1f}"
 
 
-def _result(outcome: Outcome) -> str:
-    points = _figures(outcome)[0]
-    told = f"{points}, {outcome.state.value}" if points else outcome.state.value
-    return f"{told}. {_to_know(outcome)}".rstrip(". ")
+def _result(result: StudentResult) -> str:
+    points = _figures(result)[0]
+    told = f"{points}, {result.state.value}" if points else result.state.value
+    return f"{told}. {_to_know(result)}".rstrip(". ")
 
 
-def _to_know(outcome: Outcome) -> str:
+def _to_know(result: StudentResult) -> str:
     """What the instructor should read about a submission, on one line."""
-    if outcome.why:
-        return _short(outcome.why)
-    if outcome.graded is None:
+    if result.why:
+        return _short(result.why)
+    if result.graded is None:
         return ""
-    return _short(outcome.graded.reason or " ".join(outcome.graded.report.notes))
+    return _short(result.graded.reason or " ".join(result.graded.report.notes))
 
 
 def _short(text: str) -> str:

@@ -13,6 +13,8 @@ from course_lib.runtime.communication.traffic import Traffic
 PlainData = Any
 """None, bool, int, float, str, bytes, tensors, and lists, tuples and str-keyed dicts of these."""
 
+AnswerFunction = Callable[..., Any]
+"""The student's function or class itself, as a driver gets it."""
 
 Told = TypeVar("Told")
 """What a driver returns."""

@@ -43,9 +43,9 @@ def shortened(text: str, characters: int) -> str:
 
 
 def joined(outputs: Sequence[str]) -> str:
-    """What the ranks of a launch printed, every line marked with its rank; the beginning of it."""
-    marked = BoundedText()
+    """What the ranks of a launch printed, every line labelled with its rank; the beginning of it."""
+    labelled = BoundedText()
     for rank, text in enumerate(outputs):
         for line in text.splitlines():
-            marked.write(f"[rank {rank}] {line}\n")
-    return marked.text()
+            labelled.write(f"[rank {rank}] {line}\n")
+    return labelled.text()

@@ -23,9 +23,9 @@ from graders.protocol.records import event_to_plain
 from graders.protocol.requests import (
     CallRequest,
     Failure,
-    LaunchRequest,
     Refusal,
     Request,
+    RunRequest,
     Value,
     read_request,
     write_reply,
@@ -76,11 +76,11 @@ def _attempt(
         match request:
             case CallRequest():
                 return Value(_call(answer, driver, request, computing_seconds), "")
-            case LaunchRequest():
+            case RunRequest():
                 return _launch(answer, driver, request)
     except BadLaunch as error:
         # In a call it can only come from a launch of the student's own.
-        return Refusal(str(error)) if isinstance(request, LaunchRequest) else failure_of(error)
+        return Refusal(str(error)) if isinstance(request, RunRequest) else failure_of(error)
     except LaunchError as error:
         return launch_failure(error)
     except OutOfTime as error:
@@ -101,7 +101,7 @@ def _call(answer: Any, driver: Driver, request: CallRequest, computing_seconds: 
         return driver(answer, *request.arguments)
 
 
-def _launch(answer: Any, driver: Driver, request: LaunchRequest) -> Value:
+def _launch(answer: Any, driver: Driver, request: RunRequest) -> Value:
     run = launch(
         driver,
         answer,

@@ -197,7 +197,7 @@ class SandboxedChildren:
 
 
 class PlainChildren:
-    """Each in a session of its own, behind whatever wall stands round this process."""
+    """Each in a session of its own, behind whatever sandbox stands round this process."""
 
     def start(self, channel: int, bounds: Bounds) -> int:
         """See `Children`; the bounds are only kept behind an inner sandbox."""

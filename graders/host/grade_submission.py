@@ -1,4 +1,4 @@
-"""Marking a submission: every exercise of a unit, with the student's code out of reach."""
+"""Grading a submission: every exercise of a unit, with the student's code out of reach."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +14,7 @@ from graders.submissions.read import BadSubmission, Submission, read_submission
 
 
 def grade_file(path: Path, unit: str | None = None) -> Report:
-    """The marks of a notebook or Python file; without `unit`, of the unit that it looks to be about.
+    """The grades of a notebook or Python file; without `unit`, of the unit that it looks to be about.
 
     Raises BadSubmission and SandboxFailed.
     """
@@ -23,7 +23,7 @@ def grade_file(path: Path, unit: str | None = None) -> Report:
 
 
 def grade_submission(submission: Submission, unit: str, limits: Limits = DEFAULT_LIMITS) -> Report:
-    """The marks of a submission, whose code is kept within the limits; a note says if there was no sandbox.
+    """The grades of a submission, whose code is kept within the limits; a note says if there was no sandbox.
 
     Raises BadSubmission if it has nothing to do with the unit, SandboxFailed if its code cannot be run here.
     """
@@ -71,7 +71,7 @@ def _grade_exercise(sandbox: Sandbox, exercise: Exercise) -> ExerciseResult:
 
 
 def _missing_sandboxes(sandbox: Sandbox) -> Iterable[str]:
-    """What a reader of the marks has to know about how they were given."""
+    """What a reader of the grades has to know about how they were given."""
     if not backend_here().stands:
         yield UNSANDBOXED
     elif not sandbox.has_inner_sandboxes:

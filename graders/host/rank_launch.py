@@ -1,4 +1,4 @@
-"""The grader's side of a launch for marks: messages between ranks pass through a scheduler of its own.
+"""The grader's side of a launch for grades: messages between ranks pass through a scheduler of its own.
 
 Each rank is a process in a sandbox of its own (`graders.guest.rank_process`), which shares nothing with the
 others. What it sends and receives, how much, when and in which order, is known here because it happens here,
@@ -24,7 +24,7 @@ from graders.protocol import requests
 
 
 def launch(
-    request: requests.LaunchRequest, processes: Sequence[Process], grace: float, keep_line: KeepLine
+    request: requests.RunRequest, processes: Sequence[Process], grace: float, keep_line: KeepLine
 ) -> Run:
     """Run a launch with one process a rank, each of which has run the submission's cells.
 
@@ -74,7 +74,7 @@ def launch(
             raise
 
 
-def _order(request: requests.LaunchRequest, rank: int, cluster: Cluster) -> requests.RankRequest:
+def _order(request: requests.RunRequest, rank: int, cluster: Cluster) -> requests.RankRequest:
     """What one of the ranks is to do."""
     arguments = tuple(v[rank] if isinstance(v, PerRank) else v for v in request.arguments)
     return requests.RankRequest(

@@ -12,7 +12,7 @@ from graders.host.rank_launch import launch
 from graders.protocol.codec import CodecError
 from graders.protocol.drivers import find_driver
 from graders.protocol.framing import ChannelClosed, TooSlow, receive_frame, send_frame
-from graders.protocol.requests import NO_MORE_REQUESTS, LaunchRequest
+from graders.protocol.requests import NO_MORE_REQUESTS, RunRequest
 
 if TYPE_CHECKING:
     from graders.host.sandbox import Sandbox
@@ -47,7 +47,7 @@ class SandboxTransport:
             ended, *_ = self.end()
             raise AnswerFailed(FailureKind.ENDED, f"Your code ended the whole process ({ended}).") from error
 
-    def run(self, request: LaunchRequest) -> Run:
+    def run(self, request: RunRequest) -> Run:
         """See `Transport`: a process a rank, between which messages pass through here."""
         find_driver(request.driver)
         processes = self._first(request.ranks)

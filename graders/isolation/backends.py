@@ -1,7 +1,7 @@
 """The kinds of sandbox there are round the code of a submission, and what holds where there is none.
 
 Behind a sandbox there is no network, no other process, no home, no notebook, no gradebook; the system, this
-Python and the course's library can be read. Whoever marks the work of others needs one.
+Python and the course's library can be read. Whoever grades the work of others needs one.
 """
 
 import os

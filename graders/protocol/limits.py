@@ -1,11 +1,11 @@
-"""What a submission may take up where marks are given."""
+"""What a submission may take up where grades are given."""
 
 from dataclasses import dataclass, field
 
 from graders.isolation.usage import Bounds
 
 COMPUTING_SECONDS = 6.0
-"""Processor time that a call, or a rank of a launch, may take where marks are given.
+"""Processor time that a call, or a rank of a launch, may take where grades are given.
 
 A loop without an end costs that much, however busy the machine is. It must do for importing what answers
 use and the worker has not imported: torch's compiler, which its optimizers ask for, takes one to two.

@@ -17,9 +17,9 @@ from graders.protocol.records import events_from_plain
 from graders.protocol.requests import (
     CallRequest,
     Failure,
-    LaunchRequest,
     Refusal,
     Request,
+    RunRequest,
     Value,
     read_reply,
     write_request,
@@ -33,7 +33,7 @@ class Transport(Protocol):
         """The reply to a request that may take so long. Raises AnswerFailed if none comes."""
         ...
 
-    def run(self, request: LaunchRequest) -> Run | None:
+    def run(self, request: RunRequest) -> Run | None:
         """Run simulated ranks on this side of the border; None: on the other side, as the request says.
 
         Raises AnswerFailed, and what `course_lib.launch.launch` does.
@@ -74,12 +74,12 @@ class RemoteAnswer:
         seed: int = 0,
     ) -> Observed[Told]:
         """See `graders.grading.answer.Answer.launch`."""
-        request = LaunchRequest(driver_name(driver), arguments, ranks, cluster, on, timeout, seed)
+        request = RunRequest(driver_name(driver), arguments, ranks, cluster, on, timeout, seed)
         observed = self.observe(request)
         results = [_told(driver, result) for result in observed.results]
         return Observed(results, observed.outputs, observed.events, observed.unmatched)
 
-    def observe(self, request: LaunchRequest) -> Observed[PlainData]:
+    def observe(self, request: RunRequest) -> Observed[PlainData]:
         """Run a launch and tell what it showed, results as they came. Raises AnswerFailed."""
         if request.on != "simulated":
             return self.observe_there(request)
@@ -95,7 +95,7 @@ class RemoteAnswer:
         unmatched = tuple(str(call) for call in run.unmatched)
         return Observed(run.results, run.outputs, tuple(run.events), unmatched)
 
-    def observe_there(self, request: LaunchRequest) -> Observed[PlainData]:
+    def observe_there(self, request: RunRequest) -> Observed[PlainData]:
         """The same, of a launch that runs on the other side, whatever the ranks are there."""
         plain = self._ask(request)
         try:

@@ -30,7 +30,7 @@ class CallRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchRequest:
+class RunRequest:
     """driver(answer, *arguments) on every rank; an argument may be `per_rank`."""
 
     driver: str
@@ -58,7 +58,7 @@ class RankRequest:
     seed: int
 
 
-Request = CallRequest | LaunchRequest
+Request = CallRequest | RunRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def read_request(message: bytes) -> Request | RankRequest | None:
     if plain["do"] == "rank":
         assert cluster is not None
         return RankRequest(driver, arguments, plain["rank"], ranks, cluster, timeout, seed)
-    return LaunchRequest(driver, arguments, ranks, cluster, plain["on"], timeout, seed)
+    return RunRequest(driver, arguments, ranks, cluster, plain["on"], timeout, seed)
 
 
 def write_reply(reply: Reply) -> bytes:

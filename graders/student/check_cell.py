@@ -22,7 +22,7 @@ def check(answer: object = None, unit: str | None = None) -> "Report | Notice":
     try:
         exercise = find_exercise(name_of(answer), unit)
     except NoSuchExercise as error:
-        # The points, 0, stand as plain text, as with every check: a check cell may be marked by them.
+        # The points, 0, stand as plain text, as with every check: a check cell may be graded by them.
         return shown(Notice(str(error), plain="0"))
     # Graders import PyTorch, which takes a second; `from graders import check` should not.
     from graders.grading.report import Report

@@ -7,7 +7,7 @@ from typing import Any
 
 from graders.guest.execute import perform
 from graders.protocol.proxy import RemoteAnswer
-from graders.protocol.requests import LaunchRequest
+from graders.protocol.requests import RunRequest
 from graders.submissions.cells import definition_source
 
 
@@ -15,7 +15,7 @@ def kernel_answer(answer: Any, name: str) -> RemoteAnswer:
     """The student's object as a grader sees it.
 
     Its requests and replies are written down and read again as if they went to another process: the answer
-    gets copies of the inputs, and returns nothing but plain data, as when marks are given.
+    gets copies of the inputs, and returns nothing but plain data, as when grades are given.
     """
     return RemoteAnswer(name, source_of(answer), KernelTransport(answer))
 
@@ -30,7 +30,7 @@ class KernelTransport:
         """See `Transport`."""
         return perform(self.answer, request)
 
-    def run(self, _request: LaunchRequest) -> None:
+    def run(self, _request: RunRequest) -> None:
         """See `Transport`: the other side is here."""
 
     def keeps_line(self, _file: str) -> bool:

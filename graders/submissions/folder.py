@@ -153,6 +153,6 @@ def _clean(cell: Any) -> NotebookNode:
 
 def _clean_metadata(cell: Any) -> dict[str, Any]:
     kept = {key: cell.metadata[key] for key in _KEPT_METADATA if key in cell.metadata}
-    marks = cell.metadata.get("nbgrader")
-    name = marks.get("grade_id") if isinstance(marks, dict) else None
+    metadata = cell.metadata.get("nbgrader")
+    name = metadata.get("grade_id") if isinstance(metadata, dict) else None
     return {**kept, "nbgrader": {"grade_id": name}} if isinstance(name, str) else kept

@@ -116,8 +116,8 @@ def check_cell_exercise(cell: Any) -> str:
 
 def is_graded_cell(cell: Any) -> bool:
     """Whether nbgrader takes points from this cell, and not by hand."""
-    marks = cell.metadata.get("nbgrader")
-    return isinstance(marks, dict) and bool(marks.get("grade")) and not marks.get("solution")
+    metadata = cell.metadata.get("nbgrader")
+    return isinstance(metadata, dict) and bool(metadata.get("grade")) and not metadata.get("solution")
 
 
 def _text(path: Path) -> str:

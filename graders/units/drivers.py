@@ -2,22 +2,20 @@
 
 import os
 import sys
-from collections.abc import Callable
-from typing import Any
 from unittest import mock
 
-from graders.grading.answer import PlainData
+from graders.grading.answer import AnswerFunction, PlainData
 
 _KNOW = ("course_lib.runtime.processes.rank_environment", "course_lib.slurm.allocation")
 """Modules of the course that read what an answer is to read; None in their place is no module."""
 
 
-def call(answer: Callable[..., Any], *arguments: PlainData) -> PlainData:
+def call(answer: AnswerFunction, *arguments: PlainData) -> PlainData:
     """What the answer returns for these arguments."""
     return answer(*arguments)
 
 
-def call_alone(answer: Callable[..., Any], *arguments: PlainData) -> PlainData:
+def call_alone(answer: AnswerFunction, *arguments: PlainData) -> PlainData:
     """What the answer returns where PATH leads to no program and the course's readers cannot be imported."""
     with mock.patch.dict(sys.modules, dict.fromkeys(_KNOW)), mock.patch.dict(os.environ, {"PATH": ""}):
         return answer(*arguments)

@@ -1,5 +1,5 @@
 """What simulated and real ranks share: calls, which belong together, their meaning and cost, what is told.
 
-It runs in every process: in launchers, in ranks, in the grader and behind its walls. Imports torch and
+It runs in every process: in launchers, in ranks, in the grader and in its sandboxes. Imports torch and
 `course_lib.cluster`, and nothing else of this library.
 """

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from graders.grading.answer import DriverReply, PlainData
+from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 
-Answer = Callable[..., Any]
 Batch = tuple[Tensor, Tensor]
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -90,7 +89,7 @@ class StepReply(DriverReply):
 
 
 def steps(
-    answer: Answer,
+    answer: AnswerFunction,
     values: list[Tensor],
     stale: list[Tensor] | None,
     batches: list[Batch],
@@ -132,7 +131,7 @@ class EvaluationReply(DriverReply):
 
 
 def evaluation(
-    answer: Answer, values: list[Tensor], samples: Batch, batch_size: int, training: bool
+    answer: AnswerFunction, values: list[Tensor], samples: Batch, batch_size: int, training: bool
 ) -> EvaluationReply:
     """How the answer evaluates a model found in the given mode. samples: inputs [N, F], labels [N]."""
     model = Watched(values).train(training)
@@ -160,7 +159,7 @@ class AccumulationReply(DriverReply):
 
 
 def accumulation(
-    answer: Answer, values: list[Tensor], micro_batches: list[Batch], loss: str
+    answer: AnswerFunction, values: list[Tensor], micro_batches: list[Batch], loss: str
 ) -> AccumulationReply:
     """How the answer accumulates gradients. micro_batches: inputs [m, F] and labels [m]. loss: of LOSSES."""
     model = Watched(values)
@@ -210,7 +209,7 @@ class ThroughputReply(DriverReply):
     returned: float
 
 
-def throughput(answer: Answer, batch_size: int, warmup: int, steps: int) -> ThroughputReply:
+def throughput(answer: AnswerFunction, batch_size: int, warmup: int, steps: int) -> ThroughputReply:
     """How the answer measures a slow device."""
     device = SlowDevice(warmup)
     result = answer(device.step, batch_size, warmup, steps, device.synchronize)

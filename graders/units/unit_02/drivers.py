@@ -1,7 +1,6 @@
 """Drivers of unit 02: each builds a small model, lets the answer work on it, and returns what came of it."""
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from course_lib import mark, span
-from graders.grading.answer import DriverReply, PlainData
+from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.units.unit_02.models import Branches, Chain, Normed, Tied, chain_of, load_values, state_of
-
-Answer = Callable[..., Any]
 
 Gradients = list[Tensor | None]
 """Of a model's parameters in their order; None where there is none."""
@@ -33,7 +30,7 @@ class CombineReply(DriverReply):
     shared: bool
 
 
-def combine(answer: Answer, gradients: list[Tensor], counts: list[int]) -> CombineReply:
+def combine(answer: AnswerFunction, gradients: list[Tensor], counts: list[int]) -> CombineReply:
     """What the answer makes of the gradients, all of one shape, and what it leaves of them."""
     memory = {gradient.untyped_storage().data_ptr() for gradient in gradients}
     result = answer(gradients, counts)
@@ -53,7 +50,7 @@ class ShardsReply(DriverReply):
     changed: list[str]
 
 
-def shards(answer: Answer, length: int, epochs: list[int], seeds: list[int]) -> ShardsReply:
+def shards(answer: AnswerFunction, length: int, epochs: list[int], seeds: list[int]) -> ShardsReply:
     """This rank's indices for every (epoch, seed), twice.
 
     The ranks' own random states differ, as they do in training with dropout or augmentation.
@@ -94,7 +91,7 @@ class BroadcastReply(DriverReply):
     trainable: list[bool]
 
 
-def broadcast(answer: Answer, values: list[Tensor], src: int) -> BroadcastReply:
+def broadcast(answer: AnswerFunction, values: list[Tensor], src: int) -> BroadcastReply:
     """What a broadcast makes of a `Normed` with these values, of the shapes of `state_of`."""
     model = Normed()
     load_values(state_of(model), values)
@@ -117,7 +114,7 @@ class AverageReply(DriverReply):
     in_place: bool
 
 
-def average(answer: Answer, values: list[Tensor], gradients: Gradients) -> AverageReply:
+def average(answer: AnswerFunction, values: list[Tensor], gradients: Gradients) -> AverageReply:
     """What averaging leaves of a chain of linear layers of which the last is frozen.
 
     values: see `chain_of`. gradients: of the shapes of the first of them.
@@ -143,7 +140,7 @@ class ConstructedReply(DriverReply):
     own_output: Tensor
 
 
-def constructed(answer: Answer, values: list[Tensor], inputs: Tensor) -> ConstructedReply:
+def constructed(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> ConstructedReply:
     """How the answer wraps a `Normed` without frozen layers. inputs: [B, 5]."""
     model = Normed().eval().requires_grad_()
     load_values(state_of(model), values)
@@ -154,7 +151,7 @@ def constructed(answer: Answer, values: list[Tensor], inputs: Tensor) -> Constru
 
 
 def steps(
-    answer: Answer,
+    answer: AnswerFunction,
     widths: list[int],
     values: list[Tensor],
     batches: list[tuple[Tensor, Tensor]],
@@ -191,7 +188,7 @@ def _descend(model: nn.Module, rate: float) -> None:
 
 
 def branches(
-    answer: Answer,
+    answer: AnswerFunction,
     width: int,
     values: list[Tensor],
     inputs: Tensor,
@@ -212,7 +209,7 @@ def branches(
 
 
 def tied(
-    answer: Answer,
+    answer: AnswerFunction,
     sizes: tuple[int, int],
     values: list[Tensor],
     words: Tensor,
@@ -239,7 +236,7 @@ class LoadingReply(DriverReply):
     calls: int
 
 
-def loading(answer: Answer, value: Tensor | None) -> LoadingReply:
+def loading(answer: AnswerFunction, value: Tensor | None) -> LoadingReply:
     """How the answer loads `value`, of any shape.
 
     `load` takes virtual time on a cluster with `flops`, and marks its phase "load".
@@ -263,7 +260,7 @@ class FailingLoadReply(DriverReply):
     calls: int
 
 
-def failing_load(answer: Answer, value: Tensor, failing: int) -> FailingLoadReply:
+def failing_load(answer: AnswerFunction, value: Tensor, failing: int) -> FailingLoadReply:
     """How the answer takes it that `load`, of a value of any shape, fails on rank `failing`.
 
     Every rank's exception is caught, so that the run ends unless some rank is left waiting.

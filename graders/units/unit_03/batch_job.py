@@ -37,7 +37,7 @@ _TEXT = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobReport:
     """What became of a script. refused: what sbatch said, if it took no job."""
 
     refused: str = ""
@@ -84,13 +84,15 @@ def new_trial(words: Sequence[str], status: int) -> Trial:
     return Trial(secrets.token_hex(8), tuple(words), status)
 
 
-def outcomes(scripts: Sequence[tuple[str, Trial]]) -> list[Outcome]:
+def job_reports(scripts: Sequence[tuple[str, Trial]]) -> list[JobReport]:
     """Submit all scripts, and wait until each is over or its time is up. Raises MachineLacks."""
     try:
         cluster = _cluster(os.getpid())
         jobs = [_submit(cluster, text, trial.folder) for text, trial in scripts]
         _wait_for(cluster, [str(job) for job in jobs if isinstance(job, int)])
-        return [_outcome(cluster, job, trial.folder) for job, (_, trial) in zip(jobs, scripts, strict=True)]
+        return [
+            _job_report(cluster, job, trial.folder) for job, (_, trial) in zip(jobs, scripts, strict=True)
+        ]
     except ClusterFailed as error:
         raise MachineLacks(f"a virtual cluster does not run here. {error}") from error
 
@@ -115,15 +117,15 @@ def _wait_for(cluster: VirtualCluster, jobs: Sequence[str]) -> None:
         _ask(cluster, "scancel", *jobs)
 
 
-def _outcome(cluster: VirtualCluster, job: int | str, folder: str) -> Outcome:
+def _job_report(cluster: VirtualCluster, job: int | str, folder: str) -> JobReport:
     if isinstance(job, str):
-        return Outcome(refused=job)
+        return JobReport(refused=job)
     line = _ask(cluster, "scontrol", "--details", "--oneliner", "show", "job", str(job))
     fields = {match[1]: match[2] for match in re.finditer(r"(\S+?)=(\S*)", line)}
     script = f"shopt -s nullglob; for f in {folder}/*.json; do cat $f; echo; done | head -c {_TEXT}"
     notes = _ask(cluster, "bash", "-c", script)
     output = _ask(cluster, "head", "-c", "2000", f"{folder}-job/out")
-    return Outcome("", fields.get("JobState", "unknown"), fields, _read_notes(notes), output)
+    return JobReport("", fields.get("JobState", "unknown"), fields, _read_notes(notes), output)
 
 
 def _read_notes(text: str) -> tuple[dict[str, Any], ...]:

@@ -6,7 +6,7 @@ from course_lib.slurm.lint import Script, complaints_about
 from course_lib.slurm.sites import site_named
 from graders.grading.kit import Answer, AnswerFailed, Criterion, FailureKind, Finding, Findings, Rng, exercise
 from graders.units.drivers import call
-from graders.units.unit_03.batch_job import JOB_SECONDS, Outcome, Trial, new_trial, outcomes
+from graders.units.unit_03.batch_job import JOB_SECONDS, JobReport, Trial, job_reports, new_trial
 
 
 @exercise(
@@ -62,7 +62,7 @@ def batch_script(answer: Answer, rng: Rng) -> Findings:
     words = ("--note", f"run {rng.integer(1, 99)}", "--rate", "0.1")
     trials = [new_trial(words, status) for status in (0, 3)]
     scripts = [answer.call(call, nodes, gpus, trial.command) for trial in trials]
-    well, ill = outcomes([(str(script), trial) for script, trial in zip(scripts, trials, strict=True)])
+    well, ill = job_reports([(str(script), trial) for script, trial in zip(scripts, trials, strict=True)])
     yield "what is asked for", asked_for(well, nodes, gpus)
     yield "one task a GPU", one_task_a_gpu(well, trials[0], nodes, gpus)
     yield "a meeting place", meeting_place(well)
@@ -77,15 +77,15 @@ def readable_script(text: object) -> Finding:
     return Finding(not complaints, " ".join(complaints[:3]) or "sbatch reads every line as meant.")
 
 
-def asked_for(outcome: Outcome, nodes: int, gpus_per_node: int) -> Finding:
+def asked_for(report: JobReport, nodes: int, gpus_per_node: int) -> Finding:
     """Passes if Slurm has given the job what was asked for, for a bounded time."""
-    if outcome.refused:
-        return Finding(False, f"sbatch took no job. It said: {outcome.refused:.300}")
-    if outcome.state not in ("COMPLETED", "FAILED"):
-        said = f"The job did not end by itself within {JOB_SECONDS:.0f} s: it was {outcome.state}."
-        return Finding(False, f"{said} {_said(outcome)}")
-    seen = f"Slurm gave the job {outcome.nodes} nodes and {outcome.gpus} GPUs for {outcome.minutes:g} minutes"
-    right = outcome.nodes == nodes and outcome.gpus == nodes * gpus_per_node and outcome.minutes <= MINUTES
+    if report.refused:
+        return Finding(False, f"sbatch took no job. It said: {report.refused:.300}")
+    if report.state not in ("COMPLETED", "FAILED"):
+        said = f"The job did not end by itself within {JOB_SECONDS:.0f} s: it was {report.state}."
+        return Finding(False, f"{said} {_said(report)}")
+    seen = f"Slurm gave the job {report.nodes} nodes and {report.gpus} GPUs for {report.minutes:g} minutes"
+    right = report.nodes == nodes and report.gpus == nodes * gpus_per_node and report.minutes <= MINUTES
     expected = f"{nodes} nodes and {nodes * gpus_per_node} GPUs for at most {MINUTES} minutes"
     return Finding(right, f"{seen}; expected {expected}.")
 
@@ -94,43 +94,41 @@ MINUTES = 30
 """The longest time limit that the exercise allows."""
 
 
-def one_task_a_gpu(outcome: Outcome, trial: Trial, nodes: int, gpus: int) -> Finding:
+def one_task_a_gpu(report: JobReport, trial: Trial, nodes: int, gpus: int) -> Finding:
     """Passes if the command ran once for each GPU, as tasks of one srun, with its words as they were."""
-    tasks = Counter(note["host"] for note in outcome.notes)
+    tasks = Counter(note["host"] for note in report.notes)
     where = ", ".join(f"{count} on {host}" for host, count in sorted(tasks.items())) or "none"
     if sorted(tasks.values()) != [gpus] * nodes:
-        text = (
-            f"Processes of the command: {where}; expected {gpus} on each of {nodes} nodes. {_said(outcome)}"
-        )
+        text = f"Processes of the command: {where}; expected {gpus} on each of {nodes} nodes. {_said(report)}"
         return Finding(False, text)
-    ranks = sorted(str(note.get("SLURM_PROCID")) for note in outcome.notes)
+    ranks = sorted(str(note.get("SLURM_PROCID")) for note in report.notes)
     if ranks != sorted(map(str, range(nodes * gpus))):
         text = f"The processes' SLURM_PROCID are {', '.join(ranks)}; expected each of 0 to {nodes * gpus - 1}"
         return Finding(False, f"{text} once: one srun has to start them all.")
-    words = next((note["words"] for note in outcome.notes if note["words"] != list(trial.words)), None)
+    words = next((note["words"] for note in report.notes if note["words"] != list(trial.words)), None)
     if words is not None:
         return Finding(False, f"The command's words were {words!r:.200}, not {list(trial.words)}.")
     return Finding(True, f"Processes of the command: {where}.")
 
 
-def meeting_place(outcome: Outcome) -> Finding:
+def meeting_place(report: JobReport) -> Finding:
     """Passes if rank 0 listened at MASTER_PORT, and all others reached it at MASTER_ADDR."""
-    named = {(str(note.get("MASTER_ADDR")), str(note.get("MASTER_PORT"))) for note in outcome.notes}
+    named = {(str(note.get("MASTER_ADDR")), str(note.get("MASTER_PORT"))) for note in report.notes}
     shown = " and ".join(f"MASTER_ADDR={address}, MASTER_PORT={port}" for address, port in sorted(named))
     if len(named) != 1:
         return Finding(False, f"The processes do not agree on one place: {shown:.300}.")
-    lost = sorted(str(note.get("SLURM_PROCID")) for note in outcome.notes if note.get("met") is not True)
+    lost = sorted(str(note.get("SLURM_PROCID")) for note in report.notes if note.get("met") is not True)
     if lost:
         return Finding(False, f"With {shown}, these ranks did not meet the others: {', '.join(lost)}.")
     return Finding(True, f"With {shown} all ranks met rank 0.")
 
 
-def fails_with_the_training(well: Outcome, ill: Outcome) -> Finding:
+def fails_with_the_training(well: JobReport, ill: JobReport) -> Finding:
     """Passes if the job's state is what its training's exit status says."""
     right = (well.state, ill.state) == ("COMPLETED", "FAILED")
     text = f"After a training that ended well the job was {well.state}, after one that failed {ill.state}"
     return Finding(right, f"{text}; expected COMPLETED and FAILED.")
 
 
-def _said(outcome: Outcome) -> str:
-    return f"The job's output: {outcome.output.strip()[-300:]}" if outcome.output.strip() else ""
+def _said(report: JobReport) -> str:
+    return f"The job's output: {report.output.strip()[-300:]}" if report.output.strip() else ""

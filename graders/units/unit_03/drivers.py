@@ -6,7 +6,6 @@ import os
 import signal
 import tempfile
 import warnings
-from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
@@ -18,20 +17,19 @@ import torch
 from torch import Tensor
 
 from course_lib.training.checkpoints import Training
-from graders.grading.answer import DriverReply, PlainData
+from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.units.unit_03.fault_injection import (
     RETURNED,
-    Life,
+    Body,
     files_of,
     in_words,
-    lived,
     open_files,
+    run_forked,
     watched,
     with_short_files,
 )
 from graders.units.unit_03.toy_training import Diary, Momentum, Weights
 
-Answer = Callable[..., Any]
 State = dict[str, Any]
 
 
@@ -70,7 +68,7 @@ class Change(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class LastSave(DriverReply):
-    """How a save ended, see `fault_injection.lived`, and what it left under the checkpoint's name."""
+    """How a save ended, see `fault_injection.run_forked`, and what it left under the checkpoint's name."""
 
     ended: str
     left: Loaded
@@ -99,7 +97,7 @@ class SavingReply(DriverReply):
     remains: list[str]
 
 
-def saving(answer: Answer, states: list[State], place: float) -> SavingReply:
+def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingReply:
     """What a folder holds after saves that end well, that are killed, and that have no room.
 
     states: five, saved one after the other under one name. place: from 0 to 1, where in a save to kill it.
@@ -110,12 +108,12 @@ def saving(answer: Answer, states: list[State], place: float) -> SavingReply:
         (directory / "step-3.pt").write_bytes(b"another one's")
         saves = [partial(answer, path, state) for state in states]
 
-        def ended(life: Life) -> LastSave:
-            return LastSave(lived(life)["ended"], _loaded(path))
+        def ended(body: Body) -> LastSave:
+            return LastSave(run_forked(body)["ended"], _loaded(path))
 
         saves[0]()
         first, left_open = _loaded(path), directory.stat().st_ino in open_files()
-        changes = _changes(lived(watched(directory, saves[1])))
+        changes = _changes(run_forked(watched(directory, saves[1])))
         second, others = _loaded(path), sorted(set(os.listdir(directory)) - {path.name})
 
         size = int(place * path.stat().st_size) if path.exists() else 1
@@ -130,10 +128,10 @@ def saving(answer: Answer, states: list[State], place: float) -> SavingReply:
         return SavingReply(str(directory), first, left_open, *seen)
 
 
-def _changes(life: dict[str, Any]) -> list[Change]:
-    """What a watched life tells of. Raises RuntimeError if it ended before it could."""
-    if life["value"] is None:
-        raise RuntimeError(f"a save ended its process: {life['ended']}")
+def _changes(told: dict[str, Any]) -> list[Change]:
+    """What a watched process tells of. Raises RuntimeError if it ended before it could."""
+    if told["value"] is None:
+        raise RuntimeError(f"a save ended its process: {told['ended']}")
     return [
         Change(
             {name: SavedFile(**file) for name, file in event["files"].items()} if "files" in event else None,
@@ -141,7 +139,7 @@ def _changes(life: dict[str, Any]) -> list[Change]:
             event.get("directory", False),
             event.get("renamed", []),
         )
-        for event in life["value"]
+        for event in told["value"]
     ]
 
 
@@ -164,7 +162,7 @@ class LoadingReply(DriverReply):
     unchanged: bool
 
 
-def loading(answer: Answer, files: dict[str, bytes], folders: list[str]) -> LoadingReply:
+def loading(answer: AnswerFunction, files: dict[str, bytes], folders: list[str]) -> LoadingReply:
     """What the answer loads from a folder with these files and folders.
 
     The files are as old as they come late, so that the times of their last changes mislead.
@@ -185,7 +183,7 @@ def loading(answer: Answer, files: dict[str, bytes], folders: list[str]) -> Load
         return LoadingReply(state, said, files_of(directory) == before)
 
 
-def loading_nowhere(answer: Answer) -> PlainData:
+def loading_nowhere(answer: AnswerFunction) -> PlainData:
     """What the answer makes of a folder that is not there yet."""
     with tempfile.TemporaryDirectory() as name:
         return answer(Path(name) / "checkpoints")
@@ -195,10 +193,10 @@ def loading_nowhere(answer: Answer) -> PlainData:
 
 
 @dataclass(frozen=True, slots=True)
-class LifeReply(DriverReply):
+class ProcessReply(DriverReply):
     """What one process of a training did.
 
-    ended: see `fault_injection.lived`. weights: [F], those that it ended with, None if it was killed.
+    ended: see `fault_injection.run_forked`. weights: [F], those that it ended with, None if it was killed.
     batches: numbers of the samples of each step. saved: names of its checkpoints, in order.
     """
 
@@ -209,51 +207,51 @@ class LifeReply(DriverReply):
 
 
 def training(
-    answer: Answer,
+    answer: AnswerFunction,
     recipe: dict[str, Any],
     samples: Tensor,
     values: Tensor,
-    deaths: list[tuple[str, int]],
-) -> list[LifeReply]:
-    """A training's lives, one after the other in one folder.
+    kills: list[tuple[str, int]],
+) -> list[ProcessReply]:
+    """What a training's processes did, one after the other in one folder.
 
     recipe: batch_size, epochs, save_every, noisy (whether a step draws random numbers). samples: [N, 1 + F],
-    whose first column is the sample's number. values: [F], the weights at first. deaths: one a life but the
+    whose first column is the sample's number. values: [F], the weights at first. kills: one a process but the
     last; ("step", 3): killed after its third step; ("save", 1): killed in its first save, before anything is
-    written; ("nothing", 0): not killed. A single life is not forked: its error is told with its lines.
+    written; ("nothing", 0): not killed. A single process is not forked: its error is told with its lines.
     """
     with tempfile.TemporaryDirectory() as name:
         diary = Diary(Path(os.path.realpath(name)))
-        lives = []
-        for death in (*deaths, None):
+        processes = []
+        for kill in (*kills, None):
             begin = len(diary.read())
-            life = partial(_train, answer, recipe, samples, values, diary, death)
-            came: PlainData = lived(life) if deaths else {"ended": RETURNED, "value": life()}
+            body = partial(_train, answer, recipe, samples, values, diary, kill)
+            came: PlainData = run_forked(body) if kills else {"ended": RETURNED, "value": body()}
             told = diary.read()[begin:]
             batches = [note["batch"] for note in told if "batch" in note]
             saved = [note["saved"] for note in told if "saved" in note]
-            lives.append(LifeReply(came["ended"], came["value"], batches, saved))
-        return lives
+            processes.append(ProcessReply(came["ended"], came["value"], batches, saved))
+        return processes
 
 
 def _train(
-    answer: Answer,
+    answer: AnswerFunction,
     recipe: dict[str, Any],
     samples: Tensor,
     values: Tensor,
     diary: Diary,
-    death: tuple[str, int] | None,
+    kill: tuple[str, int] | None,
 ) -> Tensor:
-    """One life: what a script does when it is started, the same every time."""
+    """One process: what a script does when it is started, the same every time."""
     torch.manual_seed(5)
     model = Weights(values)
     optimizer = Momentum(model)
     done = {"step": 0, "save": 0}
 
     def count(what: str) -> bool:
-        """Whether this is where the life ends."""
+        """Whether this is where the process ends."""
         done[what] += 1
-        return death is not None and tuple(death) == (what, done[what])
+        return kill is not None and tuple(kill) == (what, done[what])
 
     def train_step(batch: Tensor) -> None:
         kept = torch.rand_like(model.values) > 0.3 if recipe["noisy"] else torch.ones_like(model.values)
@@ -289,7 +287,7 @@ class Share(DriverReply):
     weight: float
 
 
-def world(answer: Answer, global_batch: int, world_size: int) -> list[Share]:
+def world(answer: AnswerFunction, global_batch: int, world_size: int) -> list[Share]:
     """What every rank is given."""
     ranks = []
     for rank in range(world_size):

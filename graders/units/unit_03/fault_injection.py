@@ -1,4 +1,4 @@
-"""Lives of an answer that may end at any moment: each is a forked process, and what it leaves are its files.
+"""Forked processes of an answer that may end at any moment, and the files that they leave.
 
 A process that is killed runs nothing more, no `except` and no `finally`. So the files that stand between two
 of its calls are those that a kill there would leave; a limit on the size of files ends it within a call.
@@ -23,11 +23,11 @@ RETURNED = "returned"
 _MOST_DESCRIPTORS = 256
 _SYNCS = (os.fsync, os.fdatasync) if hasattr(os, "fdatasync") else (os.fsync,)
 
-Life = Callable[[], PlainData]
+Body = Callable[[], PlainData]
 
 
-def lived(life: Life) -> PlainData:
-    """What came of `life()` in a process of its own: {"ended", "value"}.
+def run_forked(body: Body) -> PlainData:
+    """What came of `body()` in a process of its own: {"ended", "value"}.
 
     ended: "returned", the error in words, or the name of the signal that killed it. value: what it returned.
     """
@@ -38,7 +38,7 @@ def lived(life: Life) -> PlainData:
         pid = os.fork()
     if pid == 0:
         os.close(reading)
-        _live(life, writing)
+        _child(body, writing)
     os.close(writing)
     status = 0
     try:
@@ -52,7 +52,7 @@ def lived(life: Life) -> PlainData:
     return decode(told) if told else {"ended": _how(status), "value": None}
 
 
-def _live(life: Life, pipe: int) -> NoReturn:
+def _child(body: Body, pipe: int) -> NoReturn:
     """In the child: run, tell what came of it, and end without a trace in the parent's files and threads."""
     # A collection would touch, and so copy, all of the parent's memory.
     gc.freeze()
@@ -61,7 +61,7 @@ def _live(life: Life, pipe: int) -> NoReturn:
         os.dup2(nothing, descriptor)
     told: PlainData
     try:
-        told = {"ended": RETURNED, "value": life()}
+        told = {"ended": RETURNED, "value": body()}
     except BaseException as error:  # sys.exit() in an answer must not run the parent's exit handlers here
         told = {"ended": in_words(error), "value": None}
     try:
@@ -85,21 +85,21 @@ def _how(status: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit status {code}"
 
 
-def with_short_files(nbytes: int, life: Life, *, deadly: bool) -> Life:
-    """`life`, with no room in a file beyond `nbytes`: a write that comes there fails, or ends the process."""
+def with_short_files(nbytes: int, body: Body, *, deadly: bool) -> Body:
+    """`body`, with no room in a file beyond `nbytes`: a write that comes there fails, or ends the process."""
 
     def limited() -> PlainData:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL if deadly else signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
-        return life()
+        return body()
 
     return limited
 
 
-def watched(directory: Path, life: Life, *, last_change: int | None = None) -> Life:
-    """`life`, with a record of what happened to the files of `directory` as its value. See `Watch`.
+def watched(directory: Path, body: Body, *, last_change: int | None = None) -> Body:
+    """`body`, with a record of what happened to the files of `directory` as its value. See `Watch`.
 
     last_change: kill the process by SIGKILL at once after this change, counted from 1.
     """
@@ -107,7 +107,7 @@ def watched(directory: Path, life: Life, *, last_change: int | None = None) -> L
     def recorded() -> PlainData:
         watch = Watch(directory, last_change)
         try:
-            watch.run(life)
+            watch.run(body)
         except Exception as error:
             watch.events.append({"raised": in_words(error)})
         return watch.events
@@ -133,12 +133,12 @@ class Watch:
         self._files: dict[str, PlainData] | None = None
         self._look()
 
-    def run(self, life: Life) -> None:
+    def run(self, body: Body) -> None:
         """Run it; its error passes."""
         sys.addaudithook(self._audit)
         sys.setprofile(self._profile)
         try:
-            life()
+            body()
         finally:
             sys.setprofile(None)
             self._look()

@@ -10,7 +10,7 @@ from torch import Tensor
 from graders.grading.answer import AnswerFailed, FailureKind
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_03 import drivers
-from graders.units.unit_03.drivers import LifeReply
+from graders.units.unit_03.drivers import ProcessReply
 from graders.units.unit_03.fault_injection import RETURNED
 
 
@@ -68,27 +68,27 @@ from graders.units.unit_03.fault_injection import RETURNED
 def resume(answer: Answer, rng: Rng) -> Findings:
     """A training without kills, and the same training with them."""
     course = Course.drawn(rng)
-    (whole,) = course.live(answer)
+    (whole,) = course.train(answer)
     yield "trains", trains(course, whole)
     yield "shuffles each epoch", shuffles(course, whole)
     yield "saves", saves_regularly(course, whole)
 
     # In the second epoch, two steps after a checkpoint.
     step = course.an_epoch // course.save_every * course.save_every + course.save_every
-    death = ("step", step + rng.integer(1, 2))
-    first, second = course.live(answer, death)
+    kill = ("step", step + rng.integer(1, 2))
+    first, second = course.train(answer, kill)
     went_on = goes_on(course, first, second)
     yield "goes on", went_on
     yield "data position", data_position(course, whole, first, second)
-    same = same_weights(whole, second, f"Killed after step {death[1]}")
+    same = same_weights(whole, second, f"Killed after step {kill[1]}")
     yield "model and optimizer", same
     if not (went_on.passed and same.passed):
         yield from not_tried(("random state", "killed anywhere"), "goes on", "model and optimizer")
         return
 
-    (noisy,) = course.live(answer, noisy=True)
-    first, second = course.live(answer, death, noisy=True)
-    same = same_weights(noisy, second, f"With dropout, killed after step {death[1]}")
+    (noisy,) = course.train(answer, noisy=True)
+    first, second = course.train(answer, kill, noisy=True)
+    same = same_weights(noisy, second, f"With dropout, killed after step {kill[1]}")
     yield "random state", same
     if same.passed:
         yield "killed anywhere", killed_anywhere(course, answer, noisy, rng)
@@ -98,7 +98,7 @@ def resume(answer: Answer, rng: Rng) -> Findings:
 
 @dataclass(frozen=True)
 class Course:
-    """A training that is drawn, and the lives that it had."""
+    """A training that is drawn, and the processes in which it ran."""
 
     samples: Tensor
     values: Tensor
@@ -123,27 +123,29 @@ class Course:
     def steps(self) -> int:
         return self.epochs * self.an_epoch
 
-    def live(self, answer: Answer, *deaths: tuple[str, int], noisy: bool = False) -> list[LifeReply]:
-        """Let the answer train, in one life more than there are deaths."""
+    def train(self, answer: Answer, *kills: tuple[str, int], noisy: bool = False) -> list[ProcessReply]:
+        """Let the answer train, in one process more than there are kills."""
         recipe = {
             "batch_size": self.batch_size,
             "epochs": self.epochs,
             "save_every": self.save_every,
             "noisy": noisy,
         }
-        lives = answer.call(drivers.training, recipe, self.samples, self.values, list(deaths))
-        if len(lives) <= len(deaths):
-            said = f"What came back tells of {len(lives)} lives of the training, not of {len(deaths) + 1}."
+        processes = answer.call(drivers.training, recipe, self.samples, self.values, list(kills))
+        if len(processes) <= len(kills):
+            said = (
+                f"What came back tells of {len(processes)} starts of the training, not of {len(kills) + 1}."
+            )
             raise AnswerFailed(FailureKind.UNREADABLE, said)
-        return lives[: len(deaths) + 1]
+        return processes[: len(kills) + 1]
 
 
-def trains(course: Course, life: LifeReply) -> Finding:
+def trains(course: Course, process: ProcessReply) -> Finding:
     """Passes if every epoch has every sample once, in batches of the right size."""
-    if len(life.batches) != course.steps:
+    if len(process.batches) != course.steps:
         text = f"{len(course.samples)} samples in batches of {course.batch_size}, {course.epochs} epochs"
-        return Finding(False, f"{text}: {len(life.batches)} steps; expected {course.steps}.")
-    for epoch, batches in enumerate(_epochs(course, life)):
+        return Finding(False, f"{text}: {len(process.batches)} steps; expected {course.steps}.")
+    for epoch, batches in enumerate(_epochs(course, process)):
         if [len(batch) for batch in batches[:-1]] != [course.batch_size] * (course.an_epoch - 1):
             return Finding(False, f"Epoch {epoch} has batches of {[len(b) for b in batches]} samples.")
         order = list(chain(*batches))
@@ -152,9 +154,9 @@ def trains(course: Course, life: LifeReply) -> Finding:
     return Finding(True, f"{course.steps} steps; each of {course.epochs} epochs has every sample once.")
 
 
-def shuffles(course: Course, life: LifeReply) -> Finding:
+def shuffles(course: Course, process: ProcessReply) -> Finding:
     """Passes if no two epochs have the same order, and none the order of the samples."""
-    orders = [list(chain(*batches)) for batches in _epochs(course, life)]
+    orders = [list(chain(*batches)) for batches in _epochs(course, process)]
     orders.append(list(range(len(course.samples))))
     same = [(a, b) for a in range(len(orders)) for b in range(a) if orders[a] == orders[b]]
     if not same:
@@ -164,23 +166,23 @@ def shuffles(course: Course, life: LifeReply) -> Finding:
     return Finding(False, f"Epoch {earlier} {which}: {orders[earlier]}.")
 
 
-def _epochs(course: Course, life: LifeReply) -> list[list[list[int]]]:
+def _epochs(course: Course, process: ProcessReply) -> list[list[list[int]]]:
     return [
-        life.batches[begin : begin + course.an_epoch] for begin in range(0, course.steps, course.an_epoch)
+        process.batches[begin : begin + course.an_epoch] for begin in range(0, course.steps, course.an_epoch)
     ]
 
 
-def saves_regularly(course: Course, life: LifeReply) -> Finding:
+def saves_regularly(course: Course, process: ProcessReply) -> Finding:
     """Passes if the checkpoints are those of every save_every-th step and of the last."""
     steps = [
         step for step in range(1, course.steps + 1) if step % course.save_every == 0 or step == course.steps
     ]
     wanted = [f"step-{step}.pt" for step in steps]
-    return compare.equal(life.saved, wanted, f"checkpoints of {course.steps} steps")
+    return compare.equal(process.saved, wanted, f"checkpoints of {course.steps} steps")
 
 
-def goes_on(course: Course, first: LifeReply, second: LifeReply) -> Finding:
-    """Passes if the second life begins where the last checkpoint of the first ends."""
+def goes_on(course: Course, first: ProcessReply, second: ProcessReply) -> Finding:
+    """Passes if the second process begins where the last checkpoint of the first ends."""
     if second.ended != RETURNED:
         return Finding(False, f"Started again after a kill it ends with {second.ended}.")
     newest = _newest(course, first)
@@ -197,12 +199,12 @@ def not_tried(names: Sequence[str], *needed: str) -> Findings:
         yield name, Finding(False, f"Not tried: {first} must pass first.")
 
 
-def _newest(course: Course, life: LifeReply) -> int:
-    return len(life.batches) // course.save_every * course.save_every
+def _newest(course: Course, process: ProcessReply) -> int:
+    return len(process.batches) // course.save_every * course.save_every
 
 
-def data_position(course: Course, whole: LifeReply, first: LifeReply, second: LifeReply) -> Finding:
-    """Passes if the second life takes the batches that the uninterrupted training takes from there on."""
+def data_position(course: Course, whole: ProcessReply, first: ProcessReply, second: ProcessReply) -> Finding:
+    """Passes if the second process takes the batches that the uninterrupted training takes from there on."""
     newest = _newest(course, first)
     for step, (seen, wanted) in enumerate(
         zip(second.batches, whole.batches[newest:], strict=False), newest + 1
@@ -214,8 +216,8 @@ def data_position(course: Course, whole: LifeReply, first: LifeReply, second: Li
     return Finding(True, f"From step {newest + 1} on the batches are those of the uninterrupted training.")
 
 
-def same_weights(whole: LifeReply, last: LifeReply, how: str) -> Finding:
-    """Passes if two lives end with weights that are equal in every bit."""
+def same_weights(whole: ProcessReply, last: ProcessReply, how: str) -> Finding:
+    """Passes if two processes end with weights that are equal in every bit."""
     if last.ended != RETURNED:
         return Finding(False, f"{how}, it ends with {last.ended}.")
     if compare.same(last.weights, whole.weights):
@@ -225,11 +227,11 @@ def same_weights(whole: LifeReply, last: LifeReply, how: str) -> Finding:
     return Finding(False, f"{how}: {differ.seen}")
 
 
-def killed_anywhere(course: Course, answer: Answer, whole: LifeReply, rng: Rng) -> Finding:
+def killed_anywhere(course: Course, answer: Answer, whole: ProcessReply, rng: Rng) -> Finding:
     """Passes if kills before the first save and in a later one, and a start after the end, change nothing."""
     early, late = rng.integer(1, course.save_every - 1), rng.integer(2, 3)
-    deaths = [("step", early), ("save", late), ("nothing", 0)]
-    *_, last, again = course.live(answer, *deaths, noisy=True)
+    kills = [("step", early), ("save", late), ("nothing", 0)]
+    *_, last, again = course.train(answer, *kills, noisy=True)
     finding = same_weights(whole, last, f"Killed after step {early}, and then in its save {late}")
     if not finding.passed:
         return finding

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from graders.grading.kit import PlainData, Rng
-from graders.units.unit_07.collectives import ANYTHING, Arguments, Collective, Outcome
+from graders.units.unit_07.collectives import ANYTHING, Arguments, Collective, Expected
 from graders.units.unit_07.worlds import World, drawn
 
 
@@ -35,10 +35,10 @@ def _scatter_arguments(rng: Rng, world: World) -> list[Arguments]:
     return given
 
 
-def _scatter_outcomes(world: World, given: list[Arguments]) -> list[Outcome]:
+def _expected_scatter(world: World, given: list[Arguments]) -> list[Expected]:
     parts = given[world.root][1]
     return [
-        Outcome(parts[place], [parts[place], parts if place == world.root else None])
+        Expected(parts[place], [parts[place], parts if place == world.root else None])
         for place in range(world.ranks)
     ]
 
@@ -51,25 +51,25 @@ def _gather_arguments(rng: Rng, world: World) -> list[Arguments]:
     return given
 
 
-def _gather_outcomes(world: World, given: list[Arguments]) -> list[Outcome]:
+def _expected_gather(world: World, given: list[Arguments]) -> list[Expected]:
     parts = [arguments[0] for arguments in given]
     return [
-        Outcome(parts, [parts[place], parts], returned=1)
+        Expected(parts, [parts[place], parts], returned=1)
         if place == world.root
-        else Outcome(None, [parts[place], None], returned=None)
+        else Expected(None, [parts[place], None], returned=None)
         for place in range(world.ranks)
     ]
 
 
-def _broadcast_outcomes(world: World, given: list[Arguments]) -> list[Outcome]:
+def _expected_broadcast(world: World, given: list[Arguments]) -> list[Expected]:
     source = given[world.root][0]
-    return [Outcome(source, [source]) for _ in given]
+    return [Expected(source, [source]) for _ in given]
 
 
-def _reduce_outcomes(world: World, given: list[Arguments]) -> list[Outcome]:
+def _expected_reduce(world: World, given: list[Arguments]) -> list[Expected]:
     total = _total([arguments[0] for arguments in given])
     held = [total if place == world.root else arguments[0] for place, arguments in enumerate(given)]
-    return [Outcome(tensor, [tensor]) for tensor in held]
+    return [Expected(tensor, [tensor]) for tensor in held]
 
 
 def _src(world: World) -> dict[str, PlainData]:
@@ -80,40 +80,40 @@ def _dst(world: World) -> dict[str, PlainData]:
     return {"dst": world.global_root}
 
 
-SCATTER = Collective(_scatter_arguments, _scatter_outcomes, _src)
-GATHER = Collective(_gather_arguments, _gather_outcomes, _dst)
-BROADCAST = Collective(_one_tensor_a_rank, _broadcast_outcomes, _src)
-REDUCE = Collective(_one_tensor_a_rank, _reduce_outcomes, _dst)
+SCATTER = Collective(_scatter_arguments, _expected_scatter, _src)
+GATHER = Collective(_gather_arguments, _expected_gather, _dst)
+BROADCAST = Collective(_one_tensor_a_rank, _expected_broadcast, _src)
+REDUCE = Collective(_one_tensor_a_rank, _expected_reduce, _dst)
 
 
 # ------------------------------------------------------------------------------------------ for all to all
 
 
-def _reduce_scatter_outcomes(world: World, given: list[Arguments]) -> list[Outcome]:
+def _expected_reduce_scatter(world: World, given: list[Arguments]) -> list[Expected]:
     parts = chunks(_total([arguments[0] for arguments in given]).flatten(), world.ranks)
     return [
-        Outcome(part, [arguments[0]], returned=None) for part, arguments in zip(parts, given, strict=True)
+        Expected(part, [arguments[0]], returned=None) for part, arguments in zip(parts, given, strict=True)
     ]
 
 
-def _all_gather_outcomes(world: World, given: list[Arguments]) -> list[Outcome]:
+def _expected_all_gather(world: World, given: list[Arguments]) -> list[Expected]:
     own = [chunks(arguments[0].flatten(), world.ranks)[place] for place, arguments in enumerate(given)]
     whole = torch.cat(own).view_as(given[0][0])
-    return [Outcome(whole, [whole]) for _ in given]
+    return [Expected(whole, [whole]) for _ in given]
 
 
-def _all_reduce_outcomes(world: World, given: list[Arguments]) -> list[Outcome]:
+def _expected_all_reduce(world: World, given: list[Arguments]) -> list[Expected]:
     total = _total([arguments[0] for arguments in given])
-    return [Outcome(total, [total]) for _ in given]
+    return [Expected(total, [total]) for _ in given]
 
 
 def _hierarchical_arguments(rng: Rng, world: World) -> list[Arguments]:
     return [[drawn(rng, world), world.node] for _ in range(world.ranks)]
 
 
-def _hierarchical_outcomes(world: World, given: list[Arguments]) -> list[Outcome]:
+def _expected_hierarchical(world: World, given: list[Arguments]) -> list[Expected]:
     total = _total([arguments[0] for arguments in given])
-    return [Outcome(total, [total, ANYTHING]) for _ in given]
+    return [Expected(total, [total, ANYTHING]) for _ in given]
 
 
 def _exchange_arguments(rng: Rng, world: World) -> list[Arguments]:
@@ -125,16 +125,16 @@ def _exchange_arguments(rng: Rng, world: World) -> list[Arguments]:
     ]
 
 
-def _exchange_outcomes(world: World, given: list[Arguments]) -> list[Outcome]:
+def _expected_exchange(world: World, given: list[Arguments]) -> list[Expected]:
     return [
-        Outcome(received, [received, given[place][1]])
+        Expected(received, [received, given[place][1]])
         for place in range(world.ranks)
         for received in [[arguments[1][place] for arguments in given]]
     ]
 
 
-REDUCE_SCATTER = Collective(_one_tensor_a_rank, _reduce_scatter_outcomes)
-ALL_GATHER = Collective(_one_tensor_a_rank, _all_gather_outcomes)
-ALL_REDUCE = Collective(_one_tensor_a_rank, _all_reduce_outcomes)
-HIERARCHICAL = Collective(_hierarchical_arguments, _hierarchical_outcomes)
-EXCHANGE = Collective(_exchange_arguments, _exchange_outcomes)
+REDUCE_SCATTER = Collective(_one_tensor_a_rank, _expected_reduce_scatter)
+ALL_GATHER = Collective(_one_tensor_a_rank, _expected_all_gather)
+ALL_REDUCE = Collective(_one_tensor_a_rank, _expected_all_reduce)
+HIERARCHICAL = Collective(_hierarchical_arguments, _expected_hierarchical)
+EXCHANGE = Collective(_exchange_arguments, _expected_exchange)

@@ -20,7 +20,7 @@ Arguments = list[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Expected:
     """What one rank must have after the call.
 
     result: what is returned; `returned`: the position of the argument that it must be, None for a new
@@ -37,13 +37,13 @@ ANYTHING = object()
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A collective: `arguments(rng, world)` and `outcomes(world, arguments)` have an item for each rank.
+    """A collective: `arguments(rng, world)` and `expected(world, arguments)` have an item for each rank.
 
     options: keyword arguments, the same on every rank.
     """
 
     arguments: Callable[[Rng, World], list[Arguments]]
-    outcomes: Callable[[World, list[Arguments]], list[Outcome]]
+    expected: Callable[[World, list[Arguments]], list[Expected]]
     options: Callable[[World], dict[str, PlainData]] = field(default=lambda world: {})
 
 
@@ -52,7 +52,7 @@ class Played:
     """A launch of the answer: for each world what was expected, and what each rank of the group told."""
 
     worlds: Sequence[World]
-    outcomes: list[list[Outcome]]
+    expected: list[list[Expected]]
     told: list[list[Called]]
     observed: Observed[list[Called]]
 
@@ -94,16 +94,16 @@ def play(
     )
     by_rank = [[told for told, _ in compare.side_by_side(observed.results[rank], worlds)] for rank in places]
     told = [[rank[index] for rank in by_rank] for index in range(len(worlds))]
-    outcomes = [collective.outcomes(world, given) for world, given in zip(worlds, inputs, strict=True)]
-    return Played(worlds, outcomes, told, observed)
+    expected = [collective.expected(world, given) for world, given in zip(worlds, inputs, strict=True)]
+    return Played(worlds, expected, told, observed)
 
 
 def results(*plays: Played) -> Finding:
     """Passes if every rank returned what it must."""
     return compare.first_failure(
         (
-            _same(told.value, outcome.result, f"what {where} returned", world)
-            for world, outcome, told, where in _each_rank(plays)
+            _same(told.value, wanted.result, f"what {where} returned", world)
+            for world, wanted, told, where in _each_rank(plays)
         ),
         f"right with {_listed(plays)}.",
     )
@@ -117,16 +117,16 @@ def in_place(*plays: Played) -> Finding:
     )
 
 
-def _arguments_kept(world: World, outcome: Outcome, told: Called, where: str) -> Finding:
+def _arguments_kept(world: World, expected: Expected, told: Called, where: str) -> Finding:
     for position, (seen, wanted) in enumerate(
-        compare.side_by_side(told.arguments, outcome.arguments), start=1
+        compare.side_by_side(told.arguments, expected.arguments), start=1
     ):
         finding = _same(seen, wanted, f"argument {position} of {where}, after the call,", world)
         if wanted is not ANYTHING and not finding.passed:
             return finding
-    wanted = "a new tensor" if outcome.returned is None else f"argument {outcome.returned + 1} itself"
+    wanted = "a new tensor" if expected.returned is None else f"argument {expected.returned + 1} itself"
     got = "another object" if told.returned is None else f"argument {told.returned + 1} itself"
-    return Finding(told.returned == outcome.returned, f"{where} returned {got}; expected {wanted}.")
+    return Finding(told.returned == expected.returned, f"{where} returned {got}; expected {wanted}.")
 
 
 def layouts(*plays: Played) -> Finding:
@@ -205,11 +205,11 @@ def common(answer: Answer, rng: Rng, collective: Collective, values: str, rooted
     )
 
 
-def _each_rank(plays: Sequence[Played]) -> Iterator[tuple[World, Outcome, Called, str]]:
+def _each_rank(plays: Sequence[Played]) -> Iterator[tuple[World, Expected, Called, str]]:
     for played in plays:
-        for world, outcomes, told in zip(played.worlds, played.outcomes, played.told, strict=True):
-            for place, (outcome, seen) in enumerate(zip(outcomes, told, strict=True)):
-                yield world, outcome, seen, f"rank {place} ({world})"
+        for world, expected, told in zip(played.worlds, played.expected, played.told, strict=True):
+            for place, (wanted, seen) in enumerate(zip(expected, told, strict=True)):
+                yield world, wanted, seen, f"rank {place} ({world})"
 
 
 def _same(seen: Any, wanted: Any, what: str, world: World) -> Finding:

@@ -1,6 +1,5 @@
 """Drivers of unit 07: each gives the answer its tensors, laid out as asked, and tells what became of them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +11,8 @@ from torch import Tensor
 
 from course_lib.launch.failures import RankFailed
 from course_lib.launch.mpi import mpirun
-from graders.grading.answer import DriverReply, PlainData
+from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.units.unit_07 import mpi_calls
-
-Answer = Callable[..., Any]
 
 MPI_SECONDS = 15.0
 """What an MPI program may take: a deadlock ends then."""
@@ -49,7 +46,7 @@ class Called(DriverReply):
 
 
 def collective(
-    answer: Answer,
+    answer: AnswerFunction,
     cases: list[list[PlainData]],
     options: dict[str, PlainData],
     layout: str,
@@ -69,7 +66,7 @@ def collective(
 
 
 def _call_once(
-    answer: Answer, arguments: list[PlainData], options: dict[str, PlainData], layout: str
+    answer: AnswerFunction, arguments: list[PlainData], options: dict[str, PlainData], layout: str
 ) -> Called:
     grounds: list[Tensor] = []
     given = [_laid_out(argument, layout, grounds) for argument in arguments]
@@ -123,13 +120,13 @@ class MendedReply(DriverReply):
     argument: PlainData
 
 
-def mended(answer: Answer, argument: PlainData, *more: PlainData) -> MendedReply:
+def mended(answer: AnswerFunction, argument: PlainData, *more: PlainData) -> MendedReply:
     """What the answer makes of its arguments."""
     result = answer(argument, *more)
     return MendedReply(_copied(result), _copied(argument))
 
 
-def mended_late(answer: Answer, argument: PlainData, late: int) -> MendedReply:
+def mended_late(answer: AnswerFunction, argument: PlainData, late: int) -> MendedReply:
     """As `mended`; on a cluster that counts computing, the rank `late` comes milliseconds late."""
     if dist.get_rank() == late:
         torch.zeros(2**20)
@@ -144,7 +141,7 @@ class FitReply(DriverReply):
     samples: PlainData
 
 
-def fit(answer: Answer, samples: list[tuple[int, float]]) -> FitReply:
+def fit(answer: AnswerFunction, samples: list[tuple[int, float]]) -> FitReply:
     """What the answer fits to samples of (bytes, seconds)."""
     return FitReply(answer(samples), samples)
 
@@ -163,7 +160,9 @@ class MpiReply(DriverReply):
     calls: list[tuple[str, int, int]]
 
 
-def under_mpirun(answer: Answer, cases: list[list[Tensor]], ranks: int) -> list[list[MpiReply | None]]:
+def under_mpirun(
+    answer: AnswerFunction, cases: list[list[Tensor]], ranks: int
+) -> list[list[MpiReply | None]]:
     """What the answer makes of each case's arrays, by rank, in one run of mpirun.
 
     cases: by case and rank, tensors [length]; a case with fewer than `ranks` is for the first ranks. None for

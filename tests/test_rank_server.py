@@ -11,7 +11,7 @@ from graders.host.sandbox import Sandbox
 from graders.isolation.backends import backend_here
 from graders.isolation.usage import Bounds
 from graders.protocol.limits import Limits
-from graders.protocol.requests import LaunchRequest
+from graders.protocol.requests import RunRequest
 from graders.submissions.cells import Cell
 from graders.submissions.read import Submission
 from graders.units.drivers import call
@@ -105,7 +105,7 @@ COMPUTING = Cluster(devices_per_node=2, flops=1e9, memory_bandwidth=1e9)
 @pytest.mark.parametrize("what", ALIKE)
 def test_ranks_in_processes_are_like_threads(sandbox: Sandbox, what: str, cluster: Cluster | None) -> None:
     # Results, output, every event with its times and lines, and what is left open are the same.
-    request = LaunchRequest("call", (torch.arange(4.0),), 2, cluster, "simulated", SECONDS, 0)
+    request = RunRequest("call", (torch.arange(4.0),), 2, cluster, "simulated", SECONDS, 0)
     with sandbox.answer(ALIKE_CASES[what]) as answer:
         for _ in range(2):
             through_grader, in_threads = answer.observe(request), answer.observe_there(request)
@@ -131,7 +131,7 @@ def test_runs_end_as_with_threads(sandbox: Sandbox, what: str) -> None:
     # Kind and report are the same, to the line.
     _, kind, said = ENDS[what]
     error = failure(sandbox, END_CASES[what])
-    request = LaunchRequest("call", (torch.arange(4.0),), 2, None, "simulated", SECONDS, 0)
+    request = RunRequest("call", (torch.arange(4.0),), 2, None, "simulated", SECONDS, 0)
     with sandbox.answer(END_CASES[what]) as answer, pytest.raises(AnswerFailed) as caught:
         answer.observe_there(request)
     assert error.kind == caught.value.kind == kind

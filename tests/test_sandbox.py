@@ -77,7 +77,7 @@ def failure(sandbox: Sandbox, name: str) -> AnswerFailed:
     return caught.value
 
 
-def marks(*sources: str, limits: Limits = SHORT) -> Report:
+def graded(*sources: str, limits: Limits = SHORT) -> Report:
     report = grade_submission(submission(*sources), sample_unit.UNIT, limits)
     assert not any(result.mistake for result in report.exercises), report.exercises
     return report
@@ -103,7 +103,7 @@ def processes_with(mark_: str) -> list[str]:
 
 def test_solved_submission_earns_all_points() -> None:
     # Answers are called and launched there as they are in a kernel.
-    assert points(marks(DOUBLE, TOTAL, limits=Limits())) == [3, 2]
+    assert points(graded(DOUBLE, TOTAL, limits=Limits())) == [3, 2]
 
 
 def test_run_comes_back_with_the_students_lines() -> None:
@@ -131,20 +131,20 @@ def test_answer_gets_copies(cases: Sandbox) -> None:
 def test_magics_do_no_harm() -> None:
     # Lines and cells that only IPython understands are no reason to lose points.
     magic = "%matplotlib inline\n!pip install torch\nfiles = !ls\n%%time_is_no_magic_in_line_four = 1"
-    assert points(marks(magic.rsplit("\n", 1)[0], "%%time\n" + DOUBLE, "%%bash\nexit 3", TOTAL)) == [3, 2]
+    assert points(graded(magic.rsplit("\n", 1)[0], "%%time\n" + DOUBLE, "%%bash\nexit 3", TOTAL)) == [3, 2]
 
 
 def test_checks_in_cells_do_nothing() -> None:
-    # A student's own check cells neither grade nor record anything while marks are given.
+    # A student's own check cells neither grade nor record anything while grades are given.
     cell = "from graders import check, hint, progress, reset\ncheck(3); hint(None); progress()"
-    report = marks(cell, DOUBLE, TOTAL)
+    report = graded(cell, DOUBLE, TOTAL)
     assert points(report) == [3, 2]
     assert not report.notes
 
 
 def test_raising_cell_does_not_stop_the_others() -> None:
     # The cells after it run, and the report names it.
-    report = marks("1 / 0", DOUBLE, TOTAL)
+    report = graded("1 / 0", DOUBLE, TOTAL)
     assert points(report) == [3, 2]
     assert "ZeroDivisionError" in report.notes[0]
     assert "<cell 1>, line 1: 1 / 0" in report.notes[0]
@@ -232,7 +232,7 @@ def test_hang_costs_only_its_exercise() -> None:
         "def double(x):\n    while True:\n        try: time.sleep(9)\n        except BaseException: pass"
     )
     began = time.monotonic()
-    report = marks(stubborn, TOTAL)
+    report = graded(stubborn, TOTAL)
     assert points(report) == [0, 2]
     assert "still running after 1 s" in report.exercises[0].criteria[0].seen
     assert time.monotonic() - began < 55
@@ -242,7 +242,7 @@ def test_hanging_cell_costs_its_time_once() -> None:
     # A cell that never ends is left out when the cells run again for the next exercise.
     hang = "while True:\n    try: time.sleep(9)\n    except BaseException: pass"
     began = time.monotonic()
-    report = marks(hang, "time.sleep(60)", "os._exit(3)", DOUBLE, TOTAL)
+    report = graded(hang, "time.sleep(60)", "os._exit(3)", DOUBLE, TOTAL)
     assert points(report) == [3, 2]
     assert [note.split(" failed")[0] for note in report.notes] == ["The cell 1", "The cell 2", "The cell 3"]
     assert time.monotonic() - began < 55
@@ -333,7 +333,7 @@ def test_module_beside_it_does_not_shadow_torch() -> None:
     # A file torch.py that a submission leaves behind is nobody's torch.
     shadow = "open('torch.py', 'w').write('raise SystemExit')"
     source = "def double(x):\n    import torch\n    return 2 * x"
-    assert points(marks(shadow, source, TOTAL)) == [3, 2]
+    assert points(graded(shadow, source, TOTAL)) == [3, 2]
 
 
 PEEK = case("""import socket
@@ -343,7 +343,7 @@ return [[path for path in x if os.path.exists(path)], network]""")
 
 
 @pytest.mark.skipif(not backend_here().stands, reason="bubblewrap is not here, or not allowed")
-def test_wall_hides_course_and_network(cases: Sandbox, tmp_path: Path) -> None:
+def test_sandbox_hides_course_and_network(cases: Sandbox, tmp_path: Path) -> None:
     # Behind the sandbox there is no solution, no test, no gradebook, nobody's file and no network.
     root = Path(__file__).parents[1]
     gradebook = tmp_path / "gradebook.db"
@@ -368,25 +368,25 @@ def test_no_process_survives(cases: Sandbox) -> None:
     assert not processes_with(TOKEN), "and not a moment longer"
 
 
-def test_without_a_wall_marks_are_the_same(
+def test_without_a_sandbox_grades_are_the_same(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     # Where bubblewrap is not to be had, a submission runs all the same, and nothing of it survives.
     monkeypatch.setattr(backends, "BACKENDS", ())
     backend_here.cache_clear()
     request.addfinalizer(backend_here.cache_clear)
-    token = f"unwalled {time.time_ns()}"
+    token = f"unsandboxed {time.time_ns()}"
     double = f"""def double(x):
     command = [sys.executable, "-c", "import time; time.sleep(600) # {token}"]
     subprocess.Popen(command, start_new_session=True)
     return 2 * x"""
-    report = marks(double, TOTAL, limits=Limits())
+    report = graded(double, TOTAL, limits=Limits())
     assert points(report) == [3, 2]
     assert report.notes == (UNSANDBOXED,)
     assert not processes_with(token)
 
 
-def test_without_a_wall_nobody_else_s_process_is_ended(
+def test_without_a_sandbox_nobody_else_s_process_is_ended(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     # Not even by an answer that ends as if all had been asked.
@@ -394,12 +394,12 @@ def test_without_a_wall_nobody_else_s_process_is_ended(
     backend_here.cache_clear()
     request.addfinalizer(backend_here.cache_clear)
     with subprocess.Popen(["sleep", "600"]) as other:
-        assert points(marks("def double(x):\n    os._exit(113)", TOTAL)) == [0, 2]
+        assert points(graded("def double(x):\n    os._exit(113)", TOTAL)) == [0, 2]
         assert other.poll() is None
         other.kill()
 
 
-def test_sandbox_that_does_not_work_gives_no_marks(
+def test_sandbox_that_does_not_work_gives_no_grades(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # No points because of a broken installation would be an injustice: it is an error, which says why.
@@ -451,7 +451,7 @@ def test_worker_that_was_killed_is_replaced() -> None:
 
 
 @pytest.fixture
-def inner_wall() -> None:
+def inner_sandbox() -> None:
     """A machine on which every process of a submission can isolate itself."""
     why = fork_server_client.acquire().no_namespaces
     if why:
@@ -464,10 +464,10 @@ def forks(monkeypatch: pytest.MonkeyPatch) -> list[Bounds]:
     return counted_forks(monkeypatch)
 
 
-@pytest.mark.usefixtures("inner_wall")
+@pytest.mark.usefixtures("inner_sandbox")
 def test_cells_run_once_for_all_exercises(forks: list[Bounds]) -> None:
     # But for further ranks.
-    assert points(marks(DOUBLE, TOTAL, limits=Limits())) == [3, 2]
+    assert points(graded(DOUBLE, TOTAL, limits=Limits())) == [3, 2]
     assert forks.count(SHORT.bounds) == 1
 
 
@@ -482,7 +482,7 @@ HARM = {
 }
 
 
-@pytest.mark.usefixtures("inner_wall")
+@pytest.mark.usefixtures("inner_sandbox")
 @pytest.mark.parametrize("what", HARM)
 def test_an_answer_leaves_nothing_to_another(forks: list[Bounds], what: str) -> None:
     # Variables, modules, threads, processes and files end with the exercise.
@@ -492,7 +492,7 @@ def test_an_answer_leaves_nothing_to_another(forks: list[Bounds], what: str) -> 
     assert not [name for name in os.listdir() if name.startswith("left")]
     assert torch.get_default_dtype() is torch.float32 and torch.is_grad_enabled()
 {TOTAL.partition(chr(10))[2]}"""
-    assert points(marks(double, total)) == [3, 2]
+    assert points(graded(double, total)) == [3, 2]
     assert forks.count(SHORT.bounds) == 1
 
 
@@ -502,29 +502,29 @@ LEFT_BY_CELLS = {
 }
 
 
-@pytest.mark.usefixtures("inner_wall")
+@pytest.mark.usefixtures("inner_sandbox")
 @pytest.mark.parametrize("what", LEFT_BY_CELLS)
 def test_what_cells_have_started_is_there_for_each_exercise(forks: list[Bounds], what: str) -> None:
     # A fork would be without the thread, and forks would share the process: the cells run again.
     there = "threading.active_count() == 2" if what == "a thread" else "other.poll() is None"
     double, total = (source.replace(":\n", f":\n    assert {there}\n", 1) for source in (DOUBLE, TOTAL))
-    assert points(marks(LEFT_BY_CELLS[what], double, total)) == [3, 2]
+    assert points(graded(LEFT_BY_CELLS[what], double, total)) == [3, 2]
     assert forks.count(SHORT.bounds) == 2
 
 
 # --- one warm process, many submissions
 
 
-def test_report_says_where_only_the_outer_wall_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_says_where_only_the_outer_sandbox_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     # Without inner sandboxes grades are the same, from a process of the submission's own; the report says so.
-    wall = replace(backend_here(), carries_namespaces=False)
-    monkeypatch.setattr(fork_server_client, "backend_here", lambda: wall)
-    report = marks(DOUBLE, TOTAL, limits=Limits())
+    backend = replace(backend_here(), carries_namespaces=False)
+    monkeypatch.setattr(fork_server_client, "backend_here", lambda: backend)
+    report = graded(DOUBLE, TOTAL, limits=Limits())
     assert points(report) == [3, 2]
-    assert report.notes == ((NO_INNER_SANDBOXES,) if wall.stands else (UNSANDBOXED,))
+    assert report.notes == ((NO_INNER_SANDBOXES,) if backend.stands else (UNSANDBOXED,))
 
 
-@pytest.mark.usefixtures("inner_wall")
+@pytest.mark.usefixtures("inner_sandbox")
 def test_submissions_share_the_warm_process_and_nothing_else() -> None:
     # Files, shared memory and processes of one are not there for another, even at the same time.
     leave = """def double(x):
@@ -571,7 +571,7 @@ GREED = {
 }
 
 
-@pytest.mark.usefixtures("inner_wall")
+@pytest.mark.usefixtures("inner_sandbox")
 @pytest.mark.parametrize("kind", GREED)
 def test_all_its_processes_together_have_bounds(kind: str) -> None:
     # Many small processes take no more than one large one may, and the student reads what was too much.

@@ -1,4 +1,4 @@
-"""Walls: what is built here, and what is refused and reported where none can be."""
+"""Sandbox backends: what is built here, and what is refused and reported where none can be."""
 
 import csv
 import json
@@ -63,10 +63,10 @@ def course(pristine: Path, tmp_path: Path) -> Path:
 # --------------------------------------------------------------------------------------- what is a sandbox
 
 
-def test_a_wall_that_keeps_nothing_in_is_not_taken() -> None:
+def test_a_backend_that_keeps_nothing_in_is_not_taken() -> None:
     # Invariant: a sandbox counts only if what is behind it has been seen to be kept in.
     assert not works(Backend("leaky", lambda command, _: list(command)))
-    assert not works(Backend("absent", lambda command, _: ["/nowhere/wall", *command]))
+    assert not works(Backend("absent", lambda command, _: ["/nowhere/sandbox", *command]))
     assert [each.stands for each in backends.BACKENDS] == [True] * len(backends.BACKENDS)
 
 
@@ -95,14 +95,14 @@ def test_apptainer_keeps_in(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------- where there is none
 
 
-def test_marks_need_a_wall_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grades_need_a_sandbox_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "backend_here", lambda: NO_ISOLATION)
     with pytest.raises(NoSandbox, match=r"apt-get install bubblewrap.*--unsafe"):
         backend_for_grading(unsafe=False)
     assert backend_for_grading(unsafe=True) is NO_ISOLATION
 
 
-def test_a_class_is_not_graded_without_a_wall(course: Path) -> None:
+def test_a_class_is_not_graded_without_a_sandbox(course: Path) -> None:
     # Invariant: a sentence, exit status 2, no verdict, no grade.
     done = run_unsandboxed(course, "grade", UNIT)
     assert done.returncode == 2
@@ -138,7 +138,7 @@ def assert_a_wall_grades_again(course: Path) -> None:
     assert UNSANDBOXED not in (course / "results" / UNIT / "class.html").read_text()
 
 
-def test_one_s_own_work_is_checked_without_a_wall(course: Path, tmp_path: Path) -> None:
+def test_one_s_own_work_is_checked_without_a_sandbox(course: Path, tmp_path: Path) -> None:
     # Invariant: a student on any laptop gets the table, or the JSON and nothing else on stdout, and the note.
     own = tmp_path / "mine.ipynb"
     nbformat.write(solved(), own)
@@ -150,11 +150,11 @@ def test_one_s_own_work_is_checked_without_a_wall(course: Path, tmp_path: Path) 
 
 
 def test_somebody_else_s_is_not(course: Path, tmp_path: Path) -> None:
-    # Invariant: what lies among the submissions, or is checked for marks, needs a sandbox or --unsafe.
+    # Invariant: what lies among the submissions, or is said to be another's, needs a sandbox or --unsafe.
     theirs = f"submitted/right/{UNIT}/{UNIT}.ipynb"
     copied = tmp_path / f"{UNIT}.ipynb"
     shutil.copyfile(course / theirs, copied)
-    for arguments in ([theirs], [str(copied), "--marks"]):
+    for arguments in ([theirs], [str(copied), "--require-sandbox"]):
         refused = run_unsandboxed(course, "check", *arguments, "--json")
         assert (refused.returncode, refused.stdout) == (2, "")
         assert "There is no sandbox here" in refused.stderr
@@ -176,7 +176,7 @@ def test_nbgrader_refuses_as_well_and_can_be_told(course: Path) -> None:
     assert UNSANDBOXED in (course / "autograded" / "right" / UNIT / f"{UNIT}.ipynb").read_text()
 
 
-def test_there_is_a_wall_here() -> None:
+def test_there_is_a_sandbox_here() -> None:
     # A machine with bubblewrap, as CI is, must not pass these tests without having built a sandbox.
     if shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed: apt-get install bubblewrap")

@@ -23,7 +23,7 @@ from graders.protocol import codec
 from graders.protocol.codec import CodecError, decode, encode
 from graders.protocol.proxy import RemoteAnswer
 from graders.protocol.records import event_to_plain, events_from_plain
-from graders.protocol.requests import CallRequest, LaunchRequest, read_reply, read_request, write_request
+from graders.protocol.requests import CallRequest, RunRequest, read_reply, read_request, write_request
 from graders.units.drivers import call
 
 
@@ -268,7 +268,7 @@ def test_requests_come_back_equal() -> None:
     call = CallRequest("unit_02.combine", ([1, 2], "x"), 2.5)
     cluster = Cluster(nodes=2, devices_per_node=2, inter_node=Link(1e-3, 1e6), eager_limit=8, flops=1e9)
     cluster = cluster.with_straggler(1, 3).with_slow_link(0, 3).with_lost_rank(2, 0.5).with_jitter(4)
-    launch = LaunchRequest("unit_02.average", (per_rank([1, 2]), (3,)), 2, cluster, "simulated", 5.0, 1)
+    launch = RunRequest("unit_02.average", (per_rank([1, 2]), (3,)), 2, cluster, "simulated", 5.0, 1)
     assert read_request(write_request(call)) == call
     back = read_request(write_request(launch))
     assert back == launch
@@ -314,7 +314,7 @@ class Forging:
     def exchange(self, _request: bytes, _seconds: float) -> bytes:
         return encode({"value": self.plain, "printed": ""})
 
-    def run(self, _request: LaunchRequest) -> None: ...
+    def run(self, _request: RunRequest) -> None: ...
 
     def keeps_line(self, _file: str) -> bool:
         return True

@@ -288,7 +288,7 @@ def test_programs_that_hang(both):
     ):
         told = both(program, meta(3), *arguments, ranks=ranks)
         assert told["error"] == error, program.__name__
-        assert "test_recording.py" in told["report"]
+        assert "test_trace.py" in told["report"]
 
 
 # --- What else a program may do

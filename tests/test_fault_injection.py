@@ -1,4 +1,4 @@
-"""What unit 03 shows and judges of failures: lives that end at any moment, and what they cost."""
+"""What unit 03 shows and judges of failures: processes that end at any moment, and what they cost."""
 
 import math
 import os
@@ -11,7 +11,7 @@ import pytest
 from course_lib.figures.pictures import moments_picture
 from course_lib.training.failure_model import drawn_overhead, expected_overhead
 from graders.guest.time_limits import OutOfTime, time_limit
-from graders.units.unit_03.fault_injection import RETURNED, lived, watched, with_short_files
+from graders.units.unit_03.fault_injection import RETURNED, run_forked, watched, with_short_files
 
 
 def write_twice(path: Path) -> str:
@@ -29,25 +29,25 @@ def contents(events: list[dict]) -> list[bytes | None]:
 
 def test_every_change_of_a_folder_is_seen(tmp_path: Path):
     # Invariant: between two calls of the operating system nothing is missed.
-    seen = lived(watched(tmp_path, lambda: write_twice(tmp_path / "file")))
+    seen = run_forked(watched(tmp_path, lambda: write_twice(tmp_path / "file")))
     assert contents(seen["value"]) == [None, b"", b"one", b"onetwo"]
 
 
 @pytest.mark.parametrize(("change", "left"), [(1, b""), (2, b"one"), (3, b"onetwo")])
 def test_a_kill_leaves_what_was_seen(tmp_path: Path, change: int, left: bytes):
     # Invariant: what is recorded before a change is what a real SIGKILL after it leaves.
-    seen = lived(watched(tmp_path, lambda: write_twice(tmp_path / "file"), last_change=change))
+    seen = run_forked(watched(tmp_path, lambda: write_twice(tmp_path / "file"), last_change=change))
     assert seen == {"ended": "SIGKILL", "value": None}
     assert (tmp_path / "file").read_bytes() == left
 
 
 def test_syncs_and_renames_are_noted(tmp_path: Path):
-    def life() -> None:
+    def body() -> None:
         with (tmp_path / "a").open("wb") as file:
             os.fsync(file.fileno())
         os.replace(tmp_path / "a", tmp_path / "b")
 
-    events = lived(watched(tmp_path, life))["value"]
+    events = run_forked(watched(tmp_path, body))["value"]
     synced = next(event for event in events if "synced" in event)
     assert synced == {"synced": [(tmp_path / "b").stat().st_ino], "directory": False}
     assert {"renamed": [str(tmp_path / "a"), str(tmp_path / "b")]} in events
@@ -55,12 +55,12 @@ def test_syncs_and_renames_are_noted(tmp_path: Path):
 
 def test_a_full_disk_is_an_error_or_the_end(tmp_path: Path):
     # Invariant: the same write fails, or ends the process, and the parent has no such limit afterwards.
-    life = with_short_files(4, lambda: write_twice(tmp_path / "file"), deadly=False)
-    lived(life)
+    body = with_short_files(4, lambda: write_twice(tmp_path / "file"), deadly=False)
+    run_forked(body)
     assert (tmp_path / "file").stat().st_size == 4
     deadly = with_short_files(3, lambda: write_twice(tmp_path / "file"), deadly=True)
-    assert lived(deadly)["ended"] == "SIGXFSZ"
-    assert lived(lambda: write_twice(tmp_path / "file")) == {"ended": RETURNED, "value": "written"}
+    assert run_forked(deadly)["ended"] == "SIGXFSZ"
+    assert run_forked(lambda: write_twice(tmp_path / "file")) == {"ended": RETURNED, "value": "written"}
 
 
 def test_a_life_that_hangs_is_ended(tmp_path: Path):
@@ -70,15 +70,15 @@ def test_a_life_that_hangs_is_ended(tmp_path: Path):
         time.sleep(60)
 
     with pytest.raises(OutOfTime), time_limit(1.0):
-        lived(hang)
+        run_forked(hang)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 def test_errors_and_exits_come_back_in_words():
-    assert lived(lambda: [][1])["ended"] == "IndexError: list index out of range"
-    assert lived(lambda: os._exit(3))["ended"] == "exit status 3"
-    assert lived(lambda: os.kill(os.getpid(), signal.SIGTERM))["ended"] == "SIGTERM"
+    assert run_forked(lambda: [][1])["ended"] == "IndexError: list index out of range"
+    assert run_forked(lambda: os._exit(3))["ended"] == "exit status 3"
+    assert run_forked(lambda: os.kill(os.getpid(), signal.SIGTERM))["ended"] == "SIGTERM"
 
 
 @pytest.mark.parametrize("interval", [400.0, 1600.0, 6400.0])
