@@ -1,4 +1,5 @@
-# make workbook | test | lab | lint | notebooks | docs | bench | mutants; each sets up first, once.
+# make workbook | test | lab | lint | notebooks | docs | bench | mutants | horovod | horovod-tensorflow; each sets up
+# first, once.
 # With another Python: make workbook PYTHON=python3.12
 
 PYTHON ?= python3
@@ -10,7 +11,7 @@ BIN := $(abspath $(VENV))/bin
 export PATH := $(BIN):$(PATH)
 export JUPYTER_CONFIG_PATH := $(CURDIR)/.jupyter$(addprefix :,$(JUPYTER_CONFIG_PATH))
 
-.PHONY: workbook test lab lint notebooks docs bench mutants setup
+.PHONY: workbook test lab lint notebooks docs bench mutants horovod horovod-tensorflow setup
 
 workbook: setup
 	@$(BIN)/course workbook --jobs $(JOBS)
@@ -40,6 +41,13 @@ bench: setup
 # NAMES="02_data_parallel pass_the_token" for some units or exercises only.
 mutants: setup
 	$(BIN)/python -m mutants --jobs $(JOBS) $(NAMES)
+
+# MPI=1: with Open MPI as well.
+horovod: setup
+	@$(BIN)/course beside horovod$(if $(filter-out 0,$(MPI)),-mpi)
+
+horovod-tensorflow: setup
+	@$(BIN)/course beside horovod-tensorflow
 
 setup: $(VENV)/.installed $(VENV)/.packages
 

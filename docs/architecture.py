@@ -45,7 +45,7 @@ LEVELS = (
     ("course_lib.launch",),
     ("course_lib.figures", "course_lib.runtime.processes", "course_lib.runtime.simulator"),
     ("course_lib.runtime.communication", "course_lib.slurm"),
-    ("course_lib.cluster",),
+    ("course_lib.cluster", "course_lib.beside"),
 )
 """The rooms as they are drawn, from top to bottom. What lies in no room is left out of the figure."""
 

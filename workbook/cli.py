@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from workbook import cluster_commands, slurm_commands
+from workbook import beside_commands, cluster_commands, slurm_commands
 from workbook.errors import CommandFailed
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ app = typer.Typer(
 app.add_typer(cluster_commands.cluster, name="cluster")
 app.add_typer(slurm_commands.slurm, name="slurm")
 app.command()(slurm_commands.doctor)
+app.command()(beside_commands.beside)
 
 Root = Annotated[Path, typer.Option(help="The folder that holds solutions/ and notebooks/.")]
 HERE = Path()

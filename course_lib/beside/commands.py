@@ -1,0 +1,94 @@
+"""The commands of an install: watched, written to a log, and ended together with it."""
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from course_lib.beside.recipes import BesideFailed
+
+Tell = Callable[[str, int | None], None]
+"""What is being done, and how much of it is done in per cent; None where that is not known."""
+
+_LOOK_SECONDS = 0.5
+_TAIL_BYTES = 20_000
+_PERCENT = re.compile(r"\[ *(\d+)%\]")
+"""CMake's."""
+
+_CAUSES = (
+    ("No space left on device", "The disk is full."),
+    (
+        "fatal error: Killed|Killed signal|annot allocate memory",
+        "Memory ran out: close other programs, or ask for more.",
+    ),
+    (
+        "Python.h: No such file",
+        "Python's headers are missing. On Debian or Ubuntu: apt-get install python3-dev.",
+    ),
+    (
+        "Temporary failure in name resolution|NewConnectionError|No matching distribution found",
+        "Is there a network here? On a cluster, that is often on login nodes only.",
+    ),
+)
+"""What the log of a failed command says, as a pattern, and what it means."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """Runs commands. `log` gets what they say, `scratch` is their folder for temporary files."""
+
+    log: Path
+    scratch: Path
+    tell: Tell
+
+    def run(self, what: str, command: Sequence[str | Path], environment: Mapping[str, str]) -> None:
+        """Run a command, with these variables beside our own. Raises BesideFailed unless it returns 0.
+
+        What it has started ends with it, also where this is interrupted.
+        """
+        self.tell(what, None)
+        with self.log.open("ab") as log:
+            start = log.tell()
+            process = subprocess.Popen(
+                list(command),
+                cwd=self.scratch,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "TMPDIR": str(self.scratch), **environment},
+                start_new_session=True,
+            )
+            try:
+                self._watch(what, process, start)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        if process.returncode != 0:
+            raise BesideFailed(f"{what} failed (exit status {process.returncode}). {self._why(start)}")
+
+    def _watch(self, what: str, process: "subprocess.Popen[bytes]", start: int) -> None:
+        while True:
+            try:
+                process.wait(_LOOK_SECONDS)
+                return
+            except subprocess.TimeoutExpired:
+                seen = _PERCENT.findall(self._tail(start))
+                self.tell(what, int(seen[-1]) if seen else None)
+
+    def _tail(self, start: int) -> str:
+        """The end of what has been written to the log since it had `start` bytes."""
+        with self.log.open("rb") as log:
+            log.seek(max(start, self.log.stat().st_size - _TAIL_BYTES))
+            return log.read().decode(errors="replace")
+
+    def _why(self, start: int) -> str:
+        """A sentence on the cause, if it is a known one, and the last lines of the log."""
+        tail = self._tail(start)
+        known = [sentence for pattern, sentence in _CAUSES if re.search(pattern, tail)]
+        lines = [line for line in tail.splitlines() if line.strip()][-5:]
+        return "\n".join([" ".join([*known[:1], f"The log is {self.log}; it ends with:"]), *lines])

@@ -1,0 +1,95 @@
+"""The recipes of `recipes.toml`: what can stand beside the workbook's packages, and what it takes."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+
+class BesideFailed(RuntimeError):
+    """It is not there, or could not be put there. The message says what to do."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the sentence alone."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class Within(StrEnum):
+    """Where a recipe is installed."""
+
+    WORKBOOK = "workbook"
+    """In the environment that the workbook runs in."""
+    OWN = "own"
+    """In an environment of its own, in the user's cache folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One library. The fields are those of the file; what a recipe does not say has the default below."""
+
+    name: str
+    title: str
+    purpose: str
+    within: Within
+    packages: tuple[str, ...] = ()
+    """Requirements for pip, which it needs when it runs."""
+    source: str = ""
+    """The requirement that is built from source; empty where there is nothing to build."""
+    build_packages: tuple[str, ...] = ()
+    """Requirements for pip, which only building needs."""
+    programs: Mapping[str, str] = field(default_factory=dict)
+    """Programs that building needs -> the Debian package that has them."""
+    compiler_flags: str = ""
+    """For the C++ compiler, after all that the library's own build gives it."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables while it is built."""
+    check: str = "pass"
+    """Python that runs without an error where it is installed well."""
+    python: str = ""
+    """The only Python that it works with, such as "3.11"; empty: the workbook's."""
+    sees_workbook: bool = False
+    """Whether an environment of its own has the workbook's packages too, PyTorch among them."""
+    includes: tuple[str, ...] = ()
+    """Recipes that are not missing where this one is installed."""
+    command: str = ""
+    """What a student types to install it."""
+    megabytes: int = 0
+    """Disk space while it is installed, about."""
+    minutes: float = 0
+    """Time on two cores, without downloads, about."""
+
+    @property
+    def distribution(self) -> str:
+        """The name under which pip knows what is built: "horovod"."""
+        return self.source.partition("==")[0]
+
+    @property
+    def uses_workbook(self) -> bool:
+        """Whether it is built with the workbook's packages, so that another PyTorch needs another build."""
+        return self.within is Within.WORKBOOK or self.sees_workbook
+
+
+def recipe_named(name: str) -> Recipe:
+    """The recipe of this name. Raises BesideFailed, with the names that there are."""
+    known = recipes()
+    if name not in known:
+        raise BesideFailed(f"There is nothing named {name} to stand beside. There are: {', '.join(known)}.")
+    return known[name]
+
+
+@cache
+def recipes() -> Mapping[str, Recipe]:
+    """Every recipe by its name."""
+    written = tomllib.loads(Path(__file__).with_name("recipes.toml").read_text(encoding="utf-8"))
+    return {name: read(name, entry) for name, entry in written.items()}
+
+
+def read(name: str, entry: Mapping[str, Any]) -> Recipe:
+    """A recipe as it is written. Raises TypeError for a field that there is not, ValueError for a value."""
+    lists = {each.name for each in fields(Recipe) if each.type == tuple[str, ...]}
+    given: dict[str, Any] = {key: tuple(value) if key in lists else value for key, value in entry.items()}
+    command = given.pop("command", f"course beside {name}")
+    return Recipe(name, within=Within(given.pop("within")), command=command, **given)
