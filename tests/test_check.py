@@ -103,7 +103,7 @@ def test_stub_is_not_attempted() -> None:
     for exercise in (DOUBLE, TOTAL):
         assert set(verdicts(stub, exercise)) == {"not attempted"}
         assert set(verdicts(stub_called, exercise)) == {"not attempted"}
-        assert verdicts(unsupported, exercise) == ["failed", "blocked"]
+        assert verdicts(unsupported, exercise) == ["failed", "not judged"]
 
 
 def test_exception_is_told_with_the_students_line() -> None:
@@ -111,7 +111,7 @@ def test_exception_is_told_with_the_students_line() -> None:
     def broken(x: Any) -> Any:
         return x + torch.zeros(7)
 
-    assert verdicts(broken) == ["failed", "blocked"]
+    assert verdicts(broken) == ["failed", "not judged"]
     said = seen(broken).splitlines()
     assert said[0].startswith("RuntimeError: The size of tensor a (3)")
     assert len(said) == 2
@@ -134,7 +134,7 @@ def test_exit_does_not_end_the_kernel() -> None:
     def leaves(x: Any) -> Any:
         raise SystemExit(3)
 
-    assert verdicts(leaves) == ["failed", "blocked"]
+    assert verdicts(leaves) == ["failed", "not judged"]
 
 
 def test_interrupt_is_the_students_own() -> None:
@@ -167,7 +167,7 @@ def test_bad_launch_inside_an_answer_is_the_answers_failure() -> None:
     def launches(x: Any) -> Any:
         return launch(print, ranks=0)
 
-    assert verdicts(launches) == ["failed", "blocked"]
+    assert verdicts(launches) == ["failed", "not judged"]
     assert "BadLaunch" in seen(launches)
 
 

@@ -68,7 +68,7 @@ def class_csv(class_: Sequence[Graded]) -> str:
     table.writerow(
         [
             *("student", "points", "max_points", *names),
-            *("failed", "blocked", "first_missed", "seconds", "sandbox", "reason"),
+            *("failed", "not_judged", "blocked", "first_missed", "seconds", "sandbox", "reason"),
         ]
     )
     for graded in class_:
@@ -77,7 +77,8 @@ def class_csv(class_: Sequence[Graded]) -> str:
         missed = next((each.criterion.name for each in criteria if each.verdict is Verdict.FAILED), "")
         row: list[object] = [graded.student, graded.report.points, graded.report.max_points]
         row += [result.points for result in graded.report.exercises]
-        row += [verdicts[Verdict.FAILED], verdicts[Verdict.BLOCKED], missed, graded.seconds]
+        row += [verdicts[each] for each in (Verdict.FAILED, Verdict.NOT_JUDGED, Verdict.BLOCKED)]
+        row += [missed, graded.seconds]
         row += [graded.sandbox, graded.reason]
         table.writerow(map(_harmless, row))
     return text.getvalue()

@@ -23,6 +23,7 @@ class Miss:
 
     criterion: Criterion
     failed: int
+    not_judged: int
     blocked: int
     seen: str
     seen_count: int
@@ -47,7 +48,7 @@ class Standing:
 
     @property
     def blocked(self) -> int:
-        """Verdicts that were not given, for something before them failed."""
+        """Verdicts that could not be given, and not for the answer's sake."""
         return sum(miss.blocked for miss in self.misses)
 
 
@@ -62,8 +63,8 @@ def _standing(results: Sequence[ExerciseResult]) -> Standing:
     named = {name: counts[name] for name in ("solved", "partly", "failed", "untouched")}
     mean = sum(result.points for result in results) / len(results)
     by_criterion = zip(*(result.criteria for result in results), strict=True)
-    misses = [miss for miss in map(_miss, by_criterion) if miss.failed or miss.blocked]
-    misses.sort(key=lambda miss: (miss.failed, miss.blocked), reverse=True)
+    misses = [miss for miss in map(_miss, by_criterion) if miss.failed or miss.not_judged or miss.blocked]
+    misses.sort(key=lambda miss: (miss.failed, miss.not_judged, miss.blocked), reverse=True)
     return Standing(results[0].exercise, named, mean, tuple(misses))
 
 
@@ -77,12 +78,13 @@ def _kind(result: ExerciseResult) -> str:
 
 def _miss(results: Sequence[CriterionResult]) -> Miss:
     said = [_first_lines(each.seen) for each in results if each.verdict is Verdict.FAILED]
-    blocked = sum(each.verdict is Verdict.BLOCKED for each in results)
+    verdicts = Counter(each.verdict for each in results)
+    unjudged = verdicts[Verdict.NOT_JUDGED], verdicts[Verdict.BLOCKED]
     # What messages about the same mistake have in common, whatever inputs were drawn.
     kinds = [_NUMBERS.sub("0", text) for text in said]
     ((kind, count),) = Counter(kinds).most_common(1) or [("", 0)]
     seen = said[kinds.index(kind)] if said else ""
-    return Miss(results[0].criterion, len(said), blocked, shortened(seen, SEEN_SHOWN), count)
+    return Miss(results[0].criterion, len(said), *unjudged, shortened(seen, SEEN_SHOWN), count)
 
 
 def _first_lines(seen: str) -> str:

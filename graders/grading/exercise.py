@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from graphlib import TopologicalSorter
 
 from graders.grading.answer import Answer
 from graders.grading.rng import Rng
@@ -14,8 +15,12 @@ class Verdict(StrEnum):
 
     PASSED = "passed"
     FAILED = "failed"
+    NOT_JUDGED = "not judged"
+    """It counts only when another criterion has passed, which did not."""
     BLOCKED = "blocked"
-    """It could not be judged: something before it failed, or the machine lacks what it needs."""
+    """It could not be judged, and not for the answer's sake: the machine lacks what it needs, or the grader
+    itself stopped.
+    """
     NOT_ATTEMPTED = "not attempted"
     """The answer is still the stub."""
 
@@ -28,6 +33,12 @@ class Criterion:
     points: float
     hint: str
     """Shown when it fails: what to look at, not the answer."""
+    needs: tuple[str, ...] | None = None
+    """Names of the criteria that have to pass before this one counts; () for a result of its own.
+
+    By default the rubric's first, which says what comes out: how an answer works is worth nothing as long as
+    nothing right comes out. If the first needs this one, by default nothing.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +85,14 @@ class Exercise:
     def points(self) -> float:
         return sum(criterion.points for criterion in self.rubric)
 
+    @property
+    def needs(self) -> dict[str, tuple[str, ...]]:
+        """For each criterion, by name, those that it needs. See `Criterion.needs`."""
+        first = self.rubric[0]
+        alone = {first.name, *(first.needs or ())}
+        default = {each.name: () if each.name in alone else (first.name,) for each in self.rubric}
+        return {each.name: default[each.name] if each.needs is None else each.needs for each in self.rubric}
+
 
 REGISTRY: dict[str, dict[str, Exercise]] = {}
 """unit -> exercise name -> exercise, filled by the unit modules as they are imported."""
@@ -97,7 +116,17 @@ def exercise(
     def register(judge: Judge) -> Exercise:
         of_unit = unit or sys.modules[judge.__module__.rpartition(".")[0]].UNIT
         made = Exercise(of_unit, name or judge.__name__, rubric, judge, minutes, difficulty, hints)
+        _check_needs(made)
         REGISTRY.setdefault(made.unit, {})[made.name] = made
         return made
 
     return register
+
+
+def _check_needs(made: Exercise) -> None:
+    """Raises ValueError where criteria need one another, or one that the rubric does not have."""
+    needs = made.needs
+    unknown = {need for several in needs.values() for need in several} - set(needs)
+    if unknown:
+        raise ValueError(f"{made.name}: its rubric has no criterion named {', '.join(sorted(unknown))}")
+    TopologicalSorter(needs).prepare()

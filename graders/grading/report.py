@@ -25,12 +25,13 @@ class Look:
     style: str
     """For rich."""
     background: str
-    """For HTML: a colour of Okabe and Ito's palette, under black text in light and dark pages alike."""
+    """For HTML: grey or of Okabe and Ito's palette, under black text in light and dark pages alike."""
 
 
 LOOKS = {
     Verdict.PASSED: Look("✔", "green", "#3fbf97"),
     Verdict.FAILED: Look("✘", "bold red", "#f08a4b"),
+    Verdict.NOT_JUDGED: Look("–", "bright_black", "#cccccc"),
     Verdict.BLOCKED: Look("■", "yellow", "#f0e442"),
     Verdict.NOT_ATTEMPTED: Look("○", "cyan", "#9ccff0"),
 }
@@ -154,16 +155,20 @@ def _shown_hint(result: CriterionResult) -> str:
 
 
 def _shown_seen(results: Sequence[CriterionResult]) -> list[str]:
-    """What each row says: a sentence that stands in the row above already is not repeated."""
-    seen = [result.seen for result in results]
-    return [text if i == 0 or text != seen[i - 1] else "" for i, text in enumerate(seen)]
+    """What each row says; that the stub is still there is said once."""
+    rows = [(each.verdict, each.seen) for each in results]
+    return [
+        "" if number and row == rows[number - 1] and row[0] is Verdict.NOT_ATTEMPTED else row[1]
+        for number, row in enumerate(rows)
+    ]
 
 
 def _first_to_mend(result: ExerciseResult) -> Text:
-    """The first criterion that did not pass, in the colour of its verdict."""
-    missed = next((each for each in result.criteria if each.verdict is not Verdict.PASSED), None)
-    if missed is None:
+    """The first criterion that failed, or else did not pass, in the colour of its verdict."""
+    left = [each for each in result.criteria if each.verdict is not Verdict.PASSED]
+    if not left:
         return Text(verdict_words(Verdict.PASSED), style=LOOKS[Verdict.PASSED].style)
+    missed = next((each for each in left if each.verdict is Verdict.FAILED), left[0])
     name = f": {missed.criterion.name}" if result.attempted else ""
     return Text(verdict_words(missed.verdict) + name, style=LOOKS[missed.verdict].style)
 

@@ -2,7 +2,7 @@
 
 import re
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from graders.grading.answer import Answer, AnswerFailed, FailureKind, GraderMistake
@@ -55,8 +55,10 @@ class ExerciseResult:
 def grade(exercise: Exercise, answer: Answer, rng: Rng | None = None) -> ExerciseResult:
     """Let the exercise's grader judge the answer; with inputs drawn from `rng`, by default anew.
 
-    Never raises for anything that the answer does. A grader that stops with an error of its own, or that does
-    not keep to its rubric, leaves what it has not judged blocked and its traceback in `mistake`.
+    A criterion counts only if those that it needs have passed; as soon as none that is left can count, the
+    rest is not tried. Never raises for anything that the answer does. A grader that stops with an error of
+    its own, or that does not keep to its rubric, leaves what it has not judged blocked and its traceback in
+    `mistake`.
     """
     results: list[CriterionResult] = []
     mistake = ""
@@ -64,6 +66,10 @@ def grade(exercise: Exercise, answer: Answer, rng: Rng | None = None) -> Exercis
         for finding in _in_rubric_order(exercise, exercise.grade(answer, rng or Rng())):
             verdict = Verdict.PASSED if finding.passed else Verdict.FAILED
             results.append(CriterionResult(exercise.rubric[len(results)], verdict, readable(finding.seen)))
+            rest = _rest_if_none_counts(exercise, results)
+            if rest:
+                results += rest
+                break
     except AnswerFailed as failure:
         results += _after_failure(exercise.rubric[len(results) :], failure)
     except MachineLacks as lack:
@@ -73,7 +79,7 @@ def grade(exercise: Exercise, answer: Answer, rng: Rng | None = None) -> Exercis
         mistake = traceback.format_exc()
         results += _after_mistake(exercise.rubric[len(results) :], error)
     printed = readable(getattr(answer, "printed", ""))
-    return ExerciseResult(exercise, tuple(results), printed, mistake)
+    return ExerciseResult(exercise, _what_counts(exercise, results), printed, mistake)
 
 
 def not_attempted(exercise: Exercise, seen: str) -> ExerciseResult:
@@ -117,18 +123,67 @@ def _in_rubric_order(exercise: Exercise, findings: Findings) -> Iterator[Finding
         raise GraderMistake(f'the grader of {exercise.name} yielded nothing on "{left.name}"')
 
 
+def _what_counts(exercise: Exercise, results: Sequence[CriterionResult]) -> tuple[CriterionResult, ...]:
+    """The results, of which those are not judged that need one that has not passed.
+
+    Of rows that need one another the first that failed stays: one mistake, one row.
+    """
+    by_name = {each.criterion.name: each for each in results}
+    roots: dict[str, str] = {}
+    changed = True
+    while changed:
+        changed = False
+        for name, each in by_name.items():
+            cause = _missing(exercise.needs, by_name, name)
+            if cause and each.verdict in (Verdict.PASSED, Verdict.FAILED):
+                roots[name] = roots.get(cause, cause)
+                by_name[name] = _not_judged(each.criterion, roots[name])
+                changed = True
+    return tuple(by_name.values())
+
+
+def _missing(
+    needs: Mapping[str, tuple[str, ...]], by_name: Mapping[str, CriterionResult], name: str
+) -> str | None:
+    """The criterion on account of which this one does not count, if there is one.
+
+    What stands later in the rubric only takes from a pass; a failure is told where it is met first.
+    """
+    order = list(needs)
+    passed = by_name[name].verdict is Verdict.PASSED
+    for other, result in by_name.items():
+        needed = other in needs[name] and result.verdict is not Verdict.PASSED
+        needing = name in needs[other] and result.verdict is Verdict.FAILED
+        earlier = order.index(other) < order.index(name)
+        if (earlier and (needed or needing)) or (not earlier and needed and passed):
+            return other
+    return None
+
+
+def _rest_if_none_counts(exercise: Exercise, results: Sequence[CriterionResult]) -> list[CriterionResult]:
+    """The results of the criteria that are left, if none of them could count even if it passed."""
+    rest = [CriterionResult(each, Verdict.PASSED, "") for each in exercise.rubric[len(results) :]]
+    if all(each.verdict is Verdict.PASSED for each in results):
+        return []
+    judged = _what_counts(exercise, [*results, *rest])[len(results) :]
+    return list(judged) if all(each.verdict is Verdict.NOT_JUDGED for each in judged) else []
+
+
+def _not_judged(criterion: Criterion, cause: str) -> CriterionResult:
+    return CriterionResult(criterion, Verdict.NOT_JUDGED, f'"{cause}" has to be mended first.')
+
+
 def _after_failure(remaining: Sequence[Criterion], failure: AnswerFailed) -> list[CriterionResult]:
-    """The answer came to no end: the first of the remaining criteria fails, those after it are blocked."""
+    """The answer came to no end: the first of the remaining criteria fails, those after it are not judged."""
     if failure.kind is FailureKind.NOT_ATTEMPTED:
         seen = readable(failure.report)
         return [CriterionResult(criterion, Verdict.NOT_ATTEMPTED, seen) for criterion in remaining]
     if not remaining:
         return []
     first, *others = remaining
-    blocked = f'Not judged: "{first.name}" has to be mended first.'
     return [
         CriterionResult(first, Verdict.FAILED, readable(failure.report), _figure(failure)),
-        *(CriterionResult(criterion, Verdict.BLOCKED, blocked) for criterion in others),
+        *(_not_judged(criterion, first.name) for criterion in others),
     ]
 
 

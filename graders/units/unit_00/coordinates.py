@@ -14,10 +14,16 @@ from graders.units.drivers import call
             "Ranks fill one node before the next begins: with 4 GPUs a node, ranks 0 to 3 are on node 0.",
         ),
         Criterion(
-            "local rank", 1, "How many ranks of the same node come before this one? It starts at 0 again."
+            "local rank",
+            1,
+            "How many ranks of the same node come before this one? It starts at 0 again.",
+            needs=(),
         ),
         Criterion(
-            "any GPUs per node", 1, "Take the number from gpus_per_node; with one a node all is simple."
+            "any GPUs per node",
+            1,
+            "Take the number from gpus_per_node; with one a node all is simple.",
+            needs=("node", "local rank"),
         ),
     ),
     hints=(

@@ -19,10 +19,16 @@ from graders.units.drivers import call
             "The first of the pair is this process's number in the whole group, not on its node, as an int.",
         ),
         Criterion(
-            "world size", 1, "The second of the pair is how many ranks there are altogether, on all nodes."
+            "world size",
+            1,
+            "The second of the pair is how many ranks there are altogether, on all nodes.",
+            needs=(),
         ),
         Criterion(
-            "no messages", 1, "Every rank was told both numbers when it started; nobody has to be asked."
+            "no messages",
+            1,
+            "Every rank was told both numbers when it started; nobody has to be asked.",
+            needs=("rank", "world size"),
         ),
     ),
     hints=("torch.distributed has a function for each of the two: get_rank() and get_world_size().",),

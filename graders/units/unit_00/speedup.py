@@ -9,12 +9,16 @@ from graders.units.drivers import call
     difficulty=1,
     rubric=(
         Criterion(
-            "one worker", 1, "One worker takes as long as before, whatever the fraction: a speedup of 1."
+            "one worker",
+            1,
+            "One worker takes as long as before, whatever the fraction: a speedup of 1.",
+            needs=("partly serial",),
         ),
         Criterion(
             "nothing serial",
             1,
             "If all of the work can be shared, w workers are w times as fast: old time / new time.",
+            needs=("partly serial",),
         ),
         Criterion(
             "partly serial",

@@ -30,6 +30,7 @@ from graders.units.unit_01.problems import Problem, joined
             "loss of the full batch",
             1,
             "Return the mean over all samples, weighted in the same way, as a tensor without history.",
+            needs=("uneven micro-batches",),
         ),
         Criterion(
             "one graph at a time",

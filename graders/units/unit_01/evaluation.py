@@ -20,12 +20,13 @@ from graders.units.unit_01.problems import Problem
             1,
             "The share of samples whose largest logit is at their label, from 0 to 1, as a float.",
         ),
-        Criterion("loss", 1, "The mean cross-entropy over all samples, not its sum, as a float."),
+        Criterion("loss", 1, "The mean cross-entropy over all samples, not its sum, as a float.", needs=()),
         Criterion(
             "uneven last batch",
             1,
             "The mean over batches counts a sample of a short batch for more than the others. Add up over "
             "samples, and divide once, by how many there were.",
+            needs=("accuracy", "loss"),
         ),
         Criterion(
             "evaluation mode",

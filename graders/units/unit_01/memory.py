@@ -14,14 +14,20 @@ from graders.units.drivers import call
             "4 bytes each for the weight, its gradient, and every number that the optimizer keeps: none for "
             "sgd, one for momentum, two for adam.",
         ),
-        Criterion("half precision", 1, "As in full precision, with 2 bytes for everything."),
+        Criterion("half precision", 1, "As in full precision, with 2 bytes for everything.", needs=()),
         Criterion(
             "mixed precision",
             1,
             "Weights and gradients take 2 bytes each; the optimizer has a copy of the weights of its own and "
             "all its numbers in 4 bytes.",
+            needs=(),
         ),
-        Criterion("unknown names", 1, "Raise ValueError for an optimizer or a precision that is not listed."),
+        Criterion(
+            "unknown names",
+            1,
+            "Raise ValueError for an optimizer or a precision that is not listed.",
+            needs=("full precision", "half precision", "mixed precision"),
+        ),
     ),
     hints=(
         "Bytes per parameter = weight + gradient + optimizer states. Count the optimizer's numbers first.",

@@ -27,11 +27,13 @@ from graders.units.unit_01.problems import Problem
             1,
             "One forward and one backward pass, in the mode that the model is in, then one optimizer.step(). "
             "What lies between them must not undo either.",
+            needs=(),
         ),
         Criterion(
             "gradients start at zero",
             1,
             "backward() adds to the gradients that are there. Clear them before it, in every step.",
+            needs=("one update",),
         ),
         Criterion(
             "no history kept",

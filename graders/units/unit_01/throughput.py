@@ -37,6 +37,7 @@ from graders.units.unit_01.drivers import ThroughputReply
             2,
             "batch_size * steps samples, divided by the seconds between the two moments at which the device "
             "was at rest, warm-up not included. time.perf_counter() is the clock for it.",
+            needs=("waits before the clock starts", "waits before the clock stops"),
         ),
     ),
     hints=(

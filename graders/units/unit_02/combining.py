@@ -26,6 +26,7 @@ from graders.units.unit_02.drivers import CombineReply
             1,
             "0 * NaN is NaN: leave out a worker whose count is 0, and only such a worker. A NaN where there "
             "were samples has to be seen.",
+            needs=("unequal shards",),
         ),
         Criterion(
             "gradients unchanged",

@@ -37,34 +37,40 @@ from graders.units.unit_02.training import Training, draw_training, steps_of
             "every step",
             1,
             "What the hooks count in one step must be back at its start for the next: reset it in finish().",
+            needs=("averages",),
         ),
         Criterion(
             "buckets",
             1,
             "Go through the trainable parameters in reverse, and close a bucket before the parameter that "
             "would take it above bucket_bytes. One all_reduce a bucket.",
+            needs=("averages",),
         ),
         Criterion(
             "starts during backward",
             2,
             "The hook of a bucket's last gradient starts its all_reduce, for every bucket; do not leave it "
             "to a later hook, or to finish().",
+            needs=("buckets",),
         ),
         Criterion(
             "never waits in backward",
             1,
             "all_reduce(..., async_op=True) returns a handle at once; only finish() calls its wait().",
+            needs=("averages",),
         ),
         Criterion(
             "unused parameters",
             1,
             "A parameter that this rank's forward did not use has no hook call. finish() starts what has not "
             "started, with zeros for it; and every rank must start its buckets in the same order.",
+            needs=("averages",),
         ),
         Criterion(
             "tied and frozen parameters",
             1,
             "model.parameters() yields a tied parameter once; a frozen one is in no bucket and has no hook.",
+            needs=("averages",),
         ),
     ),
     hints=(

@@ -26,6 +26,7 @@ from graders.units.unit_02.models import Normed, load_values, state_of
             1,
             "A batch norm's running mean is a buffer. state_dict() leaves out buffers registered with "
             "persistent=False; model.buffers() has them all.",
+            needs=(),
         ),
         Criterion(
             "in place",

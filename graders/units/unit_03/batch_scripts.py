@@ -30,18 +30,21 @@ from graders.units.unit_03.batch_job import JOB_SECONDS, JobReport, Trial, job_r
             2,
             "The script itself runs once, on the first node. srun starts the command as the job's tasks, "
             "on all nodes.",
+            needs=("what is asked for",),
         ),
         Criterion(
             "a meeting place",
             2,
             "On every node localhost is another machine: export MASTER_ADDR, the first host of the job's "
             "list, and MASTER_PORT, before srun.",
+            needs=("one task a GPU",),
         ),
         Criterion(
             "fails with the training",
             1,
             "A script ends with the status of its last command. If that is an echo, a failed training "
             "looks like success, and what depends on it starts.",
+            needs=("what is asked for",),
         ),
     ),
     hints=(

@@ -31,6 +31,7 @@ from graders.units.unit_03.topologies import (
             2,
             "Take everything from the text: which NUMA node a GPU is on, which cores that node has (a "
             "list may be 0,2,4,6), how many GPUs share them. GPU 10 comes after GPU 9.",
+            needs=(),
         ),
         Criterion(
             "allowed cores",
@@ -43,6 +44,7 @@ from graders.units.unit_03.topologies import (
             1,
             "With two threads a core, half of a node's CPUs are second threads of the other half's cores: "
             "a rank that starts there shares a core with another rank.",
+            needs=("any machine",),
         ),
         Criterion(
             "NVIDIA",
@@ -50,6 +52,7 @@ from graders.units.unit_03.topologies import (
             "The columns of nvidia-smi topo -m are separated by tabs, and the header tells which is NUMA "
             "Affinity; newer drivers have one more after it. Network cards have rows too. A NUMA node may "
             "have no cores.",
+            needs=(),
         ),
     ),
     hints=(

@@ -18,24 +18,27 @@ from graders.units.drivers import call_alone
             "Without brackets the list is what stands between the commas, in its order, twice where a name "
             "stands twice; an empty text is no host.",
         ),
-        Criterion("a range", 1, "In Slurm's ranges both ends belong to it: [3-5] is 3, 4 and 5."),
+        Criterion("a range", 1, "In Slurm's ranges both ends belong to it: [3-5] is 3, 4 and 5.", needs=()),
         Criterion(
             "leading zeros",
             1,
             "007 is a text. Fill every number of a range with zeros to the width of the range's first; a "
             "longer number keeps all its digits.",
+            needs=("a range",),
         ),
         Criterion(
             "several in brackets",
             1,
             "Inside brackets a comma separates numbers and ranges, outside it separates names: find the "
             "brackets before you split by commas.",
+            needs=("a range",),
         ),
         Criterion(
             "two brackets",
             2,
             "Every number of the first bracket goes with every number of the second, the second counting "
             "fastest.",
+            needs=("a range",),
         ),
     ),
     hints=(

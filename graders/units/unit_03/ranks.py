@@ -18,23 +18,26 @@ from graders.units.unit_03.launchers import Environment, Launcher, Seat
             "SLURM_PROCID, SLURM_LOCALID and SLURM_NODEID say where the task is, however the tasks were "
             "dealt out; SLURM_NTASKS says how many there are. They are texts: return whole numbers.",
         ),
-        Criterion("torchrun", 1, "torchrun calls the node's number GROUP_RANK."),
+        Criterion("torchrun", 1, "torchrun calls the node's number GROUP_RANK.", needs=()),
         Criterion(
             "mpirun",
             1,
             "Open MPI does not number the nodes: OMPI_COMM_WORLD_NODE_RANK counts processes on a node. "
             "How many processes has a node, and which are on the first?",
+            needs=(),
         ),
         Criterion(
             "Horovod",
             1,
             'Horovod\'s "cross" rank counts along the processes of equal local rank: one a node.',
+            needs=(),
         ),
         Criterion(
             "one launcher inside another",
             2,
             "Variables are inherited. The launcher that started this very process is the innermost one: "
             "ask for torchrun's, Horovod's and Open MPI's variables before you ask for Slurm's.",
+            needs=("torchrun", "mpirun", "Horovod"),
         ),
         Criterion(
             "no launcher",

@@ -7,24 +7,36 @@ from functools import partial
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.drivers import call
 
+ALGORITHMS = ("master", "exchange", "tree", "ring", "halving_doubling")
+
 
 @exercise(
     minutes=20,
     difficulty=2,
     rubric=(
         Criterion("master", 1, "p - 1 messages to the master, then p - 1 from it, all through its one link."),
-        Criterion("exchange", 1, "Each rank sends the whole tensor to p - 1 others, one after another."),
-        Criterion("tree", 1, "ceil(log2 p) rounds of the whole tensor up, and as many down."),
-        Criterion("ring", 1, "2 (p - 1) steps, in each a p-th of the tensor."),
-        Criterion("halving_doubling", 1, "2 log2 p rounds for p a power of two: n/2 + n/4 + ... is not n."),
+        Criterion(
+            "exchange", 1, "Each rank sends the whole tensor to p - 1 others, one after another.", needs=()
+        ),
+        Criterion("tree", 1, "ceil(log2 p) rounds of the whole tensor up, and as many down.", needs=()),
+        Criterion("ring", 1, "2 (p - 1) steps, in each a p-th of the tensor.", needs=()),
+        Criterion(
+            "halving_doubling", 1, "2 log2 p rounds for p a power of two: n/2 + n/4 + ... is not n.", needs=()
+        ),
         Criterion(
             "ranks beyond a power of two",
             1,
             "halving_doubling works on the largest power of two in p, with two more messages of the whole "
             "tensor; a tree rounds log2 p up.",
+            needs=ALGORITHMS,
         ),
-        Criterion("reduction", 1, "gamma is paid for each byte that arrives and is added, not for copies."),
-        Criterion("one rank", 1, "Alone there is nothing to send: 0 seconds."),
+        Criterion(
+            "reduction",
+            1,
+            "gamma is paid for each byte that arrives and is added, not for copies.",
+            needs=ALGORITHMS,
+        ),
+        Criterion("one rank", 1, "Alone there is nothing to send: 0 seconds.", needs=ALGORITHMS),
     ),
     hints=(
         "Count messages one after another, and bytes one after another, on the busiest rank.",
@@ -66,9 +78,6 @@ def _busiest(algorithm: str, n: int, p: int) -> tuple[int, float, float]:
         case _:
             share = (core - 1) / core * n
             return 2 * (core.bit_length() - 1) + 2 * folded, 2 * share + 2 * folded * n, share + folded * n
-
-
-ALGORITHMS = ("master", "exchange", "tree", "ring", "halving_doubling")
 
 
 def formula(answer: Answer, rng: Rng, algorithm: str) -> Finding:

@@ -2,6 +2,9 @@
 
 from graders.grading.kit import Criterion
 
+RIGHT_BY_MESSAGES = ("any number of ranks", "only send and recv")
+"""What has to pass before messages, bytes and rounds count."""
+
 ANY_DTYPE = Criterion(
     "any dtype",
     1,
@@ -14,6 +17,7 @@ ON_A_SUBGROUP = Criterion(
     1,
     "Rank and size come from dist.get_rank(group) and dist.get_world_size(group); peers of a message are "
     "group_dst= and group_src=, with group=group.",
+    needs=("any number of ranks", "any layout"),
 )
 
 
@@ -30,6 +34,7 @@ LAYOUT_IN_PLACE = Criterion(
     1,
     "Messages need contiguous tensors. Work on x.contiguous(), a copy if x is not, then x.copy_(...). Of a "
     "transposed matrix clone() alone makes a transposed one.",
+    needs=("in place",),
 )
 
 

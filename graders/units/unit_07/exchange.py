@@ -9,6 +9,7 @@ from graders.units.unit_07.criteria import (
     LAYOUT_IN_PLACE,
     ON_A_SUBGROUP,
     ONLY_MESSAGES,
+    RIGHT_BY_MESSAGES,
     _lengths,
 )
 from graders.units.unit_07.worlds import BYTES, World
@@ -30,12 +31,18 @@ from graders.units.unit_07.worlds import BYTES, World
         LAYOUT_IN_PLACE,
         ON_A_SUBGROUP,
         ONLY_MESSAGES,
-        Criterion("bytes and messages", 1, "p - 1 messages: to each other rank its part, none to yourself."),
+        Criterion(
+            "bytes and messages",
+            1,
+            "p - 1 messages: to each other rank its part, none to yourself.",
+            needs=RIGHT_BY_MESSAGES,
+        ),
         Criterion(
             "rounds",
             2,
             "In each of p - 1 rounds every rank sends to one and receives from one. If all begin with "
             "rank 0, they queue up before it.",
+            needs=RIGHT_BY_MESSAGES,
         ),
     ),
     hints=(

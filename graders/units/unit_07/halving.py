@@ -9,6 +9,7 @@ from graders.units.unit_07.criteria import (
     LAYOUT_IN_PLACE,
     ON_A_SUBGROUP,
     ONLY_MESSAGES,
+    RIGHT_BY_MESSAGES,
     _lengths,
 )
 from graders.units.unit_07.worlds import BYTES, World
@@ -41,8 +42,14 @@ from graders.units.unit_07.worlds import BYTES, World
             2,
             "Each round halves what is sent: n/2, n/4, ... Whole tensors in every round are recursive "
             "doubling, which sends log2 p times the tensor.",
+            needs=RIGHT_BY_MESSAGES,
         ),
-        Criterion("rounds", 2, "2 log2 p rounds, with partners at distance p/2, p/4, ... 1 and back."),
+        Criterion(
+            "rounds",
+            2,
+            "2 log2 p rounds, with partners at distance p/2, p/4, ... 1 and back.",
+            needs=RIGHT_BY_MESSAGES,
+        ),
     ),
     hints=(
         "First for p a power of two. rank ^ distance is the partner: with distance 4, rank 1's is 5.",

@@ -12,7 +12,9 @@ from graders.units.unit_07 import drivers, lab
     minutes=15,
     difficulty=2,
     rubric=tuple(
-        Criterion(program, 1, f"Read in the report of {program} who waits in which call, and for whom.")
+        Criterion(
+            program, 1, f"Read in the report of {program} who waits in which call, and for whom.", needs=()
+        )
         for program in lab.CAUSES
     ),
     hints=(
@@ -34,7 +36,12 @@ def causes_of_hangs(answer: Answer, rng: Rng) -> Findings:
     minutes=5,
     difficulty=1,
     rubric=(
-        Criterion(lab.ENDS, 1, "One of two partners has to send while the other receives."),
+        Criterion(
+            lab.ENDS,
+            1,
+            "One of two partners has to send while the other receives.",
+            needs=("the partner's tensor",),
+        ),
         Criterion(
             "the partner's tensor", 1, "Partners are 2k and 2k + 1: rank ^ 1, or rank + 1 and rank - 1."
         ),
@@ -61,7 +68,12 @@ def mend_swap(answer: Answer, rng: Rng) -> Findings:
     minutes=8,
     difficulty=2,
     rubric=(
-        Criterion(lab.ENDS, 1, "A send may return only when its receiver is there: someone has to receive."),
+        Criterion(
+            lab.ENDS,
+            1,
+            "A send may return only when its receiver is there: someone has to receive.",
+            needs=("the left neighbour's tensor",),
+        ),
         Criterion("the left neighbour's tensor", 1, "Rank 0's left neighbour is the last rank."),
         Criterion("x unchanged", 1, "Receive into a tensor of its own: x still has to be sent."),
         Criterion("one message each", 1, "Each rank sends once and receives once; no collective."),
@@ -103,7 +115,12 @@ def all_at_once(answer: Answer, rng: Rng) -> Finding:
     minutes=5,
     difficulty=1,
     rubric=(
-        Criterion(lab.ENDS, 1, "A collective is called by every rank of its group, or by none."),
+        Criterion(
+            lab.ENDS,
+            1,
+            "A collective is called by every rank of its group, or by none.",
+            needs=("the mean on rank 0",),
+        ),
         Criterion("the mean on rank 0", 1, "The sum of all ranks' losses divided by their number."),
         Criterion("None elsewhere", 1, "What to do with the result may well depend on the rank."),
         Criterion("one collective", 1, "One all_reduce on every rank; nothing else is needed."),

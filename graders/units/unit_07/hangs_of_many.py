@@ -34,9 +34,10 @@ from graders.units.unit_07.drivers import MendedReply
             2,
             "dist.new_group is called by every rank of the world, for every group, in the same order, also "
             "for groups that the rank is not in.",
+            needs=("row sums", "column sums"),
         ),
         Criterion("row sums", 1, "The row of rank r is r // columns."),
-        Criterion("column sums", 1, "The column of rank r is r % columns."),
+        Criterion("column sums", 1, "The column of rank r is r % columns.", needs=()),
         Criterion("x unchanged", 1, "all_reduce works in place: give it a copy."),
         Criterion("within groups", 1, "One all_reduce in the row's group and one in the column's."),
     ),
@@ -96,7 +97,12 @@ def grid_sums(
     minutes=12,
     difficulty=3,
     rubric=(
-        Criterion(lab.ENDS, 2, "Rank 0 cannot know how many rows another rank has, unless it is told."),
+        Criterion(
+            lab.ENDS,
+            2,
+            "Rank 0 cannot know how many rows another rank has, unless it is told.",
+            needs=("all rows on rank 0",),
+        ),
         Criterion(
             "all rows on rank 0",
             1,
@@ -178,7 +184,9 @@ def rows_sent_once(observed: Observed[MendedReply], given: Sequence[list[Tensor]
     minutes=8,
     difficulty=2,
     rubric=(
-        Criterion(lab.ENDS, 1, "With good values there was no hang; there must be none now."),
+        Criterion(
+            lab.ENDS, 1, "With good values there was no hang; there must be none now.", needs=("the sums",)
+        ),
         Criterion(
             "the sums",
             1,

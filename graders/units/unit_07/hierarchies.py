@@ -10,6 +10,7 @@ from graders.units.unit_07.criteria import (
     LAYOUT_IN_PLACE,
     ON_A_SUBGROUP,
     ONLY_MESSAGES,
+    RIGHT_BY_MESSAGES,
 )
 from graders.units.unit_07.worlds import BYTES, World, drawn_members
 
@@ -35,12 +36,19 @@ from graders.units.unit_07.worlds import BYTES, World, drawn_members
             2,
             "All ranks of a node together send at most 2 (m - 1) / m of the tensor to other nodes (m nodes): "
             "each rank carries one chunk across.",
+            needs=RIGHT_BY_MESSAGES,
         ),
         Criterion(
-            "bytes within a node", 1, "At most 2 (g - 1) / g of the tensor a rank, with g ranks a node."
+            "bytes within a node",
+            1,
+            "At most 2 (g - 1) / g of the tensor a rank, with g ranks a node.",
+            needs=RIGHT_BY_MESSAGES,
         ),
         Criterion(
-            "rounds", 1, "2 (g - 1) steps within the node and 2 (m - 1) between nodes, all ranks at work."
+            "rounds",
+            1,
+            "2 (g - 1) steps within the node and 2 (m - 1) between nodes, all ranks at work.",
+            needs=RIGHT_BY_MESSAGES,
         ),
     ),
     hints=(

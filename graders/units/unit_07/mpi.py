@@ -26,7 +26,7 @@ from graders.units.unit_07.worlds import TOLERANCES, World, drawn
         Criterion("any dtype", 1, "Arrays of your own have x's dtype: numpy.empty_like."),
         Criterion("in place", 1, "x becomes the sum, and x itself is returned."),
         Criterion("only messages", 1, "Send, Recv, Isend, Irecv, Sendrecv; no collective of MPI's."),
-        Criterion("bytes and messages", 2, "2 (p - 1) messages of one chunk each."),
+        Criterion("bytes and messages", 2, "2 (p - 1) messages of one chunk each.", needs=("only messages",)),
     ),
     hints=(
         "comm.Sendrecv(outgoing, dest=right, recvbuf=arriving, source=left) sends and receives at once.",

@@ -14,6 +14,7 @@ from graders.units.unit_07.criteria import (
     LAYOUT_IN_PLACE,
     ON_A_SUBGROUP,
     ONLY_MESSAGES,
+    RIGHT_BY_MESSAGES,
 )
 from graders.units.unit_07.worlds import BYTES, World
 
@@ -26,7 +27,10 @@ RING_RANKS = Criterion(
 
 
 ROUND_THE_RING = Criterion(
-    "neighbours only", 1, "On a ring a rank sends to the next one only, and receives from the one before."
+    "neighbours only",
+    1,
+    "On a ring a rank sends to the next one only, and receives from the one before.",
+    needs=RIGHT_BY_MESSAGES,
 )
 
 
@@ -48,8 +52,18 @@ ROUND_THE_RING = Criterion(
         ON_A_SUBGROUP,
         ONLY_MESSAGES,
         ROUND_THE_RING,
-        Criterion("bytes and messages", 2, "p - 1 steps, and in each one chunk and not the whole tensor."),
-        Criterion("rounds", 1, "All ranks send at the same time: isend, then recv, then wait."),
+        Criterion(
+            "bytes and messages",
+            2,
+            "p - 1 steps, and in each one chunk and not the whole tensor.",
+            needs=RIGHT_BY_MESSAGES,
+        ),
+        Criterion(
+            "rounds",
+            1,
+            "All ranks send at the same time: isend, then recv, then wait.",
+            needs=RIGHT_BY_MESSAGES,
+        ),
     ),
     hints=(
         "Follow chunk 0 of 4 ranks: it starts at rank 1, is added up at 2, then 3, and ends at rank 0.",
@@ -81,8 +95,13 @@ def ring_reduce_scatter(answer: Answer, rng: Rng) -> Findings:
         ON_A_SUBGROUP,
         ONLY_MESSAGES,
         ROUND_THE_RING,
-        Criterion("bytes and messages", 2, "p - 1 steps, and in each one chunk."),
-        Criterion("rounds", 1, "All ranks send at the same time: isend, then recv, then wait."),
+        Criterion("bytes and messages", 2, "p - 1 steps, and in each one chunk.", needs=RIGHT_BY_MESSAGES),
+        Criterion(
+            "rounds",
+            1,
+            "All ranks send at the same time: isend, then recv, then wait.",
+            needs=RIGHT_BY_MESSAGES,
+        ),
     ),
     hints=(
         "In step s rank r sends chunk (r - s) % p and receives chunk (r - s - 1) % p.",
@@ -113,8 +132,11 @@ def ring_all_gather(answer: Answer, rng: Rng) -> Findings:
             2,
             "2 (p - 1) messages of one chunk each: 2 (p - 1) / p of the tensor. Whole tensors round the ring "
             "give the right sum too, and p times the bytes.",
+            needs=RIGHT_BY_MESSAGES,
         ),
-        Criterion("rounds", 1, "2 (p - 1) steps in which all ranks send at the same time."),
+        Criterion(
+            "rounds", 1, "2 (p - 1) steps in which all ranks send at the same time.", needs=RIGHT_BY_MESSAGES
+        ),
     ),
     hints=(
         "You have both halves. What does rank r hold after the first one, and where in x does it belong?",

@@ -8,6 +8,7 @@ from graders.units.unit_07.criteria import (
     ANY_DTYPE,
     LAYOUT_IN_PLACE,
     ONLY_MESSAGES,
+    RIGHT_BY_MESSAGES,
     _lengths,
 )
 from graders.units.unit_07.worlds import BYTES, World
@@ -27,9 +28,15 @@ from graders.units.unit_07.worlds import BYTES, World
             "on a subgroup",
             1,
             "src is a global rank, as in dist.scatter; dist.get_group_rank(group, src) is its place.",
+            needs=("any number of ranks", "any layout"),
         ),
         ONLY_MESSAGES,
-        Criterion("bytes and messages", 1, "The root sends each other rank its part, and nothing else."),
+        Criterion(
+            "bytes and messages",
+            1,
+            "The root sends each other rank its part, and nothing else.",
+            needs=RIGHT_BY_MESSAGES,
+        ),
     ),
     hints=(
         "Two cases: this rank is the root, or it is not.",
@@ -59,9 +66,15 @@ def scatter_from(answer: Answer, rng: Rng) -> Findings:
             "on a subgroup",
             1,
             "dst is a global rank, as in dist.gather; dist.get_group_rank(group, dst) is its place.",
+            needs=("any number of ranks", "any layout"),
         ),
         ONLY_MESSAGES,
-        Criterion("bytes and messages", 1, "Each rank but the root sends its part once, to the root."),
+        Criterion(
+            "bytes and messages",
+            1,
+            "Each rank but the root sends its part once, to the root.",
+            needs=RIGHT_BY_MESSAGES,
+        ),
     ),
     hints=("It is scatter_from backwards: sends become receives.",),
 )

@@ -12,6 +12,7 @@ from graders.units.unit_07.criteria import (
     LAYOUT_IN_PLACE,
     ON_A_SUBGROUP,
     ONLY_MESSAGES,
+    RIGHT_BY_MESSAGES,
     WHOLE_LENGTHS,
 )
 from graders.units.unit_07.worlds import BYTES, World
@@ -34,9 +35,17 @@ from graders.units.unit_07.worlds import BYTES, World
         ON_A_SUBGROUP,
         ONLY_MESSAGES,
         Criterion(
-            "bytes and messages", 1, "No rank sends more than ceil(log2 p) messages, p - 1 in all suffice."
+            "bytes and messages",
+            1,
+            "No rank sends more than ceil(log2 p) messages, p - 1 in all suffice.",
+            needs=RIGHT_BY_MESSAGES,
         ),
-        Criterion("rounds", 2, "In round k, every place below 2**k sends: ceil(log2 p) rounds for p ranks."),
+        Criterion(
+            "rounds",
+            2,
+            "In round k, every place below 2**k sends: ceil(log2 p) rounds for p ranks.",
+            needs=RIGHT_BY_MESSAGES,
+        ),
     ),
     hints=(
         "Rng 8 ranks. Round 0: place 0 sends to 1. Round 1: 0 to 2, 1 to 3. Round 2: four messages.",
@@ -71,8 +80,18 @@ def broadcast_tree(answer: Answer, rng: Rng) -> Findings:
         LAYOUT_IN_PLACE,
         ON_A_SUBGROUP,
         ONLY_MESSAGES,
-        Criterion("bytes and messages", 1, "Each rank but the root sends once: what it has added up."),
-        Criterion("rounds", 2, "The broadcast's tree, run backwards, has ceil(log2 p) rounds too."),
+        Criterion(
+            "bytes and messages",
+            1,
+            "Each rank but the root sends once: what it has added up.",
+            needs=RIGHT_BY_MESSAGES,
+        ),
+        Criterion(
+            "rounds",
+            2,
+            "The broadcast's tree, run backwards, has ceil(log2 p) rounds too.",
+            needs=RIGHT_BY_MESSAGES,
+        ),
     ),
     hints=(
         "Play the broadcast's rounds backwards, and turn each message round.",
