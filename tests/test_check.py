@@ -13,7 +13,7 @@ import nbformat
 import pytest
 import torch
 import torch.distributed as dist
-from jupyter_client.manager import KernelManager
+from jupyter_core.utils import run_sync
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from course_lib import launch
@@ -29,7 +29,7 @@ from graders.student.reset_cell import CannotReset, reset_in_file
 from graders.submissions import released_cells
 from tests import sample_unit
 from tests.sample_unit import DOUBLE, TOTAL
-from workbook.run_notebook import own_sockets
+from workbook.run_notebook import OwnSocketsManager
 
 # Cells that the tests run in one kernel build on each other.
 pytestmark = pytest.mark.xdist_group("check")
@@ -424,8 +424,8 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     home = tmp_path_factory.mktemp("kernel")
     path = home / "90_sample.ipynb"
     nbformat.write(notebook(sample_unit.STUBS["double"], "x = 1", sample_unit.STUBS["double"]), path)
-    manager = KernelManager(kernel_name="python3", **own_sockets())
-    manager.start_kernel(
+    manager = OwnSocketsManager(kernel_name="python3")
+    run_sync(manager.start_kernel)(
         cwd=str(Path(__file__).parents[1]),
         extra_arguments=["--HistoryManager.hist_file=:memory:"],
         env={**os.environ, "COURSE_HOME": str(home), "JPY_SESSION_NAME": str(path)},
@@ -442,7 +442,7 @@ REGISTRY[sample_unit.UNIT] = {{"double": sample_unit.DOUBLE, "total": sample_uni
 released_cells.DIRECTORY = Path({str(home / "stubs")!r})
 released_cells.write_released_cells(Path({str(path)!r}))
 """
-    client = manager.client()
+    client = manager.blocking_client()
     client.start_channels()
     try:
         client.wait_for_ready(timeout=60)
@@ -451,7 +451,7 @@ released_cells.write_released_cells(Path({str(path)!r}))
         yield client
     finally:
         client.stop_channels()
-        manager.shutdown_kernel(now=True)
+        run_sync(manager.shutdown_kernel)(now=True)
 
 
 def run(client: Any, code: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -1,16 +1,18 @@
 """Running a notebook: its kernel meets no other on a port, and one that does not start is a sentence."""
 
+import gc
 import json
 import tempfile
 from pathlib import Path
 
 import nbformat
 import pytest
+from jupyter_core.utils import run_sync
 from nbformat.v4 import new_code_cell, new_notebook
 
 from workbook import execute as execution
 from workbook.execute import ExecutionFailed, execute
-from workbook.run_notebook import own_sockets
+from workbook.run_notebook import OwnSocketsManager
 
 CONNECTION = """
 import json
@@ -41,8 +43,18 @@ def test_a_kernel_has_sockets_of_its_own(tmp_path: Path, monkeypatch: pytest.Mon
     assert not list(temporary.iterdir())
 
 
-def test_kernels_side_by_side_share_no_socket():
-    assert len({own_sockets()["ip"] for _ in range(20)}) == 20
+def test_kernels_side_by_side_share_no_socket_and_leave_none():
+    managers = [OwnSocketsManager() for _ in range(20)]
+    folders = [Path(manager.ip).parent for manager in managers]
+    assert len(set(folders)) == 20
+    assert all(folder.is_dir() for folder in folders)
+    # Ended in order, or forgotten: the sockets go with their kernel, not with the process that started it.
+    first, *_ = managers
+    run_sync(first.cleanup_resources)()
+    assert not folders[0].exists()
+    del first, managers, _
+    gc.collect()
+    assert not any(folder.exists() for folder in folders)
 
 
 def test_a_kernel_that_does_not_start_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -5,9 +5,9 @@ be given the same ones, and then one of them waits for ever. Here a kernel's soc
 its own.
 """
 
-import atexit
 import shutil
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,11 @@ class KernelNotStarted(RuntimeError):
     """A kernel was not there in time; the message says after how long, and what to look at."""
 
 
-def own_sockets() -> dict[str, str]:
-    """Options of a KernelManager for sockets in a new folder, which is removed when this process ends."""
+def socket_folder() -> Path:
+    """A new folder for a kernel's sockets, whose paths have a greatest length."""
     temporary = tempfile.gettempdir()
     fits = len(f"{temporary}/kernel-12345678/s-5") <= _LONGEST - 4
-    folder = tempfile.mkdtemp(prefix="kernel-", dir=temporary if fits else "/tmp")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return {"transport": "ipc", "ip": str(Path(folder) / "s")}
+    return Path(tempfile.mkdtemp(prefix="kernel-", dir=temporary if fits else "/tmp"))
 
 
 class _Client(AsyncKernelClient):
@@ -50,10 +48,20 @@ class _Client(AsyncKernelClient):
 
 
 class OwnSocketsManager(AsyncKernelManager):
-    """A kernel that can be started beside any number of others, for nbclient."""
+    """A kernel that can be started beside any number of others. Its sockets go with it."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**own_sockets(), **options)
+        folder = socket_folder()
+        super().__init__(transport="ipc", ip=str(folder / "s"), **options)
+        # Where nobody ends the kernel in order, with this object, or with this process.
+        self._remove_sockets = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+
+    async def _async_cleanup_resources(self, restart: bool = False) -> None:
+        await super()._async_cleanup_resources(restart)
+        if not restart:
+            self._remove_sockets()
+
+    cleanup_resources = _async_cleanup_resources
 
     @default("client_factory")
     def _client_that_tells(self) -> type[_Client]:
