@@ -58,9 +58,10 @@ class RemoteAnswer:
         self._transport = transport
         self._call_seconds = call_seconds
 
-    def call(self, driver: Callable[..., Told], *arguments: PlainData) -> Told:
+    def call(self, driver: Callable[..., Told], *arguments: PlainData, timeout: float | None = None) -> Told:
         """See `graders.grading.answer.Answer.call`."""
-        plain = self._ask(CallRequest(driver_name(driver), arguments, self._call_seconds))
+        seconds = self._call_seconds if timeout is None else timeout
+        plain = self._ask(CallRequest(driver_name(driver), arguments, seconds))
         return _told(driver, plain)
 
     def launch(

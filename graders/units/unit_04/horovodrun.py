@@ -1,0 +1,93 @@
+"""Running a student's program under `horovodrun`, beside the answer; for the drivers of unit 04."""
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from course_lib.runtime.processes import process_tree
+
+RANKS = 2
+SECONDS = 60.0
+"""What one run may take: on a busy machine starting it takes most of that."""
+
+_ENDING_SECONDS = 5.0
+
+
+class RunFailed(RuntimeError):
+    """A process of the program failed, or the program came to no end; the message is what was seen."""
+
+
+def runs(
+    answer: Any, values: list[Any], data: dict[str, Any], epochs: list[int]
+) -> list[list[dict[str, Any]]]:
+    """What each process of each run told, see `horovod_rank`. Raises RunFailed.
+
+    values[e][r]: of rank r's model in run e. The first run finds no checkpoint; each later one, of a job that
+    goes on with other nodes, finds on the node of rank 0 what rank 0 has left there.
+    """
+    folder = Path(tempfile.mkdtemp())
+    try:
+        told = []
+        for drawn, count in zip(values, epochs, strict=True):
+            call = {"answer": answer, "values": drawn, "data": data, "epochs": count}
+            (folder / "call").write_bytes(cloudpickle.dumps(call))
+            (folder / "node0").mkdir(exist_ok=True)
+            shutil.rmtree(folder / "node1", ignore_errors=True)
+            (folder / "node1").mkdir()
+            told.append(_run(folder))
+        return told
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(folder: Path) -> list[dict[str, Any]]:
+    """What each process told. Raises RunFailed."""
+    results = [folder / f"result.{rank}" for rank in range(RANKS)]
+    for old in results:
+        old.unlink(missing_ok=True)
+    said = _horovodrun(folder)
+    for file in sorted(folder.glob("failed.*")):
+        kind, _, text = file.read_text().partition("\n")
+        if kind == "stub":
+            raise NotImplementedError
+        raise RunFailed(f"rank {file.suffix[1:]} failed:\n{text}")
+    if not all(file.exists() for file in results):
+        raise RunFailed(f"horovodrun ended, and not every process has:\n{said}")
+    return [pickle.loads(file.read_bytes()) for file in results]
+
+
+def _horovodrun(folder: Path) -> str:
+    """Run it; returns the end of what it said. Raises RunFailed if it took too long."""
+    guard = [sys.executable, "-I", process_tree.__file__, str(_ENDING_SECONDS)]
+    program = [sys.executable, str(Path(__file__).with_name("horovod_rank.py")), str(folder)]
+    options = ["-np", str(RANKS), "--gloo", "--network-interface", "lo", "--disable-cache"]
+    launcher = [sys.executable, "-m", "horovod.runner.launch", *options, *program]
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    with (folder / "said").open("w+b") as said:
+        process = subprocess.Popen(
+            [*guard, *launcher],
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=said,
+            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        # The guard ends horovodrun, and all processes, when its standard input ends: here, or with this one.
+        with process, process.stdin:
+            try:
+                process.wait(SECONDS)
+            except subprocess.TimeoutExpired:
+                raise RunFailed(
+                    f"It was still running after {SECONDS:g} s. Does every process make the same calls of "
+                    f"Horovod, as often?"
+                ) from None
+        said.seek(0)
+        return "\n".join(said.read().decode(errors="replace").strip().splitlines()[-20:])

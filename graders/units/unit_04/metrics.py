@@ -1,0 +1,90 @@
+"""Unit 04, metrics over all ranks."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from graders.grading.communication import each_rank_calls
+from graders.grading.kit import (
+    Answer,
+    Criterion,
+    Finding,
+    Findings,
+    Observed,
+    Rng,
+    compare,
+    exercise,
+    per_rank,
+)
+from graders.units.unit_04 import drivers
+
+
+@exercise(
+    minutes=15,
+    difficulty=2,
+    rubric=(
+        Criterion("means over samples", 2, "A rank with twice as many samples counts twice."),
+        Criterion(
+            "names in any order", 1, "What the ranks lay side by side has to be the same metric on all ranks."
+        ),
+        Criterion("ranks without samples", 1, "Nothing times NaN is NaN."),
+        Criterion("one all_reduce", 1, "All metrics, and the number of samples, fit into one tensor."),
+    ),
+    hints=(
+        "What can be added over ranks, if means cannot?",
+        "In which order would two ranks list the metrics, if they could not ask each other?",
+    ),
+)
+def average_metrics(answer: Answer, rng: Rng) -> Findings:
+    """Drawn metrics on drawn numbers of samples."""
+    ranks = rng.integer(3, 4)
+    samples = [rng.integer(1, 5), *(rng.integer(20, 90) for _ in range(ranks - 1))]
+    names = ["loss", "accuracy", "top5", "error"][: rng.integer(3, 4)]
+    metrics = [{name: _metric(rng) for name in names} for _ in range(ranks)]
+    run = averaged(answer, metrics, samples)
+    yield "means over samples", means_of(run, metrics, samples)
+
+    turned = [dict(sorted(own.items(), reverse=rank % 2 == 0)) for rank, own in enumerate(metrics)]
+    yield "names in any order", means_of(averaged(answer, turned, samples), turned, samples)
+
+    without = [dict.fromkeys(names, math.nan), *metrics[1:]]
+    none = [0, *samples[1:]]
+    yield "ranks without samples", means_of(averaged(answer, without, none), without, none)
+    yield "one all_reduce", each_rank_calls([run], ["all_reduce"], "Every rank calls all_reduce once.")
+
+
+def _metric(rng: Rng) -> float:
+    """A number that single precision does not hold."""
+    return rng.integer(1, 10**12) / 1e11
+
+
+def averaged(
+    answer: Answer, metrics: Sequence[dict[str, float]], samples: Sequence[int]
+) -> Observed[dict[str, Any]]:
+    """What every rank gets."""
+    return answer.launch(drivers.metrics, per_rank(metrics), per_rank(samples), ranks=len(samples))
+
+
+def means_of(
+    run: Observed[dict[str, Any]], metrics: Sequence[dict[str, float]], samples: Sequence[int]
+) -> Finding:
+    """Passes if every rank has the means over all samples, under the names and in the order that it gave."""
+    pairs = [(own, count) for own, count in zip(metrics, samples, strict=True) if count]
+    total = sum(samples)
+
+    def one(rank: int, seen: dict[str, Any]) -> Finding:
+        if list(seen) != list(metrics[rank]):
+            return compare.equal(list(seen), list(metrics[rank]), f"the names on rank {rank}, in order")
+        return compare.first_failure(
+            compare.near(
+                value,
+                sum(own[name] * count for own, count in pairs) / total,
+                f"{name} on rank {rank}, with {samples} samples on the ranks,",
+                rtol=1e-12,
+            )
+            for name, value in seen.items()
+        )
+
+    return compare.first_failure(
+        (one(rank, seen) for rank, seen in enumerate(run.results)), "The means are right on all ranks."
+    )

@@ -1,0 +1,266 @@
+"""Unit 04, an optimizer that averages."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course_lib.runtime.communication.events import Event, Kind
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, Rng, compare, exercise
+from graders.units.unit_04 import drivers
+from graders.units.unit_04.drivers import OwnReply, StepReply
+from graders.units.unit_04.models import Paths, PlainSGD, load_values
+from graders.units.unit_04.training import Training, draw_tied, draw_training, ends, steps_of
+
+
+@exercise(
+    name="DistributedOptimizer",
+    minutes=75,
+    difficulty=5,
+    rubric=(
+        Criterion(
+            "averages and steps",
+            3,
+            "After step() every .grad is the mean over ranks and the weights have taken one step with it. "
+            "Wait for each all_reduce before you read what it brings.",
+        ),
+        Criterion("every step", 1, "What one step has counted and started must be gone before the next."),
+        Criterion(
+            "fusion plan",
+            2,
+            "The trainable parameters in reverse, by plan_fusion with the threshold: one all_reduce a "
+            "message, in order, and no other call.",
+        ),
+        Criterion(
+            "starts during backward",
+            2,
+            "The hook of a message's last gradient starts it, whichever that is: gradients need not become "
+            "complete in the order of the parameters. And it starts those after it that have become "
+            "complete before.",
+        ),
+        Criterion("never waits in backward", 1, "async_op=True; only synchronize() waits."),
+        Criterion(
+            "several passes",
+            2,
+            "Count the passes of every parameter. Only the last pass starts messages; gradients are added "
+            "up.",
+        ),
+        Criterion(
+            "other orders, unused parameters",
+            2,
+            "Which hook comes last differs from rank to rank, and some never come: start messages strictly "
+            "in the plan's order, and what is left in synchronize(), with zeros for what is missing.",
+        ),
+        Criterion("several dtypes", 1, "A message has one dtype, and its buffer the same."),
+        Criterion(
+            "tied and frozen parameters", 1, "One parameter may have two names, and a frozen one has no hook."
+        ),
+        Criterion(
+            "the optimizer's own",
+            1,
+            "Hand on what is not yours. step() after synchronize() sends nothing more, and step() without "
+            "backward sends zeros.",
+        ),
+        Criterion(
+            "refuses",
+            1,
+            "RuntimeError from zero_grad() while something is under way, and from a hook that comes too "
+            "often.",
+        ),
+    ),
+    hints=(
+        "What has to be known before the first backward, and is the same on all ranks?",
+        "What does a hook have to find out to decide whether its message can go, and what when it can?",
+        "How does a rank start a message for which one of its own hooks never comes?",
+        "Which of your attributes would a second step find changed by the first?",
+        "When is a gradient complete if backward runs several times before the step?",
+    ),
+)
+def distributed_optimizer(answer: Answer, rng: Rng) -> Findings:
+    """Training on slow links; then passes, paths, dtypes, tied parameters; then the optimizer's manners."""
+    training = draw_training(rng, to_none=False)
+    observed = training.launch(answer)
+    yield "averages and steps", steps_as_expected(training, observed, range(1))
+    yield "every step", steps_as_expected(training, observed, range(1, training.steps))
+    yield "fusion plan", messages_as_planned(training, observed)
+    yield "starts during backward", starts_when_complete(training, observed)
+    yield "never waits in backward", never_waits(training, observed)
+    yield "several passes", judged(answer, draw_training(rng, passes=rng.integer(2, 3), steps=2))
+    paths = [draw_training(rng, layers=5, mixed_paths=True, passes=passes) for passes in (1, 2)]
+    yield "other orders, unused parameters", compare.first_failure(judged(answer, each) for each in paths)
+    mixed = draw_training(rng, layers=5, dtypes=("float64", "float32", "bfloat16"), steps=1)
+    yield "several dtypes", judged(answer, mixed)
+    yield "tied and frozen parameters", judged(answer, draw_tied(rng))
+    yield "the optimizer's own", the_optimizers_own(answer, rng)
+    yield "refuses", refuses(answer, rng)
+
+
+def judged(answer: Answer, training: Training) -> Finding:
+    """Passes if a training comes to what it should, with the messages of its plan, each in time."""
+    return compare.first_failure(_judged(training, training.launch(answer)))
+
+
+def _judged(training: Training, observed: Observed[list[StepReply]]) -> Iterator[Finding]:
+    yield steps_as_expected(training, observed, range(training.steps))
+    yield messages_as_planned(training, observed)
+    yield starts_when_complete(training, observed)
+
+
+def steps_as_expected(training: Training, observed: Observed[list[StepReply]], steps: range) -> Finding:
+    """Passes if gradients and parameters after these steps are as on one rank with all samples."""
+    expected = training.expected()
+    for rank, replies in enumerate(observed.results):
+        pairs = list(compare.side_by_side(replies, expected))
+        for step in steps:
+            reply, (gradients, parameters) = pairs[step]
+            finding = compare.first_failure(
+                (
+                    _all_close(reply.gradients, gradients, "the gradient of parameter"),
+                    _all_close(reply.parameters, parameters, "the value of parameter"),
+                    Finding(reply.in_place, "Some .grad is another tensor than before step()."),
+                )
+            )
+            if not finding.passed:
+                return Finding(False, f"rank {rank}, step {step}: {finding.seen}")
+    return Finding(True, "Gradients and weights are those of one process with all samples, on every rank.")
+
+
+def _all_close(seen: Sequence[Tensor | None], expected: Sequence[Tensor | None], what: str) -> Finding:
+    def one(number: int, got: Tensor | None, wanted: Tensor | None) -> Finding:
+        if wanted is None:
+            return compare.equal(got, None, f"{what} {number}, which is frozen,")
+        rtol = {torch.float64: 1e-9, torch.float32: 1e-4}.get(wanted.dtype, 0.05)
+        return compare.close(got, wanted, f"{what} {number}", rtol, rtol / 10)
+
+    return compare.first_failure(
+        one(number, *pair) for number, pair in enumerate(compare.side_by_side(seen, expected))
+    )
+
+
+def messages_as_planned(training: Training, observed: Observed[Any]) -> Finding:
+    """Passes if every rank made one all_reduce a message, in order, and nothing else, in every step."""
+    expected = [sum(each.nbytes for each in message) for message in training.messages()]
+    for step in steps_of(observed):
+        ops = sorted({call.op for call in step.calls} - {"all_reduce"})
+        seen = [call.nbytes for call in step.calls]
+        if ops or seen != expected:
+            said = f"{step}: {', '.join(ops or ['all_reduce'])} with {seen} bytes"
+            return Finding(False, f"{said}; the plan for {training.threshold} bytes is {expected}.")
+    return Finding(True, f"Every step makes one all_reduce a message, of {expected} bytes.")
+
+
+def starts_when_complete(training: Training, observed: Observed[Any]) -> Finding:
+    """Passes if on every rank, in every step, each message set off as soon as it could, and none before the
+    last pass.
+    """
+    for step in steps_of(observed):
+        deadlines = training.deadlines(step.rank, step.number)
+        before_last = ends(training.passes - 2)
+        if training.passes > 1 and any(_before(call, step.marks.get(before_last)) for call in step.calls):
+            text = f"a message set off before pass {training.passes} of {training.passes}"
+            return Finding(False, f"{step}: {text}.")
+        for number, deadline in enumerate(deadlines, start=1):
+            made = sum(_before(call, step.marks.get(deadline)) for call in step.calls)
+            if made < number:
+                when = "at the end of step()" if deadline == "stepped" else f"when {deadline}"
+                text = f"{when}, {number} of {len(deadlines)} messages are complete and {made} started"
+                return Finding(False, f"{step}: {text}.")
+    return Finding(True, "Every message sets off as soon as its gradients are complete, on every rank.")
+
+
+def _before(call: Event, mark: Event | None) -> bool:
+    return mark is not None and call.sequence < mark.sequence
+
+
+def never_waits(training: Training, observed: Observed[Any]) -> Finding:
+    """Passes if backward ended before the first all_reduce of its step did, on a slow link."""
+    for step in steps_of(observed):
+        first = min((call.end for call in step.calls), default=float("inf"))
+        ended = step.marks.get(ends(training.passes - 1), step.marks["stepped"])
+        if ended.end >= first:
+            text = f"backward ended {ended.end - first:.1f} s after the first all_reduce, so it waited for it"
+            return Finding(False, f"{step}: {text}.")
+    return Finding(True, "Backward ends while the first all_reduce is still under way.")
+
+
+def the_optimizers_own(answer: Answer, rng: Rng) -> Finding:
+    """Passes if attributes, state and step's result are the wrapped optimizer's; and if each phase of the
+    driver takes one step, with one averaging.
+    """
+    width = rng.integer(2, 4)
+    shapes = [parameter.shape for parameter in Paths(width, [2], ["float64"], [], []).parameters()]
+    values = [rng.normal(*shape, dtype=torch.float64) for shape in shapes]
+    inputs = rng.normal(3, width, dtype=torch.float64)
+    observed = answer.launch(drivers.own, values, inputs, ranks=2)
+    expected = _phases(values, inputs)
+    return compare.first_failure(
+        finding
+        for rank, reply in enumerate(observed.results)
+        for finding in _own_of_rank(observed, rank, reply, expected)
+    )
+
+
+def _own_of_rank(
+    observed: Observed[OwnReply], rank: int, reply: OwnReply, expected: list[list[Tensor]]
+) -> Iterator[Finding]:
+    missing = sorted(set(drivers.OWN) - set(reply.shared))
+    yield Finding(not missing, f"Of the optimizer's own attributes {missing or 'none'} are missing.")
+    yield compare.equal(reply.returned, 4.5, "what step(closure) returned, with a closure that returns 4.5")
+    yield compare.equal(reply.taken, [1, 2, 3, 4], "the optimizer's own steps after each step()")
+    for phase, (seen, wanted) in enumerate(compare.side_by_side(reply.parameters, expected)):
+        finding = _all_close(seen, wanted, "parameter")
+        yield Finding(finding.passed, f"after step {phase}, on rank {rank}: {finding.seen}")
+    counts = _calls_a_phase(observed, rank)
+    what = "all_reduces of a step: plain, at another rate, after synchronize(), without backward,"
+    yield compare.equal(counts, [1, 1, 1, 1], what)
+    yield Finding(reply.state, "state_dict() and load_state_dict() are the optimizer's own.")
+
+
+def _phases(values: list[Tensor], inputs: Tensor) -> list[list[Tensor]]:
+    """The parameters after each phase of `drivers.own`."""
+    model = Paths(inputs.shape[1], [2], ["float64"], [], [])
+    load_values(model.parameters(), values)
+    plain = PlainSGD(model.parameters(), 0.1)
+    found = []
+    for rate, factor in ((0.1, 1.0), (0.01, 1.0), (0.01, 0.5), (0.01, 0.0)):
+        plain.zero_grad()
+        plain.param_groups[0]["lr"] = rate
+        model(inputs, [0]).square().mean().backward()
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad.mul_(factor)
+        plain.step()
+        found.append([parameter.detach().clone() for parameter in model.parameters()])
+    return found
+
+
+def _calls_a_phase(observed: Observed[Any], rank: int) -> list[int]:
+    """How many calls the rank made in each phase of `drivers.own`."""
+    spans = [event for event in observed.events if event.rank == rank and event.kind is Kind.SPAN]
+    bounds = [0, *(span.sequence for span in spans if span.op.startswith("phase"))]
+    calls = [call.sequence for call in observed.communication(rank)]
+    return [sum(first <= call < last for call in calls) for first, last in pairwise(bounds)]
+
+
+def refuses(answer: Answer, rng: Rng) -> Finding:
+    """Passes if RuntimeError comes where gradients would be lost, and nowhere else."""
+    width = 2
+    shapes = [parameter.shape for parameter in Paths(width, [2], ["float64"], [], []).parameters()]
+    values = [rng.normal(*shape, dtype=torch.float64) for shape in shapes]
+    observed = answer.launch(drivers.refusals, values, rng.normal(3, width, dtype=torch.float64), ranks=2)
+    expected = ["RuntimeError", "", "", "RuntimeError", "", "RuntimeError"]
+    when = (
+        "zero_grad() between backward() and step()",
+        "zero_grad() after step()",
+        "zero_grad() after synchronize()",
+        "zero_grad() after the first of two passes",
+        "the second of two passes",
+        "a third pass of two",
+    )
+    return compare.first_failure(
+        Finding(got == wanted, f"{what} raised {got or 'nothing'}; expected {wanted or 'nothing'}.")
+        for found in observed.results
+        for (got, wanted), what in zip(compare.side_by_side(found, expected), when, strict=True)
+    )

@@ -1,0 +1,160 @@
+"""Unit 04, the same start: rank 0's model and optimizer for all."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graders.grading.kit import (
+    Answer,
+    Criterion,
+    Finding,
+    Findings,
+    Observed,
+    Rng,
+    compare,
+    exercise,
+    per_rank,
+)
+from graders.units.unit_04 import drivers
+from graders.units.unit_04.drivers import BroadcastReply
+from graders.units.unit_04.models import Normed, state_of
+
+
+@exercise(
+    minutes=25,
+    difficulty=3,
+    rubric=(
+        Criterion("parameters and buffers", 2, "All of rank 0's, frozen ones too, and every buffer."),
+        Criterion(
+            "options", 1, "Each of param_groups has options: lr, momentum, and whatever else is there."
+        ),
+        Criterion(
+            "state",
+            2,
+            "Which tensors and numbers rank 0's optimizer keeps, other ranks cannot know: they have to be "
+            "told, and what they had has to go.",
+        ),
+        Criterion(
+            "a new optimizer",
+            1,
+            "A new optimizer has no state. Some libraries make one by a step with zero gradients: with "
+            "weight decay that changes the weights.",
+        ),
+        Criterion("in place", 1, "Copy into the tensors that are there: model and optimizer share them."),
+    ),
+    hints=(
+        "What does a rank that has just been started know about the optimizer that rank 0 has loaded?",
+        "Which calls of torch.distributed send something whose shape the receiver does not know?",
+    ),
+)
+def broadcast_state(answer: Answer, rng: Rng) -> Findings:
+    """A training that goes on, with ranks that have nothing or something stale; and one that begins."""
+    goes_on = Case.drawn(rng, rng.integer(3, 4), [1, 0, 1, 1])
+    begins = Case.drawn(rng, rng.integer(2, 3), [0, 1, 0, 0])
+    on, new = goes_on.launch(answer), begins.launch(answer)
+    both = ((goes_on, on), (begins, new))
+    yield "parameters and buffers", compare.first_failure(case.tensors_of(run) for case, run in both)
+    yield "options", compare.first_failure(case.options_of(run) for case, run in both)
+    yield "state", goes_on.state_of(on)
+    yield "a new optimizer", begins.state_of(new)
+    yield "in place", compare.first_failure(_in_place(run.results) for _, run in both)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """By rank: values of the shapes of `state_of(Normed())`, options, and states, one a trainable parameter.
+
+    A rank whose optimizer is new has no states.
+    """
+
+    values: list[list[Tensor]]
+    options: list[dict[str, float]]
+    states: list[list[dict[str, Any]]]
+
+    @staticmethod
+    def drawn(rng: Rng, ranks: int, used: Sequence[int]) -> "Case":
+        """used: for each rank whether its optimizer has a state."""
+        values = [[_like(rng, tensor) for tensor in state_of(Normed())] for _ in range(ranks)]
+        options = [
+            {
+                "lr": rng.integer(1, 99) / 1000,
+                "momentum": rng.integer(1, 9) / 10,
+                "decay": rng.integer(1, 9) / 10,
+            }
+            for _ in range(ranks)
+        ]
+        trained = [parameter for parameter in Normed().parameters() if parameter.requires_grad]
+        states = [
+            [{"momentum": _like(rng, each), "steps": rng.integer(2, 99)} for each in trained] if kept else []
+            for kept in used[:ranks]
+        ]
+        return Case(values, options, states)
+
+    def launch(self, answer: Answer) -> Observed[BroadcastReply]:
+        given = per_rank(self.values), per_rank(self.options), per_rank(self.states)
+        return answer.launch(drivers.broadcast, *given, ranks=len(self.values))
+
+    def tensors_of(self, run: Observed[BroadcastReply]) -> Finding:
+        """Passes if every rank has rank 0's parameters and buffers, bit by bit."""
+        return compare.first_failure(
+            (
+                compare.close(seen, wanted, f"tensor {position} of the model on rank {rank}", 0, 0)
+                for rank, reply in enumerate(run.results)
+                for position, (seen, wanted) in enumerate(compare.side_by_side(reply.tensors, self.values[0]))
+            ),
+            "All ranks have rank 0's parameters and buffers, bit by bit.",
+        )
+
+    def options_of(self, run: Observed[BroadcastReply]) -> Finding:
+        """Passes if every rank's optimizer has rank 0's options."""
+        return compare.first_failure(
+            compare.equal(reply.options, self.options[0], f"options on rank {rank}")
+            for rank, reply in enumerate(run.results)
+        )
+
+    def state_of(self, run: Observed[BroadcastReply]) -> Finding:
+        """Passes if every rank's optimizer has rank 0's state, or like it none."""
+        return compare.first_failure(
+            self._state(rank, reply.states) for rank, reply in enumerate(run.results)
+        )
+
+    def _state(self, rank: int, seen: list[dict[str, Any]]) -> Finding:
+        wanted = self.states[0]
+        if len(seen) != len(wanted):
+            text = f"rank {rank}'s optimizer has a state for {compare.counted(len(seen), 'parameter')}"
+            return Finding(False, f"{text}, rank 0's had one for {len(wanted)}.")
+        return (
+            compare.first_failure(
+                (
+                    compare.equal(got, expected, f"the state of parameter {number} on rank {rank}")
+                    for number, (got, expected) in enumerate(zip(seen, wanted, strict=True))
+                ),
+                "No optimizer has a state." if not wanted else "All optimizers have rank 0's state.",
+            )
+            if wanted
+            else Finding(True, "No optimizer has a state.")
+        )
+
+
+def _like(rng: Rng, tensor: Tensor) -> Tensor:
+    drawn = rng.normal(*tensor.shape).abs() if tensor.is_floating_point() else rng.integer(1, 99)
+    return torch.as_tensor(drawn, dtype=tensor.dtype)
+
+
+def _in_place(replies: Sequence[BroadcastReply]) -> Finding:
+    """Passes if models and optimizers have the tensors that they had, as they were, and no rank took a
+    step.
+    """
+    for rank, reply in enumerate(replies):
+        if not reply.in_place:
+            return Finding(False, f"On rank {rank} other tensors have taken the place of the model's own.")
+        if not reply.shared:
+            return Finding(False, f"On rank {rank} the optimizer no longer has the model's parameters.")
+        if not reply.trainable:
+            return Finding(False, f"On rank {rank} requires_grad of some parameter has changed.")
+        if reply.steps:
+            return Finding(False, f"Rank {rank} took {compare.counted(reply.steps, 'step')}; expected none.")
+    return Finding(True, "Models and optimizers have the tensors that they had, and no step was taken.")

@@ -1,0 +1,1 @@
+"""Right answers of unit 04, written differently."""

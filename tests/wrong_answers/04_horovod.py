@@ -1,0 +1,1 @@
+"""Mistakes that people make in unit 04."""
