@@ -20,7 +20,7 @@ test: setup
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup
 
 lab: setup
-	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks
+	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/index.ipynb
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from graders.grading.report import Report
 from graders.grading.run import grade
 from graders.student.kernel_answer import kernel_answer
 from graders.student.progress_log import hints_seen, progress_file, read_records, record_check
-from graders.student.progress_table import progress_table
+from graders.student.progress_table import ProgressTable, progress_table
 from tests import sample_unit
 
 
@@ -51,6 +52,19 @@ def test_nothing_done_yet() -> None:
     # Every exercise of every unit is there, not attempted, with all its minutes left.
     assert standing() == ("not attempted", 0, 0, 0, 5)
     assert standing("total") == ("not attempted", 0, 0, 0, 10)
+
+
+def test_the_table_says_where_to_go_on() -> None:
+    # The first exercise, in the order of the units, that has not earned all its points.
+    table = progress_table(list(read_records()))
+    first, second, *_ = (each.exercise for each in table.standings)
+    assert table.next_step == f"Next: {first.name}, in {first.unit}."
+    assert table.next_step in table.html()
+    assert table.next_step in repr(table)
+    solved = [replace(each, points=each.exercise.points, attempts=1) for each in table.standings]
+    begun = ProgressTable((solved[0], *table.standings[1:]))
+    assert begun.next_step == f"Next: {second.name}, in {second.unit}."
+    assert ProgressTable(tuple(solved)).next_step == "All exercises are solved."
 
 
 def test_a_check_is_one_record() -> None:

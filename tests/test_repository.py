@@ -14,6 +14,7 @@ import pytest
 from graders.grading.registry import exercises
 from graders.submissions import released_cells
 from graders.submissions.read import from_notebook
+from workbook.index import index_notebook
 from workbook.paths import Places
 from workbook.release import has_work, release, write_source
 from workbook.unit import BEGIN, END, Unit, read_units
@@ -67,7 +68,17 @@ def test_without_metadata_the_same_cells_are_run(unit: Unit):
 
 def test_there_is_a_notebook_for_every_unit_and_no_other():
     kept = {name for name in texts() if name.startswith("notebooks/")}
-    assert kept == {f"notebooks/{unit.name}/{unit.name}.ipynb" for unit in UNITS}
+    assert kept == {"notebooks/index.ipynb", *(f"notebooks/{unit.name}/{unit.name}.ipynb" for unit in UNITS)}
+
+
+def test_the_index_is_that_of_the_units():
+    # Invariant: what students open first has a line for each unit, and each link leads to a notebook.
+    written = nbformat.writes(index_notebook(UNITS, exercises)) + "\n"
+    assert PLACES.index.read_text() == written, "make notebooks"
+    links = re.findall(r"\]\(([^)]+\.ipynb)\)", nbformat.reads(written, as_version=4).cells[0].source)
+    assert [PLACES.notebooks / link for link in links] == [
+        PLACES.of_unit(PLACES.notebooks, unit.name) for unit in UNITS
+    ]
 
 
 def test_no_notebook_holds_work_or_an_answer():

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from workbook.build import Efforts, UnitResult, build, run, tasks_of
 from workbook.errors import CommandFailed
+from workbook.index import write_index_notebook
 from workbook.pages import write_index
 from workbook.paths import Places
 from workbook.release import WorkInTheWay, publish, publish_over, write_source
@@ -37,21 +38,25 @@ KeepReleased = Callable[[Path], object]
 def make_notebooks(places: Places, efforts: Efforts, keep_released: KeepReleased) -> None:
     """Make the students' notebooks anew, but none that has been worked in. Raises CommandFailed."""
     in_the_way = []
-    for unit in _built(places, efforts):
+    units = _built(places, efforts)
+    for unit in units:
         keep_released(places.of_unit(places.release, unit.name))
         try:
             print(publish(unit.name, places))
         except WorkInTheWay as error:
             in_the_way.append(str(error))
+    print(write_index_notebook(units, efforts, places))
     if in_the_way:
         raise CommandFailed(in_the_way)
 
 
 def replace_notebooks(places: Places, efforts: Efforts, keep_released: KeepReleased) -> None:
     """Make the students' notebooks anew, whatever stands there. Raises CommandFailed."""
-    for unit in _built(places, efforts):
+    units = _built(places, efforts)
+    for unit in units:
         keep_released(places.of_unit(places.release, unit.name))
         print(publish_over(unit.name, places))
+    print(write_index_notebook(units, efforts, places))
 
 
 def release_unit(name: str, places: Places, efforts: Efforts) -> None:

@@ -21,6 +21,11 @@ class Places:
         return self.root / "notebooks"
 
     @property
+    def index(self) -> Path:
+        """What students open first."""
+        return self.notebooks / "index.ipynb"
+
+    @property
     def build(self) -> Path:
         return self.root / "build"
 

@@ -64,8 +64,15 @@ class ProgressTable:
             yield from map(_row, of_unit)
         yield _total("together", self.standings)
 
+    @property
+    def next_step(self) -> str:
+        """Where to go on, in words: the first exercise that is not solved."""
+        left = (standing.exercise for standing in self.standings if standing.state != "solved")
+        exercise = next(left, None)
+        return f"Next: {exercise.name}, in {exercise.unit}." if exercise else "All exercises are solved."
+
     def __rich__(self) -> Table:
-        table = Table(title="Progress", title_justify="left")
+        table = Table(title="Progress", title_justify="left", caption=self.next_step, caption_justify="left")
         for column, heading in enumerate(HEADINGS):
             table.add_column(heading, justify="right" if column >= NUMBERS_FROM else "left")
         for row in self.rows():
@@ -79,6 +86,8 @@ class ProgressTable:
         )
         return (
             f'<table style="border-collapse:collapse;color:inherit;font-size:inherit;">'
+            f'<caption style="caption-side:bottom;text-align:left;padding:6px 10px;color:inherit;">'
+            f"{escape(self.next_step)}</caption>"
             f"<thead><tr>{_html_cells(HEADINGS, 'th')}</tr></thead><tbody>{body}</tbody></table>"
         )
 
