@@ -29,7 +29,7 @@ def index_notebook(units: Sequence[Unit], efforts: Efforts) -> NotebookNode:
         loader=FileSystemLoader(Path(__file__).parent / "templates"), undefined=StrictUndefined
     )
     text = templates.get_template(TEMPLATE).render(units=[_row(unit, efforts) for unit in units])
-    notebook = jupytext.reads(text, fmt="py:percent")
+    notebook: NotebookNode = jupytext.reads(text, fmt="py:percent")
     for number, cell in enumerate(notebook.cells):
         cell.id, cell.metadata = f"index-{number}", NotebookNode()
     notebook.metadata = NotebookNode(KERNEL)
