@@ -1,5 +1,6 @@
 """The command `course beside`: libraries beside the workbook's own packages, listed and installed."""
 
+import signal
 import time
 from typing import Annotated, Self
 
@@ -45,6 +46,9 @@ def _install(name: str) -> None:
     from course_lib.beside.recipes import recipe_named
 
     started = time.monotonic()
+    # A terminal that is closed, or a job that is ended, stops it as Control-C does: with all that it started.
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.default_int_handler)
     try:
         recipe = recipe_named(name)
         was_there = not missing(name)

@@ -14,6 +14,7 @@ from course_lib.beside.recipes import BesideFailed
 Tell = Callable[[str, int | None], None]
 """What is being done, and how much of it is done in per cent; None where that is not known."""
 
+_NOTHING: Mapping[str, str] = {}
 _LOOK_SECONDS = 0.5
 _TAIL_BYTES = 20_000
 _PERCENT = re.compile(r"\[ *(\d+)%\]")
@@ -39,14 +40,25 @@ _CAUSES = (
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """Runs commands. `log` gets what they say, `scratch` is their folder for temporary files."""
+    """Runs commands. `log` gets what they say, `scratch` is their folder for temporary files.
+
+    environment: variables that all of them get, beside those of this process.
+    """
 
     log: Path
     scratch: Path
     tell: Tell
+    environment: Mapping[str, str]
 
-    def run(self, what: str, command: Sequence[str | Path], environment: Mapping[str, str]) -> None:
-        """Run a command, with these variables beside our own. Raises BesideFailed unless it returns 0.
+    def pip(
+        self, what: str, python: Path, arguments: Sequence[str], environment: Mapping[str, str] = _NOTHING
+    ) -> None:
+        """Run pip for the environment of this Python; see `run`."""
+        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input"]
+        self.run(what, [*pip, *arguments], environment)
+
+    def run(self, what: str, command: Sequence[str], environment: Mapping[str, str] = _NOTHING) -> None:
+        """Run a command, with these variables too. Raises BesideFailed unless it returns 0.
 
         What it has started ends with it, also where this is interrupted.
         """
@@ -54,12 +66,12 @@ class Commands:
         with self.log.open("ab") as log:
             start = log.tell()
             process = subprocess.Popen(
-                list(command),
+                command,
                 cwd=self.scratch,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "TMPDIR": str(self.scratch), **environment},
+                env={**os.environ, "TMPDIR": str(self.scratch), **self.environment, **environment},
                 start_new_session=True,
             )
             try:

@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -57,7 +57,9 @@ def _install(recipe: Recipe, tell: Tell) -> None:
     with tempfile.TemporaryDirectory(dir=building / recipe.name, ignore_cleanup_errors=True) as scratch:
         log = beside_folder() / f"{recipe.name}.log"
         log.unlink(missing_ok=True)
-        commands = Commands(log, Path(scratch), tell)
+        # Nothing that a shell's start-up file or a site's module has put on Python's path.
+        alone = {} if recipe.uses_workbook else {"PYTHONPATH": ""}
+        commands = Commands(log, Path(scratch), tell, alone)
         into = _into_own_environment if recipe.within is Within.OWN else _into_workbook
         into(recipe, commands)
 
@@ -92,7 +94,8 @@ def _into_workbook(recipe: Recipe, commands: Commands) -> None:
             f"to. Whoever looks after it can install it; or set up an environment of your own."
         )
     python = Path(sys.executable)
-    _pip(python, recipe, commands, "Installing what it needs", ["install", *recipe.packages])
+    if recipe.packages:
+        commands.pip("Installing what it needs", python, ["install", *recipe.packages])
     _put(recipe, python, commands, lambda: _new_environment(recipe, commands.scratch / "builder", commands))
 
 
@@ -101,8 +104,12 @@ def _into_own_environment(recipe: Recipe, commands: Commands) -> None:
     folder = environment_of(recipe)
     shutil.rmtree(folder, ignore_errors=True)
     python = _new_environment(recipe, folder, commands)
-    _pip(python, recipe, commands, "Downloading and installing packages", ["install", *recipe.packages])
-    _put(recipe, python, commands, lambda: python)
+    if recipe.packages:
+        commands.pip("Downloading and installing packages", python, ["install", *recipe.packages])
+    if recipe.source:
+        _put(recipe, python, commands, lambda: python)
+    else:
+        _try(recipe, python, commands)
     (folder / COMPLETE).touch()
 
 
@@ -122,12 +129,16 @@ def _put_wheel(recipe: Recipe, python: Path, wheel: Path, commands: Commands) ->
     """Install a wheel, and try it; one that does not work is taken out again."""
     # pip takes the same version from another build for the same thing, unless it is forced.
     arguments = ["install", "--no-deps", "--force-reinstall", str(wheel)]
-    _pip(python, recipe, commands, f"Installing {recipe.title}", arguments)
+    commands.pip(f"Installing {recipe.title}", python, arguments)
     try:
-        commands.run(f"Trying {recipe.title}", [python, "-c", recipe.check], _surroundings(recipe))
+        _try(recipe, python, commands)
     except BaseException:
-        _pip(python, recipe, commands, "Taking it out again", ["uninstall", "--yes", recipe.distribution])
+        commands.pip("Taking it out again", python, ["uninstall", "--yes", recipe.distribution])
         raise
+
+
+def _try(recipe: Recipe, python: Path, commands: Commands) -> None:
+    commands.run(f"Trying {recipe.title}", [str(python), "-c", recipe.check])
 
 
 def _kept_wheel(recipe: Recipe) -> Path | None:
@@ -146,8 +157,8 @@ def _kept_wheel(recipe: Recipe) -> Path | None:
 def _build(recipe: Recipe, python: Path, commands: Commands) -> Path:
     """Build the wheel in the environment of this Python, and keep it."""
     _programs_are_there(recipe)
-    arguments = ["install", *recipe.build_packages]
-    _pip(python, recipe, commands, "Installing what building needs", arguments)
+    if recipe.build_packages:
+        commands.pip("Installing what building needs", python, ["install", *recipe.build_packages])
     made, kept = commands.scratch / "wheel", wheel_folder(recipe)
     arguments = ["-v", "wheel", "--no-deps", "--no-build-isolation", "--no-cache-dir", f"--wheel-dir={made}"]
     arguments += ["--no-binary", recipe.distribution, recipe.source]
@@ -157,7 +168,7 @@ def _build(recipe: Recipe, python: Path, commands: Commands) -> Path:
         "MAKEFLAGS": f"-j{_jobs()}",
         "PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
     }
-    _pip(python, recipe, commands, f"Building {recipe.title}", arguments, environment)
+    commands.pip(f"Building {recipe.title}", python, arguments, environment)
     # In one step: a kept wheel is whole.
     kept.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(kept, ignore_errors=True)
@@ -168,32 +179,15 @@ def _build(recipe: Recipe, python: Path, commands: Commands) -> Path:
 def _new_environment(recipe: Recipe, folder: Path, commands: Commands) -> Path:
     """A new virtual environment, as the recipe asks for it; its Python."""
     _enough_space(recipe)
-    command: list[str | Path] = [_base_python(recipe), "-m", "venv", folder]
-    commands.run("Making an environment", command, _surroundings(recipe))
+    # What sees the workbook has its pip.
+    without = ["--without-pip"] if recipe.uses_workbook else []
+    commands.run("Making an environment", [_base_python(recipe), "-m", "venv", *without, str(folder)])
     python = python_in(folder)
     if recipe.uses_workbook:
         site = next(folder.glob("lib/python*/site-packages"))
         lines = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
         (site / "workbook.pth").write_text("".join(_SEES.format(folder=line) for line in sorted(lines)))
     return python
-
-
-def _pip(
-    python: Path,
-    recipe: Recipe,
-    commands: Commands,
-    what: str,
-    arguments: Sequence[str],
-    environment: dict[str, str] | None = None,
-) -> None:
-    """Run pip for the environment of this Python."""
-    command: list[str | Path] = [python, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments]
-    commands.run(what, command, {**_surroundings(recipe), **(environment or {})})
-
-
-def _surroundings(recipe: Recipe) -> dict[str, str]:
-    """What every command of an install finds in its environment: no packages from elsewhere."""
-    return {} if recipe.uses_workbook else {"PYTHONPATH": ""}
 
 
 def _programs_are_there(recipe: Recipe) -> None:

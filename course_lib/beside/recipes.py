@@ -1,5 +1,6 @@
 """The recipes of `recipes.toml`: what can stand beside the workbook's packages, and what it takes."""
 
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -7,6 +8,9 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+VARIABLE = "COURSE_RECIPES"
+"""Environment variable that names another file of recipes."""
 
 
 class BesideFailed(RuntimeError):
@@ -80,15 +84,18 @@ def recipe_named(name: str) -> Recipe:
     return known[name]
 
 
-@cache
 def recipes() -> Mapping[str, Recipe]:
-    """Every recipe by its name."""
-    written = tomllib.loads(Path(__file__).with_name("recipes.toml").read_text(encoding="utf-8"))
-    return {name: read(name, entry) for name, entry in written.items()}
+    """Every recipe by its name. Raises OSError, ValueError or TypeError if the file is not as it must be."""
+    return _read(Path(os.environ.get(VARIABLE) or Path(__file__).with_name("recipes.toml")))
 
 
-def read(name: str, entry: Mapping[str, Any]) -> Recipe:
-    """A recipe as it is written. Raises TypeError for a field that there is not, ValueError for a value."""
+@cache
+def _read(path: Path) -> Mapping[str, Recipe]:
+    written = tomllib.loads(path.read_text(encoding="utf-8"))
+    return {name: _recipe(name, entry) for name, entry in written.items()}
+
+
+def _recipe(name: str, entry: Mapping[str, Any]) -> Recipe:
     lists = {each.name for each in fields(Recipe) if each.type == tuple[str, ...]}
     given: dict[str, Any] = {key: tuple(value) if key in lists else value for key, value in entry.items()}
     command = given.pop("command", f"course beside {name}")

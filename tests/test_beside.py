@@ -1,0 +1,365 @@
+"""Libraries beside the workbook: installed whole or not at all, built once, whatever stops it on the way.
+
+Most tests build a small library, really, in place of Horovod, for environments that stand for a clone's.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from course_lib.beside import BesideFailed, environments, install, interpreter, missing, recipes
+from course_lib.beside.recipes import recipe_named
+
+ROOT = Path(__file__).parents[1]
+
+SETUP = """
+import os, pathlib, time
+from setuptools import Extension, setup
+with open(os.environ["BUILDS"], "a") as log:
+    log.write("built\\n")
+while pathlib.Path(os.environ["BUILDS"] + ".hold").exists():
+    time.sleep(0.05)
+native = Extension("pebble._native", ["native.cpp"], extra_compile_args=["-std=c++11"])
+setup(name="pebble", version="1.0", packages=["pebble"], ext_modules=[native])
+"""
+NATIVE = """
+#if __cplusplus < 201703L
+#error "pebble is written in C++17"
+#endif
+#include <Python.h>
+static PyModuleDef pebble = {PyModuleDef_HEAD_INIT, "_native", nullptr, -1, nullptr};
+PyMODINIT_FUNC PyInit__native() { return PyModule_Create(&pebble); }
+"""
+RECIPES = """
+[pebble]
+title = "Pebble 1.0"
+purpose = "tests"
+within = "workbook"
+source = "pebble==1.0"
+programs = { "g++" = "g++" }
+compiler_flags = "-std=c++17"
+environment = { KIND = "small" }
+check = "import pebble._native"
+
+[pebble-apart]
+title = "Pebble 1.0, apart"
+purpose = "tests"
+within = "own"
+sees_workbook = true
+source = "pebble==1.0"
+compiler_flags = "-std=c++17"
+check = "import pebble._native, torch"
+megabytes = 1
+
+[pebble-old]
+title = "Pebble 1.0, in C++11"
+purpose = "tests"
+within = "own"
+sees_workbook = true
+source = "pebble==1.0"
+
+[pebble-huge]
+title = "Pebble, huge"
+purpose = "tests"
+within = "own"
+megabytes = 1_000_000_000_000
+
+[pebble-python]
+title = "Pebble for a Python of the past"
+purpose = "tests"
+within = "own"
+python = "3.0"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Clone:
+    """A workbook in an environment of its own, whose packages are found after those of that environment."""
+
+    folder: Path
+    builds: Path
+
+    def start(self, *words: str, **variables: str) -> "subprocess.Popen[str]":
+        """Begin `course beside` in it."""
+        command = [self.folder / "bin" / "python", "-m", "workbook.cli", "beside", *words]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            command, env=environment, stdout=pipe, stderr=pipe, text=True, cwd=self.folder
+        )
+
+    def run(self, *words: str, **variables: str) -> tuple[int, str]:
+        """Exit status and output of `course beside`."""
+        process = self.start(*words, **variables)
+        out, errors = process.communicate(timeout=240)
+        return process.returncode, out + errors
+
+    def imports(self) -> bool:
+        """Whether it can import the small library."""
+        command = [self.folder / "bin" / "python", "-c", "import pebble._native"]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    def count(self) -> int:
+        """How often the library's build has begun, in any clone."""
+        # setuptools runs the file once to ask what it needs, and once to build.
+        return len(self.builds.read_text().split()) if self.builds.exists() else 0
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of what is kept; pip knows the small library's source and no network."""
+    source = tmp_path / "source"
+    for name, text in {
+        "setup.py": SETUP,
+        "native.cpp": NATIVE,
+        "pebble/__init__.py": "",
+        "PKG-INFO": "Metadata-Version: 2.1\nName: pebble\nVersion: 1.0\n",
+    }.items():
+        path = source / "pebble-1.0" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    with tarfile.open(source / "pebble-1.0.tar.gz", "w:gz") as archive:
+        archive.add(source / "pebble-1.0", "pebble-1.0")
+    (tmp_path / "recipes.toml").write_text(RECIPES)
+    for name, value in {
+        environments.VARIABLE: tmp_path / "kept",
+        recipes.VARIABLE: tmp_path / "recipes.toml",
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": source,
+        "BUILDS": tmp_path / "builds",
+    }.items():
+        monkeypatch.setenv(name, str(value))
+    return tmp_path / "kept"
+
+
+def new_clone(tmp_path: Path, name: str = "clone") -> Clone:
+    folder = tmp_path / name
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    site = next(folder.glob("lib/python*/site-packages"))
+    (site / "workbook.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    return Clone(folder, tmp_path / "builds")
+
+
+def wheel(kept: Path) -> Path:
+    return next(kept.glob("wheels/*/*.whl"))
+
+
+def only_python(tmp_path: Path) -> str:
+    """A PATH without a compiler."""
+    (tmp_path / "empty").mkdir()
+    return str(tmp_path / "empty")
+
+
+def test_it_is_built_and_installed_once(kept, tmp_path):
+    # Invariant: after the command the library works in that environment; the second call has nothing to do.
+    # The library asks for C++11 and needs C++17, as Horovod asks for too little: the recipe's flags are last.
+    clone = new_clone(tmp_path)
+    assert not clone.imports()
+    status, said = clone.run("pebble")
+    assert (status, clone.imports()) == (0, True), said
+    begun = clone.count()
+    status, said = clone.run("pebble")
+    assert (status, clone.count()) == (0, begun)
+    assert said == f"Pebble 1.0 is installed. Its Python: {clone.folder / 'bin' / 'python'}\n"
+    # Nothing of the build is left.
+    assert not list((kept / "building").rglob("*.cpp"))
+
+
+def test_another_clone_needs_no_compiler(kept, tmp_path):
+    # Invariant: what was built is kept, and is all that another environment of this Python needs.
+    assert new_clone(tmp_path).run("pebble")[0] == 0
+    second = new_clone(tmp_path, "second")
+    begun = second.count()
+    status, said = second.run("pebble", PATH=only_python(tmp_path))
+    assert (status, second.imports(), second.count()) == (0, True, begun), said
+
+
+def test_without_a_compiler_it_says_what_to_install(kept, tmp_path):
+    clone = new_clone(tmp_path)
+    status, said = clone.run("pebble", PATH=only_python(tmp_path))
+    assert status == 1
+    assert said == (
+        "Pebble 1.0 is built from source, which needs g++; there is none here. On Debian or Ubuntu: apt-get "
+        "install g++. On a cluster: `module avail` shows its compilers.\n"
+    )
+    assert not clone.imports()
+
+
+@pytest.mark.parametrize("damage", ["cut off", "of another kind"])
+def test_a_damaged_wheel_is_built_anew(kept, tmp_path, damage):
+    # Invariant: no state of the cache can keep a library from being installed.
+    assert new_clone(tmp_path).run("pebble")[0] == 0
+    if damage == "cut off":
+        wheel(kept).write_bytes(wheel(kept).read_bytes()[:1000])
+    else:  # An archive that is whole, of a library that does not load.
+        unpacked = tmp_path / "unpacked"
+        shutil.unpack_archive(wheel(kept), unpacked, "zip")
+        next(unpacked.glob("pebble/_native*")).write_text("not a library")
+        archive = shutil.make_archive(str(tmp_path / "made"), "zip", unpacked)
+        Path(archive).replace(wheel(kept))
+    second = new_clone(tmp_path, "second")
+    begun = second.count()
+    status, said = second.run("pebble")
+    assert (status, second.imports()) == (0, True), said
+    assert second.count() > begun
+
+
+def test_two_at_once_build_once(kept, tmp_path):
+    # Invariant: the second waits, says so, and takes what the first has built.
+    first, second = new_clone(tmp_path), new_clone(tmp_path, "second")
+    hold = Path(f"{first.builds}.hold")
+    hold.touch()
+    building = first.start("pebble")
+    wait_until(first.count)
+    waiting = second.start("pebble")
+    line = waiting.stderr.readline()
+    hold.unlink()
+    assert line == "Waiting for another process that installs Pebble 1.0\n"
+    for process in (building, waiting):
+        out, errors = process.communicate(timeout=240)
+        assert process.returncode == 0, out + errors
+    assert (first.imports(), second.imports()) == (True, True)
+    begun = first.count()
+    shutil.rmtree(kept)
+    assert new_clone(tmp_path, "third").run("pebble")[0] == 0
+    assert first.count() == 2 * begun
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+def test_whatever_stops_it_the_same_command_begins_anew(kept, tmp_path, how):
+    # Invariant: nothing half made counts as installed, and what was left is swept.
+    clone = new_clone(tmp_path)
+    hold = Path(f"{clone.builds}.hold")
+    hold.touch()
+    building = clone.start("pebble")
+    wait_until(clone.count)
+    building.send_signal(how)
+    out, errors = building.communicate(timeout=60)
+    assert building.returncode != 0
+    assert not clone.imports()
+    if how != signal.SIGKILL:
+        assert (building.returncode, out) == (1, "")
+        assert errors.splitlines()[-1] == "Stopped. The same command begins anew."
+        assert not list((kept / "building").rglob("*.cpp"))
+    hold.unlink()
+    status, said = clone.run("pebble")
+    assert (status, clone.imports()) == (0, True), said
+    assert not list((kept / "building").rglob("*.cpp"))
+
+
+def test_an_environment_of_its_own(kept, tmp_path, monkeypatch):
+    # Invariant: it has its library and the workbook's, and the workbook has nothing of it. It is kept too.
+    install.install("pebble-apart", lambda *_: None)
+    python = interpreter("pebble-apart")
+    assert python.is_relative_to(kept)
+    subprocess.run([python, "-c", "import pebble._native, torch, course_lib"], check=True)
+    with pytest.raises(ModuleNotFoundError):
+        __import__("pebble")
+    # One that was stopped half-way, or whose Python is gone, does not count.
+    complete = python.parents[1] / environments.COMPLETE
+    complete.rename(tmp_path / "away")
+    assert missing("pebble-apart")
+    (tmp_path / "away").rename(complete)
+    assert not missing("pebble-apart")
+    python.unlink()
+    assert missing("pebble-apart")
+
+
+def test_a_failed_build_shows_its_last_lines(kept):
+    # Invariant: the sentence names the step, the log, and ends with what the compiler said.
+    with pytest.raises(BesideFailed, match="pebble is written in C") as caught:
+        install.install("pebble-old", lambda *_: None)
+    first = str(caught.value).splitlines()[0]
+    log = kept / "pebble-old.log"
+    assert first == f"Building Pebble 1.0, in C++11 failed (exit status 1). The log is {log}; it ends with:"
+    assert missing("pebble-old")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "pebble-huge",
+            r"Pebble, huge takes about [\d,]+ MB while it is installed, and .* has [\d,]+ MB left",
+        ),
+        (
+            "pebble-python",
+            r"runs on Python 3.0 only; the workbook here runs on 3\.\d+, and there is no python3.0",
+        ),
+        ("gravel", "There is nothing named gravel to stand beside. There are: pebble, "),
+    ],
+)
+def test_what_cannot_be_is_a_sentence(kept, name, sentence):
+    with pytest.raises(BesideFailed, match=sentence):
+        install.install(name, lambda *_: None)
+
+
+def test_a_folder_that_cannot_be_written_is_a_sentence(kept, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(environments.VARIABLE, str(tmp_path / "file" / "below"))
+    with pytest.raises(
+        BesideFailed, match=r"cannot be written \(Not a directory\)\. The environment variable"
+    ):
+        install.install("pebble-apart", lambda *_: None)
+
+
+def test_another_torch_needs_another_build(kept, tmp_path, monkeypatch):
+    # Invariant: what was built with one PyTorch does not count for another, and the sentence says so.
+    clone = new_clone(tmp_path)
+    assert clone.run("pebble")[0] == 0
+    site = next(clone.folder.glob("lib/python*/site-packages"))
+    monkeypatch.syspath_prepend(str(site))
+    assert missing("pebble") == ""
+    monkeypatch.setattr(environments, "_torch_version", lambda: "9.0")
+    assert missing("pebble") == (
+        "Pebble 1.0 is not installed for PyTorch 9.0 as it is asked for today; what there is was built "
+        "otherwise. In a terminal, in the workbook's folder: `course beside pebble`."
+    )
+    # What a site has installed in its own way is taken as it is; what pip was stopped at is not.
+    next(site.glob("pebble*/direct_url.json")).unlink()
+    assert missing("pebble") == ""
+    next(site.glob("pebble*/INSTALLER")).unlink()
+    assert missing("pebble").startswith("Pebble 1.0 is not installed here.")
+
+
+def test_what_is_listed(kept, tmp_path):
+    status, said = new_clone(tmp_path).run(COLUMNS="120")
+    assert status == 0
+    assert all(name in said for name in ("pebble", "pebble-apart", "course beside", str(kept)))
+
+
+@pytest.mark.parametrize("name", list(recipes.recipes()))
+def test_what_counts_as_installed_works(name):
+    # Invariant: where `missing` says that a library is there, it can be imported, with all it was built for.
+    if sentence := missing(name):
+        pytest.skip(sentence)
+    recipe = recipe_named(name)
+    done = subprocess.run(
+        [interpreter(name), "-c", recipe.check], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_recipes_fit_the_other_files():
+    # Invariant: `apt.txt` has the packages that building needs, and the commands of the recipes are there.
+    packages = (ROOT / "apt.txt").read_text().split()
+    targets = (ROOT / "Makefile").read_text()
+    for recipe in recipes.recipes().values():
+        assert set(recipe.programs.values()) <= set(packages)
+        assert f"\n{recipe.command.split()[1]}: setup\n" in targets
+
+
+def wait_until(condition, seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
