@@ -1,6 +1,7 @@
 """The command `course beside`: libraries beside the workbook's own packages, listed and installed."""
 
 import signal
+import sys
 import time
 from typing import Annotated, Self
 
@@ -52,6 +53,9 @@ def _install(name: str) -> None:
     try:
         recipe = recipe_named(name)
         was_there = not missing(name)
+        if not was_there:
+            told = f"{recipe.title}: about {recipe.minutes:g} minutes where it is built for the first time."
+            print(told, file=sys.stderr)
         with _ProgressLine() as line:
             install(name, line.tell)
     except BesideFailed as error:
