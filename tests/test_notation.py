@@ -1,0 +1,65 @@
+"""One symbol, one meaning: docs/notation.md is held against the formulas of the units."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from workbook.unit import Unit, read_units
+
+ROOT = Path(__file__).parents[1]
+UNITS = read_units(ROOT / "solutions")
+
+CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
+FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+)\$", re.DOTALL)
+SYMBOL = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
+OPERATOR = re.compile(
+    r"\\(?:t?frac|sum|sqrt|nabla|in|cdot|times|dots|leftarrow|log|ln|[lr]ceil|big|Big|left|right|q?quad)"
+    r"(?![A-Za-z])|\\(?:text|mathrm|operatorname)\{[^}]*\}"
+)
+"""What is no symbol of a quantity."""
+
+
+def symbols(text: str) -> set[str]:
+    """The letters, Latin and Greek, of the formulas of a text."""
+    formulas = (display or inline for display, inline in FORMULA.findall(CODE.sub("", text)))
+    return {found for each in formulas for found in SYMBOL.findall(OPERATOR.sub(" ", each))}
+
+
+def used(unit: Unit) -> set[str]:
+    return {s for cell in unit.notebook.cells if cell.cell_type == "markdown" for s in symbols(cell.source)}
+
+
+def rows() -> Iterator[tuple[set[str], list[str]]]:
+    """Of each row of the page: its symbols, and the units that have them."""
+    for line in (ROOT / "docs" / "notation.md").read_text().splitlines():
+        if line.startswith("| $"):
+            symbol, _, units = (part.strip() for part in line.strip("|").split("|"))
+            # An index is part of the notation, and has a row of its own: m_k is listed as m.
+            yield symbols(re.sub(r"_\w", "", symbol)), units.split(", ")
+
+
+def listed() -> dict[str, list[str]]:
+    """Unit number -> its symbols, one for each row that lists it."""
+    by_unit = defaultdict(list)
+    for names, units in rows():
+        for unit in units:
+            by_unit[unit] += sorted(names)
+    return by_unit
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_formula_uses_what_is_listed_and_nothing_is_listed_in_vain(unit: Unit):
+    assert set(listed()[unit.name[:2]]) == used(unit)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_symbol_has_one_meaning_in_a_unit(unit: Unit):
+    of_unit = listed()[unit.name[:2]]
+    assert len(of_unit) == len(set(of_unit))
+
+
+def test_no_unit_is_listed_that_is_not_there():
+    assert set(listed()) <= {unit.name[:2] for unit in UNITS}
