@@ -1,7 +1,8 @@
 """Hostile submissions: none earns what it attacks, hangs past its limit, leaves anything, or harms another.
 
-Each file of `tests/attacks` is an answer to one exercise; the other answers of the submission are right. All
-are handed in as one class, and graded by `course grade` as any class is.
+Each file of `tests/attacks` is an answer to one exercise of unit 00; the other answers of the submission are
+right. All are handed in as one class, and graded by `course grade` as any class is. The files of its folders
+are answers to an exercise of the unit that the folder names, each graded by itself.
 """
 
 import ast
@@ -18,7 +19,10 @@ from nbformat.v4 import new_code_cell
 from graders.classroom.result_store import Graded, ResultStore
 from graders.grading.run import ExerciseResult
 from graders.host.fork_server_client import acquire, release
+from graders.host.grade_submission import grade_submission
 from graders.isolation.backends import backend_here
+from graders.submissions.cells import Cell
+from graders.submissions.read import Submission
 from tests.classroom import (
     UNIT,
     answer_cell,
@@ -101,6 +105,21 @@ EXPECTED = {
     "survivors": WRONG,
     "thread_bomb": Verdict("thread"),
 }
+
+ELSEWHERE = {
+    "01_single_gpu/compares_for_us": WRONG,
+    "01_single_gpu/number_of_all_sizes": Verdict("a subclass of int"),
+    "01_single_gpu/replaces_the_driver": Verdict("is no reply"),
+    "02_data_parallel/hides_its_calls": Verdict("Calls of all_reduce for 6 gradients: 6", points=5),
+    "02_data_parallel/looks_at_the_others": WRONG,
+    "03_multi_node/kills_its_parents": KILLED,
+    "03_multi_node/names_of_all_hosts": Verdict("a subclass of list"),
+    "03_multi_node/state_with_code": Verdict("a subclass of dict"),
+    "07_collectives/asks_the_group_itself": Verdict("calls all_reduce, which is not allowed", points=12),
+    "07_collectives/leaves_in_the_middle": KILLED,
+    "07_collectives/numbers_without_end": Verdict("a whole number of 1,329 bits"),
+}
+"""Those on other units: what their drivers and criteria have that unit 00's have not. Points: at the most."""
 
 
 def source_of(attack: str) -> str:
@@ -195,8 +214,21 @@ def test_an_attack_earns_nothing_and_costs_only_itself(root: Path, attack: str) 
     assert all(each.passed for each in others), [each.criteria for each in others if not each.passed]
 
 
+@pytest.mark.parametrize("attack", sorted(ELSEWHERE))
+def test_an_attack_on_another_unit_earns_no_more(attack: str) -> None:
+    # Invariant: the same, whatever a unit's drivers report and its criteria count.
+    unit = attack.partition("/")[0]
+    submission = Submission(attack, (Cell("<attack>", source_of(attack)),), main=True)
+    (found,) = [each for each in grade_submission(submission, unit).exercises if each.attempted]
+    assert not found.mistake
+    assert found.points <= ELSEWHERE[attack].points
+    assert re.search(ELSEWHERE[attack].seen, " ".join(each.seen for each in found.criteria))
+    assert left_behind() == []
+
+
 def test_every_attack_has_an_expected_verdict() -> None:
-    assert sorted(EXPECTED) == sorted(path.stem for path in FOLDER.glob("*.py"))
+    there = [str(path.relative_to(FOLDER).with_suffix("")) for path in FOLDER.rglob("*.py")]
+    assert sorted([*EXPECTED, *ELSEWHERE]) == sorted(there)
 
 
 def test_no_attack_reaches_the_gradebook(root: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from course_lib import BadLaunch, RankFailed, TimedOut
 from course_lib.launch import mpi
 from course_lib.launch.mpi import mpi_missing, mpirun
-from course_lib.runtime.processes.launch_folder import owned_folder
+from course_lib.scratch import scratch_folder
 from graders.grading.exercise import Verdict
 from graders.grading.registry import load_all
 from graders.grading.rng import Rng
@@ -41,7 +41,7 @@ def test_it_runs_where_locks_are_shut(monkeypatch, tmp_path):
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr("fcntl.flock", shut)
-    with owned_folder(str(tmp_path)) as folder:
+    with scratch_folder(str(tmp_path)) as folder:
         assert folder.is_dir()
     assert not folder.exists()
 

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import resource
 import signal
 import socket
@@ -49,7 +50,6 @@ from course_lib.runtime.processes.call_log import (
     Waits,
 )
 from course_lib.runtime.processes.completion import CompletionPoller
-from course_lib.runtime.processes.launch_folder import owned_folder, sweep
 from course_lib.runtime.processes.logged_group import LoggedGroup
 from course_lib.runtime.processes.observed_run import ObservedRun
 from course_lib.runtime.processes.rank_failures import failures_of
@@ -621,6 +621,22 @@ def test_a_send_that_nobody_receives_is_told_at_the_end() -> None:
     assert (call.rank, call.op, call.peers) == (0, "send", (1,))
 
 
+def test_a_send_whose_handle_is_dropped_is_named_by_its_receivers_timeout() -> None:
+    # Invariant: who waits in vain learns whose message it was, and why it never came.
+    def program() -> None:
+        if dist.get_rank() == 0:
+            dist.isend(torch.ones(3), dst=1)
+        dist.barrier()
+        if dist.get_rank() == 1:
+            dist.recv(torch.ones(3), src=0)
+
+    with pytest.raises(TimedOut) as caught:
+        on_processes(program, timeout=3)
+    said = str(caught.value)
+    assert re.search(r"rank 0: send\(float32\[3\]\) to rank 1.*, never waited for", said)
+    assert "rank 1: recv(float32[3]) from rank 0" in said
+
+
 # --- Failures
 
 
@@ -1133,33 +1149,3 @@ def test_an_agent_that_reads_nothing_does_not_hold_the_launcher(monkeypatch: pyt
         agents.start(descriptor, protocol.Start(cast("Any", None), bytes(10_000_000), {3: b""}))
         assert "The process that holds rank 3 takes no messages" in agents.lost
     agents.close()
-
-
-# --- What killed processes leave behind
-
-
-def test_folders_of_killed_owners_are_swept_and_no_others(tmp_path: Path) -> None:
-    def left_behind(name: str, age: float) -> Path:
-        folder = tmp_path / f"course-launch-{name}"
-        folder.mkdir()
-        (folder / "owner").touch()
-        os.utime(folder, (time.time() - age,) * 2)
-        return folder
-
-    old, young = left_behind("old", age=1000), left_behind("young", age=0)
-    linked, other = tmp_path / "course-launch-link", tmp_path / "another"
-    other.mkdir()
-    linked.symlink_to(other)
-    with owned_folder(str(tmp_path)) as held:
-        os.utime(held, (time.time() - 1000,) * 2)
-        sweep(str(tmp_path))
-        assert held.exists()
-        assert not old.exists()
-        assert young.exists()
-        assert linked.exists()
-        if os.getuid() == 0:
-            strangers = left_behind("strangers", age=1000)
-            os.chown(strangers, 12345, 12345)
-            sweep(str(tmp_path))
-            assert strangers.exists()
-    assert not held.exists()

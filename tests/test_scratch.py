@@ -9,16 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from graders.isolation.scratch import scratch_folder
+from course_lib.scratch import scratch_folder
 
-HOLD = """
+HOLDERS = {
+    "a folder": """
 import signal
-from graders.isolation.scratch import scratch_folder
+from course_lib.scratch import scratch_folder
 with scratch_folder() as folder:
     (folder / "file").touch()
     print(folder, flush=True)
     signal.pause()
-"""
+""",
+    "a kernel's sockets": """
+import os, signal
+from workbook.run_notebook import OwnSocketsManager
+manager = OwnSocketsManager()
+print(os.path.dirname(manager.ip), flush=True)
+signal.pause()
+""",
+}
 
 
 @pytest.fixture
@@ -35,11 +44,13 @@ def test_nothing_stays(temporary: Path) -> None:
     assert not list(temporary.iterdir())
 
 
-def test_what_a_killed_process_left_is_swept_and_what_a_living_one_holds_stays(temporary: Path) -> None:
+@pytest.mark.parametrize("what", HOLDERS)
+def test_what_a_killed_process_left_is_swept_and_what_a_living_one_holds_stays(
+    temporary: Path, what: str
+) -> None:
     # Invariant: the next start removes exactly what has no process any more.
-    holders = [
-        subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True) for _ in range(2)
-    ]
+    command = [sys.executable, "-c", HOLDERS[what]]
+    holders = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     folders = [Path(holder.stdout.readline().strip()) for holder in holders if holder.stdout]
     holders[0].send_signal(signal.SIGKILL)
     holders[0].wait()
@@ -56,14 +67,14 @@ def test_what_a_killed_process_left_is_swept_and_what_a_living_one_holds_stays(t
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
 def test_another_user_s_folder_is_in_nobody_s_way(temporary: Path) -> None:
     # Invariant: what others have put into the temporary directory neither stops a grading nor is deleted.
-    for name in ("course-grading-theirs.lock", "course-grading-theirs"):
+    for name in ("course-theirs.lock", "course-theirs"):
         (temporary / name).mkdir() if name.endswith("theirs") else (temporary / name).touch()
         os.chown(temporary / name, 65534, 65534)
-    (temporary / "course-grading-link.lock").symlink_to("/etc/passwd")
+    (temporary / "course-link.lock").symlink_to("/etc/passwd")
     with scratch_folder():
         pass
     assert sorted(path.name for path in temporary.iterdir()) == [
-        "course-grading-link.lock",
-        "course-grading-theirs",
-        "course-grading-theirs.lock",
+        "course-link.lock",
+        "course-theirs",
+        "course-theirs.lock",
     ]

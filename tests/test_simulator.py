@@ -1,8 +1,10 @@
 """The simulated engine does what `torch.distributed` promises, the same every time, and lets nothing leak."""
 
+import multiprocessing
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -571,6 +573,20 @@ def test_workers_of_a_ranks_data_loader_may_run_on_all_cores():
 
     expected = [len(os.sched_getaffinity(0)), os.sched_getscheduler(0)]
     assert launch(f, ranks=2).results == [expected] * 2
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system pins no threads")
+def test_programs_that_a_rank_starts_may_run_on_all_cores():
+    said = "import os; print(len(os.sched_getaffinity(0)), os.sched_getscheduler(0))"
+
+    def f():
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            spawned = len(pool.apply(os.sched_getaffinity, (0,)))
+        program = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+        return spawned, program.stdout.split(), len(os.sched_getaffinity(0))
+
+    cores = len(os.sched_getaffinity(0))
+    assert launch(f, ranks=2).results == [(cores, [f"{cores}", f"{os.sched_getscheduler(0)}"], 1)] * 2
 
 
 def test_launches_of_two_threads_go_one_after_another():

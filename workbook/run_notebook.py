@@ -5,10 +5,9 @@ be given the same ones, and then one of them waits for ever. Here a kernel's soc
 its own.
 """
 
-import shutil
 import tempfile
 import weakref
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Any
 
 from jupyter_client.asynchronous.client import AsyncKernelClient
@@ -17,19 +16,14 @@ from papermill.cli import papermill
 from papermill.engines import NBClientEngine, papermill_engines
 from traitlets import default
 
+from course_lib.scratch import scratch_folder
+
 _LONGEST = 107
 """Bytes of a socket's path that Linux takes; other systems take 103."""
 
 
 class KernelNotStarted(RuntimeError):
     """A kernel was not there in time; the message says after how long, and what to look at."""
-
-
-def socket_folder() -> Path:
-    """A new folder for a kernel's sockets, whose paths have a greatest length."""
-    temporary = tempfile.gettempdir()
-    fits = len(f"{temporary}/kernel-12345678/s-5") <= _LONGEST - 4
-    return Path(tempfile.mkdtemp(prefix="kernel-", dir=temporary if fits else "/tmp"))
 
 
 class _Client(AsyncKernelClient):
@@ -51,10 +45,12 @@ class OwnSocketsManager(AsyncKernelManager):
     """A kernel that can be started beside any number of others. Its sockets go with it."""
 
     def __init__(self, **options: Any) -> None:
-        folder = socket_folder()
+        temporary, held = tempfile.gettempdir(), ExitStack()
+        fits = len(f"{temporary}/course-0123456789abcdef/s-5") <= _LONGEST - 4
+        folder = held.enter_context(scratch_folder(temporary if fits else "/tmp"))
         super().__init__(transport="ipc", ip=str(folder / "s"), **options)
         # Where nobody ends the kernel in order, with this object, or with this process.
-        self._remove_sockets = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self._remove_sockets = weakref.finalize(self, held.close)
 
     async def _async_cleanup_resources(self, restart: bool = False) -> None:
         await super()._async_cleanup_resources(restart)

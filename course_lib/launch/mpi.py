@@ -23,7 +23,7 @@ from course_lib.runtime.communication.diagnosis import rank_failed_report
 from course_lib.runtime.communication.errors import RankTraceback
 from course_lib.runtime.communication.events import SourceLine
 from course_lib.runtime.processes import process_tree
-from course_lib.runtime.processes.launch_folder import owned_folder, sweep
+from course_lib.scratch import scratch_folder
 
 _ENDING_SECONDS = 5.0
 
@@ -49,8 +49,7 @@ def mpirun(function: Callable[..., Any], *arguments: Any, ranks: int = 4, timeou
         raise BadLaunch(missing)
     if ranks < 1:
         raise BadLaunch(f"ranks is {ranks}; a launch needs at least one rank.")
-    sweep()
-    with owned_folder() as folder:
+    with scratch_folder() as folder:
         (folder / "call").write_bytes(cloudpickle.dumps((function, arguments)))
         status, said = _run(folder, ranks, timeout)
         failures = _failures(folder)

@@ -7,10 +7,10 @@ import os
 import sys
 from pathlib import Path
 
+from course_lib.scratch import scratch_folder
 from graders.classroom.batches import Batch
 from graders.classroom.pool import GradingFailed, JudgePool, Task
 from graders.grading.fingerprint import key_of
-from graders.isolation.scratch import scratch_folder
 from graders.submissions.folder import digest
 
 

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from filelock import FileLock, Timeout
 
+from course_lib.scratch import scratch_folder
 from graders.classroom.batches import batches_in
 from graders.classroom.gradebook import Course, GradebookWriter
 from graders.classroom.job_array import ArrayOptions, JobArray, remove_ended
@@ -26,7 +27,6 @@ from graders.classroom.result_store import Graded, ResultStore
 from graders.grading.fingerprint import key_of
 from graders.grading.registry import exercises
 from graders.isolation.backends import backend_for_grading
-from graders.isolation.scratch import scratch_folder
 from graders.submissions.folder import digest
 
 

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from course_lib.scratch import scratch_folder
 from graders.isolation.backends import backend_here, sandbox_environment
-from graders.isolation.scratch import scratch_folder
 from graders.isolation.usage import Bounds
 from graders.protocol.framing import MOST_ORDER_BYTES
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from course_lib.scratch import scratch_folder
 from graders.isolation.bubblewrap import sandboxed, visible
-from graders.isolation.scratch import scratch_folder
 
 _PROBE_SECONDS = 120.0
 """A busy machine is no reason to say that it has no sandbox."""

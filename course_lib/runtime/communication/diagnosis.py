@@ -153,8 +153,9 @@ def timed_out_report(timeout: float, places: Mapping[int, str], waiting: Sequenc
         [
             "",
             "What to do: look in the lines above for a loop that never ends, or a wait for what never comes "
-            "(a lock, a file, input); if the work is just long, give your own launch a longer timeout; in a "
-            "check its time is fixed: be quicker there.",
+            "(a lock, a file, input, a message whose sender does not wait for its handle); if the work is "
+            "just long, give your own launch a longer timeout; in a check its time is fixed: be quicker "
+            "there.",
         ]
     )
     return "\n".join(parts)

@@ -24,7 +24,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from course_lib.runtime.processes.call_log import set_clock_offset
 from course_lib.runtime.processes.held_rank import HeldRank
-from course_lib.runtime.processes.launch_folder import LaunchFolder, owned_folder, sweep
+from course_lib.runtime.processes.launch_folder import LaunchFolder
 from course_lib.runtime.processes.process_tree import (
     adopt_orphans,
     be_scheduled_as_batch,
@@ -44,6 +44,7 @@ from course_lib.runtime.processes.rank import STACK_SIGNAL, rank_main
 from course_lib.runtime.processes.rank_environment import rank_from_launcher
 from course_lib.runtime.processes.stacks import read_stack
 from course_lib.runtime.processes.tcp import Address, interface_with, reach
+from course_lib.scratch import scratch_folder
 
 WARM_MODULES = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor")
 """What optimizers, DistributedDataParallel and FSDP2 import at their first use; together about a second."""
@@ -82,7 +83,6 @@ def serve_here(descriptor: int) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()
     control.sendall(b"warm")
-    sweep()
     later = list(_IDLE_MODULES)
     while True:
         _import_while_idle(control, later)
@@ -109,7 +109,6 @@ def serve_step(address: Path) -> NoReturn:
         environment.setdefault("GLOO_SOCKET_IFNAME", interface)
     threads = max(1, len(os.sched_getaffinity(0)) // info.local_ranks)
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    sweep()
     later, task, goes_on = list(WARM_MODULES), os.getpid(), True
     while goes_on:
         with socket.create_server(("", 0)) as listener:
@@ -156,7 +155,7 @@ def _hold_ranks(launcher: Connection, node: Node, ready: Ready | None = None) ->
         if ready is not None:
             launcher.send(ready)
         start: Start = launcher.recv()
-        with owned_folder(start.plan.temporary_directory) as folder:
+        with scratch_folder(start.plan.temporary_directory) as folder:
             agent = NodeAgent(launcher, LaunchFolder(folder))
             try:
                 goes_on = agent.run(start, node)

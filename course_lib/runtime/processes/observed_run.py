@@ -204,17 +204,15 @@ class ObservedRun:
 
     def unmatched(self) -> tuple[PendingCall, ...]:
         """Calls that nobody has answered, and messages that nobody has waited for."""
-        open_calls = self.network.unmatched()
-        forgotten = (
-            call
-            for view in self.ranks
-            for call in view.calls.values()
-            if call.done and call.call.is_message and call.call.asynchronous
-        )
-        return (
-            *self.pending(sorted(open_calls, key=lambda call: call.posted)),
-            *map(never_waited_for, self.pending(sorted(forgotten, key=lambda call: call.posted))),
-        )
+        open_calls = sorted(self.network.unmatched(), key=lambda call: call.posted)
+        return (*self.pending(open_calls), *self.forgotten())
+
+    def forgotten(self) -> list[PendingCall]:
+        """Messages that have met their counterpart, and that nobody has waited for."""
+        calls = (call for view in self.ranks for call in view.calls.values())
+        found = [call for call in calls if call.done and call.call.is_message and call.call.asynchronous]
+        found.sort(key=lambda call: call.posted)
+        return [never_waited_for(call) for call in self.pending(found)]
 
 
 def merged(records: dict[int, list[Record]]) -> list[tuple[int, Record]]:

@@ -197,7 +197,15 @@ class Watchdog:
             rank: "\n".join(f"    at {line_of(place)}" for place in stack.own)
             for rank, stack in self._agents.stacks(computing).items()
         }
-        return PastDeadline(timed_out_report(self._request.timeout, places, self._observed.waiting))
+        waiting = self._observed.waiting
+        receivers = {call.rank for call in waiting if call.op == "recv"}
+        # Gloo sends nothing more once the handle of a send has been dropped.
+        sends = [
+            call
+            for call in self._observed.forgotten()
+            if call.op == "send" and receivers.intersection(call.peers)
+        ]
+        return PastDeadline(timed_out_report(self._request.timeout, places, [*waiting, *sends]))
 
     # --- Deadlocks
 

@@ -1,8 +1,10 @@
 """Threads that are ranks: how they start, how they are ended, and what makes them cheap."""
 
+import _posixsubprocess
 import ctypes
 import gc
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -10,8 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 from course_lib.runtime.simulator.engine import RankStopped
+from course_lib.runtime.simulator.replaced import replaced
 
 RUN_ENDED = "The rank that this call belongs to has ended, and the run with it."
 """What is said to code that has kept an operation or a group beyond its run."""
@@ -97,6 +101,28 @@ def cheap_turns() -> Iterator[None]:
         yield
     finally:
         before.enter()
+
+
+@contextmanager
+def free_programs() -> Iterator[None]:
+    """Let programs that a rank starts, spawned workers too, run on all cores: they call no hook of a fork."""
+    start = _posixsubprocess.fork_exec
+
+    def start_unpinned(*arguments: Any) -> int:
+        if _before_turns is None or not threading.current_thread().name.startswith(_RANK):
+            return start(*arguments)
+        present = Scheduling.present()
+        _before_turns.enter()
+        try:
+            return start(*arguments)
+        finally:
+            present.enter()
+
+    with (
+        replaced(_posixsubprocess, "fork_exec", start_unpinned),
+        replaced(subprocess, "_fork_exec", start_unpinned),
+    ):
+        yield
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from course_lib.runtime.simulator.rank_threads import (
     RUN_ENDED,
     cheap_turns,
     frame_of,
+    free_programs,
     interrupt,
     rank_thread,
     rare_collections,
@@ -76,7 +77,7 @@ class ThreadDriver:
                     self._locks[number].acquire()
                     self._threads.append(rank_thread(number, partial(self._live, number, body)))
                     self._threads[number].start()
-            with rare_collections():
+            with rare_collections(), free_programs():
                 self._pass_turn_on()
                 ended = self._all_done.acquire(timeout=timeout)
             if not ended:

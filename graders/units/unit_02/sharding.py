@@ -40,7 +40,7 @@ from graders.units.unit_02 import drivers as drivers
         Criterion(
             "random state kept",
             1,
-            "Rng from a torch.Generator of your own; torch.manual_seed resets every dropout mask too, and "
+            "Draw from a torch.Generator of your own; torch.manual_seed resets every dropout mask too, and "
             "random.seed and numpy.random.seed the augmentation.",
         ),
         Criterion(

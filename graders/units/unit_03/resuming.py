@@ -22,7 +22,7 @@ from graders.units.unit_03.fault_injection import RETURNED
             1,
             "An epoch has ceil(N / batch_size) steps, and each sample once; the last batch may be short.",
         ),
-        Criterion("shuffles each epoch", 1, "Rng another permutation for each epoch."),
+        Criterion("shuffles each epoch", 1, "Draw another permutation for each epoch."),
         Criterion(
             "saves",
             1,

@@ -48,7 +48,7 @@ from graders.units.unit_07.worlds import BYTES, World
         ),
     ),
     hints=(
-        "Rng 8 ranks. Round 0: place 0 sends to 1. Round 1: 0 to 2, 1 to 3. Round 2: four messages.",
+        "Draw 8 ranks. Round 0: place 0 sends to 1. Round 1: 0 to 2, 1 to 3. Round 2: four messages.",
         "In the round with distance d = 1, 2, 4 ..., places below d send to place + d, if there is such a "
         "place; places from d to 2d - 1 receive.",
         "Place and rank: place = (rank - root) % p, and rank = (place + root) % p.",
