@@ -16,8 +16,9 @@ export JUPYTER_CONFIG_PATH := $(CURDIR)/.jupyter$(addprefix :,$(JUPYTER_CONFIG_P
 workbook: setup
 	@$(BIN)/course workbook --jobs $(JOBS)
 
+# One worker more than cores: some tests wait for Slurm, a browser or a deadline.
 test: setup
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup
+	$(BIN)/pytest -n $$(($(JOBS) + 1)) --dist loadgroup
 
 lab: setup
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/index.ipynb

@@ -33,6 +33,28 @@ _made: list[str] = []
 _left: list[str] = []
 
 
+LONGEST_FIRST = (
+    "slurm",
+    "attacks",
+    "class",
+    "slurm-class",
+    "test_browser",
+    "sandboxes",
+    "hand-ins",
+    "batch scripts",
+    "test_new_unit",
+    "test_workbook",
+    "nbgrader",
+    "check",
+    "elastic",
+    "test_architecture",
+)
+"""Groups and modules with which the workers begin, so that none is still at it when all others are done."""
+
+# Workers share the cores already: threads of one would only wait for those of another.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, help="repeat the random draws of the run that printed this number")
 
@@ -49,9 +71,25 @@ def pytest_configure(config: pytest.Config) -> None:
         Path(folder).chmod(0o755)
         os.environ["TMPDIR"] = os.environ[_RUN] = tempfile.tempdir = folder
         _made.append(folder)
+        # Else xdist begins with the groups of most tests, however long they take.
+        config.option.loadscopereorder = False
         # xdist kills a worker that takes ten seconds to end. One that ends a cluster on a busy machine does,
         # and what it has not yet removed would be left behind.
         NodeManager.EXIT_TIMEOUT = 120
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long comes first, then what has a worker of its own, then the rest, as it is collected."""
+    rank = {name: number for number, name in enumerate(LONGEST_FIRST)}
+
+    def order(item: pytest.Item) -> int:
+        mark = item.get_closest_marker("xdist_group")
+        names = [str(mark.args[0])] if mark else []
+        places = [rank[name] for name in (*names, item.path.stem) if name in rank]
+        return min(places, default=len(rank) + (mark is None))
+
+    items.sort(key=order)
 
 
 @pytest.hookimpl(trylast=True)

@@ -34,10 +34,11 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-SECOND = 1000
+PATIENCE = 200_000
+"""Milliseconds for whatever takes a moment on a machine that does nothing else."""
 
 pytestmark = [
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1500),
     pytest.mark.skipif(CHROMIUM is None, reason="Install Chromium (Debian: apt-get install chromium)."),
 ]
 
@@ -107,7 +108,7 @@ def nearly_solved() -> nbformat.NotebookNode:
 
 def connection(runtime: Path, server: "subprocess.Popen[bytes]", log: Path) -> Lab:
     """Where the server listens, once it does."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while time.monotonic() < deadline and server.poll() is None:
         for file in runtime.glob("jpserver-*.json"):
             found: dict[str, Any] = json.loads(file.read_text() or "{}")
@@ -137,7 +138,7 @@ def page(lab: Lab) -> Iterator[Any]:
         dialog = window.locator("dialog.jp-Dialog").first
         window.add_locator_handler(dialog, lambda: dialog.locator("button.jp-mod-accept").click())
         window.goto(f"{lab.url}/lab/tree/{UNIT}/{UNIT}.ipynb?token={lab.token}")
-        window.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=60 * SECOND)
+        window.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=PATIENCE)
         await_kernel(window)
         yield window
         browser.close()
@@ -146,9 +147,9 @@ def page(lab: Lab) -> Iterator[Any]:
 def await_kernel(page: Any) -> None:
     """Wait for the notebook's kernel: JupyterLab forgets a cell that is run earlier."""
     # Without a kernel the notebook counts as idle too.
-    playwright.expect(page.locator(".jp-KernelName").first).to_contain_text("Python", timeout=60 * SECOND)
+    playwright.expect(page.locator(".jp-KernelName").first).to_contain_text("Python", timeout=PATIENCE)
     indicator = page.locator(".jp-Notebook-ExecutionIndicator").first
-    playwright.expect(indicator).to_have_attribute("data-status", "idle", timeout=60 * SECOND)
+    playwright.expect(indicator).to_have_attribute("data-status", "idle", timeout=PATIENCE)
 
 
 def cell_with(page: Any, text: str) -> Any:
@@ -196,21 +197,21 @@ def test_a_student_solves_an_exercise_and_runs_the_unit(page: Any) -> None:
     # The stub is not attempted, which is not the same as failed.
     run_cell(page, answer)
     run_cell(page, cell_with(page, f"check({EXERCISE})"))
-    playwright.expect(verdicts).to_contain_text("not attempted", timeout=60 * SECOND)
+    playwright.expect(verdicts).to_contain_text("not attempted", timeout=PATIENCE)
     keep(page, "1-not-attempted")
 
     # A tired student's answer fails, and the table says what is wrong.
     type_into(page, answer, PLAIN_MEAN)
     run_cell(page, answer)
     run_cell(page, cell_with(page, f"check({EXERCISE})"))
-    playwright.expect(verdicts).to_contain_text("failed", timeout=60 * SECOND)
+    playwright.expect(verdicts).to_contain_text("failed", timeout=PATIENCE)
     keep(page, "2-failed")
 
     # Mended, it passes.
     type_into(page, answer, RIGHT)
     run_cell(page, answer)
     run_cell(page, cell_with(page, f"check({EXERCISE})"))
-    playwright.expect(verdicts).not_to_contain_text("failed", timeout=60 * SECOND)
+    playwright.expect(verdicts).not_to_contain_text("failed", timeout=PATIENCE)
     playwright.expect(verdicts).to_contain_text("passed")
     keep(page, "3-passed")
 
@@ -220,7 +221,7 @@ def test_a_student_solves_an_exercise_and_runs_the_unit(page: Any) -> None:
     page.wait_for_function(
         "() => document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle'"
         " && ![...document.querySelectorAll('.jp-InputPrompt')].some(p => p.textContent.includes('*'))",
-        timeout=300 * SECOND,
+        timeout=2 * PATIENCE,
     )
     assert page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.error']").count() == 0
 
@@ -228,12 +229,12 @@ def test_a_student_solves_an_exercise_and_runs_the_unit(page: Any) -> None:
     to_top(page)
     explored = cell_with(page, "explore(")
     figure = explored.locator(".jp-OutputArea img").first
-    playwright.expect(figure).to_be_visible(timeout=60 * SECOND)
+    playwright.expect(figure).to_be_visible(timeout=PATIENCE)
     before, told = figure.get_attribute("src"), figure.get_attribute("alt")
     assert told, "a figure has alt text"
     keep(page, "4-slider-before")
     handle = explored.locator(".noUi-handle, input[type=range]").first
     handle.focus()
     page.keyboard.press("ArrowRight")
-    playwright.expect(figure).not_to_have_attribute("src", before, timeout=60 * SECOND)
+    playwright.expect(figure).not_to_have_attribute("src", before, timeout=PATIENCE)
     keep(page, "5-slider-after")

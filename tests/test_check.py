@@ -445,7 +445,7 @@ released_cells.write_released_cells(Path({str(path)!r}))
     client = manager.blocking_client()
     client.start_channels()
     try:
-        client.wait_for_ready(timeout=60)
+        client.wait_for_ready(timeout=200)
         reply, outputs = run(client, setup)
         assert reply["status"] == "ok", outputs
         yield client
@@ -457,7 +457,7 @@ released_cells.write_released_cells(Path({str(path)!r}))
 def run(client: Any, code: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Execute a cell; returns the reply, and each message that it puts out."""
     messages: list[dict[str, Any]] = []
-    reply = client.execute_interactive(code, timeout=60, output_hook=messages.append)
+    reply = client.execute_interactive(code, timeout=200, output_hook=messages.append)
     outputs = [{"type": m["msg_type"], **m["content"]} for m in messages if m["msg_type"] != "status"]
     return reply["content"], [o for o in outputs if o["type"] != "execute_input"]
 

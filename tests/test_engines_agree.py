@@ -32,7 +32,7 @@ def program(function: Program) -> Program:
 def outcome(function: Program, on: str) -> str:
     """What the ranks return; or the kind of error, with its cause on a rank, since any rank may be first."""
     try:
-        return repr(launch(function, ranks=2, on=on, timeout=60, quiet=True).results)
+        return repr(launch(function, ranks=2, on=on, timeout=200, quiet=True).results)
     except RankFailed as error:
         return f"{type(error).__name__}: {error.root.type}"
     except LaunchError as error:

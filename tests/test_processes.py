@@ -114,8 +114,8 @@ def _leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     # Tests of grading that ran before keep a warm process.
     before = descendants()
     yield
-    # The ranks are gone when launch returns; their keeper follows within a moment.
-    assert gone(list(descendants() - before), seconds=2)
+    # The ranks are gone when launch returns; their agent follows within a moment.
+    assert gone(list(descendants() - before))
     assert launch_folders(folder) == []
 
 
@@ -869,7 +869,7 @@ def test_from_a_plain_script(tmp_path: Path) -> None:
         "print(launch(total, ranks=2, on='processes').results)\n",
         tmp_path,
     )
-    assert process.communicate(timeout=60) == ("[2.0, 2.0]\n", "")
+    assert process.communicate(timeout=200) == ("[2.0, 2.0]\n", "")
     assert process.returncode == 0
 
 
@@ -899,7 +899,7 @@ def sleeping_launch(folder: Path) -> "tuple[subprocess.Popen[str], list[int]]":
 def test_a_keyboard_interrupt_leaves_nothing(tmp_path: Path) -> None:
     process, ranks = sleeping_launch(tmp_path)
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=120)
     assert output == "interrupted []\n"
     assert errors == ""
     assert len(ranks) == 2
@@ -909,10 +909,10 @@ def test_a_keyboard_interrupt_leaves_nothing(tmp_path: Path) -> None:
 def test_ranks_die_with_their_launcher(tmp_path: Path) -> None:
     process, ranks = sleeping_launch(tmp_path)
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert len(ranks) == 2
     assert gone(ranks)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while launch_folders(tmp_path / "temporary") and time.monotonic() < deadline:
         time.sleep(0.05)
 
@@ -966,7 +966,7 @@ def test_a_function_of_a_notebook_cell() -> None:
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     client = nbclient.NotebookClient(
-        notebook, timeout=60, allow_errors=True, kernel_manager_class=OwnSocketsManager
+        notebook, timeout=200, allow_errors=True, kernel_manager_class=OwnSocketsManager
     )
     client.execute(cwd=str(ROOT))
     printed = notebook.cells[2].outputs[0].text

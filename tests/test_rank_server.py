@@ -212,8 +212,8 @@ def test_a_loop_without_end_costs_its_processor_time_once(sandbox: Sandbox, fork
     # What the first rank does for 6 s, the others are not begun for.
     with sandbox.answer(COMPUTES) as answer:
         # On a busy machine 6 s of processor time take longer.
-        with pytest.raises(AnswerFailed, match=r"stopped after [1-5]?\d s") as caught:
-            answer.launch(call, 0, ranks=2, timeout=60.0)
+        with pytest.raises(AnswerFailed, match=r"stopped after 1?\d?\d s") as caught:
+            answer.launch(call, 0, ranks=2, timeout=200.0)
         assert caught.value.kind == "TimedOut"
         assert answer.printed == "[rank 0] here\n"
     assert observe(sandbox, PLAIN).results == [None, None]

@@ -220,7 +220,7 @@ def test_computing_without_end_costs_its_processor_time() -> None:
     endless = Submission(
         "cases.ipynb", (Cell("<endless>", "def endless(x):\n    while True: pass"),), main=True
     )
-    with Sandbox(endless, Limits(call=60)) as sandbox:
+    with Sandbox(endless, Limits(call=200)) as sandbox:
         error = failure(sandbox, "endless")
     assert error.kind == "TimedOut"
     assert error.report.startswith("It was still running after 6 s of computing, here:")
