@@ -51,7 +51,7 @@ def _released() -> Path:
     (root / "solutions").mkdir(parents=True)
     shutil.copyfile(ROOT / "solutions" / f"{UNIT}.py", root / "solutions" / f"{UNIT}.py")
     shutil.copyfile(ROOT / "nbgrader_config.py", root / "nbgrader_config.py")
-    done = run_course(root, "release", UNIT)
+    done = run_here(root, "release", UNIT)
     assert done.returncode == 0, done.stderr
     return root
 

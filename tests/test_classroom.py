@@ -38,6 +38,7 @@ from tests.classroom import (
     hand_in,
     new_course,
     run_course,
+    run_here,
     solved,
 )
 
@@ -251,7 +252,7 @@ def kill_while_grading(root: Path, seconds: float) -> None:
     lock = root / "results" / ".lock"
     lock.unlink(missing_ok=True)
     process = subprocess.Popen(
-        command("grade", UNIT, "--jobs", "2", "--force"),
+        command("grade", UNIT, "--jobs", "1", "--force"),
         cwd=root,
         env=environment(),
         stdout=subprocess.DEVNULL,
@@ -280,7 +281,7 @@ def assert_sound(root: Path) -> None:
 
 
 def assert_complete(root: Path) -> None:
-    outcomes = grade(root, judges=JudgePool)
+    outcomes = grade(root)
     assert {outcome.state for outcome in outcomes.values()} <= {State.GRADED, State.UNCHANGED}
     found = scores(root)
     assert sorted(found) == ["blank", "half", "right"]
@@ -330,7 +331,11 @@ def test_killed_between_two_writes_it_goes_on(graded: Path, course: Path, moment
 def test_control_c_says_that_it_can_go_on(course: Path) -> None:
     # Invariant: status 130, one sentence, no traceback, and no process is left.
     process = subprocess.Popen(
-        command("grade", UNIT), cwd=course, env=environment(), stderr=subprocess.PIPE, text=True
+        command("grade", UNIT, "--jobs", "1"),
+        cwd=course,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
     )
     deadline = time.monotonic() + 60
     while not (markers := _children(process.pid)) and time.monotonic() < deadline:
@@ -531,9 +536,9 @@ def test_postgresql_is_as_good(pristine: Path, postgresql: str, tmp_path: Path, 
     config = root / "nbgrader_config.py"
     config.write_text(config.read_text() + f"\nc.CourseDirectory.db_url = {postgresql!r}\n")
     (root / "gradebook.db").unlink()
-    assert run_course(root, "release", UNIT).returncode == 0
+    assert run_here(root, "release", UNIT).returncode == 0
     kill_while_grading(root, rng.uniform(0, 6))
-    grade(root, judges=JudgePool)
+    grade(root)
     found = scores(root, postgresql)
     assert (found["right"][0], found["blank"][0]) == (ALL, 0)
     assert all(None not in each and len(each) == PER_EXERCISE for _, each in found.values())
