@@ -104,3 +104,11 @@ def test_release_tells_the_gradebook(monkeypatch, tmp_path, sample_graders):
     released = (tmp_path / "build" / "release" / NAME / f"{NAME}.ipynb").read_text()
     course(monkeypatch, "notebooks", "--root", tmp_path)
     assert (tmp_path / "notebooks" / NAME / f"{NAME}.ipynb").read_text() == released
+
+
+def test_a_script_goes_to_stdout_and_what_it_costs_to_stderr(monkeypatch, capsys):
+    assert course(monkeypatch, "slurm", "render", "train_srun", "--site", "local", "--nodes", "2") == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("#!/bin/bash")
+    assert "node-hours" not in said.out
+    assert said.err == "At most 2 nodes x 60 minutes = 2 node-hours.\n"

@@ -14,6 +14,7 @@ from course_lib.launch import slurm as engine
 from course_lib.runtime.processes.rank_environment import _set_meeting_point, join_group, rank_from_launcher
 from course_lib.slurm import scripts
 from course_lib.slurm.allocation import Allocation, NoAllocation
+from course_lib.slurm.cost import array_size, cost_of
 from course_lib.slurm.environment import for_a_job, for_a_step
 from course_lib.slurm.lint import Script, complaints_about
 from course_lib.slurm.scripts import SCRIPTS, Job, Refused, render, render_lumi, submit
@@ -381,3 +382,66 @@ def test_tacc_s_step_is_started_by_ibrun(monkeypatch: Any):
     )
     assert engine._command(request, ALLOCATION, FRONTERA, ["x"]) == ["ibrun", "-n", "8", "-o", "0", "x"]
     assert engine._placement(request, FRONTERA) == {"TACC_TASKS_PER_NODE": "4"}
+
+
+@pytest.mark.parametrize(
+    ("job", "site", "said"),
+    [
+        (
+            Job("train_srun", account="project_1", nodes=2, minutes=90),
+            LUMI,
+            "At most 2 nodes x 90 minutes = 3 node-hours, 1440 GPU-minutes. "
+            "LUMI counts this as 12 GPU-hours.",
+        ),
+        (
+            Job("train_ibrun", nodes=4, minutes=30),
+            FRONTERA,
+            "At most 4 nodes x 30 minutes = 2 node-hours, 480 GPU-minutes. "
+            "Frontera at TACC counts this as 2 SUs times the partition's charge rate.",
+        ),
+        (Job("train_srun", minutes=60), LOCAL, "At most 1 node x 60 minutes = 1 node-hour."),
+        (
+            Job("workbook", units=("u",), array="0-7%2", minutes=15),
+            site_named("aces"),
+            "At most 8 jobs x 1 node x 15 minutes = 2 node-hours, 240 GPU-minutes.",
+        ),
+    ],
+    ids=["lumi", "tacc", "no GPUs", "an array"],
+)
+def test_what_a_script_costs_is_known_before_it_is_submitted(job, site, said):
+    cost = cost_of(Script(render(job, site)), site)
+    assert cost is not None
+    assert cost.sentence(site) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "tasks"),
+    [("0", 1), ("0-3", 4), ("1,3,5-7", 5), ("0-15:4", 4), ("0-9%3", 10), ("0-3,2-5", 6), ("$N", 1)],
+)
+def test_how_many_tasks_an_array_has(text, tasks):
+    assert array_size(text) == tasks
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus"),
+    [
+        (["--gpus=8"], 8),
+        (["-G h100:2"], 2),
+        (["--gpus-per-node=a100:4"], 8),
+        (["--gres=gpu:2"], 4),
+        (["--gres=gpu"], 2),
+        (["--gres=tmpdisk:100"], 0),
+        ([], 0),
+    ],
+)
+def test_gpus_are_counted_however_they_are_asked_for(options, gpus):
+    lines = ["#!/bin/bash", *(f"#SBATCH {each}" for each in ["--nodes=2", "--time=10", *options]), "true"]
+    cost = cost_of(Script("\n".join(lines)), LOCAL)
+    assert cost is not None
+    assert cost.gpus == gpus
+    assert cost.gpu_minutes == 10 * gpus
+
+
+def test_without_a_time_or_nodes_there_is_no_cost():
+    assert cost_of(Script("#!/bin/bash\n#SBATCH --nodes=2\ntrue"), LOCAL) is None
+    assert cost_of(Script("#!/bin/bash\n#SBATCH --time=10\ntrue"), LOCAL) is None

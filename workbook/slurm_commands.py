@@ -1,6 +1,7 @@
 """The commands `course slurm` and `course doctor`: batch scripts for a site, and what this place is."""
 
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,10 +58,13 @@ def render(
         parameters=_parameters(parameter or []),
         program=" ".join(given) if training else "",
     )
+    place = _site(site)
     try:
-        print(render_job(job, _site(site)), end="")
+        text = render_job(job, place)
     except Refused as refusal:
         raise CommandFailed(refusal.complaints) from None
+    print(text, end="")
+    _say_cost(text, place)
 
 
 @slurm.command()
@@ -73,8 +77,10 @@ def submit(
     from course_lib.slurm.scripts import Refused
     from course_lib.slurm.scripts import submit as submit_file
 
+    place = _site(site)
     try:
-        print(submit_file(file, _site(site), test_only=test))
+        _say_cost(file.read_text(errors="replace"), place)
+        print(submit_file(file, place, test_only=test))
     except FileNotFoundError:
         raise CommandFailed([f"There is no file {file}."]) from None
     except Refused as refusal:
@@ -150,6 +156,15 @@ def _site(name: str | None) -> "Site":
         return site_here() if name is None else site_named(name)
     except UnknownSite as error:
         raise CommandFailed([str(error)]) from None
+
+
+def _say_cost(text: str, site: "Site") -> None:
+    """On stderr, for stdout has the script or what sbatch says."""
+    from course_lib.slurm.cost import cost_of
+    from course_lib.slurm.lint import Script
+
+    if cost := cost_of(Script(text), site):
+        print(cost.sentence(site), file=sys.stderr)
 
 
 def _parameters(given: list[str]) -> dict[str, str]:

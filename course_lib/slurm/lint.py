@@ -175,12 +175,12 @@ def _size(script: Script, site: Site) -> Iterator[str]:
         return
     if limits.nodes is not None and nodes is not None and nodes.isdigit() and int(nodes) > limits.nodes:
         yield f"Jobs in {partition} on {site.title} have at most {limits.nodes} nodes, not {nodes}."
-    hours = _hours(script.option("--time") or "")
+    hours = hours_of(script.option("--time") or "")
     if limits.hours is not None and hours is not None and hours > limits.hours:
         yield f"Jobs in {partition} on {site.title} last at most {limits.hours:g} h, not {hours:g} h."
 
 
-def _hours(text: str) -> float | None:
+def hours_of(text: str) -> float | None:
     """Slurm's forms of a time limit, in hours: minutes, minutes:seconds, h:m:s, days-hours[:m[:s]]."""
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
     if match is None:

@@ -25,10 +25,11 @@ class UnknownSite(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The limits of a partition, where they are known."""
+    """The limits of a partition, where they are known. gpus: those that come with a node, unasked."""
 
     nodes: int | None = None
     hours: float | None = None
+    gpus: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,10 @@ class Site:
     cpus_per_task: int | None = None
     gpu_option: str = ""
     """How a job asks for GPUs; empty where it does so by its partition, or there are none."""
+    unit: str = ""
+    """What the site's accounting counts, in the plural; empty where that is not known."""
+    units_per_node_hour: float = 0.0
+    units_per_gpu_hour: float = 0.0
     memory: str = ""
     """What --mem must say; empty where it need not be said."""
     modules: tuple[str, ...] = ()
