@@ -124,7 +124,7 @@ def _result_from_json(report: dict[str, Any], plain: dict[str, Any]) -> Exercise
     exercise = exercises(report["unit"])[plain["name"]]
     printed, mistakes, figures = report["printed"], report["mistakes"], report["figures"][exercise.name]
     criteria = tuple(
-        CriterionResult(criterion, Verdict(told["verdict"]), told["seen"], figure)
+        CriterionResult(criterion, Verdict(told["verdict"]), told["seen"], figure, not told["hint"])
         for criterion, told, figure in zip(exercise.rubric, plain["criteria"], figures, strict=True)
         if criterion.name == told["name"]
     )

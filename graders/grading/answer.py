@@ -42,6 +42,8 @@ class FailureKind(StrEnum):
     DEADLOCK = "Deadlock"
     MISMATCH = "CollectiveMismatch"
     TIMED_OUT = "TimedOut"
+    LEFT_OPEN = "LeftOpen"
+    """All ranks returned, and some call was never answered or never waited for."""
     ENDED = "Ended"
     """Its process ended."""
     UNREADABLE = "Unreadable"
@@ -57,8 +59,6 @@ class Observed(Generic[Told]):
     results: list[Told]
     outputs: list[str]
     events: tuple[Event, ...]
-    unmatched: tuple[str, ...]
-    """Messages that nobody received, in words."""
 
     @property
     def traffic(self) -> Traffic:

@@ -145,13 +145,13 @@ def _criterion_to_json(result: CriterionResult) -> dict[str, Any]:
         "points": result.points,
         "max_points": result.criterion.points,
         "seen": result.seen,
-        "hint": result.criterion.hint,
+        "hint": result.hint,
     }
 
 
 def _shown_hint(result: CriterionResult) -> str:
     """The hint of a criterion that failed; the others need none."""
-    return result.criterion.hint if result.verdict is Verdict.FAILED else ""
+    return result.hint if result.verdict is Verdict.FAILED else ""
 
 
 def _shown_seen(results: Sequence[CriterionResult]) -> list[str]:

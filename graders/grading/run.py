@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from course_lib.runtime.communication.errors import BufferInUse
 from graders.grading.answer import Answer, AnswerFailed, FailureKind, GraderMistake
 from graders.grading.exercise import Criterion, Exercise, Finding, Findings, MachineLacks, Verdict
 from graders.grading.rng import Rng
@@ -23,6 +24,13 @@ class CriterionResult:
     seen: str
     figure: str = ""
     """A picture of what was seen, as HTML that needs nothing else."""
+    explained: bool = False
+    """What was seen says all: the criterion's hint would be about something else."""
+
+    @property
+    def hint(self) -> str:
+        """The criterion's; empty where it would not help."""
+        return "" if self.explained else self.criterion.hint
 
     @property
     def points(self) -> float:
@@ -182,9 +190,24 @@ def _after_failure(remaining: Sequence[Criterion], failure: AnswerFailed) -> lis
         return []
     first, *others = remaining
     return [
-        CriterionResult(first, Verdict.FAILED, readable(failure.report), _figure(failure)),
+        CriterionResult(
+            first, Verdict.FAILED, readable(failure.report), _figure(failure), _explains_itself(failure)
+        ),
         *(_not_judged(criterion, first.name) for criterion in others),
     ]
+
+
+_OTHER_KINDS = frozenset(
+    {FailureKind.LEFT_OPEN, FailureKind.NOT_PLAIN, FailureKind.ENDED, FailureKind.UNREADABLE}
+)
+_SLIPS = frozenset({"NameError", "UnboundLocalError", "SyntaxError", "ImportError", "ModuleNotFoundError"})
+_SLIPS |= {"AttributeError", "TypeError", BufferInUse.__name__}
+"""Errors that are about Python, or that say themselves what to do."""
+
+
+def _explains_itself(failure: AnswerFailed) -> bool:
+    """Whether a criterion's hint would be beside the point."""
+    return failure.kind in _OTHER_KINDS or failure.error in _SLIPS
 
 
 def _figure(failure: AnswerFailed) -> str:

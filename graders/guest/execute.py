@@ -56,7 +56,7 @@ def reply_to(request: Request, answer: Any, computing_seconds: float = 0.0) -> b
         return write_reply(Refusal(str(error)))
     printed = BoundedText()
     with redirect_stdout(printed), redirect_stderr(printed), warnings.catch_warnings():
-        # Graders see unmatched messages in `Observed.unmatched`.
+        # A call that is left open is an answer's failure, see `graders.protocol.proxy`.
         warnings.simplefilter("ignore", UnmatchedMessage)
         reply = _attempt(answer, driver, request, computing_seconds)
     if isinstance(reply, Refusal):

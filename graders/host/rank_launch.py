@@ -64,7 +64,7 @@ def launch(
         outcome.places,
     )
     with warnings.catch_warnings():
-        # Graders see unmatched messages in `Observed.unmatched`.
+        # A call that is left open is an answer's failure, see `graders.protocol.proxy`.
         warnings.simplefilter("ignore", UnmatchedMessage)
         try:
             return ended.run()

@@ -1,6 +1,6 @@
 """An answer behind a border: requests go out as bytes, replies come back as bytes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from course_lib.cluster.topology import Cluster
@@ -78,10 +78,14 @@ class RemoteAnswer:
         request = RunRequest(driver_name(driver), arguments, ranks, cluster, on, timeout, seed)
         observed = self.observe(request)
         results = [_told(driver, result) for result in observed.results]
-        return Observed(results, observed.outputs, observed.events, observed.unmatched)
+        return Observed(results, observed.outputs, observed.events)
 
     def observe(self, request: RunRequest) -> Observed[PlainData]:
-        """Run a launch and tell what it showed, results as they came. Raises AnswerFailed."""
+        """Run a launch and tell what it showed, results as they came.
+
+        Raises AnswerFailed, also for ranks that returned and left a call open: on the engine that judges all
+        may have gone well, and on another one it hangs, or numbers differ from run to run.
+        """
         if request.on != "simulated":
             return self.observe_there(request)
         try:
@@ -93,8 +97,8 @@ class RemoteAnswer:
         if run is None:
             return self.observe_there(request)
         self.printed = joined(run.outputs) or self.printed
-        unmatched = tuple(str(call) for call in run.unmatched)
-        return Observed(run.results, run.outputs, tuple(run.events), unmatched)
+        _check_closed([str(call) for call in run.unmatched])
+        return Observed(run.results, run.outputs, tuple(run.events))
 
     def observe_there(self, request: RunRequest) -> Observed[PlainData]:
         """The same, of a launch that runs on the other side, whatever the ranks are there."""
@@ -131,7 +135,8 @@ class RemoteAnswer:
         if not _texts(outputs) or len(outputs) != ranks or not _texts(unmatched):
             raise CodecError(f"what came back does not have the output of {ranks} ranks")
         events = events_from_plain(plain["events"], ranks, self._transport.keeps_line)
-        return Observed(results, outputs, events, tuple(unmatched))
+        _check_closed(unmatched)
+        return Observed(results, outputs, events)
 
 
 def _told(driver: Callable[..., Told], plain: PlainData) -> Told:
@@ -141,6 +146,22 @@ def _told(driver: Callable[..., Told], plain: PlainData) -> Told:
         return told
     except CodecError as error:
         raise _unreadable(error) from error
+
+
+def _check_closed(open_calls: Sequence[str]) -> None:
+    """Raise AnswerFailed if there is a call, in words, that nobody has answered or waited for."""
+    if open_calls:
+        calls = "1 call is" if len(open_calls) == 1 else f"{len(open_calls)} calls are"
+        told = "\n".join(f"  {call}" for call in open_calls[:_OPEN_SHOWN])
+        raise AnswerFailed(
+            FailureKind.LEFT_OPEN,
+            f"All ranks returned, but {calls} still open:\n{told}\n"
+            "What to do: keep the handle that isend, irecv or async_op=True returns, and call its wait() "
+            "before the function returns; each message that is sent has to be received.",
+        )
+
+
+_OPEN_SHOWN = 3
 
 
 def _texts(value: PlainData) -> bool:

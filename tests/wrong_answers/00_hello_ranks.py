@@ -136,6 +136,52 @@ def reads_before_it_has_arrived(token):
     return token
 
 
+def _pass(token, send):
+    """The right way round; send(tensor, target) sends, or begins to."""
+    rank, size = _me()
+    if size == 1:
+        return token
+    if rank == 0:
+        handle = send(token, 1)
+        dist.recv(token, size - 1)
+    else:
+        dist.recv(token, rank - 1)
+        token += rank
+        handle = send(token, (rank + 1) % size)
+    if handle is not None:
+        handle.wait()
+    return token
+
+
+@wrong("pass_the_token", fails="the token comes back")
+def never_waits_for_its_message(token):
+    """The handle is gone, and with it, on real processes, the message."""
+
+    def send(tensor, target):
+        dist.isend(tensor.clone(), target)
+
+    return _pass(token, send)
+
+
+@wrong("pass_the_token", fails="the token comes back")
+def receives_into_what_is_being_sent(token):
+    """What arrives may overwrite what has not left yet."""
+    return _pass(token, dist.isend)
+
+
+@wrong("pass_the_token", fails="the token comes back")
+def writes_what_is_being_sent(token):
+    """Adds its rank between isend and wait: on real processes either value leaves."""
+
+    def send(tensor, target):
+        handle = dist.isend(tensor, target)
+        tensor += 1
+        handle.wait()
+        tensor -= 1
+
+    return _pass(token, send)
+
+
 @wrong("pass_the_token", fails="the token comes back")
 def all_send_first(token):
     """Every rank waits until the next one receives, and none ever does."""

@@ -646,7 +646,7 @@ def all_reduce_and_cut(x, group=None):
     return torch.tensor_split(total.view(-1), dist.get_world_size(group))[dist.get_rank(group)].clone()
 
 
-@wrong("ring_reduce_scatter", fails="only send and recv")
+@wrong("ring_reduce_scatter", fails="its chunk of the sum")
 def never_waits_for_its_sends(x, group=None):
     """isend without wait(): what the next rank needs may still be on its way when this rank is done."""
     rank, size = _place(group)

@@ -144,21 +144,35 @@ def rank_failed_report(failures: Sequence[RankTraceback], waiting: Sequence[Pend
     return "\n".join(parts).rstrip()
 
 
-def timed_out_report(timeout: float, places: Mapping[int, str], waiting: Sequence[PendingCall] = ()) -> str:
-    """Where each rank was when the deadline of `timeout` seconds passed."""
+def timed_out_report(
+    timeout: float,
+    places: Mapping[int, str],
+    waiting: Sequence[PendingCall] = (),
+    forgotten: Sequence[PendingCall] = (),
+) -> str:
+    """Where each rank was when the deadline of `timeout` seconds passed.
+
+    forgotten: calls that nobody has waited for, which may be why others wait.
+    """
     parts = [f"The run was stopped after {timeout:g} s; it had not come to its end.", ""]
     parts.extend(f"rank {rank} was not communicating:\n{at.rstrip()}" for rank, at in sorted(places.items()))
     parts.extend(_where(call) for call in sorted(waiting, key=lambda c: c.rank)[:_SHOWN])
-    parts.extend(
-        [
-            "",
-            "What to do: look in the lines above for a loop that never ends, or a wait for what never comes "
-            "(a lock, a file, input, a message whose sender does not wait for its handle); if the work is "
-            "just long, give your own launch a longer timeout; in a check its time is fixed: be quicker "
-            "there.",
-        ]
-    )
+    if forgotten:
+        parts.extend(["", "These calls were made, and nobody has waited for them:"])
+        parts.extend(_where(call) for call in forgotten[:_SHOWN])
+    parts.extend(["", "What to do: " + (_WAIT_FOR_THEM if forgotten else _LOOK_FOR_A_LOOP)])
     return "\n".join(parts)
+
+
+_WAIT_FOR_THEM = (
+    "keep the handle that isend or irecv returns, and call its wait(). Without it the message may never "
+    "leave, and whoever receives it waits for ever."
+)
+_LOOK_FOR_A_LOOP = (
+    "look in the lines above for a loop that never ends, or a wait for what never comes (a lock, a file, "
+    "input); if the work is just long, give your own launch a longer timeout; in a check its time is fixed: "
+    "be quicker there."
+)
 
 
 def never_waited_for(call: PendingCall) -> PendingCall:

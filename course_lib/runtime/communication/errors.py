@@ -6,6 +6,10 @@ from dataclasses import dataclass, field
 from course_lib.runtime.communication.events import SourceLine
 
 
+class BufferInUse(RuntimeError):
+    """Memory of a call that is under way was given to another call, or written."""
+
+
 @dataclass(frozen=True, slots=True)
 class PendingCall:
     """A call that a rank has made and that has not completed."""

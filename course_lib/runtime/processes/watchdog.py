@@ -205,7 +205,7 @@ class Watchdog:
             for call in self._observed.forgotten()
             if call.op == "send" and receivers.intersection(call.peers)
         ]
-        return PastDeadline(timed_out_report(self._request.timeout, places, [*waiting, *sends]))
+        return PastDeadline(timed_out_report(self._request.timeout, places, waiting, sends))
 
     # --- Deadlocks
 

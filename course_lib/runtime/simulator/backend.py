@@ -22,6 +22,7 @@ from course_lib.runtime.communication.intercepted_group import InterceptedGroup,
 from course_lib.runtime.communication.semantics import check_reducible
 from course_lib.runtime.simulator.engine import RankEngine, current_engine, current_rank
 from course_lib.runtime.simulator.meta_collectives import counted_on_meta
+from course_lib.runtime.simulator.open_buffers import OpenBuffers, open_buffers
 from course_lib.runtime.simulator.replaced import replaced
 
 BACKEND = "simulated"
@@ -45,20 +46,27 @@ class SimulatedFuture(torch.futures.Future[Any]):
 class SimulatedWork(dist.Work):
     """The handle of an operation."""
 
-    def __init__(self, engine: RankEngine, operation: Operation, result: list[Tensor]) -> None:
+    def __init__(
+        self, engine: RankEngine, operation: Operation, result: list[Tensor], buffers: OpenBuffers
+    ) -> None:
         super().__init__()
         self._engine = engine
         self._operation = operation
         self._result = result
+        self._buffers = buffers
 
     def wait(self, timeout: Any = None) -> bool:
         """Block until the operation is done."""
         self._engine.wait(self._operation)
+        self._buffers.end(self._operation)
         return True
 
     def is_completed(self) -> bool:
         """Whether the operation is over; asking takes a little virtual time."""
-        return self._engine.poll(self._operation)
+        over = self._engine.poll(self._operation)
+        if over:
+            self._buffers.end(self._operation)
+        return over
 
     def is_success(self) -> bool:
         """Whether the operation is over; in the simulator none ends badly without ending the run."""
@@ -86,6 +94,7 @@ class SimulatedWork(dist.Work):
         clock follows at the pass's end, so that communication overlaps with what is still computed.
         """
         self._engine.wait_for_data(self._operation)
+        self._buffers.end(self._operation)
         if torch._C._current_graph_task_id() != -1:
             autograd = torch.autograd.Variable._execution_engine
             autograd.queue_callback(lambda: self._engine.wait(self._operation))
@@ -103,6 +112,7 @@ class SimulatedGroup(InterceptedGroup):
         self._global_rank = rank
         self.call_group = engine.group(name, members)
         self._calls: dict[Call, Call] = {}
+        self._buffers = open_buffers.get()
 
     # --- What torch asks a group about itself
 
@@ -147,8 +157,10 @@ class SimulatedGroup(InterceptedGroup):
             # Those of one line in a loop are one object, as messages are.
             call = self._calls.setdefault(call, call)
         operation = call.operation(self._global_rank, peer, tuple(inputs), tuple(outputs))
+        self._buffers.begin(operation)
         self._engine.post(operation)
-        return SimulatedWork(self._engine, operation, list(inputs if call.op == "send" else outputs))
+        result = list(inputs if call.op == "send" else outputs)
+        return SimulatedWork(self._engine, operation, result, self._buffers)
 
 
 def _check_parts(op: str, size: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
@@ -182,8 +194,10 @@ def _make_group(options: Any, backend_options: Any) -> SimulatedGroup:
         raise RuntimeError(
             f'The backend "{BACKEND}" exists only on simulated ranks: launch(f, ranks=4) starts them.'
         )
-    # The default group comes without a list of its members.
+    # The default group comes first, and without a list of its members.
     members: Sequence[int] = options.global_ranks_in_group or range(options.group_size)
+    if not options.global_ranks_in_group:
+        open_buffers.set(OpenBuffers())
     return SimulatedGroup(current_engine.get(), rank, options.group_id, members)
 
 

@@ -21,6 +21,7 @@ from torch.distributed import distributed_c10d
 from course_lib.runtime.communication.callsite import caller_line, is_grader, is_library
 from course_lib.runtime.simulator.backend import SimulatedWork
 from course_lib.runtime.simulator.engine import RankEngine
+from course_lib.runtime.simulator.open_buffers import open_buffers
 from course_lib.runtime.simulator.replaced import replaced
 from course_lib.runtime.simulator.trace.program import POSITION_BITS, RANK_MASK, TraceProgram
 
@@ -147,7 +148,7 @@ class _CallCache:
 
     def full_work(self, position: int, tensor: Tensor) -> SimulatedWork:
         """The full handle of the call that the rank has made at that position."""
-        return SimulatedWork(self._engine, self.trace.operation_at(position), [tensor])
+        return SimulatedWork(self._engine, self.trace.operation_at(position), [tensor], open_buffers.get())
 
     def _record(
         self,

@@ -1,0 +1,132 @@
+"""What a program may do with tensors of calls that are under way, and what is refused on simulated ranks."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib import Cluster, launch
+from course_lib.launch.failures import RankFailed
+
+Program = Callable[[Tensor], None]
+
+
+def other() -> int:
+    return 1 - dist.get_rank()
+
+
+def receives_into_what_it_sends(x: Tensor) -> None:
+    sending = dist.isend(x, other())
+    dist.recv(x, other())
+    sending.wait()
+
+
+def sends_what_it_receives(x: Tensor) -> None:
+    receiving = dist.irecv(x[2:], other())
+    dist.send(x[1:3], other())
+    receiving.wait()
+
+
+def receives_twice_into_one(x: Tensor) -> None:
+    works = [dist.irecv(x, other()), dist.irecv(x, other())]
+    for _ in range(2):
+        dist.send(torch.ones(4), other())
+    for work in works:
+        work.wait()
+
+
+def sends_what_is_reduced(x: Tensor) -> None:
+    reducing = dist.all_reduce(x, async_op=True)
+    sending = dist.isend(x, other())
+    dist.recv(torch.empty(4), other())
+    for work in (reducing, sending):
+        work.wait()
+
+
+def writes_what_it_sends(x: Tensor) -> None:
+    sending = dist.isend(x[:2], other())
+    dist.recv(torch.empty(2), other())
+    x[1] = 7
+    sending.wait()
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (receives_into_what_it_sends, r"recv\(float32\[4\]\) .* still being read by send\(float32\[4\]\)"),
+        (sends_what_it_receives, r"send\(float32\[2\]\) .* still being written by recv\(float32\[2\]\)"),
+        (receives_twice_into_one, r"recv\(float32\[4\]\) .* still being written by recv\(float32\[4\]\)"),
+        (sends_what_is_reduced, r"send\(float32\[4\]\) .* still being written by all_reduce\("),
+        (writes_what_it_sends, r"The tensor of send\(float32\[2\]\) .* was written before wait\(\)"),
+    ],
+)
+@pytest.mark.parametrize("eager_limit", [0, 2**20])
+def test_memory_of_an_open_call_is_its_own(program: Program, said: str, eager_limit: int) -> None:
+    # Invariant: what differs from run to run elsewhere is refused here in every run, with both lines.
+    cluster = Cluster(devices_per_node=2, eager_limit=eager_limit)
+    with pytest.raises(RankFailed, match=said) as caught:
+        launch(program, torch.arange(4.0), ranks=2, cluster=cluster)
+    assert caught.value.root.type == "BufferInUse"
+    assert re.search(r"called at test_open_buffers\.py, line \d+: ", caught.value.report)
+
+
+def chunks_of_one_tensor(x: Tensor) -> None:
+    work = [dist.isend(x[:2], other()), dist.irecv(x[2:], other())]
+    for each in work:
+        each.wait()
+
+
+def one_tensor_to_many(x: Tensor) -> None:
+    work = [dist.isend(x, other(), tag=tag) for tag in range(2)]
+    for tag in range(2):
+        dist.recv(torch.empty(4), other(), tag=tag)
+    for each in work:
+        each.wait()
+
+
+def again_after_waiting(x: Tensor) -> None:
+    for _ in range(3):
+        sending = dist.isend(x, other())
+        dist.recv(torch.empty(4), other())
+        sending.wait()
+        x += 1
+        dist.all_reduce(x)
+
+
+def after_asking(x: Tensor) -> None:
+    sending = dist.isend(x, other())
+    dist.recv(torch.empty(4), other())
+    while not sending.is_completed():
+        pass
+    x.zero_()
+
+
+def through_a_future(x: Tensor) -> None:
+    dist.all_reduce(x, async_op=True).get_future().wait()
+    x.zero_()
+    dist.all_reduce(x)
+
+
+def numbers_that_are_none(x: Tensor) -> None:
+    x.fill_(torch.nan)
+    again_after_waiting(x)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        chunks_of_one_tensor,
+        one_tensor_to_many,
+        again_after_waiting,
+        after_asking,
+        through_a_future,
+        numbers_that_are_none,
+    ],
+)
+def test_what_is_right_is_let_through(program: Program) -> None:
+    # Twice, for what a launch leaves open must not disturb the next.
+    for _ in range(2):
+        launch(program, torch.arange(4.0), ranks=2)
