@@ -284,6 +284,7 @@ def test_a_failed_build_says_why(kept):
     log = kept / "pebble-old.log"
     assert first == f"Building Pebble 1.0, in C++11 failed (exit status 1). The log is {log}; it says:"
     assert missing("pebble-old")
+    assert not list(kept.glob("environments/*"))
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ _CAUSES = (
         "Python.h: No such file",
         "Python's headers are missing. On Debian or Ubuntu: apt-get install python3-dev.",
     ),
+    ("No module named pip", "This environment has no pip: `python -m ensurepip` adds it."),
     (
         "Temporary failure in name resolution|NewConnectionError|No matching distribution found",
         "Is there a network here? On a cluster, that is often on login nodes only.",

@@ -106,14 +106,19 @@ def _into_own_environment(recipe: Recipe, commands: Commands) -> None:
     """Into a new environment, which has the file `complete` when it is whole."""
     folder = environment_of(recipe)
     shutil.rmtree(folder, ignore_errors=True)
-    python = _new_environment(recipe, folder, commands)
-    if recipe.packages:
-        commands.pip("Downloading and installing packages", python, ["install", *recipe.packages])
-    if recipe.source:
-        _put(recipe, python, commands, lambda: python)
-    else:
-        _try(recipe, python, commands)
-    (folder / COMPLETE).touch()
+    try:
+        python = _new_environment(recipe, folder, commands)
+        if recipe.packages:
+            commands.pip("Downloading and installing packages", python, ["install", *recipe.packages])
+        if recipe.source:
+            _put(recipe, python, commands, lambda: python)
+        else:
+            _try(recipe, python, commands)
+        (folder / COMPLETE).touch()
+    except BaseException:
+        # It may be what has filled the disk.
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _put(recipe: Recipe, python: Path, commands: Commands, builder: Callable[[], Path]) -> None:
