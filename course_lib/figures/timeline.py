@@ -67,7 +67,7 @@ def timeline_figure(
     _finish(axes, layout, view, run.engine, title)
     if not draws_arrows:
         axes.set_xlabel(f"{axes.get_xlabel()}; {len(in_view):,} messages are not drawn as arrows")
-    _draw_legend(figure, handles)
+    draw_legend(figure, handles)
     return figure
 
 
@@ -172,7 +172,7 @@ def _finish(axes: Axes, layout: Layout, view: View, engine: str, title: str) -> 
         axes.text(0.5, 0.5, "no events", transform=axes.transAxes, ha="center", va="center")
 
 
-def _draw_legend(figure: Drawing, handles: Sequence[Artist]) -> None:
+def draw_legend(figure: Drawing, handles: Sequence[Artist]) -> None:
     """The legend under the axes, where it hides nothing, read row by row."""
     if not handles:
         return

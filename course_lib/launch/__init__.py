@@ -20,12 +20,16 @@ ENGINES = {
     "simulated": "course_lib.launch.simulated",
     "processes": "course_lib.launch.processes",
     "slurm": "course_lib.launch.slurm",
+    "horovod": "course_lib.launch.horovod",
 }
 """Engine name -> module with a function `run(request: LaunchRequest) -> Run`.
 
 A module may also have `place(ranks: int | None) -> tuple[int, Cluster]`: how many ranks a launch has, and
 where they sit, when it names no cluster.
 """
+
+_BESIDE = ("processes", "horovod")
+"""Engines whose ranks may run in an environment of their own."""
 
 
 def launch(
@@ -38,6 +42,7 @@ def launch(
     timeout: float = 60.0,
     seed: int = 0,
     quiet: bool = False,
+    beside: str | None = None,
 ) -> Run:
     """Call `function(*arguments)` on every rank of an initialised default process group, and wait for all.
 
@@ -47,8 +52,8 @@ def launch(
     ranks: how many; by default as many as `cluster` holds, or as the `per_rank` arguments have values, or on
         "slurm" as the allocation has tasks.
     on: "simulated" (in this process, virtual time, deterministic), "processes" (real ones on this
-        machine; Gloo on CPUs, NCCL where each rank has a GPU) or "slurm" (on the nodes of the allocation that
-        this process runs in).
+        machine; Gloo on CPUs, NCCL where each rank has a GPU), "slurm" (on the nodes of the allocation that
+        this process runs in) or "horovod" (real ones on this machine, `hvd.init()` done, and no torch group).
     cluster: where the ranks sit, and in the simulator how fast its links are and what is wrong with them (see
         `Cluster` and `course_lib.cluster.presets`); by default one node, on "slurm" those of the allocation.
     backend: for real processes: "gloo" or "nccl"; by default NCCL if each rank has a GPU, else Gloo.
@@ -56,6 +61,8 @@ def launch(
     seed: each rank's random state starts from it and from nothing else, the same on every rank, as after
         `torch.manual_seed(seed)`.
     quiet: do not show what the ranks print; `Run.outputs` has it in any case.
+    beside: for "processes" and "horovod", the environment in which the ranks run, by its name in `course
+        beside`: "horovod-tensorflow". By default that of this process.
 
     For thousands of simulated ranks pass meta tensors, `torch.empty(n, device="meta")`: they have a shape and
     no data. If all tensors among the arguments are such, then each rank's function is run by itself, waiting
@@ -92,7 +99,9 @@ def launch(
         )
     if timeout <= 0:
         raise BadLaunch(f"timeout is {timeout} s; it must be above 0.")
-    request = LaunchRequest(function, arguments, ranks, cluster, timeout, seed, backend)
+    if beside is not None and on not in _BESIDE:
+        raise BadLaunch(f'beside="{beside}" is for on="processes" and on="horovod", and this is on="{on}".')
+    request = LaunchRequest(function, arguments, ranks, cluster, timeout, seed, backend, beside)
     run: Run = engine.run(request)
     if not quiet:
         show_outputs(run.outputs)

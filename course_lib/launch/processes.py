@@ -11,14 +11,23 @@ from typing import Any
 
 import torch
 
+from course_lib.beside import BesideFailed, interpreter
 from course_lib.errors import BadLaunch
-from course_lib.launch.failures import CollectiveMismatch, Deadlock, RankFailed, TimedOut, UnmatchedMessage
+from course_lib.launch.failures import (
+    CollectiveMismatch,
+    Deadlock,
+    RankFailed,
+    RankLost,
+    TimedOut,
+    UnmatchedMessage,
+)
 from course_lib.launch.run import Run
+from course_lib.runtime.communication.callsite import is_library
 from course_lib.runtime.communication.events import LazyEvents
 from course_lib.runtime.processes.agents import ranks_here
 from course_lib.runtime.processes.backend import backend_for
 from course_lib.runtime.processes.protocol import Plan, Start
-from course_lib.runtime.processes.rank import is_rank
+from course_lib.runtime.processes.rank_life import is_rank
 from course_lib.runtime.processes.serialization import serialize_launch
 from course_lib.runtime.processes.watchdog import (
     AllReturned,
@@ -26,6 +35,7 @@ from course_lib.runtime.processes.watchdog import (
     Mismatched,
     PastDeadline,
     RanksFailed,
+    RanksGone,
     Watchdog,
     Watched,
 )
@@ -36,9 +46,7 @@ _LOOPBACK = next((name for _, name in socket.if_nameindex() if name.startswith("
 
 def run(request: LaunchRequest) -> Run:
     """Run a launch on processes of this machine. See `course_lib.launch.launch`."""
-    check_no_rank()
-    if sys.platform != "linux":
-        raise BadLaunch(f'on="processes" needs Linux, and this is {sys.platform}. Use on="simulated".')
+    check_here("processes")
     plan = _plan(request)
     written = serialize_launch(request.function, request.arguments, request.ranks)
     variables = {rank: _variables(request, rank) for rank in range(request.ranks)}
@@ -46,6 +54,13 @@ def run(request: LaunchRequest) -> Run:
     with ranks_here(Start(plan, written.shared, dict(enumerate(written.own)), variables)) as agents:
         watched = Watchdog(request, agents).watch()
     return finished_run("processes", request, started, watched)
+
+
+def check_here(engine: str) -> None:
+    """Raise BadLaunch where ranks cannot be processes of this machine."""
+    check_no_rank()
+    if sys.platform != "linux":
+        raise BadLaunch(f'on="{engine}" needs Linux, and this is {sys.platform}. Use on="simulated".')
 
 
 def check_no_rank() -> None:
@@ -82,38 +97,67 @@ def finished_run(engine: str, request: LaunchRequest, started: float, watched: W
             raise CollectiveMismatch(report, calls, run)
         case PastDeadline(report):
             raise TimedOut(report, run)
+        case RanksGone(report, lost):
+            raise RankLost(report, (), run=run, lost=lost)
     for call in run.unmatched:
         warnings.warn(f"Nobody answered {call}. It was still open at the end.", UnmatchedMessage, 4)
     return run
 
 
 def _plan(request: LaunchRequest) -> Plan:
-    cores, gpus = len(os.sched_getaffinity(0)), torch.cuda.device_count()
+    gpus = torch.cuda.device_count()
     remedy = f"Launch at most {gpus} ranks"
     return plan_of(
         request,
         backend_for(request.backend, ranks=request.ranks, gpus=gpus, remedy=remedy),
         # All ranks are here: no name of this machine has to be resolved, and no firewall is in the way.
         {"GLOO_SOCKET_IFNAME": _LOOPBACK} | dict(os.environ),
-        threads=max(1, cores // request.ranks),
+        threads=threads_of_a_rank(request.ranks),
         temporary_directory=tempfile.gettempdir(),
+        interpreter=interpreter_of(request.beside),
     )
+
+
+def threads_of_a_rank(ranks: int) -> int:
+    """A rank's share of this machine's cores."""
+    return max(1, len(os.sched_getaffinity(0)) // ranks)
+
+
+def interpreter_of(beside: str | None) -> str:
+    """The Python of the environment that the ranks are to run in; empty: this one. Raises BadLaunch."""
+    if beside is None:
+        return ""
+    try:
+        return str(interpreter(beside))
+    except BesideFailed as error:
+        raise BadLaunch(str(error)) from None
 
 
 def plan_of(request: LaunchRequest, backend: str, environment: dict[str, str], **of_the_node: Any) -> Plan:
     """What every rank of a launch from this process has to know."""
+    if of_the_node.get("interpreter"):
+        # What names packages of this environment would hide those of the other one.
+        environment = {name: value for name, value in environment.items() if name not in _OF_AN_INTERPRETER}
     return Plan(
         ranks=request.ranks,
         backend=backend,
         timeout=request.timeout,
         seed=request.seed,
         working_directory=os.getcwd(),
-        module_path=tuple(sys.path),
+        module_path=tuple(_own_folders() if of_the_node.get("interpreter") else sys.path),
         program=tuple(sys.argv),
         sources=_sources_without_file(),
         environment=environment,
         **of_the_node,
     )
+
+
+_OF_AN_INTERPRETER = frozenset({"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"})
+
+
+def _own_folders() -> list[str]:
+    """Where this process finds modules that belong to no environment, such as those beside a script."""
+    return [folder for folder in sys.path if not is_library(os.path.join(folder, "module.py"))]
 
 
 def _variables(request: LaunchRequest, rank: int) -> dict[str, str]:

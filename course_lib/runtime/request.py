@@ -44,6 +44,8 @@ class LaunchRequest:
     timeout: float
     seed: int
     backend: str | None
+    beside: str | None = None
+    """The environment in which the ranks run; None: that of this process."""
 
 
 def moves_shapes_only(arguments: Sequence[Any]) -> bool:

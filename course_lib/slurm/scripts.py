@@ -16,11 +16,20 @@ from course_lib.slurm.environment import for_a_job
 from course_lib.slurm.lint import Script, complaints_about
 from course_lib.slurm.sites import DIRECTORY, Site
 
-SCRIPTS = ("workbook", "train_srun", "train_torchrun", "train_mpirun", "train_ibrun", "jupyter")
+SCRIPTS = (
+    "workbook",
+    "train_srun",
+    "train_torchrun",
+    "train_mpirun",
+    "train_ibrun",
+    "train_horovod",
+    "jupyter",
+)
 """Those that `course slurm render` writes."""
 GRADING = "grade"
 """The one that `course grade --slurm` writes: each task of its array grades a share of a class."""
 TRAINING = "-m course_lib.training.elastic"
+HOROVOD_TRAINING = "-m course_lib.training.horovod_elastic"
 """What a training script runs if it is not told to run another program."""
 
 _SIGNAL_SECONDS = 120
@@ -160,7 +169,8 @@ def _reasons_against(job: Job, site: Site) -> list[str]:
 
 def _values(job: Job, site: Site) -> dict[str, Any]:
     tasks = job.tasks_per_node or site.tasks_per_node
-    program = job.program or f'{TRAINING} --folder "$run"'
+    training = HOROVOD_TRAINING if job.script == "train_horovod" else TRAINING
+    program = job.program or f'{training} --folder "$run"'
     in_image = "in_image " if job.image else ""
     # A shell function does not cross to other nodes: there the container's command itself must stand.
     container = f"{site.container.format(image=job.image)} " if job.image else ""

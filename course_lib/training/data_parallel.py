@@ -1,8 +1,9 @@
 """Data-parallel training: every rank trains a replica of the model on its shard of the data.
 
-What makes the replicas one model comes in as data: a `Replication`, the student's or PyTorch's own
-(`TORCH_DDP`), and the `Pieces` that load, deal out samples and add up counts. The loop is the same with all
-of them, on CPUs and on GPUs; `train_alone` is the single process to compare it with.
+What makes the replicas one model comes in as data: a `Replication`, the student's, PyTorch's own
+(`TORCH_DDP`) or Horovod's (`course_lib.training.horovod`), and the `Pieces` that load, deal out samples and
+add up counts. The loop is the same with all of them, on CPUs and on GPUs; `train_alone` is the single
+process to compare it with.
 
 Shapes: B samples of a rank in a step, C channels, S pixels a side, K classes, T steps of an epoch. Indices
 are on the CPU, as the samples are; what is computed with is on the rank's device.
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from course_lib.data import Dataset, Samples, load
 from course_lib.runtime.communication.events import span
@@ -27,17 +29,21 @@ from course_lib.training.results import TrainResult, count_correct, fingerprint
 
 
 @dataclass(frozen=True, slots=True)
-class Replication:
-    """What makes the ranks' models one.
+class Ranks:
+    """Who this rank is among how many, and the sum of a tensor over them, which may be the tensor itself."""
 
-    wrap: called once with the rank's new model; returns the module to train, on every rank with the same
-        parameters. synchronize: called with that module after every backward; when it returns, the gradients
-        are means over ranks.
-    """
+    rank: Callable[[], int]
+    count: Callable[[], int]
+    sum: Callable[[Tensor], Tensor]
 
-    name: str
-    wrap: Callable[[nn.Module], nn.Module]
-    synchronize: Callable[[nn.Module], None]
+
+def _summed(tensor: Tensor) -> Tensor:
+    dist.all_reduce(tensor)
+    return tensor
+
+
+TORCH_RANKS = Ranks(dist.get_rank, dist.get_world_size, _summed)
+"""Those of the default process group."""
 
 
 def _as_it_is(model: nn.Module) -> nn.Module:
@@ -48,8 +54,29 @@ def _nothing_to_do(module: nn.Module) -> None:
     """A single process has nobody to agree with; DistributedDataParallel's hooks have agreed in backward."""
 
 
-TORCH_DDP = Replication("torch DistributedDataParallel", DistributedDataParallel, _nothing_to_do)
-ALONE = Replication("a single process", _as_it_is, _nothing_to_do)
+def _own_optimizer(optimizer: Optimizer, module: nn.Module) -> Optimizer:
+    return optimizer
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """What makes the ranks' models one.
+
+    wrap: called once with the rank's new model; returns the module to train, on every rank with the same
+        parameters. synchronize: called with that module after every backward. wrap_optimizer: called once
+        with the optimizer and that module; returns the one to step with, such as Horovod's. When `step`
+        changes the parameters, by the one or the other, the gradients are means over ranks.
+    """
+
+    name: str
+    wrap: Callable[[nn.Module], nn.Module]
+    synchronize: Callable[[nn.Module], None] = _nothing_to_do
+    wrap_optimizer: Callable[[Optimizer, nn.Module], Optimizer] = _own_optimizer
+    ranks: Ranks = TORCH_RANKS
+
+
+TORCH_DDP = Replication("torch DistributedDataParallel", DistributedDataParallel)
+ALONE = Replication("a single process", _as_it_is)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +101,7 @@ def train(
     weights, as they would without a common seed; `replication.wrap` makes them equal.
     """
     here = rank_device(device)
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rank, ranks, summed = replication.ranks.rank(), replication.ranks.count(), replication.ranks.sum
     data = pieces.load_once(partial(load, recipe.dataset))
     replica = _Replica(recipe, replication, build_model(data, recipe.seed + rank, here), here)
     losses: list[float] = []
@@ -82,10 +109,10 @@ def train(
     for epoch in range(recipe.epochs):
         shard = pieces.shard_indices(len(data.train), epoch, recipe.seed)
         batches = local_batches(shard, len(data.train), recipe.batch_size // ranks, ranks)
-        sizes_T = _summed(torch.tensor([len(batch) for batch in batches], device=here))
+        sizes_T = summed(torch.tensor([len(batch) for batch in batches], device=here))
         sums_T = replica.train_epoch(data.train, batches, (sizes_T / ranks).tolist())
         # One collective an epoch, not one a step: nobody needs the curve before.
-        losses += (_summed(sums_T) / sizes_T).tolist()
+        losses += (summed(sums_T) / sizes_T).tolist()
         mine = torch.arange(rank, len(data.test), ranks)
         correct = count_correct(replica.module, data.test, mine, here)
         accuracies.append(pieces.global_accuracy(correct, len(mine)))
@@ -150,7 +177,7 @@ class _Replica:
     ) -> None:
         self.module = replication.wrap(model)
         self._synchronize = replication.synchronize
-        self._optimizer = build_optimizer(self.module, recipe)
+        self._optimizer = replication.wrap_optimizer(build_optimizer(self.module, recipe), self.module)
         self._recipe = recipe
         self._steps = 0
         self._device = device
@@ -192,9 +219,3 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _summed(tensor: Tensor) -> Tensor:
-    """The sum over ranks."""
-    dist.all_reduce(tensor)
-    return tensor

@@ -92,7 +92,7 @@ def train(
     for step in range(first, last):
         record, stop = trainer.step(step)
         if dist.get_rank() == 0:
-            _log(folder, record)
+            log_step(folder, record)
         if stop or (step + 1) % checkpoints.every == 0 or step + 1 == last:
             checkpoints.save(step + 1, trainer.state())
         after_step(step + 1)
@@ -189,25 +189,31 @@ def _say(text: str) -> None:
         print(text, flush=True)
 
 
-def _log(folder: Path, record: StepRecord) -> None:
+def log_step(folder: Path, record: StepRecord) -> None:
+    """Add a step to the log of a training."""
     with (folder / LOG).open("a") as file:
         file.write(json.dumps(asdict(record)) + "\n")
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Be one rank of a training. Returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m course_lib.training.elastic")
+def read_arguments(program: str, arguments: Sequence[str]) -> tuple[Recipe, Path, int]:
+    """What to train, in which folder, which is made, and how many steps lie between two checkpoints."""
+    parser = argparse.ArgumentParser(prog=f"python -m {program}")
     parser.add_argument("--folder", type=Path, required=True, help="folder of checkpoints and results")
     parser.add_argument("--save-every", type=int, default=10, help="steps between two checkpoints")
     for name, value in asdict(RECIPE).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
     given = vars(parser.parse_args(arguments))
-    folder: Path = given.pop("folder")
-    checkpoints = SavedByTorch(folder / "checkpoints", every=given.pop("save_every"))
+    folder, every = given.pop("folder"), given.pop("save_every")
     folder.mkdir(parents=True, exist_ok=True)
+    return Recipe(**given), folder, every
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Be one rank of a training. Returns the exit status."""
+    recipe, folder, every = read_arguments("course_lib.training.elastic", arguments)
     say_hello(join_group())
     try:
-        train(Recipe(**given), folder, checkpoints)
+        train(recipe, folder, SavedByTorch(folder / "checkpoints", every))
     except CheckpointFailed as error:
         print(error, file=sys.stderr, flush=True)
         return 1

@@ -3,14 +3,20 @@
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
-import torch
-
 from course_lib.runtime.communication.events import SourceLine
+
+
+def _torch_folders() -> Sequence[str]:
+    """Where PyTorch is, without importing it; nothing where there is none, as in TensorFlow's environment."""
+    spec = find_spec("torch")
+    return spec.submodule_search_locations or () if spec else ()
+
 
 _COURSE = Path(__file__).parents[2]
 _LIBRARIES = tuple(
@@ -19,7 +25,7 @@ _LIBRARIES = tuple(
             os.path.realpath(folder) + os.sep
             for folder in (
                 *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-                *torch.__path__,
+                *_torch_folders(),
                 str(_COURSE),
             )
         }

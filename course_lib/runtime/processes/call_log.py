@@ -1,7 +1,8 @@
 """What a rank writes down while it runs, so that the launcher knows it whatever becomes of the rank.
 
 A call log is a file that the rank appends to and that is read as it grows. Every record is one write to the
-kernel, so a rank that is killed between two instructions has still left all its records.
+kernel, so a rank that is killed between two instructions has still left all its records. No PyTorch here: a
+rank of another environment writes one too.
 """
 
 import marshal
@@ -9,13 +10,9 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
-from course_lib.runtime.communication.call import Call, Group
 from course_lib.runtime.communication.events import SourceLine
 
 Place = tuple[str, int, str]
@@ -162,6 +159,16 @@ class CallLog:
                 f"temporary files, or set TMPDIR to a folder on another one",
             ) from None
 
+    # --- What `course_lib.runtime.communication.events.span` asks of an engine
+
+    def now(self) -> float:
+        """Seconds on the machine's clock."""
+        return now()
+
+    def record_span(self, label: str, start: float, end: float) -> None:
+        """Log a phase of the program."""
+        self.write(Spanned(label, start, end))
+
 
 class RecordParser:
     """The launcher's end: records from bytes as they come."""
@@ -198,38 +205,3 @@ def place_of(line: SourceLine | None) -> Place | None:
 def line_of(place: Place | None) -> SourceLine | None:
     """The source line again."""
     return None if place is None else SourceLine(*place)
-
-
-def known_call(place: int, call: Call) -> Known:
-    """A call in the form that is fast to write."""
-    shape = None if call.shape is None else (str(call.shape[0]).removeprefix("torch."), tuple(call.shape[1]))
-    return Known(
-        place,
-        call.op,
-        call.group.name,
-        call.group.members,
-        call.root,
-        call.tag,
-        call.reduction,
-        shape,
-        call.parts,
-        call.nbytes,
-        call.asynchronous,
-        place_of(call.line),
-    )
-
-
-def call_of(known: Known, group: Callable[[str, Sequence[int]], Group]) -> Call:
-    """The call again. group: see `CallMatcher.group`."""
-    return Call(
-        known.op,
-        group(known.group, known.members),
-        known.root,
-        known.tag,
-        known.reduction,
-        None if known.shape is None else (getattr(torch, known.shape[0]), known.shape[1]),
-        known.parts,
-        known.nbytes,
-        asynchronous=known.asynchronous,
-        line=line_of(known.line),
-    )

@@ -15,6 +15,15 @@ class LaunchFolder:
         """Through it the ranks of one machine find each other."""
         return self.path / "store"
 
+    @property
+    def rendezvous(self) -> Path:
+        """The port of the server through which Horovod's ranks find each other."""
+        return self.path / "rendezvous"
+
+    def start(self, rank: int) -> Path:
+        """What a rank in another environment is to do."""
+        return self.path / f"start-{rank}"
+
     def call_log(self, rank: int) -> Path:
         return self.path / f"call-log-{rank}"
 
@@ -27,3 +36,9 @@ class LaunchFolder:
     def stack(self, rank: int) -> Path:
         """Where the rank writes the stack of its threads when asked, or when it crashes."""
         return self.path / f"stack-{rank}"
+
+    def write(self, path: Path, content: bytes) -> None:
+        """Write one of the files, whole or not at all: others may look at any moment."""
+        draft = self.path / f"draft-{path.name}"
+        draft.write_bytes(content)
+        draft.rename(path)

@@ -15,12 +15,12 @@ from course_lib.runtime.communication.call import Call
 from course_lib.runtime.processes.call_log import (
     CallLog,
     Done,
+    Known,
     Posted,
     Resumed,
-    Spanned,
     Waits,
-    known_call,
     now,
+    place_of,
 )
 from course_lib.runtime.processes.completion import CompletionPoller
 
@@ -52,7 +52,7 @@ class CallLogger:
         if call not in self._known:
             with self._explaining:
                 if call not in self._known:
-                    self._log.write(known_call(len(self._known), call))
+                    self._log.write(_known_call(len(self._known), call))
                     self._known[call] = len(self._known)
         return self._known[call]
 
@@ -108,15 +108,24 @@ class CallLogger:
         else:
             self.done(number)
 
-    # --- What `course_lib.runtime.communication.events.span` asks of an engine
 
-    def now(self) -> float:
-        """Seconds on the machine's clock."""
-        return now()
-
-    def record_span(self, label: str, start: float, end: float) -> None:
-        """Log a phase of the program."""
-        self._log.write(Spanned(label, start, end))
+def _known_call(place: int, call: Call) -> Known:
+    """A call in the form that is fast to write."""
+    shape = None if call.shape is None else (str(call.shape[0]).removeprefix("torch."), tuple(call.shape[1]))
+    return Known(
+        place,
+        call.op,
+        call.group.name,
+        call.group.members,
+        call.root,
+        call.tag,
+        call.reduction,
+        shape,
+        call.parts,
+        call.nbytes,
+        call.asynchronous,
+        place_of(call.line),
+    )
 
 
 @dataclass(frozen=True, slots=True)

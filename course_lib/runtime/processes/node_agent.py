@@ -40,8 +40,10 @@ from course_lib.runtime.processes.protocol import (
     Start,
     Stop,
 )
-from course_lib.runtime.processes.rank import STACK_SIGNAL, rank_main
+from course_lib.runtime.processes.rank import rank_main
+from course_lib.runtime.processes.rank_apart import become_rank
 from course_lib.runtime.processes.rank_environment import rank_from_launcher
+from course_lib.runtime.processes.rank_life import STACK_SIGNAL
 from course_lib.runtime.processes.stacks import read_stack
 from course_lib.runtime.processes.tcp import Address, interface_with, reach
 from course_lib.scratch import scratch_folder
@@ -49,7 +51,10 @@ from course_lib.scratch import scratch_folder
 WARM_MODULES = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor")
 """What optimizers, DistributedDataParallel and FSDP2 import at their first use; together about a second."""
 
-_IDLE_MODULES = ("course_lib.training.data_parallel", "course_lib.models", "sklearn.datasets")
+_IDLE_MODULES = (
+    *("course_lib.training.data_parallel", "course_lib.models", "sklearn.datasets"),
+    *("horovod.torch", "horovod.runner.http.http_server"),
+)
 """What ranks that train import; loaded when there has been nothing to do for a while."""
 
 _IDLE_SECONDS = 1.0
@@ -208,7 +213,8 @@ class NodeAgent:
         if (pid := os.fork()) == 0:
             try:
                 self._let_go(agent, node)
-                rank_main(self._folder, _on(node, start, rank), rank, self._wake)
+                body = become_rank if start.plan.interpreter else rank_main
+                body(self._folder, _on(node, start, rank), rank, self._wake)
             finally:
                 os._exit(1)
         self._held[pid] = HeldRank(rank, self._folder)

@@ -4,10 +4,12 @@ Nothing here waits, reads or kills; `watchdog` feeds it and acts on what it find
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from course_lib.runtime.communication.call import Call, Operation
+import torch
+
+from course_lib.runtime.communication.call import Call, Group, Operation
 from course_lib.runtime.communication.diagnosis import never_waited_for
 from course_lib.runtime.communication.errors import PendingCall
 from course_lib.runtime.communication.events import Event, Kind
@@ -23,7 +25,7 @@ from course_lib.runtime.processes.call_log import (
     Spanned,
     Started,
     Waits,
-    call_of,
+    line_of,
 )
 
 
@@ -95,6 +97,8 @@ class ObservedRun:
     def __init__(self, ranks: int) -> None:
         self.network = ObservedNetwork()
         self.ranks = [ObservedRank(rank) for rank in range(ranks)]
+        self.told: Sequence[Event] = ()
+        """What another library says that it did, on the machine's clock."""
 
     # --- Feeding
 
@@ -110,7 +114,7 @@ class ObservedRun:
     def _add(self, view: ObservedRank, record: Record) -> None:
         match record:
             case Known():
-                view.known[record.place] = call_of(record, self.network.group)
+                view.known[record.place] = _call_of(record, self.network.group)
             case Posted():
                 self._post(view, record)
             case Waits(number):
@@ -195,7 +199,7 @@ class ObservedRun:
             for view in self.ranks
             for span in view.spans
         ]
-        ordered = sorted([*calls, *spans], key=lambda event: event.start)
+        ordered = sorted([*calls, *spans, *self.told], key=lambda event: event.start)
         zero = self.zero
         return tuple(
             replace(event, start=event.start - zero, end=event.end - zero, sequence=position)
@@ -225,3 +229,19 @@ def merged(records: dict[int, list[Record]]) -> list[tuple[int, Record]]:
             timed.append((latest[rank], rank, record))
     timed.sort(key=lambda each: each[0])
     return [(rank, record) for _, rank, record in timed]
+
+
+def _call_of(known: Known, group: Callable[[str, Sequence[int]], Group]) -> Call:
+    """The call again. group: see `CallMatcher.group`."""
+    return Call(
+        known.op,
+        group(known.group, known.members),
+        known.root,
+        known.tag,
+        known.reduction,
+        None if known.shape is None else (getattr(torch, known.shape[0]), known.shape[1]),
+        known.parts,
+        known.nbytes,
+        asynchronous=known.asynchronous,
+        line=line_of(known.line),
+    )

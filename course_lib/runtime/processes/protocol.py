@@ -11,10 +11,12 @@ import struct
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from course_lib.runtime.processes.rank_environment import RankInfo
 from course_lib.runtime.processes.stacks import Stack
+
+if TYPE_CHECKING:
+    from course_lib.runtime.processes.rank_environment import RankInfo
 
 _PATIENCE_SECONDS = 20.0
 """So long the other side may neither send the rest of a message nor take any of one."""
@@ -32,7 +34,7 @@ class Ready(NamedTuple):
     host: str
     store_port: int = 0
     """It listens there for the store through which the ranks of a step meet; 0 if another agent does."""
-    info: RankInfo | None = None
+    info: "RankInfo | None" = None
     """Which rank of a step the agent is to hold; None where the launcher says it."""
     step: str = ""
     """The step's name for `scancel`, where it is known."""
@@ -88,6 +90,8 @@ class Plan:
     """Of each rank; None: its share of the node's cores."""
     temporary_directory: str | None = None
     """None: the node's own."""
+    interpreter: str = ""
+    """The Python of another environment that the ranks are to run in; empty: that of their agent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ _SECONDARY_SIGNS = (
     "Connection refused",
     "remote process exited",
     "NCCL communicator was aborted",
+    "Horovod has been shut down",
 )
-"""What Gloo and NCCL say when another rank has gone."""
+"""What Gloo, NCCL and Horovod say when another rank has gone."""
 
 
 def failures_of(

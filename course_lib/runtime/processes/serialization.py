@@ -53,13 +53,6 @@ def serialize_launch(function: Any, arguments: Sequence[Any], ranks: int) -> Ser
     return SerializedLaunch(shared, own)
 
 
-def deserialize_launch(shared: bytes, own: bytes) -> tuple[Any, tuple[Any, ...]]:
-    """The function and the arguments of one rank."""
-    function, everyones, places = pickle.loads(shared)
-    from_everyone, from_own = iter(everyones), iter(pickle.loads(own))
-    return function, tuple(next(from_own if own_place else from_everyone) for own_place in places)
-
-
 def serialize(value: Any) -> bytes:
     """Write a value."""
     buffer = io.BytesIO()

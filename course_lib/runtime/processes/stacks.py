@@ -7,7 +7,7 @@ from pathlib import Path
 from course_lib.runtime.communication.callsite import is_grader, is_library
 from course_lib.runtime.processes.call_log import Place
 
-_RANK = str(Path(__file__).with_name("rank.py"))
+_RANK = str(Path(__file__).with_name("rank_life.py"))
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
 

@@ -76,12 +76,21 @@ class Mismatched:
 
 @dataclass(frozen=True, slots=True)
 class PastDeadline:
-    """The deadline passed."""
+    """The deadline passed. places: the lines that ranks were in which waited in no call that is logged."""
 
     report: str
+    places: dict[int, str]
 
 
-Ending = AllReturned | RanksFailed | Deadlocked | Mismatched | PastDeadline
+@dataclass(frozen=True, slots=True)
+class RanksGone:
+    """Processes of ranks were killed. lost: rank -> after how many seconds that was seen."""
+
+    report: str
+    lost: dict[int, float]
+
+
+Ending = AllReturned | RanksFailed | Deadlocked | Mismatched | PastDeadline | RanksGone
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +214,7 @@ class Watchdog:
             for call in self._observed.forgotten()
             if call.op == "send" and receivers.intersection(call.peers)
         ]
-        return PastDeadline(timed_out_report(self._request.timeout, places, waiting, sends))
+        return PastDeadline(timed_out_report(self._request.timeout, places, waiting, sends), places)
 
     # --- Deadlocks
 
