@@ -83,7 +83,10 @@ class Deadlock(LaunchError):
 
 
 class RankLost(Deadlock):
-    """A simulated rank answers nothing any more, and others wait. `lost`: rank -> since when, virtual s."""
+    """A rank answers nothing any more: the cluster of the simulator lost it, or Horovod's process was killed.
+
+    lost: rank -> since when, in seconds of the run.
+    """
 
     def __init__(
         self,

@@ -1,15 +1,14 @@
 """The engine "horovod": ranks are processes of this machine, in a group of Horovod's own.
 
 They are started as those of "processes" are, in a fraction of `horovodrun`'s seconds, and join Horovod's
-group instead of torch's. A run's events are those of Horovod's own timeline; none is recorded where the
-variable HOROVOD_TIMELINE is set and empty, and one that it names is left to its owner.
+group instead of torch's. A run's events are those of Horovod's own timeline, which is also left in the file
+that the variable HOROVOD_TIMELINE names; where that is set and empty, none is recorded.
 """
 
 import os
-import re
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +16,10 @@ from course_lib.beside import missing
 from course_lib.errors import BadLaunch
 from course_lib.launch.processes import check_here, finished_run, interpreter_of, plan_of, threads_of_a_rank
 from course_lib.launch.run import Run
-from course_lib.runtime.communication.horovod_timeline import read_timeline
+from course_lib.runtime.communication.diagnosis import ranks_in_words
+from course_lib.runtime.communication.horovod_timeline import Waiting, read_timeline
 from course_lib.runtime.processes.agents import ranks_here
-from course_lib.runtime.processes.horovod_group import BACKEND, TIMELINE
+from course_lib.runtime.processes.horovod_group import BACKEND, CLOSE, TIMELINE, ask_to_close, offer_to_close
 from course_lib.runtime.processes.launch_folder import owned_folder, sweep
 from course_lib.runtime.processes.protocol import Plan, Start
 from course_lib.runtime.processes.serialization import serialize_launch
@@ -52,35 +52,43 @@ def run(request: LaunchRequest) -> Run:
     sweep()
     started = time.perf_counter()
     with owned_folder() as folder:
-        file = folder / "timeline.json"
-        start = Start(_plan(request, file), written.shared, dict(enumerate(written.own)), variables)
+        file = Path(os.environ.get(TIMELINE) or folder / "timeline.json")
+        file.unlink(missing_ok=True)
+        pipe = offer_to_close(folder)
+        start = Start(
+            _plan(request, {TIMELINE: str(file), CLOSE: str(pipe)}),
+            written.shared,
+            dict(enumerate(written.own)),
+            variables,
+        )
         with ranks_here(start) as agents:
             watched = Watchdog(request, agents).watch()
+            ask_to_close(pipe)
         timeline = read_timeline(file)
     # Its clock is that of the day, the ranks' is the machine's.
     zero = timeline.began - (time.time() - time.monotonic())
     watched.run.told = list(timeline.events(request.ranks, zero))
-    ending = _ending(request, watched, time.perf_counter() - started)
+    ending = _ending(request, watched, timeline.waiting, time.perf_counter() - started)
     return finished_run("horovod", request, started, replace(watched, ending=ending))
 
 
-def _plan(request: LaunchRequest, timeline: Path) -> Plan:
+def _plan(request: LaunchRequest, own: Mapping[str, str]) -> Plan:
     threads = threads_of_a_rank(request.ranks)
     environment = {
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_IFACE": "lo",
-        # The report of a stall must come, and come again, before the launch is stopped.
+        # Only then a tensor that Horovod knows from earlier steps is negotiated anew, and so told of.
         "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, int(min(request.timeout / 4, 10)))),
-        TIMELINE: str(timeline),
         "OMP_NUM_THREADS": str(threads),
         "TF_NUM_INTRAOP_THREADS": str(threads),
         "TF_NUM_INTEROP_THREADS": "1",
         # Else every rank tells how TensorFlow was compiled.
         "TF_CPP_MIN_LOG_LEVEL": "2",
         **os.environ,
+        **own,
     }
-    if not environment[TIMELINE]:
+    if os.environ.get(TIMELINE) == "":
         # Horovod would take the empty name for a file's.
         del environment[TIMELINE]
     return plan_of(
@@ -113,42 +121,37 @@ def _variables(request: LaunchRequest, rank: int) -> dict[str, str]:
 # --- What a bad end means in Horovod's words
 
 
-def _ending(request: LaunchRequest, watched: Watched, seconds: float) -> Ending:
+def _ending(request: LaunchRequest, watched: Watched, waiting: Sequence[Waiting], seconds: float) -> Ending:
     match watched.ending:
         case RanksFailed(report, failures) if failures[0].type.startswith("SIG"):
             lost = {each.rank: seconds for each in failures if each.type.startswith("SIG")}
             return RanksGone(report, lost)
         case PastDeadline(_, places):
-            return PastDeadline(
-                _stalled_report(request.timeout, places, missing_tensors(watched.outputs[0])), places
-            )
+            return PastDeadline(_stalled_report(request, places, waiting), places)
         case ending:
             return ending
 
 
-_STALL = re.compile(r"Missing ranks:((?:\n\d+!?: \[[^\n]*\])+)")
+def _stalled_report(request: LaunchRequest, places: Mapping[int, str], waiting: Sequence[Waiting]) -> str:
+    """Which tensors not all ranks have submitted, and in which line each rank was.
 
-
-def missing_tensors(output: str) -> dict[int, str]:
-    """Rank -> the tensors that others wait for it to submit, as the coordinator's last report has them.
-
-    output: what rank 0 printed. Horovod itself names six tensors a rank at most.
+    Horovod's own report of a stall never comes over Gloo: 0.28.1 counts the ranks of a list that it has not
+    filled (common/gloo/gloo_controller.cc, `global_ranks_`).
     """
-    reports = _STALL.findall(output)
-    lines = reports[-1].strip().splitlines() if reports else []
-    told = (line.partition(": ") for line in lines)
-    return {int(rank.rstrip("!")): tensors.strip("[]") for rank, _, tensors in told}
-
-
-def _stalled_report(timeout: float, places: Mapping[int, str], missing_of: Mapping[int, str]) -> str:
-    parts = [f"The run was stopped after {timeout:g} s; it had not come to its end.", ""]
-    parts += [f"rank {rank} has not submitted {tensors}" for rank, tensors in sorted(missing_of.items())]
+    parts = [f"The run was stopped after {request.timeout:g} s; it had not come to its end.", ""]
+    for each in waiting[:_SHOWN]:
+        late = ranks_in_words(set(range(request.ranks)) - each.ready.keys())
+        parts.append(f"{each.tensor} waited for {late}; {ranks_in_words(each.ready)} had submitted it")
     parts += [f"rank {rank} was\n{at.rstrip()}" for rank, at in sorted(places.items())]
     advice = (
         "Horovod pairs tensors by their names, in any order, but every rank must submit each of them. Look "
         "for a call behind an `if hvd.rank() == ...`, ranks with different numbers of batches, or names that "
         "differ."
-        if missing_of
+        if waiting
         else "no tensor waited for a rank: look for a loop that never ends, or give the launch more time."
     )
     return "\n".join([*parts, "", f"What to do: {advice}"])
+
+
+_SHOWN = 16
+"""So many tensors are listed in a report."""

@@ -71,10 +71,21 @@ class TensorOperation:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """A tensor whose negotiation had not ended: some ranks had submitted it, and others not."""
+
+    tensor: str
+    op: str
+    asked: float
+    ready: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
 class HorovodTimeline:
     """All operations, in the order of their beginning."""
 
     operations: tuple[TensorOperation, ...]
+    waiting: tuple[Waiting, ...] = ()
     cycles: tuple[float, ...] = ()
     """When the coordinator's cycles began, if Horovod was told to mark them."""
     began: float = 0.0
@@ -159,7 +170,8 @@ def timeline_of(trace: Iterable[TraceEvent]) -> HorovodTimeline:
         (operation for track in tracks.values() for operation in track.operations),
         key=lambda each: each.start,
     )
-    return HorovodTimeline(tuple(operations), tuple(cycles), began)
+    waiting = tuple(still for track in tracks.values() if (still := track.waiting()) is not None)
+    return HorovodTimeline(tuple(operations), waiting, tuple(cycles), began)
 
 
 class _Track:
@@ -183,6 +195,13 @@ class _Track:
                 self._ready[int(event["name"])] = at
             case "E" if self._open:
                 self._close(*self._open.pop(), at, event.get("args", {}))
+
+    def waiting(self) -> Waiting | None:
+        """The negotiation that has not ended."""
+        if not self._open or not self._open[0][0].startswith(_NEGOTIATE):
+            return None
+        name, asked = self._open[0]
+        return Waiting(self.tensor, name.removeprefix(_NEGOTIATE), asked, dict(self._ready))
 
     def _close(self, name: str, start: float, end: float, arguments: Mapping[str, str]) -> None:
         if self._open:

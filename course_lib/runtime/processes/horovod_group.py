@@ -6,8 +6,11 @@ this is; rank 0 opens Horovod's own rendezvous server, for all ranks are on one 
 
 import importlib
 import os
+import select
+import threading
 import time
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
 from course_lib.runtime.processes.launch_folder import LaunchFolder
@@ -17,10 +20,16 @@ BACKEND = "horovod"
 
 TIMELINE = "HOROVOD_TIMELINE"
 
+CLOSE = "COURSE_CLOSE_TIMELINE"
+"""The variable that names the pipe by which the launcher has the timeline closed."""
+
 _MEETING_SECONDS = 60.0
 """How long a rank waits for rank 0's server."""
 
 _LOOK_SECONDS = 0.005
+
+_CLOSING_SECONDS = 2.0
+"""Rank 0 has so long to close its timeline. Where Horovod's own thread has failed, it cannot."""
 
 
 def join_horovod(folder: LaunchFolder, rank: int) -> None:
@@ -29,6 +38,8 @@ def join_horovod(folder: LaunchFolder, rank: int) -> None:
     os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = "127.0.0.1"
     os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(port)
     framework().init()
+    if rank == 0 and TIMELINE in os.environ:
+        threading.Thread(target=_close_when_asked, daemon=True).start()
 
 
 def leave_horovod() -> None:
@@ -40,6 +51,38 @@ def leave_horovod() -> None:
 def framework() -> ModuleType:
     """Horovod for PyTorch where there is PyTorch, else for TensorFlow: each has a group of its own."""
     return importlib.import_module("horovod.torch" if find_spec("torch") else "horovod.tensorflow")
+
+
+# --- What rank 0's buffer holds, of a run that does not end
+
+
+def offer_to_close(folder: Path) -> Path:
+    """In the launcher, before the ranks begin: make what the variable `CLOSE` is to name."""
+    pipe = folder / "close"
+    os.mkfifo(pipe, 0o600)
+    return pipe
+
+
+def ask_to_close(pipe: Path) -> None:
+    """In the launcher: have rank 0 close its timeline, whatever its function does; wait until it has."""
+    try:
+        asking = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        # It is gone, or has not come so far.
+        return
+    poll = select.poll()
+    poll.register(asking, 0)
+    poll.poll(_CLOSING_SECONDS * 1000)
+    os.close(asking)
+
+
+def _close_when_asked() -> None:
+    """In rank 0: wait until the launcher opens the pipe, and close it again when all is done."""
+    with Path(os.environ[CLOSE]).open():
+        leave_horovod()
+
+
+# --- Meeting
 
 
 def _serve(folder: LaunchFolder) -> int:

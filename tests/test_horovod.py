@@ -1,0 +1,440 @@
+"""Horovod: the door, its timeline, training by it, the tutorial's scripts, and a worker that is killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import BadLaunch, Cluster, RankFailed, RankLost, TimedOut, launch, per_rank, span
+from course_lib.beside import missing
+from course_lib.data import load
+from course_lib.figures.horovod import horovod_figure
+from course_lib.launch import horovod as door
+from course_lib.runtime.communication.events import Kind
+from course_lib.runtime.communication.horovod_timeline import load_trace, read_timeline, timeline_of
+from course_lib.training import data_parallel
+from course_lib.training.data_parallel import TORCH_DDP, Pieces, Replication
+from course_lib.training.elastic import LOG
+from course_lib.training.recipe import Recipe
+
+ROOT = Path(__file__).parents[1]
+TUTORIAL = ROOT / "examples" / "horovod"
+
+pytestmark = pytest.mark.xdist_group("horovod")
+
+needs_horovod = pytest.mark.skipif(bool(missing("horovod")), reason=missing("horovod") or "Horovod is here")
+needs_tensorflow = pytest.mark.skipif(
+    bool(missing("horovod-tensorflow")), reason=missing("horovod-tensorflow") or "TensorFlow is here"
+)
+
+
+# --- The timeline's reader
+
+
+def traced(
+    tensor: str, pid: int, at: int, ready: Sequence[int], *, ends: bool = True
+) -> list[dict[str, Any]]:
+    """A negotiation as Horovod writes it, and unless it stalls the all-reduce after it. Times in µs."""
+    events: list[dict[str, Any]] = [
+        {"name": "process_name", "ph": "M", "pid": pid, "args": {"name": tensor}},
+        {"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": at, "pid": pid},
+        *({"ph": "X", "name": str(r), "ts": at + 10 * n, "pid": pid, "dur": 0} for n, r in enumerate(ready)),
+    ]
+    if not ends:
+        return events
+    return [
+        *events,
+        {"ph": "E", "ts": at + 50, "pid": pid},
+        {"ph": "B", "name": "ALLREDUCE", "ts": at + 60, "pid": pid},
+        {"ph": "B", "name": "GLOO_ALLREDUCE", "ts": at + 70, "pid": pid},
+        {"ph": "E", "ts": at + 80, "pid": pid},
+        {"ph": "E", "ts": at + 90, "pid": pid, "args": {"dtype": "float32", "shape": "[2, 3]"}},
+    ]
+
+
+TRACE = [
+    {"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros": 5_000_000}},
+    *traced("a", 1, 0, [1, 0]),
+    *traced("b", 2, 20, [0, 1]),
+    *traced("c", 3, 200, [0, 1]),
+    *traced("d", 4, 400, [1], ends=False),
+]
+
+
+def test_a_timeline_tells_who_was_late_what_was_fused_and_what_still_waits() -> None:
+    timeline = timeline_of(TRACE)
+    # Invariant: operations that overlap went in one message; others did not.
+    assert [[each.tensor for each in group] for group in timeline.fused()] == [["a", "b"], ["c"]]
+    first = timeline.operations[0]
+    assert (first.last_ready, first.nbytes, first.detail) == (0, 24, "float32[2, 3]")
+    assert [each.name for each in first.activities] == ["GLOO_ALLREDUCE"]
+    assert [(each.tensor, set(each.ready)) for each in timeline.waiting] == [("d", {1})]
+    assert timeline.began == 5.0
+    events = list(timeline.events(ranks=2, zero=100.0))
+    assert {event.op for event in events} == {"all_reduce"}
+    assert [event.nbytes for event in events if event.rank == 0] == [48, 24]
+    # Rank 0 submitted "a" later than rank 1, and "b" ended last.
+    assert [(event.start, event.end) for event in events[:2]] == [
+        (pytest.approx(100 + 10e-6), pytest.approx(100 + 110e-6)),
+        (pytest.approx(100.0), pytest.approx(100 + 110e-6)),
+    ]
+
+
+@pytest.mark.parametrize("cut", [1, 30, 120])
+def test_a_file_whose_writer_was_killed_is_read_as_far_as_it_goes(tmp_path: Path, cut: int) -> None:
+    file = tmp_path / "timeline.json"
+    file.write_text("[\n" + ",\n".join(map(json.dumps, TRACE)) + "]")
+    assert load_trace(file) == TRACE
+    file.write_text(file.read_text()[:-cut])
+    assert load_trace(file) == TRACE[: len(load_trace(file))]
+    assert len(read_timeline(file).operations) == 3
+    assert load_trace(tmp_path / "nothing") == []
+
+
+def test_the_figure_has_a_row_a_tensor_and_says_what_it_shows() -> None:
+    figure = horovod_figure(timeline_of(TRACE))
+    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["a", "b", "c"]
+    words = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert {"phase: negotiation", "phase: gloo allreduce", "mark: rank 1 ready"} <= set(words)
+    assert "3 operations, carried by 2 messages" in figure.alt
+    with pytest.raises(ValueError, match=r"its tensors are \['a', 'b', 'c'\]"):
+        horovod_figure(timeline_of(TRACE), tensors=["z"])
+
+
+# --- The door
+
+
+def sums(x: float) -> tuple[float, int, int]:
+    import horovod.torch as hvd
+
+    with span("adding"):
+        handles = [hvd.allreduce_async(torch.full((5,), x), name=f"t{n}", op=hvd.Sum) for n in range(3)]
+        totals = [hvd.synchronize(handle)[0].item() for handle in handles]
+    print(f"rank {hvd.rank()} speaks")
+    return totals[0], hvd.local_rank(), hvd.cross_rank()
+
+
+@needs_horovod
+def test_a_launch_has_results_output_and_horovods_own_timeline(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("HOROVOD_TIMELINE", str(tmp_path / "timeline.json"))
+    run = launch(sums, per_rank([1.0, 2.0, 4.0]), on="horovod", cluster=Cluster(2, 2), ranks=3, quiet=True)
+    # Invariant: as on every engine; two ranks on the first node, one on the second.
+    assert run.results == [(7.0, 0, 0), (7.0, 1, 0), (7.0, 0, 1)]
+    assert run.outputs == [f"rank {rank} speaks\n" for rank in range(3)]
+    reduced = [event for event in run.events if event.op == "all_reduce"]
+    assert sum(event.nbytes for event in reduced if event.rank == 2) == 3 * 5 * 4
+    spans = {event.rank: event for event in run.events if event.kind is Kind.SPAN}
+    # The clocks agree: what a rank waited for ended within its span.
+    assert all(spans[each.rank].start - 0.01 <= each.end <= spans[each.rank].end + 0.01 for each in reduced)
+    assert run.traffic[1].sent > 0
+    assert "all_reduce" in run.timeline().alt
+    names = {
+        each["name"] for each in json.loads(run.save_trace(tmp_path / "t.json").read_text())["traceEvents"]
+    }
+    assert {"all_reduce", "adding"} <= names
+    # What the student's exercise gets: the file as Horovod left it, whole.
+    trace = json.loads((tmp_path / "timeline.json").read_text())
+    assert trace == load_trace(tmp_path / "timeline.json")
+    assert {"allreduce.t0", "allreduce.t1", "allreduce.t2"} == {
+        each.tensor for each in timeline_of(trace).operations
+    }
+
+
+def one_raises() -> None:
+    import horovod.torch as hvd
+
+    if hvd.rank() == 1:
+        raise ValueError("no such thing")
+    hvd.allreduce(torch.ones(3), name="a")
+
+
+def one_computes() -> None:
+    import horovod.torch as hvd
+
+    hvd.allreduce(torch.ones(3), name="known")
+    if hvd.rank() == 1:
+        subprocess.Popen(["sleep", "987"])
+        time.sleep(600)
+    hvd.allreduce_async(torch.ones(3), name="fresh")
+    hvd.allreduce(torch.ones(3), name="known")
+
+
+def one_is_killed() -> None:
+    import horovod.torch as hvd
+
+    if hvd.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    hvd.allreduce(torch.ones(3), name="a")
+
+
+@needs_horovod
+def test_a_rank_that_raises_is_the_root_cause() -> None:
+    with pytest.raises(RankFailed) as failed:
+        launch(one_raises, ranks=2, on="horovod")
+    assert (failed.value.root.rank, failed.value.root.type) == (1, "ValueError")
+    assert 'raise ValueError("no such thing")' in failed.value.report
+
+
+@needs_horovod
+def test_a_killed_rank_is_lost() -> None:
+    with pytest.raises(RankLost) as lost:
+        launch(one_is_killed, ranks=2, on="horovod")
+    assert set(lost.value.lost) == {1}
+    assert "rank 1 failed with SIGKILL" in lost.value.report
+
+
+@needs_horovod
+def test_a_stall_names_the_tensors_and_the_ranks_that_are_missing() -> None:
+    # Invariant: also a tensor that Horovod knows from an earlier step; and nobody survives.
+    with pytest.raises(TimedOut) as stopped:
+        launch(one_computes, ranks=2, on="horovod", timeout=8)
+    for tensor in ("fresh", "known"):
+        assert f"allreduce.{tensor} waited for rank 1; rank 0 had submitted it" in stopped.value.report
+    assert "time.sleep(600)" in stopped.value.report
+    assert stopped.value.run is not None
+    assert "all_reduce" in {event.op for event in stopped.value.run.events}
+    assert not [path for path in Path("/proc").glob("[0-9]*") if _command(path) == ["sleep", "987"]]
+
+
+def _command(path: Path) -> list[str]:
+    try:
+        return (path / "cmdline").read_text().split("\0")[:-1]
+    except OSError:
+        return []
+
+
+def test_what_makes_no_sense_is_said(monkeypatch: Any) -> None:
+    with pytest.raises(BadLaunch, match='beside="x" is for on="processes" and on="horovod"'):
+        launch(one_raises, ranks=2, beside="x")
+    with pytest.raises(BadLaunch, match='not over "nccl"'):
+        launch(one_raises, ranks=2, on="horovod", backend="nccl")
+    monkeypatch.setattr(door, "missing", lambda name: f"{name} is not installed: make {name}.")
+    with pytest.raises(BadLaunch, match="make horovod"):
+        launch(one_raises, ranks=2, on="horovod")
+
+
+# --- Another environment
+
+
+def keras_step(learning_rate: float) -> list[float]:
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+
+    w = tf.Variable([1.0, 2.0])
+    with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+        loss = (hvd.rank() + 1.0) * tf.reduce_sum(w)
+    w.assign_sub(learning_rate * tape.gradient(loss, [w])[0])
+    return [float(value) for value in w.numpy()]
+
+
+@needs_tensorflow
+def test_ranks_may_compute_with_tensorflow_in_an_environment_of_their_own() -> None:
+    run = launch(keras_step, 0.1, ranks=2, on="horovod", beside="horovod-tensorflow", timeout=120)
+    # The gradients are 1 and 2, their mean 1.5.
+    assert run.results == [[pytest.approx(0.85), pytest.approx(1.85)]] * 2
+    assert "all_reduce" in {event.op for event in run.events}
+
+    def fails() -> None:
+        raise KeyError("nothing")
+
+    with pytest.raises(RankFailed, match="KeyError: 'nothing'"):
+        launch(fails, ranks=1, on="horovod", beside="horovod-tensorflow", timeout=120)
+
+
+# --- Training
+
+RECIPE = Recipe(epochs=1, batch_size=128, learning_rate=0.05)
+
+
+def by_horovod() -> data_parallel.TrainResult:
+    from course_lib.training.horovod import train_by_horovod
+
+    return train_by_horovod(RECIPE)
+
+
+def shard_indices(length: int, epoch: int, seed: int) -> torch.Tensor:
+    """As Horovod's own pieces deal them out."""
+    order = torch.randperm(length, generator=torch.Generator().manual_seed(seed + epoch))
+    return order[dist.get_rank() :: dist.get_world_size()]
+
+
+PIECES = Pieces(shard_indices, lambda correct, total: correct / total, lambda load: load())
+
+
+class Averaging:
+    """An optimizer that averages before it steps, as the student's DistributedOptimizer does."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+        self.param_groups = inner.param_groups
+        self.zero_grad = inner.zero_grad
+
+    def step(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= dist.get_world_size()
+        self.inner.step()
+
+
+def from_rank_zero(model: torch.nn.Module) -> torch.nn.Module:
+    for parameter in model.parameters():
+        dist.broadcast(parameter.detach(), 0)
+    return model
+
+
+BY_OPTIMIZER = Replication(
+    "an optimizer", from_rank_zero, wrap_optimizer=lambda optimizer, module: Averaging(optimizer)
+)
+
+
+def by_torch(replication: Replication) -> data_parallel.TrainResult:
+    return data_parallel.train(RECIPE, replication, PIECES)
+
+
+@needs_horovod
+def test_one_recipe_by_horovod_ddp_and_an_optimizer_is_one_training() -> None:
+    # Invariant: what makes the replicas one changes nothing but rounding; all ranks have the same weights.
+    horovod = launch(by_horovod, ranks=2, on="horovod", quiet=True).results
+    ddp = launch(by_torch, TORCH_DDP, ranks=2, on="processes", quiet=True).results
+    optimizer = launch(by_torch, BY_OPTIMIZER, ranks=2, on="processes", quiet=True).results
+    assert horovod[0].fingerprint == horovod[1].fingerprint
+    for other in (ddp, optimizer):
+        assert horovod[0].losses == pytest.approx(other[0].losses, abs=1e-4)
+
+
+def horovodrun(*words: object, options: Sequence[str] = ("-np", "2"), folder: Path) -> str:
+    """What a command under horovodrun prints."""
+    tool = Path(sys.executable).with_name("horovodrun")
+    command = [str(tool), "--gloo", "--network-interface", "lo", *options, sys.executable, *map(str, words)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@needs_horovod
+def test_elastic_training_survives_a_killed_worker(tmp_path: Path) -> None:
+    # Invariant: after rank 1 is killed in step 6, training goes on from the commit after step 4, and learns
+    # what one undisturbed learns: each step has the same samples and, but for rounding, the same loss.
+    hosts = tmp_path / "hosts.sh"
+    hosts.write_text("#!/bin/sh\necho localhost:1\necho 127.0.0.1:1\n")
+    hosts.chmod(0o755)
+    elastic = ("-np", "2", "--min-np", "1", "--max-np", "2", "--host-discovery-script", str(hosts))
+    for name, at, options in (("killed", 6, elastic), ("undisturbed", 999, ("-np", "2"))):
+        folder = tmp_path / name
+        folder.mkdir()
+        said = horovodrun(ROOT / "tests" / "horovod_faults.py", folder, at, options=options, folder=tmp_path)
+        assert "finished after 12 steps" in said
+    logs = [
+        [json.loads(line) for line in (tmp_path / name / LOG).read_text().splitlines()]
+        for name in ("killed", "undisturbed")
+    ]
+    steps = [each["step"] for each in logs[0]]
+    assert steps == [*range(6), *range(4, 12)]
+    assert [each["ranks"] for each in logs[0]] == [2] * 6 + [1] * 8
+    taken = {each["step"]: each for each in logs[0]}
+    for each in logs[1]:
+        assert taken[each["step"]]["index_sum"] == each["index_sum"]
+        assert taken[each["step"]]["loss"] == pytest.approx(each["loss"], rel=1e-3)
+
+
+# --- The tutorial
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The course's default data as a file such as Keras' mnist.npz."""
+    data = load("digits")
+    path = tmp_path_factory.mktemp("digits") / "digits.npz"
+    parts = {"train": data.train, "test": data.test}
+    images = {f"x_{name}": (part.images[:, 0] * 255).byte().numpy() for name, part in parts.items()}
+    labels = {f"y_{name}": part.labels.numpy() for name, part in parts.items()}
+    np.savez(path, **images, **labels)
+    return path
+
+
+def last_accuracy(said: str) -> float:
+    """What the last line about it says."""
+    return float(said[said.rindex("val_accuracy") :].split()[1])
+
+
+@needs_horovod
+def test_check_hvd_says_what_is_built_and_who_is_there(tmp_path: Path) -> None:
+    said = horovodrun(TUTORIAL / "check_hvd.py", folder=tmp_path)
+    assert f"for PyTorch {torch.__version__}, built with gloo" in said
+    assert "rank 1 of 2, local rank 1 of 2 on" in said
+    assert "the sum of all ranks is 1, as it should be" in said
+
+
+@needs_horovod
+def test_the_tutorial_learns_with_pytorch_in_one_process_and_in_two(tmp_path: Path, digits: Path) -> None:
+    command = [sys.executable, str(TUTORIAL / "single_torch.py"), str(digits)]
+    single = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    double = horovodrun(TUTORIAL / "horovod_torch.py", digits, folder=tmp_path)
+    assert last_accuracy(single) > 0.9
+    assert last_accuracy(double) > 0.9
+    # Rank 0 alone speaks and saves.
+    assert double.count("val_accuracy") == 8
+    assert {"single_torch.pt", "horovod_torch.pt"} == {path.name for path in tmp_path.glob("*.pt")}
+
+
+@needs_tensorflow
+def test_the_tutorial_learns_with_keras_in_one_process_and_in_two(tmp_path: Path, digits: Path) -> None:
+    from course_lib.beside import interpreter
+
+    python = interpreter("horovod-tensorflow")
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    environment.pop("PYTHONPATH", None)
+
+    def run(*words: object) -> str:
+        done = subprocess.run(
+            [*map(str, words), str(digits)],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    launcher = [python, python.with_name("horovodrun"), "--gloo", "--network-interface", "lo", "-np", 2]
+    single = run(python, TUTORIAL / "single_keras.py")
+    double = run(*launcher, python, TUTORIAL / "horovod_keras.py")
+    assert _keras_accuracy(single) > 0.9
+    assert _keras_accuracy(double) > 0.9
+    # The warm-up ends where the optimizer is: at the scaled rate.
+    assert "finished gradual learning rate warmup to 2" in double
+    assert {"single_keras.h5", "horovod_keras.h5"} == {path.name for path in tmp_path.glob("*.h5")}
+
+
+def _keras_accuracy(said: str) -> float:
+    return float(said[said.rindex("val_accuracy:") :].split()[1])
+
+
+def test_the_tutorials_ranks_share_the_data(digits: Path, monkeypatch: Any) -> None:
+    # Invariant: every sample is one rank's, and labels are one-hot.
+    monkeypatch.syspath_prepend(str(TUTORIAL))
+    monkeypatch.setattr(sys, "argv", ["script", str(digits)])
+    from dataset import get_dataset
+
+    whole = get_dataset()
+    parts = [get_dataset(rank, 3) for rank in range(3)]
+    for part in (0, 1):
+        assert sum(len(each[part][0]) for each in parts) == len(whole[part][0])
+        assert np.array_equal(parts[1][part][0], whole[part][0][1::3])
+    images, labels = whole[0]
+    assert images.shape[1:] == (8, 8, 1)
+    assert images.max() == 1.0
+    assert np.array_equal(labels.sum(axis=1), np.ones(len(labels)))
