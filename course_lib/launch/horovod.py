@@ -20,7 +20,6 @@ from course_lib.runtime.communication.diagnosis import ranks_in_words
 from course_lib.runtime.communication.horovod_timeline import Waiting, read_timeline
 from course_lib.runtime.processes.agents import ranks_here
 from course_lib.runtime.processes.horovod_group import BACKEND, CLOSE, TIMELINE, ask_to_close, offer_to_close
-from course_lib.runtime.processes.launch_folder import owned_folder, sweep
 from course_lib.runtime.processes.protocol import Plan, Start
 from course_lib.runtime.processes.serialization import serialize_launch
 from course_lib.runtime.processes.watchdog import (
@@ -32,6 +31,7 @@ from course_lib.runtime.processes.watchdog import (
     Watched,
 )
 from course_lib.runtime.request import LaunchRequest
+from course_lib.scratch import scratch_folder
 
 RECIPE = "horovod"
 """Of `course beside`: what the ranks need where they run in this process's own environment."""
@@ -49,9 +49,8 @@ def run(request: LaunchRequest) -> Run:
         raise BadLaunch(sentence)
     written = serialize_launch(request.function, request.arguments, request.ranks)
     variables = {rank: _variables(request, rank) for rank in range(request.ranks)}
-    sweep()
     started = time.perf_counter()
-    with owned_folder() as folder:
+    with scratch_folder() as folder:
         file = Path(os.environ.get(TIMELINE) or folder / "timeline.json")
         file.unlink(missing_ok=True)
         pipe = offer_to_close(folder)

@@ -17,6 +17,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import horovod.torch as hvd
 import torch
@@ -65,8 +66,7 @@ def train(
     if hvd.rank() == 0:
         trainer.load()
 
-    @hvd.elastic.run
-    def go_on(state: hvd.elastic.TorchState) -> bool:
+    def go_on(state: Any) -> bool:
         """From where the state is, after every loss of a worker anew."""
         stop = False
         while state.step < last and not stop:
@@ -78,7 +78,7 @@ def train(
             after_step(state.step)
         return bool(state.step == last)
 
-    finished: bool = go_on(trainer.state)
+    finished: bool = hvd.elastic.run(go_on)(trainer.state)
     if hvd.rank() == 0:
         weights = fingerprint(model)
         if finished:
