@@ -1,9 +1,9 @@
 """`python -m benchmarks`: every comparison, one table."""
 
-from benchmarks import checking, checkpoints, collectives, imports, launching, simulator, slurm, smpi
+from benchmarks import checking, checkpoints, collectives, horovod, imports, launching, simulator, slurm, smpi
 from benchmarks.measure import show
 
-SUBJECTS = (imports, launching, checking, collectives, simulator, smpi, checkpoints, slurm)
+SUBJECTS = (imports, launching, horovod, checking, collectives, simulator, smpi, checkpoints, slurm)
 
 if __name__ == "__main__":
     show([row for subject in SUBJECTS for row in subject.rows()])
