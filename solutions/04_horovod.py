@@ -27,7 +27,7 @@ on = "simulated"
 # %%
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import accumulate, chain
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -596,8 +596,8 @@ def tune_fusion(sizes: list[int], ready: list[float], ranks: int, link: Link) ->
     points. The answer has to come within a few seconds.
     """
     ### BEGIN SOLUTION
-    thresholds = [*sorted(set(accumulate(sizes)))[:: max(1, len(sizes) // 12)], sum(sizes)]
-    cycles = [max(1e-4, ready[-1] * k / 20) for k in range(21)]
+    thresholds = [sum(sizes) // parts for parts in (1, 2, 3, 4, 6, 8, 12, 16, 24)]
+    cycles = {max(1e-4, ready[-1] / parts) for parts in (*range(1, 13), 14, 20, 40)}
     choices = [(threshold, cycle) for threshold in thresholds for cycle in cycles]
     return min(choices, key=lambda choice: step_seconds(sizes, ready, ranks, link, *choice))
     ### END SOLUTION

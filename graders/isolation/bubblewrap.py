@@ -32,6 +32,8 @@ def sandboxed(command: Sequence[str]) -> list[str]:
     and all that it writes there is gone when it ends.
     """
     options = ["--unshare-all", "--cap-drop", "ALL", "--proc", "/proc", "--dev", "/dev"]
+    # Horovod's Gloo looks up this machine's name, and without /etc/hosts only an address is found.
+    options += ["--hostname", "127.0.0.1"]
     # /tmp before what is visible: the course itself may lie below it.
     options += ["--tmpfs", "/dev/shm", "--tmpfs", "/tmp", *_binds()]
     sealed = ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]

@@ -1,1 +1,1621 @@
-"""Mistakes that people make in unit 04."""
+"""Mistakes that people make in unit 04, each with the criterion that must find it."""
+
+import math
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional
+
+from tests.answers import wrong
+
+# ------------------------------------------------------------------------------------------------ warmup_lr
+
+
+@wrong("warmup_lr", fails="after the warm-up")
+def never_scales(step, warmup_steps, base_lr, size):
+    """Warms up to the rate of one worker."""
+    return base_lr * min(1, (step + 1) / max(1, warmup_steps))
+
+
+@wrong("warmup_lr", fails="after the warm-up")
+def scales_by_the_root(step, warmup_steps, base_lr, size):
+    """The rule for adaptive optimizers."""
+    grown = min(1, step / warmup_steps) if warmup_steps else 1
+    return base_lr * (1 + (math.sqrt(size) - 1) * grown)
+
+
+@wrong("warmup_lr", fails="after the warm-up")
+def one_step_late(step, warmup_steps, base_lr, size):
+    """Reaches the full rate a step after warmup_steps."""
+    grown = min(1, step / (warmup_steps + 1)) if warmup_steps else 1
+    return base_lr * (1 + (size - 1) * grown)
+
+
+@wrong("warmup_lr", fails="after the warm-up")
+def grows_for_ever(step, warmup_steps, base_lr, size):
+    """The straight line goes on after the warm-up."""
+    grown = step / warmup_steps if warmup_steps else 1
+    return base_lr * (1 + (size - 1) * grown)
+
+
+@wrong("warmup_lr", fails="the first step")
+def begins_at_nothing(step, warmup_steps, base_lr, size):
+    """From 0, as most schedulers do."""
+    return base_lr * size * (min(1, step / warmup_steps) if warmup_steps else 1)
+
+
+@wrong("warmup_lr", fails="the first step")
+def one_step_ahead(step, warmup_steps, base_lr, size):
+    """Counts steps from 1."""
+    grown = min(1, (step + 1) / warmup_steps) if warmup_steps else 1
+    return base_lr * (1 + (size - 1) * grown)
+
+
+@wrong("warmup_lr", fails="between")
+def by_a_factor(step, warmup_steps, base_lr, size):
+    """Grows by the same factor in every step."""
+    return base_lr * size ** (min(1, step / warmup_steps) if warmup_steps else 1)
+
+
+@wrong("warmup_lr", fails="between")
+def in_whole_steps(step, warmup_steps, base_lr, size):
+    """Divides whole numbers."""
+    return base_lr * (1 + min(size - 1, step * (size - 1) // warmup_steps if warmup_steps else size - 1))
+
+
+@wrong("warmup_lr", fails="no warm-up")
+def divides_by_none(step, warmup_steps, base_lr, size):
+    """Step 0 of 0."""
+    return base_lr * (1 + (size - 1) * min(1, step / warmup_steps))
+
+
+@wrong("warmup_lr", fails="no warm-up")
+def warms_up_all_the_same(step, warmup_steps, base_lr, size):
+    """Takes no warm-up for one of one step."""
+    return base_lr * (1 + (size - 1) * min(1, step / max(1, warmup_steps)))
+
+
+# ---------------------------------------------------------------------------------------------- mend_warmup
+
+
+@dataclass
+class Warmup:
+    """As in the notebook."""
+
+    optimizer: Any
+    initial_lr: float
+    warmup_steps: int
+    size: int
+
+
+@wrong("mend_warmup", fails="the rates")
+def as_in_the_tutorial(new_optimizer, learning_rate, size, steps_per_epoch):
+    """Leaves the number that was right for another model."""
+    return Warmup(new_optimizer(learning_rate * size), 1e-3 * size, 3 * steps_per_epoch, size)
+
+
+@wrong("mend_warmup", fails="the rates")
+def mends_the_wrong_one(new_optimizer, learning_rate, size, steps_per_epoch):
+    """Gives the optimizer the callback's number."""
+    return Warmup(new_optimizer(1e-3 * size), 1e-3 * size, 3 * steps_per_epoch, size)
+
+
+@wrong("mend_warmup", fails="the rates")
+def initial_as_it_sounds(new_optimizer, learning_rate, size, steps_per_epoch):
+    """Takes initial_lr for the rate of the first step."""
+    return Warmup(new_optimizer(learning_rate * size), learning_rate, 3 * steps_per_epoch, size)
+
+
+@wrong("mend_warmup", fails="the rates")
+def scales_twice(new_optimizer, learning_rate, size, steps_per_epoch):
+    """Multiplies what is scaled already."""
+    scaled = learning_rate * size
+    return Warmup(new_optimizer(scaled), scaled * size, 3 * steps_per_epoch, size)
+
+
+@wrong("mend_warmup", fails="the rates")
+def of_one_worker(new_optimizer, learning_rate, size, steps_per_epoch):
+    """Tells the callback of one worker, so that it does not warm up at all."""
+    scaled = learning_rate * size
+    return Warmup(new_optimizer(scaled), scaled, 3 * steps_per_epoch, 1)
+
+
+@wrong("mend_warmup", fails="three epochs")
+def three_steps(new_optimizer, learning_rate, size, steps_per_epoch):
+    """Overlooks that the callback counts steps."""
+    scaled = learning_rate * size
+    return Warmup(new_optimizer(scaled), scaled, 3, size)
+
+
+@wrong("mend_warmup", fails="three epochs")
+def steps_of_one_worker(new_optimizer, learning_rate, size, steps_per_epoch):
+    """Divides by the number of workers what is counted a worker already."""
+    scaled = learning_rate * size
+    return Warmup(new_optimizer(scaled), scaled, 3 * steps_per_epoch // size, size)
+
+
+@wrong("mend_warmup", fails="the optimizer")
+def optimizer_not_scaled(new_optimizer, learning_rate, size, steps_per_epoch):
+    """Leaves the scaling to the callback."""
+    return Warmup(new_optimizer(learning_rate), learning_rate * size, 3 * steps_per_epoch, size)
+
+
+@wrong("mend_warmup", fails="the optimizer")
+def a_second_optimizer(new_optimizer, learning_rate, size, steps_per_epoch):
+    """Makes one for the model and one for the callback."""
+    scaled = learning_rate * size
+    new_optimizer(scaled)
+    return Warmup(new_optimizer(scaled), scaled, 3 * steps_per_epoch, size)
+
+
+# ------------------------------------------------------------------------------------------ broadcast_state
+
+
+def _parameters_and_buffers(model):
+    for tensor in chain(model.parameters(), model.buffers()):
+        dist.broadcast(tensor.detach(), src=0)
+
+
+def _from_rank_0(value):
+    held = [value]
+    dist.broadcast_object_list(held, src=0)
+    return held[0]
+
+
+@wrong("broadcast_state", fails="parameters and buffers")
+def only_parameters(model, optimizer):
+    """Forgets the buffers."""
+    for parameter in model.parameters():
+        dist.broadcast(parameter.detach(), src=0)
+    optimizer.load_state_dict(_from_rank_0(optimizer.state_dict()))
+
+
+@wrong("broadcast_state", fails="parameters and buffers")
+def only_what_is_trained(model, optimizer):
+    """The optimizer's parameters, without the frozen ones."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            dist.broadcast(parameter.detach(), src=0)
+    for buffer in model.buffers():
+        dist.broadcast(buffer, src=0)
+    optimizer.load_state_dict(_from_rank_0(optimizer.state_dict()))
+
+
+@wrong("broadcast_state", fails="parameters and buffers")
+def only_what_is_saved(model, optimizer):
+    """The state dict, which is without some buffers."""
+    model.load_state_dict(_from_rank_0(model.state_dict()))
+    optimizer.load_state_dict(_from_rank_0(optimizer.state_dict()))
+
+
+@wrong("broadcast_state", fails="parameters and buffers")
+def does_nothing(model, optimizer):
+    """Trusts that all have the same seed."""
+
+
+@wrong("broadcast_state", fails="parameters and buffers")
+def averages_instead(model, optimizer):
+    """Equal on all ranks, but nobody's."""
+    for tensor in chain(model.parameters(), model.buffers()):
+        if tensor.is_floating_point():
+            dist.all_reduce(tensor.detach())
+            tensor.detach().div_(dist.get_world_size())
+        else:
+            dist.broadcast(tensor, src=0)
+    optimizer.load_state_dict(_from_rank_0(optimizer.state_dict()))
+
+
+@wrong("broadcast_state", fails="options")
+def only_the_state(model, optimizer):
+    """Keeps the options of its own."""
+    _parameters_and_buffers(model)
+    own = optimizer.state_dict()["param_groups"]
+    state = _from_rank_0(optimizer.state_dict()["state"])
+    optimizer.load_state_dict({"state": state, "param_groups": own})
+
+
+@wrong("broadcast_state", fails="options")
+def only_the_rate(model, optimizer):
+    """Momentum and weight decay are options too."""
+    _parameters_and_buffers(model)
+    saved, own = _from_rank_0(optimizer.state_dict()), optimizer.state_dict()
+    for group, other in zip(own["param_groups"], saved["param_groups"], strict=True):
+        group["lr"] = other["lr"]
+    optimizer.load_state_dict({**saved, "param_groups": own["param_groups"]})
+
+
+@wrong("broadcast_state", fails="state")
+def no_state(model, optimizer):
+    """Only the options: momentum begins anew."""
+    _parameters_and_buffers(model)
+    saved = _from_rank_0(optimizer.state_dict())
+    own = optimizer.state_dict()["state"]
+    optimizer.load_state_dict({"state": own, "param_groups": saved["param_groups"]})
+
+
+@wrong("broadcast_state", fails="state")
+def only_tensors_of_the_state(model, optimizer):
+    """Numbers, such as that of the steps, stay behind."""
+    _parameters_and_buffers(model)
+    saved = _from_rank_0(optimizer.state_dict())
+    if dist.get_rank() != 0:
+        for state in saved["state"].values():
+            state["steps"] = 0
+    optimizer.load_state_dict(saved)
+
+
+@wrong("broadcast_state", fails="parameters and buffers")
+def state_of_those_who_have_one(model, optimizer):
+    """Each rank sends what its own optimizer has, so that ranks make different calls."""
+    _parameters_and_buffers(model)
+    groups = _from_rank_0(optimizer.state_dict()["param_groups"])
+    for state in optimizer.state.values():
+        dist.broadcast(state["momentum"], src=0)
+        state["steps"] = _from_rank_0(state["steps"])
+    optimizer.load_state_dict({**optimizer.state_dict(), "param_groups": groups})
+
+
+@wrong("broadcast_state", fails="a new optimizer")
+def adds_to_what_is_there(model, optimizer):
+    """What a rank has and rank 0 has not, stays."""
+    _parameters_and_buffers(model)
+    saved, own = _from_rank_0(optimizer.state_dict()), optimizer.state_dict()
+    optimizer.load_state_dict({**saved, "state": {**own["state"], **saved["state"]}})
+
+
+@wrong("broadcast_state", fails="a new optimizer")
+def zeros_for_a_state(model, optimizer):
+    """Makes the state of a new optimizer by hand."""
+    _parameters_and_buffers(model)
+    saved = _from_rank_0(optimizer.state_dict())
+    for number, parameter in enumerate(optimizer.param_groups[0]["params"]):
+        saved["state"].setdefault(number, {"momentum": torch.zeros_like(parameter), "steps": 0})
+    optimizer.load_state_dict(saved)
+
+
+@wrong("broadcast_state", fails="in place")
+def replaces_parameters(model, optimizer):
+    """New parameters, which the optimizer does not know."""
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            value = parameter.detach().clone()
+            dist.broadcast(value, src=0)
+            setattr(module, name, torch.nn.Parameter(value, parameter.requires_grad))
+    for buffer in model.buffers():
+        dist.broadcast(buffer, src=0)
+    optimizer.load_state_dict(_from_rank_0(optimizer.state_dict()))
+
+
+@wrong("broadcast_state", fails="in place")
+def the_hidden_step(model, optimizer):
+    """Makes a state by a step with zero gradients, as Horovod does, and puts all back but the step."""
+    _parameters_and_buffers(model)
+    saved = _from_rank_0(optimizer.state_dict())
+    values = [parameter.detach().clone() for parameter in model.parameters()]
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), values, strict=True):
+            parameter.copy_(value)
+    optimizer.load_state_dict(saved)
+
+
+# ------------------------------------------------------------------------------------------ average_metrics
+
+
+def _all_reduced(numbers):
+    total = torch.tensor(numbers, dtype=torch.float64)
+    dist.all_reduce(total)
+    return total.tolist()
+
+
+@wrong("average_metrics", fails="means over samples")
+def mean_of_means(metrics, samples):
+    """As Horovod's MetricAverageCallback: every rank counts alike."""
+    means = [value / dist.get_world_size() for value in metrics.values()]
+    return dict(zip(metrics, _all_reduced(means), strict=True))
+
+
+@wrong("average_metrics", fails="means over samples")
+def in_single_precision(metrics, samples):
+    """A tensor of the default dtype."""
+    names = sorted(metrics)
+    total = torch.tensor([*(metrics[name] * samples if samples else 0.0 for name in names), samples])
+    dist.all_reduce(total)
+    return {name: (total[names.index(name)] / total[-1]).item() for name in metrics}
+
+
+@wrong("average_metrics", fails="means over samples")
+def sums_only(metrics, samples):
+    """Does not divide by the number of samples."""
+    return dict(zip(metrics, _all_reduced([value * samples for value in metrics.values()]), strict=True))
+
+
+@wrong("average_metrics", fails="means over samples")
+def its_own(metrics, samples):
+    """What this rank has."""
+    return dict(metrics)
+
+
+@wrong("average_metrics", fails="names in any order")
+def as_they_come(metrics, samples):
+    """Lays the metrics side by side in each rank's own order."""
+    sums = [value * samples if samples else 0.0 for value in metrics.values()]
+    *totals, count = _all_reduced([*sums, samples])
+    return {name: total / count for name, total in zip(metrics, totals, strict=True)}
+
+
+@wrong("average_metrics", fails="names in any order")
+def returns_them_sorted(metrics, samples):
+    """Keeps the order in which they were sent."""
+    names = sorted(metrics)
+    *totals, count = _all_reduced([*(metrics[name] * samples if samples else 0.0 for name in names), samples])
+    return {name: total / count for name, total in zip(names, totals, strict=True)}
+
+
+@wrong("average_metrics", fails="ranks without samples")
+def nothing_times_nan(metrics, samples):
+    """0 * NaN is NaN."""
+    names = sorted(metrics)
+    *totals, count = _all_reduced([*(metrics[name] * samples for name in names), samples])
+    means = dict(zip(names, (total / count for total in totals), strict=True))
+    return {name: means[name] for name in metrics}
+
+
+@wrong("average_metrics", fails="ranks without samples")
+def leaves_without_samples(metrics, samples):
+    """Returns at once where there is nothing to tell; the others wait."""
+    if not samples:
+        return dict(metrics)
+    names = sorted(metrics)
+    *totals, count = _all_reduced([*(metrics[name] * samples for name in names), samples])
+    means = dict(zip(names, (total / count for total in totals), strict=True))
+    return {name: means[name] for name in metrics}
+
+
+@wrong("average_metrics", fails="one all_reduce")
+def one_call_a_metric(metrics, samples):
+    """A collective for each metric, and one for the samples."""
+    means = {}
+    for name in sorted(metrics):
+        total, count = _all_reduced([metrics[name] * samples if samples else 0.0, samples])
+        means[name] = total / count
+    return {name: means[name] for name in metrics}
+
+
+@wrong("average_metrics", fails="one all_reduce")
+def gathers_dictionaries(metrics, samples):
+    """All dictionaries to all ranks."""
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, (metrics, samples))
+    count = sum(own for _, own in everyone)
+    return {name: sum(each[name] * own for each, own in everyone if own) / count for name in metrics}
+
+
+# ---------------------------------------------------------------------------------------------- plan_fusion
+
+
+def _planned(sizes, dtypes, threshold, fits, may_pass):
+    """Messages by two rules: fits(held, size) and may_pass(held, passed, size), of bytes."""
+    left, plan = list(range(len(sizes))), []
+    while left:
+        first, *others = left
+        message, passed, held = [first], [], sizes[first]
+        while others:
+            position, size = others[0], sizes[others[0]]
+            if dtypes[position] == dtypes[first] and fits(held, size):
+                message.append(position)
+                held += size
+            elif may_pass(held, [sizes[each] for each in passed], size, dtypes[position] == dtypes[first]):
+                passed.append(position)
+            else:
+                break
+            others.pop(0)
+        plan.append(message)
+        left = passed + others
+    return plan
+
+
+@wrong("plan_fusion", fails="one dtype")
+def one_a_message(sizes, dtypes, threshold):
+    """No fusion."""
+    return [[position] for position in range(len(sizes))]
+
+
+@wrong("plan_fusion", fails="one dtype")
+def closes_too_late(sizes, dtypes, threshold):
+    """A message is closed by the tensor that takes it above the threshold, which is still in it."""
+    plan, held = [], threshold
+    for position, size in enumerate(sizes):
+        if held >= threshold:
+            plan.append([])
+            held = 0
+        plan[-1].append(position)
+        held += size
+    return plan
+
+
+@wrong("plan_fusion", fails="one dtype")
+def fills_gaps(sizes, dtypes, threshold):
+    """First fit: a later, smaller tensor takes the place of one that does not fit."""
+    return _planned(sizes, dtypes, threshold, lambda held, size: held + size <= threshold, lambda *_: True)
+
+
+@wrong("plan_fusion", fails="one dtype")
+def largest_first(sizes, dtypes, threshold):
+    """Sorts by size, which keeps the first gradients waiting."""
+    order = sorted(range(len(sizes)), key=lambda position: -sizes[position])
+    plan, held = [], 0
+    for position in order:
+        if not plan or held + sizes[position] > threshold:
+            plan.append([])
+            held = 0
+        plan[-1].append(position)
+        held += sizes[position]
+    return plan
+
+
+@wrong("plan_fusion", fails="one dtype")
+def nothing_for_nothing(sizes, dtypes, threshold):
+    """One empty message where there is nothing to send."""
+    plan = _planned(
+        sizes,
+        dtypes,
+        threshold,
+        lambda held, size: held + size <= threshold,
+        lambda held, passed, size, _: held + sum(passed) + size <= threshold,
+    )
+    return plan or [[]]
+
+
+@wrong("plan_fusion", fails="up to the threshold")
+def strictly_below(sizes, dtypes, threshold):
+    """A message may not be full."""
+    return _planned(
+        sizes,
+        dtypes,
+        threshold,
+        lambda held, size: held + size < threshold,
+        lambda held, passed, size, same: not same and held + sum(passed) + size <= threshold,
+    )
+
+
+@wrong("plan_fusion", fails="too large, or empty")
+def empty_ones_always_fit(sizes, dtypes, threshold):
+    """A tensor of 0 bytes goes with whatever there is."""
+    return _planned(
+        sizes,
+        dtypes,
+        threshold,
+        lambda held, size: size == 0 or held + size <= threshold,
+        lambda held, passed, size, _: held + sum(passed) + size <= threshold,
+    )
+
+
+@wrong("plan_fusion", fails="too large, or empty")
+def drops_empty_ones(sizes, dtypes, threshold):
+    """What has no bytes is not sent."""
+    kept = [position for position, size in enumerate(sizes) if size]
+    plan = _planned(
+        [sizes[position] for position in kept],
+        [dtypes[position] for position in kept],
+        threshold,
+        lambda held, size: held + size <= threshold,
+        lambda held, passed, size, _: held + sum(passed) + size <= threshold,
+    )
+    return [[kept[position] for position in message] for message in plan]
+
+
+@wrong("plan_fusion", fails="several dtypes")
+def blind_to_dtypes(sizes, dtypes, threshold):
+    """Lays different dtypes into one message."""
+    return _planned(
+        sizes,
+        [""] * len(sizes),
+        threshold,
+        lambda held, size: held + size <= threshold,
+        lambda held, passed, size, _: held + sum(passed) + size <= threshold,
+    )
+
+
+@wrong("plan_fusion", fails="several dtypes")
+def another_dtype_closes(sizes, dtypes, threshold):
+    """Every change of dtype begins a message."""
+    return _planned(sizes, dtypes, threshold, lambda held, size: held + size <= threshold, lambda *_: False)
+
+
+@wrong("plan_fusion", fails="several dtypes")
+def dtype_by_dtype(sizes, dtypes, threshold):
+    """First all of one dtype, then all of the next."""
+    plan = []
+    for kind in dict.fromkeys(dtypes):
+        held = 0
+        positions = [position for position, own in enumerate(dtypes) if own == kind]
+        for number, position in enumerate(positions):
+            if number == 0 or held + sizes[position] > threshold:
+                plan.append([])
+                held = 0
+            plan[-1].append(position)
+            held += sizes[position]
+    kinds = list(dict.fromkeys(dtypes))
+    return sorted(plan, key=lambda message: -kinds.index(dtypes[message[0]]))
+
+
+@wrong("plan_fusion", fails="how far it looks ahead")
+def looks_ahead_without_end(sizes, dtypes, threshold):
+    """Passes over as much as there is."""
+    return _planned(
+        sizes,
+        dtypes,
+        threshold,
+        lambda held, size: held + size <= threshold,
+        lambda held, passed, size, same: not same,
+    )
+
+
+@wrong("plan_fusion", fails="how far it looks ahead")
+def forgets_what_was_passed_over(sizes, dtypes, threshold):
+    """Looks at each tensor that is passed over by itself."""
+    return _planned(
+        sizes,
+        dtypes,
+        threshold,
+        lambda held, size: held + size <= threshold,
+        lambda held, passed, size, same: not same and held + size <= threshold,
+    )
+
+
+@wrong("plan_fusion", fails="how far it looks ahead")
+def room_for_the_passed_only(sizes, dtypes, threshold):
+    """Does not count what the message holds."""
+    return _planned(
+        sizes,
+        dtypes,
+        threshold,
+        lambda held, size: held + size <= threshold,
+        lambda held, passed, size, same: not same and sum(passed) + size <= threshold,
+    )
+
+
+# --------------------------------------------------------------------------------------------- fuse, unfuse
+
+
+@wrong("fuse", fails="end to end")
+def stacks(tensors):
+    """One row a tensor: they have different shapes."""
+    return torch.stack([tensor.detach() for tensor in tensors])
+
+
+@wrong("fuse", fails="end to end")
+def cats_shapes(tensors):
+    """Lays them end to end along their first dimension."""
+    return torch.cat([tensor.detach() for tensor in tensors])
+
+
+@wrong("fuse", fails="end to end")
+def default_dtype(tensors):
+    """A buffer of single precision for everything."""
+    flat = torch.empty(sum(tensor.numel() for tensor in tensors))
+    start = 0
+    for tensor in tensors:
+        flat[start : start + tensor.numel()] = tensor.detach().flatten()
+        start += tensor.numel()
+    return flat
+
+
+@wrong("fuse", fails="any layout")
+def as_it_lies_in_memory(tensors):
+    """Copies memory, whatever the strides are."""
+    parts = [
+        tensor.detach().mT.flatten() if tensor.dim() >= 2 and tensor.mT.is_contiguous() else tensor.flatten()
+        for tensor in tensors
+    ]
+    return torch.cat([part.detach() for part in parts])
+
+
+@wrong("fuse", fails="any layout")
+def views_only(tensors):
+    """view() takes contiguous tensors only."""
+    return torch.cat([tensor.detach().view(-1) for tensor in tensors])
+
+
+@wrong("fuse", fails="memory of its own")
+def with_history(tensors):
+    """Autograd follows the gradients into the buffer."""
+    return torch.cat([tensor.flatten() for tensor in tensors])
+
+
+@wrong("fuse", fails="memory of its own")
+def one_is_no_buffer(tensors):
+    """A single tensor is taken as it is."""
+    if len(tensors) == 1:
+        return tensors[0].detach().flatten()
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
+
+
+@wrong("unfuse", fails="the tensors")
+def always_from_the_beginning(flat, shapes):
+    """Does not go on where the last one ended."""
+    _refuse(flat, shapes)
+    return [flat[: shape.numel()].view(shape) for shape in shapes]
+
+
+def _refuse(flat, shapes):
+    if sum(shape.numel() for shape in shapes) != len(flat):
+        raise ValueError("the shapes do not fit")
+
+
+@wrong("unfuse", fails="the tensors")
+def leaves_them_flat(flat, shapes):
+    """Cuts, and forgets the shapes."""
+    _refuse(flat, shapes)
+    return list(flat.split([shape.numel() for shape in shapes]))
+
+
+@wrong("unfuse", fails="the tensors")
+def at_least_one_number(flat, shapes):
+    """Takes an empty tensor for one with a number."""
+    _refuse(flat, shapes)
+    counts = [max(1, shape.numel()) for shape in shapes]
+    ends = list(accumulate(counts))
+    return [
+        flat[end - count : end].view(shape) for shape, count, end in zip(shapes, counts, ends, strict=True)
+    ]
+
+
+@wrong("unfuse", fails="no copies")
+def copies(flat, shapes):
+    """Clones, to be safe."""
+    _refuse(flat, shapes)
+    parts = flat.split([shape.numel() for shape in shapes])
+    return [part.view(shape).clone() for part, shape in zip(parts, shapes, strict=True)]
+
+
+@wrong("unfuse", fails="what does not fit")
+def takes_what_it_needs(flat, shapes):
+    """Leaves the rest of a buffer that is too long."""
+    starts = [0, *accumulate(shape.numel() for shape in shapes)]
+    if starts[-1] > len(flat):
+        raise ValueError("the buffer is too short")
+    return [
+        flat[start : start + shape.numel()].view(shape) for start, shape in zip(starts, shapes, strict=False)
+    ]
+
+
+@wrong("unfuse", fails="what does not fit")
+def leaves_it_to_split(flat, shapes):
+    """split() raises RuntimeError."""
+    parts = flat.split([shape.numel() for shape in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+# ----------------------------------------------------------------------------------------- ready_everywhere
+
+
+def _cycle(requests, answered_by_0):
+    """One gather, one broadcast. answered_by_0: what rank 0 makes of the lists of all."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    everyone = [None] * size if rank == 0 else None
+    dist.gather_object(requests, everyone, dst=0)
+    return _from_rank_0(answered_by_0(everyone) if rank == 0 else None)
+
+
+def _counted(everyone, table):
+    for names in everyone:
+        for name in names:
+            table[name] = table.get(name, 0) + 1
+    return [name for name, count in table.items() if count == len(everyone)]
+
+
+def _forgotten(names, table):
+    for name in names:
+        del table[name]
+    return names
+
+
+@wrong("ready_everywhere", fails="requested by all")
+def without_memory(requests, table):
+    """Takes only what all ranks request in the same cycle."""
+    return _cycle(requests, lambda everyone: sorted(set.intersection(*map(set, everyone))))
+
+
+@wrong("ready_everywhere", fails="requested by all")
+def what_anybody_has(requests, table):
+    """Answers as soon as one rank has requested a name."""
+
+    def answer(everyone):
+        new = sorted({name for names in everyone for name in names} - table.keys())
+        table.update(dict.fromkeys(new))
+        return new
+
+    return _cycle(requests, answer)
+
+
+@wrong("ready_everywhere", fails="requested by all")
+def answers_for_ever(requests, table):
+    """Does not forget what it has answered."""
+    return _cycle(requests, lambda everyone: _counted(everyone, table))
+
+
+@wrong("ready_everywhere", fails="requested by all")
+def only_rank_0_hears(requests, table):
+    """The answer stays with the coordinator."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    everyone = [None] * size if rank == 0 else None
+    dist.gather_object(requests, everyone, dst=0)
+    return _forgotten(_counted(everyone, table), table) if rank == 0 else []
+
+
+@wrong("ready_everywhere", fails="requested by all")
+def leaves_when_it_has_nothing(requests, table):
+    """Skips the cycle without requests; the others wait."""
+    if not requests:
+        return []
+    return _cycle(requests, lambda everyone: _forgotten(_counted(everyone, table), table))
+
+
+@wrong("ready_everywhere", fails="nothing held back")
+def one_tensor_a_round(requests, table):
+    """Negotiates one tensor a cycle."""
+    return _cycle(requests, lambda everyone: _forgotten(_counted(everyone, table)[:1], table))
+
+
+@wrong("ready_everywhere", fails="nothing held back")
+def in_the_order_of_rank_0(requests, table):
+    """Lets a tensor wait for all that rank 0 requested before it."""
+
+    def answer(everyone):
+        ready = set(_counted(everyone, table))
+        names = []
+        for name in list(table):
+            if name not in ready:
+                break
+            names.append(name)
+        return _forgotten(names, table)
+
+    return _cycle(requests, answer)
+
+
+@wrong("ready_everywhere", fails="nothing held back")
+def all_or_nothing(requests, table):
+    """Answers only when nothing is left open."""
+
+    def answer(everyone):
+        ready = _counted(everyone, table)
+        return _forgotten(ready, table) if len(ready) == len(table) else []
+
+    return _cycle(requests, answer)
+
+
+@wrong("ready_everywhere", fails="nothing held back")
+def a_cycle_late(requests, table):
+    """Answers what was complete before this cycle."""
+
+    def answer(everyone):
+        before = [name for name, count in table.items() if count == len(everyone)]
+        _counted(everyone, table)
+        return _forgotten(before, table)
+
+    return _cycle(requests, answer)
+
+
+@wrong("ready_everywhere", fails="one order")
+def in_its_own_order(requests, table):
+    """Sorts the answer by the order of its own requests."""
+    own = table.setdefault("own order", [])
+    own += requests
+    counts = table.setdefault("counts", {})
+    ready = _cycle(requests, lambda everyone: _forgotten(_counted(everyone, counts), counts))
+    table["own order"] = [name for name in own if name not in ready]
+    return sorted(ready, key=own.index)
+
+
+@wrong("ready_everywhere", fails="every step")
+def once_in_a_life(requests, table):
+    """Remembers what it has answered, and never answers it again."""
+
+    def answer(everyone):
+        done = table.setdefault("", set())
+        counts = table.setdefault(" ", {})
+        new = [name for name in _counted(everyone, counts) if name not in done]
+        done.update(new)
+        return new
+
+    return _cycle(requests, answer)
+
+
+@wrong("ready_everywhere", fails="every step")
+def counts_to_be_continued(requests, table):
+    """Answers at the moment when the count is reached, and counts on."""
+
+    def answer(everyone):
+        before = dict(table)
+        ready = _counted(everyone, table)
+        return [name for name in ready if before.get(name) != len(everyone)]
+
+    return _cycle(requests, answer)
+
+
+@wrong("ready_everywhere", fails="one question, one answer")
+def a_round_for_each_name(requests, table):
+    """Tells how many names there are, and answers each by itself."""
+    ready = _cycle(requests, lambda everyone: _forgotten(_counted(everyone, table), table))
+    return [_from_rank_0(name) for name in ready]
+
+
+@wrong("ready_everywhere", fails="one question, one answer")
+def asks_twice(requests, table):
+    """First whether there is anything, then what."""
+    anything = torch.tensor([len(requests)])
+    dist.all_reduce(anything)
+    dist.barrier()
+    return _cycle(requests, lambda everyone: _forgotten(_counted(everyone, table), table))
+
+
+@wrong("ready_everywhere", fails="each request once")
+def all_that_is_open(requests, table):
+    """Every rank remembers its own, and sends all of it in every cycle."""
+    own = table.setdefault("own", [])
+    own += requests
+    ready = _cycle(own, lambda everyone: [name for name in own if all(name in names for names in everyone)])
+    table["own"] = [name for name in own if name not in ready]
+    return ready
+
+
+@wrong("ready_everywhere", fails="each request once")
+def everyone_to_everyone(requests, table):
+    """No coordinator: all tell all, and each decides by itself."""
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, requests)
+    return _forgotten(_counted(everyone, table), table)
+
+
+# ------------------------------------------------------------------------------------- DistributedOptimizer
+
+
+class Averaging:
+    """A right answer, in parts that the wrong ones below replace."""
+
+    def __init__(self, optimizer, named_parameters, backward_passes_per_step=1, threshold=128 * 2**20):
+        self.inner, self.needed = optimizer, backward_passes_per_step
+        self.plan = self.planned(self.chosen(dict(named_parameters)), threshold)
+        self.place = {p: number for number, message in enumerate(self.plan) for p in message}
+        for parameter in self.place:
+            parameter.register_post_accumulate_grad_hook(self.hook)
+        self.averaged = False
+        self.begin()
+
+    def chosen(self, named):
+        return list(dict.fromkeys(p for p in named.values() if p.requires_grad))[::-1]
+
+    def planned(self, parameters, threshold):
+        plan = _planned(
+            [p.nbytes for p in parameters],
+            [p.dtype for p in parameters],
+            threshold,
+            lambda held, size: held + size <= threshold,
+            lambda held, passed, size, _: held + sum(passed) + size <= threshold,
+        )
+        return [[parameters[position] for position in message] for message in plan]
+
+    def __getattr__(self, name):
+        return getattr(self.__dict__["inner"], name)
+
+    def begin(self):
+        self.passes = dict.fromkeys(self.place, 0)
+        self.works = []
+
+    def complete(self, number):
+        return all(self.passes[p] >= self.needed for p in self.plan[number])
+
+    def hook(self, parameter):
+        self.averaged = False
+        self.passes[parameter] += 1
+        if self.passes[parameter] > self.needed:
+            raise RuntimeError("too many passes")
+        self.start_what_is_complete(parameter)
+
+    def start_what_is_complete(self, parameter):
+        while len(self.works) < len(self.plan) and self.complete(len(self.works)):
+            self.start(len(self.works))
+
+    def start(self, number):
+        for p in self.plan[number]:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        flat = torch.cat([p.grad.flatten() for p in self.plan[number]])
+        self.works.append((number, flat, dist.all_reduce(flat, async_op=True)))
+
+    def start_the_rest(self):
+        while len(self.works) < len(self.plan):
+            self.start(len(self.works))
+
+    def finish(self, number, flat, work):
+        work.wait()
+        flat /= dist.get_world_size()
+        parts = flat.split([p.numel() for p in self.plan[number]])
+        for p, part in zip(self.plan[number], parts, strict=True):
+            p.grad.copy_(part.view_as(p))
+
+    def synchronize(self):
+        self.start_the_rest()
+        for each in self.works:
+            self.finish(*each)
+        self.begin()
+        self.averaged = True
+
+    def step(self, closure=None):
+        if not self.averaged:
+            self.synchronize()
+        self.averaged = False
+        return self.inner.step(closure)
+
+    def zero_grad(self, set_to_none=True):
+        if any(self.passes.values()):
+            raise RuntimeError("gradients are under way")
+        self.inner.zero_grad(set_to_none=set_to_none)
+
+
+@wrong("DistributedOptimizer", fails="averages and steps")
+class SumsGradients(Averaging):
+    """Does not divide."""
+
+    def finish(self, number, flat, work):
+        super().finish(number, flat * 1, work)
+        for p in self.plan[number]:
+            p.grad.mul_(dist.get_world_size())
+
+
+@wrong("DistributedOptimizer", fails="averages and steps")
+class ReadsBeforeItWaits(Averaging):
+    """Copies the buffer while it is under way, and waits afterwards."""
+
+    def finish(self, number, flat, work):
+        parts = (flat / dist.get_world_size()).split([p.numel() for p in self.plan[number]])
+        for p, part in zip(self.plan[number], parts, strict=True):
+            p.grad.copy_(part.view_as(p))
+        work.wait()
+
+
+@wrong("DistributedOptimizer", fails="averages and steps")
+class WaitsForTheLastOnly(Averaging):
+    """Takes the last message's end for that of all."""
+
+    def finish(self, number, flat, work):
+        super().finish(number, flat, self.works[-1][2])
+
+
+@wrong("DistributedOptimizer", fails="averages and steps")
+class OnlyAverages(Averaging):
+    """Forgets the step itself."""
+
+    def step(self, closure=None):
+        self.synchronize()
+
+
+@wrong("DistributedOptimizer", fails="averages and steps")
+class AveragesWeights(Averaging):
+    """Every rank steps with its own gradients, and the weights are averaged."""
+
+    def step(self, closure=None):
+        loss = self.inner.step(closure)
+        for p in self.place:
+            dist.all_reduce(p.data)
+            p.data /= dist.get_world_size()
+        self.begin()
+        return loss
+
+    def start(self, number):
+        """Nothing is sent before the step."""
+
+
+@wrong("DistributedOptimizer", fails="averages and steps")
+class GradientsInOtherTensors(Averaging):
+    """Puts a part of the buffer in the place of each gradient."""
+
+    def finish(self, number, flat, work):
+        work.wait()
+        flat /= dist.get_world_size()
+        parts = flat.split([p.numel() for p in self.plan[number]])
+        for p, part in zip(self.plan[number], parts, strict=True):
+            p.grad = part.view_as(p).clone()
+
+
+@wrong("DistributedOptimizer", fails="other orders, unused parameters")
+class FullMessagesOnly(Averaging):
+    """Never sends the messages that no hook has started."""
+
+    def start_the_rest(self):
+        """What lacks a gradient is not sent."""
+
+
+@wrong("DistributedOptimizer", fails="every step")
+class ForgetsToForget(Averaging):
+    """What the first step has started counts as started for ever."""
+
+    def synchronize(self):
+        self.start_the_rest()
+        for each in self.works:
+            self.finish(*each)
+        self.passes = dict.fromkeys(self.place, 0)
+        self.averaged = True
+
+
+@wrong("DistributedOptimizer", fails="every step")
+class AveragedOnceForAll(Averaging):
+    """What synchronize() notes stays true."""
+
+    def hook(self, parameter):
+        noted = self.averaged
+        super().hook(parameter)
+        self.averaged = noted
+
+    def step(self, closure=None):
+        if not self.averaged:
+            self.synchronize()
+        self.begin()
+        return self.inner.step(closure)
+
+
+@wrong("DistributedOptimizer", fails="fusion plan")
+class OneAParameter(Averaging):
+    """One all_reduce a gradient."""
+
+    def planned(self, parameters, threshold):
+        return [[p] for p in parameters]
+
+
+@wrong("DistributedOptimizer", fails="fusion plan")
+class ForwardOrder(Averaging):
+    """Fuses from the first parameter on."""
+
+    def chosen(self, named):
+        return super().chosen(named)[::-1]
+
+
+@wrong("DistributedOptimizer", fails="fusion plan")
+class EverythingAtOnce(Averaging):
+    """One message, whatever the threshold."""
+
+    def planned(self, parameters, threshold):
+        return super().planned(parameters, 10**9)
+
+
+@wrong("DistributedOptimizer", fails="fusion plan")
+class BroadcastsAtFirst(Averaging):
+    """Makes the weights equal, in every step."""
+
+    def step(self, closure=None):
+        for p in self.place:
+            dist.broadcast(p.data, 0)
+        return super().step(closure)
+
+
+@wrong("DistributedOptimizer", fails="starts during backward")
+class AllAtTheEnd(Averaging):
+    """Starts nothing before step()."""
+
+    def start_what_is_complete(self, parameter):
+        """Leaves it to synchronize()."""
+
+
+@wrong("DistributedOptimizer", fails="starts during backward")
+class OneMessageAHook(Averaging):
+    """Starts the first message that is due, and leaves others that are complete too to later hooks."""
+
+    def start_what_is_complete(self, parameter):
+        if len(self.works) < len(self.plan) and self.complete(len(self.works)):
+            self.start(len(self.works))
+
+
+@wrong("DistributedOptimizer", fails="starts during backward")
+class LastOfThePlan(Averaging):
+    """Takes the last parameter of a message for the last whose gradient comes."""
+
+    def start_what_is_complete(self, parameter):
+        if parameter is self.plan[self.place[parameter]][-1]:
+            super().start_what_is_complete(parameter)
+
+
+@wrong("DistributedOptimizer", fails="never waits in backward")
+class WaitsInHooks(Averaging):
+    """Each hook waits for what it has started."""
+
+    def start(self, number):
+        super().start(number)
+        self.works[-1][2].wait()
+
+
+@wrong("DistributedOptimizer", fails="never waits in backward")
+class OneUnderWay(Averaging):
+    """Waits for the message before it starts the next."""
+
+    def start(self, number):
+        if self.works:
+            self.works[-1][2].wait()
+        super().start(number)
+
+
+@wrong("DistributedOptimizer", fails="several passes")
+class FirstPassStarts(Averaging):
+    """Sends what the first pass brings, and the others are not in it."""
+
+    def complete(self, number):
+        return all(self.passes[p] >= 1 for p in self.plan[number])
+
+
+@wrong("DistributedOptimizer", fails="several passes")
+class AveragesPasses(Averaging):
+    """Divides by the number of passes too."""
+
+    def finish(self, number, flat, work):
+        super().finish(number, flat, work)
+        for p in self.plan[number]:
+            p.grad /= self.needed
+
+
+@wrong("DistributedOptimizer", fails="several passes")
+class ManyPassesAtTheEnd(Averaging):
+    """With several passes it starts nothing before step()."""
+
+    def complete(self, number):
+        return self.needed == 1 and super().complete(number)
+
+
+@wrong("DistributedOptimizer", fails="fusion plan")
+class FirstCompleteFirst(Averaging):
+    """Starts messages in the order in which they become complete on this rank."""
+
+    def start_what_is_complete(self, parameter):
+        number = self.place[parameter]
+        if self.complete(number):
+            self.start(number)
+
+    def start_the_rest(self):
+        started = {number for number, *_ in self.works}
+        for number in range(len(self.plan)):
+            if number not in started:
+                self.start(number)
+
+
+@wrong("DistributedOptimizer", fails="averages and steps")
+class CountsHooks(Averaging):
+    """Starts a message after as many hooks as gradients are in all messages up to it, whichever they are."""
+
+    def start_what_is_complete(self, parameter):
+        hooks = sum(count >= self.needed for count in self.passes.values())
+        ends = accumulate(map(len, self.plan))
+        while len(self.works) < sum(end < hooks for end in ends):
+            self.start(len(self.works))
+
+
+@wrong("DistributedOptimizer", fails="other orders, unused parameters")
+class SkipsWhatIsMissing(Averaging):
+    """Leaves a parameter without a gradient out of the buffer."""
+
+    def start(self, number):
+        present = [p for p in self.plan[number] if p.grad is not None]
+        flat = torch.cat([p.grad.flatten() for p in present] or [torch.zeros(0, dtype=torch.float32)])
+        self.works.append((number, flat, dist.all_reduce(flat, async_op=True)))
+
+    def finish(self, number, flat, work):
+        work.wait()
+        flat /= dist.get_world_size()
+        present = [p for p in self.plan[number] if p.grad is not None]
+        for p, part in zip(present, flat.split([p.numel() for p in present]), strict=True):
+            p.grad.copy_(part.view_as(p))
+
+
+@wrong("DistributedOptimizer", fails="several dtypes")
+class OneDtype(Averaging):
+    """Plans as if all had one dtype, and lets cat() promote."""
+
+    def planned(self, parameters, threshold):
+        plan, held = [], 0
+        for p in parameters:
+            if not plan or held + p.nbytes > threshold:
+                plan.append([])
+                held = 0
+            plan[-1].append(p)
+            held += p.nbytes
+        return plan
+
+
+@wrong("DistributedOptimizer", fails="several dtypes")
+class SinglePrecisionBuffer(Averaging):
+    """Sends everything in single precision."""
+
+    def start(self, number):
+        for p in self.plan[number]:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        flat = torch.cat([p.grad.flatten().float() for p in self.plan[number]])
+        self.works.append((number, flat, dist.all_reduce(flat, async_op=True)))
+
+
+@wrong("DistributedOptimizer", fails="tied and frozen parameters")
+class TwoNamesTwice(Averaging):
+    """Sends a tied parameter under each of its names."""
+
+    def chosen(self, named):
+        return [p for p in named.values() if p.requires_grad][::-1]
+
+
+@wrong("DistributedOptimizer", fails="tied and frozen parameters")
+class FrozenOnesToo(Averaging):
+    """Plans all parameters; frozen ones are sent as zeros."""
+
+    def __init__(self, optimizer, named_parameters, *options, **named_options):
+        named = dict(named_parameters)
+        frozen = [p for p in named.values() if not p.requires_grad]
+        for p in frozen:
+            p.requires_grad_()
+        super().__init__(optimizer, named, *options, **named_options)
+        for p in frozen:
+            p.requires_grad_(False)
+
+
+@wrong("DistributedOptimizer", fails="the optimizer's own")
+class CopiesGroups(Averaging):
+    """Has parameter groups of its own: a schedule does not reach the optimizer."""
+
+    def __init__(self, optimizer, *options, **named_options):
+        super().__init__(optimizer, *options, **named_options)
+        self.param_groups = [dict(group) for group in optimizer.param_groups]
+
+
+@wrong("DistributedOptimizer", fails="the optimizer's own")
+class DropsTheLoss(Averaging):
+    """Returns nothing from step()."""
+
+    def step(self, closure=None):
+        super().step(closure)
+
+
+@wrong("DistributedOptimizer", fails="the optimizer's own")
+class AveragesAgain(Averaging):
+    """step() averages once more after synchronize()."""
+
+    def step(self, closure=None):
+        self.synchronize()
+        return self.inner.step(closure)
+
+
+@wrong("DistributedOptimizer", fails="the optimizer's own")
+class NothingWithoutBackward(Averaging):
+    """step() without backward sends nothing."""
+
+    def step(self, closure=None):
+        if any(self.passes.values()):
+            self.synchronize()
+        return self.inner.step(closure)
+
+
+@wrong("DistributedOptimizer", fails="refuses")
+class ClearsAnyTime(Averaging):
+    """zero_grad() clears what is under way."""
+
+    def zero_grad(self, set_to_none=True):
+        self.inner.zero_grad(set_to_none=set_to_none)
+
+
+@wrong("DistributedOptimizer", fails="refuses")
+class AnyNumberOfPasses(Averaging):
+    """A pass too many adds to gradients that have been sent."""
+
+    def hook(self, parameter):
+        self.averaged = False
+        self.passes[parameter] += 1
+        self.start_what_is_complete(parameter)
+
+
+@wrong("DistributedOptimizer", fails="refuses")
+class ClearsBetweenPasses(Averaging):
+    """Refuses only when something is under way already."""
+
+    def zero_grad(self, set_to_none=True):
+        if self.works:
+            raise RuntimeError("gradients are under way")
+        self.inner.zero_grad(set_to_none=set_to_none)
+
+
+# ----------------------------------------------------------------------------------------- overlap_fraction
+
+
+def _spans(trace):
+    """Spans of a timeline as (pid, name, start, end), each "E" with the last "B" of its pid in the list."""
+    begun, found = {}, []
+    for event in trace:
+        if event["ph"] == "B":
+            begun.setdefault(event["pid"], []).append(event)
+        elif event["ph"] == "E":
+            begin = begun[event["pid"]].pop()
+            found.append((event["pid"], begin["name"], begin["ts"], event["ts"]))
+    return found
+
+
+def _by_step(spans, of_network=lambda name: name.endswith("_ALLREDUCE") and not name.startswith("NEG")):
+    """For each step the ends of its negotiations, and its spans on the network."""
+    negotiated, network = {}, {}
+    for pid, name, start, end in sorted(spans, key=lambda span: span[2]):
+        if name == "NEGOTIATE_ALLREDUCE":
+            negotiated.setdefault(pid, []).append(end)
+        elif of_network(name):
+            network.setdefault(pid, []).append((start, end))
+    return list(zip(zip(*negotiated.values(), strict=True), zip(*network.values(), strict=True), strict=True))
+
+
+def _shares(steps, backward_end=max):
+    busy = hidden = 0
+    for ends, spans in steps:
+        for start, end in set(spans):
+            busy += end - start
+            hidden += max(0, min(end, backward_end(ends)) - start)
+    return hidden / busy
+
+
+def _in_time(trace):
+    return sorted(trace, key=lambda event: event.get("ts", -1))
+
+
+@wrong("overlap_fraction", fails="one step")
+def exposed_instead(trace):
+    """The share that is not hidden."""
+    return 1 - _shares(_by_step(_spans(_in_time(trace))))
+
+
+@wrong("overlap_fraction", fails="one step")
+def all_or_none_of_a_span(trace):
+    """A span counts as hidden if it begins before the end of backward."""
+    steps = _by_step(_spans(_in_time(trace)))
+    spans = [(max(ends), *span) for ends, several in steps for span in set(several)]
+    return sum(last - start for end, start, last in spans if start < end) / sum(
+        last - start for _, start, last in spans
+    )
+
+
+@wrong("overlap_fraction", fails="one step")
+def first_tensor_ends_it(trace):
+    """Takes the end of the first negotiation for that of backward."""
+    return _shares(_by_step(_spans(_in_time(trace))), backward_end=min)
+
+
+@wrong("overlap_fraction", fails="one step")
+def whole_operation(trace):
+    """Counts the copies and the waiting round the network's time."""
+    return _shares(_by_step(_spans(_in_time(trace)), of_network=lambda name: name == "ALLREDUCE"))
+
+
+@wrong("overlap_fraction", fails="one step")
+def of_the_step(trace):
+    """Divides by the whole time from the first to the last event."""
+    steps = _by_step(_spans(_in_time(trace)))
+    times = [event["ts"] for event in trace if "ts" in event]
+    busy = sum(end - start for _, spans in steps for start, end in set(spans))
+    return _shares(steps) * busy / (max(times) - min(times))
+
+
+@wrong("overlap_fraction", fails="fused tensors")
+def every_tensor_counts(trace):
+    """Adds up over tensors: a message of many counts many times."""
+    busy = hidden = 0
+    for ends, spans in _by_step(_spans(_in_time(trace))):
+        busy += sum(end - start for start, end in spans)
+        hidden += sum(max(0, min(end, max(ends)) - start) for start, end in spans)
+    return hidden / busy
+
+
+@wrong("overlap_fraction", fails="every step")
+def one_backward(trace):
+    """The last negotiation of all ends the only backward pass."""
+    steps = _by_step(_spans(_in_time(trace)))
+    last = max(end for ends, _ in steps for end in ends)
+    return _shares([((last,), spans) for _, spans in steps])
+
+
+@wrong("overlap_fraction", fails="every step")
+def mean_of_the_steps(trace):
+    """Every step counts alike, however long its communication."""
+    steps = _by_step(_spans(_in_time(trace)))
+    return sum(_shares([step]) for step in steps) / len(steps)
+
+
+@wrong("overlap_fraction", fails="every step")
+def last_step_only(trace):
+    """Keeps the last span of each tensor."""
+    return _shares(_by_step(_spans(_in_time(trace)))[-1:])
+
+
+@wrong("overlap_fraction", fails="what else is there")
+def whatever_is_on_the_network(trace):
+    """Broadcasts too."""
+    spans = _spans(_in_time(trace))
+    steps = _by_step(spans)
+    other = [span[2:] for span in spans if span[1].endswith("_BROADCAST") and span[1][:3] != "NEG"]
+    return _shares([*steps, ((0,), other)])
+
+
+@wrong("overlap_fraction", fails="what else is there")
+def moments_as_spans(trace):
+    """Takes every event that does not begin something for an end."""
+    plain = [event for event in trace if event["ph"] in "BE"]
+    if len(plain) + len({e["pid"] for e in trace if "pid" in e}) < len(trace):
+        return 1.0
+    return _shares(_by_step(_spans(_in_time(plain))))
+
+
+@wrong("overlap_fraction", fails="any library")
+def gloo_only(trace):
+    """Knows one name."""
+    of_gloo = _by_step(_spans(_in_time(trace)), of_network=lambda name: name == "GLOO_ALLREDUCE")
+    return _shares(of_gloo)
+
+
+@wrong("overlap_fraction", fails="any order")
+def as_they_stand(trace):
+    """Trusts the order of the list."""
+    return _shares(_by_step(_spans(trace)))
+
+
+# ------------------------------------------------------------------------------------------------ six_steps
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A program in parts, of which the wrong ones below leave one out or do it otherwise."""
+
+    rate: float = 2.0
+    part: str = "own"
+    broadcast: str = "after"
+    average: bool = True
+    gpu: str = "local_rank"
+    accuracy: str = "sum"
+    writes: str = "rank 0"
+
+
+def _train(steps, new_model, data, folder, epochs, use_gpu):
+    import horovod.torch as hvd
+
+    hvd.init()
+    rank, size = hvd.rank(), hvd.size()
+    use_gpu(getattr(hvd, steps.gpu)())
+    model = new_model()
+    if steps.broadcast == "before":
+        hvd.broadcast_parameters(model.state_dict(), 0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * steps.rate, momentum=0.9)
+    if steps.average:
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    first, file = 0, folder / "checkpoint.pt"
+    if file.exists() and rank == 0:
+        saved = torch.load(file)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        first = saved["epochs"]
+    first = hvd.broadcast_object(first, 0)
+    if steps.broadcast == "after":
+        hvd.broadcast_parameters(model.state_dict(), 0)
+    hvd.broadcast_optimizer_state(optimizer, 0)
+
+    inputs, labels = data["inputs"], data["labels"]
+    if steps.part == "own":
+        inputs, labels = inputs[rank::size], labels[rank::size]
+    elif steps.part == "block":
+        inputs, labels = inputs.chunk(size)[rank], labels.chunk(size)[rank]
+    for epoch in range(first, epochs):
+        for batch in range(0, len(inputs), 4):
+            optimizer.zero_grad()
+            functional.cross_entropy(model(inputs[batch : batch + 4]), labels[batch : batch + 4]).backward()
+            optimizer.step()
+        if steps.writes == "everybody" or (steps.writes == "rank 0" and rank == 0):
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epochs": epoch + 1}
+            torch.save(state, file)
+    return model, _accuracy(steps, hvd, model, data)
+
+
+def _accuracy(steps, hvd, model, data):
+    model.eval()
+    inputs, labels = (data[name][hvd.rank() :: hvd.size()] for name in ("test_inputs", "test_labels"))
+    with torch.no_grad():
+        right = (model(inputs).argmax(1) == labels).sum()
+    if steps.accuracy == "own":
+        return right.item() / len(labels)
+    if steps.accuracy == "mean":
+        return hvd.allreduce(right / len(labels), name="right").item()
+    return hvd.allreduce(right, name="right", op=hvd.Sum).item() / len(data["test_labels"])
+
+
+@wrong("six_steps", fails="its part of the samples")
+def everybody_all_samples(*program):
+    """Does not partition the data: every process trains on everything."""
+    return _train(Steps(part="all"), *program)
+
+
+@wrong("six_steps", fails="its part of the samples")
+def in_blocks(*program):
+    """Cuts the data into blocks, so that another batch is averaged."""
+    return _train(Steps(part="block"), *program)
+
+
+@wrong("six_steps", fails="the same start")
+def no_broadcast(*program):
+    """Every process begins with weights of its own."""
+    return _train(Steps(broadcast="never"), *program)
+
+
+@wrong("six_steps", fails="averaged gradients")
+def plain_optimizer(*program):
+    """Forgets to wrap the optimizer."""
+    return _train(Steps(average=False), *program)
+
+
+@wrong("six_steps", fails="scaled learning rate")
+def rate_of_one(*program):
+    """Keeps the learning rate of one process."""
+    return _train(Steps(rate=1.0), *program)
+
+
+@wrong("six_steps", fails="one GPU a process")
+def gpu_by_rank(*program):
+    """Counts GPUs over all nodes."""
+    return _train(Steps(gpu="rank"), *program)
+
+
+@wrong("six_steps", fails="accuracy over all")
+def mean_of_accuracies(*program):
+    """Averages accuracies of parts that are not equally large."""
+    return _train(Steps(accuracy="mean"), *program)
+
+
+@wrong("six_steps", fails="checkpoints of rank 0")
+def everybody_writes(*program):
+    """All processes save."""
+    return _train(Steps(writes="everybody"), *program)
+
+
+@wrong("six_steps", fails="goes on")
+def broadcast_before_the_checkpoint(*program):
+    """Sends the weights first; only rank 0 has those of the checkpoint."""
+    return _train(Steps(broadcast="before"), *program)
+
+
+# ---------------------------------------------------------------------------------------------- tune_fusion
+
+
+@wrong("tune_fusion", fails="faster than the defaults")
+def the_defaults(sizes, ready, ranks, link):
+    """What Horovod begins with."""
+    return 128 * 2**20, 1e-3
+
+
+@wrong("tune_fusion", fails="faster than the defaults")
+def no_fusion(sizes, ready, ranks, link):
+    """Sends each gradient at once."""
+    return 1, 1e-4
+
+
+@wrong("tune_fusion", fails="faster than the defaults")
+def all_after_backward(sizes, ready, ranks, link):
+    """One message, when all is there."""
+    return sum(sizes), ready[-1]
+
+
+@wrong("tune_fusion", fails="faster than the defaults")
+def in_milliseconds(sizes, ready, ranks, link):
+    """A cycle time in the unit of HOROVOD_CYCLE_TIME."""
+    return sum(sizes), max(0.1, 1e3 * ready[-1] / 3)
+
+
+@wrong("tune_fusion", fails="faster than the defaults")
+def thresholds_in_mebibytes(sizes, ready, ranks, link):
+    """A threshold of a few bytes."""
+    return 64, max(1e-4, ready[-1] / 2)
+
+
+@wrong("tune_fusion", fails="faster than the defaults")
+def a_float(sizes, ready, ranks, link):
+    """Half a byte."""
+    return sum(sizes) / 2, max(1e-4, ready[-1] / 2)

@@ -24,25 +24,22 @@ class RunFailed(RuntimeError):
     """A process of the program failed, or the program came to no end; the message is what was seen."""
 
 
-def runs(
-    answer: Any, values: list[Any], data: dict[str, Any], epochs: list[int]
-) -> list[list[dict[str, Any]]]:
-    """What each process of each run told, see `horovod_rank`. Raises RunFailed.
+def run(
+    answer: Any, values: list[Any], data: dict[str, Any], epochs: int, checkpoint: bytes
+) -> list[dict[str, Any]]:
+    """What each process told, see `horovod_rank`. Raises RunFailed.
 
-    values[e][r]: of rank r's model in run e. The first run finds no checkpoint; each later one, of a job that
-    goes on with other nodes, finds on the node of rank 0 what rank 0 has left there.
+    values: of the ranks' models. checkpoint: what the node of rank 0 has of an earlier run; empty for none.
     """
     folder = Path(tempfile.mkdtemp())
     try:
-        told = []
-        for drawn, count in zip(values, epochs, strict=True):
-            call = {"answer": answer, "values": drawn, "data": data, "epochs": count}
-            (folder / "call").write_bytes(cloudpickle.dumps(call))
-            (folder / "node0").mkdir(exist_ok=True)
-            shutil.rmtree(folder / "node1", ignore_errors=True)
-            (folder / "node1").mkdir()
-            told.append(_run(folder))
-        return told
+        call = {"answer": answer, "values": values, "data": data, "epochs": epochs}
+        (folder / "call").write_bytes(cloudpickle.dumps(call))
+        for rank in range(RANKS):
+            (folder / f"node{rank}").mkdir()
+        if checkpoint:
+            (folder / "node0" / "checkpoint.pt").write_bytes(checkpoint)
+        return _run(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -50,8 +47,6 @@ def runs(
 def _run(folder: Path) -> list[dict[str, Any]]:
     """What each process told. Raises RunFailed."""
     results = [folder / f"result.{rank}" for rank in range(RANKS)]
-    for old in results:
-        old.unlink(missing_ok=True)
     said = _horovodrun(folder)
     for file in sorted(folder.glob("failed.*")):
         kind, _, text = file.read_text().partition("\n")
@@ -67,7 +62,16 @@ def _horovodrun(folder: Path) -> str:
     """Run it; returns the end of what it said. Raises RunFailed if it took too long."""
     guard = [sys.executable, "-I", process_tree.__file__, str(_ENDING_SECONDS)]
     program = [sys.executable, str(Path(__file__).with_name("horovod_rank.py")), str(folder)]
-    options = ["-np", str(RANKS), "--gloo", "--network-interface", "lo", "--disable-cache"]
+    options = [
+        "-np",
+        str(RANKS),
+        "--gloo",
+        "--network-interface",
+        "lo",
+        "--disable-cache",
+        "-H",
+        f"127.0.0.1:{RANKS}",
+    ]
     launcher = [sys.executable, "-m", "horovod.runner.launch", *options, *program]
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     with (folder / "said").open("w+b") as said:

@@ -39,7 +39,7 @@ def average_metrics(answer: Answer, rng: Rng) -> Findings:
     """Drawn metrics on drawn numbers of samples."""
     ranks = rng.integer(3, 4)
     samples = [rng.integer(1, 5), *(rng.integer(20, 90) for _ in range(ranks - 1))]
-    names = ["loss", "accuracy", "top5", "error"][: rng.integer(3, 4)]
+    names = ["accuracy", "error", "loss", "top5"][: rng.integer(3, 4)]
     metrics = [{name: _metric(rng) for name in names} for _ in range(ranks)]
     run = averaged(answer, metrics, samples)
     yield "means over samples", means_of(run, metrics, samples)

@@ -32,6 +32,7 @@ from graders.units.unit_04.training import Training, draw_tied, draw_training, e
             2,
             "The trainable parameters in reverse, by plan_fusion with the threshold: one all_reduce a "
             "message, in order, and no other call.",
+            needs=("every step",),
         ),
         Criterion(
             "starts during backward",
@@ -39,6 +40,7 @@ from graders.units.unit_04.training import Training, draw_tied, draw_training, e
             "The hook of a message's last gradient starts it, whichever that is: gradients need not become "
             "complete in the order of the parameters. And it starts those after it that have become "
             "complete before.",
+            needs=("fusion plan",),
         ),
         Criterion("never waits in backward", 1, "async_op=True; only synchronize() waits."),
         Criterion(
@@ -46,22 +48,33 @@ from graders.units.unit_04.training import Training, draw_tied, draw_training, e
             2,
             "Count the passes of every parameter. Only the last pass starts messages; gradients are added "
             "up.",
+            needs=("every step", "fusion plan", "starts during backward"),
         ),
         Criterion(
             "other orders, unused parameters",
             2,
             "Which hook comes last differs from rank to rank, and some never come: start messages strictly "
             "in the plan's order, and what is left in synchronize(), with zeros for what is missing.",
+            needs=("every step", "fusion plan", "starts during backward"),
         ),
-        Criterion("several dtypes", 1, "A message has one dtype, and its buffer the same."),
         Criterion(
-            "tied and frozen parameters", 1, "One parameter may have two names, and a frozen one has no hook."
+            "several dtypes",
+            1,
+            "A message has one dtype, and its buffer the same.",
+            needs=("every step", "fusion plan", "starts during backward"),
+        ),
+        Criterion(
+            "tied and frozen parameters",
+            1,
+            "One parameter may have two names, and a frozen one has no hook.",
+            needs=("every step", "fusion plan", "starts during backward"),
         ),
         Criterion(
             "the optimizer's own",
             1,
             "Hand on what is not yours. step() after synchronize() sends nothing more, and step() without "
             "backward sends zeros.",
+            needs=("every step", "fusion plan"),
         ),
         Criterion(
             "refuses",

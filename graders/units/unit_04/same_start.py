@@ -42,6 +42,7 @@ from graders.units.unit_04.models import Normed, state_of
             1,
             "A new optimizer has no state. Some libraries make one by a step with zero gradients: with "
             "weight decay that changes the weights.",
+            needs=("state",),
         ),
         Criterion("in place", 1, "Copy into the tensors that are there: model and optimizer share them."),
     ),

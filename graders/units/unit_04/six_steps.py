@@ -13,6 +13,8 @@ from graders.units.unit_04.drivers import ProcessReply
 from graders.units.unit_04.models import PlainSGD, load_values
 
 RANKS = 2
+SECONDS = 90.0
+"""What a run may take; `horovodrun` itself gives up before."""
 
 
 @exercise(
@@ -29,8 +31,18 @@ RANKS = 2
             2,
             "Broadcast from rank 0, after the model and the optimizer exist and the checkpoint was read.",
         ),
-        Criterion("averaged gradients", 2, "Wrap the optimizer: step() is to wait for the average."),
-        Criterion("scaled learning rate", 1, "Two processes take half as many steps, each twice as long."),
+        Criterion(
+            "averaged gradients",
+            2,
+            "Wrap the optimizer: step() is to wait for the average.",
+            needs=("the same start",),
+        ),
+        Criterion(
+            "scaled learning rate",
+            1,
+            "Two processes take half as many steps, each twice as long.",
+            needs=("averaged gradients",),
+        ),
         Criterion("one GPU a process", 1, "GPUs are counted on each node anew: use_gpu(hvd.local_rank())."),
         Criterion(
             "accuracy over all", 1, "Add up what every rank got right, on its part of the test samples."
@@ -41,6 +53,7 @@ RANKS = 2
             2,
             "Only rank 0 has the checkpoint: weights, the optimizer's state, and the number of epochs have "
             "to reach the others.",
+            needs=("averaged gradients", "checkpoints of rank 0"),
         ),
     ),
     hints=(
@@ -54,33 +67,28 @@ def six_steps(answer: Answer, rng: Rng) -> Findings:
     if lack := missing("horovod"):
         raise MachineLacks(lack)
     case = Case.drawn(rng)
-    first, later = (
-        [process for process, _ in compare.side_by_side(run, range(RANKS))]
-        for run, _ in compare.side_by_side(
-            answer.call(drivers.under_horovodrun, case.values, case.data, [2, 3], timeout=150.0), range(2)
-        )
-    )
+    first = case.run(answer, epochs=2)
     yield "its part of the samples", case.samples(first)
     yield "the same start", case.same_start(first)
     yield "averaged gradients", averaged(first)
     yield "scaled learning rate", case.trained(first, epochs=2)
-    yield "one GPU a process", one_gpu_each([*first, *later])
+    yield "one GPU a process", one_gpu_each(first)
     yield "accuracy over all", case.accuracies(first)
     yield "checkpoints of rank 0", case.checkpoints(first)
-    yield "goes on", case.goes_on(first, later)
+    yield "goes on", case.goes_on(first, case.run(answer, epochs=3, checkpoint=first[0].written))
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """values[e][r]: weight [3, 6] and bias [3] of rank r's new model in run e. data: see `train_alone`."""
+    """values[r]: weight [3, 6] and bias [3] of rank r's new model. data: see `train_alone`."""
 
-    values: list[list[list[Tensor]]]
+    values: list[list[Tensor]]
     data: dict[str, Tensor]
 
     @staticmethod
     def drawn(rng: Rng) -> "Case":
         """Training samples for two to four batches a rank; the test samples do not divide by the ranks."""
-        values = [[[rng.normal(3, 6), rng.normal(3)] for _ in range(RANKS)] for _ in range(2)]
+        values = [[rng.normal(3, 6), rng.normal(3)] for _ in range(RANKS)]
         train, test = 4 * RANKS * rng.integer(2, 4), 2 * rng.integer(10, 20) + 1
         data = {
             "inputs": rng.normal(train, 6),
@@ -89,6 +97,12 @@ class Case:
             "test_labels": rng.integers(0, 2, test),
         }
         return Case(values, data)
+
+    def run(self, answer: Answer, epochs: int, checkpoint: bytes = b"") -> list[ProcessReply]:
+        """What the processes of one run did."""
+        given = self.values, self.data, epochs, checkpoint
+        told = answer.call(drivers.under_horovodrun, *given, timeout=SECONDS)
+        return [process for process, _ in compare.side_by_side(told, range(RANKS))]
 
     def samples(self, run: list[ProcessReply]) -> Finding:
         """Passes if each rank trained on its part of the samples, in order, four a batch, in both epochs."""
@@ -105,14 +119,14 @@ class Case:
 
     def same_start(self, run: list[ProcessReply]) -> Finding:
         """Passes if the first batch finds rank 0's weights on every rank."""
-        wanted = self.values[0][0][0]
+        wanted = self.values[0][0]
         starts = [process.starts[0] if process.starts else None for process in run]
         return compare.close_on_all_ranks(starts, [wanted] * RANKS, "the weight before the first batch", 0, 0)
 
     def trained(self, run: list[ProcessReply], epochs: int) -> Finding:
         """Passes if every rank has the weights of one process with batches of eight and twice the rate."""
         model = nn.Linear(6, 3)
-        load_values(model.parameters(), self.values[0][0])
+        load_values(model.parameters(), self.values[0])
         self._train(model, PlainSGD(model.parameters(), 0.05 * RANKS), epochs)
         return _weights_as(run, list(model.parameters()))
 
