@@ -11,6 +11,7 @@ import jupytext
 import pytest
 from nbgrader.preprocessors import ClearSolutions
 
+from course_lib.beside import missing
 from graders import commands
 from graders.grading.exercise import Exercise, Verdict
 from graders.grading.registry import load_all
@@ -26,8 +27,12 @@ SEEDS = (1, 2, 3)
 """For solutions and right answers, which nothing may fail. A wrong answer always has the same of them."""
 COUNTS = {Verdict.PASSED, Verdict.NOT_JUDGED}
 """Of a row before the one that fails: not judged, if it needs that one."""
-SUBMITS_JOBS = {"batch_script": [pytest.mark.xdist_group("batch scripts")]}
-"""Exercises whose graders start something for all that a process grades: one worker does."""
+NEEDS_HOROVOD = pytest.mark.skipif(bool(missing("horovod")), reason=missing("horovod") or "it is there")
+SUBMITS_JOBS = {
+    "batch_script": [pytest.mark.xdist_group("batch scripts")],
+    "six_steps": [pytest.mark.xdist_group("horovodrun"), pytest.mark.timeout(300), NEEDS_HOROVOD],
+}
+"""Exercises whose graders start something large, or for all that a process grades: one worker does."""
 
 EXERCISES = [exercise for unit in load_all().values() for exercise in unit.values()]
 UNITS = sorted({exercise.unit for exercise in EXERCISES})
@@ -140,7 +145,9 @@ def test_right_answer_earns_all_points(unit: str, proof: Proof) -> None:
         assert result.passed, f"with seed {seed}:\n{_seen(result)}"
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize(
+    "unit", [pytest.param(unit, marks=NEEDS_HOROVOD if unit == "04_horovod" else ()) for unit in UNITS]
+)
 def test_solutions_earn_all_points_in_the_sandbox(unit: str, capsys: pytest.CaptureFixture[str]) -> None:
     # `course check` on the solutions gives all points, and says so with its exit status.
     status = commands.check(SOLUTIONS / f"{unit}.py", unit, as_json=True)

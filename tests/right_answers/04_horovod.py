@@ -608,7 +608,7 @@ def by_chance(sizes, ready, ranks, link):
     """Five hundred choices at random."""
     draw = random.Random(0)
     choices = [
-        (int(sum(sizes) / draw.uniform(0.9, 24)), max(1e-4, ready[-1] * draw.uniform(0.02, 1.3)))
+        (int(sum(sizes) * draw.uniform(0.04, 1.1)), max(1e-4, ready[-1] * draw.uniform(0.02, 1.3)))
         for _ in range(500)
     ]
     return min(choices, key=lambda choice: _step_seconds(sizes, ready, ranks, link, *choice))
