@@ -2,23 +2,25 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from course_lib.runtime.processes.rank_environment import join_group
+from course_lib.slurm.allocation import present_allocation
 from course_lib.training import elastic
 from course_lib.training.elastic import STOP, leave_group, train
 from course_lib.training.torch_checkpoints import SavedByTorch
 
-SLOWNESS = {"slow": 100, "limit": 15}
-"""Seconds for a step, after the first ones and until the job is started again."""
+SLOW_SECONDS = 100
+"""For a slow step, after the first ones and until the job is started again."""
+LIMIT_MINUTES, SIGNAL_SECONDS = 60, 180
+"""Of a job whose limit comes near: its time, and how long before its end Slurm signals."""
 
 RECIPE = replace(elastic.RECIPE, epochs=1)
 """That of `python -m course_lib.training.elastic --epochs 1`."""
@@ -33,48 +35,44 @@ def once(mark: Path) -> bool:
     return True
 
 
-def die(folder: Path, how: str) -> None:
-    """End this process by SIGKILL, the first time that it is to die so."""
-    if once(folder / how):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def die_while_saving(folder: Path, saves: int) -> None:
-    """Arrange that rank 0 dies in its save of this number, after all parts and before the metadata.
-
-    Not before a worker has died between saves.
-    """
-    finish, calls = FileSystemWriter.finish, []
-
-    def killed(*arguments: Any, **options: Any) -> None:
-        calls.append(None)
-        if (folder / "died").exists() and len(calls) == saves:
-            die(folder, "died while saving")
-        finish(*arguments, **options)
-
-    FileSystemWriter.finish = killed  # type: ignore[method-assign]
-
-
 def after_step_of(folder: Path, fault: str, at: int) -> Callable[[int], None]:
     """What happens after each step."""
 
     def after_step(step: int) -> None:
-        if fault == "sigkill" and step == at and dist.get_rank() == 1:
-            die(folder, "died")
+        if fault == "sigkill" and step == at and dist.get_rank() == 1 and once(folder / "died"):
+            os.kill(os.getpid(), signal.SIGKILL)
         if fault == "stop" and step == at - 1 and dist.get_rank() == 0:
             (folder / STOP).touch()
         if step >= 6 and "SLURM_RESTART_COUNT" not in os.environ:
             # So that what is to happen happens before the end.
-            time.sleep(SLOWNESS.get(fault, 0))
+            if fault == "slow":
+                time.sleep(SLOW_SECONDS)
+            if fault == "limit" and dist.get_rank() == 0 and not (folder / STOP).exists():
+                come_near_the_limit(folder / STOP)
 
     return after_step
+
+
+def come_near_the_limit(stop: Path) -> None:
+    """Have the job end in two or three minutes, whenever that is, until it is told to stop."""
+    left = present_allocation().seconds_left
+    assert left is not None
+    set_time_limit(LIMIT_MINUTES - left // 60 + 2)
+    while not stop.exists():
+        time.sleep(0.1)
+    # The next life has all the time again, so that one restart is enough on any machine.
+    set_time_limit(LIMIT_MINUTES)
+
+
+def set_time_limit(minutes: int) -> None:
+    """Of this job."""
+    job = f"JobId={os.environ['SLURM_JOB_ID']}"
+    subprocess.run(["scontrol", "update", job, f"TimeLimit={minutes}"], check=True)
 
 
 def main(folder: Path, fault: str, at: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     elastic.say_hello(join_group())
-    if fault == "sigkill":
-        die_while_saving(folder, saves=1)
     train(RECIPE, folder, SavedByTorch(folder / "checkpoints", every=4), after_step_of(folder, fault, at))
     leave_group()
 

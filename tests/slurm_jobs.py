@@ -40,7 +40,7 @@ class Jobs:
     def submit_lines(self, name: str, *lines: str, options: Sequence[str] = ()) -> str:
         """Submit commands as a script."""
         text = "\n".join(["#!/bin/bash", f"export PYTHONPATH={ROOT} TORCH_CPP_LOG_LEVEL=ERROR", *lines, ""])
-        return self.submit(name, text, "--time=5", *options)
+        return self.submit(name, text, "--time=30", *options)
 
     def output(self, name: str) -> str:
         path = self.folder / f"{name}.out"
@@ -63,7 +63,7 @@ class Jobs:
             pytest.fail(f"job {job} is still {state} after {seconds:.0f} s\n{queue}\n{said}")
         return state
 
-    def wait_for_text(self, name: str, text: str, seconds: float = 120) -> None:
+    def wait_for_text(self, name: str, text: str, seconds: float = 300) -> None:
         """Until a job has printed something."""
         deadline = time.monotonic() + seconds
         while text not in self.output(name) and time.monotonic() < deadline:
@@ -71,7 +71,7 @@ class Jobs:
         said = self.output(name)
         assert text in said, said
 
-    def finished(self, job: str, name: str, seconds: float = 600) -> str:
+    def finished(self, job: str, name: str, seconds: float = 900) -> str:
         """Wait for a job that must end well; returns its output."""
         assert self.wait(job, seconds=seconds) == "COMPLETED", self.output(name)
         return self.output(name)

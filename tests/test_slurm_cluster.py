@@ -25,10 +25,11 @@ from course_lib.slurm.virtual.lifecycle import (
     temporary_cluster,
 )
 from graders.grading.registry import exercises
+from tests.elastic_faults import LIMIT_MINUTES, SIGNAL_SECONDS
 from tests.slurm_jobs import PYTHON, ROOT, Jobs
 from workbook.paths import Places
 from workbook.release import write_source
-from workbook.unit import Unit, read_units
+from workbook.unit import Unit, read_unit
 
 pytestmark = [
     pytest.mark.skipif(
@@ -132,7 +133,7 @@ def test_nothing_is_left_when_its_user_is_killed(tmp_path: Path):
     user.kill()
     user.wait()
     user.stdout.close()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while (directory.exists() or processes_of(directory)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not processes_of(directory)
@@ -250,7 +251,7 @@ def test_localhost_as_a_meeting_point_is_a_sentence(jobs: Jobs):
     # Invariant: nobody waits: neither in the scripts, nor in a program that is started without them.
     text = train_script(jobs, "srun")
     job = jobs.submit("localhost", text, NOT_CRASHING, "--export=ALL,MASTER_ADDR=localhost")
-    assert jobs.wait(job, seconds=60) == "FAILED"
+    assert jobs.wait(job) == "FAILED"
     assert "MASTER_ADDR is localhost, which on every node means that node itself" in jobs.output("localhost")
     bare = jobs.submit_lines(
         "bare",
@@ -258,7 +259,7 @@ def test_localhost_as_a_meeting_point_is_a_sentence(jobs: Jobs):
         f"srun -N2 -n2 {PYTHON} {FAULTS} {jobs.folder}/bare none",
         options=["--nodes=2", NOT_CRASHING],
     )
-    assert jobs.wait(bare, seconds=90) == "FAILED"
+    assert jobs.wait(bare) == "FAILED"
     assert "those away from rank 0 would wait for ever" in jobs.output("bare")
 
 
@@ -309,11 +310,11 @@ def train_script(jobs: Jobs, launcher: str) -> str:
 
         site = replace(LOCAL, launcher="ibrun")
     name = f"train_{launcher}"
-    return render(Job(name, nodes=2, minutes=5, run=str(jobs.folder / name), program=program), site)
+    return render(Job(name, nodes=2, minutes=30, run=str(jobs.folder / name), program=program), site)
 
 
 def real_unit() -> Unit:
-    return next(unit for unit in read_units(ROOT / "solutions") if unit.name == REAL_UNIT)
+    return read_unit(ROOT / "solutions" / f"{REAL_UNIT}.py")
 
 
 @pytest.fixture(scope="module")
@@ -369,27 +370,27 @@ def submit_workbook(jobs: Jobs) -> str:
     solved = write_source(real_unit(), exercises(REAL_UNIT), Places(jobs.folder))
     shutil.copytree(solved.parent, notebooks / REAL_UNIT)
     given, units = {"on": "slurm", "ranks": "2"}, ("bad", "good", REAL_UNIT)
-    job = Job("workbook", nodes=2, minutes=9, units=units, parameters=given, notebooks=notebooks)
+    job = Job("workbook", nodes=2, minutes=30, units=units, parameters=given, notebooks=notebooks)
     text = render(job, LOCAL).replace("runs/workbook-$SLURM_JOB_ID", str(jobs.folder / "executed"))
     return jobs.submit("workbook", text, NOT_CRASHING, "--ntasks-per-node=1")
 
 
 def submit_sigkill(jobs: Jobs, step: int) -> str:
-    """A training in which rank 1 dies after `step`, then rank 0 while it writes a checkpoint."""
+    """A training in which rank 1 dies after `step`."""
     folder = jobs.folder / "sigkill"
     program = f"{FAULTS} {folder} sigkill {step}"
-    text = render(Job("train_torchrun", nodes=2, minutes=5, run=str(folder), program=program), LOCAL)
+    text = render(Job("train_torchrun", nodes=2, minutes=30, run=str(folder), program=program), LOCAL)
     (jobs.folder / "sigkill-step").write_text(str(step))
     return jobs.submit("sigkill", text, NOT_CRASHING)
 
 
 def submit_worlds(jobs: Jobs) -> str:
-    """A training with 4 ranks to step 4, with 2 to step 8, then again with 4."""
+    """A training with 4 ranks to step 4, then with 2."""
     folder = jobs.folder / "worlds"
     train = f"{PYTHON} {FAULTS} {folder} stop"
     worlds = [
         f"srun --nodes=2 --ntasks={ranks} --ntasks-per-node={ranks // 2} {train} {stop}; rm -f {folder}/stop"
-        for ranks, stop in ((4, 4), (2, 8), (4, 99))
+        for ranks, stop in ((4, 4), (2, 99))
     ]
     options = ["--nodes=2", "--ntasks-per-node=2", NOT_CRASHING]
     return jobs.submit_lines("worlds", *worlds, options=options)
@@ -400,10 +401,10 @@ def submit_limit(jobs: Jobs) -> str:
     job = Job(
         "train_srun",
         nodes=2,
-        minutes=2,
+        minutes=LIMIT_MINUTES,
         run=str(jobs.folder / "limit"),
         program=f"{FAULTS} {jobs.folder}/limit limit",
-        signal_seconds=90,
+        signal_seconds=SIGNAL_SECONDS,
     )
     return jobs.submit("limit", render(job, LOCAL), NOT_CRASHING)
 
@@ -526,7 +527,7 @@ def test_every_launcher_trains_the_same_model(trained: dict[str, dict[str, Any]]
 def test_papermill_in_an_allocation(jobs: Jobs, submitted: dict[str, str]):
     # Invariant: the output notebook, its page and the exit status are there, for one that ends well, one that
     # raises, and a whole unit of the workbook; parameters arrive; a launch uses the nodes of the job.
-    assert jobs.wait(submitted["workbook"], seconds=600) == "FAILED"
+    assert jobs.wait(submitted["workbook"], seconds=900) == "FAILED"
     executed = jobs.folder / "executed"
     assert (executed / "good.status").read_text() == "0\n", jobs.output("workbook")
     assert (executed / "bad.status").read_text() == "1\n"
@@ -542,19 +543,18 @@ def test_papermill_in_an_allocation(jobs: Jobs, submitted: dict[str, str]):
 # --- Faults
 
 
-def test_torchrun_restarts_after_kills(jobs: Jobs, trained: dict[str, dict[str, Any]]):
-    # Invariant: a worker killed at any step, then rank 0 while it writes a checkpoint, cost some steps and
-    # change no weight; the torn checkpoint is not used.
+def test_torchrun_restarts_after_a_kill(jobs: Jobs, trained: dict[str, dict[str, Any]]):
+    # Invariant: a worker killed at any step costs some steps and changes no weight. That a torn checkpoint is
+    # not used tests/test_elastic.py has.
     folder = jobs.folder / "sigkill"
     step = int((jobs.folder / "sigkill-step").read_text())
     newest = step // 4 * 4
     said = trained["torchrun"]["said"]
     assert (folder / "died").exists(), f"killed after step {step}"
-    assert (folder / "died while saving").exists(), f"killed after step {step}"
     lines = [json.loads(line)["step"] for line in (folder / "steps.jsonl").read_text().splitlines()]
     # The first life comes to the step after the newest checkpoint, unless it ended with that.
-    assert lines.count(newest) == (3 if step > newest else 2), f"killed after step {step}: {lines}"
-    assert said.count(f"going on after step {newest} of 12 with 4 ranks") == (2 if newest else 0)
+    assert lines.count(newest) == (2 if step > newest else 1), f"killed after step {step}: {lines}"
+    assert said.count(f"going on after step {newest} of 12 with 4 ranks") == (1 if newest else 0)
     assert trained["torchrun"]["weights"] == trained["mpirun"]["weights"]
 
 
@@ -564,15 +564,15 @@ def steps_of(folder: Path) -> dict[int, dict[str, Any]]:
     return {record["step"]: record for record in records}
 
 
-def test_the_world_shrinks_and_grows_on_nodes(
+def test_the_world_shrinks_on_nodes(
     jobs: Jobs, submitted: dict[str, str], trained: dict[str, dict[str, Any]]
 ):
-    # Invariant: with 4, then 2, then 4 ranks no sample of the epoch is lost or seen twice, and the losses are
-    # those of 4 ranks but for rounding.
+    # Invariant: with 4, then 2 ranks no sample of the epoch is lost or seen twice, and the losses are those
+    # of 4 ranks but for rounding. That it grows as well tests/test_elastic.py has.
     folder = jobs.folder / "worlds"
     jobs.finished(submitted["worlds"], "worlds")
     seen, expected = steps_of(folder), steps_of(jobs.folder / UNDISTURBED)
-    assert [seen[step]["ranks"] for step in range(12)] == [4] * 4 + [2] * 4 + [4] * 4
+    assert [seen[step]["ranks"] for step in range(12)] == [4] * 4 + [2] * 8
     for step in range(12):
         for what in ("samples", "index_sum"):
             assert seen[step][what] == expected[step][what]
@@ -585,14 +585,14 @@ def test_time_limit_checkpoint_requeue(trained: dict[str, dict[str, Any]]):
     # Invariant: near its limit the job saves, goes back into the queue, and ends with the same weights.
     said = trained["srun"]["said"]
     assert "The time is nearly up" in said
-    assert "back into the queue" in said
-    assert "going on after step" in said
+    assert said.count("back into the queue") == 1
+    assert said.count("going on after step") == 1
     assert trained["srun"]["weights"] == trained["mpirun"]["weights"]
 
 
 def test_a_crashed_node_costs_no_more_than_a_few_steps(jobs: Jobs, crashed: str):
     # Invariant: Slurm misses the node, requeues the job, and training goes on from its checkpoint.
-    jobs.wait(crashed, "PENDING", seconds=200)
+    jobs.wait(crashed, "PENDING")
     jobs.cluster.boot("node3")
     said = jobs.finished(crashed, "crashing")
     assert "going on after step 4 of 12" in said
