@@ -20,7 +20,7 @@ from graders.classroom.batches import Batch, batches_in
 from graders.classroom.grade_class import batches_folder
 from graders.classroom.gradebook import Course
 from graders.classroom.pool import Task
-from tests.classroom import ROOT, UNIT, blank, environment, hand_in, new_course, run_course, run_here, solved
+from tests.classroom import ROOT, UNIT, blank, environment, hand_in, new_course, run_here, solved
 from tests.test_classroom import ALL, Scores, scores
 
 needs_slurm = pytest.mark.skipif(
@@ -94,14 +94,14 @@ def started(cluster: VirtualCluster, root: Path) -> Iterator[Callable[..., subpr
 
 
 def finished(process: subprocess.Popen[str]) -> str:
-    out, err = process.communicate(timeout=200)
+    out, err = process.communicate(timeout=400)
     assert process.returncode == 0, out + err
     return err
 
 
 def submitted_batch(root: Path) -> Batch:
     """The batch under way, once it has been submitted."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
         for batch in batches_in(batches_folder(Course(root), UNIT)):
             if batch.job:
@@ -112,7 +112,7 @@ def submitted_batch(root: Path) -> Batch:
 
 def send(number: int, word: str) -> bool:
     """Send a signal to the processes with this word in their command line, once there are any."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
         told = {int(path.parent.name): _text(path) for path in Path("/proc").glob("[0-9]*/cmdline")}
         # nsenter only waits for what it has started.
@@ -145,7 +145,7 @@ def nodes_that_take_no_job(cluster: VirtualCluster) -> Iterator[None]:
 
 def wait_for_another(batch: Batch) -> None:
     """Until a lost share has been submitted again, as a batch of its own."""
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 200
     # A batch has its folder before Slurm has its job.
     while sum(bool(each.job) for each in batches_in(batch.folder.parent)) < 2:
         assert time.monotonic() < deadline, "the lost share was not submitted again"
@@ -199,7 +199,7 @@ def test_whatever_is_killed_it_goes_on(
         assert send(signal.SIGKILL, f"{IMPATIENT} grade")
         first.communicate()
         assert all(None not in each for _, each in scores(root).values())
-        second = started("--force")
+        second = started("--force", "--jobs", "1")
         wait_for_line(second, "of an earlier run is at it")
     finished(second)
     assert_complete(scores(root))
@@ -211,16 +211,16 @@ def test_control_c_leaves_a_job_that_can_be_cancelled(
     root: Path, started: Callable[..., subprocess.Popen[str]], cluster: VirtualCluster
 ) -> None:
     # Invariant: the message names the job; cancelled or not, the command without --slurm does what is left.
-    process = started("--force")
+    process = started("--force", "--jobs", "1")
     batch = submitted_batch(root)
     time.sleep(0.5)
     assert send(signal.SIGINT, f"{IMPATIENT} grade")
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=200)
     assert process.returncode == 130, said
     assert f"scancel {batch.job}" in said
     assert "Traceback" not in said
     cluster.run(["scancel", batch.job], check=True)
-    done = run_course(root, "grade", UNIT)
+    done = run_here(root, "grade", UNIT)
     assert done.returncode == 0, done.stderr
     assert_complete(scores(root))
 
