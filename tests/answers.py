@@ -69,6 +69,7 @@ def _collect(proof: Proof, answer: Definition) -> Definition:
     return answer
 
 
+@cache
 def _load(path: Path) -> list[Proof]:
     """What a file decorates; nothing if there is no such file."""
     if not path.exists():

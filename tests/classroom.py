@@ -27,7 +27,7 @@ from workbook import cli
 from workbook.cli import _efforts
 from workbook.paths import Places
 from workbook.release import source_notebook
-from workbook.unit import BEGIN, END, read_units
+from workbook.unit import BEGIN, END, read_unit
 
 ROOT = Path(__file__).parents[1]
 UNIT = "00_hello_ranks"
@@ -113,7 +113,7 @@ def solved() -> Notebook:
 
 @cache
 def _solved() -> Notebook:
-    unit = next(unit for unit in read_units(ROOT / "solutions") if unit.name == UNIT)
+    unit = read_unit(ROOT / "solutions" / f"{UNIT}.py")
     notebook = source_notebook(unit, _efforts(UNIT))
     for cell in notebook.cells:
         cell.source = "\n".join(line for line in cell.source.split("\n") if line.strip() not in (BEGIN, END))

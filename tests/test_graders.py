@@ -1,5 +1,6 @@
 """Every grader is proved: by the stub, the solution, mistakes that people make, and right answers."""
 
+import copy
 import json
 from collections import Counter
 from functools import cache
@@ -59,10 +60,16 @@ def _seen(result: ExerciseResult) -> str:
 
 
 @cache
+def _cells(unit: str) -> list[Any]:
+    """The cells of a unit's source; not to be changed."""
+    return list(jupytext.read(SOLUTIONS / f"{unit}.py", fmt="py:percent").cells)
+
+
+@cache
 def _stubs(unit: str) -> dict[str, Any]:
     """The namespace with every solution replaced by nbgrader's stub."""
     namespace = dict(solved(unit))
-    for cell in jupytext.read(SOLUTIONS / f"{unit}.py", fmt="py:percent").cells:
+    for cell in copy.deepcopy(_cells(unit)):
         if "exercise" in cell.metadata:
             ClearSolutions()._replace_solution_region(cell, "python")
             assert not run_cells([Cell(f"<stub of {cell.metadata['exercise']}>", cell.source)], namespace)
@@ -111,15 +118,15 @@ def test_enough_proofs(exercise: Exercise) -> None:
 @pytest.mark.parametrize("unit", UNITS)
 def test_exercises_are_in_the_order_of_the_unit(unit: str) -> None:
     # Invariant: progress, summaries and class pages list exercises as the unit does.
-    cells = jupytext.read(SOLUTIONS / f"{unit}.py", fmt="py:percent").cells
-    assert list(load_all()[unit]) == [c.metadata["exercise"] for c in cells if "exercise" in c.metadata]
+    found = [cell.metadata["exercise"] for cell in _cells(unit) if "exercise" in cell.metadata]
+    assert list(load_all()[unit]) == found
 
 
 @EACH_EXERCISE
 def test_points_and_effort_are_told(exercise: Exercise) -> None:
     # The answer cell says what the grader gives, and a student is told of the effort.
-    cells = jupytext.read(SOLUTIONS / f"{exercise.unit}.py", fmt="py:percent").cells
-    points = {c.metadata["exercise"]: c.metadata["points"] for c in cells if "exercise" in c.metadata}
+    cells = [cell for cell in _cells(exercise.unit) if "exercise" in cell.metadata]
+    points = {cell.metadata["exercise"]: cell.metadata["points"] for cell in cells}
     assert points[exercise.name] == exercise.points
     assert exercise.minutes > 0
     assert 1 <= exercise.difficulty <= 5
