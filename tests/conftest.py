@@ -4,6 +4,7 @@ A run by several workers (`make test`) has a temporary folder of its own. When t
 still there under one of this project's names fails the run, as does a process that it started.
 """
 
+import gc
 import os
 import random
 import re
@@ -73,8 +74,8 @@ def pytest_configure(config: pytest.Config) -> None:
         _made.append(folder)
         # Else xdist begins with the groups of most tests, however long they take.
         config.option.loadscopereorder = False
-        # xdist kills a worker that takes ten seconds to end. One that ends a cluster on a busy machine does,
-        # and what it has not yet removed would be left behind.
+        # xdist kills a worker that takes ten seconds to end, as it may on a busy machine, and what it has not
+        # yet removed would be left behind.
         NodeManager.EXIT_TIMEOUT = 120
 
 
@@ -103,6 +104,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     if _left and not session.exitstatus:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_unconfigure() -> None:
+    # pytest collects garbage five times now, and Python once more: millions of objects, that are about to go.
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
