@@ -5,9 +5,6 @@ None has a batch norm: its statistics depend on how a batch is cut, and the unit
 Shapes: B samples a batch, C channels, S pixels a side.
 """
 
-from collections.abc import Sequence
-from itertools import pairwise
-
 from torch import Tensor, nn
 
 
@@ -46,23 +43,6 @@ class SmallCNN(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.classifier(self.features(images))
         return logits
-
-
-class MLP(nn.Sequential):
-    """Linear layers of the given widths, ReLU between them: images [B, C, S, S] to logits [B, widths[-1]].
-
-    widths: first the pixels of an image, C * S * S; then each layer's outputs. MLP([64, 128, 10]).
-    """
-
-    def __init__(self, widths: Sequence[int]) -> None:
-        if len(widths) < 2:
-            raise ValueError(
-                f"MLP needs the widths of its input and its output at least; got {list(widths)}."
-            )
-        layers: list[nn.Module] = [nn.Flatten()]
-        for inputs, outputs in pairwise(widths):
-            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-        super().__init__(*layers[:-1])
 
 
 def parameter_count(model: nn.Module) -> int:

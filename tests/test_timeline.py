@@ -13,7 +13,6 @@ from matplotlib.patches import FancyArrowPatch
 from course_lib.cluster.topology import Cluster
 from course_lib.figures.layout import arrange, in_lanes, merged, most_lanes, time_unit
 from course_lib.figures.timeline import MOST_ARROWS, timeline_figure
-from course_lib.figures.traffic import traffic_figure
 from course_lib.launch.failures import Deadlock
 from course_lib.launch.run import Run
 from course_lib.runtime.communication.errors import PendingCall
@@ -287,20 +286,6 @@ def test_the_run_draws_itself():
 # --- Traffic
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4, 64, 256])
-def test_the_traffic_figure_shows_the_totals_of_each_rank(ranks):
-    run = ring_run(ranks, rounds=3)
-    figure = traffic_figure(run, title="a ring")
-    assert_legible(figure)
-    of_bytes, of_messages = figure.axes
-    if ranks <= 16:
-        assert [p.get_height() for p in of_bytes.patches] == [24] * 2 * ranks
-        assert [p.get_height() for p in of_messages.patches] == [3] * ranks
-    else:
-        assert [list(line.get_ydata()) for line in of_bytes.lines] == [[24] * ranks] * 2
-    assert f"{24 * (1 if ranks <= 8 else ranks):,} bytes" in figure.alt
-
-
 def test_the_traffic_is_summed_once(monkeypatch):
     run, sums = ring_run(4), []
     monkeypatch.setattr(Traffic, "of", lambda events, ranks: sums.append(ranks) or ranks)
@@ -523,7 +508,6 @@ def test_a_simulated_run_makes_a_valid_trace_and_a_legible_timeline(tmp_path):
     run = launch(step, cluster=cluster)
     check_trace(load(run, tmp_path), run)
     assert_legible(run.timeline())
-    assert_legible(traffic_figure(run))
 
 
 def test_the_figures_of_one_run_are_the_same_twice():

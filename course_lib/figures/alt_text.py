@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from course_lib.figures.drawn_run import DrawnRun
 from course_lib.figures.layout import time_unit
 from course_lib.runtime.communication.events import Event, Kind
-from course_lib.runtime.communication.traffic import COMMUNICATION, Traffic
+from course_lib.runtime.communication.traffic import COMMUNICATION
 
 _MOST_RANKS = 8
 """Up to so many ranks are told one by one."""
@@ -32,22 +32,6 @@ def timeline_alt_text(run: DrawnRun, ranks: Sequence[int], start: float, end: fl
         return f"{head} All ranks together: {_calls(e for e in in_view if e.rank in wanted)}."
     told = (_rank_in_words(rank, [e for e in in_view if e.rank == rank]) for rank in ranks)
     return " ".join([head, *told])
-
-
-def traffic_alt_text(traffic: Traffic) -> str:
-    """Bytes and messages, rank by rank, or the range of them."""
-    if len(traffic) <= _MOST_RANKS:
-        told = "; ".join(
-            f"rank {rank.rank} sent {rank.sent:,} bytes in {_count(rank.messages, 'message')}, "
-            f"received {rank.received:,} bytes"
-            for rank in traffic.ranks
-        )
-        return f"Bars of the traffic a rank: {told}."
-    sent = [rank.sent for rank in traffic.ranks]
-    return (
-        f"Bars of the traffic of {len(traffic)} ranks: each sent between {min(sent):,} and {max(sent):,} "
-        f"bytes, together {traffic.sent:,} bytes in {traffic.messages:,} messages."
-    )
 
 
 def _rank_in_words(rank: int, events: Sequence[Event]) -> str:

@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from course_lib.cluster.topology import Link
-from course_lib.runtime.communication.events import Event
-from graders.grading.answer import Observed
+from course_lib.runtime.communication.events import Event, Kind
+from graders.grading.answer import AnswerFailed, FailureKind, Observed
 from graders.grading.compare import at_most
 from graders.grading.exercise import Finding
 
@@ -141,3 +142,35 @@ def duration_within(observed: Observed[Any], allowed: float, where: str, rounds:
     taken = max((event.end for event in observed.events), default=0.0)
     text = f"with {where} on links of 1 ms and 1 MB/s it takes {taken * 1e3:.3f} ms"
     return Finding(taken <= allowed * (1 + 1e-9), f"{text}; {rounds} take {allowed * 1e3:.3f} ms.")
+
+
+# --- Steps of a training
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of one rank, from the driver's mark "step begins" to the one that ends it."""
+
+    rank: int
+    number: int
+    calls: list[Event]
+    marks: dict[str, Event]
+    """The first mark of each label."""
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}, step {self.number}"
+
+
+def steps_of(observed: Observed[Any], end: str) -> Iterator[Step]:
+    """Every step of every rank, up to the mark `end`. Raises AnswerFailed if a mark is not there."""
+    for rank in range(len(observed.results)):
+        calls = observed.communication(rank)
+        marks = [event for event in observed.events if event.rank == rank and event.kind is Kind.SPAN]
+        begins = [position for position, mark in enumerate(marks) if mark.op == "step begins"]
+        for number, (begin, following) in enumerate(pairwise([*begins, len(marks)])):
+            # Reversed, so that of several marks with one label the first stays.
+            inside = {mark.op: mark for mark in reversed(marks[begin:following])}
+            if end not in inside:
+                raise AnswerFailed(FailureKind.UNREADABLE, f"Step {number} of rank {rank} has no end.")
+            span = range(marks[begin].sequence, inside[end].sequence)
+            yield Step(rank, number, [call for call in calls if call.sequence in span], inside)

@@ -28,7 +28,7 @@ and all_reduce the tensor.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from course_lib.cluster.topology import Link
@@ -130,93 +130,19 @@ def _algorithm(operation: str) -> Algorithm:
     return ALGORITHMS[operation.removesuffix("_coalesced")]
 
 
-def _send_traffic(nbytes: int, ranks: int, position: int) -> CallTraffic:
-    return CallTraffic(nbytes, 0, 1)
+def _both_ways(nbytes: int, messages: int) -> CallTraffic:
+    """As many bytes come as go."""
+    return CallTraffic(nbytes, nbytes, messages)
 
 
-def _recv_traffic(nbytes: int, ranks: int, position: int) -> CallTraffic:
-    return CallTraffic(0, nbytes, 0)
-
-
-def _message_seconds(nbytes: int, ranks: int, link: Link) -> float:
-    return link.seconds(nbytes)
-
-
-def _all_reduce_traffic(nbytes: int, ranks: int, position: int) -> CallTraffic:
-    moved = 2 * (ranks - 1) * nbytes // ranks
-    return CallTraffic(moved, moved, 2 * (ranks - 1))
-
-
-def _all_reduce_seconds(nbytes: int, ranks: int, link: Link) -> float:
-    return 2 * _parts_seconds(nbytes, ranks, link)
-
-
-def _all_gather_traffic(nbytes: int, ranks: int, position: int) -> CallTraffic:
-    moved = (ranks - 1) * nbytes
-    return CallTraffic(moved, moved, ranks - 1)
-
-
-def _all_gather_seconds(nbytes: int, ranks: int, link: Link) -> float:
-    return (ranks - 1) * link.seconds(nbytes)
-
-
-def _parts_traffic(nbytes: int, ranks: int, position: int) -> CallTraffic:
-    """A p-th of the input in each of p-1 messages: the ring's reduce-scatter, the direct all-to-all."""
-    moved = (ranks - 1) * nbytes // ranks
-    return CallTraffic(moved, moved, ranks - 1)
+def _one_way(nbytes: int, receives: int, sends: int) -> CallTraffic:
+    """Of whole payloads."""
+    return CallTraffic(sends * nbytes, receives * nbytes, sends)
 
 
 def _parts_seconds(nbytes: int, ranks: int, link: Link) -> float:
+    """p-1 messages of a p-th each."""
     return (ranks - 1) * (link.latency + nbytes / ranks / link.bandwidth)
-
-
-def _broadcast_traffic(nbytes: int, ranks: int, position: int) -> CallTraffic:
-    children = len(tree_children(position, ranks))
-    return CallTraffic(children * nbytes, nbytes if position else 0, children)
-
-
-def _reduce_traffic(nbytes: int, ranks: int, position: int) -> CallTraffic:
-    """The broadcast's tree upside down."""
-    sends = 1 if position else 0
-    return CallTraffic(sends * nbytes, len(tree_children(position, ranks)) * nbytes, sends)
-
-
-def _tree_seconds(nbytes: int, ranks: int, link: Link) -> float:
-    return tree_rounds(ranks) * link.seconds(nbytes)
-
-
-def _gather_traffic(nbytes: int, ranks: int, position: int) -> CallTraffic:
-    return CallTraffic(nbytes, 0, 1) if position else CallTraffic(0, (ranks - 1) * nbytes, 0)
-
-
-def _scatter_traffic(nbytes: int, ranks: int, position: int) -> CallTraffic:
-    return CallTraffic(0, nbytes, 0) if position else CallTraffic((ranks - 1) * nbytes, 0, ranks - 1)
-
-
-def _root_link_seconds(nbytes: int, ranks: int, link: Link) -> float:
-    """All messages pass through the root's link, one after another."""
-    return (ranks - 1) * link.seconds(nbytes)
-
-
-def _barrier_traffic(nbytes: int, ranks: int, position: int) -> CallTraffic:
-    return CallTraffic(0, 0, tree_rounds(ranks))
-
-
-def _barrier_seconds(nbytes: int, ranks: int, link: Link) -> float:
-    return tree_rounds(ranks) * link.seconds(0)
-
-
-def _no_traffic(nbytes: int, ranks: int, position: int) -> CallTraffic:
-    """Making a group is bookkeeping: it goes by way of the rendezvous, not over the links."""
-    return CallTraffic(0, 0, 0)
-
-
-def _no_seconds(nbytes: int, ranks: int, link: Link) -> float:
-    return 0.0
-
-
-def _message_rounds(ranks: int) -> Iterator[Round]:
-    yield Round(((0, 1),), 1.0)
 
 
 def _shifted(ranks: int, distance: int) -> tuple[tuple[int, int], ...]:
@@ -224,76 +150,85 @@ def _shifted(ranks: int, distance: int) -> tuple[tuple[int, int], ...]:
     return tuple((place, (place + distance) % ranks) for place in range(ranks))
 
 
-def _all_reduce_rounds(ranks: int) -> Iterator[Round]:
-    yield Round(_shifted(ranks, 1), 1 / ranks, 2 * (ranks - 1))
+def _ring(ranks: int, share: float, times: int) -> Iterator[Round]:
+    yield Round(_shifted(ranks, 1), share, times)
 
 
-def _all_gather_rounds(ranks: int) -> Iterator[Round]:
-    yield Round(_shifted(ranks, 1), 1.0, ranks - 1)
-
-
-def _reduce_scatter_rounds(ranks: int) -> Iterator[Round]:
-    yield Round(_shifted(ranks, 1), 1 / ranks, ranks - 1)
-
-
-def _all_to_all_rounds(ranks: int) -> Iterator[Round]:
-    for distance in range(1, ranks):
-        yield Round(_shifted(ranks, distance), 1 / ranks)
-
-
-def _broadcast_rounds(ranks: int) -> Iterator[Round]:
+def _tree_downwards(ranks: int) -> Iterator[Round]:
     for bit in reversed(range(tree_rounds(ranks))):
         senders = range(0, ranks - (1 << bit), 2 << bit)
         yield Round(tuple((place, place + (1 << bit)) for place in senders), 1.0)
 
 
-def _reduce_rounds(ranks: int) -> Iterator[Round]:
-    for downwards in reversed(list(_broadcast_rounds(ranks))):
+def _tree_upwards(ranks: int) -> Iterator[Round]:
+    for downwards in reversed(list(_tree_downwards(ranks))):
         yield Round(tuple((child, parent) for parent, child in downwards.messages), 1.0)
 
 
-def _gather_rounds(ranks: int) -> Iterator[Round]:
-    for place in range(1, ranks):
-        yield Round(((place, 0),), 1.0)
+# Arguments: n bytes, p ranks, i places after the root.
 
-
-def _scatter_rounds(ranks: int) -> Iterator[Round]:
-    for place in range(1, ranks):
-        yield Round(((0, place),), 1.0)
-
-
-def _barrier_rounds(ranks: int) -> Iterator[Round]:
-    for bit in range(tree_rounds(ranks)):
-        yield Round(_shifted(ranks, 1 << bit), 0.0)
-
-
-def _no_rounds(ranks: int) -> Iterator[Round]:
-    return iter(())
-
-
-_SEND = Algorithm(_send_traffic, _message_seconds, _message_rounds)
-_RECV = Algorithm(_recv_traffic, _message_seconds, _message_rounds)
-_ALL_GATHER = Algorithm(_all_gather_traffic, _all_gather_seconds, _all_gather_rounds)
-_REDUCE_SCATTER = Algorithm(_parts_traffic, _parts_seconds, _reduce_scatter_rounds)
-_ALL_TO_ALL = Algorithm(_parts_traffic, _parts_seconds, _all_to_all_rounds)
-_BARRIER = Algorithm(_barrier_traffic, _barrier_seconds, _barrier_rounds)
+_SEND = Algorithm(
+    traffic=lambda n, p, i: _one_way(n, 0, 1),
+    seconds=lambda n, p, link: link.seconds(n),
+    rounds=lambda p: iter([Round(((0, 1),), 1.0)]),
+)
+_ALL_GATHER = Algorithm(
+    traffic=lambda n, p, i: _both_ways((p - 1) * n, p - 1),
+    seconds=lambda n, p, link: (p - 1) * link.seconds(n),
+    rounds=lambda p: _ring(p, 1.0, p - 1),
+)
+_REDUCE_SCATTER = Algorithm(
+    traffic=lambda n, p, i: _both_ways((p - 1) * n // p, p - 1),
+    seconds=_parts_seconds,
+    rounds=lambda p: _ring(p, 1 / p, p - 1),
+)
+_ALL_TO_ALL = replace(
+    _REDUCE_SCATTER, rounds=lambda p: (Round(_shifted(p, distance), 1 / p) for distance in range(1, p))
+)
+_BARRIER = Algorithm(
+    traffic=lambda n, p, i: CallTraffic(0, 0, tree_rounds(p)),
+    seconds=lambda n, p, link: tree_rounds(p) * link.seconds(0),
+    rounds=lambda p: (Round(_shifted(p, 1 << bit), 0.0) for bit in range(tree_rounds(p))),
+)
 
 ALGORITHMS: dict[str, Algorithm] = {
     "send": _SEND,
-    "recv": _RECV,
-    "all_reduce": Algorithm(_all_reduce_traffic, _all_reduce_seconds, _all_reduce_rounds),
+    "recv": replace(_SEND, traffic=lambda n, p, i: _one_way(n, 1, 0)),
+    "all_reduce": Algorithm(
+        traffic=lambda n, p, i: _both_ways(2 * (p - 1) * n // p, 2 * (p - 1)),
+        seconds=lambda n, p, link: 2 * _parts_seconds(n, p, link),
+        rounds=lambda p: _ring(p, 1 / p, 2 * (p - 1)),
+    ),
     "all_gather": _ALL_GATHER,
     "all_gather_into_tensor": _ALL_GATHER,
     "reduce_scatter": _REDUCE_SCATTER,
     "reduce_scatter_tensor": _REDUCE_SCATTER,
     "all_to_all": _ALL_TO_ALL,
     "all_to_all_single": _ALL_TO_ALL,
-    "broadcast": Algorithm(_broadcast_traffic, _tree_seconds, _broadcast_rounds),
-    "reduce": Algorithm(_reduce_traffic, _tree_seconds, _reduce_rounds),
-    "gather": Algorithm(_gather_traffic, _root_link_seconds, _gather_rounds),
-    "scatter": Algorithm(_scatter_traffic, _root_link_seconds, _scatter_rounds),
+    "broadcast": Algorithm(
+        traffic=lambda n, p, i: _one_way(n, min(i, 1), len(tree_children(i, p))),
+        seconds=lambda n, p, link: tree_rounds(p) * link.seconds(n),
+        rounds=_tree_downwards,
+    ),
+    "reduce": Algorithm(
+        traffic=lambda n, p, i: _one_way(n, len(tree_children(i, p)), min(i, 1)),
+        seconds=lambda n, p, link: tree_rounds(p) * link.seconds(n),
+        rounds=_tree_upwards,
+    ),
+    # All messages pass through the root's link, one after another.
+    "gather": Algorithm(
+        traffic=lambda n, p, i: _one_way(n, 0, 1) if i else _one_way(n, p - 1, 0),
+        seconds=lambda n, p, link: (p - 1) * link.seconds(n),
+        rounds=lambda p: (Round(((place, 0),), 1.0) for place in range(1, p)),
+    ),
+    "scatter": Algorithm(
+        traffic=lambda n, p, i: _one_way(n, 1, 0) if i else _one_way(n, 0, p - 1),
+        seconds=lambda n, p, link: (p - 1) * link.seconds(n),
+        rounds=lambda p: (Round(((0, place),), 1.0) for place in range(1, p)),
+    ),
     "barrier": _BARRIER,
     "monitored_barrier": _BARRIER,
-    "new_group": Algorithm(_no_traffic, _no_seconds, _no_rounds),
+    # Making a group is bookkeeping: it goes by way of the rendezvous, not over the links.
+    "new_group": Algorithm(lambda n, p, i: CallTraffic(0, 0, 0), lambda n, p, link: 0.0, lambda p: iter(())),
 }
 """Operation, by its name in `torch.distributed` -> its algorithm."""

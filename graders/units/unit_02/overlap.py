@@ -8,13 +8,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from graders.grading import compare
+from graders.grading.communication import steps_of
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, Rng, exercise, per_rank
 from graders.units.unit_02 import drivers as drivers
 from graders.units.unit_02.averaging import gradients_as
 from graders.units.unit_02.drivers import Gradients
 from graders.units.unit_02.models import Branches, Tied, load_values, reaches
 from graders.units.unit_02.replicas import draw_normed, same_tensors
-from graders.units.unit_02.training import Training, draw_training, steps_of
+from graders.units.unit_02.training import Training, draw_training
 
 
 @exercise(
@@ -127,7 +128,7 @@ def buckets_as_specified(training: Training, observed: Observed[Any]) -> Finding
     """Passes if every rank made one all_reduce a bucket, in order, and nothing else, in every step."""
     expected = [("all_reduce", nbytes) for nbytes in training.buckets()]
     wanted = _calls_in_words(expected)
-    for step in steps_of(observed):
+    for step in steps_of(observed, "finished"):
         seen = [(call.op, call.nbytes) for call in step.calls]
         if seen != expected:
             return Finding(False, f"{step}: {_calls_in_words(seen)}; expected {wanted}.")
@@ -179,7 +180,9 @@ def tied_and_frozen(answer: Answer, rng: Rng) -> Finding:
     if not finding.passed:
         return finding
     expected = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
-    payload = sum(call.nbytes for step in steps_of(observed) if step.rank == 0 for call in step.calls)
+    payload = sum(
+        call.nbytes for step in steps_of(observed, "finished") if step.rank == 0 for call in step.calls
+    )
     if payload != expected:
         text = f"rank 0 gave all_reduce {payload:,} bytes; the trainable parameters have {expected:,}"
         return Finding(False, f"{text}, the tied one counted once.")
@@ -198,7 +201,7 @@ def _tied_mean(model: nn.Module, inputs: list[Tensor], targets: list[Tensor]) ->
 def starts_during_backward(training: Training, observed: Observed[Any]) -> Finding:
     """Passes if on every rank, in every step, each bucket set off as soon as its gradients were complete."""
     deadlines = training.deadlines()
-    for step in steps_of(observed):
+    for step in steps_of(observed, "finished"):
         if not step.marks.keys() >= {reaches(0), *deadlines}:
             return Finding(False, f"{step}: backward did not go through the model that was wrapped.")
         for number, deadline in enumerate(deadlines, start=1):
@@ -213,7 +216,7 @@ def starts_during_backward(training: Training, observed: Observed[Any]) -> Findi
 
 def never_waits_in_backward(observed: Observed[Any]) -> Finding:
     """Passes if backward ended before the first all_reduce of its step did, on a slow link."""
-    for step in steps_of(observed):
+    for step in steps_of(observed, "finished"):
         first = min((call.end for call in step.calls), default=float("inf"))
         ended = step.marks.get("backward ends", step.marks["finished"])
         if ended.end >= first:

@@ -1,17 +1,15 @@
 """Steps of training with BucketedDDP: where they begin, where they lead, and when their calls were made."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from typing import Any
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from course_lib.cluster.topology import Cluster, Link
-from course_lib.runtime.communication.events import Event, Kind
-from graders.grading.kit import Answer, AnswerFailed, FailureKind, Observed, Rng, per_rank
+from graders.grading.kit import Answer, Observed, Rng, per_rank
 from graders.units.unit_02 import drivers
 from graders.units.unit_02.drivers import Gradients
 from graders.units.unit_02.models import Chain, load_values, reaches
@@ -103,32 +101,3 @@ def greedy_buckets(sizes: Sequence[int], limit: int) -> list[int]:
         else:
             buckets.append(size)
     return buckets
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step of one rank, from the driver's mark "step begins" to its mark "finished"."""
-
-    rank: int
-    number: int
-    calls: list[Event]
-    marks: dict[str, Event]
-    """The first mark of each label."""
-
-    def __str__(self) -> str:
-        return f"rank {self.rank}, step {self.number}"
-
-
-def steps_of(observed: Observed[Any]) -> Iterator[Step]:
-    """Every step of every rank. Raises AnswerFailed if the driver's marks are not there."""
-    for rank in range(len(observed.results)):
-        calls = observed.communication(rank)
-        marks = [event for event in observed.events if event.rank == rank and event.kind is Kind.SPAN]
-        begins = [position for position, mark in enumerate(marks) if mark.op == "step begins"]
-        for number, (begin, end) in enumerate(pairwise([*begins, len(marks)])):
-            # Reversed, so that of several marks with one label the first stays.
-            inside = {mark.op: mark for mark in reversed(marks[begin:end])}
-            if "finished" not in inside:
-                raise AnswerFailed(FailureKind.UNREADABLE, f"Step {number} of rank {rank} has no end.")
-            span = range(marks[begin].sequence, inside["finished"].sequence)
-            yield Step(rank, number, [call for call in calls if call.sequence in span], inside)

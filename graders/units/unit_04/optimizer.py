@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from course_lib.runtime.communication.events import Event, Kind
+from graders.grading.communication import steps_of
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, Rng, compare, exercise
 from graders.units.unit_04 import drivers
 from graders.units.unit_04.drivers import OwnReply, StepReply
 from graders.units.unit_04.models import Paths, PlainSGD, load_values
-from graders.units.unit_04.training import Training, draw_tied, draw_training, ends, steps_of
+from graders.units.unit_04.training import Training, draw_tied, draw_training, ends
 
 
 @exercise(
@@ -155,7 +156,7 @@ def _all_close(seen: Sequence[Tensor | None], expected: Sequence[Tensor | None],
 def messages_as_planned(training: Training, observed: Observed[Any]) -> Finding:
     """Passes if every rank made one all_reduce a message, in order, and nothing else, in every step."""
     expected = [sum(each.nbytes for each in message) for message in training.messages()]
-    for step in steps_of(observed):
+    for step in steps_of(observed, "stepped"):
         ops = sorted({call.op for call in step.calls} - {"all_reduce"})
         seen = [call.nbytes for call in step.calls]
         if ops or seen != expected:
@@ -168,7 +169,7 @@ def starts_when_complete(training: Training, observed: Observed[Any]) -> Finding
     """Passes if on every rank, in every step, each message set off as soon as it could, and none before the
     last pass.
     """
-    for step in steps_of(observed):
+    for step in steps_of(observed, "stepped"):
         deadlines = training.deadlines(step.rank, step.number)
         before_last = ends(training.passes - 2)
         if training.passes > 1 and any(_before(call, step.marks.get(before_last)) for call in step.calls):
@@ -189,7 +190,7 @@ def _before(call: Event, mark: Event | None) -> bool:
 
 def never_waits(training: Training, observed: Observed[Any]) -> Finding:
     """Passes if backward ended before the first all_reduce of its step did, on a slow link."""
-    for step in steps_of(observed):
+    for step in steps_of(observed, "stepped"):
         first = min((call.end for call in step.calls), default=float("inf"))
         ended = step.marks.get(ends(training.passes - 1), step.marks["stepped"])
         if ended.end >= first:

@@ -1,16 +1,14 @@
 """Steps of training with DistributedOptimizer: what they should come to, and when their calls are due."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from course_lib.cluster.topology import Cluster, Link
-from course_lib.runtime.communication.events import Event, Kind
-from graders.grading.kit import Answer, AnswerFailed, FailureKind, Observed, Rng, per_rank
+from graders.grading.kit import Answer, Observed, Rng, per_rank
 from graders.units.unit_04 import drivers
 from graders.units.unit_04.drivers import StepReply
 from graders.units.unit_04.fusion import expected_plan
@@ -185,32 +183,3 @@ def draw_tied(rng: Rng) -> Training:
     model = {**drawn.model, "frozen": [2], "tied": [1, 2]}
     threshold = rng.choice((10**6, 60))
     return Training(model, _values(rng, model), drawn.inputs, drawn.orders, 1, threshold)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step of one rank, from the driver's mark "step begins" to its mark "stepped"."""
-
-    rank: int
-    number: int
-    calls: list[Event]
-    marks: dict[str, Event]
-    """The first mark of each label."""
-
-    def __str__(self) -> str:
-        return f"rank {self.rank}, step {self.number}"
-
-
-def steps_of(observed: Observed[Any]) -> Iterator[Step]:
-    """Every step of every rank. Raises AnswerFailed if the driver's marks are not there."""
-    for rank in range(len(observed.results)):
-        calls = observed.communication(rank)
-        marks = [event for event in observed.events if event.rank == rank and event.kind is Kind.SPAN]
-        begins = [position for position, mark in enumerate(marks) if mark.op == "step begins"]
-        for number, (begin, end) in enumerate(pairwise([*begins, len(marks)])):
-            # Reversed, so that of several marks with one label the first stays.
-            inside = {mark.op: mark for mark in reversed(marks[begin:end])}
-            if "stepped" not in inside:
-                raise AnswerFailed(FailureKind.UNREADABLE, f"Step {number} of rank {rank} has no end.")
-            span = range(marks[begin].sequence, inside["stepped"].sequence)
-            yield Step(rank, number, [call for call in calls if call.sequence in span], inside)
