@@ -161,6 +161,18 @@ def test_paths_in_texts_lead_somewhere():
             assert found or name == "CHANGELOG.md", f"{name}: {module}"
 
 
+def test_the_threat_model_names_tests_that_are_there():
+    # Invariant: each promise is tried, by a test or an attack that there is.
+    text = texts()["docs/threat-model.md"]
+    promises = [row.split("|") for row in text.splitlines() if row.startswith("| ") and "`test_" in row]
+    assert len(promises) >= 12
+    for file, test in re.findall(r"`(test_\w+\.py)::(\w+)`", text):
+        assert f"def {test}(" in texts()[f"tests/{file}"], test
+    for row in text.splitlines():
+        for attack in re.findall(r"`(\w+)`", row.partition("attack")[2]) if row.startswith("| ") else ():
+            assert f"tests/attacks/{attack}.py" in texts(), attack
+
+
 def test_json_files_are_json():
     for name, text in texts().items():
         if name.endswith((".json", ".ipynb")):

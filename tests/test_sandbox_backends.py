@@ -21,6 +21,7 @@ from graders.isolation.backends import (
     backend_here,
     works,
 )
+from graders.isolation.bubblewrap import NOBODY, sandboxed
 from tests.classroom import ROOT, UNIT, blank, command, environment, hand_in, new_course, run_here, solved
 
 pytestmark = pytest.mark.xdist_group("sandboxes")
@@ -68,6 +69,14 @@ def test_a_backend_that_keeps_nothing_in_is_not_taken() -> None:
     assert not works(Backend("leaky", lambda command, _: list(command)))
     assert not works(Backend("absent", lambda command, _: ["/nowhere/sandbox", *command]))
     assert [each.stands for each in backends.BACKENDS] == [True] * len(backends.BACKENDS)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's submissions change their user")
+@pytest.mark.skipif(backend_here().name != "bubblewrap", reason="bubblewrap is not here, or not allowed")
+def test_root_s_submissions_run_as_nobody() -> None:
+    command = [sys.executable, "-I", "-S", "-c", "import os; print(*os.getresuid(), *os.getresgid())"]
+    done = subprocess.run(sandboxed(command), capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == {str(NOBODY)}
 
 
 def test_apptainers_command_line(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ _OPEN_GRADEBOOKS: tuple[Any, ...] = (
 )
 """The modules that open a gradebook of their own while a submission is graded."""
 
-_CHECKS_OF_MARKS = (CheckCellMetadata, "nbgrader.preprocessors.CheckCellMetadata")
+_CHECKS_OF_METADATA = (CheckCellMetadata, "nbgrader.preprocessors.CheckCellMetadata")
 """They compile their schema anew for each cell, which takes a sixth of the time of recording."""
 
 _LOG = logging.getLogger(__name__)
@@ -206,7 +206,7 @@ class _Converter(Autograde):  # type: ignore[misc]
         self.log = _LOG
         # Each cell has its metadata from the gradebook itself (MendCells).
         for name in ("sanitize_preprocessors", "autograde_preprocessors"):
-            setattr(self, name, [each for each in getattr(self, name) if each not in _CHECKS_OF_MARKS])
+            setattr(self, name, [each for each in getattr(self, name) if each not in _CHECKS_OF_METADATA])
 
     def convert(self, path: Path) -> None:
         """Sanitise, grade and write the notebook."""
