@@ -40,6 +40,8 @@ LONGEST_FIRST = (
     "class",
     "slurm-class",
     "test_browser",
+    "horovod",
+    "horovodrun",
     "sandboxes",
     "hand-ins",
     "batch scripts",
