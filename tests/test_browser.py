@@ -1,4 +1,4 @@
-"""A student's hour in a real browser: unit 02 in JupyterLab; an answer is typed, judged, mended; all runs."""
+"""A student's hour in a real browser: unit 00 in JupyterLab; an answer is typed, judged, mended; all runs."""
 
 import json
 import os
@@ -22,8 +22,8 @@ playwright = pytest.importorskip(
 )
 
 ROOT = Path(__file__).parents[1]
-UNIT = "02_data_parallel"
-EXERCISE = "combine_gradients"
+UNIT = "00_hello_ranks"
+EXERCISE = "amdahl_speedup"
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = [
     "--no-sandbox",
@@ -42,15 +42,14 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="Install Chromium (Debian: apt-get install chromium)."),
 ]
 
-PLAIN_MEAN = """\
-def combine_gradients(gradients, counts):
-    return sum(gradients) / len(gradients)
+NOTHING_SERIAL = """\
+def amdahl_speedup(parallel_fraction, workers):
+    return parallel_fraction * workers
 """
 
 RIGHT = """\
-def combine_gradients(gradients, counts):
-    total = sum(counts)
-    return sum(g * (m / total) for g, m in zip(gradients, counts) if m > 0)
+def amdahl_speedup(parallel_fraction, workers):
+    return 1 / (1 - parallel_fraction + parallel_fraction / workers)
 """
 
 
@@ -64,7 +63,7 @@ class Lab:
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    """JupyterLab as `make lab` starts it, on a copy of unit 02 in which all but one exercise is solved."""
+    """JupyterLab as `make lab` starts it, on a copy of unit 00 in which all but one exercise is solved."""
     work = tmp_path / "work"
     (work / UNIT).mkdir(parents=True)
     nbformat.write(nearly_solved(), work / UNIT / f"{UNIT}.ipynb")
@@ -130,7 +129,7 @@ def stop(server: "subprocess.Popen[bytes]") -> None:
 
 @pytest.fixture
 def page(lab: Lab) -> Iterator[Any]:
-    """Unit 02, open in a browser window."""
+    """Unit 00, open in a browser window."""
     with playwright.sync_playwright() as player:
         browser = player.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         window = browser.new_page(viewport={"width": 1400, "height": 1000})
@@ -201,7 +200,7 @@ def test_a_student_solves_an_exercise_and_runs_the_unit(page: Any) -> None:
     keep(page, "1-not-attempted")
 
     # A tired student's answer fails, and the table says what is wrong.
-    type_into(page, answer, PLAIN_MEAN)
+    type_into(page, answer, NOTHING_SERIAL)
     run_cell(page, answer)
     run_cell(page, cell_with(page, f"check({EXERCISE})"))
     playwright.expect(verdicts).to_contain_text("failed", timeout=PATIENCE)
