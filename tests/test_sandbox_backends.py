@@ -6,11 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
+from nbgrader.apps.api import NbGraderAPI
 
+from graders.classroom.gradebook import Course
 from graders.isolation import backends
 from graders.isolation.backends import (
     NO_ISOLATION,
@@ -22,29 +27,36 @@ from graders.isolation.backends import (
     works,
 )
 from graders.isolation.bubblewrap import NOBODY, sandboxed
-from tests.classroom import ROOT, UNIT, blank, command, environment, hand_in, new_course, run_here, solved
+from tests.classroom import ROOT, UNIT, blank, command, hand_in, new_course, run_here, solved
 
 pytestmark = pytest.mark.xdist_group("sandboxes")
 
 
-def run_unsandboxed(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command on a machine where PATH leads to no program that could build a sandbox."""
+@contextmanager
+def without_sandboxes() -> Iterator[None]:
+    """A machine where PATH leads to no program that could build a sandbox."""
     backend_here.cache_clear()
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PATH", str(Path(sys.executable).parent))
-            if arguments[0] == "check":  # which has a process of its own in any case
-                return subprocess.run(
-                    command(*arguments),
-                    cwd=root,
-                    env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                )
-            return run_here(root, *arguments)
+            yield
     finally:
         backend_here.cache_clear()
+
+
+def run_unsandboxed(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command on such a machine."""
+    with without_sandboxes():
+        if arguments[0] == "check":  # which has a process of its own in any case
+            return subprocess.run(
+                command(*arguments),
+                cwd=root,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        return run_here(root, *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -171,18 +183,25 @@ def test_somebody_else_s_is_not(course: Path, tmp_path: Path) -> None:
 
 
 def test_nbgrader_refuses_as_well_and_can_be_told(course: Path) -> None:
-    # Invariant: no grade and the reason in its log; with c.GradeInSandbox.unsafe, a grade.
-    bare = {**environment(), "PATH": str(Path(sys.executable).parent), "HOME": str(course)}
-    autograde = [sys.executable, "-m", "nbgrader", "autograde", UNIT, "--student", "right"]
-    refused = subprocess.run(autograde, cwd=course, env=bare, capture_output=True, text=True, check=False)
-    assert refused.returncode != 0
-    assert "There is no sandbox here" in refused.stderr
+    # Invariant: no grade and the reason in its log; with c.GradeInSandbox.unsafe, a grade. What its command
+    # calls runs in this process, which has imported everything.
+    refused = autograded_without_a_sandbox(course)
+    assert not refused["success"]
+    assert "There is no sandbox here" in refused["log"]
     assert not (course / "autograded" / "right" / UNIT).exists()
     config = course / "nbgrader_config.py"
     config.write_text(config.read_text() + "\nc.GradeInSandbox.unsafe = True\n")
-    done = subprocess.run(autograde, cwd=course, env=bare, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    done = autograded_without_a_sandbox(course)
+    assert done["success"], done
     assert UNSANDBOXED in (course / "autograded" / "right" / UNIT / f"{UNIT}.ipynb").read_text()
+
+
+def autograded_without_a_sandbox(course: Path) -> dict[str, Any]:
+    """What nbgrader makes of the right submission where PATH leads to no program that builds a sandbox."""
+    directory = Course(course).directory
+    with without_sandboxes():
+        outcome: dict[str, Any] = NbGraderAPI(directory, config=directory.config).autograde(UNIT, "right")
+    return outcome
 
 
 def test_there_is_a_sandbox_here() -> None:
