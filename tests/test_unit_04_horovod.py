@@ -2,6 +2,8 @@
 horovodrun replies stops no grader.
 """
 
+import json
+import os
 import random
 import subprocess
 import sys
@@ -19,7 +21,7 @@ from graders.grading.registry import load_all
 from graders.grading.rng import Rng
 from graders.grading.run import grade
 from graders.protocol.proxy import RemoteAnswer
-from tests.answers import solved
+from tests.answers import right_answers, solved
 from tests.horovod_training import train
 from tests.test_forged_replies import Forger
 
@@ -41,10 +43,17 @@ def _of_the_solution(optimizer: Any) -> Tensor:
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_the_solution_trains_as_horovod_does(ranks: int, tmp_path: Path) -> None:
     # Invariant: after 20 steps with two passes each, weights are those of horovod.torch.DistributedOptimizer.
+    # And of the timeline that Horovod writes meanwhile, two ways to compute the overlap say the same.
     program = Path(__file__).with_name("horovod_training.py")
     options = ["-np", str(ranks), "--gloo", "--network-interface", "lo", "-H", f"127.0.0.1:{ranks}"]
     command = [sys.executable, "-m", "horovod.runner.launch", *options, sys.executable, str(program)]
-    done = subprocess.run([*command, str(tmp_path / "weights")], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, str(tmp_path / "weights")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "HOROVOD_TIMELINE": str(tmp_path / "timeline")},
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     real = torch.load(tmp_path / "weights")
 
@@ -52,6 +61,12 @@ def test_the_solution_trains_as_horovod_does(ranks: int, tmp_path: Path) -> None
     run = launch(_of_the_solution, optimizer, ranks=ranks, on="processes", timeout=120)
     for weights in run.results:
         torch.testing.assert_close(weights, real, rtol=0, atol=1e-6)
+
+    trace = json.loads((tmp_path / "timeline").read_text())
+    ways = [proof.answer for proof in right_answers(UNIT) if proof.exercise == "overlap_fraction"]
+    fractions = [way(trace) for way in (solved(UNIT)["overlap_fraction"], *ways)]
+    assert 0 <= fractions[0] <= 1
+    assert fractions == pytest.approx([fractions[0]] * len(fractions))
 
 
 class Recorded(Forger):

@@ -1435,7 +1435,7 @@ def whatever_is_on_the_network(trace):
     """Broadcasts too."""
     spans = _spans(_in_time(trace))
     steps = _by_step(spans)
-    other = [span[2:] for span in spans if span[1].endswith("_BROADCAST") and span[1][:3] != "NEG"]
+    other = [span[2:] for span in spans if span[1].endswith("_BCAST")]
     return _shares([*steps, ((0,), other)])
 
 

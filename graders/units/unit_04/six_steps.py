@@ -7,7 +7,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from course_lib.beside import missing
-from graders.grading.kit import Answer, Criterion, Finding, Findings, MachineLacks, Rng, compare, exercise
+from graders.grading.kit import (
+    Answer,
+    AnswerFailed,
+    Criterion,
+    FailureKind,
+    Finding,
+    Findings,
+    MachineLacks,
+    Rng,
+    compare,
+    exercise,
+)
 from graders.units.unit_04 import drivers
 from graders.units.unit_04.drivers import ProcessReply
 from graders.units.unit_04.models import PlainSGD, load_values
@@ -45,7 +56,10 @@ SECONDS = 90.0
         ),
         Criterion("one GPU a process", 1, "GPUs are counted on each node anew: use_gpu(hvd.local_rank())."),
         Criterion(
-            "accuracy over all", 1, "Add up what every rank got right, on its part of the test samples."
+            "accuracy over all",
+            1,
+            "Add up what every rank got right, on its part of the test samples.",
+            needs=("averaged gradients",),
         ),
         Criterion("checkpoints of rank 0", 1, "Rank 0 writes after every epoch; nobody else does."),
         Criterion(
@@ -141,10 +155,7 @@ class Case:
 
     def accuracies(self, run: list[ProcessReply]) -> Finding:
         """Passes if every rank returned its model, and the accuracy of rank 0's over all test samples."""
-        if len(run[0].weights) != 2:
-            return Finding(False, "rank 0 has made no model.")
-        model = nn.Linear(6, 3)
-        load_values(model.parameters(), run[0].weights)
+        model = _model_of(run[0])
         labels = self.data["test_labels"]
         expected = (model(self.data["test_inputs"]).argmax(1) == labels).sum().item() / len(labels)
         return compare.first_failure(
@@ -184,11 +195,10 @@ class Case:
         momenta = saved.get("momentum")
         if type(momenta) is not list or not all(type(each) is Tensor for each in momenta):
             return Finding(False, "the checkpoint of the first run has no momentum to go on with.")
-        model = nn.Linear(6, 3)
+        model = _model_of(first[0])
         parameters = list(model.parameters())
         if [each.shape for each in momenta] != [each.shape for each in parameters]:
             return Finding(False, "the checkpoint of the first run has another momentum than SGD's.")
-        load_values(parameters, first[0].weights)
         optimizer = PlainSGD(parameters, 0.05 * RANKS)
         for parameter, momentum in zip(parameters, momenta, strict=True):
             optimizer.state[parameter] = {"momentum": momentum}
@@ -199,6 +209,15 @@ class Case:
             return Finding(False, f"{text}; expected {wanted} each.")
         self._train(model, optimizer, 1)
         return _weights_as(later, parameters)
+
+
+def _model_of(process: ProcessReply) -> nn.Module:
+    """The model that a process has trained. Raises AnswerFailed if it has other parameters."""
+    model = nn.Linear(6, 3)
+    if [each.shape for each in process.weights] != [each.shape for each in model.parameters()]:
+        raise AnswerFailed(FailureKind.UNREADABLE, "What came back are not a model's parameters.")
+    load_values(model.parameters(), process.weights)
+    return model
 
 
 def _numbers(inputs: Tensor, batch: Tensor) -> list[int]:
@@ -225,13 +244,10 @@ def averaged(run: list[ProcessReply]) -> Finding:
     for rank, process in enumerate(run):
         if len(process.starts) < 2 or not process.weights:
             return Finding(False, f"rank {rank} took no two steps.")
-    seconds = compare.close_on_all_ranks(
-        [process.starts[1] for process in run[1:]], [run[0].starts[1]], "after one step, the weight"
-    )
-    last = compare.close_on_all_ranks(
-        [process.weights[0] for process in run[1:]], [run[0].weights[0]], "in the end, the weight"
-    )
-    return compare.first_failure((seconds, last), "After every step all ranks have the same weights.")
+    seconds, weights = [each.starts[1] for each in run], [each.weights[0] for each in run]
+    second = compare.close_on_all_ranks(seconds, [seconds[0]] * RANKS, "after one step, the weight")
+    last = compare.close_on_all_ranks(weights, [weights[0]] * RANKS, "in the end, the weight")
+    return compare.first_failure((second, last), "After every step all ranks have the same weights.")
 
 
 def one_gpu_each(processes: list[ProcessReply]) -> Finding:

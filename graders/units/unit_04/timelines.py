@@ -146,15 +146,16 @@ def _with_more(rng: Rng, timeline: Timeline) -> Timeline:
     for begin in (rng.integer(1, 99), last):
         extra += _span("NEGOTIATE_BROADCAST", pid, begin, begin + 50)
         outer = _span("BROADCAST", pid, begin + 60, begin + 900)
-        extra += [outer[0], *_span("GLOO_BROADCAST", pid, begin + 70, begin + 800), outer[1]]
+        extra += [outer[0], *_span("GLOO_BCAST", pid, begin + 70, begin + 800), outer[1]]
     negotiated = [event for event in moved if event.get("name") == "NEGOTIATE_ALLREDUCE"]
     moments = [
         {"ph": "X", "name": str(rank), "ts": event["ts"] + rank, "pid": event["pid"], "dur": 0}
         for event in negotiated
         for rank in range(2)
     ]
-    cycle = [{"ph": "i", "name": "CYCLE_START", "ts": shift + 7, "s": "g"}]
-    return Timeline([*cycle, *extra, *moved, *moments], timeline.hidden, timeline.busy)
+    first = {"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros": 1}}
+    cycle = {"ph": "i", "name": "CYCLE_START", "ts": shift + 7, "s": "g"}
+    return Timeline([first, cycle, *extra, *moved, *moments], timeline.hidden, timeline.busy)
 
 
 def _shuffled(rng: Rng, timeline: Timeline) -> Timeline:
