@@ -47,7 +47,9 @@ def run(request: LaunchRequest) -> Run:
         )
     if request.beside is None and (sentence := missing(RECIPE)):
         raise BadLaunch(sentence)
-    written = serialize_launch(request.function, request.arguments, request.ranks)
+    written = serialize_launch(
+        request.function, request.arguments, request.ranks, apart=request.beside is not None
+    )
     variables = {rank: _variables(request, rank) for rank in range(request.ranks)}
     started = time.perf_counter()
     with scratch_folder() as folder:

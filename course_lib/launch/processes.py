@@ -48,7 +48,9 @@ def run(request: LaunchRequest) -> Run:
     """Run a launch on processes of this machine. See `course_lib.launch.launch`."""
     check_here("processes")
     plan = _plan(request)
-    written = serialize_launch(request.function, request.arguments, request.ranks)
+    written = serialize_launch(
+        request.function, request.arguments, request.ranks, apart=request.beside is not None
+    )
     variables = {rank: _variables(request, rank) for rank in range(request.ranks)}
     started = time.perf_counter()
     with ranks_here(Start(plan, written.shared, dict(enumerate(written.own)), variables)) as agents:

@@ -35,16 +35,19 @@ class SerializedLaunch:
     own: tuple[bytes, ...]
 
 
-def serialize_launch(function: Any, arguments: Sequence[Any], ranks: int) -> SerializedLaunch:
+def serialize_launch(
+    function: Any, arguments: Sequence[Any], ranks: int, *, apart: bool = False
+) -> SerializedLaunch:
     """Write a launch's function and arguments.
 
+    apart: for another environment, which lacks what the function's module may import: it goes without that.
     Raises BadLaunch, naming what cannot be sent to another process.
     """
     per_rank = [value for value in arguments if isinstance(value, PerRank)]
     places = [isinstance(value, PerRank) for value in arguments]
     everyones = [value for value in arguments if not isinstance(value, PerRank)]
     try:
-        with _unfindable_modules_by_value():
+        with _unfindable_modules_by_value([] if apart else sys.path):
             shared = serialize((function, everyones, places))
             own = tuple(serialize([value[rank] for value in per_rank]) for rank in range(ranks))
     except Exception as error:
@@ -104,17 +107,17 @@ _registry = threading.Lock()
 
 
 @contextmanager
-def _unfindable_modules_by_value() -> Iterator[None]:
-    """Send functions of modules that another process would not find by name as those of a notebook."""
+def _unfindable_modules_by_value(folders: Sequence[str]) -> Iterator[None]:
+    """Send functions of modules that are not found by name in these folders as those of a notebook."""
     with _registry, ExitStack() as undo:
         for module in list(sys.modules.values()):
-            if isinstance(module, ModuleType) and _is_unfindable(module):
+            if isinstance(module, ModuleType) and _is_unfindable(module, folders):
                 cloudpickle.register_pickle_by_value(module)
                 undo.callback(cloudpickle.unregister_pickle_by_value, module)
         yield
 
 
-def _is_unfindable(module: ModuleType) -> bool:
+def _is_unfindable(module: ModuleType, folders: Sequence[str]) -> bool:
     """Whether a module was loaded from a file that `import` would not find: by its path, say."""
     file, name = getattr(module, "__file__", None), module.__name__
     if not isinstance(file, str) or name == "__main__" or is_library(file):
@@ -123,7 +126,7 @@ def _is_unfindable(module: ModuleType) -> bool:
         return False
     stem = name.replace(".", "/")
     ends = (f"{stem}.py", f"{stem}/__init__.py")
-    return not any(file == f"{folder}/{end}" for folder in sys.path for end in ends)
+    return not any(file == f"{folder}/{end}" for folder in folders for end in ends)
 
 
 def _why_unsendable(function: Any, arguments: Sequence[Any], error: Exception) -> str:
@@ -180,7 +183,7 @@ def _global_names(code: CodeType) -> set[str]:
 def _refusal(value: Any) -> str | None:
     """Why a value cannot be written; None if it can."""
     try:
-        with _unfindable_modules_by_value():
+        with _unfindable_modules_by_value(sys.path):
             serialize(value)
     except Exception as error:
         return f"{error}"
