@@ -16,6 +16,7 @@ from typing import Any
 import nbformat
 import pytest
 
+from course_lib.beside import missing
 from course_lib.slurm.scripts import SCRIPTS, Job, render
 from course_lib.slurm.sites import site_named
 from course_lib.slurm.virtual.lifecycle import (
@@ -332,6 +333,8 @@ def submitted(jobs: Jobs, crashing: str, module_rng: random.Random) -> dict[str,
     for launcher in ("mpirun", "ibrun"):
         text = train_script(jobs, launcher).replace("export PATH=", f"export PATH={tools}:", 1)
         found[f"train_{launcher}"] = jobs.submit(f"train_{launcher}", text, NOT_CRASHING)
+    if not missing("horovod"):
+        found["train_horovod"] = submit_horovod(jobs)
     found["sigkill"] = submit_sigkill(jobs, step=module_rng.randint(1, 11))
     found["worlds"] = submit_worlds(jobs)
     return found
@@ -394,6 +397,14 @@ def submit_worlds(jobs: Jobs) -> str:
     ]
     options = ["--nodes=2", "--ntasks-per-node=2", NOT_CRASHING]
     return jobs.submit_lines("worlds", *worlds, options=options)
+
+
+def submit_horovod(jobs: Jobs) -> str:
+    """The same training by horovodrun, which starts ranks on both nodes."""
+    program = '-m course_lib.training.horovod_elastic --epochs 1 --save-every 4 --folder "$run"'
+    folder = str(jobs.folder / "train_horovod")
+    job = Job("train_horovod", nodes=2, minutes=5, run=folder, program=program)
+    return jobs.submit("train_horovod", render(job, LOCAL), NOT_CRASHING)
 
 
 def submit_limit(jobs: Jobs) -> str:
@@ -522,6 +533,21 @@ def test_every_launcher_trains_the_same_model(trained: dict[str, dict[str, Any]]
     for launcher, result in trained.items():
         assert f"4 ranks on 2 nodes, started by {names[launcher]}" in result["said"]
     assert len({result["weights"] for result in trained.values()}) == 1
+
+
+@pytest.mark.skipif(bool(missing("horovod")), reason=missing("horovod") or "Horovod is here")
+def test_horovodrun_trains_on_all_nodes(
+    jobs: Jobs, submitted: dict[str, str], trained: dict[str, dict[str, Any]]
+):
+    # Invariant: horovodrun reaches the other node without ssh; each step has the samples that it has under
+    # any launcher, and the same loss but for rounding.
+    said = jobs.finished(submitted["train_horovod"], "train_horovod")
+    assert "4 ranks on 2 nodes, started by Horovod" in said
+    seen, expected = steps_of(jobs.folder / "train_horovod"), steps_of(jobs.folder / UNDISTURBED)
+    assert seen.keys() == expected.keys()
+    for step, record in seen.items():
+        assert record["index_sum"] == expected[step]["index_sum"]
+        assert record["loss"] == pytest.approx(expected[step]["loss"], rel=1e-3)
 
 
 def test_papermill_in_an_allocation(jobs: Jobs, submitted: dict[str, str]):

@@ -31,6 +31,7 @@ _LIBRARIES = tuple(
         }
     )
 )
+_OF_ANOTHER_ENVIRONMENT = f"{os.sep}site-packages{os.sep}"
 _GRADERS = os.path.realpath(_COURSE.parent / "graders") + os.sep
 _GENERATED = ("<frozen ", "<eval_with_key>", "<__array_function__ internals>")
 """File names of code without a file that is nobody's own; a notebook or a console has other names."""
@@ -38,10 +39,11 @@ _GENERATED = ("<frozen ", "<eval_with_key>", "<__array_function__ internals>")
 
 @cache
 def is_library(file: str) -> bool:
-    """Whether a source file belongs to Python, to an installed package or to course_lib."""
+    """Whether a source file belongs to Python, to a package of any environment or to course_lib."""
     if file.startswith("<"):
         return file.startswith(_GENERATED)
-    return os.path.realpath(file).startswith(_LIBRARIES)
+    real = os.path.realpath(file)
+    return real.startswith(_LIBRARIES) or _OF_ANOTHER_ENVIRONMENT in real
 
 
 @cache

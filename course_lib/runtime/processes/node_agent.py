@@ -51,10 +51,7 @@ from course_lib.scratch import scratch_folder
 WARM_MODULES = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor")
 """What optimizers, DistributedDataParallel and FSDP2 import at their first use; together about a second."""
 
-_IDLE_MODULES = (
-    *("course_lib.training.data_parallel", "course_lib.models", "sklearn.datasets"),
-    *("horovod.torch", "horovod.runner.http.http_server"),
-)
+_IDLE_MODULES = ("course_lib.training.data_parallel", "sklearn.datasets", "horovod.torch")
 """What ranks that train import; loaded when there has been nothing to do for a while."""
 
 _IDLE_SECONDS = 1.0
