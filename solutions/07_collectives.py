@@ -1338,7 +1338,7 @@ def causes_of_hangs() -> dict[str, str]:
 
 # %% exercise="mend_swap" points=4
 def mend_swap(x: Tensor) -> Tensor:
-    """The tensor of the partner: ranks 2k and 2k + 1 swap. The number of ranks is even.
+    """The tensor of the partner: ranks 2k and 2k + 1 swap. The number of ranks is even. x: contiguous.
 
     Returns a new tensor; x stays as it is. One send and one receive a rank.
     """
@@ -1357,7 +1357,7 @@ def mend_swap(x: Tensor) -> Tensor:
 
 # %% exercise="mend_shift" points=5
 def mend_shift(x: Tensor) -> Tensor:
-    """The tensor of the left neighbour on the ring, for any number of ranks from 2.
+    """The tensor of the left neighbour on the ring, for any number of ranks from 2. x: contiguous.
 
     Returns a new tensor; x stays as it is. One send and one receive a rank, and whatever the number of
     ranks, no more than the time of three messages.

@@ -88,19 +88,15 @@ def payload_of(observed: Observed[Any], op: str, nbytes: int) -> Finding:
 # --- To whom
 
 
-def one_target_each(observed: Observed[Any]) -> Finding:
-    """Passes if each rank sends to one rank only, and no two of them to the same, as on a ring."""
-    targets: dict[int, set[int]] = {}
+def to_the_next_only(observed: Observed[Any]) -> Finding:
+    """Passes if each rank sends to the next one only, round the ring."""
+    ranks = len(observed.results)
     for event, peer in _sends(observed):
-        targets.setdefault(event.rank, set()).add(peer)
-    for rank, peers in sorted(targets.items()):
-        if len(peers) > 1:
-            return Finding(
-                False, f"rank {rank} sends to the ranks {sorted(peers)}; on a ring it sends to one."
-            )
-    reached = {peer for peers in targets.values() for peer in peers}
-    passed = len(reached) == len(targets)
-    return Finding(passed, f"{len(targets)} ranks send to {len(reached)} different ranks.")
+        following = (event.rank + 1) % ranks
+        if peer != following:
+            text = f"rank {event.rank} of {ranks} sends to rank {peer}"
+            return Finding(False, f"{text}; the next on the ring is {following}.")
+    return Finding(True, f"Each of {ranks} ranks sends to the next one only.")
 
 
 def bytes_between_nodes(observed: Observed[Any], per_node: int, allowed: int) -> Finding:

@@ -55,9 +55,10 @@ def weighted_means(model, loader):
     was_training = model.training
     try:
         model.train(False)
-        total = len(loader.dataset)
+        batches = list(loader)
+        total = sum(len(targets) for _, targets in batches)
         loss = accuracy = 0.0
-        for inputs, targets in loader:
+        for inputs, targets in batches:
             with torch.no_grad():
                 logits = model(inputs)
             share = targets.shape[0] / total

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import parameters_to_vector
 
 from tests.answers import right
 
@@ -79,9 +79,10 @@ def by_vectors(model):
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
     gradients = [parameter.grad for parameter in parameters]
-    flat = parameters_to_vector(gradients)
+    flat = parameters_to_vector([gradient.contiguous() for gradient in gradients])
     dist.all_reduce(flat, op=dist.ReduceOp.AVG)
-    vector_to_parameters(flat, gradients)
+    for gradient, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(mean.view_as(gradient))
 
 
 @right("average_gradients")

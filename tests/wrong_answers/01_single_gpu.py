@@ -68,6 +68,17 @@ def waits_for_the_device(model, inputs, targets, optimizer):
 
 
 @wrong("train_step", fails="one update")
+def always_in_training_mode(model, inputs, targets, optimizer):
+    """Whoever has frozen the batch norms by model.eval() did so on purpose."""
+    model.train()
+    optimizer.zero_grad()
+    loss = functional.cross_entropy(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+@wrong("train_step", fails="one update")
 def no_optimizer_step(model, inputs, targets, optimizer):
     """Gradients alone change nothing."""
     optimizer.zero_grad()
@@ -254,6 +265,46 @@ def mean_divided_by_samples(model, loader):
     return loss / total, correct / total
 
 
+@torch.no_grad()
+def _sums(model, loader):
+    """Summed loss, hits, samples."""
+    loss, hits, samples = 0.0, 0, 0
+    for inputs, targets in loader:
+        logits = model(inputs)
+        loss += functional.cross_entropy(logits, targets, reduction="sum").item()
+        hits += (logits.argmax(1) == targets).sum().item()
+        samples += len(targets)
+    return loss, hits, samples
+
+
+@wrong("evaluate", fails="accuracy")
+def asks_the_data_set(model, loader):
+    """len(loader.dataset): a generator has no data set, and with drop_last it is another number."""
+    mode = model.training
+    loss, hits, _ = _sums(model.eval(), loader)
+    model.train(mode)
+    return loss / len(loader.dataset), hits / len(loader.dataset)
+
+
+@wrong("evaluate", fails="accuracy")
+def goes_through_it_twice(model, loader):
+    """Once for the loss and once for the accuracy: a generator is empty the second time."""
+    mode = model.training
+    loss, _, samples = _sums(model.eval(), loader)
+    _, hits, _ = _sums(model, loader)
+    model.train(mode)
+    return loss / samples, hits / samples
+
+
+@wrong("evaluate", fails="mode restored")
+def restores_the_model_but_not_its_layers(model, loader):
+    """model.training is the mode of the model itself; its layers have their own."""
+    mode = model.training
+    loss, hits, samples = _sums(model.eval(), loader)
+    model.training = mode
+    return loss / samples, hits / samples
+
+
 @wrong("evaluate", fails="uneven last batch")
 def mean_of_batch_means(model, loader):
     """A sample of a short last batch counts for more than the others."""
@@ -271,13 +322,14 @@ def mean_of_batch_means(model, loader):
 
 @wrong("evaluate", fails="uneven last batch")
 def all_batches_taken_for_full(model, loader):
-    """Takes len(loader) * batch_size for the number of samples."""
+    """Takes the number of batches times the first one's size for the number of samples."""
     was_training = model.training
     model.eval()
+    batches = list(loader)
     with torch.no_grad():
-        loss, correct, _ = _evaluated(model, loader)
+        loss, correct, _ = _evaluated(model, batches)
     model.train(was_training)
-    total = len(loader) * loader.batch_size
+    total = len(batches) * len(batches[0][0])
     return loss / total, correct / total
 
 
@@ -286,11 +338,12 @@ def exact_accuracy_loose_loss(model, loader):
     """Counts hits exactly, and averages the losses of batches."""
     was_training = model.training
     model.eval()
+    batches = list(loader)
     with torch.no_grad():
-        _, correct, total = _evaluated(model, loader)
-        loss = sum(float(functional.cross_entropy(model(inputs), targets)) for inputs, targets in loader)
+        _, correct, total = _evaluated(model, batches)
+        loss = sum(float(functional.cross_entropy(model(inputs), targets)) for inputs, targets in batches)
     model.train(was_training)
-    return loss / len(loader), correct / total
+    return loss / len(batches), correct / total
 
 
 @wrong("evaluate", fails="evaluation mode")

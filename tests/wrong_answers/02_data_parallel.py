@@ -165,7 +165,7 @@ def shuffles_its_own_part(length, epoch, seed):
     return mine[torch.randperm(len(mine), generator=_generator(seed + epoch))]
 
 
-@wrong("shard_indices", fails="shuffled")
+@wrong("shard_indices", fails="reshuffled each epoch")
 def multiplies_seed_and_epoch(length, epoch, seed):
     """In epoch 0 every seed is 0."""
     order = torch.randperm(length, generator=_generator(seed * epoch))
@@ -283,6 +283,14 @@ def puts_new_tensors_in(model, src):
 
 
 @wrong("broadcast_parameters", fails="each tensor sent once")
+def module_by_module(model, src):
+    """A weight that two layers share is sent for each of them."""
+    for module in model.modules():
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+            dist.broadcast(tensor.data, src)
+
+
+@wrong("broadcast_parameters", fails="each tensor sent once")
 def adds_to_zeros(model, src):
     """All ranks but src send zeros into an all_reduce: right numbers, twice the bytes."""
     for tensor in chain(model.parameters(), model.buffers()):
@@ -377,6 +385,17 @@ def by_way_of_single_precision(model):
     parts = buffer.split([parameter.numel() for parameter in parameters])
     for parameter, part in zip(parameters, parts, strict=True):
         parameter.grad.copy_(part.view_as(parameter))
+
+
+@wrong("average_gradients", fails="averages over ranks")
+def averages_what_flatten_returns(model):
+    """flatten() is a view of most gradients, and a copy of those that stand column by column."""
+    for parameter in _trainable(model):
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        flat = parameter.grad.flatten()
+        dist.all_reduce(flat)
+        flat /= dist.get_world_size()
 
 
 @wrong("average_gradients", fails="in place")
@@ -638,6 +657,30 @@ class AllAtTheEnd(_Bucketed):
 
     def ready(self, index):
         pass
+
+
+@wrong("BucketedDDP", fails="unused parameters")
+class StartsTheNextWhateverIsMissing(_Bucketed):
+    """Each complete bucket starts the first that has not started: right where backward goes through the
+    parameters in reverse.
+    """
+
+    def ready(self, index):
+        self.missing[index] -= 1
+        if not self.missing[index]:
+            self.start(len(self.started))
+
+
+@wrong("BucketedDDP", fails="tied and frozen parameters")
+class BucketsInSinglePrecision(_Bucketed):
+    """A bucket of torch's default dtype, whatever its gradients have."""
+
+    def start(self, index):
+        kept = [(parameter, parameter.grad) for parameter in self.buckets[index]]
+        for parameter, gradient in kept:
+            if gradient is not None:
+                parameter.grad = gradient.float().to(gradient.dtype)
+        super().start(index)
 
 
 @wrong("BucketedDDP", fails="never waits in backward")

@@ -39,6 +39,14 @@ def _scatter(x, parts, root, group):
     return x.copy_(arriving)
 
 
+@wrong("scatter_from", fails="in place")
+def alone_it_returns_the_part(x, parts=None, src=0, group=None):
+    """With one rank it returns the part that it was given, and x stays as it was."""
+    if dist.get_world_size(group) == 1:
+        return parts[0]
+    return _scatter(x, parts, _root(group, src), group)
+
+
 @wrong("scatter_from", fails="its part on every rank")
 def sends_to_itself(x, parts=None, src=0, group=None):
     """The root waits for itself."""
@@ -660,6 +668,23 @@ def never_waits_for_its_sends(x, group=None):
     return chunks[rank].clone()
 
 
+@wrong("ring_reduce_scatter", fails="in place")
+def alone_it_returns_x(x, group=None):
+    """With one rank the sum is x, but a new tensor is asked for."""
+    rank, size = _place(group)
+    if size == 1:
+        return x
+    chunks = _cut(x, group)
+    for step in range(size - 1):
+        target = chunks[(rank - 2 - step) % size]
+        arriving = torch.empty_like(target)
+        sending = dist.isend(chunks[(rank - 1 - step) % size], group_dst=(rank + 1) % size, group=group)
+        dist.recv(arriving, group_src=(rank - 1) % size, group=group)
+        sending.wait()
+        target += arriving
+    return chunks[rank].clone()
+
+
 @wrong("ring_reduce_scatter", fails="neighbours only")
 def straight_to_the_owner(x, group=None):
     """Sends each chunk to the rank that wants it: right, as cheap, and no ring."""
@@ -830,6 +855,27 @@ def _all_reduce(data, group):
     _reduce_scatter(chunks, group)
     _all_gather(chunks, group)
     return data
+
+
+@wrong("ring_all_reduce", fails="neighbours only")
+def to_the_left(x, group=None):
+    """The ring the other way round: each rank sends to the one before it, not to the next."""
+    rank, size = _place(group)
+    chunks = list(torch.tensor_split(x.reshape(-1).clone(), size))
+    right_rank, left_rank = (rank + 1) % size, (rank - 1) % size
+    for step in range(size - 1):
+        give, take = (rank + step) % size, (rank + step + 1) % size
+        arriving = torch.empty_like(chunks[take])
+        sending = dist.isend(chunks[give], group_dst=left_rank, group=group)
+        dist.recv(arriving, group_src=right_rank, group=group)
+        sending.wait()
+        chunks[take] += arriving
+    for step in range(size - 1):
+        give, take = (rank + step - 1) % size, (rank + step) % size
+        sending = dist.isend(chunks[give], group_dst=left_rank, group=group)
+        dist.recv(chunks[take], group_src=right_rank, group=group)
+        sending.wait()
+    return x.copy_(torch.cat(chunks).view_as(x))
 
 
 @wrong("ring_all_reduce", fails="the sum on every rank")
@@ -1333,6 +1379,40 @@ def _exchange(outputs, inputs, group, steps):
         arriving = outputs[source].contiguous()
         _both(inputs[to].contiguous(), to, arriving, source, group)
         outputs[source].copy_(arriving)
+
+
+@wrong("all_to_all_pairwise", fails="every part at its place")
+def one_buffer_for_all_that_arrives(outputs, inputs, group=None):
+    """Several irecv write into one tensor at the same time."""
+    rank, size = _place(group)
+    outputs[rank].copy_(inputs[rank])
+    buffer = torch.empty(max(len(part) for part in outputs), *inputs[0].shape[1:], dtype=inputs[0].dtype)
+    others = [place for place in range(size) if place != rank]
+    arriving = {place: buffer[: len(outputs[place])] for place in others}
+    work = [dist.irecv(arriving[place], group_src=place, group=group) for place in others]
+    work += [dist.isend(inputs[place].contiguous(), group_dst=place, group=group) for place in others]
+    for each in work:
+        each.wait()
+    for place in others:
+        outputs[place].copy_(arriving[place])
+    return outputs
+
+
+@wrong("all_to_all_pairwise", fails="in place")
+def alone_it_returns_what_it_was_given(outputs, inputs, group=None):
+    """With one rank it returns at once, and outputs stay empty."""
+    rank, size = _place(group)
+    if size == 1:
+        return inputs
+    outputs[rank].copy_(inputs[rank])
+    for step in range(1, size):
+        target, source = (rank + step) % size, (rank - step) % size
+        arriving = outputs[source].contiguous()
+        sending = dist.isend(inputs[target].contiguous(), group_dst=target, group=group)
+        dist.recv(arriving, group_src=source, group=group)
+        sending.wait()
+        outputs[source].copy_(arriving)
+    return outputs
 
 
 @wrong("all_to_all_pairwise", fails="every part at its place")
@@ -2201,6 +2281,30 @@ def _mpi_ring(comm, x, chunks=None, steps=None):
         arriving = np.empty_like(take)
         comm.Sendrecv(give, dest=(rank + 1) % size, recvbuf=arriving, source=(rank - 1) % size)
         take[:] = take + arriving if step < size - 1 else arriving
+    return x
+
+
+@wrong("mpi_ring_all_reduce", fails="the sum on every rank")
+def all_send_and_then_receive(comm, x):
+    """A small message waits in a buffer; of a large one, Send returns only when somebody receives."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+    right, left = (rank + 1) % size, (rank - 1) % size
+    chunks = np.array_split(x, size)
+    for step in range(2 * (size - 1)):
+        target = chunks[(rank - step - 1) % size]
+        arriving = np.empty_like(target)
+        comm.Send(chunks[(rank - step) % size], dest=right)
+        comm.Recv(arriving, source=left)
+        target[:] = target + arriving if step < size - 1 else arriving
+    return x
+
+
+@wrong("mpi_ring_all_reduce", fails="only messages")
+def a_collective_of_a_grid(comm, x):
+    """A communicator made from the one given has collectives too."""
+    from mpi4py import MPI
+
+    comm.Create_cart([comm.Get_size()], periods=[True]).Allreduce(MPI.IN_PLACE, x)
     return x
 
 

@@ -94,13 +94,14 @@ def steps(
     stale: list[Tensor] | None,
     batches: list[Batch],
     rates: dict[str, float],
+    training: bool,
 ) -> list[StepReply]:
     """What each of several steps did.
 
     values: as for Watched. stale: gradients that are there before the first step. batches: inputs [B, F] and
-    labels [B] each. rates: the arguments of torch.optim.SGD.
+    labels [B] each. rates: the arguments of torch.optim.SGD. training: the mode in which the model comes.
     """
-    model = Watched(values)
+    model = Watched(values).train(training)
     if stale is not None:
         for parameter, gradient in zip(model.parameters(), stale, strict=True):
             parameter.grad = gradient.clone()
@@ -118,14 +119,14 @@ def steps(
 class EvaluationReply(DriverReply):
     """What an evaluation did.
 
-    result: what it returned. modes, graphs: as in Watched. Afterwards: whether the model is in training mode,
-    whether gradients are on, and whether every parameter requires one.
+    result: what it returned. modes, graphs: as in Watched. Afterwards: for the model and each of its modules
+    whether it is in training mode, whether gradients are on, and whether every parameter requires one.
     """
 
     result: PlainData
     modes: list[bool]
     graphs: list[bool]
-    training: bool
+    training: list[bool]
     grad_enabled: bool
     trainable: bool
 
@@ -133,14 +134,19 @@ class EvaluationReply(DriverReply):
 def evaluation(
     answer: AnswerFunction, values: list[Tensor], samples: Batch, batch_size: int, training: bool
 ) -> EvaluationReply:
-    """How the answer evaluates a model found in the given mode. samples: inputs [N, F], labels [N]."""
+    """How the answer evaluates a model found in the given mode. samples: inputs [N, F], labels [N].
+
+    The loader is a generator: it has no length and no data set, and can be gone through once.
+    """
     model = Watched(values).train(training)
+    loader = DataLoader(TensorDataset(*samples), batch_size=batch_size)
     # An answer that turns gradients off and not on again must not do so to the whole kernel.
     with torch.enable_grad():
-        result = answer(model, DataLoader(TensorDataset(*samples), batch_size=batch_size))
+        result = answer(model, (batch for batch in loader))
         grad_enabled = torch.is_grad_enabled()
     trainable = all(parameter.requires_grad for parameter in model.parameters())
-    return EvaluationReply(result, model.modes, model.graphs, model.training, grad_enabled, trainable)
+    left = [module.training for module in model.modules()]
+    return EvaluationReply(result, model.modes, model.graphs, left, grad_enabled, trainable)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,8 @@ from graders.units.unit_01.problems import Problem
         Criterion(
             "mode restored",
             1,
-            "Keep model.training before you change it, and put the model back into that mode.",
+            "Keep model.training before you change it, and put the model back into that mode by "
+            "model.train(mode): its layers have modes of their own.",
         ),
         Criterion(
             "no graph",
@@ -147,9 +148,10 @@ def mode_restored(answer: Answer, evaluation: Evaluation) -> Finding:
     names = {True: "training", False: "evaluation"}
     for found in (True, False):
         left = evaluation.seen(answer, found).training
-        if left is not found:
-            text = f"The model came in {names[found]} mode and was left in {names[left]} mode."
-            return Finding(False, text)
+        if any(mode is not found for mode in left):
+            which = "was" if left[:1] != [found] else "is, but not all of its modules,"
+            text = f"The model came in {names[found]} mode and {which} left in"
+            return Finding(False, f"{text} {names[not found if which == 'was' else found]} mode.")
     return Finding(True, "The model is left in the mode in which it came, either one.")
 
 

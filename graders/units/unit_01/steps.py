@@ -1,6 +1,6 @@
 """Unit 01, one step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -54,7 +54,9 @@ def train_step(answer: Answer, rng: Rng) -> Findings:
     yield "loss", losses_as_expected(first, seen)
     yield (
         "one update",
-        compare.first_failure([parameters_as_expected(first, seen), one_pass_each_way(first, seen)]),
+        compare.first_failure(
+            [parameters_as_expected(first, seen), one_pass_each_way(first, seen), mode_kept(answer, first)]
+        ),
     )
 
     several = Training.draw(rng, steps=3, with_stale_gradients=True)
@@ -70,6 +72,7 @@ class Training:
     batches: list[Batch]
     stale: list[Tensor] | None
     rates: dict[str, float]
+    training: bool = True
 
     @classmethod
     def draw(cls, rng: Rng, steps: int, with_stale_gradients: bool) -> "Training":
@@ -80,7 +83,9 @@ class Training:
 
     def seen(self, answer: Answer) -> list[StepReply]:
         """What the answer's steps returned and left; see the driver."""
-        return answer.call(drivers.steps, self.problem.values, self.stale, self.batches, self.rates)
+        return answer.call(
+            drivers.steps, self.problem.values, self.stale, self.batches, self.rates, self.training
+        )
 
     def expected(self) -> tuple[list[Tensor], list[list[Tensor]]]:
         """Each step's loss before its update, a scalar, and the parameters after it, of their shapes."""
@@ -119,16 +124,23 @@ def parameters_as_expected(training: Training, seen: list[StepReply]) -> Finding
 
 
 def one_pass_each_way(training: Training, seen: list[StepReply]) -> Finding:
-    """Passes if every step went forward once, in training mode, and backward once."""
+    """Passes if every step went forward once, in the mode in which the model came, and backward once."""
     for number, (step, (inputs, _)) in enumerate(compare.side_by_side(seen, training.batches), start=1):
         expected = [f"forward {len(inputs)}", f"backward {len(inputs)}"]
         if step.log != expected:
             text = f"step {number} made the passes {', '.join(step.log) or '(none)'}"
             return Finding(False, f"{text} (with samples); expected {', '.join(expected)}.")
-        if not all(step.modes):
-            text = f"step {number} went forward in evaluation mode; the model came in training mode"
-            return Finding(False, f"{text}.")
-    return Finding(True, "Every step goes forward once and backward once, in training mode.")
+        if step.modes != [training.training]:
+            names = {True: "training", False: "evaluation"}
+            text = f"step {number} went forward in {names[not training.training]} mode"
+            return Finding(False, f"{text}; the model came in {names[training.training]} mode.")
+    return Finding(True, "Every step goes forward once and backward once, in the mode of the model.")
+
+
+def mode_kept(answer: Answer, training: Training) -> Finding:
+    """Passes if a model that comes in evaluation mode, as with frozen batch norms, is trained in it."""
+    fixed = replace(training, training=False)
+    return one_pass_each_way(fixed, fixed.seen(answer))
 
 
 def no_history(seen: list[StepReply]) -> Finding:

@@ -122,7 +122,9 @@ def average(answer: AnswerFunction, values: list[Tensor], gradients: Gradients) 
     model = chain_of(values)
     parameters = list(model.parameters())
     for parameter, gradient in zip(parameters, gradients, strict=False):
-        parameter.grad = None if gradient is None else gradient.clone()
+        if gradient is not None:
+            # Column by column, as backward leaves some: flattened, that is a copy.
+            parameter.grad = gradient.t().clone(memory_format=torch.contiguous_format).t()
     before = [parameter.grad for parameter in parameters]
     answer(model)
     in_place = all(
@@ -217,7 +219,7 @@ def tied(
     bucket_bytes: int,
 ) -> Gradients:
     """The gradients after one step of a model with a tied and two frozen parameters. words, targets: [B]."""
-    model = Tied(*sizes)
+    model = Tied(*sizes).double()
     load_values(list(model.parameters()), values)
     wrapped = answer(model, bucket_bytes)
     mark("step begins")
@@ -260,8 +262,8 @@ class FailingLoadReply(DriverReply):
     calls: int
 
 
-def failing_load(answer: AnswerFunction, value: Tensor, failing: int) -> FailingLoadReply:
-    """How the answer takes it that `load`, of a value of any shape, fails on rank `failing`.
+def failing_load(answer: AnswerFunction, value: Tensor, failing: list[int]) -> FailingLoadReply:
+    """How the answer takes it that `load`, of a value of any shape, fails on these ranks with a KeyError.
 
     Every rank's exception is caught, so that the run ends unless some rank is left waiting.
     """
@@ -271,8 +273,8 @@ def failing_load(answer: AnswerFunction, value: Tensor, failing: int) -> Failing
         nonlocal calls
         calls += 1
         _take_time()
-        if dist.get_rank() == failing:
-            raise OSError("no space left on this device")
+        if dist.get_rank() in failing:
+            raise KeyError("no such data set")
         return value
 
     try:

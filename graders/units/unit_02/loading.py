@@ -10,7 +10,7 @@ from course_lib.runtime.communication.events import Event, Kind
 from graders.grading import compare
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, Rng, exercise, per_rank
 from graders.units.unit_02 import drivers as drivers
-from graders.units.unit_02.drivers import FailingLoadReply, LoadingReply
+from graders.units.unit_02.drivers import LoadingReply
 
 
 @exercise(
@@ -64,9 +64,9 @@ def load_once(answer: Answer, rng: Rng) -> Findings:
     observed = answer.launch(drivers.loading, per_rank(values), ranks=4, cluster=two_nodes)
     yield "one first rank on each node", first_alone(observed, two_nodes)
 
-    # The first rank of the second node, whose number is not 0.
-    failed = answer.launch(drivers.failing_load, values[0], 2, ranks=4, cluster=two_nodes)
-    yield "an error frees the others", error_frees_the_others(failed.results, failing=2)
+    # The first rank of the second node, whose number is not 0; then all ranks.
+    errors = (_after_errors(answer, values[0], failing, two_nodes) for failing in ([2], [0, 1, 2, 3]))
+    yield "an error frees the others", compare.first_failure(errors)
 
 
 def loading_cluster(nodes: int, devices: int) -> Cluster:
@@ -110,18 +110,21 @@ def first_alone(observed: Observed[Any], cluster: Cluster) -> Finding:
     return Finding(True, f"One rank of {nodes} loads first, the others when it has loaded.")
 
 
-def error_frees_the_others(replies: Sequence[FailingLoadReply], failing: int) -> Finding:
-    """Passes if the rank whose load failed raised that error, and every other rank went on to load."""
-    wanted = "OSError: no space left on this device"
-    seen = replies[failing].raised
-    if seen != wanted:
-        text = f"load() raised {wanted} on rank {failing}, and load_once there raised {seen or 'nothing'}"
-        return Finding(False, f"{text}; expected the same error.")
+def _after_errors(answer: Answer, value: Tensor, failing: list[int], cluster: Cluster) -> Finding:
+    """Passes if first ranks whose load failed raised that error, and every other rank went on to load."""
+    given = value, failing
+    replies = answer.launch(drivers.failing_load, *given, ranks=cluster.size, cluster=cluster).results
+    wanted = "KeyError: 'no such data set'"
     for rank, reply in enumerate(replies):
+        first = rank % cluster.devices_per_node == 0
+        if first and rank in failing and reply.raised != wanted:
+            text = f"load() raised {wanted} on rank {rank}, and load_once there raised"
+            return Finding(False, f"{text} {reply.raised or 'nothing'}; expected the same error.")
         if reply.calls != 1 and not reply.raised:
-            text = f"after the error on rank {failing}, rank {rank} called load() {reply.calls} times"
+            text = f"after the error on rank {failing[0]}, rank {rank} called load() {reply.calls} times"
             return Finding(False, f"{text} and returned; expected one call, to find out for itself.")
-    return Finding(True, f"load() raised on rank {failing}, load_once there too; nobody is left waiting.")
+    where = " and ".join(map(str, failing))
+    return Finding(True, f"load() raised on rank {where}, load_once there too; nobody is left waiting.")
 
 
 def _marks(observed: Observed[Any], rank: int, label: str) -> list[Event]:

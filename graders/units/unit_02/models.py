@@ -11,7 +11,8 @@ from course_lib import mark
 
 
 class Normed(nn.Module):
-    """Two trainable layers round a batch norm, one frozen layer, and a buffer outside the state dict.
+    """Two trainable layers round a batch norm, one of whose weights has two names, one frozen layer, and a
+    buffer outside the state dict.
 
     Inputs [B, 5], outputs [B, 2].
     """
@@ -22,6 +23,8 @@ class Normed(nn.Module):
         self.norm = nn.BatchNorm1d(4)
         self.last = nn.Linear(4, 3)
         self.frozen = nn.Linear(3, 2).requires_grad_(False)
+        self.again = nn.Linear(4, 3, bias=False)
+        self.again.weight = self.last.weight
         self.register_buffer("positions", torch.zeros(4), persistent=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -87,13 +90,14 @@ def reaches(layer: int) -> str:
 class Branches(nn.Module):
     """A shared first layer and three branches, of which each call uses one: the others get no gradient.
 
-    Inputs and outputs [B, width].
+    The shared layer is registered last: its bucket is the first, and the last to be complete. Inputs and
+    outputs [B, width].
     """
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.shared = nn.Linear(width, width)
         self.branches = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+        self.shared = nn.Linear(width, width)
 
     def forward(self, inputs: Tensor, branch: int) -> Tensor:
         hidden: Tensor = self.branches[branch](torch.tanh(self.shared(inputs)))

@@ -64,7 +64,8 @@ from graders.units.unit_02.training import Training, draw_training
             "unused parameters",
             1,
             "A parameter that this rank's forward did not use has no hook call. finish() starts what has not "
-            "started, with zeros for it; and every rank must start its buckets in the same order.",
+            "started, with zeros for it; and every rank must start its buckets in the same order, each only "
+            "when it is complete: layers need not run in the order in which they are registered.",
             needs=("averages",),
         ),
         Criterion(
@@ -170,13 +171,18 @@ def tied_and_frozen(answer: Answer, rng: Rng) -> Finding:
     """Passes if a parameter used twice is averaged and sent once, and frozen ones not at all."""
     ranks, words, width = rng.integer(2, 3), rng.integer(5, 8), rng.integer(3, 5)
     model = Tied(words, width)
-    values = [[rng.normal(*parameter.shape) for parameter in model.parameters()] for _ in range(ranks)]
+    model.double()
+    values = [
+        [rng.normal(*parameter.shape, dtype=torch.float64) for parameter in model.parameters()]
+        for _ in range(ranks)
+    ]
     inputs = [rng.integers(0, words - 1, 6) for _ in range(ranks)]
     targets = [rng.integers(0, words - 1, 6) for _ in range(ranks)]
     given = (words, width), per_rank(values), per_rank(inputs), per_rank(targets), 10**6
     observed = answer.launch(drivers.tied, *given, ranks=ranks)
     load_values(list(model.parameters()), values[0])
-    finding = gradients_as(observed.results, _tied_mean(model, inputs, targets), rtol=1e-4)
+    # In double precision: a bucket has the dtype of its gradients.
+    finding = gradients_as(observed.results, _tied_mean(model, inputs, targets), rtol=1e-10, atol=1e-12)
     if not finding.passed:
         return finding
     expected = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)

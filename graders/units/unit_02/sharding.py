@@ -35,7 +35,8 @@ from graders.units.unit_02 import drivers as drivers
         Criterion(
             "reshuffled each epoch",
             1,
-            "The permutation has to depend on the epoch too, as DistributedSampler's does after set_epoch.",
+            "The permutation has to depend on the epoch too, as DistributedSampler's does after set_epoch. "
+            "Of seed and epoch take the sum: their product is 0 in epoch 0, whatever the seed.",
         ),
         Criterion(
             "random state kept",
@@ -59,19 +60,27 @@ def shard_indices(answer: Answer, rng: Rng) -> Findings:
     ranks = rng.integer(3, 5)
     length = ranks * rng.integer(12, 20) + ranks - 1
     epoch, seed = rng.integer(2, 50), rng.integer(0, 10_000)
-    # From epoch 0 on, where seed * epoch is the same for every seed.
-    dealt = shards(answer, length, [(0, seed), (1, seed), (0, seed + 1000), (epoch, seed)], ranks)
+    other = seed + 1000
+    times = [(0, seed), (1, seed), (epoch, seed), (epoch, other), (0, other), (0, 0), (1, 0)]
+    dealt = shards(answer, length, times, ranks)
     even = shards(answer, 2 * ranks, [(epoch, seed)], ranks)
     scarce = shards(answer, ranks - 1, [(epoch, seed)], ranks)
     yield "disjoint and complete", compare.first_failure(map(partition, (dealt, even, scarce)))
     yield "balanced", balance(dealt, even, scarce)
 
-    this, next_epoch, other_seed, later = (dealt.indices(pair) for pair in range(4))
-    yield "shuffled", shuffling(this, other_seed)
+    yield "shuffled", shuffling(dealt.indices(2), dealt.indices(3))
+    # In epoch 0, and with seed 0, a product of the two says nothing of the other.
+    pairs = (
+        (0, 1, "in the next epoch"),
+        (0, 2, "in a later epoch"),
+        (5, 6, "in the next epoch, with seed 0"),
+        (0, 4, "with another seed, in epoch 0"),
+    )
     yield (
         "reshuffled each epoch",
         compare.first_failure(
-            reshuffling(this, following, dealt.again[0]) for following in (next_epoch, later)
+            reshuffling(dealt.indices(one), dealt.indices(two), dealt.again[one], when)
+            for one, two, when in pairs
         ),
     )
     yield "random state kept", random_state_kept(dealt)
@@ -167,16 +176,16 @@ def shuffling(parts: list[Tensor], other_seed: list[Tensor]) -> Finding:
     return Finding(True, "Another seed deals other samples to every rank.")
 
 
-def reshuffling(parts: list[Tensor], next_epoch: list[Tensor], again: list[Any]) -> Finding:
-    """Passes if the next epoch deals other samples, and the same epoch once more the same.
+def reshuffling(parts: list[Tensor], others: list[Tensor], again: list[Any], when: str) -> Finding:
+    """Passes if another time deals other samples, and the same once more the same.
 
-    parts: a rank's indices [n] each.
+    parts, others: a rank's indices [n] each. when: the other time, for a sentence.
     """
     if not all(map(len, parts)):
         return Finding(False, "Not every rank returned a list of indices to look at.")
-    same = _same_samples(parts, next_epoch)
+    same = _same_samples(parts, others)
     if same:
-        return Finding(False, f"{same} in the next epoch.")
+        return Finding(False, f"{same} {when}.")
     for rank, (part, repeated) in enumerate(zip(parts, again, strict=True)):
         if not compare.close(repeated, part, "the part").passed:
             return Finding(False, f"rank {rank} gets another part when it asks for the epoch again.")

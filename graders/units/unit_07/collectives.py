@@ -165,12 +165,13 @@ def common_findings(
     """
     first = [play(answer, rng, collective, [world]) for world in basic]
     yield values, results(*first)
-    yield "any number of ranks", results(*(play(answer, rng, collective, [world]) for world in many))
+    others = [play(answer, rng, collective, [world]) for world in many]
+    yield "any number of ranks", results(*others)
     yield "any length", results(*(play(answer, rng, collective, worlds) for worlds in uneven))
     model = basic[-1]
     kinds = [replace(model, dtype=dtype) for dtype in (torch.float64, torch.int64)]
     yield "any dtype", results(play(answer, rng, collective, kinds))
-    yield "in place", in_place(*first)
+    yield "in place", in_place(*first, *(played for played in others if played.worlds[0].ranks == 1))
     # Five rows of three: cut flat, the parts are others than if rows are cut.
     models = [replace(model, layout="strided"), replace(model, length=5, columns=3, layout="transposed")]
     yield "any layout", layouts(*(play(answer, rng, collective, [each]) for each in models))

@@ -24,6 +24,7 @@ COLLECTIVES = frozenset(
         *("Reduce_scatter", "Reduce_scatter_block", "Barrier", "barrier", "Ibarrier"),
     }
 )
+DERIVING = frozenset({"Dup", "Split", "Create", "Create_group", "Create_cart", "Clone", "Sub"})
 COMMUNICATION = SENDS | RECEIVES | COLLECTIVES
 
 
@@ -45,20 +46,27 @@ def _play_case(comm: Any, answer: Callable[..., Any], arrays: list[Any]) -> dict
     if members == MPI.COMM_NULL:
         return None
     array = arrays[rank].copy()
-    noting = _noting_class()(members)
-    noting.calls = []
-    result = answer(noting, array)
-    return {"result": result, "array": array, "same": result is array, "calls": list(noting.calls)}
+    calls: list[tuple[str, int, int]] = []
+    result = answer(_noting(calls, members), array)
+    return {"result": result, "array": array, "same": result is array, "calls": list(calls)}
 
 
-def _noting_class() -> Any:
-    """A communicator that notes which of its methods are called, and what they send."""
+def _noting(calls: list[tuple[str, int, int]], communicator: Any) -> Any:
+    """The communicator, noting which of its methods are called and what they send; so do those that are made
+    from it.
+    """
     from mpi4py import MPI
 
-    class Noting(MPI.Intracomm):
-        calls: list[tuple[str, int, int]]
+    if communicator == MPI.COMM_NULL:
+        return communicator
+    kind: Any = MPI.Cartcomm if isinstance(communicator, MPI.Cartcomm) else MPI.Intracomm
 
+    class Noting(kind):  # type: ignore[misc]
         def __getattribute__(self, name: str) -> Any:
+            if name in DERIVING:
+                # The plain communicator's own: it makes plain ones, and not more of this class.
+                plain = getattr(communicator, name)
+                return lambda *arguments, **options: _noting(calls, plain(*arguments, **options))
             method = super().__getattribute__(name)
             if name not in COMMUNICATION or not callable(method):
                 return method
@@ -66,12 +74,12 @@ def _noting_class() -> Any:
             def noted(*arguments: Any, **options: Any) -> Any:
                 sent = options.get("sendbuf", options.get("buf", arguments[0] if arguments else None))
                 noting = name in SENDS
-                self.calls.append((name, int(noting), _size_of(sent) if noting else 0))
+                calls.append((name, int(noting), _size_of(sent) if noting else 0))
                 return method(*arguments, **options)
 
             return noted
 
-    return Noting
+    return Noting(communicator)
 
 
 def _size_of(buffer: Any) -> int:

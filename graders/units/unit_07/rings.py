@@ -2,8 +2,8 @@
 
 from graders.grading.communication import (
     Allowance,
-    one_target_each,
     seconds,
+    to_the_next_only,
 )
 from graders.grading.kit import Answer, Criterion, Findings, Rng, exercise
 from graders.units.unit_07 import collective_kinds as kinds
@@ -157,7 +157,7 @@ def _ring_costs(answer: Answer, rng: Rng, collective: Collective, passes: int) -
     ranks, length = 6, 240
     played = measured(answer, rng, collective, World(ranks, 2, columns=length // 2))
     steps = passes * (ranks - 1)
-    yield "neighbours only", one_target_each(played.observed)
+    yield "neighbours only", to_the_next_only(played.observed)
     allowed = Allowance(steps, steps * length // ranks * BYTES)
     yield "bytes and messages", played.traffic([allowed] * ranks)
     yield "rounds", played.duration(seconds(steps, steps * length / ranks * BYTES), f"{steps} rounds")
