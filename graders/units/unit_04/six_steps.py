@@ -67,7 +67,7 @@ SECONDS = 90.0
             2,
             "Only rank 0 has the checkpoint: weights, the optimizer's state, and the number of epochs have "
             "to reach the others.",
-            needs=("averaged gradients", "checkpoints of rank 0"),
+            needs=("scaled learning rate", "checkpoints of rank 0"),
         ),
     ),
     hints=(
