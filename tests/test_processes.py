@@ -102,7 +102,7 @@ def gone(pids: list[int], seconds: float = 60) -> bool:
 
 
 def launch_folders(folder: Path) -> list[Path]:
-    return list(folder.glob("course-launch-*"))
+    return list(folder.glob("course-*"))
 
 
 @pytest.fixture(autouse=True)
@@ -882,7 +882,7 @@ def sleeper():
 try:
     launch(sleeper, ranks=2, on="processes")
 except KeyboardInterrupt:
-    print("interrupted", list(pathlib.Path({temporary!r}).glob("course-launch-*")))
+    print("interrupted", list(pathlib.Path({temporary!r}).glob("course-*")))
 """
 
 
