@@ -68,13 +68,13 @@ class _Circle:
         return 0.55 if self.ranks == 2 else 1.5
 
 
-def deadlock_figure(graph: WaitGraph, *, alt: str | None = None) -> Drawing:
+def deadlock_figure(graph: WaitGraph) -> Drawing:
     """Who waits for whom, the cycle of waits in colour, ranks that had returned in grey."""
     states = _states(graph)
     circle = _Circle(len(states))
     inches = _RADIUS_POINTS / 72
     figure, axes = new_figure(
-        alt=alt or deadlock_alt_text(graph), height=2 * circle.height * inches + _LEGEND_INCHES
+        alt=deadlock_alt_text(graph), height=2 * circle.height * inches + _LEGEND_INCHES
     )
     axes.set_axis_off()
     axes.set_aspect("equal")

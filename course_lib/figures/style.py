@@ -134,6 +134,10 @@ def new_figure(
     return figure, axes
 
 
+_HEIGHT = 3.4
+"""Inches, of a figure with one panel."""
+
+
 def line_figure(
     series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
     *,
@@ -143,14 +147,13 @@ def line_figure(
     title: str = "",
     log_x: bool = False,
     log_y: bool = False,
-    height: float = 3.4,
     order: Sequence[str] = (),
 ) -> Drawing:
     """Lines that differ in colour, dashes and markers: name -> (x values, y values).
 
     x, y: the axes' labels, with units. order: as of `draw_lines`.
     """
-    figure, axes = new_figure(alt=alt, height=height)
+    figure, axes = new_figure(alt=alt, height=_HEIGHT)
     draw_lines(axes, series, x=x, y=y, order=order)
     axes.set_title(title)
     if len(series) > 1:
@@ -190,14 +193,11 @@ def bar_figure(
     names: Sequence[str],
     y: str,
     alt: str,
-    x: str = "",
     title: str = "",
-    height: float = 3.4,
 ) -> Drawing:
     """Groups of bars, one group a name: series -> one value a name. y: the axis's label, with its unit."""
-    figure, axes = new_figure(alt=alt, height=height)
+    figure, axes = new_figure(alt=alt, height=_HEIGHT)
     draw_bars(axes, series, names=names, y=y)
-    axes.set_xlabel(x)
     axes.set_title(title)
     if len(series) > 1:
         legend_beside(axes)

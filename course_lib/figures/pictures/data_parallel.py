@@ -121,11 +121,11 @@ class Schedule:
         return max((end for _, end in (*self.backward, *self.communication)), default=0.0)
 
 
-def bucket_picture(backward: Sequence[float], communication: Sequence[float], *, unit: str = "ms") -> Drawing:
+def bucket_picture(backward: Sequence[float], communication: Sequence[float]) -> Drawing:
     """Backward and the all-reduces of its buckets: all of them after it, and each as soon as it can.
 
     backward: how long backward takes until each further bucket is complete. communication: how long each
-    bucket's all-reduce takes; one runs at a time. unit: of both.
+    bucket's all-reduce takes; one runs at a time. Both in ms.
     """
     if len(backward) != len(communication):
         raise ValueError(
@@ -136,16 +136,16 @@ def bucket_picture(backward: Sequence[float], communication: Sequence[float], *,
     overlapped = schedule(backward, communication, first=0.0)
     alt = (
         f"Two timelines of backward in {len(backward)} buckets. With all communication after backward the "
-        f"step takes {after.end:.3g} {unit}; with each bucket sent as soon as it is complete "
-        f"{overlapped.end:.3g} {unit}."
+        f"step takes {after.end:.3g} ms; with each bucket sent as soon as it is complete "
+        f"{overlapped.end:.3g} ms."
     )
     figure, (top, bottom) = new_figure(alt=alt, height=3.5, rows=2, sharex=True)
     for axes, plan, title in (
         (top, after, "communication after backward"),
         (bottom, overlapped, "each bucket as soon as it is complete"),
     ):
-        _draw_schedule(axes, plan, f"{title}: {plan.end:.3g} {unit}")
-    bottom.set_xlabel(f"time ({unit})")
+        _draw_schedule(axes, plan, f"{title}: {plan.end:.3g} ms")
+    bottom.set_xlabel("time (ms)")
     top.set_xlim(0, after.end * 1.01)
     return figure
 

@@ -10,17 +10,15 @@ import torch
 from torch import Tensor
 
 from course_lib import Link, mark
-from graders.grading.answer import DriverReply, PlainData
+from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.units.unit_04 import horovodrun
 from graders.units.unit_04.models import Normed, Paths, PlainSGD, load_values, state_of
-
-Answer = Callable[..., Any]
 
 Gradients = list[Tensor | None]
 """Of a model's parameters in their order; None where there is none."""
 
 
-def calls(answer: Answer, given: list[list[PlainData]]) -> list[PlainData]:
+def calls(answer: AnswerFunction, given: list[list[PlainData]]) -> list[PlainData]:
     """What the answer returns for each list of arguments."""
     return [answer(*arguments) for arguments in given]
 
@@ -36,7 +34,7 @@ class WarmupReply(DriverReply):
     own: bool
 
 
-def warmup(answer: Answer, learning_rate: float, size: int, steps_per_epoch: int) -> WarmupReply:
+def warmup(answer: AnswerFunction, learning_rate: float, size: int, steps_per_epoch: int) -> WarmupReply:
     """How the answer makes its optimizer and its callback."""
     optimizers: list[Any] = []
 
@@ -69,7 +67,10 @@ class BroadcastReply(DriverReply):
 
 
 def broadcast(
-    answer: Answer, values: list[Tensor], options: dict[str, float], states: list[dict[str, PlainData]]
+    answer: AnswerFunction,
+    values: list[Tensor],
+    options: dict[str, float],
+    states: list[dict[str, PlainData]],
 ) -> BroadcastReply:
     """What a broadcast makes of a `Normed` and its optimizer.
 
@@ -96,7 +97,7 @@ def broadcast(
     )
 
 
-def metrics(answer: Answer, own: dict[str, float], samples: int) -> dict[str, PlainData]:
+def metrics(answer: AnswerFunction, own: dict[str, float], samples: int) -> dict[str, PlainData]:
     """The means that this rank gets."""
     means: dict[str, PlainData] = answer(own, samples)
     return means
@@ -113,7 +114,7 @@ class FusedReply(DriverReply):
     kept: bool
 
 
-def fused(answer: Answer, tensors: list[Tensor], layout: str, trained: bool) -> FusedReply:
+def fused(answer: AnswerFunction, tensors: list[Tensor], layout: str, trained: bool) -> FusedReply:
     """The buffer of these tensors, laid out as asked: "contiguous", "transposed" or "strided"."""
     given = [_laid_out(tensor, layout).requires_grad_(trained) for tensor in tensors]
     flat = answer(given)
@@ -141,7 +142,7 @@ class UnfusedReply(DriverReply):
     flat: Tensor
 
 
-def unfused(answer: Answer, flat: Tensor, shapes: list[list[int]]) -> UnfusedReply:
+def unfused(answer: AnswerFunction, flat: Tensor, shapes: list[list[int]]) -> UnfusedReply:
     """What the answer cuts out of flat [n], and whether it is still part of that."""
     parts = answer(flat, [torch.Size(shape) for shape in shapes])
     copies = _copies(parts)
@@ -150,7 +151,7 @@ def unfused(answer: Answer, flat: Tensor, shapes: list[list[int]]) -> UnfusedRep
     return UnfusedReply(copies, flat)
 
 
-def unfuse_raises(answer: Answer, flat: Tensor, shapes: list[list[int]]) -> str:
+def unfuse_raises(answer: AnswerFunction, flat: Tensor, shapes: list[list[int]]) -> str:
     """The class of what the answer raises, by name; empty if nothing. flat: [n]."""
     try:
         answer(flat, [torch.Size(shape) for shape in shapes])
@@ -161,7 +162,7 @@ def unfuse_raises(answer: Answer, flat: Tensor, shapes: list[list[int]]) -> str:
     return ""
 
 
-def cycles(answer: Answer, requests: list[list[str]]) -> list[PlainData]:
+def cycles(answer: AnswerFunction, requests: list[list[str]]) -> list[PlainData]:
     """What each cycle returns on this rank. requests: of each cycle."""
     table: dict[str, Any] = {}
     return [answer(list(names), table) for names in requests]
@@ -179,7 +180,7 @@ class StepReply(DriverReply):
 
 
 def train(
-    answer: Answer,
+    answer: AnswerFunction,
     model_options: dict[str, PlainData],
     values: list[Tensor],
     inputs: list[list[Tensor]],
@@ -233,7 +234,7 @@ class OwnReply(DriverReply):
 OWN = ("param_groups", "state", "defaults")
 
 
-def own(answer: Answer, values: list[Tensor], inputs: Tensor) -> OwnReply:
+def own(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> OwnReply:
     """One layer, in four phases, each marked: a step with a closure; a step at another rate; a step with
     gradients that are halved after synchronize(); a step without a backward. inputs: [B, width].
     """
@@ -278,7 +279,7 @@ def own(answer: Answer, values: list[Tensor], inputs: Tensor) -> OwnReply:
     return OwnReply(shared, same, returned, taken, parameters)
 
 
-def refusals(answer: Answer, values: list[Tensor], inputs: Tensor) -> list[str]:
+def refusals(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> list[str]:
     """The class of what is raised, by name, or nothing, in turn: zero_grad() after a backward; after step();
     after synchronize(); after the first of two passes; by the second of two passes; by a third. inputs: [B,
     width].
@@ -329,7 +330,7 @@ def _gradients(model: torch.nn.Module) -> Gradients:
 
 
 def tuned(
-    answer: Answer, sizes: list[int], ready: list[float], ranks: int, latency: float, bandwidth: float
+    answer: AnswerFunction, sizes: list[int], ready: list[float], ranks: int, latency: float, bandwidth: float
 ) -> PlainData:
     """What the answer chooses for this model and this link."""
     return answer(sizes, ready, ranks, Link(latency, bandwidth))
@@ -358,7 +359,11 @@ class ProcessReply(DriverReply):
 
 
 def under_horovodrun(
-    answer: Answer, values: list[list[Tensor]], data: dict[str, Tensor], epochs: int, checkpoint: bytes
+    answer: AnswerFunction,
+    values: list[list[Tensor]],
+    data: dict[str, Tensor],
+    epochs: int,
+    checkpoint: bytes,
 ) -> list[ProcessReply]:
     """What each process did in one run; see `graders.units.unit_04.horovodrun.run`."""
     told = horovodrun.run(answer, values, data, epochs, checkpoint)
