@@ -264,6 +264,16 @@ def test_a_cell_whose_exercises_are_solved_runs_as_any_other(shell):
     assert run(shell, "%%needs answer\nresult;").result is None
 
 
+def test_a_cell_that_needs_a_library_says_what_to_run_where_it_is_absent(shell, capsys, monkeypatch):
+    monkeypatch.setattr("course_lib.notebook.magics.missing", {"there": "", "absent": "Install it."}.get)
+    assert run(shell, "%%needs beside:there\nanswer = 42\nanswer;").result is None
+    assert shell.user_ns["answer"] == 42
+    run(shell, "%%holds beside:absent\nassert False")
+    assert not capsys.readouterr().out
+    run(shell, "%%needs beside:absent\nassert False")
+    assert capsys.readouterr().out == "Install it.\n"
+
+
 @pytest.mark.parametrize("magic", ["needs", "holds"])
 def test_an_assertion_of_such_a_cell_fails_the_notebook(shell, magic):
     # Invariant: what a demonstration promises is not lost in the magic.

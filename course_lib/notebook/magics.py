@@ -22,6 +22,7 @@ from IPython.core.getipython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 
+from course_lib.beside import missing
 from course_lib.cluster.topology import Cluster
 from course_lib.errors import BadLaunch
 from course_lib.figures.style import rank_colour
@@ -33,6 +34,9 @@ from course_lib.runtime.communication.diagnosis import ranks_in_words
 
 _MOST_APART = 8
 """Of more ranks those with the same output are shown together."""
+
+_BESIDE = "beside:"
+"""How a line of `%%needs` names what the command `course beside` installs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +97,13 @@ def needs(line: str, cell: str) -> Any:
     """Run the cell if these exercises are answered; otherwise say which are not, and raise nothing.
 
         %%needs broadcast_tree reduce_tree
+        %%needs beside:horovod my_answer
 
-    Returns the value of the last expression, which the notebook then shows.
+    `beside:NAME` asks for what `course beside NAME` installs. Returns the value of the last expression, which
+    the notebook then shows.
     """
-    if missing := _missing(line):
-        print(f"This cell uses your {', '.join(missing)}. Solve that first, then run the cell again.")
+    if sentence := _what_is_missing(line):
+        print(sentence)
         return None
     return _run(f"%%needs {line}\n{cell}")
 
@@ -107,14 +113,21 @@ def holds(line: str, cell: str) -> Any:
 
     It stands, folded, behind a cell that `%%needs` the same: there has been said what is missing.
     """
-    return None if _missing(line) else _run(f"%%holds {line}\n{cell}")
+    return None if _what_is_missing(line) else _run(f"%%holds {line}\n{cell}")
 
 
-def _missing(line: str) -> list[str]:
-    """Those of the named exercises that are not answered."""
+def _what_is_missing(line: str) -> str:
+    """What to install or to solve first, in a sentence; empty if all that the line names is there."""
     shell = get_ipython()
     assert shell is not None
-    return [name for name in line.split() if not is_written(shell.user_ns.get(name))]
+    libraries = [word.removeprefix(_BESIDE) for word in line.split() if word.startswith(_BESIDE)]
+    answers = [word for word in line.split() if not word.startswith(_BESIDE)]
+    sentences = list(filter(None, map(missing, libraries)))
+    if unsolved := [name for name in answers if not is_written(shell.user_ns.get(name))]:
+        sentences.append(
+            f"This cell uses your {', '.join(unsolved)}. Solve that first, then run the cell again."
+        )
+    return " ".join(sentences)
 
 
 def _run(text: str) -> Any:

@@ -10,6 +10,7 @@ from course_lib.figures.pictures.data_parallel import (
     speedup_picture,
     weighted_average_picture,
 )
+from course_lib.figures.pictures.horovod import negotiation_picture, server_and_ring_picture
 from course_lib.figures.pictures.machines import layout_picture, ring_picture
 from course_lib.figures.pictures.nodes import (
     binding_picture,
@@ -26,9 +27,11 @@ __all__ = [
     "collective_picture",
     "layout_picture",
     "moments_picture",
+    "negotiation_picture",
     "network_hops",
     "placement_picture",
     "ring_picture",
+    "server_and_ring_picture",
     "speedup_picture",
     "weighted_average_picture",
 ]
