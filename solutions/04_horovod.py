@@ -266,7 +266,8 @@ assert 3.8 < into_server < 4.0
 
 # %% demo=true
 # %%needs beside:horovod
-check_build = subprocess.run(["horovodrun", "--check-build"], capture_output=True, text=True)
+horovodrun = str(Path(sys.executable).parent / "horovodrun")
+check_build = subprocess.run([horovodrun, "--check-build"], capture_output=True, text=True)
 print(check_build.stdout)
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -628,7 +629,7 @@ def run_example(name: str, python: Path, processes: int = 0) -> list[str]:
     command = [str(python), str(examples / name), str(folder / "digits.npz")]
     if processes:
         command = [
-            str(python.parent / "horovodrun"),
+            str(python.with_name("horovodrun")),
             *f"-np {processes} --gloo --network-interface lo".split(),
             *command,
         ]
@@ -1194,10 +1195,10 @@ horovod_figure(timeline, start=there, end=ended, title="The end of the step")
 waited = {0: 0.0, 1: 0.0}
 for operation in last_step:
     late = operation.last_ready
-    waited[late] += max(operation.ready.values()) - min(operation.ready.values())
+    waited[late] = max(waited[late], max(operation.ready.values()) - min(operation.ready.values()))
 fused = [group for group in timeline.fused() if len(group) > 1]
 print(
-    f"In the last step others waited {waited[0] * 1e3:.0f} ms for rank 0 and {waited[1] * 1e3:.0f} ms for rank 1."
+    f"In the last step a tensor waited up to {waited[0] * 1e3:.0f} ms for rank 0, up to {waited[1] * 1e3:.0f} ms for rank 1."
 )
 print(
     f"{len(timeline.operations)} sums went in {len(timeline.fused())} messages, {len(fused)} of them fused."
