@@ -220,7 +220,7 @@ def test_points_given_by_hand_stay(regraded: Path) -> None:
     assert scores(regraded)["blank"][0] == 1.5
 
 
-def test_a_lost_gradebook_is_written_again_without_marking(pristine: Path, regraded: Path) -> None:
+def test_a_lost_gradebook_is_written_again_without_grading(pristine: Path, regraded: Path) -> None:
     # Invariant: verdicts outlive the gradebook: they are recorded anew, by a pool that is never called.
     shutil.copyfile(pristine / "gradebook.db", regraded / "gradebook.db")
     with pytest.MonkeyPatch.context() as patch:
