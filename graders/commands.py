@@ -7,6 +7,7 @@ done; stderr says why. 130: stopped with Control-C.
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,19 @@ def check(
             print(UNSANDBOXED, file=sys.stderr)
     else:
         _show(report)
+        if not (require_sandbox or _is_handed_in(file)):
+            _record(report)
     return ALL_POINTS if report.passed else NOT_ALL_POINTS
+
+
+def _record(report: Report) -> None:
+    """Note how one's own work was judged, as `check` in the notebook does."""
+    from graders.student.progress_log import record_check
+
+    with suppress(OSError):  # verdicts are worth more than the note that they were given
+        for result in report.exercises:
+            if result.attempted:
+                record_check(result)
 
 
 def grade(root: Path, order: "Order") -> int:
@@ -102,7 +115,7 @@ def progress() -> int:
 def hint(exercise: str, number: int | None = None) -> int:
     """Show the next hint, or hint `number`: `course hint EXERCISE [NUMBER]`."""
     try:
-        print(hint_text(exercise, number))
+        print(hint_text(exercise, number, "course hint {}", "course hint {} 1"))
     except NoSuchExercise as error:
         print(error, file=sys.stderr)
         return BAD_INPUT

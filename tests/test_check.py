@@ -25,6 +25,7 @@ from graders.grading.rng import Rng
 from graders.grading.run import grade
 from graders.student.display import Notice
 from graders.student.kernel_answer import kernel_answer
+from graders.student.progress_log import read_records
 from graders.student.reset_cell import CannotReset, reset_in_file
 from graders.submissions import released_cells
 from tests import sample_unit
@@ -576,6 +577,31 @@ def test_course_check_gives_the_json_of_the_design(
     shown = capsys.readouterr().out
     assert "○ not attempted" in shown
     assert "3/5" in shown
+    # For people it counts as their progress, as a check in the notebook does; the stub is no attempt.
+    assert [(each["exercise"], each["points"]) for each in read_records()] == [("double", 3)]
+
+
+def test_course_check_asks_for_an_answer_by_another_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Invariant: a renamed answer is not silently an answer that is not there.
+    path = tmp_path / "mine.ipynb"
+    renamed = sample_unit.SOLVED["double"].replace("double", "doubled")
+    nbformat.write(notebook(renamed, sample_unit.SOLVED["total"]), path)
+    assert commands.check(path, "90_sample") == commands.NOT_ALL_POINTS
+    assert "There is no double. Is doubled meant to be it?" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_what_says_itself_what_is_wrong_has_no_hint_about_something_else() -> None:
+    # A slip of the pen gets no advice about ranks, no line of the graders, and after a restart the way out.
+    def slip(x: Any) -> Any:
+        return y * 2  # type: ignore[name-defined] # noqa: F821
+
+    assert "What is x + x?" not in report_of(slip).text()
+    assert "Run All Above Selected Cell" in seen(slip)
+    said = seen(lambda: None)
+    assert said.startswith("TypeError")
+    assert "line" not in said
 
 
 def test_check_is_quick() -> None:

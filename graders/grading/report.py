@@ -177,14 +177,14 @@ def _headline(result: ExerciseResult) -> str:
     return f"{result.exercise.name}: {earned(result.points, result.exercise.points)}"
 
 
-def _advice(result: ExerciseResult) -> str:
-    """One line on what to do next."""
+def _advice(result: ExerciseResult, hint: str) -> str:
+    """One line on what to do next. hint: how to ask for one, with {} for the exercise."""
     if result.passed or result.mistake:
         return ""
     advice = "Mend the first row that failed, then check again."
     if not result.attempted:
         advice = 'Write the answer in place of "raise NotImplementedError".'
-    return advice + (f' More help: hint("{result.exercise.name}").' if result.exercise.hints else "")
+    return advice + (f" More help: {hint.format(result.exercise.name)}" if result.exercise.hints else "")
 
 
 def _printed_lines(result: ExerciseResult) -> list[str]:
@@ -198,10 +198,11 @@ def _printed_lines(result: ExerciseResult) -> list[str]:
 
 
 def _rich_exercise(result: ExerciseResult) -> RenderableType:
+    advice = _advice(result, "course hint {}")
     table = Table(
         title=Text(_headline(result)),
         title_justify="left",
-        caption=Text(_advice(result)) if _advice(result) else None,
+        caption=Text(advice) if advice else None,
         caption_justify="left",
         expand=False,
         show_lines=True,
@@ -244,7 +245,7 @@ def _html_exercise(result: ExerciseResult) -> str:
     )
     texts = _shown_seen(result.criteria)
     rows = "".join(_html_row(each, seen) for each, seen in zip(result.criteria, texts, strict=True))
-    advice = _advice(result)
+    advice = _advice(result, 'hint("{}").')
     printed = _printed_lines(result)
     return (
         f'<table style="border-collapse:collapse;margin:6px 0;color:inherit;font-size:inherit;">'

@@ -190,9 +190,7 @@ def _after_failure(remaining: Sequence[Criterion], failure: AnswerFailed) -> lis
         return []
     first, *others = remaining
     return [
-        CriterionResult(
-            first, Verdict.FAILED, readable(failure.report), _figure(failure), _explains_itself(failure)
-        ),
+        CriterionResult(first, Verdict.FAILED, _told(failure), _figure(failure), _explains_itself(failure)),
         *(_not_judged(criterion, first.name) for criterion in others),
     ]
 
@@ -203,6 +201,17 @@ _OTHER_KINDS = frozenset(
 _SLIPS = frozenset({"NameError", "UnboundLocalError", "SyntaxError", "ImportError", "ModuleNotFoundError"})
 _SLIPS |= {"AttributeError", "TypeError", BufferInUse.__name__}
 """Errors that are about Python, or that say themselves what to do."""
+
+
+_AFTER_A_RESTART = (
+    "\nIf a cell above defines it, run that cell. After a restart of the kernel run all of them: "
+    "Run > Run All Above Selected Cell."
+)
+
+
+def _told(failure: AnswerFailed) -> str:
+    """The failure's report; where a name is unknown, with what to do about it."""
+    return readable(failure.report + (_AFTER_A_RESTART if failure.error == "NameError" else ""))
 
 
 def _explains_itself(failure: AnswerFailed) -> bool:

@@ -1,6 +1,7 @@
 """Grading a submission: every exercise of a unit, with the student's code out of reach."""
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 
 from graders.grading.exercise import Exercise
@@ -79,8 +80,15 @@ def _missing_sandboxes(sandbox: Sandbox) -> Iterable[str]:
 
 
 def _notes(sandbox: Sandbox, exercises: Iterable[Exercise]) -> Iterable[str]:
-    """What is to be said about cells that failed and are no answers: an answer's failure is in its table."""
+    """What is to be said about cells that failed and are no answers: an answer's failure is in its table.
+
+    And about what looks like an answer under another name.
+    """
     names = [exercise.name for exercise in exercises]
+    others = {name for cell in sandbox.submission.cells for name in cell.definitions} - set(names)
+    for name in names:
+        for close in get_close_matches(name, () if sandbox.submission.defines(name) else others, n=1):
+            yield f"There is no {name}. Is {close} meant to be it? An answer has the name of its exercise."
     for cell in sandbox.submission.cells:
         failure = sandbox.failures.get(cell.name)
         if failure is not None and not failure.is_stub and not any(map(cell.defines, names)):

@@ -4,7 +4,7 @@ import traceback
 from collections.abc import Sequence
 
 from course_lib.launch.failures import Deadlock, LaunchError, RankFailed
-from course_lib.runtime.communication.callsite import own_lines
+from course_lib.runtime.communication.callsite import is_grader, is_library, own_lines
 from course_lib.runtime.communication.events import SourceLine
 from graders.grading.answer import FailureKind
 from graders.grading.text import bounded, joined
@@ -43,8 +43,12 @@ _SHOWN = 3
 
 
 def told_lines(lines: Sequence[SourceLine]) -> list[str]:
-    """Lines of code for the student; of very many the first and the last."""
-    told = [f"  in {line.function}, {line}" for line in lines]
+    """Lines of code for the student; of very many the first and the last. What is not theirs is left out."""
+    told = [
+        f"  in {line.function}, {line}"
+        for line in lines
+        if not (is_grader(line.file) or is_library(line.file))
+    ]
     if len(told) <= 2 * _SHOWN:
         return told
     return [*told[:_SHOWN], f"  ... {len(told) - 2 * _SHOWN} more lines ...", *told[-_SHOWN:]]

@@ -18,8 +18,16 @@ def hint(exercise: object = None, number: int | None = None) -> Notice:
         return shown(Notice(str(error)))
 
 
-def hint_text(exercise: object, number: int | None = None) -> str:
-    """The sentence that `hint` shows. Raises NoSuchExercise."""
+def hint_text(
+    exercise: object,
+    number: int | None = None,
+    following: str = 'hint("{}").',
+    again: str = 'hint("{}", 1).',
+) -> str:
+    """The sentence that `hint` shows. Raises NoSuchExercise.
+
+    following, again: how to ask for the next hint and for the first, with {} for the exercise.
+    """
     found = named_exercise(exercise, "hint")
     name = found.name
     count = len(found.hints)
@@ -27,13 +35,13 @@ def hint_text(exercise: object, number: int | None = None) -> str:
         return f"{name} has no hints, but a criterion that fails has one: see the table of check({name})."
     if number is not None and (type(number) is not int or not 1 <= number <= count):
         which = "one hint" if count == 1 else f"the hints 1 to {count}"
-        return f'{name} has {which}; there is no hint {number!r}. The first: hint("{name}", 1).'
+        return f"{name} has {which}; there is no hint {number!r}. The first: {again.format(name)}"
     seen = hints_seen(found.unit, name)
     if number is None and seen >= count:
         which = "the only hint" if count == 1 else f"all {count} hints"
-        return f'You have seen {which} for {name}. To read one again: hint("{name}", 1).'
+        return f"You have seen {which} for {name}. To read one again: {again.format(name)}"
     given = number or seen + 1
     with suppress(OSError):  # a hint is worth more than the note that it was given
         record_hint(found, given)
-    more = f'\nThe next one: hint("{name}").' if given < count else ""
+    more = f"\nThe next one: {following.format(name)}" if given < count else ""
     return f"Hint {given} of {count} for {name}: {found.hints[given - 1]}{more}"
