@@ -36,6 +36,7 @@ from course_lib import (
     per_rank,
     span,
 )
+from course_lib.beside import missing
 from course_lib.runtime.communication.events import Kind
 from course_lib.runtime.communication.intercepted_group import InterceptedGroup
 from course_lib.runtime.processes import protocol, watchdog
@@ -880,24 +881,36 @@ def sleeper():
     pathlib.Path({folder!r}, f"pid-{{os.getpid()}}").touch()
     time.sleep(100)
 try:
-    launch(sleeper, ranks=2, on="processes")
+    launch(sleeper, ranks=2, on={on!r})
 except KeyboardInterrupt:
     print("interrupted", list(pathlib.Path({temporary!r}).glob("course-*")))
 """
 
 
-def sleeping_launch(folder: Path) -> "tuple[subprocess.Popen[str], list[int]]":
+def sleeping_launch(folder: Path, on: str = "processes") -> "tuple[subprocess.Popen[str], list[int]]":
     """A script that waits for two sleeping ranks, and their process ids."""
     temporary = folder / "temporary"
-    process = python(SLEEPERS.format(folder=str(folder), temporary=str(temporary)), folder)
+    process = python(SLEEPERS.format(folder=str(folder), temporary=str(temporary), on=on), folder)
     deadline = time.monotonic() + 60
     while len(found := list(folder.glob("pid-*"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     return process, [int(path.name.removeprefix("pid-")) for path in found]
 
 
-def test_a_keyboard_interrupt_leaves_nothing(tmp_path: Path) -> None:
-    process, ranks = sleeping_launch(tmp_path)
+@pytest.mark.parametrize(
+    "on",
+    [
+        "processes",
+        pytest.param(
+            "horovod",
+            marks=pytest.mark.skipif(
+                bool(missing("horovod")), reason=missing("horovod") or "Horovod is here"
+            ),
+        ),
+    ],
+)
+def test_a_keyboard_interrupt_leaves_nothing(tmp_path: Path, on: str) -> None:
+    process, ranks = sleeping_launch(tmp_path, on)
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=120)
     assert output == "interrupted []\n"
