@@ -18,7 +18,7 @@ from graders.grading.answer import AnswerFailed, FailureKind
 from graders.grading.report import Report
 from graders.host import fork_server_client
 from graders.host.grade_submission import grade_submission
-from graders.host.sandbox import Sandbox
+from graders.host.sandbox import DEFAULT_LIMITS, Sandbox
 from graders.isolation import backends
 from graders.isolation.backends import NO_INNER_SANDBOXES, UNSANDBOXED, backend_here
 from graders.isolation.usage import Bounds
@@ -59,9 +59,20 @@ def case(body: str) -> str:
 @pytest.fixture(scope="module")
 def cases() -> Iterator[Sandbox]:
     """One worker for all cases: each has a process of its own in any case."""
-    imports = Cell("<imports>", IMPORTS)
-    with Sandbox(Submission("cases.ipynb", (imports, *_cases), main=True), SHORT) as sandbox:
+    with all_cases(DEFAULT_LIMITS) as sandbox:
         yield sandbox
+
+
+@pytest.fixture(scope="module")
+def hanging() -> Iterator[Sandbox]:
+    """The same for those that hang, for which nobody waits long."""
+    with all_cases(SHORT) as sandbox:
+        yield sandbox
+
+
+def all_cases(limits: Limits) -> Sandbox:
+    imports = Cell("<imports>", IMPORTS)
+    return Sandbox(Submission("cases.ipynb", (imports, *_cases), main=True), limits)
 
 
 def called(cases: Sandbox, name: str, argument: object = 3) -> object:
@@ -77,7 +88,7 @@ def failure(sandbox: Sandbox, name: str) -> AnswerFailed:
     return caught.value
 
 
-def graded(*sources: str, limits: Limits = SHORT) -> Report:
+def graded(*sources: str, limits: Limits = DEFAULT_LIMITS) -> Report:
     report = grade_submission(submission(*sources), sample_unit.UNIT, limits)
     assert not any(result.mistake for result in report.exercises), report.exercises
     return report
@@ -103,7 +114,7 @@ def processes_with(mark_: str) -> list[str]:
 
 def test_solved_submission_earns_all_points() -> None:
     # Answers are called and launched there as they are in a kernel.
-    assert points(graded(DOUBLE, TOTAL, limits=Limits())) == [3, 2]
+    assert points(graded(DOUBLE, TOTAL)) == [3, 2]
 
 
 def test_run_comes_back_with_the_students_lines() -> None:
@@ -169,7 +180,7 @@ ABSENT = {
 
 @pytest.fixture(scope="module")
 def incomplete() -> Iterator[Sandbox]:
-    with Sandbox(submission(*(source for source, _, _ in ABSENT.values())), SHORT) as sandbox:
+    with Sandbox(submission(*(source for source, _, _ in ABSENT.values()))) as sandbox:
         yield sandbox
 
 
@@ -207,10 +218,10 @@ BAD_CASES = {body: case(body) for body in BAD_ENDS}
 
 
 @pytest.mark.parametrize("body", BAD_ENDS)
-def test_bad_end_is_told(cases: Sandbox, body: str) -> None:
+def test_bad_end_is_told(cases: Sandbox, hanging: Sandbox, body: str) -> None:
     # However an answer ends, the student reads how, and where if that can be known.
     kind, said = BAD_ENDS[body]
-    error = failure(cases, BAD_CASES[body])
+    error = failure(hanging if kind == "TimedOut" else cases, BAD_CASES[body])
     assert (error.error or error.kind) == kind
     assert said in error.report
 
@@ -232,7 +243,7 @@ def test_hang_costs_only_its_exercise() -> None:
         "def double(x):\n    while True:\n        try: time.sleep(9)\n        except BaseException: pass"
     )
     began = time.monotonic()
-    report = graded(stubborn, TOTAL)
+    report = graded(stubborn, TOTAL, limits=Limits(call=1, grace=1))
     assert points(report) == [0, 2]
     assert "still running after 1 s" in report.exercises[0].criteria[0].seen
     assert time.monotonic() - began < 55
@@ -242,7 +253,7 @@ def test_hanging_cell_costs_its_time_once() -> None:
     # A cell that never ends is left out when the cells run again for the next exercise.
     hang = "while True:\n    try: time.sleep(9)\n    except BaseException: pass"
     began = time.monotonic()
-    report = graded(hang, "time.sleep(60)", "os._exit(3)", DOUBLE, TOTAL)
+    report = graded(hang, "time.sleep(60)", "os._exit(3)", DOUBLE, TOTAL, limits=Limits(cell=1, grace=1))
     assert points(report) == [3, 2]
     assert [note.split(" failed")[0] for note in report.notes] == ["The cell 1", "The cell 2", "The cell 3"]
     assert time.monotonic() - began < 55
@@ -380,7 +391,7 @@ def test_without_a_sandbox_grades_are_the_same(
     command = [sys.executable, "-c", "import time; time.sleep(600) # {token}"]
     subprocess.Popen(command, start_new_session=True)
     return 2 * x"""
-    report = graded(double, TOTAL, limits=Limits())
+    report = graded(double, TOTAL)
     assert points(report) == [3, 2]
     assert report.notes == (UNSANDBOXED,)
     assert not processes_with(token)
@@ -467,8 +478,8 @@ def forks(monkeypatch: pytest.MonkeyPatch) -> list[Bounds]:
 @pytest.mark.usefixtures("inner_sandbox")
 def test_cells_run_once_for_all_exercises(forks: list[Bounds]) -> None:
     # But for further ranks.
-    assert points(graded(DOUBLE, TOTAL, limits=Limits())) == [3, 2]
-    assert forks.count(SHORT.bounds) == 1
+    assert points(graded(DOUBLE, TOTAL)) == [3, 2]
+    assert forks.count(DEFAULT_LIMITS.bounds) == 1
 
 
 HARM = {
@@ -493,7 +504,7 @@ def test_an_answer_leaves_nothing_to_another(forks: list[Bounds], what: str) -> 
     assert torch.get_default_dtype() is torch.float32 and torch.is_grad_enabled()
 {TOTAL.partition(chr(10))[2]}"""
     assert points(graded(double, total)) == [3, 2]
-    assert forks.count(SHORT.bounds) == 1
+    assert forks.count(DEFAULT_LIMITS.bounds) == 1
 
 
 LEFT_BY_CELLS = {
@@ -509,7 +520,7 @@ def test_what_cells_have_started_is_there_for_each_exercise(forks: list[Bounds],
     there = "threading.active_count() == 2" if what == "a thread" else "other.poll() is None"
     double, total = (source.replace(":\n", f":\n    assert {there}\n", 1) for source in (DOUBLE, TOTAL))
     assert points(graded(LEFT_BY_CELLS[what], double, total)) == [3, 2]
-    assert forks.count(SHORT.bounds) == 2
+    assert forks.count(DEFAULT_LIMITS.bounds) == 2
 
 
 # --- one warm process, many submissions
@@ -519,7 +530,7 @@ def test_report_says_where_only_the_outer_sandbox_stands(monkeypatch: pytest.Mon
     # Without inner sandboxes grades are the same, from a process of the submission's own; the report says so.
     backend = replace(backend_here(), carries_namespaces=False)
     monkeypatch.setattr(fork_server_client, "backend_here", lambda: backend)
-    report = graded(DOUBLE, TOTAL, limits=Limits())
+    report = graded(DOUBLE, TOTAL)
     assert points(report) == [3, 2]
     assert report.notes == ((NO_INNER_SANDBOXES,) if backend.stands else (UNSANDBOXED,))
 

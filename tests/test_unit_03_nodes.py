@@ -36,7 +36,7 @@ BATCH_SCRIPTS = [proof.answer for proof in right_answers("03_multi_node") if pro
 
 def head(*words: str) -> str:
     """What a command prints on the graders' cluster."""
-    done = batch_job._cluster(os.getpid()).run(words, capture_output=True, timeout=60)
+    done = batch_job._cluster(os.getpid()).run(words, capture_output=True, timeout=200)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
