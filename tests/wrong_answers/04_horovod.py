@@ -1045,9 +1045,9 @@ class ForgetsToForget(Averaging):
         self.averaged = True
 
 
-@wrong("DistributedOptimizer", fails="every step")
+@wrong("DistributedOptimizer", fails="averages and steps")
 class AveragedOnceForAll(Averaging):
-    """What synchronize() notes stays true."""
+    """What synchronize() notes stays true: later messages are never waited for."""
 
     def hook(self, parameter):
         noted = self.averaged

@@ -239,7 +239,7 @@ def own(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> OwnRepl
     gradients that are halved after synchronize(); a step without a backward. inputs: [B, width].
     """
     width = inputs.shape[1]
-    model = Paths(width, [2], ["float64"], [], [])
+    model = Paths(width, [2], ["float32"], [], [])
     load_values(model.parameters(), values)
     plain = PlainSGD(model.parameters(), 0.1)
     optimizer = answer(plain, model.named_parameters())

@@ -56,7 +56,7 @@ from graders.units.unit_04.training import Training, draw_tied, draw_training, e
             2,
             "Which hook comes last differs from rank to rank, and some never come: start messages strictly "
             "in the plan's order, and what is left in synchronize(), with zeros for what is missing.",
-            needs=("every step", "fusion plan", "starts during backward"),
+            needs=("every step", "fusion plan", "starts during backward", "several passes"),
         ),
         Criterion(
             "several dtypes",
@@ -204,8 +204,8 @@ def the_optimizers_own(answer: Answer, rng: Rng) -> Finding:
     driver takes one step, with one averaging.
     """
     width = rng.integer(2, 4)
-    shapes = [parameter.shape for parameter in Paths(width, [2], ["float64"], [], []).parameters()]
-    values = [rng.normal(*shape, dtype=torch.float64) for shape in shapes]
+    shapes = [parameter.shape for parameter in Paths(width, [2], ["float32"], [], []).parameters()]
+    values = [rng.normal(*shape) for shape in shapes]
     inputs = rng.normal(3, width, dtype=torch.float64)
     observed = answer.launch(drivers.own, values, inputs, ranks=2)
     expected = _phases(values, inputs)
@@ -234,7 +234,7 @@ def _own_of_rank(
 
 def _phases(values: list[Tensor], inputs: Tensor) -> list[list[Tensor]]:
     """The parameters after each phase of `drivers.own`."""
-    model = Paths(inputs.shape[1], [2], ["float64"], [], [])
+    model = Paths(inputs.shape[1], [2], ["float32"], [], [])
     load_values(model.parameters(), values)
     plain = PlainSGD(model.parameters(), 0.1)
     found = []
