@@ -26,6 +26,7 @@ from graders.units.unit_04 import drivers
             1,
             "A tensor above the threshold goes alone: nothing fits beside it, not even one of 0 bytes. Else "
             "one of 0 bytes is a tensor like all others.",
+            needs=("up to the threshold",),
         ),
         Criterion(
             "several dtypes",
@@ -37,6 +38,7 @@ from graders.units.unit_04 import drivers
             "how far it looks ahead",
             1,
             "Add up what the message holds, what was passed over, and the tensor in question.",
+            needs=("up to the threshold", "several dtypes"),
         ),
     ),
     hints=(
@@ -105,7 +107,7 @@ def _at_the_edge(rng: Rng) -> Tensors:
     first, other, last = (rng.integer(4, 12) for _ in range(3))
     sizes = [first, other, other, 1, last]
     dtypes = ["float32", "float64", "float64", "float64", "float32"]
-    return Tensors(sizes, dtypes, first + 2 * other + rng.integer(0, 1))
+    return Tensors(sizes, dtypes, first + 2 * other)
 
 
 def _plans(answer: Answer, cases: Iterable[Tensors]) -> Finding:
