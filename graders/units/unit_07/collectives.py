@@ -99,13 +99,28 @@ def play(
 
 
 def results(*plays: Played) -> Finding:
-    """Passes if every rank returned what it must."""
+    """Passes if every rank returned what it must; if it is what another rank must return, that is said."""
     return compare.first_failure(
         (
-            _same(told.value, wanted.result, f"what {where} returned", world)
-            for world, wanted, told, where in _each_rank(plays)
+            _result(world, expected, [each.value for each, _ in compare.side_by_side(told, expected)], place)
+            for played in plays
+            for world, expected, told in zip(played.worlds, played.expected, played.told, strict=True)
+            for place in range(len(expected))
         ),
         f"right with {_listed(plays)}.",
+    )
+
+
+def _result(world: World, expected: Sequence[Expected], values: Sequence[Any], place: int) -> Finding:
+    """Passes if the rank at `place` returned what it must. values: what each rank returned."""
+    what, value = f"what rank {place} ({world}) returned", values[place]
+    finding = _same(value, expected[place].result, what, world)
+    if finding.passed or not isinstance(value, Tensor):
+        return finding
+    others = (other for other, each in enumerate(expected) if _same(value, each.result, what, world).passed)
+    whose = next(others, None)
+    return (
+        finding if whose is None else Finding(False, f"{finding.seen} It is what rank {whose} must return.")
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graders.grading.kit import Rng
+from graders.grading.kit import Rng, compare
 
 BYTES = 4
 """Bytes of an element where messages are measured: float32."""
@@ -45,9 +45,11 @@ class World:
     def __str__(self) -> str:
         kind = str(self.dtype).removeprefix("torch.")
         group = "" if self.members is None else f" (global ranks {', '.join(map(str, self.members))})"
-        size = f"a matrix of {self.length} x {self.columns}" if self.columns else f"{self.length} elements"
+        elements = compare.counted(self.length, "element")
+        size = f"a matrix of {self.length} x {self.columns}" if self.columns else elements
         layout = "" if self.layout == "contiguous" else f", {self.layout}, not contiguous"
-        return f"{self.ranks} ranks{group}, {size} of {kind}{layout}"
+        root = f", root {self.global_root}" if self.root else ""
+        return f"{compare.counted(self.ranks, 'rank')}{group}{root}, {size} of {kind}{layout}"
 
 
 def drawn(rng: Rng, world: World, length: int | None = None) -> Tensor:
