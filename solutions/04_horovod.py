@@ -430,6 +430,7 @@ figure
 failed = {name: sum(accuracy < 90 for accuracy in accuracies) for name, accuracies in ends.items()}
 if dataset == "digits":
     assert failed["1 worker"] == 0
+    assert failed["8 workers, rate of one"] <= 1
     assert failed["8 workers, rate x 8"] >= 4
     assert min(ends["8 workers, rate x 8"]) < 50
     assert failed["8 workers, rate x 8, warm-up"] <= 2
@@ -439,7 +440,8 @@ if dataset == "digits":
 # Without a warm-up, eight times the rate is a gamble: some seeds end near 95 %, others at 10 %, where a guess would be. The
 # first steps throw the weights so far that the training does not come back. With a warm-up over the first half of the training nearly
 # all seeds end where one worker does, in an eighth of the steps. (Goyal et al. warmed up for 5 of 90 epochs. Here an
-# epoch has only eleven steps.)
+# epoch has only eleven steps.) On this small problem the rate of one worker would do for eight as well; unit 02 has a batch
+# for which it does not.
 #
 # ### Find the mistake
 #
@@ -651,7 +653,7 @@ for name, lines in pytorch.items():
     print(f"PyTorch, {name}: validation accuracy {last_accuracy(lines):.1%}")
 
 # %% demo=true
-# %%needs beside:horovod-tensorflow
+# %%needs beside:horovod beside:horovod-tensorflow
 from course_lib.beside import interpreter
 
 tensorflow = interpreter("horovod-tensorflow")
@@ -669,7 +671,7 @@ if dataset == "digits":
     assert all(last_accuracy(lines) > 0.85 for lines in pytorch.values())
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%holds beside:horovod-tensorflow
+# %%holds beside:horovod beside:horovod-tensorflow
 if dataset == "digits":
     assert all(last_accuracy(lines) > 0.85 for lines in keras.values())
 
@@ -1213,7 +1215,7 @@ assert fused
 assert "MEMCPY_IN_FUSION_BUFFER" in [activity.name for activity in fused[0][0].activities]
 
 # %% [markdown]
-# Rank 1 is the **straggler**. The timeline shows that it comes late to *every* tensor by the same time, so it loses
+# Rank 1 is the **straggler**. The timeline shows that it comes late to *every* tensor, the first one too, so it loses
 # the time before backward and not in a layer. (It waits 200 ms for its data.) A rank with a slower processor would come later
 # and later, as in the picture at the beginning. A rank that is late for one tensor only has one slow layer.
 #

@@ -8,6 +8,7 @@ from pathlib import Path
 from IPython.display import display
 
 _MARK = "▸"
+_LEFT = "text-align:left"
 _CODE = "white-space:pre-wrap;overflow-wrap:anywhere;background:transparent"
 
 
@@ -20,7 +21,7 @@ def side_by_side(left: Path, right: Path) -> None:
     rows = "".join(_row(*pair) for pair in aligned(old, new))
     table = (
         f'<table style="table-layout:fixed;width:100%" aria-label="{left.name} beside {right.name}">'
-        f'<thead style="text-align:left"><tr><th>{left.name}</th><th>{right.name}</th></tr></thead>'
+        f'<thead><tr><th style="{_LEFT}">{left.name}</th><th style="{_LEFT}">{right.name}</th></tr></thead>'
         f"<tbody>{rows}</tbody></table>"
     )
     plain = "\n".join(difflib.unified_diff(old, new, left.name, right.name, lineterm=""))
