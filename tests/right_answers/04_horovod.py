@@ -501,18 +501,19 @@ def _hvd():
 
 @right("six_steps")
 def everything_as_objects(new_model, data, folder, epochs, use_gpu):
-    """Broadcasts one object with all that rank 0 knows, before the optimizer is wrapped."""
+    """Broadcasts one object with all that rank 0 knows."""
     hvd = _hvd()
     device = use_gpu(hvd.local_rank())
     model = new_model().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=hvd.size() * 0.05, momentum=0.9)
+    # Before the state is loaded: the wrapper is another optimizer, which begins without one.
+    optimizer = hvd.DistributedOptimizer(optimizer)
     saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epochs": 0}
     if hvd.rank() == 0 and (folder / "checkpoint.pt").is_file():
         saved = torch.load(folder / "checkpoint.pt", weights_only=True)
     saved = hvd.broadcast_object(saved, root_rank=0)
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
-    optimizer = hvd.DistributedOptimizer(optimizer)
     own = range(hvd.rank(), len(data["inputs"]), hvd.size())
     for epoch in range(saved["epochs"], epochs):
         for batch in (own[start : start + 4] for start in range(0, len(own), 4)):

@@ -1475,6 +1475,7 @@ class Steps:
     gpu: str = "local_rank"
     accuracy: str = "sum"
     writes: str = "rank 0"
+    wraps: str = "before loading"
 
 
 def _train(steps, new_model, data, folder, epochs, use_gpu):
@@ -1487,7 +1488,7 @@ def _train(steps, new_model, data, folder, epochs, use_gpu):
     if steps.broadcast == "before":
         hvd.broadcast_parameters(model.state_dict(), 0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * steps.rate, momentum=0.9)
-    if steps.average:
+    if steps.average and steps.wraps == "before loading":
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     first, file = 0, folder / "checkpoint.pt"
     if file.exists() and rank == 0:
@@ -1495,6 +1496,8 @@ def _train(steps, new_model, data, folder, epochs, use_gpu):
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         first = saved["epochs"]
+    if steps.wraps == "after loading":
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     first = hvd.broadcast_object(first, 0)
     if steps.broadcast == "after":
         hvd.broadcast_parameters(model.state_dict(), 0)
@@ -1574,6 +1577,12 @@ def mean_of_accuracies(*program):
 def everybody_writes(*program):
     """All processes save."""
     return _train(Steps(writes="everybody"), *program)
+
+
+@wrong("six_steps", fails="goes on")
+def wraps_what_was_loaded(*program):
+    """Loads the state first: Horovod's wrapper is another optimizer, which begins without one."""
+    return _train(Steps(wraps="after loading"), *program)
 
 
 @wrong("six_steps", fails="goes on")
