@@ -251,6 +251,20 @@ def test_ranks_may_compute_with_tensorflow_in_an_environment_of_their_own() -> N
         launch(fails, ranks=1, on="horovod", beside="horovod-tensorflow", timeout=120)
 
 
+def total_by_torch(x: float) -> float:
+    total = torch.tensor([x])
+    dist.all_reduce(total)
+    return total.item()
+
+
+@needs_horovod
+def test_an_environment_that_sees_the_workbook_has_torchs_group_too() -> None:
+    # Invariant: the ranks are a Python of their own, and their calls are logged as those of any others.
+    run = launch(total_by_torch, per_rank([1.0, 2.0]), ranks=2, on="processes", beside="horovod", timeout=120)
+    assert run.results == [3.0, 3.0]
+    assert [event.op for event in run.events] == ["all_reduce"] * 2
+
+
 # --- Training
 
 RECIPE = Recipe(epochs=1, batch_size=128, learning_rate=0.05)
