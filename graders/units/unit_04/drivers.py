@@ -235,8 +235,9 @@ OWN = ("param_groups", "state", "defaults")
 
 
 def own(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> OwnReply:
-    """One layer, in four phases, each marked: a step with a closure; a step at another rate; a step with
-    gradients that are halved after synchronize(); a step without a backward. inputs: [B, width].
+    """One layer, in six phases, each marked: a step before any backward; one with a closure; one at another
+    rate; one with gradients halved after synchronize(); one whose backward came after synchronize(); and one
+    without a backward. inputs: [B, width].
     """
     width = inputs.shape[1]
     model = Paths(width, [2], ["float32"], [], [])
@@ -255,22 +256,30 @@ def own(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> OwnRepl
     def backward() -> None:
         model(inputs, [0]).square().mean().backward()
 
+    optimizer.step()
+    end(0)
     backward()
     returned = optimizer.step(lambda: 4.5)
-    end(0)
+    end(1)
     optimizer.param_groups[0]["lr"] = 0.01
     backward()
     optimizer.step()
-    end(1)
+    end(2)
     backward()
     optimizer.synchronize()
     for parameter in model.parameters():
         assert parameter.grad is not None
         parameter.grad.mul_(0.5)
     optimizer.step()
-    end(2)
-    optimizer.step()
     end(3)
+    backward()
+    optimizer.synchronize()
+    optimizer.zero_grad()
+    backward()
+    optimizer.step()
+    end(4)
+    optimizer.step()
+    end(5)
     saved = optimizer.state_dict()
     same = saved["param_groups"] == plain.state_dict()["param_groups"] and len(saved["state"]) == 3
     saved["param_groups"][0]["lr"] = 0.5

@@ -59,7 +59,7 @@ def plan_fusion(answer: Answer, rng: Rng) -> Findings:
     mixed = [_drawn(rng, rng.integer(6, 10), ["float32", "float64"], large=True) for _ in range(6)]
     yield "several dtypes", _plans(answer, mixed)
     three = [_drawn(rng, rng.integer(8, 14), ["float32", "float16", "int64"]) for _ in range(12)]
-    yield "how far it looks ahead", _plans(answer, [*(_at_the_edge(rng) for _ in range(2)), *three])
+    yield "how far it looks ahead", _plans(answer, [_at_the_edge(rng), _just_enough(rng), *three])
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,13 @@ def _at_the_edge(rng: Rng) -> Tensors:
     sizes = [first, other, other, 1, last]
     dtypes = ["float32", "float64", "float64", "float64", "float32"]
     return Tensors(sizes, dtypes, first + 2 * other)
+
+
+def _just_enough(rng: Rng) -> Tensors:
+    """Two that are passed over fill the threshold to the byte; the one after them fits beside the first."""
+    first, other = rng.integer(4, 12), rng.integer(4, 12)
+    dtypes = ["float32", "float64", "float64", "float32"]
+    return Tensors([first, other, other, 2 * other], dtypes, first + 2 * other)
 
 
 def _plans(answer: Answer, cases: Iterable[Tensors]) -> Finding:

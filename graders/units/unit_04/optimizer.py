@@ -222,14 +222,19 @@ def _own_of_rank(
     missing = sorted(set(drivers.OWN) - set(reply.shared))
     yield Finding(not missing, f"Of the optimizer's own attributes {missing or 'none'} are missing.")
     yield compare.equal(reply.returned, 4.5, "what step(closure) returned, with a closure that returns 4.5")
-    yield compare.equal(reply.taken, [1, 2, 3, 4], "the optimizer's own steps after each step()")
+    yield compare.equal(reply.taken, [1, 2, 3, 4, 5, 6], "the optimizer's own steps after each step()")
     for phase, (seen, wanted) in enumerate(compare.side_by_side(reply.parameters, expected)):
         finding = _all_close(seen, wanted, "parameter")
         yield Finding(finding.passed, f"after step {phase}, on rank {rank}: {finding.seen}")
-    counts = _calls_a_phase(observed, rank)
-    what = "all_reduces of a step: plain, at another rate, after synchronize(), without backward,"
-    yield compare.equal(counts, [1, 1, 1, 1], what)
+    what = (
+        "all_reduces of a step: at first, plain, at another rate, synchronized, and again with a backward, "
+    )
+    yield compare.equal(_calls_a_phase(observed, rank), [1, 1, 1, 1, 2, 1], f"{what}without backward,")
     yield Finding(reply.state, "state_dict() and load_state_dict() are the optimizer's own.")
+
+
+PHASES = ((0.1, 0.0), (0.1, 1.0), (0.01, 1.0), (0.01, 0.5), (0.01, 1.0), (0.01, 0.0))
+"""Of `drivers.own`: the rate of each step, and what its gradient is multiplied by."""
 
 
 def _phases(values: list[Tensor], inputs: Tensor) -> list[list[Tensor]]:
@@ -238,7 +243,7 @@ def _phases(values: list[Tensor], inputs: Tensor) -> list[list[Tensor]]:
     load_values(model.parameters(), values)
     plain = PlainSGD(model.parameters(), 0.1)
     found = []
-    for rate, factor in ((0.1, 1.0), (0.01, 1.0), (0.01, 0.5), (0.01, 0.0)):
+    for rate, factor in PHASES:
         plain.zero_grad()
         plain.param_groups[0]["lr"] = rate
         model(inputs, [0]).square().mean().backward()
