@@ -96,9 +96,9 @@ def _drawn(rng: Rng, steps: int, messages: Sequence[int], library: str = "GLOO")
     for pid in range(1, tensors + 1):
         name = {"name": f"allreduce.layer{pid}.weight"}
         events.append({"name": "process_name", "ph": "M", "pid": pid, "args": name})
-    # Horovod numbers tensors in the order in which it first hears of them, which is not that of every step.
-    numbers = [1 + place for place in torch.randperm(tensors, generator=rng.generator).tolist()]
     for _ in range(steps):
+        # In which order tensors become ready differs from step to step.
+        numbers = [1 + place for place in torch.randperm(tensors, generator=rng.generator).tolist()]
         first, network, spans, ready = 0, now, [], now
         for fused in messages:
             pids = numbers[first : first + fused]
