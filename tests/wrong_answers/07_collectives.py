@@ -134,7 +134,7 @@ def src_taken_for_a_place(x, parts=None, src=0, group=None):
     return _scatter(x, parts, src, group)
 
 
-@wrong("scatter_from", fails="only send and recv")
+@wrong("scatter_from", fails="its part on every rank")
 def the_librarys_scatter(x, parts=None, src=0, group=None):
     """Parts of different lengths need padding even there; broadcasts all of them instead."""
     lengths = torch.zeros(dist.get_world_size(group), dtype=torch.int64)
@@ -245,7 +245,7 @@ def dst_taken_for_a_place(x, parts=None, dst=0, group=None):
     return _gather(x, parts, dst, group)
 
 
-@wrong("gather_to", fails="only send and recv")
+@wrong("gather_to", fails="every part on the root")
 def announced_by_a_barrier(x, parts=None, dst=0, group=None):
     """A barrier that orders nothing."""
     dist.barrier(group=group)
@@ -349,7 +349,7 @@ def ranks_of_the_world(x, src=0, group=None):
     return _tree(x, src, None)
 
 
-@wrong("broadcast_tree", fails="only send and recv")
+@wrong("broadcast_tree", fails="the root's values on every rank")
 def the_librarys_broadcast(x, src=0, group=None):
     """One line, and not the exercise."""
     data = x.contiguous()
@@ -501,7 +501,7 @@ def empty_like_keeps_gaps(x, dst=0, group=None):
     return x.copy_(total) if place == 0 else x
 
 
-@wrong("reduce_tree", fails="only send and recv")
+@wrong("reduce_tree", fails="the sum on the root")
 def the_librarys_reduce(x, dst=0, group=None):
     """One line, and not the exercise."""
     total = x.clone(memory_format=torch.contiguous_format)
@@ -646,7 +646,7 @@ def neighbours_of_the_world(x, group=None):
     return chunks[rank].clone()
 
 
-@wrong("ring_reduce_scatter", fails="only send and recv")
+@wrong("ring_reduce_scatter", fails="its chunk of the sum")
 def all_reduce_and_cut(x, group=None):
     """Twice the bytes, and not the exercise."""
     total = x.clone(memory_format=torch.contiguous_format)
@@ -812,7 +812,7 @@ def flattens_and_forgets(x, group=None):
     return x
 
 
-@wrong("ring_all_gather", fails="only send and recv")
+@wrong("ring_all_gather", fails="every chunk on every rank")
 def a_broadcast_for_each_chunk(x, group=None):
     """p broadcasts."""
     data = x.contiguous()
@@ -950,7 +950,15 @@ def the_whole_world(x, group=None):
     return x.copy_(_all_reduce(x.contiguous(), None))
 
 
-@wrong("ring_all_reduce", fails="only send and recv")
+@wrong("ring_all_reduce", fails="the sum on every rank")
+def by_the_groups_own_method(x, group=None):
+    """What dist.all_reduce calls itself."""
+    data = x.contiguous()
+    (group or dist.group.WORLD).allreduce([data]).wait()
+    return x.copy_(data)
+
+
+@wrong("ring_all_reduce", fails="the sum on every rank")
 def uses_the_librarys(x, group=None):
     """dist.all_reduce."""
     data = x.contiguous()
@@ -1154,7 +1162,7 @@ def works_on_a_copy(x, group=None):
     return _folded(x.clone(memory_format=torch.contiguous_format), group, _halving_doubling)
 
 
-@wrong("halving_doubling_all_reduce", fails="only send and recv")
+@wrong("halving_doubling_all_reduce", fails="the sum on every rank")
 def library_behind_it(x, group=None):
     """Swaps once for show, and lets dist.all_reduce do the work."""
     data = x.contiguous()
@@ -1299,7 +1307,7 @@ def flat_copy_lost(x, gpus_per_node, group=None):
     return x
 
 
-@wrong("hierarchical_all_reduce", fails="only send and recv")
+@wrong("hierarchical_all_reduce", fails="the sum on every rank")
 def library_between_nodes(x, gpus_per_node, group=None):
     """all_reduce for everything."""
     data = x.contiguous()
@@ -1498,7 +1506,7 @@ def parts_with_gaps(outputs, inputs, group=None):
     return outputs
 
 
-@wrong("all_to_all_pairwise", fails="only send and recv")
+@wrong("all_to_all_pairwise", fails="every part at its place")
 def the_librarys_all_to_all(outputs, inputs, group=None):
     """dist.all_to_all."""
     arrived = [output.contiguous() for output in outputs]

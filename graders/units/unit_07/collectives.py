@@ -179,7 +179,7 @@ def common_findings(
     `values` is the name of the first criterion; worlds of one inner list share a launch.
     """
     first = [play(answer, rng, collective, [world]) for world in basic]
-    yield values, results(*first)
+    yield values, _built(first, results(*first))
     others = [play(answer, rng, collective, [world]) for world in many]
     yield "any number of ranks", results(*others)
     yield "any length", results(*(play(answer, rng, collective, worlds) for worlds in uneven))
@@ -219,6 +219,14 @@ def common(answer: Answer, rng: Rng, collective: Collective, values: str, rooted
         ],
         values=values,
     )
+
+
+def _built(plays: Sequence[Played], values: Finding) -> Finding:
+    """The finding about the values; right ones that another collective has made count for nothing."""
+    if not values.passed:
+        return values
+    calls = only_messages([played.observed for played in plays], "the answer")
+    return values if calls.passed else Finding(False, f"the values are right, but {calls.seen}")
 
 
 def _each_rank(plays: Sequence[Played]) -> Iterator[tuple[World, Expected, Called, str]]:
