@@ -835,11 +835,11 @@ def ready_everywhere(requests: list[str], table: dict[str, Any]) -> list[str]:
     Called on every rank of the default group, cycle after cycle. requests: names of the tensors that became
     ready on this rank since its last call; their order differs from rank to rank, and often there are none.
     table: this rank's memory between the cycles of a training, an empty dictionary at first; what is in it is up
-    to you.
+    to you, and nothing is remembered elsewhere.
 
     Returns the names of the tensors that have now been requested by all ranks and have not been returned since,
     all of them, in one order on all ranks. A tensor that some rank lacks holds up no other. In the next step of
-    the training the same names come again.
+    the training the same names come again: each as soon as it has been returned, whatever is still held up.
 
     Communication: rank 0, the coordinator, is told by every other rank, and tells them, in at most one
     dist.gather_object and one dist.broadcast_object_list a cycle, or what sends as much. A request is sent once,

@@ -840,6 +840,54 @@ def counts_to_be_continued(requests, table):
     return _cycle(requests, answer)
 
 
+@wrong("ready_everywhere", fails="every step")
+def forgets_when_all_are_answered(requests, table):
+    """Remembers what it has answered until everything that it knows of has been answered."""
+
+    def answer(everyone):
+        done, counts = table.setdefault("", set()), table.setdefault(" ", {})
+        new = [name for name in _counted(everyone, counts) if name not in done]
+        done.update(new)
+        if len(done) == len(counts):
+            done.clear()
+            counts.clear()
+        return new
+
+    return _cycle(requests, answer)
+
+
+@wrong("ready_everywhere", fails="every step")
+def memory_of_its_own(requests, table, memory={}):  # noqa: B006 - the mistake
+    """Keeps its table in a default argument: another training begins with what the last one left."""
+    return _cycle(requests, lambda everyone: _forgotten(_counted(everyone, memory), memory))
+
+
+@wrong("ready_everywhere", fails="requested by all")
+def joined_by_commas(requests, table):
+    """Sends names as one text, cut at commas, which a name may hold."""
+    names = ",".join(requests).split(",") if requests else []
+    return _cycle(names, lambda everyone: _forgotten(_counted(everyone, table), table))
+
+
+@wrong("ready_everywhere", fails="each request once")
+def all_again_with_each_new_one(requests, table):
+    """Sends all that is open whenever there is something new."""
+    own, heard = table.setdefault("own", []), table.setdefault("heard", {})
+    own += requests
+
+    def answer(everyone):
+        for rank, names in enumerate(everyone):
+            heard.setdefault(rank, set()).update(names)
+        ready = sorted(set.intersection(*heard.values()))
+        for names in heard.values():
+            names.difference_update(ready)
+        return ready
+
+    ready = _cycle(list(own) if requests else [], answer)
+    table["own"] = [name for name in own if name not in ready]
+    return ready
+
+
 @wrong("ready_everywhere", fails="one question, one answer")
 def a_round_for_each_name(requests, table):
     """Tells how many names there are, and answers each by itself."""

@@ -162,10 +162,13 @@ def unfuse_raises(answer: AnswerFunction, flat: Tensor, shapes: list[list[int]])
     return ""
 
 
-def cycles(answer: AnswerFunction, requests: list[list[str]]) -> list[PlainData]:
-    """What each cycle returns on this rank. requests: of each cycle."""
-    table: dict[str, Any] = {}
-    return [answer(list(names), table) for names in requests]
+def cycles(answer: AnswerFunction, requests: list[list[str]], trainings: int) -> list[PlainData]:
+    """What each cycle returns on this rank. requests: of each cycle; trainings: of equally many, with a table
+    each.
+    """
+    tables: list[dict[str, Any]] = [{} for _ in range(trainings)]
+    length = len(requests) // trainings
+    return [answer(list(names), tables[cycle // length]) for cycle, names in enumerate(requests)]
 
 
 @dataclass(frozen=True, slots=True)
