@@ -451,7 +451,10 @@ if dataset == "digits":
 
 # %%
 class WarmupCallback:
-    """Sets the learning rate before every step: initial_lr / size at first, initial_lr after warmup_steps."""
+    """Sets the learning rate before every step: initial_lr / size at first, initial_lr after warmup_steps.
+
+    That of Horovod for Keras is one step ahead: its first step has the rate that is step 1's here.
+    """
 
     def __init__(self, optimizer: Any, initial_lr: float, warmup_steps: int, size: int) -> None:
         self.optimizer = optimizer
@@ -511,8 +514,8 @@ def broadcast_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
     Afterwards every rank has rank 0's parameters and buffers, in the tensors that were there, and its optimizer
     has rank 0's options (each of optimizer.param_groups, beside "params") and rank 0's state. A parameter
-    without a state on rank 0, as in a new optimizer, has none anywhere. On rank 0 nothing changes, and no rank
-    takes a step.
+    without a state on rank 0, as in a new optimizer, has none anywhere. On rank 0 nothing changes; on no rank do
+    gradients or the model's mode, and none takes a step.
     """
     ### BEGIN SOLUTION
     for tensor in chain(model.parameters(), model.buffers()):
@@ -564,7 +567,7 @@ def average_metrics(metrics: dict[str, float], samples: int) -> dict[str, float]
 
     metrics: on each rank the means over its own samples. All ranks have the same names, perhaps not in the same
     order. samples: how many this rank had; at least one rank had some. Where there were none, a metric may be
-    anything, NaN too, and counts for nothing.
+    anything, NaN or infinite too, and counts for nothing. Where there were some and it is NaN, its mean is NaN.
 
     Returns a new dictionary of floats, in the order of `metrics`, in double precision. One all_reduce, however
     many metrics there are.
@@ -689,10 +692,11 @@ if dataset == "digits":
 
 # %% exercise="plan_fusion" points=7
 def plan_fusion(sizes: list[int], dtypes: list[str], threshold: int) -> list[list[int]]:
-    """Which tensors are sent together, by the rules of Horovod 0.28 (FuseResponses in its controller.cc).
+    """Which tensors are sent together, by the rules of Horovod 0.28 (FuseResponses in its controller.cc) for
+    tensors of one operation in the memory of the processor.
 
     sizes: bytes of each tensor, in the order in which they are to be sent; 0 is possible. dtypes: of each.
-    threshold: bytes of the fusion buffer.
+    threshold: bytes of the fusion buffer. The lists stay as they are.
 
     Returns the messages in the order in which they are sent, each a list of positions in `sizes`, ascending;
     every tensor is in one of them. A message begins with the first tensor that is in none yet, however large it
@@ -728,8 +732,8 @@ def fuse(tensors: list[Tensor]) -> Tensor:
     """The fusion buffer: all numbers of the tensors, end to end.
 
     tensors: at least one, all of one dtype. Of any shape, () and those without a number too, laid out in memory
-    in any way, perhaps part of an autograd graph. They stay as they are.
-    Returns a new 1-D tensor without history, with memory of its own: the numbers of tensors[0], as flatten()
+    in any way, perhaps part of an autograd graph. They stay as they are, requires_grad and memory too.
+    Returns a new, contiguous 1-D tensor without history, with memory of its own: the numbers of tensors[0], as flatten()
     orders them, then those of tensors[1], and so on.
     """
     ### BEGIN SOLUTION
@@ -741,7 +745,7 @@ def fuse(tensors: list[Tensor]) -> Tensor:
 def unfuse(flat: Tensor, shapes: list[torch.Size]) -> list[Tensor]:
     """The tensors that lie end to end in a fusion buffer.
 
-    flat: 1-D. shapes: of the tensors, in order; () and those without a number are possible.
+    flat: 1-D, perhaps part of a larger tensor. shapes: of the tensors, in order; () and those without a number are possible.
     Returns one tensor a shape. No number is copied: what is written into one of them is written into `flat`.
     Raises ValueError if the shapes do not take up exactly the numbers that `flat` has.
     """
@@ -1594,8 +1598,8 @@ def step_seconds(
     """Seconds from the beginning of backward until the last gradient is averaged, in a model of Horovod.
 
     sizes: bytes of the gradients. ready: seconds after which each is complete, ascending. link: between two of the
-    ranks, which stand in a ring. Every cycle_seconds, or as soon as the last cycle's messages are through, the
-    ranks negotiate, which takes two latencies; then what is ready everywhere is sent as plan_fusion says, one message
+    ranks, which stand in a ring. The ranks negotiate for the first time after cycle_seconds, then each time cycle_seconds
+    after the last, or when its messages are through, whichever is later. That takes two latencies; then what is ready everywhere is sent as plan_fusion says, one message
     after another. Each takes a ring all-reduce, and the copies into the fusion buffer and out of it take as long as
     its bytes do at 10 GB/s; the copy of a message goes on while the one before it is on the network.
     """

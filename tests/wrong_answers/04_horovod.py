@@ -78,6 +78,14 @@ def warms_up_all_the_same(step, warmup_steps, base_lr, size):
     return base_lr * (1 + (size - 1) * min(1, step / max(1, warmup_steps)))
 
 
+@wrong("warmup_lr", fails="the first step")
+def none_of_one_step(step, warmup_steps, base_lr, size):
+    """Takes a warm-up of one step for none."""
+    if warmup_steps <= 1:
+        return base_lr * size
+    return base_lr * (1 + (size - 1) * min(1, step / warmup_steps))
+
+
 # ---------------------------------------------------------------------------------------------- mend_warmup
 
 
@@ -149,6 +157,15 @@ def a_second_optimizer(new_optimizer, learning_rate, size, steps_per_epoch):
     scaled = learning_rate * size
     new_optimizer(scaled)
     return Warmup(new_optimizer(scaled), scaled, 3 * steps_per_epoch, size)
+
+
+@wrong("mend_warmup", fails="the optimizer")
+def scaled_afterwards(new_optimizer, learning_rate, size, steps_per_epoch):
+    """Makes the optimizer with the rate of one worker, and sets its rate."""
+    scaled = learning_rate * size
+    optimizer = new_optimizer(learning_rate)
+    optimizer.param_groups[0]["lr"] = scaled
+    return Warmup(optimizer, scaled, 3 * steps_per_epoch, size)
 
 
 # ------------------------------------------------------------------------------------------ broadcast_state
@@ -304,6 +321,38 @@ def the_hidden_step(model, optimizer):
     optimizer.load_state_dict(saved)
 
 
+@wrong("broadcast_state", fails="parameters and buffers")
+def one_buffer_of_float32(model, optimizer):
+    """One buffer of float32 for all tensors."""
+    tensors = [*model.parameters(), *model.buffers()]
+    flat = torch.cat([tensor.detach().flatten().float() for tensor in tensors])
+    dist.broadcast(flat, src=0)
+    with torch.no_grad():
+        for tensor, part in zip(tensors, flat.split([each.numel() for each in tensors]), strict=True):
+            tensor.copy_(part.view(tensor.shape))
+    optimizer.load_state_dict(_from_rank_0(optimizer.state_dict()))
+
+
+@wrong("broadcast_state", fails="a new optimizer")
+def all_have_one_or_none(model, optimizer):
+    """Takes it that all parameters have a state if one has."""
+    _parameters_and_buffers(model)
+    saved = _from_rank_0(optimizer.state_dict())
+    for number, _ in enumerate(optimizer.param_groups[0]["params"]):
+        if saved["state"]:
+            saved["state"].setdefault(number, {"steps": 0})
+    optimizer.load_state_dict(saved)
+
+
+@wrong("broadcast_state", fails="in place")
+def clears_gradients(model, optimizer):
+    """Begins with zero_grad(), in evaluation mode."""
+    optimizer.zero_grad()
+    model.eval()
+    _parameters_and_buffers(model)
+    optimizer.load_state_dict(_from_rank_0(optimizer.state_dict()))
+
+
 # ------------------------------------------------------------------------------------------ average_metrics
 
 
@@ -394,6 +443,39 @@ def gathers_dictionaries(metrics, samples):
     dist.all_gather_object(everyone, (metrics, samples))
     count = sum(own for _, own in everyone)
     return {name: sum(each[name] * own for each, own in everyone if own) / count for name in metrics}
+
+
+@wrong("average_metrics", fails="means over samples")
+def into_what_was_given(metrics, samples):
+    """Writes the means over the rank's own."""
+    names = sorted(metrics)
+    sums = [metrics[name] * samples if samples else 0.0 for name in names]
+    total = torch.tensor([*sums, samples], dtype=torch.float64)
+    dist.all_reduce(total)
+    metrics.update(zip(names, (total[:-1] / total[-1]).tolist(), strict=True))
+    return metrics
+
+
+@wrong("average_metrics", fails="ranks without samples")
+def every_nan_is_zero(metrics, samples):
+    """Hides a loss that is NaN."""
+    names = sorted(metrics)
+    sums = torch.tensor([metrics[name] * samples for name in names], dtype=torch.float64).nan_to_num(0.0)
+    total = torch.cat([sums, torch.tensor([samples], dtype=torch.float64)])
+    dist.all_reduce(total)
+    means = dict(zip(names, (total[:-1] / total[-1]).tolist(), strict=True))
+    return {name: means[name] for name in metrics}
+
+
+@wrong("average_metrics", fails="ranks without samples")
+def infinity_counts(metrics, samples):
+    """Asks for NaN where there is none; nothing times infinity is NaN too."""
+    names = sorted(metrics)
+    sums = [0.0 if not samples and math.isnan(metrics[name]) else metrics[name] * samples for name in names]
+    total = torch.tensor([*sums, samples], dtype=torch.float64)
+    dist.all_reduce(total)
+    means = dict(zip(names, (total[:-1] / total[-1]).tolist(), strict=True))
+    return {name: means[name] for name in metrics}
 
 
 # ---------------------------------------------------------------------------------------------- plan_fusion
@@ -581,6 +663,21 @@ def room_for_the_passed_only(sizes, dtypes, threshold):
     )
 
 
+@wrong("plan_fusion", fails="one dtype")
+def takes_the_lists_apart(sizes, dtypes, threshold):
+    """What was planned is gone from the arguments."""
+    plan = []
+    first = 0
+    while sizes:
+        held, count = sizes.pop(0), 1
+        while sizes and held + sizes[0] <= threshold:
+            held += sizes.pop(0)
+            count += 1
+        plan.append(list(range(first, first + count)))
+        first += count
+    return plan
+
+
 # --------------------------------------------------------------------------------------------- fuse, unfuse
 
 
@@ -691,6 +788,60 @@ def leaves_it_to_split(flat, shapes):
     """split() raises RuntimeError."""
     parts = flat.split([shape.numel() for shape in shapes])
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+@wrong("fuse", fails="end to end")
+def by_double_precision(tensors):
+    """A buffer of float64, whatever comes."""
+    return torch.cat([x.detach().double().flatten() for x in tensors]).to(tensors[0].dtype)
+
+
+@wrong("fuse", fails="memory of its own")
+def no_longer_trained(tensors):
+    """Takes the tensors out of autograd for good."""
+    for tensor in tensors:
+        tensor.requires_grad_(False)
+    return torch.cat([tensor.flatten() for tensor in tensors])
+
+
+@wrong("fuse", fails="memory of its own")
+def laid_out_anew(tensors):
+    """Makes what it is given contiguous."""
+    for tensor in tensors:
+        tensor.data = tensor.data.contiguous()
+    return torch.cat([tensor.data.view(-1) for tensor in tensors])
+
+
+@wrong("fuse", fails="memory of its own")
+def one_column(tensors):
+    """A column of a matrix."""
+    flat = torch.cat([tensor.detach().flatten() for tensor in tensors])
+    return torch.stack([flat, flat], 1)[:, 0]
+
+
+@wrong("unfuse", fails="the tensors")
+def from_the_beginning_of_memory(flat, shapes):
+    """Takes the buffer for all that its memory holds."""
+    if sum(shape.numel() for shape in shapes) != flat.numel():
+        raise ValueError("the shapes do not fit")
+    parts, start = [], 0
+    for shape in shapes:
+        part = torch.empty(0, dtype=flat.dtype)
+        parts.append(part.set_(flat.untyped_storage(), start, shape))
+        start += shape.numel()
+    return parts
+
+
+@wrong("unfuse", fails="the tensors")
+def by_numpy(flat, shapes):
+    """NumPy has no bfloat16."""
+    if sum(shape.numel() for shape in shapes) != flat.numel():
+        raise ValueError("the shapes do not fit")
+    parts, start = [], 0
+    for shape in shapes:
+        parts.append(torch.from_numpy(flat.numpy()[start : start + shape.numel()].reshape(tuple(shape))))
+        start += shape.numel()
+    return parts
 
 
 # ----------------------------------------------------------------------------------------- ready_everywhere

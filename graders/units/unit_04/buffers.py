@@ -36,6 +36,8 @@ def fuse(answer: Answer, rng: Rng) -> Findings:
         [rng.normal(*shape, dtype=dtype) for shape in _shapes(rng)]
         for dtype in (torch.float32, torch.float64, torch.bfloat16)
     ]
+    # Odd numbers above 2**53, which no floating-point number holds.
+    cases.append([2 * rng.integers(2**54, 2**55, *shape) + 1 for shape in _shapes(rng)])
     seen = [answer.call(drivers.fused, case, "contiguous", False) for case in cases]
     yield (
         "end to end",
@@ -63,6 +65,12 @@ def _own_memory(reply: drivers.FusedReply) -> Finding:
         return Finding(False, "The buffer requires a gradient; expected a tensor without history.")
     if not reply.kept:
         return Finding(False, "What was written into the buffer changed a tensor that was given.")
+    if not reply.same:
+        return Finding(
+            False, "A tensor that was given has another requires_grad, shape or place in memory now."
+        )
+    if not reply.contiguous:
+        return Finding(False, "The numbers of the buffer do not lie one behind the other; expected so.")
     return Finding(True, "The buffer has memory of its own, and no history.")
 
 
@@ -87,7 +95,10 @@ def _own_memory(reply: drivers.FusedReply) -> Finding:
 def unfuse(answer: Answer, rng: Rng) -> Findings:
     """Buffers of drawn shapes, in full, too short and too long."""
     shapes = [_shapes(rng), [[rng.integer(2, 9)]], [[0], [2, 0]]]
-    flats = [rng.normal(sum(map(math.prod, each))) for each in shapes]
+    dtypes = (torch.float32, torch.bfloat16, torch.float32)
+    flats = [
+        rng.normal(sum(map(math.prod, each)), dtype=dtype) for each, dtype in zip(shapes, dtypes, strict=True)
+    ]
     seen = [answer.call(drivers.unfused, *case) for case in zip(flats, shapes, strict=True)]
     expected = [_parts(*case) for case in zip(flats, shapes, strict=True)]
     yield (

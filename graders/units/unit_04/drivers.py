@@ -23,9 +23,16 @@ def calls(answer: AnswerFunction, given: list[list[PlainData]]) -> list[PlainDat
     return [answer(*arguments) for arguments in given]
 
 
+def planned(answer: AnswerFunction, given: list[list[PlainData]]) -> list[list[PlainData]]:
+    """For each list of arguments, what the answer returns, and what the arguments are afterwards."""
+    return [[answer(*arguments), arguments] for arguments in given]
+
+
 @dataclass(frozen=True, slots=True)
 class WarmupReply(DriverReply):
-    """The callback's fields, the rates with which optimizers were made, and whether it has one of these."""
+    """The callback's fields, None where it has none, the rates with which new_optimizer was called, and
+    whether the callback has one of those optimizers.
+    """
 
     initial_lr: PlainData
     warmup_steps: PlainData
@@ -37,24 +44,27 @@ class WarmupReply(DriverReply):
 def warmup(answer: AnswerFunction, learning_rate: float, size: int, steps_per_epoch: int) -> WarmupReply:
     """How the answer makes its optimizer and its callback."""
     optimizers: list[Any] = []
+    made: list[PlainData] = []
 
     def new_optimizer(lr: float) -> Any:
+        made.append(lr)
         optimizers.append(SimpleNamespace(param_groups=[{"lr": lr}]))
         return optimizers[-1]
 
     callback = answer(new_optimizer, learning_rate, size, steps_per_epoch)
-    own = any(callback.optimizer is optimizer for optimizer in optimizers)
-    made = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
-    return WarmupReply(callback.initial_lr, callback.warmup_steps, callback.size, made, own)
+    own = any(getattr(callback, "optimizer", None) is optimizer for optimizer in optimizers)
+    rate, steps, workers = (getattr(callback, name, None) for name in ("initial_lr", "warmup_steps", "size"))
+    return WarmupReply(rate, steps, workers, made, own)
 
 
 @dataclass(frozen=True, slots=True)
 class BroadcastReply(DriverReply):
     """A rank's model and optimizer afterwards.
 
-    tensors: of the model. options: of the optimizer. states: of the trainable parameters that have one.
+    tensors: of the model. options: of the optimizer. states: of the trainable parameters, empty without one.
     in_place: whether the tensors are those that were there; shared: whether the optimizer has them;
-    trainable: whether the same ones require a gradient. steps: how many were taken.
+    trainable: whether the same ones require a gradient; untouched: whether gradients and the model's mode are
+    what they were. steps: how many were taken.
     """
 
     tensors: list[Tensor]
@@ -63,6 +73,7 @@ class BroadcastReply(DriverReply):
     in_place: bool
     shared: bool
     trainable: bool
+    untouched: bool
     steps: int
 
 
@@ -74,56 +85,75 @@ def broadcast(
 ) -> BroadcastReply:
     """What a broadcast makes of a `Normed` and its optimizer.
 
-    values: of the shapes of `state_of`. states: one a trainable parameter, or none at all.
+    values: of the shapes of `state_of`. states: one a trainable parameter, empty if it has none.
     """
     model = Normed()
     load_values(state_of(model), values)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = PlainSGD(trained, **options)
-    for parameter, state in zip(trained, states, strict=False):
-        optimizer.state[parameter] = dict(state)
+    for parameter, state in zip(trained, states, strict=True):
+        if state:
+            optimizer.state[parameter] = dict(state)
     before = [(id(tensor), tensor.data_ptr(), tensor.requires_grad) for tensor in state_of(model)]
+    ones = trained[0].grad = torch.ones_like(trained[0])
+    gradients = [parameter.grad for parameter in trained]
     answer(model, optimizer)
+    kept = all(old is parameter.grad for old, parameter in zip(gradients, trained, strict=True))
     after = [(id(tensor), tensor.data_ptr(), tensor.requires_grad) for tensor in state_of(model)]
     (group,) = optimizer.param_groups
     return BroadcastReply(
         _copies(state_of(model)),
         {name: value for name, value in group.items() if name != "params"},
-        [dict(optimizer.state[parameter]) for parameter in trained if optimizer.state.get(parameter)],
+        [dict(optimizer.state.get(parameter, {})) for parameter in trained],
         [each[:2] for each in before] == [each[:2] for each in after],
         list(map(id, group["params"])) == list(map(id, trained)),
         before == after,
+        model.training and kept and torch.equal(ones, torch.ones_like(ones)),
         optimizer.taken,
     )
 
 
-def metrics(answer: AnswerFunction, own: dict[str, float], samples: int) -> dict[str, PlainData]:
+@dataclass(frozen=True, slots=True)
+class MeansReply(DriverReply):
+    """means: what this rank gets. kept: whether the dictionary that was given is what it was."""
+
+    means: dict[str, PlainData]
+    kept: bool
+
+
+def metrics(answer: AnswerFunction, own: dict[str, float], samples: int) -> MeansReply:
     """The means that this rank gets."""
-    means: dict[str, PlainData] = answer(own, samples)
-    return means
+    before = dict(own)
+    means = answer(own, samples)
+    return MeansReply(means, means is not own and list(own.items()) == list(before.items()))
 
 
 @dataclass(frozen=True, slots=True)
 class FusedReply(DriverReply):
-    """result: the buffer. history: whether autograd knows of it. kept: whether the tensors given stay as they
-    are when the buffer is written to.
+    """result: the buffer. history: whether autograd knows of it. contiguous: whether its numbers lie one
+    behind the other. kept: whether the tensors given stay as they are when the buffer is written to; same:
+    whether they still require a gradient, or not, and lie where they lay.
     """
 
     result: PlainData
     history: bool
+    contiguous: bool
     kept: bool
+    same: bool
 
 
 def fused(answer: AnswerFunction, tensors: list[Tensor], layout: str, trained: bool) -> FusedReply:
     """The buffer of these tensors, laid out as asked: "contiguous", "transposed" or "strided"."""
     given = [_laid_out(tensor, layout).requires_grad_(trained) for tensor in tensors]
+    before = [(each.requires_grad, each.data_ptr(), each.shape, each.stride()) for each in given]
     flat = answer(given)
+    same = before == [(each.requires_grad, each.data_ptr(), each.shape, each.stride()) for each in given]
     if not isinstance(flat, Tensor):
-        return FusedReply(flat, False, True)
+        return FusedReply(flat, False, True, True, same)
     result, history = flat.detach().clone(), flat.requires_grad
     flat.detach().add_(1)
     kept = all(torch.equal(own, tensor) for own, tensor in zip(given, tensors, strict=True))
-    return FusedReply(result, history, kept)
+    return FusedReply(result, history, flat.is_contiguous(), kept, same)
 
 
 def _laid_out(tensor: Tensor, layout: str) -> Tensor:
@@ -143,12 +173,15 @@ class UnfusedReply(DriverReply):
 
 
 def unfused(answer: AnswerFunction, flat: Tensor, shapes: list[list[int]]) -> UnfusedReply:
-    """What the answer cuts out of flat [n], and whether it is still part of that."""
+    """What the answer cuts out of flat [n], which begins within a larger tensor, and whether that is still
+    part of it.
+    """
+    flat = torch.cat([flat[:0].new_ones(3), flat, flat[:0].new_ones(2)])[3:-2]
     parts = answer(flat, [torch.Size(shape) for shape in shapes])
     copies = _copies(parts)
     for part in parts:
         part += 1
-    return UnfusedReply(copies, flat)
+    return UnfusedReply(copies, flat.clone())
 
 
 def unfuse_raises(answer: AnswerFunction, flat: Tensor, shapes: list[list[int]]) -> str:
@@ -157,6 +190,8 @@ def unfuse_raises(answer: AnswerFunction, flat: Tensor, shapes: list[list[int]])
         answer(flat, [torch.Size(shape) for shape in shapes])
     except NotImplementedError:
         raise
+    except ValueError:  # or a class made from it
+        return "ValueError"
     except Exception as error:
         return type(error).__name__
     return ""

@@ -120,15 +120,17 @@ def _just_enough(rng: Rng) -> Tensors:
 def _plans(answer: Answer, cases: Iterable[Tensors]) -> Finding:
     """Passes if every list of tensors is laid into the messages that Horovod would send."""
     given: list[list[Any]] = [[case.sizes, case.dtypes, case.threshold] for case in cases]
-    seen = answer.call(drivers.calls, given)
+    seen = answer.call(drivers.planned, given)
     return compare.first_failure(
-        compare.equal(
-            plan,
-            expected_plan(sizes, dtypes, threshold),
-            f"plan_fusion({sizes}, {_in_words(dtypes)}, threshold={threshold})",
-        )
-        for plan, (sizes, dtypes, threshold) in compare.side_by_side(seen, given)
+        finding
+        for (plan, left), arguments in compare.side_by_side(seen, given)
+        for finding in (_plan(plan, *arguments), compare.equal(left, arguments, "the arguments afterwards"))
     )
+
+
+def _plan(seen: object, sizes: list[int], dtypes: list[str], threshold: int) -> Finding:
+    what = f"plan_fusion({sizes}, {_in_words(dtypes)}, threshold={threshold})"
+    return compare.equal(seen, expected_plan(sizes, dtypes, threshold), what)
 
 
 def _in_words(dtypes: list[str]) -> str:

@@ -43,7 +43,7 @@ def warmup_lr(answer: Answer, rng: Rng) -> Findings:
         )
 
     yield "after the warm-up", rates([steps, steps + 1, 7 * steps], steps, size)
-    yield "the first step", rates([0], steps, size)
+    yield "the first step", compare.first_failure(rates([0], warmup, size) for warmup in (steps, 1))
     yield "between", rates([1, steps // 3, steps - 1], steps, size)
     finding = rates([0, 1, steps], 0, size)
     yield "no warm-up", finding if not finding.passed else rates([0, 1, steps], steps, 1)

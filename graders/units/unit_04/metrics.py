@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from graders.grading.communication import each_rank_calls
 from graders.grading.kit import (
@@ -49,8 +48,20 @@ def average_metrics(answer: Answer, rng: Rng) -> Findings:
 
     without = [dict.fromkeys(names, math.nan), *metrics[1:]]
     none = [0, *samples[1:]]
-    yield "ranks without samples", means_of(averaged(answer, without, none), without, none)
+    own = [without, [dict.fromkeys(names, math.inf), *metrics[1:]], _with_nan(rng, metrics)]
+    yield (
+        "ranks without samples",
+        compare.first_failure(
+            means_of(averaged(answer, each, counts), each, counts)
+            for each, counts in zip(own, (none, none, samples), strict=True)
+        ),
+    )
     yield "one all_reduce", each_rank_calls([run], ["all_reduce"], "Every rank calls all_reduce once.")
+
+
+def _with_nan(rng: Rng, metrics: list[dict[str, float]]) -> list[dict[str, float]]:
+    """A metric of rank 0, which has samples, is NaN: so is its mean, and no other."""
+    return [{**metrics[0], rng.choice(sorted(metrics[0])): math.nan}, *metrics[1:]]
 
 
 def _metric(rng: Rng) -> float:
@@ -60,27 +71,31 @@ def _metric(rng: Rng) -> float:
 
 def averaged(
     answer: Answer, metrics: Sequence[dict[str, float]], samples: Sequence[int]
-) -> Observed[dict[str, Any]]:
+) -> Observed[drivers.MeansReply]:
     """What every rank gets."""
     return answer.launch(drivers.metrics, per_rank(metrics), per_rank(samples), ranks=len(samples))
 
 
 def means_of(
-    run: Observed[dict[str, Any]], metrics: Sequence[dict[str, float]], samples: Sequence[int]
+    run: Observed[drivers.MeansReply], metrics: Sequence[dict[str, float]], samples: Sequence[int]
 ) -> Finding:
     """Passes if every rank has the means over all samples, under the names and in the order that it gave."""
     pairs = [(own, count) for own, count in zip(metrics, samples, strict=True) if count]
     total = sum(samples)
 
-    def one(rank: int, seen: dict[str, Any]) -> Finding:
+    def one(rank: int, reply: drivers.MeansReply) -> Finding:
+        seen = reply.means
+        if not reply.kept:
+            return Finding(
+                False, f"On rank {rank} average_metrics wrote into the dictionary that it was given."
+            )
         if list(seen) != list(metrics[rank]):
             return compare.equal(list(seen), list(metrics[rank]), f"the names on rank {rank}, in order")
         return compare.first_failure(
-            compare.near(
+            _near(
                 value,
                 sum(own[name] * count for own, count in pairs) / total,
                 f"{name} on rank {rank}, with {samples} samples on the ranks,",
-                rtol=1e-12,
             )
             for name, value in seen.items()
         )
@@ -88,3 +103,10 @@ def means_of(
     return compare.first_failure(
         (one(rank, seen) for rank, seen in enumerate(run.results)), "The means are right on all ranks."
     )
+
+
+def _near(seen: object, expected: float, what: str) -> Finding:
+    if not math.isnan(expected):
+        return compare.near(seen, expected, what, rtol=1e-12)
+    passed = type(seen) is float and math.isnan(seen)
+    return Finding(passed, f"{what} is {compare.shown(seen)}; expected NaN, as a rank with samples had.")

@@ -99,7 +99,7 @@ class Normed(nn.Module):
         self.first = nn.Linear(3, 2)
         self.norm = nn.BatchNorm1d(2)
         self.frozen = nn.Linear(2, 2).requires_grad_(False)
-        self.register_buffer("positions", torch.zeros(2), persistent=False)
+        self.register_buffer("positions", torch.zeros(2, dtype=torch.float64), persistent=False)
 
 
 def state_of(model: nn.Module) -> list[Tensor]:

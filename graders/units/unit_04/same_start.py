@@ -52,15 +52,19 @@ from graders.units.unit_04.models import Normed, state_of
     ),
 )
 def broadcast_state(answer: Answer, rng: Rng) -> Findings:
-    """A training that goes on, with ranks that have nothing or something stale; and one that begins."""
-    goes_on = Case.drawn(rng, rng.integer(3, 4), [1, 0, 1, 1])
-    begins = Case.drawn(rng, rng.integer(2, 3), [0, 1, 0, 0])
+    """A training that goes on, with ranks that have nothing or something stale; one that begins; and one in
+    which some parameters have had no gradient yet.
+    """
+    goes_on = Case.drawn(rng, rng.integer(3, 4), [4, 0, 4, 4])
+    begins = Case.drawn(rng, rng.integer(2, 3), [0, 4, 0, 0])
+    partly = Case.drawn(rng, 2, [rng.integer(1, 3), 4])
     on, new = goes_on.launch(answer), begins.launch(answer)
     both = ((goes_on, on), (begins, new))
     yield "parameters and buffers", compare.first_failure(case.tensors_of(run) for case, run in both)
     yield "options", compare.first_failure(case.options_of(run) for case, run in both)
     yield "state", goes_on.state_of(on)
-    yield "a new optimizer", begins.state_of(new)
+    part = partly.state_of(partly.launch(answer))
+    yield "a new optimizer", compare.first_failure((begins.state_of(new), part))
     yield "in place", compare.first_failure(_in_place(run.results) for _, run in both)
 
 
@@ -68,7 +72,7 @@ def broadcast_state(answer: Answer, rng: Rng) -> Findings:
 class Case:
     """By rank: values of the shapes of `state_of(Normed())`, options, and states, one a trainable parameter.
 
-    A rank whose optimizer is new has no states.
+    A state is empty where there is none: in a new optimizer everywhere.
     """
 
     values: list[list[Tensor]]
@@ -77,7 +81,7 @@ class Case:
 
     @staticmethod
     def drawn(rng: Rng, ranks: int, used: Sequence[int]) -> "Case":
-        """used: for each rank whether its optimizer has a state."""
+        """used: for each rank of how many parameters its optimizer has a state."""
         values = [[_like(rng, tensor) for tensor in state_of(Normed())] for _ in range(ranks)]
         options = [
             {
@@ -89,7 +93,10 @@ class Case:
         ]
         trained = [parameter for parameter in Normed().parameters() if parameter.requires_grad]
         states = [
-            [{"momentum": _like(rng, each), "steps": rng.integer(2, 99)} for each in trained] if kept else []
+            [
+                {"momentum": _like(rng, each), "steps": rng.integer(2, 99)} if number < kept else {}
+                for number, each in enumerate(trained)
+            ]
             for kept in used[:ranks]
         ]
         return Case(values, options, states)
@@ -123,26 +130,20 @@ class Case:
         )
 
     def _state(self, rank: int, seen: list[dict[str, Any]]) -> Finding:
-        wanted = self.states[0]
-        if len(seen) != len(wanted):
-            text = f"rank {rank}'s optimizer has a state for {compare.counted(len(seen), 'parameter')}"
-            return Finding(False, f"{text}, rank 0's had one for {len(wanted)}.")
-        return (
-            compare.first_failure(
-                (
-                    compare.equal(got, expected, f"the state of parameter {number} on rank {rank}")
-                    for number, (got, expected) in enumerate(zip(seen, wanted, strict=True))
-                ),
-                "No optimizer has a state." if not wanted else "All optimizers have rank 0's state.",
-            )
-            if wanted
-            else Finding(True, "No optimizer has a state.")
+        return compare.first_failure(
+            (
+                compare.equal(got, expected, f"the state of trained parameter {number} on rank {rank}")
+                for number, (got, expected) in enumerate(compare.side_by_side(seen, self.states[0]))
+            ),
+            "All optimizers have rank 0's state." if any(self.states[0]) else "No optimizer has a state.",
         )
 
 
 def _like(rng: Rng, tensor: Tensor) -> Tensor:
-    drawn = rng.normal(*tensor.shape).abs() if tensor.is_floating_point() else rng.integer(1, 99)
-    return torch.as_tensor(drawn, dtype=tensor.dtype)
+    """Numbers of which a smaller dtype loses some."""
+    if tensor.is_floating_point():
+        return rng.normal(*tensor.shape, dtype=tensor.dtype).abs()
+    return torch.as_tensor(2 * rng.integer(2**54, 2**55) + 1, dtype=tensor.dtype)
 
 
 def _in_place(replies: Sequence[BroadcastReply]) -> Finding:
@@ -156,6 +157,8 @@ def _in_place(replies: Sequence[BroadcastReply]) -> Finding:
             return Finding(False, f"On rank {rank} the optimizer no longer has the model's parameters.")
         if not reply.trainable:
             return Finding(False, f"On rank {rank} requires_grad of some parameter has changed.")
+        if not reply.untouched:
+            return Finding(False, f"On rank {rank} gradients, or the model's mode, have changed.")
         if reply.steps:
             return Finding(False, f"Rank {rank} took {compare.counted(reply.steps, 'step')}; expected none.")
     return Finding(True, "Models and optimizers have the tensors that they had, and no step was taken.")
