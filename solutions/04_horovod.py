@@ -24,7 +24,7 @@
 # - read the report of a stall, and let a training survive a worker that is killed.
 
 # %% tags=["parameters"]
-# ranks: of the simulated demonstrations, where the text does not say. The real Horovod gets two.
+# ranks: of the simulated demonstrations, where the text does not say. The real Horovod gets two, and four once.
 ranks = 4
 dataset = "digits"
 
@@ -44,8 +44,8 @@ from course_lib import Link, launch, per_rank
 from graders import check, hint, progress, reset
 
 # %% demo=true jupyter={"source_hidden": true}
-# `%%needs` waits until an exercise is solved, or says how to install Horovod. The folded cells below hold the text to
-# what was measured.
+# `%%needs` waits until an exercise is solved, or says how to install Horovod. Folded cells check that the text's
+# numbers are what was measured.
 # %load_ext course_lib.notebook.magics
 import os
 import re
@@ -73,10 +73,11 @@ server_and_ring_picture(4)
 # %% [markdown]
 # - **Centralised.** A **parameter server** holds the weights. Each worker pulls them, computes its gradient and sends it to
 #   the server, which averages the gradients and updates the weights. Workers do not talk to each other.
-# - **Decentralised.** There is no server. Each worker exchanges parts of its gradient with its neighbours in a ring, until
-#   all have the mean. Each then updates its own weights. Weights are never sent.
+# - **Decentralised.** There is no server. The workers form a ring: each sends parts of its gradient to the next and receives
+#   parts from the one before, until all have the mean. Each then updates its own weights. After the start, weights are
+#   never sent.
 #
-# Horovod is of the second kind. While backward computes, a thread in the background looks every few milliseconds which
+# Horovod is of the second kind. While backward computes, a thread in the background looks every millisecond or so which
 # gradients are there *on all ranks*, and sums those up:
 
 # %% demo=true
@@ -138,7 +139,7 @@ assert (mean - whole).norm() < 1e-5 * whole.norm()
 
 # %% [markdown]
 # The difference is rounding. Server and ring compute the same; they differ in who carries how much. Here are both, as
-# plain `torch.distributed` code. The simulator's `all_reduce` is the ring of unit 07.
+# plain `torch.distributed` code. The simulator's `all_reduce` is a ring (unit 02).
 
 
 # %% demo=true
@@ -248,21 +249,21 @@ assert 3.8 < into_server < 4.0
 # %% [markdown]
 # Both published numbers lie between the bounds: 88 % and 100 % for Inception V3, 54 % and 84 % for VGG-16, whose gradients are
 # six times as large while a step computes about as long. So what a GPU loses is decided by the bytes for each second of
-# computing, and by how much of them is hidden. The documentation's older figure, with 128 GPUs, has 79 % for VGG-16.
+# computing, and by how much of them is hidden.
 # A single server on this network would need almost 4 s to take the gradients of 128 GPUs, for steps of half a second.
 # %% [markdown]
 # ## 2 The library
 #
 # Horovod stands between a deep-learning framework and a communication library. It knows four of the one kind, TensorFlow,
-# Keras, PyTorch and Apache MXNet, and three of the other:
+# Keras, PyTorch and Apache MXNet, and these of the other (two more, IBM's DDL and Intel's CCL, are not treated here):
 #
-# | | on | for the tensors | for the negotiation |
+# | | on | for the tensors | for the negotiation (a "controller") |
 # |---|---|---|---|
 # | NCCL | GPUs | yes | no |
 # | MPI | CPUs, GPUs if the MPI library can | yes | yes |
 # | Gloo | CPUs | yes | yes |
 #
-# Which of them are there was decided when it was built, so the first thing to run on any machine is
+# Which of them you have was decided when Horovod was built. Ask it first, on any machine:
 
 # %% demo=true
 # %%needs beside:horovod
@@ -279,7 +280,7 @@ assert "[X] Gloo" in check_build.stdout
 # An `X` marks what was built in. On a cluster the lines to look for are your framework and, for GPUs, NCCL. In this unit
 # cells that need Horovod say so where it is absent; all exercises but one can be solved without.
 #
-# In a notebook, the door that you know from other units starts a function under Horovod. `hvd.init()` has been called:
+# In a notebook, `launch(..., on="horovod")` starts a function on Horovod's ranks, and calls `hvd.init()` first:
 
 # %% demo=true
 # %%needs beside:horovod
@@ -306,7 +307,7 @@ assert all(greeting.endswith("the mean is 1.5") for greeting in greetings)
 #
 # ## 3 Six steps
 #
-# This is all that a script for one GPU needs to become one for many:
+# These steps make a script for one GPU one for many:
 #
 # | Step | PyTorch | TensorFlow with Keras |
 # |---|---|---|
@@ -318,7 +319,7 @@ assert all(greeting.endswith("the mean is 1.5") for greeting in greetings)
 # | 5 broadcast, after model *and* optimizer are initialised | `hvd.broadcast_parameters(model.state_dict(), root_rank=0)`<br>`hvd.broadcast_optimizer_state(optimizer, root_rank=0)` | callback `hvd.callbacks.BroadcastGlobalVariablesCallback(0)`<br>or, in a loop of your own:<br>`hvd.broadcast_variables(model.variables, root_rank=0)` |
 # | 6 checkpoint on one rank | `if hvd.rank() == 0:`<br>`    torch.save(...)` | `if hvd.rank() == 0:`<br>`    callbacks.append(ModelCheckpoint(...))` |
 #
-# Three things come with them. The data must be dealt out: rank `hvd.rank()` of `hvd.size()` trains on its own part.
+# Three things belong to them. The data must be dealt out: rank `hvd.rank()` of `hvd.size()` trains on its own part.
 # Metrics are averaged over ranks (`hvd.allreduce`, in Keras `hvd.callbacks.MetricAverageCallback()`). And the scaled learning
 # rate is warmed up (section 4, in Keras `hvd.callbacks.LearningRateWarmupCallback`). `set_memory_growth` keeps TensorFlow
 # from taking all memory of a GPU at once.
@@ -330,8 +331,9 @@ assert all(greeting.endswith("the mean is 1.5") for greeting in greetings)
 # ## 4 The learning rate
 #
 # Eight workers with 32 samples each take steps on 256 samples. The **linear scaling rule** (unit 02) multiplies the learning
-# rate by the number of workers, for there are eight times fewer steps. Goyal et al. (2017) explain when that is
-# right. Eight small steps and one large step end at about the same weights if the gradient hardly changes in between:
+# rate by the number of workers, for there are an eighth as many steps. Goyal et al. (2017) explain when that is
+# right. Eight small steps and one large step end at about the same weights if the gradient hardly changes in between.
+# With $w_j$ the weights before small step $j$, $g_j$ the gradient of its batch, and $\eta$ the learning rate:
 #
 # $$ w - \eta \sum_{j=1}^{8} g_j(w_j) \;\approx\; w - 8\eta \cdot \frac18 \sum_{j=1}^{8} g_j(w). $$
 #
@@ -356,7 +358,7 @@ def warmup_lr(step: int, warmup_steps: int, base_lr: float, size: int) -> float:
 
 
 # %% [markdown]
-# What happens without it? A network of four layers, with He's initial weights, sees the digits twelve times: once with one
+# What happens without it? A network of four layers, its initial weights scaled as for ReLUs (He et al. 2015), sees the digits twelve times: once with one
 # worker and a batch of 16, and then as eight workers would, with a batch of 128. Each training is done with eight seeds, which draw
 # other weights and other orders of the samples.
 
@@ -437,16 +439,17 @@ if dataset == "digits":
     assert min(ends["8 workers, rate x 8, warm-up"]) > 75
 
 # %% [markdown]
-# Without a warm-up, eight times the rate is a gamble: some seeds end near 95 %, others at 10 %, where a guess would be. The
-# first steps throw the weights so far that the training does not come back. With a warm-up over the first half of the training nearly
+# Without a warm-up, eight times the rate is a gamble: of the eight seeds a few end above 90 %, the others far below, down to
+# the 10 % of a guess. The first steps throw the weights so far that the training does not come back. With a warm-up over the first half of the training nearly
 # all seeds end where one worker does, in an eighth of the steps. (Goyal et al. warmed up for 5 of 90 epochs. Here an
 # epoch has only eleven steps.) On this small problem the rate of one worker would do for eight as well; unit 02 has a batch
 # for which it does not.
 #
 # ### Find the mistake
 #
-# In Keras, `LearningRateWarmupCallback` does the same. `WarmupCallback` stands for it here, and `tutorials_warmup` has what the
-# lecture's script does. It runs, nothing warns, and the loss goes down. But the rate is not what its author wanted.
+# In Keras, `LearningRateWarmupCallback` does nearly the same: it is one step further on, so its first step is already a
+# little above the rate of one worker. `WarmupCallback` stands for it here, and `tutorials_warmup` has what the
+# lecture's script does. It runs, and nothing warns. But the rate is not what its author wanted.
 
 
 # %%
@@ -792,7 +795,7 @@ assert fusing[2**23][1] < 1.4 * fusing[2**27][1]
 # Without fusion 161 messages wait $161 \cdot 2(p-1)\,\alpha = 242$ ms for latency alone, four times as long as all bytes take. Most of it is
 # gone with 8 MiB, and one large message is fastest. But that is so only because all gradients were ready at once here. In
 # a training a large buffer has to wait for the end of backward (unit 02), and the open task at the end is to find the best
-# size. The paper reports up to 65 % more speed from fusion, for models with many layers on a network without RDMA.
+# size. The paper reports up to 65 % more speed from fusion, for models with many layers on a network without RDMA (cards that write into each other's memory).
 
 # %% [markdown]
 # ## 7 Negotiation
@@ -898,7 +901,7 @@ assert sums == [{"a": 2.0, "b": 200.0}] * 2
 # ### Stalls
 #
 # What if a rank never submits a name? The others wait, and the coordinator knows for whom. Here a name is mistyped on
-# rank 1. The launch is stopped after its time limit, and its report reads the negotiations that never ended:
+# rank 1. The launch is stopped after its time limit, and its report lists what was never ready on all ranks:
 
 
 # %% demo=true
@@ -927,7 +930,7 @@ assert "acuracy waited for rank 0" in stall_report
 # On a cluster Horovod reports it itself, after a minute (`HOROVOD_STALL_CHECK_TIME_SECONDS`), and goes on waiting, unless it was told
 # when to give up (`HOROVOD_STALL_SHUTDOWN_TIME_SECONDS`). But Horovod 0.28.1 does so only when its ranks negotiate over MPI.
 # Over Gloo its list of ranks stays empty by a mistake in the library, so it never finds one missing, and the job hangs
-# in silence. So the next cell uses `mpirun`, and needs a Horovod that is built with MPI. Both times are a few seconds.
+# in silence. So the next cell uses `mpirun`, and needs a Horovod that is built with MPI. Here both limits are a few seconds.
 
 # %% demo=true
 # %%needs beside:horovod-mpi
@@ -1379,7 +1382,7 @@ def six_steps(
 
 
 # %% [markdown]
-# Started on two processes here, with the data of this course in the form that the function wants:
+# Started on two processes here, on random samples of two classes:
 
 # %% demo=true
 # %%needs beside:horovod six_steps
@@ -1450,7 +1453,7 @@ assert 1e-6 < error < 2e-3
 # %% [markdown]
 # Half the bytes, and an error far below the noise that a gradient of a small batch has anyway. Two warnings. The sum is
 # made in 16 bits, and 16-bit numbers end at 65,504, so many ranks with large gradients overflow. And numbers below
-# $6 \cdot 10^{-8}$ become zero, so small gradients want a scaled loss. On GPUs the conversion is nearly free; here, on
+# $3 \cdot 10^{-8}$ become zero, so small gradients want a scaled loss. On GPUs the conversion is nearly free; here, on
 # CPUs, it may cost more time than it saves. Unit 11 goes much further.
 #
 # ## 12 Horovod beside DistributedDataParallel
@@ -1598,8 +1601,9 @@ def step_seconds(
     """Seconds from the beginning of backward until the last gradient is averaged, in a model of Horovod.
 
     sizes: bytes of the gradients. ready: seconds after which each is complete, ascending. link: between two of the
-    ranks, which stand in a ring. The ranks negotiate for the first time after cycle_seconds, then each time cycle_seconds
-    after the last, or when its messages are through, whichever is later. That takes two latencies; then what is ready everywhere is sent as plan_fusion says, one message
+    ranks, which stand in a ring. The ranks negotiate cycle_seconds after the beginning, and then cycle_seconds after
+    they last did or when those messages are through, whichever is later. That takes two latencies; then what is
+    ready everywhere is sent as plan_fusion says, one message
     after another. Each takes a ring all-reduce, and the copies into the fusion buffer and out of it take as long as
     its bytes do at 10 GB/s; the copy of a message goes on while the one before it is on the network.
     """
@@ -1664,13 +1668,13 @@ assert took["yours"] < 1.05 * defaults
 
 # %% [markdown]
 # The defaults are not bad: while one message is on the network, the next gradients gather, so messages grow by themselves where the
-# network is slow. What a better choice wins here is a part of what is left after backward.
+# network is slow. A better choice can only shorten what is left after backward.
 
 # %% [markdown]
 # ## 15 Now on nodes
 #
 # `horovodrun` reaches other nodes by ssh: `horovodrun -np 8 -H node1:4,node2:4 python train.py`. Many clusters do not allow
-# that. With MPI built in, `mpirun -np 8 python train.py` or `srun --mpi=pmix python train.py` start the ranks instead. With
+# that. With MPI built in, `mpirun -np 8 python train.py` or `srun --mpi=pmix python train.py` (PMIx: how Slurm tells MPI's ranks of each other) start the ranks instead. With
 # Gloo, this course's batch script gives `horovodrun` an `ssh` that is in truth a step of the job (`srun --overlap`):
 #
 # ```bash
@@ -1695,7 +1699,7 @@ assert took["yours"] < 1.05 * defaults
 # | A torn or mixed checkpoint | All ranks write the same file | `if hvd.rank() == 0:`, but never around a collective |
 # | "Gradients were computed more than backward_passes_per_step times" | Accumulation that Horovod was not told of | `backward_passes_per_step=n` |
 # | Clipping has no effect, or clips local gradients | Clipped before the sums are there | `optimizer.synchronize()`, clip, `with optimizer.skip_synchronize(): optimizer.step()` |
-# | "Tensor type torch.bfloat16 is not supported" | 0.28.1 knows no bfloat16 | fp16 compression, or convert |
+# | "Tensor type torch.BFloat16Tensor is not supported." | 0.28.1 knows no bfloat16 | fp16 compression, or convert |
 # | Every epoch line comes twice | `verbose=2` on all ranks | `verbose=2 if hvd.rank() == 0 else 0` |
 # | Accuracy of rank 0 alone | No `MetricAverageCallback`, no `allreduce` of the metric | Sum counts over ranks, then divide |
 #
@@ -1748,4 +1752,4 @@ assert took["yours"] < 1.05 * defaults
 # | LBANN | data | 3,072 (CPUs) | 78.6 billion |
 # | ZeRO | data | 400 | 100 billion |
 #
-# Units 05, 06, 09, 12 and 13 build the others.
+# Units 05, 06, 09, 12 and 13 are about what DDP and Horovod do not do: splitting the model, or its state.

@@ -29,7 +29,7 @@ steps = min(hvd.allgather_object(-(-len(images) // BATCH_SIZE)))
 
 
 def train_epoch(epoch):
-    """Every sample of this process once."""
+    """The samples of this process once, in as many steps as all have: else some would wait for ever."""
     model.train()
     batches = torch.randperm(len(images), device=device).split(BATCH_SIZE)[:steps]
     for step, batch in enumerate(batches):
