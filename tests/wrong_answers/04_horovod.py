@@ -338,10 +338,29 @@ def all_have_one_or_none(model, optimizer):
     """Takes it that all parameters have a state if one has."""
     _parameters_and_buffers(model)
     saved = _from_rank_0(optimizer.state_dict())
-    for number, _ in enumerate(optimizer.param_groups[0]["params"]):
+    for number in chain.from_iterable(group["params"] for group in saved["param_groups"]):
         if saved["state"]:
             saved["state"].setdefault(number, {"steps": 0})
     optimizer.load_state_dict(saved)
+
+
+@wrong("broadcast_state", fails="options")
+def of_the_first_group(model, optimizer):
+    """Takes it that there is one group."""
+    _parameters_and_buffers(model)
+    saved, own = _from_rank_0(optimizer.state_dict()), optimizer.state_dict()
+    groups = [saved["param_groups"][0], *own["param_groups"][1:]]
+    optimizer.load_state_dict({**saved, "param_groups": groups})
+
+
+@wrong("broadcast_state", fails="options")
+def options_that_it_has_itself(model, optimizer):
+    """An option that only rank 0 has is lost."""
+    _parameters_and_buffers(model)
+    saved, own = _from_rank_0(optimizer.state_dict()), optimizer.state_dict()
+    for group, other in zip(own["param_groups"], saved["param_groups"], strict=True):
+        group.update({name: other[name] for name in group})
+    optimizer.load_state_dict({**saved, "param_groups": own["param_groups"]})
 
 
 @wrong("broadcast_state", fails="in place")

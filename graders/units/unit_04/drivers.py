@@ -61,14 +61,14 @@ def warmup(answer: AnswerFunction, learning_rate: float, size: int, steps_per_ep
 class BroadcastReply(DriverReply):
     """A rank's model and optimizer afterwards.
 
-    tensors: of the model. options: of the optimizer. states: of the trainable parameters, empty without one.
+    tensors: of the model. options: of each group. states: of the trainable parameters, empty without one.
     in_place: whether the tensors are those that were there; shared: whether the optimizer has them;
     trainable: whether the same ones require a gradient; untouched: whether gradients and the model's mode are
     what they were. steps: how many were taken.
     """
 
     tensors: list[Tensor]
-    options: dict[str, PlainData]
+    options: list[dict[str, PlainData]]
     states: list[dict[str, PlainData]]
     in_place: bool
     shared: bool
@@ -80,17 +80,20 @@ class BroadcastReply(DriverReply):
 def broadcast(
     answer: AnswerFunction,
     values: list[Tensor],
-    options: dict[str, float],
+    options: list[dict[str, float]],
     states: list[dict[str, PlainData]],
 ) -> BroadcastReply:
     """What a broadcast makes of a `Normed` and its optimizer.
 
-    values: of the shapes of `state_of`. states: one a trainable parameter, empty if it has none.
+    values: of the shapes of `state_of`. options: of the optimizer's two groups. states: one a trainable
+    parameter, empty if it has none.
     """
     model = Normed()
     load_values(state_of(model), values)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = PlainSGD(trained, **options)
+    halves = trained[:2], trained[2:]
+    groups = [{"params": half, **own} for half, own in zip(halves, options, strict=True)]
+    optimizer = PlainSGD(groups, 0.1)
     for parameter, state in zip(trained, states, strict=True):
         if state:
             optimizer.state[parameter] = dict(state)
@@ -100,13 +103,16 @@ def broadcast(
     answer(model, optimizer)
     kept = all(old is parameter.grad for old, parameter in zip(gradients, trained, strict=True))
     after = [(id(tensor), tensor.data_ptr(), tensor.requires_grad) for tensor in state_of(model)]
-    (group,) = optimizer.param_groups
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return BroadcastReply(
         _copies(state_of(model)),
-        {name: value for name, value in group.items() if name != "params"},
+        [
+            {name: value for name, value in group.items() if name != "params"}
+            for group in optimizer.param_groups
+        ],
         [dict(optimizer.state.get(parameter, {})) for parameter in trained],
         [each[:2] for each in before] == [each[:2] for each in after],
-        list(map(id, group["params"])) == list(map(id, trained)),
+        list(map(id, held)) == list(map(id, trained)),
         before == after,
         model.training and kept and torch.equal(ones, torch.ones_like(ones)),
         optimizer.taken,

@@ -16,9 +16,7 @@ class PlainSGD(torch.optim.Optimizer):
     the base class does that is written out here.
     """
 
-    def __init__(
-        self, params: Iterable[nn.Parameter], lr: float, momentum: float = 0.9, decay: float = 0.0
-    ) -> None:
+    def __init__(self, params: Iterable[Any], lr: float, momentum: float = 0.9, decay: float = 0.0) -> None:
         self.taken = 0
         super().__init__(params, {"lr": lr, "momentum": momentum, "decay": decay})
 

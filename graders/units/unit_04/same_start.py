@@ -70,13 +70,14 @@ def broadcast_state(answer: Answer, rng: Rng) -> Findings:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """By rank: values of the shapes of `state_of(Normed())`, options, and states, one a trainable parameter.
+    """By rank: values of the shapes of `state_of(Normed())`, options of two groups, and states, one a trained
+    parameter. Rank 0's groups have an option that others' have not.
 
     A state is empty where there is none: in a new optimizer everywhere.
     """
 
     values: list[list[Tensor]]
-    options: list[dict[str, float]]
+    options: list[list[dict[str, float]]]
     states: list[list[dict[str, Any]]]
 
     @staticmethod
@@ -84,12 +85,8 @@ class Case:
         """used: for each rank of how many parameters its optimizer has a state."""
         values = [[_like(rng, tensor) for tensor in state_of(Normed())] for _ in range(ranks)]
         options = [
-            {
-                "lr": rng.integer(1, 99) / 1000,
-                "momentum": rng.integer(1, 9) / 10,
-                "decay": rng.integer(1, 9) / 10,
-            }
-            for _ in range(ranks)
+            [_options(rng, ("lr", "momentum", "decay", "damping")[: 3 if rank else 4]) for _ in range(2)]
+            for rank in range(ranks)
         ]
         trained = [parameter for parameter in Normed().parameters() if parameter.requires_grad]
         states = [
@@ -137,6 +134,10 @@ class Case:
             ),
             "All optimizers have rank 0's state." if any(self.states[0]) else "No optimizer has a state.",
         )
+
+
+def _options(rng: Rng, names: Sequence[str]) -> dict[str, float]:
+    return {name: rng.integer(1, 999) / 1000 for name in names}
 
 
 def _like(rng: Rng, tensor: Tensor) -> Tensor:
