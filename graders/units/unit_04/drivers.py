@@ -23,9 +23,17 @@ def calls(answer: AnswerFunction, given: list[list[PlainData]]) -> list[PlainDat
     return [answer(*arguments) for arguments in given]
 
 
-def planned(answer: AnswerFunction, given: list[list[PlainData]]) -> list[list[PlainData]]:
-    """For each list of arguments, what the answer returns, and what the arguments are afterwards."""
-    return [[answer(*arguments), arguments] for arguments in given]
+@dataclass(frozen=True, slots=True)
+class PlanReply(DriverReply):
+    """plan: what the answer returned. left: what its arguments are afterwards."""
+
+    plan: PlainData
+    left: list[PlainData]
+
+
+def planned(answer: AnswerFunction, given: list[list[PlainData]]) -> list[PlanReply]:
+    """What the answer makes of each list of arguments."""
+    return [PlanReply(answer(*arguments), arguments) for arguments in given]
 
 
 @dataclass(frozen=True, slots=True)

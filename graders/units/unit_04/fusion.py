@@ -123,8 +123,11 @@ def _plans(answer: Answer, cases: Iterable[Tensors]) -> Finding:
     seen = answer.call(drivers.planned, given)
     return compare.first_failure(
         finding
-        for (plan, left), arguments in compare.side_by_side(seen, given)
-        for finding in (_plan(plan, *arguments), compare.equal(left, arguments, "the arguments afterwards"))
+        for reply, arguments in compare.side_by_side(seen, given)
+        for finding in (
+            _plan(reply.plan, *arguments),
+            compare.equal(reply.left, arguments, "the arguments afterwards"),
+        )
     )
 
 
