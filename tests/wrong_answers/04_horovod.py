@@ -1541,6 +1541,45 @@ class ClearsBetweenPasses(Averaging):
         self.inner.zero_grad(set_to_none=set_to_none)
 
 
+@wrong("DistributedOptimizer", fails="refuses")
+class ClearsWhatIsIncomplete(Averaging):
+    """Refuses only when every parameter has a gradient."""
+
+    def zero_grad(self, set_to_none=True):
+        if all(self.passes.values()):
+            raise RuntimeError("gradients are under way")
+        self.inner.zero_grad(set_to_none=set_to_none)
+
+
+@wrong("DistributedOptimizer", fails="refuses")
+class ManyPassesOfOneLayer(Averaging):
+    """Refuses a pass too many only where all of a message has had enough."""
+
+    def hook(self, parameter):
+        self.averaged = False
+        self.passes[parameter] += 1
+        if len(self.works) > self.place[parameter]:
+            raise RuntimeError("too many passes")
+        self.start_what_is_complete(parameter)
+
+
+@wrong("DistributedOptimizer", fails="the optimizer's own")
+class ClearsInItsOwnWay(Averaging):
+    """Does not hand on how gradients are to be cleared."""
+
+    def zero_grad(self, set_to_none=True):
+        super().zero_grad()
+
+
+@wrong("DistributedOptimizer", fails="other orders, unused parameters")
+class LeavesAShortStep(Averaging):
+    """Averages nothing in a step with fewer passes than planned, as an epoch's last may be."""
+
+    def synchronize(self):
+        if not 0 < max(self.passes.values()) < self.needed:
+            super().synchronize()
+
+
 # ----------------------------------------------------------------------------------------- overlap_fraction
 
 
@@ -1694,6 +1733,7 @@ class Steps:
     accuracy: str = "sum"
     writes: str = "rank 0"
     wraps: str = "before loading"
+    saves: str = "all"
 
 
 def _train(steps, new_model, data, folder, epochs, use_gpu):
@@ -1712,7 +1752,8 @@ def _train(steps, new_model, data, folder, epochs, use_gpu):
     if file.exists() and rank == 0:
         saved = torch.load(file)
         model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
+        if "optimizer" in saved:
+            optimizer.load_state_dict(saved["optimizer"])
         first = saved["epochs"]
     if steps.wraps == "after loading":
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
@@ -1732,7 +1773,9 @@ def _train(steps, new_model, data, folder, epochs, use_gpu):
             functional.cross_entropy(model(inputs[batch : batch + 4]), labels[batch : batch + 4]).backward()
             optimizer.step()
         if steps.writes == "everybody" or (steps.writes == "rank 0" and rank == 0):
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epochs": epoch + 1}
+            state = {"model": model.state_dict(), "epochs": epoch + 1}
+            if steps.saves == "all":
+                state["optimizer"] = optimizer.state_dict()
             torch.save(state, file)
     return model, _accuracy(steps, hvd, model, data)
 
@@ -1795,6 +1838,12 @@ def mean_of_accuracies(*program):
 def everybody_writes(*program):
     """All processes save."""
     return _train(Steps(writes="everybody"), *program)
+
+
+@wrong("six_steps", fails="goes on")
+def saves_no_optimizer(*program):
+    """Saves the weights and the epochs, but not the momentum."""
+    return _train(Steps(saves="weights"), *program)
 
 
 @wrong("six_steps", fails="goes on")

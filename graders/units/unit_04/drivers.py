@@ -1,4 +1,7 @@
-"""Drivers of unit 04: they run beside the student's code, which could read an expected value here."""
+"""Drivers of unit 04: they run beside the student's code, which could read an expected value here.
+
+A unit's drivers are one module, so that it is plain what runs there; hence its length.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -273,7 +276,8 @@ class OwnReply(DriverReply):
 
     shared: names of its attributes that are. state: whether state_dict() is its, and load_state_dict()
     reaches it. returned: what step(closure) returned. taken: steps of the optimizer after each phase.
-    parameters: the model's values after each phase.
+    parameters: the model's values after each phase. cleared: how many gradients are 0 after
+    zero_grad(set_to_none=False), and how many None after zero_grad().
     """
 
     shared: list[str]
@@ -281,6 +285,7 @@ class OwnReply(DriverReply):
     returned: PlainData
     taken: list[int]
     parameters: list[list[Tensor]]
+    cleared: list[int]
 
 
 OWN = ("param_groups", "state", "defaults")
@@ -337,18 +342,27 @@ def own(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> OwnRepl
     saved["param_groups"][0]["lr"] = 0.5
     optimizer.load_state_dict(saved)
     same = same and plain.param_groups[0]["lr"] == 0.5
-    return OwnReply(shared, same, returned, taken, parameters)
+    return OwnReply(shared, same, returned, taken, parameters, _cleared(model, optimizer))
+
+
+def _cleared(model: torch.nn.Module, optimizer: Any) -> list[int]:
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.zero_grad(set_to_none=False)
+    zeros = sum(grad is not None and not grad.any() for grad in _gradients(model))
+    optimizer.zero_grad()
+    return [zeros, sum(grad is None for grad in _gradients(model))]
 
 
 def refusals(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> list[str]:
     """The class of what is raised, by name, or nothing, in turn: zero_grad() after a backward; after step();
     after synchronize(); after the first of two passes; by the second of two passes; by a third. inputs: [B,
-    width].
+    width]. One of two layers has no gradient, so the only message is not complete before synchronize().
     """
     width = inputs.shape[1]
     found: list[str] = []
     for passes in (1, 2):
-        model = Paths(width, [2], ["float64"], [], [])
+        model = Paths(width, [2, 2], ["float64"] * 2, [], [])
         load_values(model.parameters(), values)
         optimizer = answer(PlainSGD(model.parameters(), 0.1), model.named_parameters(), passes)
 

@@ -101,15 +101,15 @@ def _play(call: dict[str, Any], own: Path, rank: int) -> dict[str, Any]:
 
 
 def _read(checkpoint: Path) -> dict[str, Any] | None:
-    """The model's values and the epochs that a checkpoint holds, None where there is none."""
+    """The model's values, momenta and epochs that a checkpoint holds, or lacks; None where there is none."""
     if not checkpoint.exists():
         return None
     saved = torch.load(checkpoint, weights_only=True)
-    optimizer = saved["optimizer"]["state"]
+    optimizer = saved.get("optimizer", {}).get("state", {})
     return {
-        "model": list(saved["model"].values()),
+        "model": list(saved.get("model", {}).values()),
         "momentum": [each.get("momentum_buffer") for each in optimizer.values()],
-        "epochs": saved["epochs"],
+        "epochs": saved.get("epochs"),
     }
 
 

@@ -1,6 +1,7 @@
 """Unit 04, an optimizer that averages."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -55,7 +56,8 @@ from graders.units.unit_04.training import Training, draw_tied, draw_training, e
             "other orders, unused parameters",
             2,
             "Which hook comes last differs from rank to rank, and some never come: start messages strictly "
-            "in the plan's order, and what is left in synchronize(), with zeros for what is missing.",
+            "in the plan's order, and what is left in synchronize(), with zeros for what is missing; "
+            "after too few passes, all.",
             needs=("every step", "fusion plan", "starts during backward", "several passes"),
         ),
         Criterion(
@@ -103,7 +105,9 @@ def distributed_optimizer(answer: Answer, rng: Rng) -> Findings:
     yield "never waits in backward", never_waits(training, observed)
     yield "several passes", judged(answer, draw_training(rng, passes=rng.integer(2, 3), steps=2))
     paths = [draw_training(rng, layers=5, mixed_paths=True, passes=passes) for passes in (1, 2)]
-    yield "other orders, unused parameters", compare.first_failure(judged(answer, each) for each in paths)
+    short = replace(draw_training(rng, passes=2, steps=2), passes=3)
+    cases = (*paths, short)
+    yield "other orders, unused parameters", compare.first_failure(judged(answer, each) for each in cases)
     mixed = draw_training(rng, layers=5, dtypes=("float64", "float32", "bfloat16"), steps=1)
     yield "several dtypes", judged(answer, mixed)
     yield "tied and frozen parameters", judged(answer, draw_tied(rng))
@@ -230,6 +234,8 @@ def _own_of_rank(
         "all_reduces of a step: at first, plain, at another rate, synchronized, and again with a backward, "
     )
     yield compare.equal(_calls_a_phase(observed, rank), [1, 1, 1, 1, 2, 1], f"{what}without backward,")
+    what = "of 3 gradients the 0 after zero_grad(set_to_none=False), and the None after zero_grad(),"
+    yield compare.equal(reply.cleared, [3, 3], what)
     yield Finding(reply.state, "state_dict() and load_state_dict() are the optimizer's own.")
 
 
@@ -266,7 +272,7 @@ def _calls_a_phase(observed: Observed[Any], rank: int) -> list[int]:
 def refuses(answer: Answer, rng: Rng) -> Finding:
     """Passes if RuntimeError comes where gradients would be lost, and nowhere else."""
     width = 2
-    shapes = [parameter.shape for parameter in Paths(width, [2], ["float64"], [], []).parameters()]
+    shapes = [parameter.shape for parameter in Paths(width, [2, 2], ["float64"] * 2, [], []).parameters()]
     values = [rng.normal(*shape, dtype=torch.float64) for shape in shapes]
     observed = answer.launch(drivers.refusals, values, rng.normal(3, width, dtype=torch.float64), ranks=2)
     expected = ["RuntimeError", "", "", "RuntimeError", "", "RuntimeError"]
