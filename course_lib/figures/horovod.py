@@ -30,7 +30,8 @@ def horovod_figure(
     """What happened to each tensor: negotiation, with a mark where a rank was ready, and the phases after it.
 
     tensors: which, from top to bottom; by default those that came first, as many as there is room for. start,
-    end: the part of time to show, in seconds; by default from the first to the last of what is shown.
+    end: the part of time to show, in seconds; by default from the first to the last of what is shown. The
+    axis counts from `start`.
     """
     named = list(dict.fromkeys(each.tensor for each in timeline.operations))
     rows = named[:_MOST_TENSORS] if tensors is None else list(tensors)
@@ -39,12 +40,12 @@ def horovod_figure(
         raise ValueError(f"The timeline has no operation on {rows} there; its tensors are {named}.")
     begin = min(each.asked for each in shown) if start is None else start
     finish = max(each.end for each in shown) if end is None else end
-    view = View(begin, finish, time_unit(finish - begin))
+    view = View(0.0, finish - begin, time_unit(finish - begin))
     figure, axes = new_figure(
         alt=alt or _alt_text(timeline, rows, shown, view),
         height=max(0.9, len(rows) * _ROW * _UNIT_INCHES) + 1.25 + (0.3 if title else 0.0),
     )
-    events = [(rows.index(each.tensor), event) for each in shown for event in _events(each)]
+    events = [(rows.index(each.tensor), event) for each in shown for event in _events(each, begin)]
     bars = [Bar(event, row * _ROW, MAIN_HEIGHT) for row, event in events]
     handles = [
         *draw_marks(axes, [bar for bar in bars if bar.event.end == bar.event.start], view, _UNIT_INCHES),
@@ -59,15 +60,15 @@ def _overlaps(operation: TensorOperation, start: float | None, end: float | None
     return (start is None or operation.end >= start) and (end is None or operation.asked <= end)
 
 
-def _events(operation: TensorOperation) -> Iterator[Event]:
-    """The phases and marks of an operation, as events that a row can hold."""
+def _events(operation: TensorOperation, zero: float) -> Iterator[Event]:
+    """The phases and marks of an operation, as events that a row can hold; their time counts from `zero`."""
     phases: list[tuple[str, float, float]] = [
         (_NEGOTIATION, operation.asked, max(operation.ready.values(), default=operation.start)),
         *((_in_words(each.name), each.start, each.end) for each in operation.activities),
         *((f"rank {rank} ready", at, at) for rank, at in sorted(operation.ready.items())),
     ]
     for name, start, end in phases:
-        yield Event(0, name, Kind.SPAN, start, end, 0)
+        yield Event(0, name, Kind.SPAN, start - zero, end - zero, 0)
 
 
 def _in_words(activity: str) -> str:

@@ -23,8 +23,7 @@ model = nn.Sequential(
 
 optimizer = torch.optim.Adadelta(model.parameters(), lr=LEARNING_RATE * hvd.size())  # 3
 optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())  # 4
-hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # 5: after models and optimizers exist
-hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # 5: the optimizer is new and has no state yet
 steps = min(hvd.allgather_object(-(-len(images) // BATCH_SIZE)))
 
 
