@@ -3,6 +3,7 @@
 Under horovodrun, `python horovod_training.py FILE` leaves what rank 0 has in the end in FILE.
 """
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -44,6 +45,9 @@ def main() -> None:
     weights = train(wrap, hvd.rank())
     if hvd.rank() == 0:
         torch.save(weights, sys.argv[1])
+    if "HOROVOD_TIMELINE" in os.environ:
+        # What is still in a buffer at the end would be dropped.
+        hvd.stop_timeline()
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def test_notebooks_are_written_and_named(monkeypatch, tmp_path, capsys, sample_g
     assert course(monkeypatch, "notebooks", "--root", tmp_path) == 0
     path = tmp_path / "notebooks" / NAME / f"{NAME}.ipynb"
     assert path.exists()
-    assert capsys.readouterr().out == f"{path}\n"
+    assert capsys.readouterr().out == f"{path}\n{tmp_path / 'notebooks' / 'index.ipynb'}\n"
     assert "NotImplementedError" in released_cells.released_cell(NAME, "one_more")["source"]
 
 

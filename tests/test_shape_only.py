@@ -25,7 +25,11 @@ def every_collective(x: Tensor) -> Tensor:
         dist.reduce(x, root, op=dist.ReduceOp.MAX)
         dist.gather(x, parts if rank == root else None, root)
         dist.scatter(x, parts if rank == root else None, root)
-    works = [dist.all_reduce(x, op=op, async_op=True) for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG)]
+    sums, means = x.clone(), x.clone()
+    works = [
+        dist.all_reduce(sums, op=dist.ReduceOp.SUM, async_op=True),
+        dist.all_reduce(means, op=dist.ReduceOp.AVG, async_op=True),
+    ]
     dist.all_gather(parts, x)
     for work in works:
         work.wait()
