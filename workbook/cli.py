@@ -137,11 +137,10 @@ def notebooks(
 ) -> None:
     """Make the students' notebooks anew from the solutions."""
     from graders.submissions.released_cells import write_released_cells
-    from workbook.commands import make_notebooks, replace_notebooks
+    from workbook.commands import make_notebooks
     from workbook.paths import Places
 
-    make = replace_notebooks if force else make_notebooks
-    make(Places(root), _efforts, write_released_cells)
+    make_notebooks(Places(root), _efforts, write_released_cells, force)
 
 
 @app.command()

@@ -35,28 +35,24 @@ KeepReleased = Callable[[Path], object]
 """Is given each released notebook, to keep its answer cells for those who want to begin one anew."""
 
 
-def make_notebooks(places: Places, efforts: Efforts, keep_released: KeepReleased) -> None:
-    """Make the students' notebooks anew, but none that has been worked in. Raises CommandFailed."""
+def make_notebooks(
+    places: Places, efforts: Efforts, keep_released: KeepReleased, force: bool = False
+) -> None:
+    """Make the students' notebooks anew, but, without force, none that has been worked in.
+
+    Raises CommandFailed, where some have, when all others are made.
+    """
     in_the_way = []
     units = _built(places, efforts)
     for unit in units:
         keep_released(places.of_unit(places.release, unit.name))
         try:
-            print(publish(unit.name, places))
+            print((publish_over if force else publish)(unit.name, places))
         except WorkInTheWay as error:
             in_the_way.append(str(error))
     print(write_index_notebook(units, efforts, places))
     if in_the_way:
         raise CommandFailed(in_the_way)
-
-
-def replace_notebooks(places: Places, efforts: Efforts, keep_released: KeepReleased) -> None:
-    """Make the students' notebooks anew, whatever stands there. Raises CommandFailed."""
-    units = _built(places, efforts)
-    for unit in units:
-        keep_released(places.of_unit(places.release, unit.name))
-        print(publish_over(unit.name, places))
-    print(write_index_notebook(units, efforts, places))
 
 
 def release_unit(name: str, places: Places, efforts: Efforts) -> None:

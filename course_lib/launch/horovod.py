@@ -14,13 +14,14 @@ from pathlib import Path
 
 from course_lib.beside import missing
 from course_lib.errors import BadLaunch
-from course_lib.launch.processes import check_here, finished_run, interpreter_of, plan_of, threads_of_a_rank
+from course_lib.launch.processes import check_here, finished_run, interpreter_of, plan_of
 from course_lib.launch.run import Run
 from course_lib.runtime.communication.diagnosis import ranks_in_words
 from course_lib.runtime.communication.horovod_timeline import Waiting, read_timeline
 from course_lib.runtime.processes.agents import ranks_here
 from course_lib.runtime.processes.horovod_group import BACKEND, CLOSE, TIMELINE, ask_to_close, offer_to_close
 from course_lib.runtime.processes.protocol import Plan, Start
+from course_lib.runtime.processes.rank_environment import threads_of_a_rank
 from course_lib.runtime.processes.serialization import serialize_launch
 from course_lib.runtime.processes.watchdog import (
     Ending,

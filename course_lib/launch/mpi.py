@@ -18,14 +18,13 @@ import cloudpickle
 
 from course_lib.errors import BadLaunch
 from course_lib.launch.failures import RankFailed, TimedOut
+from course_lib.runtime import processes
 from course_lib.runtime.communication.callsite import is_grader, is_library
 from course_lib.runtime.communication.diagnosis import rank_failed_report
 from course_lib.runtime.communication.errors import RankTraceback
 from course_lib.runtime.communication.events import SourceLine
-from course_lib.runtime.processes import process_tree
+from course_lib.runtime.processes.guarded import run_guarded
 from course_lib.scratch import scratch_folder
-
-_ENDING_SECONDS = 5.0
 
 
 def mpi_missing() -> str:
@@ -63,32 +62,16 @@ def mpirun(function: Callable[..., Any], *arguments: Any, ranks: int = 4, timeou
 
 def _run(folder: Path, ranks: int, timeout: float) -> tuple[int, str]:
     """Exit status of mpirun, and what it said. Raises TimedOut."""
-    guard = [sys.executable, "-I", process_tree.__file__, str(_ENDING_SECONDS)]
-    rank = Path(process_tree.__file__).with_name("mpi_rank.py")
+    rank = Path(processes.__file__).with_name("mpi_rank.py")
     program = [sys.executable, "-m", "mpi4py", str(rank), str(folder)]
-    with (folder / "said").open("w+b") as said:
-        process = subprocess.Popen(
-            [*guard, "mpirun", "-np", str(ranks), *program],
-            stdin=subprocess.PIPE,
-            stdout=said,
-            stderr=said,
-            env=_environment(),
-            # Ctrl-C in a terminal and an interrupt from Jupyter are for the launcher alone.
-            start_new_session=True,
-        )
-        assert process.stdin is not None
-        # The guard ends mpirun, and every rank, when its standard input ends: here, or with this process.
-        with process, process.stdin:
-            try:
-                status = process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                raise TimedOut(
-                    f"The MPI program was stopped after {timeout:g} s; it had not come to its end. MPI does "
-                    f"not say who waits for whom: look for a receive without a send, or for sends that all "
-                    f"wait for their receivers."
-                ) from None
-        said.seek(0)
-        return status, said.read().decode(errors="replace")
+    try:
+        return run_guarded(["mpirun", "-np", str(ranks), *program], _environment(), timeout)
+    except subprocess.TimeoutExpired:
+        raise TimedOut(
+            f"The MPI program was stopped after {timeout:g} s; it had not come to its end. MPI does "
+            f"not say who waits for whom: look for a receive without a send, or for sends that all "
+            f"wait for their receivers."
+        ) from None
 
 
 def _environment() -> dict[str, str]:

@@ -27,6 +27,7 @@ from course_lib.runtime.communication.events import LazyEvents
 from course_lib.runtime.processes.agents import ranks_here
 from course_lib.runtime.processes.backend import backend_for
 from course_lib.runtime.processes.protocol import Plan, Start
+from course_lib.runtime.processes.rank_environment import threads_of_a_rank
 from course_lib.runtime.processes.rank_life import is_rank
 from course_lib.runtime.processes.serialization import serialize_launch
 from course_lib.runtime.processes.watchdog import (
@@ -118,11 +119,6 @@ def _plan(request: LaunchRequest) -> Plan:
         temporary_directory=tempfile.gettempdir(),
         interpreter=interpreter_of(request.beside),
     )
-
-
-def threads_of_a_rank(ranks: int) -> int:
-    """A rank's share of this machine's cores."""
-    return max(1, len(os.sched_getaffinity(0)) // ranks)
 
 
 def interpreter_of(beside: str | None) -> str:

@@ -13,7 +13,6 @@ Shapes: G samples of a step's global batch, B of them a rank's, C channels, S pi
 """
 
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from course_lib.data import Samples, load
+from course_lib.runtime.processes.rank_environment import share_cores
 from course_lib.training.elastic import (
     FINISHED,
     STOP,
@@ -153,9 +153,7 @@ def main(arguments: Sequence[str]) -> None:
     """Be one rank of a training."""
     recipe, folder, every = read_arguments("course_lib.training.horovod_elastic", arguments)
     hvd.init()
-    if "OMP_NUM_THREADS" not in os.environ:
-        # Else every rank of a node computes with as many threads as the node has cores.
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // hvd.local_size()))
+    share_cores(hvd.local_size())
     if hvd.rank() == 0:
         print(f"{hvd.size()} ranks on {hvd.cross_size()} nodes, started by Horovod", flush=True)
     train(recipe, folder, every)

@@ -137,12 +137,13 @@ def _what_counts(exercise: Exercise, results: Sequence[CriterionResult]) -> tupl
     Of rows that need one another the first that failed stays: one mistake, one row.
     """
     by_name = {each.criterion.name: each for each in results}
+    needs = exercise.needs
     roots: dict[str, str] = {}
     changed = True
     while changed:
         changed = False
         for name, each in by_name.items():
-            cause = _missing(exercise.needs, by_name, name)
+            cause = _missing(needs, by_name, name)
             if cause and each.verdict in (Verdict.PASSED, Verdict.FAILED):
                 roots[name] = roots.get(cause, cause)
                 by_name[name] = _not_judged(each.criterion, roots[name])
@@ -157,12 +158,12 @@ def _missing(
 
     What stands later in the rubric only takes from a pass; a failure is told where it is met first.
     """
-    order = list(needs)
     passed = by_name[name].verdict is Verdict.PASSED
+    earlier = True
     for other, result in by_name.items():
+        earlier = earlier and other != name
         needed = other in needs[name] and result.verdict is not Verdict.PASSED
         needing = name in needs[other] and result.verdict is Verdict.FAILED
-        earlier = order.index(other) < order.index(name)
         if (earlier and (needed or needing)) or (not earlier and needed and passed):
             return other
     return None

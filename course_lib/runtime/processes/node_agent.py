@@ -42,7 +42,7 @@ from course_lib.runtime.processes.protocol import (
 )
 from course_lib.runtime.processes.rank import rank_main
 from course_lib.runtime.processes.rank_apart import become_rank
-from course_lib.runtime.processes.rank_environment import rank_from_launcher
+from course_lib.runtime.processes.rank_environment import rank_from_launcher, threads_of_a_rank
 from course_lib.runtime.processes.rank_life import STACK_SIGNAL
 from course_lib.runtime.processes.stacks import read_stack
 from course_lib.runtime.processes.tcp import Address, interface_with, reach
@@ -109,7 +109,7 @@ def serve_step(address: Path) -> NoReturn:
     environment = dict(os.environ)
     if interface := interface_with(own_address):
         environment.setdefault("GLOO_SOCKET_IFNAME", interface)
-    threads = max(1, len(os.sched_getaffinity(0)) // info.local_ranks)
+    threads = threads_of_a_rank(info.local_ranks)
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     later, task, goes_on = list(WARM_MODULES), os.getpid(), True
     while goes_on:

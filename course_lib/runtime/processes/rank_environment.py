@@ -96,6 +96,20 @@ def rank_from_launcher() -> RankInfo:
     return info
 
 
+def threads_of_a_rank(ranks: int) -> int:
+    """A rank's share of the cores that this process may use, if so many ranks share them."""
+    return max(1, len(os.sched_getaffinity(0)) // ranks)
+
+
+def share_cores(ranks: int) -> None:
+    """Compute on this rank's share of the cores of a node with so many ranks, unless OMP_NUM_THREADS is set.
+
+    Else every rank of a node computes with as many threads as the node has cores.
+    """
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(threads_of_a_rank(ranks))
+
+
 def join_group(backend: str | None = None) -> RankInfo:
     """Be the rank that the launcher says, in a default group: on NCCL where each rank has a GPU, else Gloo.
 
@@ -103,9 +117,7 @@ def join_group(backend: str | None = None) -> RankInfo:
     """
     info = rank_from_launcher()
     _set_meeting_point(info)
-    if "OMP_NUM_THREADS" not in os.environ:
-        # Else every rank of a node computes with as many threads as the node has cores.
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // info.local_ranks))
+    share_cores(info.local_ranks)
     gpus = torch.cuda.device_count()
     if gpus:
         torch.cuda.set_device(info.local_rank % gpus)

@@ -14,6 +14,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.units.models import copies_of, gradients_of
 
 Batch = tuple[Tensor, Tensor]
 
@@ -110,7 +111,7 @@ def steps(
     for inputs, targets in batches:
         model.log, model.modes = [], []
         loss = answer(model, inputs, targets, optimizer)
-        parameters = [parameter.detach().clone() for parameter in model.parameters()]
+        parameters = copies_of(model.parameters())
         seen.append(StepReply(_plain(loss), _has_history(loss), parameters, model.log, model.modes))
     return seen
 
@@ -170,7 +171,7 @@ def accumulation(
     """How the answer accumulates gradients. micro_batches: inputs [m, F] and labels [m]. loss: of LOSSES."""
     model = Watched(values)
     result = answer(model, micro_batches, LOSSES[loss])
-    gradients = [None if p.grad is None else p.grad.detach().clone() for p in model.parameters()]
+    gradients = gradients_of(model)
     return AccumulationReply(_plain(result), _has_history(result), gradients, model.log, model.kept)
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.models import copies_of
 from graders.units.unit_01 import drivers
 from graders.units.unit_01.drivers import Batch, StepReply
 from graders.units.unit_01.problems import Problem
@@ -98,7 +99,7 @@ class Training:
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             losses.append(loss.detach())
-            parameters.append([parameter.detach().clone() for parameter in model.parameters()])
+            parameters.append(copies_of(model.parameters()))
         return losses, parameters
 
 

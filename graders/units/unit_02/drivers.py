@@ -2,7 +2,6 @@
 
 import random
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +11,8 @@ from torch.nn import functional
 
 from course_lib import mark, span
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
-from graders.units.unit_02.models import Branches, Chain, Normed, Tied, chain_of, load_values, state_of
+from graders.units.models import copies_of, gradients_of, load_values, state_of
+from graders.units.unit_02.models import Branches, Chain, Normed, Tied, chain_of
 
 Gradients = list[Tensor | None]
 """Of a model's parameters in their order; None where there is none."""
@@ -98,8 +98,8 @@ def broadcast(answer: AnswerFunction, values: list[Tensor], src: int) -> Broadca
     before = [(id(tensor), tensor.data_ptr()) for tensor in state_of(model)]
     answer(model, src)
     return BroadcastReply(
-        _copies(model.parameters()),
-        _copies(model.buffers()),
+        copies_of(model.parameters()),
+        copies_of(model.buffers()),
         before == [(id(tensor), tensor.data_ptr()) for tensor in state_of(model)],
         [parameter.requires_grad for parameter in model.parameters()],
     )
@@ -130,7 +130,7 @@ def average(answer: AnswerFunction, values: list[Tensor], gradients: Gradients) 
     in_place = all(
         old is None or old is parameter.grad for old, parameter in zip(before, parameters, strict=True)
     )
-    return AverageReply(_gradients(model), _copies(parameters), in_place)
+    return AverageReply(gradients_of(model), copies_of(parameters), in_place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def constructed(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) ->
     wrapped = answer(model, 64)
     with torch.no_grad():
         seen, expected = wrapped(inputs), model(inputs)
-    return ConstructedReply(_copies(state_of(model)), seen, expected)
+    return ConstructedReply(copies_of(state_of(model)), seen, expected)
 
 
 def steps(
@@ -176,7 +176,7 @@ def steps(
         mark("backward ends")
         wrapped.finish()
         mark("finished")
-        used.append(_gradients(model))
+        used.append(gradients_of(model))
         _descend(model, rate)
     return used
 
@@ -206,7 +206,7 @@ def branches(
         model.zero_grad()
         wrapped(inputs, branch=branch).square().mean().backward()
         wrapped.finish()
-        collected.append(_gradients(model))
+        collected.append(gradients_of(model))
     return collected
 
 
@@ -227,7 +227,7 @@ def tied(
     loss.backward()  # type: ignore[no-untyped-call]
     wrapped.finish()
     mark("finished")
-    return _gradients(model)
+    return gradients_of(model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,12 +288,3 @@ def _take_time() -> None:
     with span("load"):
         square = torch.ones(LOAD_SIDE, LOAD_SIDE)
         torch.mm(square, square)
-
-
-def _copies(tensors: Any) -> list[Tensor]:
-    return [tensor.detach().clone() for tensor in tensors]
-
-
-def _gradients(model: nn.Module) -> Gradients:
-    """A copy of each parameter's gradient, None where there is none."""
-    return [None if p.grad is None else p.grad.detach().clone() for p in model.parameters()]

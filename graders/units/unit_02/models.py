@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from course_lib import mark
+from graders.units.models import load_values, mark_in_backward
 
 
 class Normed(nn.Module):
@@ -32,40 +31,14 @@ class Normed(nn.Module):
         return hidden
 
 
-def state_of(model: nn.Module) -> list[Tensor]:
-    """Parameters, then buffers, each of its own shape."""
-    return [*model.parameters(), *model.buffers()]
-
-
-def load_values(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    """Copy the drawn values into a model's tensors, of the same shapes."""
-    with torch.no_grad():
-        for tensor, value in zip(tensors, values, strict=True):
-            tensor.copy_(value)
-
-
 def chain_of(values: list[Tensor]) -> nn.Sequential:
     """Linear layers with the given weights [out, in] and biases [out], in turn, the last one frozen."""
     pairs = list(zip(values[::2], values[1::2], strict=True))
     layers = [nn.Linear(weight.shape[1], weight.shape[0], dtype=weight.dtype) for weight, _ in pairs]
     layers[-1].requires_grad_(False)
     model = nn.Sequential(*layers)
-    load_values(list(model.parameters()), values)
+    load_values(model.parameters(), values)
     return model
-
-
-class _MarkInBackward(torch.autograd.Function):
-    """The identity, whose backward puts a mark on the timeline."""
-
-    @staticmethod
-    def forward(ctx: Any, inputs: Tensor, label: str) -> Tensor:
-        ctx.label = label
-        return inputs.view_as(inputs)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        mark(ctx.label)
-        return gradients[0], None
 
 
 class Chain(nn.Module):
@@ -78,7 +51,7 @@ class Chain(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = inputs
         for number, layer in enumerate(self.layers):
-            hidden = _MarkInBackward.apply(layer(torch.tanh(hidden)), reaches(number))  # type: ignore[no-untyped-call]
+            hidden = mark_in_backward(layer(torch.tanh(hidden)), reaches(number))
         return hidden
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_04 import drivers
+from graders.units.unit_04.replies import FusedReply
 
 
 @exercise(
@@ -60,7 +61,7 @@ def fuse(answer: Answer, rng: Rng) -> Findings:
     yield "memory of its own", compare.first_failure(map(_own_memory, own))
 
 
-def _own_memory(reply: drivers.FusedReply) -> Finding:
+def _own_memory(reply: FusedReply) -> Finding:
     if reply.history:
         return Finding(False, "The buffer requires a gradient; expected a tensor without history.")
     if not reply.kept:

@@ -1,11 +1,7 @@
-"""Drivers of unit 04: they run beside the student's code, which could read an expected value here.
-
-A unit's drivers are one module, so that it is plain what runs there; hence its length.
-"""
+"""Drivers of unit 04: they run beside the student's code, which could read an expected value here."""
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +9,22 @@ import torch
 from torch import Tensor
 
 from course_lib import Link, mark
-from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.grading.answer import AnswerFunction, PlainData
+from graders.units.models import copies_of, gradients_of, load_values, state_of
 from graders.units.unit_04 import horovodrun
-from graders.units.unit_04.models import Normed, Paths, PlainSGD, load_values, state_of
-
-Gradients = list[Tensor | None]
-"""Of a model's parameters in their order; None where there is none."""
+from graders.units.unit_04.models import Normed, Paths, laid_out
+from graders.units.unit_04.optimizers import PlainSGD, cleared, hands_on_state
+from graders.units.unit_04.replies import (
+    BroadcastReply,
+    FusedReply,
+    MeansReply,
+    OwnReply,
+    PlanReply,
+    ProcessReply,
+    StepReply,
+    UnfusedReply,
+    WarmupReply,
+)
 
 
 def calls(answer: AnswerFunction, given: list[list[PlainData]]) -> list[PlainData]:
@@ -26,30 +32,9 @@ def calls(answer: AnswerFunction, given: list[list[PlainData]]) -> list[PlainDat
     return [answer(*arguments) for arguments in given]
 
 
-@dataclass(frozen=True, slots=True)
-class PlanReply(DriverReply):
-    """plan: what the answer returned. left: what its arguments are afterwards."""
-
-    plan: PlainData
-    left: list[PlainData]
-
-
 def planned(answer: AnswerFunction, given: list[list[PlainData]]) -> list[PlanReply]:
     """What the answer makes of each list of arguments."""
     return [PlanReply(answer(*arguments), arguments) for arguments in given]
-
-
-@dataclass(frozen=True, slots=True)
-class WarmupReply(DriverReply):
-    """The callback's fields, None where it has none, the rates with which new_optimizer was called, and
-    whether the callback has one of those optimizers.
-    """
-
-    initial_lr: PlainData
-    warmup_steps: PlainData
-    size: PlainData
-    made: list[PlainData]
-    own: bool
 
 
 def warmup(answer: AnswerFunction, learning_rate: float, size: int, steps_per_epoch: int) -> WarmupReply:
@@ -66,26 +51,6 @@ def warmup(answer: AnswerFunction, learning_rate: float, size: int, steps_per_ep
     own = any(getattr(callback, "optimizer", None) is optimizer for optimizer in optimizers)
     rate, steps, workers = (getattr(callback, name, None) for name in ("initial_lr", "warmup_steps", "size"))
     return WarmupReply(rate, steps, workers, made, own)
-
-
-@dataclass(frozen=True, slots=True)
-class BroadcastReply(DriverReply):
-    """A rank's model and optimizer afterwards.
-
-    tensors: of the model. options: of each group. states: of the trainable parameters, empty without one.
-    in_place: whether the tensors are those that were there; shared: whether the optimizer has them;
-    trainable: whether the same ones require a gradient; untouched: whether gradients and the model's mode are
-    what they were. steps: how many were taken.
-    """
-
-    tensors: list[Tensor]
-    options: list[dict[str, PlainData]]
-    states: list[dict[str, PlainData]]
-    in_place: bool
-    shared: bool
-    trainable: bool
-    untouched: bool
-    steps: int
 
 
 def broadcast(
@@ -116,7 +81,7 @@ def broadcast(
     after = [(id(tensor), tensor.data_ptr(), tensor.requires_grad) for tensor in state_of(model)]
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return BroadcastReply(
-        _copies(state_of(model)),
+        copies_of(state_of(model)),
         [
             {name: value for name, value in group.items() if name != "params"}
             for group in optimizer.param_groups
@@ -130,41 +95,19 @@ def broadcast(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class MeansReply(DriverReply):
-    """means: what this rank gets. kept: whether the dictionary that was given is what it was."""
-
-    means: dict[str, PlainData]
-    kept: bool
-
-
 def metrics(answer: AnswerFunction, own: dict[str, float], samples: int) -> MeansReply:
     """The means that this rank gets."""
-    before = dict(own)
+    before = list(own.items())
     means = answer(own, samples)
-    return MeansReply(means, means is not own and list(own.items()) == list(before.items()))
-
-
-@dataclass(frozen=True, slots=True)
-class FusedReply(DriverReply):
-    """result: the buffer. history: whether autograd knows of it. contiguous: whether its numbers lie one
-    behind the other. kept: whether the tensors given stay as they are when the buffer is written to; same:
-    whether they still require a gradient, or not, and lie where they lay.
-    """
-
-    result: PlainData
-    history: bool
-    contiguous: bool
-    kept: bool
-    same: bool
+    return MeansReply(means, means is not own and list(own.items()) == before)
 
 
 def fused(answer: AnswerFunction, tensors: list[Tensor], layout: str, trained: bool) -> FusedReply:
     """The buffer of these tensors, laid out as asked: "contiguous", "transposed" or "strided"."""
-    given = [_laid_out(tensor, layout).requires_grad_(trained) for tensor in tensors]
-    before = [(each.requires_grad, each.data_ptr(), each.shape, each.stride()) for each in given]
+    given = [laid_out(tensor, layout).requires_grad_(trained) for tensor in tensors]
+    before = _lies(given)
     flat = answer(given)
-    same = before == [(each.requires_grad, each.data_ptr(), each.shape, each.stride()) for each in given]
+    same = before == _lies(given)
     if not isinstance(flat, Tensor):
         return FusedReply(flat, False, True, True, same)
     result, history = flat.detach().clone(), flat.requires_grad
@@ -173,20 +116,8 @@ def fused(answer: AnswerFunction, tensors: list[Tensor], layout: str, trained: b
     return FusedReply(result, history, flat.is_contiguous(), kept, same)
 
 
-def _laid_out(tensor: Tensor, layout: str) -> Tensor:
-    if layout == "transposed":
-        return tensor.mT.contiguous().mT
-    if layout == "strided":
-        return torch.stack([tensor, tensor], -1)[..., 0]
-    return tensor.clone()
-
-
-@dataclass(frozen=True, slots=True)
-class UnfusedReply(DriverReply):
-    """result: the tensors. flat: the buffer after 1 was added to each of them."""
-
-    result: PlainData
-    flat: Tensor
+def _lies(tensors: list[Tensor]) -> list[PlainData]:
+    return [(each.requires_grad, each.data_ptr(), each.shape, each.stride()) for each in tensors]
 
 
 def unfused(answer: AnswerFunction, flat: Tensor, shapes: list[list[int]]) -> UnfusedReply:
@@ -195,7 +126,7 @@ def unfused(answer: AnswerFunction, flat: Tensor, shapes: list[list[int]]) -> Un
     """
     flat = torch.cat([flat[:0].new_ones(3), flat, flat[:0].new_ones(2)])[3:-2]
     parts = answer(flat, [torch.Size(shape) for shape in shapes])
-    copies = _copies(parts)
+    copies = copies_of(parts)
     for part in parts:
         part += 1
     return UnfusedReply(copies, flat.clone())
@@ -203,15 +134,7 @@ def unfused(answer: AnswerFunction, flat: Tensor, shapes: list[list[int]]) -> Un
 
 def unfuse_raises(answer: AnswerFunction, flat: Tensor, shapes: list[list[int]]) -> str:
     """The class of what the answer raises, by name; empty if nothing. flat: [n]."""
-    try:
-        answer(flat, [torch.Size(shape) for shape in shapes])
-    except NotImplementedError:
-        raise
-    except ValueError:  # or a class made from it
-        return "ValueError"
-    except Exception as error:
-        return type(error).__name__
-    return ""
+    return _raised(lambda: answer(flat, [torch.Size(shape) for shape in shapes]), ValueError)
 
 
 def cycles(answer: AnswerFunction, requests: list[list[str]], trainings: int) -> list[PlainData]:
@@ -221,17 +144,6 @@ def cycles(answer: AnswerFunction, requests: list[list[str]], trainings: int) ->
     tables: list[dict[str, Any]] = [{} for _ in range(trainings)]
     length = len(requests) // trainings
     return [answer(list(names), tables[cycle // length]) for cycle, names in enumerate(requests)]
-
-
-@dataclass(frozen=True, slots=True)
-class StepReply(DriverReply):
-    """After a step: gradients and values of all parameters, and whether gradients that were there before
-    are the tensors that they were.
-    """
-
-    gradients: Gradients
-    parameters: list[Tensor]
-    in_place: bool
 
 
 def train(
@@ -266,26 +178,8 @@ def train(
             old is None or old is parameter.grad
             for old, parameter in zip(before, model.parameters(), strict=True)
         )
-        replies.append(StepReply(_gradients(model), _copies(model.parameters()), in_place))
+        replies.append(StepReply(gradients_of(model), copies_of(model.parameters()), in_place))
     return replies
-
-
-@dataclass(frozen=True, slots=True)
-class OwnReply(DriverReply):
-    """What of the answer is the wrapped optimizer's own.
-
-    shared: names of its attributes that are. state: whether state_dict() is its, and load_state_dict()
-    reaches it. returned: what step(closure) returned. taken: steps of the optimizer after each phase.
-    parameters: the model's values after each phase. cleared: how many gradients are 0 after
-    zero_grad(set_to_none=False), and how many None after zero_grad().
-    """
-
-    shared: list[str]
-    state: bool
-    returned: PlainData
-    taken: list[int]
-    parameters: list[list[Tensor]]
-    cleared: list[int]
 
 
 OWN = ("param_groups", "state", "defaults")
@@ -302,56 +196,40 @@ def own(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> OwnRepl
     plain = PlainSGD(model.parameters(), 0.1)
     optimizer = answer(plain, model.named_parameters())
     shared = [name for name in OWN if getattr(optimizer, name, None) is getattr(plain, name)]
-    taken, parameters = [], []
-
-    def end(phase: int) -> None:
-        mark(f"phase {phase} ends")
-        taken.append(plain.taken)
-        parameters.append(_copies(model.parameters()))
-        optimizer.zero_grad()
+    taken: list[int] = []
+    parameters: list[list[Tensor]] = []
 
     def backward() -> None:
         model(inputs, [0]).square().mean().backward()
 
-    optimizer.step()
-    end(0)
+    def step(*closure: Callable[[], float]) -> PlainData:
+        returned: PlainData = optimizer.step(*closure)
+        mark(f"phase {len(taken)} ends")
+        taken.append(plain.taken)
+        parameters.append(copies_of(model.parameters()))
+        optimizer.zero_grad()
+        return returned
+
+    step()
     backward()
-    returned = optimizer.step(lambda: 4.5)
-    end(1)
+    returned = step(lambda: 4.5)
     optimizer.param_groups[0]["lr"] = 0.01
     backward()
-    optimizer.step()
-    end(2)
+    step()
     backward()
     optimizer.synchronize()
     for parameter in model.parameters():
         assert parameter.grad is not None
         parameter.grad.mul_(0.5)
-    optimizer.step()
-    end(3)
+    step()
     backward()
     optimizer.synchronize()
     optimizer.zero_grad()
     backward()
-    optimizer.step()
-    end(4)
-    optimizer.step()
-    end(5)
-    saved = optimizer.state_dict()
-    same = saved["param_groups"] == plain.state_dict()["param_groups"] and len(saved["state"]) == 3
-    saved["param_groups"][0]["lr"] = 0.5
-    optimizer.load_state_dict(saved)
-    same = same and plain.param_groups[0]["lr"] == 0.5
-    return OwnReply(shared, same, returned, taken, parameters, _cleared(model, optimizer))
-
-
-def _cleared(model: torch.nn.Module, optimizer: Any) -> list[int]:
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.zero_grad(set_to_none=False)
-    zeros = sum(grad is not None and not grad.any() for grad in _gradients(model))
-    optimizer.zero_grad()
-    return [zeros, sum(grad is None for grad in _gradients(model))]
+    step()
+    step()
+    state = hands_on_state(optimizer, plain)
+    return OwnReply(shared, state, returned, taken, parameters, cleared(model, optimizer))
 
 
 def refusals(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> list[str]:
@@ -385,23 +263,15 @@ def refusals(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> li
     return found
 
 
-def _raised(action: Callable[[], Any]) -> str:
+def _raised(action: Callable[[], Any], kind: type[Exception] | None = None) -> str:
+    """The class of what an action raises, by name, or `kind` if it is made from that; empty if nothing."""
     try:
         action()
     except NotImplementedError:
         raise
     except Exception as error:
-        return type(error).__name__
+        return (kind if kind and isinstance(error, kind) else type(error)).__name__
     return ""
-
-
-def _copies(tensors: Any) -> list[Tensor]:
-    return [tensor.detach().clone() for tensor in tensors]
-
-
-def _gradients(model: torch.nn.Module) -> Gradients:
-    """A copy of each parameter's gradient, None where there is none."""
-    return [None if p.grad is None else p.grad.detach().clone() for p in model.parameters()]
 
 
 def tuned(
@@ -409,28 +279,6 @@ def tuned(
 ) -> PlainData:
     """What the answer chooses for this model and this link."""
     return answer(sizes, ready, ranks, Link(latency, bandwidth))
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessReply(DriverReply):
-    """What one process of a run did; see `graders.units.unit_04.horovod_rank`.
-
-    accuracy: what it returned. returned: whether it also returned its model. weights: of that, afterwards.
-    starts: its weight before the first two batches, seen: the inputs of all; saved: when the checkpoint was
-    written, as known at each batch. gpus: which it used. files: what lies in its node's folder; checkpoint:
-    what that holds.
-    """
-
-    accuracy: PlainData
-    returned: bool
-    weights: list[Tensor]
-    starts: list[Tensor]
-    seen: list[Tensor]
-    saved: list[int]
-    gpus: list[PlainData]
-    files: list[str]
-    checkpoint: dict[str, PlainData] | None
-    written: bytes
 
 
 def under_horovodrun(

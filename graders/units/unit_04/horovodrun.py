@@ -2,22 +2,19 @@
 
 import os
 import pickle
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
-from course_lib.runtime.processes import process_tree
+from course_lib.runtime.processes.guarded import run_guarded
+from course_lib.scratch import scratch_folder
 
 RANKS = 2
 SECONDS = 60.0
 """What one run may take: on a busy machine starting it takes most of that."""
-
-_ENDING_SECONDS = 5.0
 
 
 class RunFailed(RuntimeError):
@@ -31,8 +28,7 @@ def run(
 
     values: of the ranks' models. checkpoint: what the node of rank 0 has of an earlier run; empty for none.
     """
-    folder = Path(tempfile.mkdtemp())
-    try:
+    with scratch_folder() as folder:
         call = {"answer": answer, "values": values, "data": data, "epochs": epochs}
         (folder / "call").write_bytes(cloudpickle.dumps(call))
         for rank in range(RANKS):
@@ -40,8 +36,6 @@ def run(
         if checkpoint:
             (folder / "node0" / "checkpoint.pt").write_bytes(checkpoint)
         return _run(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _run(folder: Path) -> list[dict[str, Any]]:
@@ -60,38 +54,16 @@ def _run(folder: Path) -> list[dict[str, Any]]:
 
 def _horovodrun(folder: Path) -> str:
     """Run it; returns the end of what it said. Raises RunFailed if it took too long."""
-    guard = [sys.executable, "-I", process_tree.__file__, str(_ENDING_SECONDS)]
+    options = ["-np", str(RANKS), "--gloo", "--network-interface", "lo", "--disable-cache"]
+    launcher = [sys.executable, "-m", "horovod.runner.launch", *options, "-H", f"127.0.0.1:{RANKS}"]
     program = [sys.executable, str(Path(__file__).with_name("horovod_rank.py")), str(folder)]
-    options = [
-        "-np",
-        str(RANKS),
-        "--gloo",
-        "--network-interface",
-        "lo",
-        "--disable-cache",
-        "-H",
-        f"127.0.0.1:{RANKS}",
-    ]
-    launcher = [sys.executable, "-m", "horovod.runner.launch", *options, *program]
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    with (folder / "said").open("w+b") as said:
-        process = subprocess.Popen(
-            [*guard, *launcher],
-            stdin=subprocess.PIPE,
-            stdout=said,
-            stderr=said,
-            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,
-        )
-        assert process.stdin is not None
-        # The guard ends horovodrun, and all processes, when its standard input ends: here, or with this one.
-        with process, process.stdin:
-            try:
-                process.wait(SECONDS)
-            except subprocess.TimeoutExpired:
-                raise RunFailed(
-                    f"It was still running after {SECONDS:g} s. Does every process make the same calls of "
-                    f"Horovod, as often?"
-                ) from None
-        said.seek(0)
-        return "\n".join(said.read().decode(errors="replace").strip().splitlines()[-20:])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    try:
+        _, said = run_guarded([*launcher, *program], environment, SECONDS)
+    except subprocess.TimeoutExpired:
+        raise RunFailed(
+            f"It was still running after {SECONDS:g} s. Does every process make the same calls of "
+            f"Horovod, as often?"
+        ) from None
+    return "\n".join(said.strip().splitlines()[-20:])

@@ -16,6 +16,7 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.unit_04 import drivers
+from graders.units.unit_04.replies import MeansReply
 
 
 @exercise(
@@ -71,19 +72,19 @@ def _metric(rng: Rng) -> float:
 
 def averaged(
     answer: Answer, metrics: Sequence[dict[str, float]], samples: Sequence[int]
-) -> Observed[drivers.MeansReply]:
+) -> Observed[MeansReply]:
     """What every rank gets."""
     return answer.launch(drivers.metrics, per_rank(metrics), per_rank(samples), ranks=len(samples))
 
 
 def means_of(
-    run: Observed[drivers.MeansReply], metrics: Sequence[dict[str, float]], samples: Sequence[int]
+    run: Observed[MeansReply], metrics: Sequence[dict[str, float]], samples: Sequence[int]
 ) -> Finding:
     """Passes if every rank has the means over all samples, under the names and in the order that it gave."""
     pairs = [(own, count) for own, count in zip(metrics, samples, strict=True) if count]
     total = sum(samples)
 
-    def one(rank: int, reply: drivers.MeansReply) -> Finding:
+    def one(rank: int, reply: MeansReply) -> Finding:
         seen = reply.means
         if not reply.kept:
             return Finding(

@@ -11,9 +11,11 @@ from torch import Tensor
 from course_lib.runtime.communication.events import Event, Kind
 from graders.grading.communication import steps_of
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, Rng, compare, exercise
+from graders.units.models import copies_of, load_values
 from graders.units.unit_04 import drivers
-from graders.units.unit_04.drivers import OwnReply, StepReply
-from graders.units.unit_04.models import Paths, PlainSGD, load_values
+from graders.units.unit_04.models import Paths
+from graders.units.unit_04.optimizers import PlainSGD
+from graders.units.unit_04.replies import OwnReply, StepReply
 from graders.units.unit_04.training import Training, draw_tied, draw_training, ends
 
 
@@ -257,7 +259,7 @@ def _phases(values: list[Tensor], inputs: Tensor) -> list[list[Tensor]]:
             assert parameter.grad is not None
             parameter.grad.mul_(factor)
         plain.step()
-        found.append([parameter.detach().clone() for parameter in model.parameters()])
+        found.append(copies_of(model.parameters()))
     return found
 
 

@@ -18,9 +18,10 @@ from graders.grading.kit import (
     exercise,
     per_rank,
 )
+from graders.units.models import state_of
 from graders.units.unit_04 import drivers
-from graders.units.unit_04.drivers import BroadcastReply
-from graders.units.unit_04.models import Normed, state_of
+from graders.units.unit_04.models import Normed
+from graders.units.unit_04.replies import BroadcastReply
 
 
 @exercise(

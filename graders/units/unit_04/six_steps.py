@@ -19,9 +19,10 @@ from graders.grading.kit import (
     compare,
     exercise,
 )
+from graders.units.models import load_values
 from graders.units.unit_04 import drivers
-from graders.units.unit_04.drivers import ProcessReply
-from graders.units.unit_04.models import PlainSGD, load_values
+from graders.units.unit_04.optimizers import PlainSGD
+from graders.units.unit_04.replies import ProcessReply
 
 RANKS = 2
 SECONDS = 90.0

@@ -9,10 +9,12 @@ from torch import Tensor, nn
 
 from course_lib.cluster.topology import Cluster, Link
 from graders.grading.kit import Answer, Observed, Rng, per_rank
+from graders.units.models import copies_of, gradients_of, load_values
 from graders.units.unit_04 import drivers
-from graders.units.unit_04.drivers import StepReply
 from graders.units.unit_04.fusion import expected_plan
-from graders.units.unit_04.models import Paths, PlainSGD, load_values, reaches
+from graders.units.unit_04.models import Paths, reaches
+from graders.units.unit_04.optimizers import PlainSGD
+from graders.units.unit_04.replies import StepReply
 
 SLOW = Link(latency=1.0, bandwidth=1e6)
 """A link on which every collective outlasts the backward pass by far."""
@@ -87,8 +89,8 @@ class Training:
             for total, parameter in zip(totals, trained, strict=True):
                 parameter.grad = total / len(self.inputs)
             plain.step()
-            gradients = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
-            found.append((gradients, [parameter.detach().clone() for parameter in model.parameters()]))
+            gradients = gradients_of(model)
+            found.append((gradients, copies_of(model.parameters())))
         return found
 
     def deadlines(self, rank: int, step: int) -> list[str]:

@@ -26,6 +26,14 @@ RING_RANKS = Criterion(
 )
 
 
+ALL_AT_ONCE = Criterion(
+    "rounds",
+    1,
+    "All ranks send at the same time: isend, then recv, then wait.",
+    needs=RIGHT_BY_MESSAGES,
+)
+
+
 ROUND_THE_RING = Criterion(
     "neighbours only",
     1,
@@ -58,12 +66,7 @@ ROUND_THE_RING = Criterion(
             "p - 1 steps, and in each one chunk and not the whole tensor.",
             needs=RIGHT_BY_MESSAGES,
         ),
-        Criterion(
-            "rounds",
-            1,
-            "All ranks send at the same time: isend, then recv, then wait.",
-            needs=RIGHT_BY_MESSAGES,
-        ),
+        ALL_AT_ONCE,
     ),
     hints=(
         "Follow chunk 0 of 4 ranks: it starts at rank 1, is added up at 2, then 3, and ends at rank 0.",
@@ -96,12 +99,7 @@ def ring_reduce_scatter(answer: Answer, rng: Rng) -> Findings:
         ONLY_MESSAGES,
         ROUND_THE_RING,
         Criterion("bytes and messages", 2, "p - 1 steps, and in each one chunk.", needs=RIGHT_BY_MESSAGES),
-        Criterion(
-            "rounds",
-            1,
-            "All ranks send at the same time: isend, then recv, then wait.",
-            needs=RIGHT_BY_MESSAGES,
-        ),
+        ALL_AT_ONCE,
     ),
     hints=(
         "In step s rank r sends chunk (r - s) % p and receives chunk (r - s - 1) % p.",

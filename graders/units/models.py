@@ -1,0 +1,51 @@
+"""What the models of several units share: their drivers build them, and graders beside them."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_lib import mark
+
+
+def state_of(model: nn.Module) -> list[Tensor]:
+    """Parameters, then buffers, each of its own shape."""
+    return [*model.parameters(), *model.buffers()]
+
+
+def load_values(tensors: Iterable[Tensor], values: Sequence[Tensor]) -> None:
+    """Copy drawn values into a model's tensors, of the same shapes."""
+    with torch.no_grad():
+        for tensor, value in zip(tensors, values, strict=True):
+            tensor.copy_(value)
+
+
+def copies_of(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """What tensors hold now."""
+    return [tensor.detach().clone() for tensor in tensors]
+
+
+def gradients_of(model: nn.Module) -> list[Tensor | None]:
+    """A copy of each parameter's gradient, None where there is none."""
+    return [None if p.grad is None else p.grad.detach().clone() for p in model.parameters()]
+
+
+class _MarkInBackward(torch.autograd.Function):
+    """The identity, whose backward puts a mark on the timeline."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, label: str) -> Tensor:
+        ctx.label = label
+        return inputs.view_as(inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        mark(ctx.label)
+        return gradients[0], None
+
+
+def mark_in_backward(hidden: Tensor, label: str) -> Tensor:
+    """The tensor itself; backward puts a mark on the timeline when it comes by here."""
+    passed: Tensor = _MarkInBackward.apply(hidden, label)  # type: ignore[no-untyped-call]
+    return passed

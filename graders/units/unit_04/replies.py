@@ -1,0 +1,132 @@
+"""What the drivers of unit 04 tell: plain data, checked against these annotations when it comes back."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from graders.grading.answer import DriverReply, PlainData
+
+Gradients = list[Tensor | None]
+"""Of a model's parameters in their order; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReply(DriverReply):
+    """plan: what the answer returned. left: what its arguments are afterwards."""
+
+    plan: PlainData
+    left: list[PlainData]
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupReply(DriverReply):
+    """The callback's fields, None where it has none, the rates with which new_optimizer was called, and
+    whether the callback has one of those optimizers.
+    """
+
+    initial_lr: PlainData
+    warmup_steps: PlainData
+    size: PlainData
+    made: list[PlainData]
+    own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BroadcastReply(DriverReply):
+    """A rank's model and optimizer afterwards.
+
+    tensors: of the model. options: of each group. states: of the trainable parameters, empty without one.
+    in_place: whether the tensors are those that were there; shared: whether the optimizer has them;
+    trainable: whether the same ones require a gradient; untouched: whether gradients and the model's mode are
+    what they were. steps: how many were taken.
+    """
+
+    tensors: list[Tensor]
+    options: list[dict[str, PlainData]]
+    states: list[dict[str, PlainData]]
+    in_place: bool
+    shared: bool
+    trainable: bool
+    untouched: bool
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class MeansReply(DriverReply):
+    """means: what this rank gets. kept: whether the dictionary that was given is what it was."""
+
+    means: dict[str, PlainData]
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FusedReply(DriverReply):
+    """result: the buffer. history: whether autograd knows of it. contiguous: whether its numbers lie one
+    behind the other. kept: whether the tensors given stay as they are when the buffer is written to; same:
+    whether they still require a gradient, or not, and lie where they lay.
+    """
+
+    result: PlainData
+    history: bool
+    contiguous: bool
+    kept: bool
+    same: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UnfusedReply(DriverReply):
+    """result: the tensors. flat: the buffer after 1 was added to each of them."""
+
+    result: PlainData
+    flat: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class StepReply(DriverReply):
+    """After a step: gradients and values of all parameters, and whether gradients that were there before
+    are the tensors that they were.
+    """
+
+    gradients: Gradients
+    parameters: list[Tensor]
+    in_place: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OwnReply(DriverReply):
+    """What of the answer is the wrapped optimizer's own.
+
+    shared: names of its attributes that are. state: whether state_dict() is its, and load_state_dict()
+    reaches it. returned: what step(closure) returned. taken: steps of the optimizer after each phase.
+    parameters: the model's values after each phase. cleared: how many gradients are 0 after
+    zero_grad(set_to_none=False), and how many None after zero_grad().
+    """
+
+    shared: list[str]
+    state: bool
+    returned: PlainData
+    taken: list[int]
+    parameters: list[list[Tensor]]
+    cleared: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReply(DriverReply):
+    """What one process of a run did; see `graders.units.unit_04.horovod_rank`.
+
+    accuracy: what it returned. returned: whether it also returned its model. weights: of that, afterwards.
+    starts: its weight before the first two batches, seen: the inputs of all; saved: when the checkpoint was
+    written, as known at each batch. gpus: which it used. files: what lies in its node's folder; checkpoint:
+    what that holds.
+    """
+
+    accuracy: PlainData
+    returned: bool
+    weights: list[Tensor]
+    starts: list[Tensor]
+    seen: list[Tensor]
+    saved: list[int]
+    gpus: list[PlainData]
+    files: list[str]
+    checkpoint: dict[str, PlainData] | None
+    written: bytes
