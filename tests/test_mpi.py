@@ -12,6 +12,7 @@ import pytest
 from course_lib import BadLaunch, RankFailed, TimedOut
 from course_lib.launch import mpi
 from course_lib.launch.mpi import mpi_missing, mpirun
+from course_lib.runtime.processes import guarded
 from course_lib.scratch import scratch_folder
 from graders.grading.exercise import Verdict
 from graders.grading.registry import load_all
@@ -99,7 +100,7 @@ def test_an_mpirun_that_does_not_end_leaves_no_rank(tmp_path, monkeypatch):
     (tmp_path / "mpirun").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PIDS", str(tmp_path / "pids"))
-    monkeypatch.setattr(mpi, "_ENDING_SECONDS", 0.2)
+    monkeypatch.setattr(guarded, "_ENDING_SECONDS", 0.2)
     with pytest.raises(TimedOut):
         mpirun(summed, ranks=2, timeout=1)
     pid = int((tmp_path / "pids").read_text())

@@ -27,7 +27,7 @@ from graders.units.unit_04.replies import MeansReply
         Criterion(
             "names in any order", 1, "What the ranks lay side by side has to be the same metric on all ranks."
         ),
-        Criterion("ranks without samples", 1, "Nothing times NaN is NaN."),
+        Criterion("ranks without samples", 1, "0 * NaN is NaN: leave out what a rank without samples has."),
         Criterion("one all_reduce", 1, "All metrics, and the number of samples, fit into one tensor."),
     ),
     hints=(

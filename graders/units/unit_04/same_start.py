@@ -107,9 +107,11 @@ class Case:
         """Passes if every rank has rank 0's parameters and buffers, bit by bit."""
         return compare.first_failure(
             (
-                compare.close(seen, wanted, f"tensor {position} of the model on rank {rank}", 0, 0)
+                compare.close(seen, wanted, f"the model's {name} on rank {rank}", 0, 0)
                 for rank, reply in enumerate(run.results)
-                for position, (seen, wanted) in enumerate(compare.side_by_side(reply.tensors, self.values[0]))
+                for name, (seen, wanted) in zip(
+                    _names(), compare.side_by_side(reply.tensors, self.values[0]), strict=True
+                )
             ),
             "All ranks have rank 0's parameters and buffers, bit by bit.",
         )
@@ -135,6 +137,15 @@ class Case:
             ),
             "All optimizers have rank 0's state." if any(self.states[0]) else "No optimizer has a state.",
         )
+
+
+def _names() -> list[str]:
+    """Of what `state_of` gives for a `Normed`, in that order."""
+    model = Normed()
+    return [
+        *(f"parameter {name}" for name, _ in model.named_parameters()),
+        *(f"buffer {name}" for name, _ in model.named_buffers()),
+    ]
 
 
 def _options(rng: Rng, names: Sequence[str]) -> dict[str, float]:
