@@ -39,6 +39,7 @@ from graders import check, hint, progress, reset
 #
 # A collective is called by every rank, and `dist.all_reduce` leaves the sum over all ranks in each rank's tensor.
 
+
 # %% exercise="tensor_parallel_example" points=4
 def tensor_parallel_example(x: Tensor) -> Tensor:
     """The mean of x over all ranks, the same on every rank.
