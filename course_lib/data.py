@@ -1,6 +1,8 @@
-"""The data sets of the units. `load("digits")` needs no network; nothing is downloaded unasked.
+"""The data sets of the units. `load("digits")` and `load_text()` need no network.
 
-Shapes: N samples, C channels, S pixels a side.
+Nothing is downloaded unasked.
+
+Shapes: N samples, C channels, S pixels a side; B samples a batch, T tokens a sample.
 """
 
 import os
@@ -24,6 +26,9 @@ VARIABLE = "COURSE_DATA"
 
 TEST_SHARE = 0.2
 """Of scikit-learn's digits, which come without a split of their own, this share is kept for testing."""
+
+TEXT_TEST_SHARE = 0.1
+"""Of the text this share, its end, is kept for testing."""
 
 
 class DataUnavailable(RuntimeError):
@@ -88,6 +93,75 @@ def load(name: str = "digits", *, download: bool = False) -> Dataset:
     if not _is_there(name):
         raise DataUnavailable(_how_to_get(name))
     return _from_torchvision(name)
+
+
+class TextWindows:
+    """A text in windows of T + 1 tokens. The last of each is the first of the next: each is predicted once.
+
+    `windows[i]` is (inputs, targets), both [T], int64: each target is the token that follows. What is left at
+    the end of the text and fills no window is not used.
+    """
+
+    def __init__(self, tokens: Tensor, length: int) -> None:
+        """tokens: the text, 1-D, of integers. length: T. Raises ValueError where there is no window."""
+        if not 0 < length < len(tokens):
+            raise ValueError(f"{len(tokens)} tokens make no window of {length} + 1. Take a length from 1 on.")
+        self.tokens = tokens
+        self.length = length
+
+    def __len__(self) -> int:
+        return (len(self.tokens) - 1) // self.length
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if not 0 <= index < len(self):
+            raise IndexError(f"There is no window {index}: they go from 0 to {len(self) - 1}.")
+        inputs_BT, targets_BT = self.batch(torch.tensor([index]))
+        return inputs_BT[0], targets_BT[0]
+
+    def batch(self, indices: Tensor, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+        """The windows at `indices` [B], on the device: inputs_BT and targets_BT."""
+        places = indices.unsqueeze(1) * self.length + torch.arange(self.length + 1)
+        window = self.tokens[places].long().to(device)
+        return window[:, :-1], window[:, 1:]
+
+    def __repr__(self) -> str:
+        return f"TextWindows({len(self)} windows of {self.length} + 1 tokens)"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text to learn the next token of. A token is a byte of its UTF-8, so the vocabulary has 256."""
+
+    train: TextWindows
+    test: TextWindows
+    vocabulary: int = 256
+
+    @staticmethod
+    def decode(tokens: Tensor) -> str:
+        """The characters that tokens [T] stand for; what is none, such as half of one, becomes U+FFFD."""
+        return bytes(tokens.tolist()).decode("utf-8", errors="replace")
+
+
+def load_text(length: int = 64) -> Text:
+    """The part of Python's own documentation that comes with Python, half a million bytes, as windows.
+
+    It is what `help("for")` shows: `pydoc_data.topics`, in the order of the topics' names. Its last tenth is
+    for testing. Each version of Python has its own, so a model's loss differs a little between them.
+    length: T of a window.
+
+    Raises DataUnavailable where Python was installed without it.
+    """
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:
+        raise DataUnavailable(
+            f"This Python has no pydoc_data.topics, the text of its documentation ({error}). Take one that "
+            f"was installed with its whole standard library."
+        ) from error
+    text = "\n\n".join(topics[name] for name in sorted(topics)).encode()
+    tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    cut = round(len(tokens) * (1 - TEXT_TEST_SHARE))
+    return Text(TextWindows(tokens[:cut], length), TextWindows(tokens[cut:], length))
 
 
 def data_folder() -> Path:

@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import sys
 import threading
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from course_lib import data
-from course_lib.data import DataUnavailable, Samples, load
+from course_lib.data import DataUnavailable, Samples, TextWindows, load, load_text
 from course_lib.torchvision_compat import import_torchvision
 
 
@@ -68,6 +69,43 @@ def test_samples_are_a_torch_dataset() -> None:
 
 def _key(image: Tensor) -> bytes:
     return bytes(image.numpy().tobytes())
+
+
+# --- text
+
+
+def test_every_token_is_predicted_once() -> None:
+    # Invariant: the targets of all windows, one after the other, are the text from its second token on; each
+    # input stands just before its target; what fills no window is left out.
+    windows = TextWindows(torch.arange(23, dtype=torch.uint8), 5)
+    inputs, targets = windows.batch(torch.arange(len(windows)), torch.device("cpu"))
+    assert targets.flatten().tolist() == list(range(1, 21))
+    assert torch.equal(inputs + 1, targets)
+    assert (inputs.dtype, targets.dtype) == (torch.int64, torch.int64)
+    assert [pair[1].tolist() for pair in windows] == targets.tolist()
+
+
+def test_the_text_is_pythons_documentation() -> None:
+    # Always the same; its parts are readable and follow each other without a common token.
+    text = load_text(100)
+    assert torch.equal(text.train.tokens, load_text(100).train.tokens)
+    whole = text.decode(torch.cat([text.train.tokens, text.test.tokens]))
+    assert 'The "for" statement is used to iterate' in " ".join(whole.split())
+    assert "\ufffd" not in whole
+    assert len(text.test.tokens) == pytest.approx(0.1 * len(whole.encode()), abs=1)
+    assert int(text.train.tokens.max()) < text.vocabulary
+
+
+@pytest.mark.parametrize("length", [0, 5, -1])
+def test_a_text_too_short_for_a_window_is_refused(length: int) -> None:
+    with pytest.raises(ValueError, match="make no window"):
+        TextWindows(torch.arange(5), length)
+
+
+def test_a_python_without_its_documentation_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
+    with pytest.raises(DataUnavailable, match="whole standard library"):
+        load_text()
 
 
 # --- what is not there
