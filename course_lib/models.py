@@ -87,8 +87,8 @@ class TransformerConfig:
             12 L D^2 + 13 L D + (V + context + 2) D,
 
         and V D more if it is not tied. A block has 4 D^2 + 4 D in attention, 2 D F + F + D in its MLP and
-        4 D in its norms; before the blocks are V + context rows, after them a norm. (The same without that norm:
-        D. Narayanan et al., arXiv:2104.04473, section 5.1.)
+        4 D in its norms; before the blocks are V + context rows, after them a norm. (Without that norm: D.
+        Narayanan et al., arXiv:2104.04473, section 5.1.)
         """
         width, inner = self.width, self.inner
         block = 4 * width**2 + 4 * width + 2 * width * inner + inner + width + 4 * width
