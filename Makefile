@@ -1,5 +1,5 @@
-# make workbook | test | lab | lint | notebooks | docs | bench | mutants | horovod | horovod-tensorflow; each sets up
-# first, once.
+# make workbook | test | lab | lint | notebooks | docs | bench | mutants | horovod | horovod-tensorflow | beside; each
+# sets up first, once.
 # With another Python: make workbook PYTHON=python3.12
 
 PYTHON ?= python3
@@ -11,7 +11,7 @@ BIN := $(abspath $(VENV))/bin
 export PATH := $(BIN):$(PATH)
 export JUPYTER_CONFIG_PATH := $(CURDIR)/.jupyter$(addprefix :,$(JUPYTER_CONFIG_PATH))
 
-.PHONY: workbook test lab lint notebooks docs bench mutants horovod horovod-tensorflow setup
+.PHONY: workbook test lab lint notebooks docs bench mutants horovod horovod-tensorflow beside setup
 
 workbook: setup
 	@$(BIN)/course workbook --jobs $(JOBS)
@@ -49,6 +49,10 @@ horovod: setup
 
 horovod-tensorflow: setup
 	@$(BIN)/course beside horovod-tensorflow
+
+# NAMES="torchgpipe": what else stands beside the workbook's packages. `course beside` lists it.
+beside: setup
+	@for name in $(NAMES); do $(BIN)/course beside $$name || exit; done
 
 setup: $(VENV)/.installed $(VENV)/.packages
 
