@@ -37,31 +37,110 @@ from graders import check, hint, progress, reset
 # %% [markdown]
 # ## 2 Two functions for two passes
 #
-# A collective is called by every rank, and `dist.all_reduce` leaves the sum over all ranks in each rank's tensor.
+# Both cuts have a place where a rank's tensor meets those of the others, and in both the place is in one pass only. Where a
+# tensor that all ranks have goes into branches, one on each rank, forward needs nobody. But each rank's backward brings only what *its* branch
+# adds to the gradient, and the whole gradient is the sum over the branches. Where the branches end, it is the other way
+# round: the value is a sum over ranks, and its derivative by each summand is 1. Megatron-LM calls these two places $f$ and $g$:
+#
+# | | forward | backward |
+# |---|---|---|
+# | $f$, where branches begin | the identity | an all-reduce |
+# | $g$, where they end | an all-reduce | the identity |
+#
+# They are conjugates: what one does in forward the other does in backward. Autograd does not know of other ranks, so you
+# have to tell it what to do in each pass. That is what `torch.autograd.Function` is for. Here is one that doubles gradients, and
+# changes nothing else:
 
-
-# %% exercise="tensor_parallel_example" points=4
-def tensor_parallel_example(x: Tensor) -> Tensor:
-    """The mean of x over all ranks, the same on every rank.
-
-    x: float32 [n], of one length on all ranks. It stays as it is; the mean is a new tensor.
-    One collective call.
-    """
-    ### BEGIN SOLUTION
-    total = x.clone()
-    dist.all_reduce(total)
-    return total / dist.get_world_size()
-    ### END SOLUTION
-
-
-# %% [markdown]
-# Rank r holds the number r:
 
 # %% demo=true
-# %%needs tensor_parallel_example
-held = [torch.full((2,), float(rank)) for rank in range(ranks)]
-run = launch(tensor_parallel_example, per_rank(held), ranks=ranks, on=on)
-run.results[0]
+class DoubleInBackward(torch.autograd.Function):
+    """Forward the identity, backward twice what arrives."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor  # for backward, which gets nothing else from here
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.factor * gradient, None  # a gradient for each argument of forward; factor has none
+
+
+leaf = torch.ones(2, requires_grad=True)
+DoubleInBackward.apply(leaf, 2.0).sum().backward()
+leaf.grad
+
+# %% demo=true jupyter={"source_hidden": true}
+assert leaf.grad.tolist() == [2, 2]
+
+# %% [markdown]
+# Now the two of Megatron-LM. `SumInBackward` and `SumInForward` are yours to fill in; `f` and `g` call them.
+
+
+# %% exercise="f" points=8
+def f(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
+    """Megatron's f: the identity in forward, an all-reduce in backward.
+
+    x: of any shape and floating dtype, on every rank of the group (None: the default group). Returns a tensor
+    with x's numbers. The gradient that x gets from it is the sum, over the ranks of the group, of the gradients that
+    arrive at it; what x gets by other ways stays as it is.
+
+    Calls: none in forward; in backward one dist.all_reduce, and no other. x stays as it is, and so does the
+    gradient that arrives, which may be an expanded tensor.
+    """
+    return SumInBackward.apply(x, group)
+
+
+class SumInBackward(torch.autograd.Function):
+    """The two passes of f."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+        ### BEGIN SOLUTION
+        ctx.group = group
+        return x
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+        ### BEGIN SOLUTION
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=ctx.group)
+        return total, None
+        ### END SOLUTION
+
+
+# %% exercise="g" points=7
+def g(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
+    """Megatron's g: an all-reduce in forward, the identity in backward.
+
+    x: of any shape and floating dtype, both the same on all ranks of the group (None: the default group). Returns
+    the sum of all ranks' x. The gradient that x gets from it is the one that arrives at it; what x gets by other
+    ways stays as it is.
+
+    Calls: in forward one dist.all_reduce, and no other; none in backward. x stays as it is, and so does the
+    gradient that arrives.
+    """
+    return SumInForward.apply(x, group)
+
+
+class SumInForward(torch.autograd.Function):
+    """The two passes of g."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+        ### BEGIN SOLUTION
+        total = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=group)
+        return total
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+        ### BEGIN SOLUTION
+        return gradient, None
+        ### END SOLUTION
+
 
 # %% [markdown]
 # ## 3 Layers that are cut

@@ -2,19 +2,49 @@
 
 from dataclasses import dataclass
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
 
+from course_lib import mark
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 
 
 @dataclass(frozen=True, slots=True)
-class ExampleReply(DriverReply):
-    """result: what the answer returned on this rank. x: its argument [n] afterwards."""
+class ConjugateReply(DriverReply):
+    """result: what came out of forward, without_gradient: of a second forward, under no_grad.
+
+    gradient: what arrived at x in backward, by both ways. x, arriving: the arguments afterwards.
+    """
 
     result: PlainData
+    without_gradient: PlainData
+    gradient: PlainData
     x: Tensor
+    arriving: Tensor
 
 
-def example(answer: AnswerFunction, x: Tensor) -> ExampleReply:
-    """What the answer makes of x [n]."""
-    return ExampleReply(answer(x), x)
+def conjugate(
+    answer: AnswerFunction, x: Tensor, arriving: Tensor, beside: Tensor, groups: list[list[int]]
+) -> ConjugateReply:
+    """Both passes of the answer on x, of any shape. arriving: the gradient of what it returns, of x's shape
+    or one number for all of it. beside: the gradient that x gets by another way. groups: see `own_group`.
+    """
+    options = {"group": own_group(groups)} if groups else {}
+    leaf = x.clone().requires_grad_()
+    given = leaf.clone()
+    gradient = arriving.clone().expand_as(x)
+    mark("forward")
+    result = answer(given, **options)
+    mark("backward")
+    (found,) = torch.autograd.grad([result, given], leaf, [gradient, beside])
+    mark("forward without gradient")
+    with torch.no_grad():
+        without = answer(x.clone(), **options)
+    return ConjugateReply(result.detach(), without, found, given.detach(), gradient)
+
+
+def own_group(groups: list[list[int]]) -> dist.ProcessGroup | None:
+    """The group of these lists of ranks that this rank is in; every rank makes all of them."""
+    made = [(ranks, dist.new_group(ranks)) for ranks in groups]
+    return next((group for ranks, group in made if dist.get_rank() in ranks), None)

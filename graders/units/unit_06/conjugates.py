@@ -1,0 +1,182 @@
+"""Unit 06, f and g: two functions, each of which communicates in one pass and not in the other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graders.grading.kit import (
+    Answer,
+    Criterion,
+    Finding,
+    Findings,
+    Observed,
+    Rng,
+    compare,
+    exercise,
+    per_rank,
+)
+from graders.units.unit_06 import drivers
+from graders.units.unit_06.drivers import ConjugateReply
+from graders.units.unit_06.passes import calls_in_passes
+
+PASSES = ("forward", "backward", "forward without gradient")
+
+Replies = Observed[ConjugateReply]
+
+
+@exercise(
+    minutes=20,
+    difficulty=2,
+    rubric=(
+        Criterion("gradient", 3, "Every rank's branch adds to the gradient of x, and no rank has it alone."),
+        Criterion("value", 1, "Forward, f changes nothing."),
+        Criterion(
+            "other ways keep their gradient",
+            1,
+            "x may be used elsewhere too, as by a residual connection. Sum up what comes through f alone.",
+        ),
+        Criterion(
+            "arguments unchanged",
+            1,
+            "The gradient that arrives may be another function's too, or one number shown many times: "
+            "work on a copy.",
+        ),
+        Criterion("calls", 1, "Forward needs nobody; backward needs one sum."),
+        Criterion("group", 1, "dist.all_reduce takes a group as well."),
+    ),
+    hints=(
+        "In which pass does a rank lack something that only the others have?",
+        "What does backward get, and for whom is what it returns?",
+        "backward gets only ctx: how do you hand it the group?",
+    ),
+)
+def f(answer: Answer, rng: Rng) -> Findings:
+    """Drawn tensors: x the same on every rank, the gradients that arrive not."""
+    alone, both = (Case.drawn(rng, beside=beside) for beside in (False, True))
+    runs = [case.launch(answer) for case in (alone, both)]
+    yield "gradient", gradients(alone, runs[0], alone.summed(alone.arriving))
+    yield "value", compare.first_failure(map(values, runs, (alone.x, both.x)))
+    yield "other ways keep their gradient", gradients(both, runs[1], both.summed(both.arriving))
+    yield "arguments unchanged", unchanged(answer, rng, both, runs[1])
+    yield "calls", calls_in_passes(runs[1], PASSES, ([], ["all_reduce"], []))
+    two = Case.drawn(rng, groups=drawn_groups(rng))
+    yield "group", gradients(two, two.launch(answer), two.summed(two.arriving))
+
+
+@exercise(
+    minutes=10,
+    difficulty=2,
+    rubric=(
+        Criterion("value", 2, "Every rank has a part of a sum; all of them want the whole sum."),
+        Criterion("gradient", 1, "Every rank has the whole gradient already: d(a + b)/da is 1."),
+        Criterion(
+            "other ways keep their gradient", 1, "What comes through g passes as it is; so does all else."
+        ),
+        Criterion("arguments unchanged", 1, "x may be needed in somebody's backward: sum up a copy of it."),
+        Criterion("calls", 1, "Forward needs one sum; backward needs nobody."),
+        Criterion("group", 1, "dist.all_reduce takes a group as well."),
+    ),
+    hints=(
+        "If y is the sum of all ranks' x, what is the derivative of y by this rank's x?",
+        "Whose tensor does dist.all_reduce write to?",
+    ),
+)
+def g(answer: Answer, rng: Rng) -> Findings:
+    """Drawn tensors, other ones on every rank."""
+    alone, both = (Case.drawn(rng, beside=beside) for beside in (False, True))
+    runs = [case.launch(answer) for case in (alone, both)]
+    yield "value", compare.first_failure(map(values, runs, (alone.summed(alone.x), both.summed(both.x))))
+    yield "gradient", gradients(alone, runs[0], alone.arriving)
+    yield "other ways keep their gradient", gradients(both, runs[1], both.arriving)
+    yield "arguments unchanged", unchanged(answer, rng, both, runs[1])
+    yield "calls", calls_in_passes(runs[1], PASSES, (["all_reduce"], [], ["all_reduce"]))
+    two = Case.drawn(rng, groups=drawn_groups(rng))
+    yield "group", values(two.launch(answer), two.summed(two.x))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What every rank has: x, the gradient that arrives and the one that x gets by another way.
+
+    groups: in which the ranks work; none for all of them.
+    """
+
+    x: list[Tensor]
+    arriving: list[Tensor]
+    beside: list[Tensor]
+    groups: list[list[int]]
+
+    @classmethod
+    def drawn(
+        cls, rng: Rng, *, beside: bool = True, one_number: bool = False, groups: Sequence[list[int]] = ()
+    ) -> "Case":
+        """beside: whether x has another way. one_number: the gradient that arrives is one, for all of x."""
+        ranks = sum(map(len, groups)) or rng.integer(2, 4)
+        dtype = rng.choice((torch.float32, torch.float64))
+        shape = [rng.integer(2, 4) for _ in range(rng.integer(1, 3))]
+
+        def of_each(*dimensions: int) -> list[Tensor]:
+            return [rng.normal(*dimensions, dtype=dtype) for _ in range(ranks)]
+
+        others = of_each(*shape) if beside else [torch.zeros(shape, dtype=dtype)] * ranks
+        return cls(of_each(*shape), of_each(*([] if one_number else shape)), others, list(groups))
+
+    def launch(self, answer: Answer) -> Replies:
+        given = [per_rank(each) for each in (self.x, self.arriving, self.beside)]
+        return answer.launch(drivers.conjugate, *given, self.groups, ranks=len(self.x))
+
+    def summed(self, tensors: list[Tensor]) -> list[Tensor]:
+        """For each rank the sum over its group."""
+        groups = self.groups or [list(range(len(tensors)))]
+        own = {rank: group for group in groups for rank in group}
+        return [torch.stack([tensors[r] for r in own[rank]]).sum(0) for rank in range(len(tensors))]
+
+
+def drawn_groups(rng: Rng) -> list[list[int]]:
+    """Two pairs of four ranks, neighbours in neither."""
+    return rng.choice(([[0, 2], [1, 3]], [[1, 2], [0, 3]]))
+
+
+def values(run: Replies, expected: list[Tensor]) -> Finding:
+    """Passes if every rank has this result, with a gradient and without."""
+    return compare.first_failure(
+        (
+            compare.close_on_all_ranks([reply.result for reply in run.results], expected, "the result"),
+            compare.close_on_all_ranks(
+                [reply.without_gradient for reply in run.results],
+                expected,
+                "the result under torch.no_grad()",
+            ),
+        )
+    )
+
+
+def gradients(case: Case, run: Replies, through: list[Tensor]) -> Finding:
+    """Passes if every rank's x has the gradient that came through the answer and that of its other way."""
+    expected = [one + other for one, other in zip(through, case.beside, strict=True)]
+    return compare.close_on_all_ranks(
+        [reply.gradient for reply in run.results], expected, "the gradient of x"
+    )
+
+
+def unchanged(answer: Answer, rng: Rng, case: Case, run: Replies) -> Finding:
+    """Passes if x and the gradient that arrives are what they were; also where that is one number for all."""
+    one = Case.drawn(rng, one_number=True)
+    return compare.first_failure(
+        finding
+        for given, seen in ((case, run), (one, one.launch(answer)))
+        for finding in (
+            compare.close_on_all_ranks(
+                [reply.x for reply in seen.results], given.x, "x afterwards", rtol=0, atol=0
+            ),
+            compare.close_on_all_ranks(
+                [reply.arriving for reply in seen.results],
+                [arriving.expand_as(x) for arriving, x in zip(given.arriving, given.x, strict=True)],
+                "the gradient that arrived, afterwards",
+                rtol=0,
+                atol=0,
+            ),
+        )
+    )
