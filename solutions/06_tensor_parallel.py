@@ -22,7 +22,8 @@ on = "simulated"
 # %%
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from course_lib import launch, per_rank
 from graders import check, hint, progress, reset
@@ -144,6 +145,86 @@ class SumInForward(torch.autograd.Function):
 
 # %% [markdown]
 # ## 3 Layers that are cut
+#
+# Unit 07's rule cuts here too: `tensor_split`, in which the first ranks' parts may be one longer. A layer is used like `nn.Linear`,
+# by a program that runs on all ranks.
+#
+# How should its weights be drawn? If each rank made an `nn.Linear` of its part's size, two things would go wrong. All ranks have
+# the same seed, so all parts would be equal: the whole matrix would repeat itself. And `nn.Linear` draws from a range that depends
+# on the number of inputs, which in a row-parallel layer is the rank's part. A model that is cut over 8 ranks should begin as
+# it would on one: only then can you compare the two.
+
+
+# %% exercise="ColumnParallelLinear" points=14
+class ColumnParallelLinear(nn.Module):
+    """A linear layer, cut by its outputs: x [..., inputs] to this rank's part of nn.Linear's [..., outputs].
+
+    layer = ColumnParallelLinear(inputs, outputs, bias=True, group=None)
+
+    Constructor: called on all ranks of the group (None: the default group), in the same random state. `weight`
+    [part of outputs, inputs] and `bias` [part of outputs] (None with bias=False) are this rank's part of
+    torch.tensor_split, outputs at least as many as ranks. They hold what nn.Linear(inputs, outputs, bias) would have
+    there, and leave the random state that it would leave. While it is made the whole may be in memory, afterwards
+    its part alone. No communication.
+
+    forward: x is the same on all ranks, with any number of dimensions, and stays as it is. x gets the gradient that
+    it has in nn.Linear, the same on all ranks; weight and bias their part of it.
+
+    Calls: none in forward; in backward one all_reduce of x's bytes.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, bias: bool = True, group: dist.ProcessGroup | None = None
+    ) -> None:
+        super().__init__()
+        ### BEGIN SOLUTION
+        self.group = group
+        whole = nn.Linear(inputs, outputs, bias)
+        rank, size = dist.get_rank(group), dist.get_world_size(group)
+        self.weight = nn.Parameter(whole.weight.detach().tensor_split(size)[rank].clone())
+        self.bias = nn.Parameter(whole.bias.detach().tensor_split(size)[rank].clone()) if bias else None
+        ### END SOLUTION
+
+    def forward(self, x: Tensor) -> Tensor:
+        ### BEGIN SOLUTION
+        return functional.linear(f(x, self.group), self.weight, self.bias)
+        ### END SOLUTION
+
+
+# %% exercise="RowParallelLinear" points=14
+class RowParallelLinear(nn.Module):
+    """A linear layer, cut by its inputs: this rank's part of x [..., inputs] to the whole [..., outputs].
+
+    layer = RowParallelLinear(inputs, outputs, bias=True, group=None)
+
+    Constructor: as that of ColumnParallelLinear, but `weight` [outputs, part of inputs] is cut along its other
+    dimension, inputs at least as many as ranks, and `bias` [outputs] is whole on every rank.
+
+    forward: x [..., part of inputs] is this rank's part of an x, cut along its last dimension; it stays as it is.
+    Returns what nn.Linear makes of the whole x, the same on all ranks. x and weight get their part of the
+    gradients in nn.Linear; bias gets the whole of its own, on every rank, so that all copies stay the same.
+
+    Calls: in forward one all_reduce of the result's bytes; none in backward.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, bias: bool = True, group: dist.ProcessGroup | None = None
+    ) -> None:
+        super().__init__()
+        ### BEGIN SOLUTION
+        self.group = group
+        whole = nn.Linear(inputs, outputs, bias)
+        rank, size = dist.get_rank(group), dist.get_world_size(group)
+        self.weight = nn.Parameter(whole.weight.detach().tensor_split(size, dim=1)[rank].clone())
+        self.bias = whole.bias
+        ### END SOLUTION
+
+    def forward(self, x: Tensor) -> Tensor:
+        ### BEGIN SOLUTION
+        y = g(functional.linear(x, self.weight), self.group)
+        return y if self.bias is None else y + self.bias
+        ### END SOLUTION
+
 
 # %% [markdown]
 # ## 4 Two layers, one all-reduce

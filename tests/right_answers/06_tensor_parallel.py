@@ -2,6 +2,8 @@
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
 
 from tests.answers import right
 
@@ -66,3 +68,75 @@ class _Places(torch.autograd.Function):
 def fills_an_empty_one(x, group=None):
     """Another copy, another call."""
     return _Places.apply(x, group)
+
+
+@right("ColumnParallelLinear")
+class PartOfALinear(nn.Linear):
+    """An nn.Linear whose parameters are replaced."""
+
+    def __init__(self, inputs, outputs, bias=True, group=None):
+        super().__init__(inputs, outputs, bias)
+        self.group, rank = group, dist.get_rank(group)
+        for name, whole in list(self.named_parameters()):
+            part = torch.tensor_split(whole, dist.get_world_size(group))[rank]
+            setattr(self, name, nn.Parameter(torch.tensor(part.tolist())))
+
+    def forward(self, x):
+        return super().forward(hook_on_a_view(x, self.group))
+
+
+@right("ColumnParallelLinear")
+class DrawnByHand(nn.Module):
+    """Draws the whole with nn.init, as nn.Linear does, and sums up in one function with the product."""
+
+    def __init__(self, inputs, outputs, bias=True, group=None):
+        super().__init__()
+        self.group = group
+        size, rank = dist.get_world_size(group), dist.get_rank(group)
+        rows = torch.arange(outputs).tensor_split(size)[rank]
+        bound = inputs**-0.5
+        self.weight = nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound)[rows])
+        self.register_parameter("bias", None)
+        if bias:
+            self.bias = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound)[rows])
+
+    def forward(self, x):
+        y = _Waits.apply(x, self.group) @ self.weight.T
+        return y if self.bias is None else y + self.bias
+
+
+@right("RowParallelLinear")
+class ColumnsOfALinear(nn.Linear):
+    """An nn.Linear whose weight is replaced, and whose bias waits."""
+
+    def __init__(self, inputs, outputs, bias=True, group=None):
+        super().__init__(inputs, outputs, bias)
+        self.group = group
+        columns = torch.arange(inputs).tensor_split(dist.get_world_size(group))[dist.get_rank(group)]
+        self.weight = nn.Parameter(self.weight.detach()[:, columns])
+
+    def forward(self, x):
+        y = straight_through(functional.linear(x, self.weight), self.group)
+        return y if self.bias is None else y + self.bias
+
+
+@right("RowParallelLinear")
+class BiasOfOneRank(nn.Module):
+    """One rank's sum begins with the bias; the others' copies get its gradient from a zero."""
+
+    def __init__(self, inputs, outputs, bias=True, group=None):
+        super().__init__()
+        whole = nn.Linear(inputs, outputs, bias)
+        self.group, self.bias, self.first = group, whole.bias, dist.get_rank(group) == 0
+        with torch.no_grad():
+            parts = whole.weight.split([len(part) for part in self._parts(inputs)], dim=1)
+        self.weight = nn.Parameter(parts[dist.get_rank(group)].clone())
+
+    def _parts(self, inputs):
+        return torch.arange(inputs).tensor_split(dist.get_world_size(self.group))
+
+    def forward(self, x):
+        y = functional.linear(x, self.weight)
+        if self.bias is not None:
+            y = y + (self.bias if self.first else self.bias - self.bias.detach())
+        return fills_an_empty_one(y, self.group)
