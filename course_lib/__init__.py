@@ -12,10 +12,10 @@ from course_lib.launch.failures import (
     CollectiveMismatch,
     Deadlock,
     LaunchError,
+    LeftOpen,
     RankFailed,
     RankLost,
     TimedOut,
-    UnmatchedMessage,
 )
 from course_lib.launch.run import Run
 from course_lib.runtime.communication.events import mark, span
@@ -27,13 +27,13 @@ __all__ = [
     "CollectiveMismatch",
     "Deadlock",
     "LaunchError",
+    "LeftOpen",
     "Link",
     "PerRank",
     "RankFailed",
     "RankLost",
     "Run",
     "TimedOut",
-    "UnmatchedMessage",
     "launch",
     "mark",
     "per_rank",

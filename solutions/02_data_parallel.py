@@ -249,13 +249,13 @@ figure
 # Otherwise a later backward may warn that it went through an operation that it cannot differentiate.
 
 
-# %% exercise="broadcast_parameters" points=4
+# %% exercise="broadcast_parameters" points=5
 def broadcast_parameters(model: nn.Module, src: int) -> None:
     """Give every rank's model the parameters and buffers that rank src's model has.
 
     Called on every rank of the default group, with models of one architecture. All parameters, trainable or
     frozen, and all buffers, also those that are not in the state dict, are overwritten in place: they stay the
-    same tensors. One dist.broadcast a tensor, or fewer; every byte is sent once.
+    same tensors. Autograd records none of it. One dist.broadcast a tensor, or fewer; every byte is sent once.
     """
     ### BEGIN SOLUTION
     for tensor in chain(model.parameters(), model.buffers()):
@@ -472,7 +472,7 @@ class BucketedDDP(nn.Module):
     ddp.finish()            # waits; now every p.grad is the mean over ranks
     optimizer.step()
 
-    Constructor, on every rank: the model gets rank 0's parameters and buffers. Its trainable parameters are put
+    Constructor, on every rank: the model gets rank 0's parameters and buffers, as by broadcast_parameters. Its trainable parameters are put
     into buckets in the reverse of the order of model.parameters(): a bucket is closed before the parameter that
     would take it above bucket_bytes, so a parameter larger than that has a bucket to itself. A parameter that
     several layers share is in one bucket, once; frozen parameters are in none.
@@ -1029,7 +1029,8 @@ if dataset == "digits":
 # ```bash
 # export MASTER_ADDR=$head MASTER_PORT=29500
 # srun --nodes=2 --ntasks=8 --ntasks-per-node=4 bash -c \
-#      'RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID exec python train_on_nodes.py'
+#      'export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID GROUP_RANK=$SLURM_NODEID
+#       exec python train_on_nodes.py'
 # ```
 #
 # They need: both files and the Python environment under the same path on all nodes, and a port, 29500 here, that the

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.launch.failures import LaunchError, RankFailed, UnmatchedMessage
+from course_lib.launch.failures import LaunchError, LeftOpen, RankFailed
 
 Program = Callable[[], Any]
 PROGRAMS: dict[str, Program] = {}
@@ -482,13 +482,33 @@ def test_messages_that_nobody_waits_for_are_named(on: str) -> None:
         kept.append(work)
 
     kept: list[Any] = []
-    with pytest.warns(UnmatchedMessage) as warned:
-        run = launch(f, ranks=2, on=on)
-    assert [(call.rank, call.op) for call in run.unmatched] == [(0, "send")]
-    (text,) = [str(warning.message) for warning in warned if warning.category is UnmatchedMessage]
+    with pytest.raises(LeftOpen) as stopped:
+        launch(f, ranks=2, on=on)
+    assert [(call.rank, call.op) for call in stopped.value.run.unmatched] == [(0, "send")]
+    text = stopped.value.report
     assert "rank 0: send(float32[1]) to rank 1" in text
     assert "never waited for, so its tensor need not have been sent" in text
     assert "test_engines_agree.py, line " in text
+
+
+@pytest.mark.parametrize("on", ["simulated", "processes"])
+def test_a_collective_that_nobody_waits_for_is_named(on: str) -> None:
+    # A future, or asking whether it is over, will do in place of wait().
+    def f(how: str) -> None:
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        match how:
+            case "future":
+                work.get_future().wait()
+            case "asked":
+                while not work.is_completed():
+                    pass
+        dist.barrier()
+
+    for how in ("future", "asked"):
+        assert launch(f, how, ranks=2, on=on).unmatched == ()
+    with pytest.raises(LeftOpen, match="never waited for, so its tensor was not filled") as stopped:
+        launch(f, "forgotten", ranks=2, on=on)
+    assert [call.op for call in stopped.value.run.unmatched] == ["all_reduce", "all_reduce"]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

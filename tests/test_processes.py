@@ -28,10 +28,10 @@ from course_lib import (
     Cluster,
     CollectiveMismatch,
     Deadlock,
+    LeftOpen,
     RankFailed,
     Run,
     TimedOut,
-    UnmatchedMessage,
     launch,
     per_rank,
     span,
@@ -616,9 +616,9 @@ def test_a_send_that_nobody_receives_is_told_at_the_end() -> None:
         if dist.get_rank() == 0:
             dist.isend(torch.ones(3), dst=1)
 
-    with pytest.warns(UnmatchedMessage, match=r"send\(float32\[3\]\) to rank 1"):
-        run = on_processes(program)
-    (call,) = run.unmatched
+    with pytest.raises(LeftOpen, match=r"send\(float32\[3\]\) to rank 1") as stopped:
+        on_processes(program)
+    (call,) = stopped.value.run.unmatched
     assert (call.rank, call.op, call.peers) == (0, "send", (1,))
 
 

@@ -22,10 +22,10 @@ from course_lib import (
     Cluster,
     CollectiveMismatch,
     Deadlock,
+    LeftOpen,
     Link,
     RankFailed,
     TimedOut,
-    UnmatchedMessage,
     launch,
     mark,
     per_rank,
@@ -472,8 +472,9 @@ def test_a_handle_kept_beyond_its_run_says_so(device):
     def f(x):
         return dist.irecv(x, 0) if dist.get_rank() else dist.isend(x, 1)
 
-    with pytest.warns(UnmatchedMessage):
-        handle = launch(f, torch.zeros(3, device=device), ranks=2).results[1]
+    with pytest.raises(LeftOpen) as stopped:
+        launch(f, torch.zeros(3, device=device), ranks=2)
+    handle = stopped.value.run.results[1]
     with pytest.raises(RuntimeError, match="has ended, and the run with it"):
         handle.wait()
 
@@ -1043,9 +1044,9 @@ def test_a_send_that_nobody_receives_is_reported_at_the_end():
         if me() == 0:
             dist.isend(torch.ones(3), 1)
 
-    with pytest.warns(UnmatchedMessage, match=r"send\(float32\[3\]\) to rank 1"):
-        run = launch(f, ranks=2)
-    assert [call.rank for call in run.unmatched] == [0]
+    stopped = stops(LeftOpen, f, ranks=2)
+    assert "send(float32[3]) to rank 1" in stopped.report
+    assert [call.rank for call in stopped.run.unmatched] == [0]
 
 
 @pytest.mark.parametrize("ranks", [([0, 1], [1, 2]), ([0, 1], [0, 1, 2])])
@@ -1086,8 +1087,9 @@ def test_results_are_there_only_after_waiting():
         work.wait()
         return *seen, y.item()
 
-    with pytest.warns(UnmatchedMessage, match=r"recv\(float32\[1\]\) from rank 0.*never waited for"):
-        run = launch(f, ranks=2)
+    with pytest.raises(LeftOpen, match=r"recv\(float32\[1\]\) from rank 0.*never waited for") as stopped:
+        launch(f, ranks=2)
+    run = stopped.value.run
     assert run.results == [(0, 0, 1), (0, 1, 1)]
     assert [call.rank for call in run.unmatched] == [1]
 
@@ -1102,8 +1104,9 @@ def test_a_send_that_is_never_waited_for_is_reported_at_the_end():
             dist.recv(x, 0)
         return x.item()
 
-    with pytest.warns(UnmatchedMessage, match=r"send\(float32\[1\]\) to rank 1.*never waited for"):
-        run = launch(f, ranks=2)
+    with pytest.raises(LeftOpen, match=r"send\(float32\[1\]\) to rank 1.*never waited for") as stopped:
+        launch(f, ranks=2)
+    run = stopped.value.run
     assert run.results == [0, 1]
     assert [call.rank for call in run.unmatched] == [0]
 

@@ -71,7 +71,8 @@ def launch(
     data can tell (`Work.is_completed`, a receive from any rank, a message of a tensor with data) is run again
     from its beginning, in turns, as functions on data are.
 
-    Raises BadLaunch (the call makes no sense), RankFailed, Deadlock, RankLost, CollectiveMismatch, TimedOut.
+    Raises BadLaunch (the call makes no sense), RankFailed, Deadlock, RankLost, CollectiveMismatch, LeftOpen,
+    TimedOut.
     """
     if on not in ENGINES:
         known = ", ".join(f'"{name}"' for name in ENGINES)

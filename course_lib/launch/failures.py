@@ -114,8 +114,11 @@ class TimedOut(LaunchError):
     """The deadline passed while some rank still computed; the report says where each rank was."""
 
 
-class UnmatchedMessage(UserWarning):
-    """A run ended with a message that nobody received or a receive that nobody served."""
+class LeftOpen(LaunchError):
+    """All ranks returned, and some call was never answered or never waited for: `run.unmatched`.
+
+    On this engine all may have gone well; on another one it hangs, or numbers differ from run to run.
+    """
 
 
 def _show_in_notebook(draw: "Callable[[], Figure]") -> None:

@@ -1,7 +1,6 @@
 """What a simulated run comes to: a Run, or the error that it deserves."""
 
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -9,15 +8,16 @@ from typing import Any, NoReturn
 from course_lib.launch.failures import (
     CollectiveMismatch,
     Deadlock,
+    LeftOpen,
     RankFailed,
     RankLost,
     TimedOut,
-    UnmatchedMessage,
 )
 from course_lib.launch.run import Run
 from course_lib.runtime.communication.diagnosis import (
     deadlock_report,
     find_cycle,
+    left_open_report,
     lost_report,
     message_mismatch_report,
     mismatch_report,
@@ -77,7 +77,7 @@ class Outcome:
     """Where the rank was that still ran: the student's lines on its stack, outermost first."""
 
     def run(self) -> Run:
-        """The run, with a warning for each call still open; raises what an unfinished one deserves."""
+        """The run; raises what an unfinished one deserves, or one with a call still open."""
         if self.ending is Ending.OUT_OF_TIME and not self.failures:
             self._raise_timed_out()
         if self.failures:
@@ -86,8 +86,8 @@ class Outcome:
         if self.ending is Ending.STUCK:
             self._raise_stuck()
         finished = self._record()
-        for call in finished.unmatched:
-            warnings.warn(f"The run has ended with a call still open: {call}", UnmatchedMessage, stacklevel=4)
+        if finished.unmatched and not self.virtual_time.lost:
+            raise LeftOpen(left_open_report(finished.unmatched), finished)
         return finished
 
     def _record(self) -> Run:

@@ -6,7 +6,6 @@ import socket
 import sys
 import tempfile
 import time
-import warnings
 from typing import Any
 
 import torch
@@ -16,13 +15,14 @@ from course_lib.errors import BadLaunch
 from course_lib.launch.failures import (
     CollectiveMismatch,
     Deadlock,
+    LeftOpen,
     RankFailed,
     RankLost,
     TimedOut,
-    UnmatchedMessage,
 )
 from course_lib.launch.run import Run
 from course_lib.runtime.communication.callsite import is_library
+from course_lib.runtime.communication.diagnosis import left_open_report
 from course_lib.runtime.communication.events import LazyEvents
 from course_lib.runtime.processes.agents import ranks_here
 from course_lib.runtime.processes.backend import backend_for
@@ -76,9 +76,9 @@ def check_no_rank() -> None:
 
 
 def finished_run(engine: str, request: LaunchRequest, started: float, watched: Watched) -> Run:
-    """What a launch on processes gives back, with a warning of the line that called `launch` for open calls.
+    """What a launch on processes gives back. started: time.perf_counter() at the launch.
 
-    started: time.perf_counter() at the launch. Raises what a launch deserves whose ranks have not returned.
+    Raises what a launch deserves whose ranks have not returned, or have left a call open.
     """
     ending, observed = watched.ending, watched.run
     run = Run(
@@ -102,8 +102,8 @@ def finished_run(engine: str, request: LaunchRequest, started: float, watched: W
             raise TimedOut(report, run)
         case RanksGone(report, lost):
             raise RankLost(report, (), run=run, lost=lost)
-    for call in run.unmatched:
-        warnings.warn(f"Nobody answered {call}. It was still open at the end.", UnmatchedMessage, 4)
+    if run.unmatched:
+        raise LeftOpen(left_open_report(run.unmatched), run)
     return run
 
 

@@ -1,7 +1,6 @@
 """Doing what a grader asks, beside the answer: runs in the kernel, or in a sandbox's process."""
 
 import traceback
-import warnings
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from typing import Any
@@ -10,7 +9,7 @@ import torch
 
 from course_lib.errors import BadLaunch
 from course_lib.launch import launch
-from course_lib.launch.failures import LaunchError, UnmatchedMessage
+from course_lib.launch.failures import LaunchError
 from course_lib.launch.run import Run
 from course_lib.runtime.communication.callsite import own_lines
 from graders.grading.answer import FailureKind, PlainData
@@ -55,9 +54,7 @@ def reply_to(request: Request, answer: Any, computing_seconds: float = 0.0) -> b
     except NoSuchDriver as error:
         return write_reply(Refusal(str(error)))
     printed = BoundedText()
-    with redirect_stdout(printed), redirect_stderr(printed), warnings.catch_warnings():
-        # A call that is left open is an answer's failure, see `graders.protocol.proxy`.
-        warnings.simplefilter("ignore", UnmatchedMessage)
+    with redirect_stdout(printed), redirect_stderr(printed):
         reply = _attempt(answer, driver, request, computing_seconds)
     if isinstance(reply, Refusal):
         return write_reply(reply)
@@ -122,7 +119,6 @@ def _run_to_plain(run: Run) -> PlainData:
         "results": list(run.results),
         "outputs": [bounded(text) for text in run.outputs],
         "events": [event_to_plain(event) for event in run.events],
-        "unmatched": [str(call) for call in run.unmatched],
     }
 
 

@@ -11,7 +11,6 @@ import signal
 import socket
 import threading
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -21,7 +20,6 @@ import torch
 from torch import Tensor
 from torch._C._distributed_c10d import _unregister_all_process_groups
 
-from course_lib.launch.failures import UnmatchedMessage
 from course_lib.runtime.communication.call import Group, Operation
 from course_lib.runtime.communication.callsite import caller_line, own_lines
 from course_lib.runtime.request import LaunchRequest
@@ -59,8 +57,7 @@ def play(answer: Any, driver: Callable[..., PlainData], request: RankRequest, ch
     )
     printed = BoundedText()
     surroundings = alone(request.cluster, request.rank, request.ranks, request.seed, printed)
-    with surroundings, as_with_gloo(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnmatchedMessage)
+    with surroundings, as_with_gloo():
         main = mains.main(request.rank)
         try:
             with time_limit(request.timeout, COMPUTING_SECONDS):

@@ -7,11 +7,10 @@ code does to the library in its own process changes nothing.
 """
 
 import time
-import warnings
 from collections.abc import Sequence
 
 from course_lib.cluster.topology import Cluster
-from course_lib.launch.failures import LaunchError, UnmatchedMessage
+from course_lib.launch.failures import LaunchError
 from course_lib.launch.outcome import Outcome
 from course_lib.launch.run import Run
 from course_lib.runtime.request import LaunchRequest, PerRank
@@ -63,15 +62,12 @@ def launch(
         started,
         outcome.places,
     )
-    with warnings.catch_warnings():
-        # A call that is left open is an answer's failure, see `graders.protocol.proxy`.
-        warnings.simplefilter("ignore", UnmatchedMessage)
-        try:
-            return ended.run()
-        except LaunchError:
-            for server in servers:
-                server.release()
-            raise
+    try:
+        return ended.run()
+    except LaunchError:
+        for server in servers:
+            server.release()
+        raise
 
 
 def _order(request: requests.RunRequest, rank: int, cluster: Cluster) -> requests.RankRequest:

@@ -1,6 +1,6 @@
 """An answer behind a border: requests go out as bytes, replies come back as bytes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from course_lib.cluster.topology import Cluster
@@ -81,11 +81,7 @@ class RemoteAnswer:
         return Observed(results, observed.outputs, observed.events)
 
     def observe(self, request: RunRequest) -> Observed[PlainData]:
-        """Run a launch and tell what it showed, results as they came.
-
-        Raises AnswerFailed, also for ranks that returned and left a call open: on the engine that judges all
-        may have gone well, and on another one it hangs, or numbers differ from run to run.
-        """
+        """Run a launch and tell what it showed, results as they came. Raises AnswerFailed."""
         if request.on != "simulated":
             return self.observe_there(request)
         try:
@@ -97,7 +93,6 @@ class RemoteAnswer:
         if run is None:
             return self.observe_there(request)
         self.printed = joined(run.outputs) or self.printed
-        _check_closed([str(call) for call in run.unmatched])
         return Observed(run.results, run.outputs, tuple(run.events))
 
     def observe_there(self, request: RunRequest) -> Observed[PlainData]:
@@ -127,15 +122,14 @@ class RemoteAnswer:
 
     def _observed(self, plain: PlainData, ranks: int) -> Observed[PlainData]:
         """A run from its plain data. Raises CodecError unless it is one of `ranks` ranks."""
-        if type(plain) is not dict or plain.keys() != {"results", "outputs", "events", "unmatched"}:
+        if type(plain) is not dict or plain.keys() != {"results", "outputs", "events"}:
             raise CodecError("what came back is no run")
-        results, outputs, unmatched = plain["results"], plain["outputs"], plain["unmatched"]
+        results, outputs = plain["results"], plain["outputs"]
         if type(results) is not list or len(results) != ranks:
             raise CodecError(f"what came back does not have {ranks} results")
-        if not _texts(outputs) or len(outputs) != ranks or not _texts(unmatched):
+        if not _texts(outputs) or len(outputs) != ranks:
             raise CodecError(f"what came back does not have the output of {ranks} ranks")
         events = events_from_plain(plain["events"], ranks, self._transport.keeps_line)
-        _check_closed(unmatched)
         return Observed(results, outputs, events)
 
 
@@ -146,22 +140,6 @@ def _told(driver: Callable[..., Told], plain: PlainData) -> Told:
         return told
     except CodecError as error:
         raise _unreadable(error) from error
-
-
-def _check_closed(open_calls: Sequence[str]) -> None:
-    """Raise AnswerFailed if there is a call, in words, that nobody has answered or waited for."""
-    if open_calls:
-        calls = "1 call is" if len(open_calls) == 1 else f"{len(open_calls)} calls are"
-        told = "\n".join(f"  {call}" for call in open_calls[:_OPEN_SHOWN])
-        raise AnswerFailed(
-            FailureKind.LEFT_OPEN,
-            f"All ranks returned, but {calls} still open:\n{told}\n"
-            "What to do: keep the handle that isend, irecv or async_op=True returns, and call its wait() "
-            "before the function returns; each message that is sent has to be received.",
-        )
-
-
-_OPEN_SHOWN = 3
 
 
 def _texts(value: PlainData) -> bool:

@@ -179,8 +179,9 @@ class WithQueues(nn.Module):
     def __init__(self, model, bucket_bytes):
         super().__init__()
         self.add_module("model", model)
-        for tensor in [*model.parameters(), *model.buffers()]:
-            dist.broadcast(tensor, src=0)
+        with torch.no_grad():
+            for tensor in [*model.parameters(), *model.buffers()]:
+                dist.broadcast(tensor, src=0)
         self.plan = []
         filled = bucket_bytes + 1
         for parameter in reversed(list(model.parameters())):
@@ -224,6 +225,52 @@ class WithQueues(nn.Module):
                 parameter.grad = flat[start : start + parameter.numel()].view_as(parameter).clone()
                 start += parameter.numel()
         self.prepare()
+
+
+@right("BucketedDDP")
+class WithFutures(nn.Module):
+    """The mean is taken by what follows each all_reduce, and finish() waits for that."""
+
+    def __init__(self, model, bucket_bytes):
+        super().__init__()
+        self.module = model
+        for tensor in chain(model.parameters(), model.buffers()):
+            dist.broadcast(tensor.data, 0)
+        self.buckets = []
+        for parameter in reversed([p for p in model.parameters() if p.requires_grad]):
+            full = self.buckets and sum(p.nbytes for p in [*self.buckets[-1], parameter]) > bucket_bytes
+            if full or not self.buckets:
+                self.buckets.append([])
+            self.buckets[-1].append(parameter)
+            parameter.register_post_accumulate_grad_hook(self.on_gradient)
+        self.ready, self.futures = set(), []
+
+    def forward(self, *inputs, **named):
+        return self.module(*inputs, **named)
+
+    def on_gradient(self, parameter):
+        self.ready.add(parameter)
+        while len(self.futures) < len(self.buckets) and self.ready.issuperset(self.next_bucket):
+            self.send()
+
+    @property
+    def next_bucket(self):
+        return self.buckets[len(self.futures)]
+
+    def send(self):
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.next_bucket]
+        work = dist.all_reduce(torch.cat([part.flatten() for part in parts]), async_op=True)
+        self.futures.append(work.get_future().then(lambda done: done.value()[0].div_(_ranks())))
+
+    def finish(self):
+        while len(self.futures) < len(self.buckets):
+            self.send()
+        for bucket, future in zip(self.buckets, self.futures, strict=True):
+            for parameter, mean in zip(bucket, future.wait().split([p.numel() for p in bucket]), strict=True):
+                if parameter.grad is None:
+                    parameter.grad = torch.empty_like(parameter)
+                parameter.grad.copy_(mean.view_as(parameter))
+        self.ready, self.futures = set(), []
 
 
 @right("global_accuracy")

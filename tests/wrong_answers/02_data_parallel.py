@@ -143,6 +143,13 @@ def uses_the_global_state(length, epoch, seed):
     return torch.randperm(length)[dist.get_rank() :: dist.get_world_size()]
 
 
+@wrong("shard_indices", fails="disjoint and complete")
+def seeds_with_a_salted_hash(length, epoch, seed):
+    """Every process hashes a text with a salt of its own."""
+    order = torch.randperm(length, generator=_generator(hash(f"{seed}-{epoch}") % 2**63))
+    return order[dist.get_rank() :: dist.get_world_size()]
+
+
 @wrong("shard_indices", fails="balanced")
 def last_takes_the_rest(length, epoch, seed):
     """Everyone gets length // ranks, and the last rank what is left too."""
@@ -282,6 +289,26 @@ def puts_new_tensors_in(model, src):
         dist.broadcast(buffer, src)
 
 
+@wrong("broadcast_parameters", fails="outside of autograd")
+def forgets_to_detach(model, src):
+    """Right values; the next backward on processes warns of an operation that it cannot go through."""
+    for tensor in chain(model.parameters(), model.buffers()):
+        dist.broadcast(tensor, src)
+
+
+@wrong("broadcast_parameters", fails="outside of autograd")
+def flattens_without_detach(model, src):
+    """One tensor for all parameters, made with a history."""
+    parameters = list(model.parameters())
+    flat = torch.cat([parameter.flatten() for parameter in parameters])
+    dist.broadcast(flat, src)
+    with torch.no_grad():
+        for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+            parameter.copy_(part.view_as(parameter))
+    for buffer in model.buffers():
+        dist.broadcast(buffer, src)
+
+
 @wrong("broadcast_parameters", fails="each tensor sent once")
 def module_by_module(model, src):
     """A weight that two layers share is sent for each of them."""
@@ -398,6 +425,15 @@ def averages_what_flatten_returns(model):
         flat /= dist.get_world_size()
 
 
+@wrong("average_gradients", fails="averages over ranks")
+def averages_whatever_has_a_gradient(model):
+    """Takes a gradient for a sign that a parameter is trainable: a frozen one may have an old gradient."""
+    parameters = [p for p in model.parameters() if p.requires_grad or p.grad is not None]
+    _fill(parameters)
+    for parameter, mean in zip(parameters, _flat_average(parameters), strict=True):
+        parameter.grad.copy_(mean)
+
+
 @wrong("average_gradients", fails="in place")
 def exchanges_gradients(model):
     """Hangs new tensors into .grad."""
@@ -487,7 +523,7 @@ class _Bucketed(nn.Module):
 
     def make_equal(self):
         for tensor in chain(self.module.parameters(), self.module.buffers()):
-            dist.broadcast(tensor, 0)
+            dist.broadcast(tensor.detach(), 0)
 
     def parameters_in_order(self):
         return reversed(_trainable(self.module))
@@ -547,7 +583,16 @@ class ForgetsBuffers(_Bucketed):
 
     def make_equal(self):
         for parameter in self.module.parameters():
-            dist.broadcast(parameter, 0)
+            dist.broadcast(parameter.detach(), 0)
+
+
+@wrong("BucketedDDP", fails="starts equal")
+class ForgetsToDetach(_Bucketed):
+    """Lets autograd record the broadcasts."""
+
+    def make_equal(self):
+        for tensor in chain(self.module.parameters(), self.module.buffers()):
+            dist.broadcast(tensor, 0)
 
 
 @wrong("BucketedDDP", fails="averages")
@@ -671,6 +716,16 @@ class StartsTheNextWhateverIsMissing(_Bucketed):
             self.start(len(self.started))
 
 
+@wrong("BucketedDDP", fails="unused parameters")
+class StartsOneAHook(_Bucketed):
+    """`if` for `while`: buckets that waited for an earlier one are left to finish()."""
+
+    def ready(self, index):
+        self.missing[index] -= 1
+        if len(self.started) < len(self.buckets) and not self.missing[len(self.started)]:
+            self.start(len(self.started))
+
+
 @wrong("BucketedDDP", fails="tied and frozen parameters")
 class BucketsInSinglePrecision(_Bucketed):
     """A bucket of torch's default dtype, whatever its gradients have."""
@@ -729,12 +784,23 @@ class WatchesFrozen(_Bucketed):
 
 
 @wrong("BucketedDDP", fails="tied and frozen parameters")
+class AveragesOldGradients(_Bucketed):
+    """finish() averages whatever has a gradient, a frozen parameter's old one too."""
+
+    def finish(self):
+        super().finish()
+        for parameter in self.module.parameters():
+            if not parameter.requires_grad and parameter.grad is not None:
+                dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+
+
+@wrong("BucketedDDP", fails="tied and frozen parameters")
 class BroadcastsTrainableOnly(_Bucketed):
     """Leaves every rank with frozen layers of its own."""
 
     def make_equal(self):
         for tensor in chain(_trainable(self.module), self.module.buffers()):
-            dist.broadcast(tensor, 0)
+            dist.broadcast(tensor.detach(), 0)
 
 
 @wrong("BucketedDDP", fails="tied and frozen parameters")

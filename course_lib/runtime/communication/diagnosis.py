@@ -175,6 +175,20 @@ _LOOK_FOR_A_LOOP = (
 )
 
 
+def left_open_report(calls: Sequence[PendingCall]) -> str:
+    """What was never answered or never waited for, though all ranks have returned."""
+    are = "1 call is" if len(calls) == 1 else f"{len(calls)} calls are"
+    told = "\n".join(f"  {call}" for call in calls[:_OPEN_SHOWN])
+    return (
+        f"All ranks returned, but {are} still open:\n{told}\n"
+        "What to do: keep the handle that isend, irecv or async_op=True returns, and call its wait() "
+        "before the function returns; each message that is sent has to be received."
+    )
+
+
+_OPEN_SHOWN = 3
+
+
 def never_waited_for(call: PendingCall) -> PendingCall:
     """An asynchronous call that is over and that nobody has asked for, as a report shows it."""
     return replace(call, detail=f"{call.detail}, never waited for, so {_left_open(call.op)},")

@@ -186,8 +186,10 @@ class LoggedWork(dist.Work):
     def is_completed(self) -> bool:
         """Whether the call is over."""
         completed: bool = self._inner.is_completed()
-        if completed and self._call.is_message and not self._over:
-            self._logger.done(self._number)
+        if completed and not self._over:
+            self._asked()
+            if self._call.is_message:
+                self._logger.done(self._number)
         return completed
 
     def is_success(self) -> bool:
@@ -220,4 +222,11 @@ class LoggedWork(dist.Work):
 
     def get_future(self) -> Any:
         """The inner call's future."""
+        self._asked()
         return self._inner.get_future()
+
+    def _asked(self) -> None:
+        """Log that somebody knows when the call is over, and does not stand still for it."""
+        if self._call.asynchronous:
+            self._logger.waits(self._number)
+            self._logger.resumed(self._number)

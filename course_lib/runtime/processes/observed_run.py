@@ -61,6 +61,8 @@ class ObservedRank:
     calls: dict[int, Operation] = field(default_factory=dict)
     """Its calls that are not over, by their number."""
     last_call: Operation | None = None
+    unasked: dict[int, Operation] = field(default_factory=dict)
+    """Asynchronous collectives, which end by themselves, that nobody has waited for, by their number."""
     waits_for: int | None = None
     spans: list[Spanned] = field(default_factory=list)
 
@@ -119,6 +121,7 @@ class ObservedRun:
                 self._post(view, record)
             case Waits(number):
                 view.waits_for = number
+                view.unasked.pop(number, None)
             case Resumed(number):
                 if view.waits_for == number:
                     view.waits_for = None
@@ -137,6 +140,8 @@ class ObservedRun:
         operation = view.known[record.call].operation(view.rank, record.peer)
         operation.posted = record.at
         view.calls[record.number] = view.last_call = operation
+        if operation.call.asynchronous and not operation.call.is_message:
+            view.unasked[record.number] = operation
         if record.waits:
             view.waits_for = record.number
         self.network.post(operation)
@@ -207,14 +212,15 @@ class ObservedRun:
         )
 
     def unmatched(self) -> tuple[PendingCall, ...]:
-        """Calls that nobody has answered, and messages that nobody has waited for."""
+        """Calls that nobody has answered, and those that nobody has waited for."""
         open_calls = sorted(self.network.unmatched(), key=lambda call: call.posted)
         return (*self.pending(open_calls), *self.forgotten())
 
     def forgotten(self) -> list[PendingCall]:
-        """Messages that have met their counterpart, and that nobody has waited for."""
+        """Calls that have met their counterparts, and that nobody has waited for."""
         calls = (call for view in self.ranks for call in view.calls.values())
         found = [call for call in calls if call.done and call.call.is_message and call.call.asynchronous]
+        found += [call for view in self.ranks for call in view.unasked.values() if call.done]
         found.sort(key=lambda call: call.posted)
         return [never_waited_for(call) for call in self.pending(found)]
 

@@ -3,9 +3,11 @@
 Everything above them is torch's own: `dist.all_reduce`, DistributedDataParallel, DTensor, device meshes.
 """
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
+from types import FrameType
 from typing import Any
 
 import torch
@@ -14,10 +16,11 @@ import torch.distributed as dist
 # Its functions take for granted the group that there is when it is imported: none here, one rank's own there.
 import torch.distributed.nn.functional
 from torch import Tensor
+from torch._C._distributed_c10d import GradBucket
 from torch.distributed import distributed_c10d
 
 from course_lib.runtime.communication.call import NEW_GROUP, Call, Operation
-from course_lib.runtime.communication.callsite import caller_line
+from course_lib.runtime.communication.callsite import caller_line, is_library
 from course_lib.runtime.communication.intercepted_group import InterceptedGroup, TorchCall
 from course_lib.runtime.communication.semantics import check_reducible
 from course_lib.runtime.simulator.engine import RankEngine, current_engine, current_rank
@@ -41,6 +44,14 @@ class SimulatedFuture(torch.futures.Future[Any]):
         """The tensors; the clock moves to the operation's end."""
         self._engine.wait(self._operation)
         return super().wait()
+
+    def then(self, callback: Callable[..., Any]) -> torch.futures.Future[Any]:
+        """What the callback makes of this future, there when this one is."""
+        following = super().then(callback)
+        try:
+            return SimulatedFuture(self._engine, self._operation, following.wait())
+        except Exception:  # the callback's; whoever waits for it gets it
+            return following
 
 
 class SimulatedWork(dist.Work):
@@ -90,15 +101,34 @@ class SimulatedWork(dist.Work):
     def get_future(self) -> SimulatedFuture:
         """A completed future: C++ code, such as DistributedDataParallel's reducer, cannot wait for a turn.
 
-        The rank blocks here until the data is there, without moving its clock; during a backward pass the
-        clock follows at the pass's end, so that communication overlaps with what is still computed.
+        The rank blocks here until the data is there, without moving its clock. What DistributedDataParallel
+        asks for during a backward pass it needs at the pass's end, and the clock follows there, so that
+        communication overlaps with what is still computed. A program's own hook waits when it likes.
         """
         self._engine.wait_for_data(self._operation)
         self._buffers.end(self._operation)
-        if torch._C._current_graph_task_id() != -1:
+        if torch._C._current_graph_task_id() != -1 and _for_the_reducer(sys._getframe(1)):
             autograd = torch.autograd.Variable._execution_engine
             autograd.queue_callback(lambda: self._engine.wait(self._operation))
         return SimulatedFuture(self._engine, self._operation, self._result)
+
+
+def _for_the_reducer(frame: FrameType | None) -> bool:
+    """Whether DistributedDataParallel's reducer asks, in C++ within backward, or a hook that it has called.
+
+    Such a hook is given a bucket, which no other hook is; and where no code of the program's own is between
+    backward and here, nobody else can wait.
+    """
+    own = False
+    while frame is not None and frame.f_code is not _BACKWARD:
+        if any(isinstance(value, GradBucket) for value in frame.f_locals.values()):
+            return True
+        own = own or not is_library(frame.f_code.co_filename)
+        frame = frame.f_back
+    return not own
+
+
+_BACKWARD = torch.autograd.graph._engine_run_backward.__code__
 
 
 class SimulatedGroup(InterceptedGroup):

@@ -60,26 +60,24 @@ def average_gradients(answer: Answer, rng: Rng) -> Findings:
 
     yield "missing gradients", missing_gradients(answer, with_gaps(case))
 
-    nbytes = sum(gradient.nbytes for gradient in case.gradients[0] if gradient is not None)
-    yield "each gradient sent once", payload_of(observed, "all_reduce", nbytes)
-    what = f"Calls of all_reduce for {len(case.gradients[0])} gradients"
+    yield "each gradient sent once", payload_of(observed, "all_reduce", case.nbytes)
+    what = f"Calls of all_reduce for {len(case.values) - 2} gradients"
     yield "one call", compare.at_most(len(observed.calls(0)), 1, what)
 
 
 @dataclass(frozen=True, slots=True)
 class ChainCase:
-    """A chain of linear layers, the last one frozen, and gradients of the others.
+    """A chain of linear layers, the last one frozen, and gradients.
 
     values: weights [out, in] and biases [out] in turn, the same on every rank. gradients[r]: rank r's, of the
-    same shapes, None where it has none.
+    same shapes, None where it has none. The frozen weight has one, from a time when it was trainable.
     """
 
     values: list[Tensor]
     gradients: list[Gradients]
 
-    @property
-    def mean(self) -> Gradients:
-        """What every rank must end with; a missing gradient counts as zero, a frozen parameter has none."""
+    def means(self) -> list[Gradients]:
+        """What each rank must end with: a missing gradient is zero, the frozen layer's stay its own."""
         trainable: Gradients = []
         for position, value in enumerate(self.values[:-2]):
             total = torch.zeros_like(value)
@@ -87,7 +85,12 @@ class ChainCase:
                 gradient = gradients[position]
                 total += 0 if gradient is None else gradient
             trainable.append(total / len(self.gradients))
-        return [*trainable, None, None]
+        return [[*trainable, *gradients[-2:]] for gradients in self.gradients]
+
+    @property
+    def nbytes(self) -> int:
+        """Of the trainable layers' gradients."""
+        return sum(value.nbytes for value in self.values[:-2])
 
 
 def draw_chain(rng: Rng, ranks: int, dtype: torch.dtype = torch.float32) -> ChainCase:
@@ -96,7 +99,7 @@ def draw_chain(rng: Rng, ranks: int, dtype: torch.dtype = torch.float32) -> Chai
     shapes = [shape for wide, narrow in pairwise(widths) for shape in ((narrow, wide), (narrow,))]
     values = [rng.normal(*shape, dtype=dtype) for shape in shapes]
     gradients: list[Gradients] = [
-        [rng.normal(*shape, dtype=dtype) for shape in shapes[:-2]] for _ in range(ranks)
+        [*(rng.normal(*shape, dtype=dtype) for shape in shapes[:-1]), None] for _ in range(ranks)
     ]
     return ChainCase(values, gradients)
 
@@ -123,7 +126,7 @@ def averages(answer: Answer, rng: Rng) -> Finding:
         seen = [rank.gradients for rank in averaged(answer, case).results]
         # In double precision a detour through single precision shows.
         rtol, atol = (1e-12, 1e-13) if dtype is torch.float64 else (1e-5, 1e-6)
-        finding = gradients_as(seen, case.mean, rtol, atol)
+        finding = gradients_as(seen, case.means(), rtol, atol)
         if not finding.passed:
             where = "on one rank" if ranks == 1 else f"on {ranks} ranks"
             return Finding(False, f"{where}, in {str(dtype).removeprefix('torch.')}: {finding.seen}")
@@ -132,15 +135,15 @@ def averages(answer: Answer, rng: Rng) -> Finding:
 
 def missing_gradients(answer: Answer, case: ChainCase) -> Finding:
     """Passes if a gradient that a rank lacks counts as zero there."""
-    return gradients_as([rank.gradients for rank in averaged(answer, case).results], case.mean)
+    return gradients_as([rank.gradients for rank in averaged(answer, case).results], case.means())
 
 
 def gradients_as(
-    seen: Sequence[Gradients], expected: Gradients, rtol: float = 1e-5, atol: float = 1e-6
+    seen: Sequence[Gradients], expected: Sequence[Gradients], rtol: float = 1e-5, atol: float = 1e-6
 ) -> Finding:
-    """Passes if each rank has the expected gradients, and none where None is expected.
+    """Passes if each rank has the gradients expected of it, and none where None is expected.
 
-    seen[r][i] is rank r's gradient of parameter i, in the order of model.parameters(), of its shape.
+    seen[r][i], expected[r][i]: rank r's of parameter i, in the order of model.parameters(), of its shape.
     """
 
     def one(gradient: Tensor | None, mean: Tensor | None, what: str) -> Finding:
@@ -151,8 +154,8 @@ def gradients_as(
     return compare.first_failure(
         (
             one(gradient, mean, f"the gradient of parameter {position} on rank {rank}")
-            for rank, own in enumerate(seen)
-            for position, (gradient, mean) in enumerate(compare.side_by_side(own, expected))
+            for rank, (own, means) in enumerate(zip(seen, expected, strict=True))
+            for position, (gradient, mean) in enumerate(compare.side_by_side(own, means))
         ),
         f"All gradients are as expected on all {len(seen)} ranks.",
     )

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch.nn import functional
 
 from course_lib import mark, span
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.units.hashing import hashes_salted
 from graders.units.models import copies_of, gradients_of, load_values, state_of
 from graders.units.unit_02.models import Branches, Chain, Normed, Tied, chain_of
 
@@ -53,15 +55,17 @@ class ShardsReply(DriverReply):
 def shards(answer: AnswerFunction, length: int, epochs: list[int], seeds: list[int]) -> ShardsReply:
     """This rank's indices for every (epoch, seed), twice.
 
-    The ranks' own random states differ, as they do in training with dropout or augmentation.
+    The ranks' own random states differ, as they do in training with dropout or augmentation; and so does
+    what `hash` makes of a text, as in processes that torchrun starts.
     """
     torch.default_generator.manual_seed(1000 + dist.get_rank())
     before = _random_states()
     pairs = list(zip(epochs, seeds, strict=True))
-    first = [answer(length, epoch, seed) for epoch, seed in pairs]
-    after = _random_states()
-    torch.rand(1 + dist.get_rank())
-    again = [answer(length, epoch, seed) for epoch, seed in pairs]
+    with hashes_salted(answer, dist.get_rank):
+        first = [answer(length, epoch, seed) for epoch, seed in pairs]
+        after = _random_states()
+        torch.rand(1 + dist.get_rank())
+        again = [answer(length, epoch, seed) for epoch, seed in pairs]
     return ShardsReply(
         first, again, [library for library, state in before.items() if after[library] != state]
     )
@@ -81,14 +85,15 @@ def _random_states() -> dict[str, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class BroadcastReply(DriverReply):
-    """A rank's model afterwards: copies of its tensors, whether they are the ones that were there before, and
-    which parameters are trainable.
+    """A rank's model afterwards: copies of its tensors, whether they are the ones that were there before,
+    which parameters are trainable, and whether autograd saw a broadcast.
     """
 
     parameters: list[Tensor]
     buffers: list[Tensor]
     in_place: bool
     trainable: list[bool]
+    recorded: bool
 
 
 def broadcast(answer: AnswerFunction, values: list[Tensor], src: int) -> BroadcastReply:
@@ -96,13 +101,33 @@ def broadcast(answer: AnswerFunction, values: list[Tensor], src: int) -> Broadca
     model = Normed()
     load_values(state_of(model), values)
     before = [(id(tensor), tensor.data_ptr()) for tensor in state_of(model)]
+    recorded = _broadcasts_in_autograd()
     answer(model, src)
     return BroadcastReply(
         copies_of(model.parameters()),
         copies_of(model.buffers()),
         before == [(id(tensor), tensor.data_ptr()) for tensor in state_of(model)],
         [parameter.requires_grad for parameter in model.parameters()],
+        any(recorded),
     )
+
+
+def _broadcasts_in_autograd() -> list[bool]:
+    """A list that gets, with each tensor that this rank broadcasts from now on, whether autograd sees it.
+
+    Simulated ranks run what PyTorch has above the group. Below it, on processes, autograd notes the operation
+    and warns in the next backward.
+    """
+    seen: list[bool] = []
+    group: Any = dist.group.WORLD
+    broadcast = group.broadcast
+
+    def noted(tensors: list[Tensor], *options: Any) -> Any:
+        seen.extend(torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors)
+        return broadcast(tensors, *options)
+
+    group.broadcast = noted
+    return seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +142,11 @@ class AverageReply(DriverReply):
 def average(answer: AnswerFunction, values: list[Tensor], gradients: Gradients) -> AverageReply:
     """What averaging leaves of a chain of linear layers of which the last is frozen.
 
-    values: see `chain_of`. gradients: of the shapes of the first of them.
+    values: see `chain_of`. gradients: of the same shapes, the frozen layer's too.
     """
     model = chain_of(values)
     parameters = list(model.parameters())
-    for parameter, gradient in zip(parameters, gradients, strict=False):
+    for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is not None:
             # Column by column, as backward leaves some: flattened, that is a copy.
             parameter.grad = gradient.t().clone(memory_format=torch.contiguous_format).t()
@@ -135,9 +160,12 @@ def average(answer: AnswerFunction, values: list[Tensor], gradients: Gradients) 
 
 @dataclass(frozen=True, slots=True)
 class ConstructedReply(DriverReply):
-    """The model's state after wrapping, and the wrapper's output beside the model's own."""
+    """The model's state after wrapping, whether autograd saw a broadcast, and the wrapper's output beside the
+    model's own.
+    """
 
     state: list[Tensor]
+    recorded: bool
     output: PlainData
     own_output: Tensor
 
@@ -146,10 +174,11 @@ def constructed(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) ->
     """How the answer wraps a `Normed` without frozen layers. inputs: [B, 5]."""
     model = Normed().eval().requires_grad_()
     load_values(state_of(model), values)
+    recorded = _broadcasts_in_autograd()
     wrapped = answer(model, 64)
     with torch.no_grad():
         seen, expected = wrapped(inputs), model(inputs)
-    return ConstructedReply(copies_of(state_of(model)), seen, expected)
+    return ConstructedReply(copies_of(state_of(model)), any(recorded), seen, expected)
 
 
 def steps(
@@ -203,9 +232,12 @@ def branches(
     wrapped = answer(model, bucket_bytes)
     collected = []
     for branch in used:
+        mark("step begins")
         model.zero_grad()
         wrapped(inputs, branch=branch).square().mean().backward()
+        mark("backward ends")
         wrapped.finish()
+        mark("finished")
         collected.append(gradients_of(model))
     return collected
 
@@ -218,10 +250,14 @@ def tied(
     targets: Tensor,
     bucket_bytes: int,
 ) -> Gradients:
-    """The gradients after one step of a model with a tied and two frozen parameters. words, targets: [B]."""
+    """The gradients after one step of a model with a tied and two frozen parameters. words, targets: [B].
+
+    A frozen parameter has a gradient from a time when it was trainable: its own value.
+    """
     model = Tied(*sizes).double()
     load_values(list(model.parameters()), values)
     wrapped = answer(model, bucket_bytes)
+    model.frozen.weight.grad = model.frozen.weight.detach().clone()
     mark("step begins")
     loss = functional.cross_entropy(wrapped(words), targets)
     loss.backward()  # type: ignore[no-untyped-call]

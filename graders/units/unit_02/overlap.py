@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from graders.grading import compare
@@ -15,7 +15,7 @@ from graders.units.unit_02 import drivers as drivers
 from graders.units.unit_02.averaging import gradients_as
 from graders.units.unit_02.drivers import Gradients
 from graders.units.unit_02.models import Branches, Tied, reaches
-from graders.units.unit_02.replicas import draw_normed, same_tensors
+from graders.units.unit_02.replicas import draw_normed, outside_of_autograd, same_tensors
 from graders.units.unit_02.training import Training, draw_training
 
 
@@ -66,7 +66,8 @@ from graders.units.unit_02.training import Training, draw_training
             1,
             "A parameter that this rank's forward did not use has no hook call. finish() starts what has not "
             "started, with zeros for it; and every rank must start its buckets in the same order, each only "
-            "when it is complete: layers need not run in the order in which they are registered.",
+            "when it is complete: layers need not run in the order in which they are registered. So one hook "
+            "may have several buckets to start: those that are complete and waited for an earlier one.",
             needs=("averages",),
         ),
         Criterion(
@@ -108,9 +109,10 @@ def starts_equal(answer: Answer, rng: Rng) -> Finding:
     inputs = rng.normal(3, 5)
     replies = answer.launch(drivers.constructed, per_rank(values), inputs, ranks=ranks).results
     state = same_tensors("state", [reply.state for reply in replies], values[0], "rank 0's")
+    unrecorded = outside_of_autograd(any(reply.recorded for reply in replies))
     outputs, own = [reply.output for reply in replies], [reply.own_output for reply in replies]
     same = compare.close_on_all_ranks(outputs, own, "the wrapper's output")
-    return compare.first_failure((state, same), state.seen)
+    return compare.first_failure((state, unrecorded, same), state.seen)
 
 
 def step_as_expected(training: Training, observed: Observed[list[Gradients]], steps: range) -> Finding:
@@ -119,7 +121,7 @@ def step_as_expected(training: Training, observed: Observed[list[Gradients]], st
     by_rank = [[seen for seen, _ in compare.side_by_side(rank, means)] for rank in observed.results]
     for step in steps:
         seen = [rank[step] for rank in by_rank]
-        finding = gradients_as(seen, [*means[step]], rtol=1e-4)
+        finding = gradients_as(seen, [[*means[step]]] * len(seen), rtol=1e-4)
         if not finding.passed:
             return Finding(False, f"step {step}: {finding.seen}")
     which = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
@@ -151,21 +153,38 @@ def unused_parameters(answer: Answer, rng: Rng) -> Finding:
     parameters = list(model.parameters())
     values = [rng.normal(*parameter.shape) for parameter in parameters]
     inputs = [rng.normal(4, width) for _ in range(ranks)]
-    used = [[rank % 2, (rank + 1) % 2] for rank in range(ranks)]
+    used = [[1 + rank % 2, 1 + (rank + 1) % 2] for rank in range(ranks)]
     # One branch a bucket, so that which bucket is complete first differs from rank to rank.
     bucket_bytes = 4 * (width * width + width)
     given = width, values, per_rank(inputs), per_rank(used), bucket_bytes
-    replies = answer.launch(drivers.branches, *given, ranks=ranks).results
+    observed = answer.launch(drivers.branches, *given, ranks=ranks)
     load_values(parameters, values)
 
     def mean(step: int) -> Gradients:
         losses = [model(own, way[step]).square().mean() for own, way in zip(inputs, used, strict=True)]
         return [*torch.autograd.grad(torch.stack(losses).mean(), parameters, materialize_grads=True)]
 
-    by_rank = [[seen for seen, _ in compare.side_by_side(rank, range(2))] for rank in replies]
-    return compare.first_failure(
-        gradients_as([rank[step] for rank in by_rank], mean(step), rtol=1e-4) for step in range(2)
+    by_rank = [[seen for seen, _ in compare.side_by_side(rank, range(2))] for rank in observed.results]
+    values_right = compare.first_failure(
+        gradients_as([rank[step] for rank in by_rank], [mean(step)] * ranks, rtol=1e-4) for step in range(2)
     )
+    return all_complete_started(observed, used) if values_right.passed else values_right
+
+
+def all_complete_started(observed: Observed[Any], used: Sequence[Sequence[int]]) -> Finding:
+    """Passes if backward has started every bucket that was complete and that no earlier one kept back.
+
+    used[r][step]: the branch that rank r used. The first bucket is the shared layer's and is complete last,
+    the second the last branch's.
+    """
+    for step in steps_of(observed, "finished"):
+        complete = 2 if used[step.rank][step.number] == 2 else 1
+        ended = step.marks["backward ends"].sequence
+        made = sum(call.sequence < ended for call in step.calls)
+        if made < complete:
+            text = f"when the first bucket was complete, {complete} could start, and {made} did in backward"
+            return Finding(False, f"{step}: {text}.")
+    return Finding(True, "Buckets start in order, each when it and all before it are complete.")
 
 
 def tied_and_frozen(answer: Answer, rng: Rng) -> Finding:
@@ -183,26 +202,31 @@ def tied_and_frozen(answer: Answer, rng: Rng) -> Finding:
     observed = answer.launch(drivers.tied, *given, ranks=ranks)
     load_values(list(model.parameters()), values[0])
     # In double precision: a bucket has the dtype of its gradients.
-    finding = gradients_as(observed.results, _tied_mean(model, inputs, targets), rtol=1e-10, atol=1e-12)
+    expected = _tied_means(model, inputs, targets)
+    finding = gradients_as(observed.results, expected, rtol=1e-10, atol=1e-12)
     if not finding.passed:
         return finding
-    expected = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
+    nbytes = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
     payload = sum(
         call.nbytes for step in steps_of(observed, "finished") if step.rank == 0 for call in step.calls
     )
-    if payload != expected:
-        text = f"rank 0 gave all_reduce {payload:,} bytes; the trainable parameters have {expected:,}"
+    if payload != nbytes:
+        text = f"rank 0 gave all_reduce {payload:,} bytes; the trainable parameters have {nbytes:,}"
         return Finding(False, f"{text}, the tied one counted once.")
-    return Finding(True, f"{expected:,} bytes: the tied parameter once, the frozen ones not at all.")
+    return Finding(True, f"{nbytes:,} bytes: the tied parameter once, the frozen ones not at all.")
 
 
-def _tied_mean(model: nn.Module, inputs: list[Tensor], targets: list[Tensor]) -> Gradients:
-    """The mean over ranks of the gradients, None for frozen parameters."""
+def _tied_means(model: Tied, inputs: list[Tensor], targets: list[Tensor]) -> list[Gradients]:
+    """Each rank's gradients: the means over ranks, and of the frozen layer what the driver has put there,
+    which is rank 0's weight. model: with rank 0's values; inputs, targets: [B] each.
+    """
     pairs = zip(inputs, targets, strict=True)
     losses = [functional.cross_entropy(model(words), wanted) for words, wanted in pairs]
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     gradients = iter(torch.autograd.grad(torch.stack(losses).mean(), trainable))
-    return [next(gradients) if parameter.requires_grad else None for parameter in model.parameters()]
+    frozen = iter([model.frozen.weight.detach(), None])
+    own = [next(gradients) if p.requires_grad else next(frozen) for p in model.parameters()]
+    return [own] * len(inputs)
 
 
 def starts_during_backward(training: Training, observed: Observed[Any]) -> Finding:

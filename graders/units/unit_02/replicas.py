@@ -35,6 +35,11 @@ from graders.units.unit_02.models import Normed
             "Write into the tensors that are there: an optimizer may hold references to them already.",
         ),
         Criterion(
+            "outside of autograd",
+            1,
+            "Broadcast tensor.detach(), which is the same memory, or broadcast under torch.no_grad().",
+        ),
+        Criterion(
             "each tensor sent once",
             1,
             "dist.broadcast of each tensor is all it takes: no other collective, nothing sent twice.",
@@ -59,6 +64,8 @@ def broadcast_parameters(answer: Answer, rng: Rng) -> Findings:
     seen = [rank.buffers for rank in observed.results]
     yield "buffers", same_tensors("buffers", seen, buffers, f"rank {src}'s")
     yield "in place", kept(observed.results, [parameter.requires_grad for parameter in parameters])
+    recorded = any(rank.recorded for rank in observed.results)
+    yield "outside of autograd", outside_of_autograd(recorded)
     nbytes = sum(tensor.nbytes for tensor in (*parameters, *buffers))
     yield "each tensor sent once", payload_of(observed, "broadcast", nbytes)
 
@@ -94,3 +101,11 @@ def kept(replies: Sequence[BroadcastReply], trainable: list[bool]) -> Finding:
     if any(reply.trainable != trainable for reply in replies):
         return Finding(False, "requires_grad of some parameter has changed.")
     return Finding(True, "The model keeps its tensors, and what is trainable stays so.")
+
+
+def outside_of_autograd(recorded: bool) -> Finding:
+    """Passes unless a tensor was broadcast while autograd was recording what is done to it."""
+    if recorded:
+        text = "A parameter was broadcast that requires a gradient, so autograd recorded the operation"
+        return Finding(False, f"{text}: on processes the next backward warns that it cannot go through it.")
+    return Finding(True, "Autograd has recorded none of the broadcasts.")

@@ -21,7 +21,8 @@ from graders.units.unit_02 import drivers as drivers
             "disjoint and complete",
             1,
             "Every rank must cut the same permutation: it may depend on seed and epoch, not on the rank and "
-            "not on the rank's own random state. No index twice, none missing, also where nothing divides.",
+            "not on the rank's own random state, nor on hash() of a text, which differs from process to "
+            "process. No index twice, none missing, also where nothing divides.",
         ),
         Criterion(
             "balanced", 1, "Deal the permutation out like cards: the sizes then differ by at most one."
