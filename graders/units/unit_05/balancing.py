@@ -1,0 +1,161 @@
+"""Unit 05, where to cut: stages that take as nearly as long as each other."""
+
+from itertools import accumulate, combinations
+from typing import Any
+
+from graders.grading.kit import (
+    Answer,
+    AnswerFailed,
+    Criterion,
+    FailureKind,
+    Finding,
+    Findings,
+    Rng,
+    compare,
+    exercise,
+)
+from graders.units.unit_05 import drivers
+
+SECONDS = 5.0
+"""What a cut of many layers may take."""
+
+ROUNDING = 1e-9
+"""Relative; sums of the same costs in another order may differ by so much."""
+
+
+@exercise(
+    minutes=25,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "the slowest stage",
+            4,
+            "No cut into as many stages has a faster slowest stage. Filling one stage after the other up to "
+            "the mean is not enough: what is left over meets in the last one.",
+        ),
+        Criterion("arguments unchanged", 1, "The caller still needs the costs."),
+        Criterion(
+            "no empty stage", 1, "Every stage gets a layer, or the rank would have nothing to compute."
+        ),
+        Criterion(
+            "too few layers", 1, "More stages than layers: raise a ValueError that says how many there are."
+        ),
+        Criterion(
+            "many layers",
+            1,
+            "There are more than 10**30 cuts of 300 layers into 24 stages. What do all those share that "
+            "begin with the same layers in the first stages?",
+        ),
+    ),
+    hints=(
+        "Suppose that you know where the last stage begins. What is left to decide, and is it a problem of "
+        "the same kind?",
+        "best[s][n]: the slowest stage of the first n layers, cut into s stages as well as can be.",
+        "best[s][n] is the smallest max(best[s - 1][k], costs k to n) over all k. Keep the k as well, to find "
+        "the cut again.",
+    ),
+)
+def balance_stages(answer: Answer, rng: Rng) -> Findings:
+    """All cuts of a few layers, then one of many."""
+    cases = [_drawn(rng) for _ in range(8)]
+    cases += [([1.0, 1.0, 1.0, 1.0, 1.0, 4.0], 3), ([rng.integer(1, 9)], 1), ([5, 1, 1, 1, 1], 2)]
+    told = [answer.call(drivers.cut, list(costs), stages) for costs, stages in cases]
+    yield (
+        "the slowest stage",
+        compare.first_failure(
+            _slowest(reply.result, costs, stages, _by_trying_all(costs, stages))
+            for reply, (costs, stages) in zip(told, cases, strict=True)
+        ),
+    )
+    yield (
+        "arguments unchanged",
+        compare.first_failure(
+            compare.equal(reply.costs, list(costs), "The costs after the call")
+            for reply, (costs, _) in zip(told, cases, strict=True)
+        ),
+    )
+    yield "no empty stage", compare.first_failure(_with_free_layers(answer, rng))
+    yield "too few layers", _refuses(answer, rng)
+    yield "many layers", _in_time(answer, rng)
+
+
+Costs = list[float]
+
+
+def _drawn(rng: Rng) -> tuple[Costs, int]:
+    """Between 5 and 8 layers of which some cost far more than others, and a number of stages."""
+    layers = rng.integer(5, 8)
+    costs = [rng.integer(1, 20) * rng.choice((0.5, 1.0, 3.0)) for _ in range(layers)]
+    return costs, rng.integer(2, layers - 1)
+
+
+def _with_free_layers(answer: Answer, rng: Rng) -> list[Finding]:
+    """Layers that cost nothing, such as a reshaping, and as many stages as layers."""
+    cases = [
+        ([0.0, 0.0, float(rng.integer(1, 9)), 0.0], 3),
+        ([0.0] * 3, 3),
+        ([float(rng.integer(1, 9)) for _ in range(4)], 4),
+    ]
+    return [
+        _slowest(
+            answer.call(drivers.cut, list(costs), stages).result, costs, stages, _by_trying_all(costs, stages)
+        )
+        for costs, stages in cases
+    ]
+
+
+def _slowest(result: Any, costs: Costs, stages: int, optimum: float) -> Finding:
+    """Whether the result is a cut, and its slowest stage no slower than the optimum."""
+    shown = compare.shown(result)
+    given = f"{compare.shown(costs)} in {compare.counted(stages, 'stage')}"
+    if type(result) is not list or any(type(length) is not int for length in result):
+        return Finding(False, f"{given}: got {shown}, which is no list of whole numbers.")
+    if len(result) != stages or sum(result) != len(costs) or min(result) < 1:
+        text = f"{given}: got {shown}; expected {stages} numbers of at least 1 that add up to {len(costs)}"
+        return Finding(False, f"{text}.")
+    slowest = max(_sums(costs, result))
+    text = f"{given}: the slowest stage of {shown} takes {slowest:.6g}"
+    return Finding(slowest <= optimum * (1 + ROUNDING), f"{text}; {optimum:.6g} is possible.")
+
+
+def _sums(costs: Costs, lengths: list[int]) -> list[float]:
+    ends = list(accumulate(lengths))
+    return [sum(costs[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
+
+
+def _by_trying_all(costs: Costs, stages: int) -> float:
+    """The slowest stage of the best cut."""
+    layers = len(costs)
+    cuts = combinations(range(1, layers), stages - 1)
+    return min(max(sum(costs[a:b]) for a, b in zip((0, *cut), (*cut, layers), strict=True)) for cut in cuts)
+
+
+def _refuses(answer: Answer, rng: Rng) -> Finding:
+    layers = rng.integer(1, 4)
+    try:
+        reply = answer.call(drivers.cut, [1.0] * layers, layers + 1)
+    except AnswerFailed as error:
+        if error.error == "ValueError":
+            return Finding(True, "More stages than layers raise a ValueError.")
+        return Finding(False, f"{layers} layers in {layers + 1} stages: expected a ValueError, got {error}.")
+    shown = compare.shown(reply.result)
+    return Finding(
+        False, f"{layers} layers in {layers + 1} stages: got {shown}, where a ValueError was expected."
+    )
+
+
+def _in_time(answer: Answer, rng: Rng) -> Finding:
+    """300 layers in 24 stages of which the optimum is known: each stage adds up to the same number."""
+    stages, each, total = 24, 300 // 24, 120
+    costs: Costs = []
+    for _ in range(stages):
+        inner = sorted(rng.integer(1, total - 1) for _ in range(each - 1))
+        costs += [float(b - a) for a, b in zip((0, *inner), (*inner, total), strict=True)]
+    costs += [0.0] * (300 - len(costs))
+    try:
+        result = answer.call(drivers.cut, list(costs), stages, timeout=SECONDS).result
+    except AnswerFailed as error:
+        if error.kind is FailureKind.TIMED_OUT:
+            return Finding(False, f"300 layers in {stages} stages take more than {SECONDS:.0f} s.")
+        raise
+    return _slowest(result, costs, stages, float(total))

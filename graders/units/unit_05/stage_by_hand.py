@@ -1,0 +1,250 @@
+"""Unit 05, one stage by hand: what it sends and receives, and the gradients that come of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import mse_loss
+
+from graders.grading.communication import Allowance, only_messages, traffic_within
+from graders.grading.kit import (
+    Answer,
+    Criterion,
+    Finding,
+    Findings,
+    Observed,
+    Rng,
+    compare,
+    exercise,
+    per_rank,
+)
+from graders.units.models import gradients_of
+from graders.units.unit_05 import drivers
+from graders.units.unit_05.drivers import ByHandReply
+from graders.units.unit_05.pieces import piece_of
+
+RESULT = ("loss", "gradients")
+
+
+@exercise(
+    minutes=25,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "loss",
+            2,
+            "The last rank returns the loss of the batch, without its graph; the others return None. What "
+            "arrives has x's shape and dtype.",
+        ),
+        Criterion(
+            "gradients",
+            3,
+            "Backward of a stage begins with the gradient of its output, which the next stage has: its input "
+            "is the same tensor.",
+        ),
+        Criterion(
+            "once more", 1, "Called again, gradients add up as after two backwards, and x is as it was."
+        ),
+        Criterion("any number of stages", 1, "One stage is first and last; it sends nothing.", needs=RESULT),
+        Criterion(
+            "any layout",
+            1,
+            "Messages need contiguous tensors, and what a stage returns may lie column by column.",
+            needs=RESULT,
+        ),
+        Criterion(
+            "tokens and doubles",
+            1,
+            "Of the batch itself nobody needs a gradient, and of whole numbers there is none. Make room for "
+            "the gradient with the output's dtype.",
+            needs=RESULT,
+        ),
+        Criterion(
+            "frozen stage",
+            1,
+            "If no parameter of the first stages is trained, their output asks for no gradient. The next "
+            "stage sends one nevertheless.",
+            needs=RESULT,
+        ),
+        Criterion(
+            "messages and bytes",
+            2,
+            "Each output goes to the next rank once, each gradient back once, and nothing else is sent.",
+            needs=RESULT,
+        ),
+    ),
+    hints=(
+        "Which tensors does backward of one stage need, and which of them has another rank?",
+        "A tensor that has arrived was computed by nobody as far as autograd knows. What makes autograd keep "
+        "a gradient for such a tensor?",
+        "output.backward(gradient) begins in the middle: with the gradient of something that is no loss.",
+    ),
+)
+def run_stage(answer: Answer, rng: Rng) -> Findings:
+    """Stages of drawn widths: the usual ones, then those with something special."""
+    usual = _drawn(rng, ranks=3, calls=2)
+    first, twice = usual.launched(answer, calls=1), usual.launched(answer, calls=2)
+    yield "loss", usual.losses_in(first)
+    yield "gradients", usual.gradients_in(first)
+    yield "once more", _once_more(usual, twice)
+
+    others = [_drawn(rng, ranks=ranks) for ranks in (1, 2, 5)]
+    yield "any number of stages", _all_right(answer, others)
+    yield "any layout", _all_right(answer, [_drawn(rng, ranks=3, turned=True)])
+    special = [_drawn(rng, ranks=2, tokens=True), _drawn(rng, ranks=3, dtype=torch.float64)]
+    yield "tokens and doubles", _all_right(answer, special)
+    yield "frozen stage", _all_right(answer, [_drawn(rng, ranks=4, frozen=2)])
+    yield "messages and bytes", _cheap([(usual, first), *((case, case.launched(answer)) for case in others)])
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Stages, by rank, and what goes through them: a batch, its targets and buffers for each call.
+
+    values: see `piece_of`. xs: by rank; of rank 0 a batch for each call, of the others one for all. targets: by
+    rank and call.
+    """
+
+    values: list[list[Tensor]]
+    turned: bool
+    frozen: int
+    xs: list[list[Tensor]]
+    targets: list[list[Tensor | None]]
+
+    @property
+    def ranks(self) -> int:
+        return len(self.values)
+
+    def launched(self, answer: Answer, calls: int = 1) -> Observed[ByHandReply]:
+        """What the answer makes of the first batches."""
+        return answer.launch(
+            drivers.by_hand,
+            per_rank(self.values),
+            self.turned,
+            per_rank([rank < self.frozen for rank in range(self.ranks)]),
+            per_rank([xs[:calls] for xs in self.xs]),
+            per_rank([targets[:calls] for targets in self.targets]),
+            ranks=self.ranks,
+        )
+
+    def in_one_piece(self, calls: int) -> tuple[list[Tensor], list[list[Tensor | None]]]:
+        """Losses by call, and gradients by rank, of the model on one rank."""
+        pieces = [
+            piece_of(values, self.turned, rank < self.frozen) for rank, values in enumerate(self.values)
+        ]
+        losses = []
+        for number in range(calls):
+            hidden = self.xs[0][number]
+            for piece in pieces:
+                hidden = piece(hidden)
+            target = self.targets[-1][number]
+            assert target is not None
+            loss = mse_loss(hidden, target)
+            loss.backward()  # type: ignore[no-untyped-call]
+            losses.append(loss.detach())
+        return losses, [gradients_of(piece) for piece in pieces]
+
+    def losses_in(self, run: Observed[ByHandReply], calls: int = 1) -> Finding:
+        """Whether the last rank has the losses of the model in one piece, and the others have none."""
+        expected, _ = self.in_one_piece(calls)
+
+        def findings() -> list[Finding]:
+            found = [
+                compare.equal(loss, None, f"What rank {rank} of {self.ranks} returns")
+                for rank, reply in enumerate(run.results[:-1])
+                for loss in reply.losses
+            ]
+            found += [
+                compare.close(seen, loss, "The loss")
+                for seen, loss in compare.side_by_side(run.results[-1].losses, expected)
+            ]
+            attached = run.results[-1].attached
+            text = "The loss has its graph still, and with it all activations: return loss.detach()."
+            return [*found, Finding(not attached, text if attached else found[-1].seen)]
+
+        return compare.first_failure(findings())
+
+    def gradients_in(self, run: Observed[ByHandReply], calls: int = 1) -> Finding:
+        """Whether every parameter has the gradient that it has in one piece."""
+        _, expected = self.in_one_piece(calls)
+        return compare.first_failure(
+            _same_gradient(seen, gradient, rank, self.ranks)
+            for rank, reply in enumerate(run.results)
+            for seen, gradient in compare.side_by_side(reply.gradients, expected[rank])
+        )
+
+
+def _same_gradient(seen: Tensor | None, expected: Tensor | None, rank: int, ranks: int) -> Finding:
+    what = f"A gradient of rank {rank} of {ranks}"
+    if expected is None:
+        return compare.equal(seen, None, what)
+    return compare.close(seen, expected, what)
+
+
+def _drawn(
+    rng: Rng,
+    ranks: int,
+    calls: int = 1,
+    *,
+    turned: bool = False,
+    tokens: bool = False,
+    frozen: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> Pipeline:
+    """Stages of different widths. tokens: the batch is of whole numbers. frozen: so many stages are not trained."""
+    batch, widths = rng.integer(2, 5), [rng.integer(2, 6) for _ in range(ranks + 1)]
+    values = [
+        [rng.normal(widths[rank], widths[rank + 1], dtype=dtype), rng.normal(widths[rank + 1], dtype=dtype)]
+        for rank in range(ranks)
+    ]
+    xs = [
+        [rng.normal(batch, widths[0], dtype=dtype) for _ in range(calls)],
+        *([torch.full((batch, widths[rank]), -7.0, dtype=dtype)] for rank in range(1, ranks)),
+    ]
+    if tokens:
+        values[0].append(rng.normal(9, widths[0], dtype=dtype))
+        xs[0] = [rng.integers(0, 8, batch) for _ in range(calls)]
+    targets: list[list[Tensor | None]] = [[None] * calls for _ in range(ranks)]
+    targets[-1] = [rng.normal(batch, widths[-1], dtype=dtype) for _ in range(calls)]
+    return Pipeline(values, turned, frozen, xs, targets)
+
+
+def _once_more(pipeline: Pipeline, run: Observed[ByHandReply]) -> Finding:
+    findings = [pipeline.losses_in(run, 2), pipeline.gradients_in(run, 2)]
+    for rank, reply in enumerate(run.results):
+        text = f"x of rank {rank} has been changed, or asks for a gradient now: work on a tensor of your own."
+        findings.append(Finding(reply.kept, "x is as it was." if reply.kept else text))
+    return compare.first_failure(findings)
+
+
+def _all_right(answer: Answer, pipelines: Sequence[Pipeline]) -> Finding:
+    """Losses and gradients of every one."""
+
+    def findings() -> list[Finding]:
+        runs = [(pipeline, pipeline.launched(answer)) for pipeline in pipelines]
+        return [
+            finding
+            for pipeline, run in runs
+            for finding in (pipeline.losses_in(run), pipeline.gradients_in(run))
+        ]
+
+    return compare.first_failure(findings(), "Losses and gradients are those of the model in one piece.")
+
+
+def _cheap(runs: Sequence[tuple[Pipeline, Observed[ByHandReply]]]) -> Finding:
+    """Only messages, none of them twice."""
+
+    def findings() -> list[Finding]:
+        found = [only_messages([run for _, run in runs], "run_stage")]
+        for pipeline, run in runs:
+            sizes = [xs[0].numel() * xs[0].element_size() for xs in pipeline.xs[1:]]
+            there, back = [*sizes, 0], [0, *sizes]
+            allowed = [
+                Allowance((there[rank] > 0) + (back[rank] > 0), there[rank] + back[rank])
+                for rank in range(pipeline.ranks)
+            ]
+            found.append(traffic_within(run, allowed, compare.counted(pipeline.ranks, "stage")))
+        return found
+
+    return compare.first_failure(findings())
