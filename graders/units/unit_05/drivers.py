@@ -41,8 +41,9 @@ def cut(answer: AnswerFunction, costs: list[float], stages: int) -> CutReply:
 class ByHandReply(DriverReply):
     """What calls of the answer left on one rank.
 
-    losses: what each call returned. attached: whether one of them still has its graph. gradients: of the stage's
-    parameters, None where there is none. kept: whether every x is as it was, and asks for no gradient.
+    losses: what each call returned. attached: whether one of them still has its graph. gradients: of the
+    stage's parameters, None where there is none. kept: whether every x is as it was, and asks for no
+    gradient.
     """
 
     losses: list[PlainData]

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 class Piece(nn.Module):
     """A stage: [B, I] to tanh(x weight + bias) [B, O]. weight [I, O], bias [O].
 
-    tokens: the input is numbers of rows [B], int64, of a table [V, I] that the stage has in front. turned: the
-    output lies in memory column by column.
+    tokens: the input is numbers of rows [B], int64, of a table [V, I] that the stage has in front. turned:
+    the output lies in memory column by column.
     """
 
     def __init__(

@@ -102,8 +102,8 @@ def run_stage(answer: Answer, rng: Rng) -> Findings:
 class Pipeline:
     """Stages, by rank, and what goes through them: a batch, its targets and buffers for each call.
 
-    values: see `piece_of`. xs: by rank; of rank 0 a batch for each call, of the others one for all. targets: by
-    rank and call.
+    values: see `piece_of`. xs: by rank; of rank 0 a batch for each call, of the others one for all. targets:
+    by rank and call.
     """
 
     values: list[list[Tensor]]
@@ -192,7 +192,7 @@ def _drawn(
     frozen: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Pipeline:
-    """Stages of different widths. tokens: the batch is of whole numbers. frozen: so many stages are not trained."""
+    """Stages of different widths. tokens: the batch is of whole numbers. frozen: so many are not trained."""
     batch, widths = rng.integer(2, 5), [rng.integer(2, 6) for _ in range(ranks + 1)]
     values = [
         [rng.normal(widths[rank], widths[rank + 1], dtype=dtype), rng.normal(widths[rank + 1], dtype=dtype)]
