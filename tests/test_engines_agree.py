@@ -30,9 +30,13 @@ def program(function: Program) -> Program:
 
 
 def outcome(function: Program, on: str) -> str:
-    """What the ranks return; or the kind of error, with its cause on a rank, since any rank may be first."""
+    """What the ranks return, what they call, and the bytes and messages of it.
+
+    Or the kind of error, with its cause on a rank, since any rank may be first.
+    """
     try:
-        return repr(launch(function, ranks=2, on=on, timeout=200, quiet=True).results)
+        run = launch(function, ranks=2, on=on, timeout=200, quiet=True)
+        return f"{run.results}\n{run.traffic}"
     except RankFailed as error:
         return f"{type(error).__name__}: {error.root.type}"
     except LaunchError as error:
