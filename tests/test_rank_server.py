@@ -93,11 +93,12 @@ ALIKE_CASES = {what: case(body) for what, body in ALIKE.items()}
 COMPUTING = Cluster(devices_per_node=2, flops=1e9, memory_bandwidth=1e9)
 
 
-@pytest.mark.parametrize("cluster", [None, COMPUTING], ids=["", "computing"])
+@pytest.mark.parametrize("cluster", [None, COMPUTING], ids=["", "computing, followed"])
 @pytest.mark.parametrize("what", ALIKE)
 def test_ranks_in_processes_are_like_threads(sandbox: Sandbox, what: str, cluster: Cluster | None) -> None:
-    # Results, output, and every event with its times and lines are the same.
-    request = RunRequest("call", (torch.arange(4.0),), 2, cluster, "simulated", SECONDS, 0)
+    # Results, output, and every event with its times and lines are the same; what is held in memory too.
+    followed = cluster is not None
+    request = RunRequest("call", (torch.arange(4.0),), 2, cluster, "simulated", SECONDS, 0, followed)
     with sandbox.answer(ALIKE_CASES[what]) as answer:
         for _ in range(2):
             through_grader, in_threads = answer.observe(request), answer.observe_there(request)
@@ -311,6 +312,11 @@ FORGERIES = {
     "a phase to come": (
         "{'do': 'span', 'label': 'load', 'start': 0.0, 'end': 5.0}",
         "a time that there has not been",
+    ),
+    "memory of no kind": ("{'do': 'memory', 'kind': 'x', 'nbytes': 1}", "memory that there is not"),
+    "less than no memory": (
+        "{'do': 'memory', 'kind': 'inputs', 'nbytes': -1}",
+        "memory that there is not",
     ),
     "an unknown call": ("{'do': 'forge'}", "there is no call"),
     "no call": ("5", "there is no call"),

@@ -11,7 +11,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.patches import FancyArrowPatch
 
 from course_lib.cluster.topology import Cluster
-from course_lib.figures.layout import arrange, in_lanes, merged, most_lanes, time_unit
+from course_lib.figures.layout import MEMORY_HEIGHT, arrange, in_lanes, merged, most_lanes, time_unit
 from course_lib.figures.timeline import MOST_ARROWS, timeline_figure
 from course_lib.launch.failures import Deadlock
 from course_lib.launch.run import Run
@@ -356,6 +356,7 @@ REQUIRED = {
     "i": {"name", "cat", "pid", "tid", "ts", "s", "args"},
     "s": {"name", "cat", "id", "pid", "tid", "ts"},
     "f": {"name", "cat", "id", "pid", "tid", "ts", "bp"},
+    "C": {"name", "cat", "pid", "tid", "ts", "args"},
 }
 
 
@@ -479,6 +480,56 @@ def test_phases_that_straddle_a_slice_do_not_break_the_nesting(tmp_path):
     ]
     run = make_run(events, 1)
     check_trace(load(run, tmp_path), run)
+
+
+def memory_run(ranks=2):
+    """Ranks that compute; the second holds twice as much as the first, at most 3 kB, and so on."""
+    events = []
+    for rank in range(ranks):
+        events.append(event(rank, "compute", Kind.COMPUTE, 0, 4000))
+        for at, kind, nbytes in (
+            (0, "parameters", 500),
+            (1000, "activations", 1000),
+            (3000, "activations", 0),
+        ):
+            events.append(event(rank, kind, Kind.MEMORY, at, at, nbytes=nbytes * (rank + 1)))
+    return make_run(events, ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 8, 256])
+def test_a_timeline_with_memory_is_legible_at_every_size(ranks):
+    assert_legible(memory_run(ranks).timeline())
+
+
+def test_memory_is_a_line_under_each_row_to_one_scale():
+    run = memory_run()
+    layout = arrange(run.events, (0, 1))
+    assert len(layout.bars) == 2, "a change of memory is no bar"
+    figure = run.timeline()
+    lines = [line.get_ydata() for line in figure.axes[0].lines if len(line.get_xdata()) > 2]
+    peaks = [layout.memory_bottom(row) - min(line) for row, line in enumerate(lines)]
+    assert peaks == pytest.approx([MEMORY_HEIGHT / 2, MEMORY_HEIGHT])
+    for row, line in enumerate(lines):
+        assert min(line) > max(bar.top + bar.height for bar in layout.bars if bar.event.rank == row)
+        assert max(line) < layout.row_top(row + 1)
+    assert "Rank 1: no communication; computing for 4 ms; holding at most 3 kB." in figure.alt
+
+
+def test_memory_of_a_cut_begins_with_what_is_held_then():
+    figure = memory_run().timeline(ranks=[1], start=2e-3, end=2.5e-3)
+    (line,) = [
+        line for line in figure.axes[0].lines if len(line.get_xdata()) > 1 and "step" in line.get_drawstyle()
+    ]
+    assert set(line.get_ydata()) == {arrange(memory_run().events, (1,)).memory_bottom(0) - MEMORY_HEIGHT}
+
+
+def test_memory_is_a_counter_a_rank_in_the_trace(tmp_path):
+    run = memory_run()
+    trace = load(run, tmp_path)
+    check_trace(trace, make_run([e for e in run.events if e.kind is not Kind.MEMORY], 2))
+    counters = [(r["name"], r["ts"], r["args"]) for r in trace["traceEvents"] if r["ph"] == "C"]
+    assert len(counters) == 6
+    assert ("memory of rank 1", 1000.0, {"parameters": 1000, "activations": 2000}) in counters
 
 
 def test_a_trace_of_nothing_names_the_ranks(tmp_path):

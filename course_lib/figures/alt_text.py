@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from course_lib.figures.drawn_run import DrawnRun
 from course_lib.figures.layout import time_unit
 from course_lib.runtime.communication.events import Event, Kind
+from course_lib.runtime.communication.memory import Memory
 from course_lib.runtime.communication.traffic import COMMUNICATION
 
 _MOST_RANKS = 8
@@ -16,6 +17,15 @@ def seconds_in_words(seconds: float) -> str:
     """`12.5 µs`."""
     unit = time_unit(seconds)
     return f"{seconds / unit.seconds:.3g} {unit.name}"
+
+
+_BYTES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def bytes_in_words(nbytes: float) -> str:
+    """`12.3 kB`."""
+    size, unit = next(((size, unit) for size, unit in _BYTES if nbytes >= size), (1, "B"))
+    return f"{nbytes / size:.3g} {unit}"
 
 
 def timeline_alt_text(run: DrawnRun, ranks: Sequence[int], start: float, end: float) -> str:
@@ -40,6 +50,9 @@ def _rank_in_words(rank: int, events: Sequence[Event]) -> str:
     parts = [_calls(events)]
     if computing:
         parts.append(f"computing for {seconds_in_words(computing)}")
+    held = Memory.of(events, rank + 1)[rank].peak if any(e.kind is Kind.MEMORY for e in events) else 0
+    if held:
+        parts.append(f"holding at most {bytes_in_words(held)}")
     if phases:
         parts.append("phases " + ", ".join(phases))
     return f"Rank {rank}: {'; '.join(parts)}."

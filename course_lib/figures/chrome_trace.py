@@ -3,7 +3,8 @@
 The format is Chrome's Trace Event Format, JSON object form: a node is a process, a rank two threads of it:
 what the rank did itself, and what ran beside it (asynchronous calls). A viewer nests the slices of a thread,
 so slices that overlap without one being within the other get further threads. A message is a flow arrow from
-the slice of its send to that of its receive. Times are microseconds with three decimals: whole nanoseconds.
+the slice of its send to that of its receive. What a rank holds in memory is a counter of its node. Times
+are microseconds with three decimals: whole nanoseconds.
 """
 
 import json
@@ -15,6 +16,7 @@ from typing import Any
 from course_lib.cluster.topology import Cluster
 from course_lib.figures.drawn_run import DrawnRun
 from course_lib.runtime.communication.events import Event, Kind
+from course_lib.runtime.communication.memory import Memory
 from course_lib.runtime.communication.messages import Message, messages
 
 TraceEvent = dict[str, Any]
@@ -41,8 +43,9 @@ def save_trace(run: DrawnRun, path: str | Path) -> Path:
 def trace_events(events: Iterable[Event], cluster: Cluster, ranks: int) -> list[TraceEvent]:
     """The trace events of a run: names of nodes and ranks, one slice or instant an event, flow arrows."""
     of_rank: dict[int, list[Event]] = {rank: [] for rank in range(ranks)}
+    memory: list[Event] = []
     for event in events:
-        of_rank[event.rank].append(event)
+        (memory if event.kind is Kind.MEMORY else of_rank[event.rank]).append(event)
     names: list[TraceEvent] = []
     slices: list[TraceEvent] = []
     placed: dict[int, _Slice] = {}
@@ -59,7 +62,8 @@ def trace_events(events: Iterable[Event], cluster: Cluster, ranks: int) -> list[
                 placed[id(slice_.event)] = slice_
                 slices.append(_trace_event(slice_, node, track.number))
     flows = list(_flows(messages(e for own in of_rank.values() for e in own), placed, cluster))
-    return [*names, *sorted([*slices, *flows], key=lambda each: each["ts"])]
+    counters = _counters(memory, cluster, ranks)
+    return [*names, *sorted([*slices, *flows, *counters], key=lambda each: each["ts"])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +174,23 @@ def _flows(sent: Iterable[Message], placed: dict[int, _Slice], cluster: Cluster)
             "tid": target.track,
             "ts": arrives / 1000,
         }
+
+
+def _counters(memory: Sequence[Event], cluster: Cluster, ranks: int) -> Iterator[TraceEvent]:
+    """A counter a rank, with one series for each kind of memory."""
+    if not memory:
+        return
+    for own in Memory.of(memory, ranks).ranks:
+        for sample in own.samples:
+            yield {
+                "name": f"memory of rank {own.rank}",
+                "cat": str(Kind.MEMORY),
+                "ph": "C",
+                "pid": cluster.node_of(own.rank),
+                "tid": own.rank * _TRACKS_A_RANK,
+                "ts": _nanoseconds(sample.seconds) / 1000,
+                "args": sample.held,
+            }
 
 
 def _metadata(name: str, process: int, thread: int, arguments: TraceEvent) -> TraceEvent:

@@ -2,7 +2,7 @@
 
 Pure arithmetic without drawing. Within a rank's row, from top to bottom: the phases that the program named,
 what the rank did itself (computing and blocking calls), and at half height what ran beside it (asynchronous
-calls), one lane for each that run at the same time.
+calls), one lane for each that run at the same time; last, if the run has recorded it, what it held in memory.
 """
 
 from collections import defaultdict
@@ -16,7 +16,9 @@ from course_lib.runtime.communication.messages import RECEIVES
 MAIN_HEIGHT = 1.0
 SPAN_HEIGHT = 0.55
 ASYNCHRONOUS_HEIGHT = 0.5
+MEMORY_HEIGHT = 1.0
 GAP = 0.35
+_ABOVE_MEMORY = 0.12
 """Heights in units of a rank's main lane."""
 
 
@@ -56,6 +58,7 @@ class Layout:
     phases: tuple[Bar, ...]
     marks: tuple[Bar, ...]
     """Named instants, which go across the whole row."""
+    has_memory: bool
     row_height: float
     gap: float
     """What of the row's height is left free at its bottom; nothing if there are very many rows."""
@@ -64,6 +67,10 @@ class Layout:
     def row_top(self, row: int) -> float:
         """Top of a row."""
         return row * self.row_height
+
+    def memory_bottom(self, row: int) -> float:
+        """Where a row's memory has no bytes; it grows upwards, to `MEMORY_HEIGHT` at most."""
+        return self.row_top(row) + self.row_height - self.gap
 
     def main_middle(self, row: int) -> float:
         """The middle of a row's main lane, where its label stands."""
@@ -110,6 +117,9 @@ def arrange(events: Iterable[Event], ranks: Sequence[int]) -> Layout:
     beside_top = main_top + MAIN_HEIGHT
     gap = GAP if len(ranks) <= 64 else 0.0
     row_height = beside_top + asynchronous_lanes * ASYNCHRONOUS_HEIGHT + gap
+    has_memory = any(row.has_memory for row in rows)
+    if has_memory:
+        row_height += MEMORY_HEIGHT + _ABOVE_MEMORY
     bars: list[Bar] = []
     phases: list[Bar] = []
     marks: list[Bar] = []
@@ -122,7 +132,9 @@ def arrange(events: Iterable[Event], ranks: Sequence[int]) -> Layout:
             for event, lane in row.beside
         )
         marks.extend(Bar(event, top, row_height - gap) for event in row.marks)
-    return Layout(tuple(ranks), tuple(bars), tuple(phases), tuple(marks), row_height, gap, span_lanes)
+    return Layout(
+        tuple(ranks), tuple(bars), tuple(phases), tuple(marks), has_memory, row_height, gap, span_lanes
+    )
 
 
 def in_lanes(events: Sequence[Event], most: int) -> Iterator[tuple[Event, int]]:
@@ -163,16 +175,18 @@ class _Row:
     marks: list[Event]
     own: list[Event]
     beside: list[tuple[Event, int]]
+    has_memory: bool
 
     @classmethod
     def of(cls, events: Sequence[Event], most: int) -> "_Row":
         named = [event for event in events if event.kind is Kind.SPAN]
-        others = [event for event in events if event.kind is not Kind.SPAN]
+        others = [event for event in events if event.kind not in (Kind.SPAN, Kind.MEMORY)]
         return cls(
             phases=list(in_lanes([event for event in named if event.end > event.start], most)),
             marks=[event for event in named if event.end <= event.start],
             own=[event for event in others if not event.asynchronous],
             beside=list(in_lanes([event for event in others if event.asynchronous], most)),
+            has_memory=any(event.kind is Kind.MEMORY for event in events),
         )
 
 

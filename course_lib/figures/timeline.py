@@ -10,6 +10,7 @@ from course_lib.figures.alt_text import timeline_alt_text
 from course_lib.figures.bars import LABEL_INCHES, View, draw_arrows, draw_calls, draw_marks, draw_phases
 from course_lib.figures.drawn_run import DrawnRun
 from course_lib.figures.layout import Layout, arrange, time_unit
+from course_lib.figures.memory_line import draw_memory
 from course_lib.figures.style import (
     CHARACTER_INCHES,
     GREY,
@@ -19,7 +20,8 @@ from course_lib.figures.style import (
     look,
     new_figure,
 )
-from course_lib.runtime.communication.events import Event
+from course_lib.runtime.communication.events import Event, Kind
+from course_lib.runtime.communication.memory import Memory
 from course_lib.runtime.communication.messages import Message, messages
 
 MOST_ARROWS = 300
@@ -41,6 +43,8 @@ def timeline_figure(
 ) -> Drawing:
     """The events of a run: one row a rank, grouped by node, with an arrow from each send to its receive.
 
+    A run with `launch(..., memory=True)` has a line under each row: what the rank holds, to one scale.
+
     ranks: which, from top to bottom; by default all. start, end: the part of time to show, in seconds.
     arrows: by default where there are at most `MOST_ARROWS` messages in view. alt: by default the calls and
     times of the ranks in words.
@@ -48,7 +52,9 @@ def timeline_figure(
     shown = tuple(range(run.ranks)) if ranks is None else tuple(ranks)
     _check_ranks(shown, run.ranks)
     view = _view(run, start, end)
-    events = [event for event in run.events if view.holds(event.start, event.end)]
+    events = [
+        event for event in run.events if event.kind is Kind.MEMORY or view.holds(event.start, event.end)
+    ]
     layout = arrange(events, shown)
     unit_inches = min(_UNIT_INCHES, _HIGHEST / layout.height)
     in_view = _messages_in_view(run.events, view, shown)
@@ -63,12 +69,21 @@ def timeline_figure(
         *(draw_arrows(axes, in_view, layout, view) if draws_arrows else []),
         *draw_marks(axes, layout.marks, view, unit_inches),
         *draw_phases(axes, layout.phases, view, unit_inches),
+        *_draw_memory(axes, run, layout, view, unit_inches),
     ]
     _finish(axes, layout, view, run.engine, title)
     if not draws_arrows:
         axes.set_xlabel(f"{axes.get_xlabel()}; {len(in_view):,} messages are not drawn as arrows")
     draw_legend(figure, handles)
     return figure
+
+
+def _draw_memory(
+    axes: Axes, run: DrawnRun, layout: Layout, view: View, unit_inches: float
+) -> Iterable[Artist]:
+    if not layout.has_memory:
+        return []
+    return draw_memory(axes, Memory.of(run.events, run.ranks), layout, view, unit_inches)
 
 
 def _check_ranks(shown: Sequence[int], ranks: int) -> None:

@@ -43,6 +43,7 @@ def launch(
     seed: int = 0,
     quiet: bool = False,
     beside: str | None = None,
+    memory: bool = False,
 ) -> Run:
     """Call `function(*arguments)` on every rank of an initialised default process group, and wait for all.
 
@@ -63,6 +64,7 @@ def launch(
     quiet: do not show what the ranks print; `Run.outputs` has it in any case.
     beside: for "processes" and "horovod", the environment in which the ranks run, by its name in `course
         beside`: "horovod-tensorflow". By default that of this process.
+    memory: record what each rank's tensors hold, for `Run.memory` and the timeline; it slows the ranks down.
 
     For thousands of simulated ranks pass meta tensors, `torch.empty(n, device="meta")`: they have a shape and
     no data. If all tensors among the arguments are such, then each rank's function is run by itself, waiting
@@ -102,7 +104,11 @@ def launch(
         raise BadLaunch(f"timeout is {timeout} s; it must be above 0.")
     if beside is not None and on not in _BESIDE:
         raise BadLaunch(f'beside="{beside}" is for on="processes" and on="horovod", and this is on="{on}".')
-    request = LaunchRequest(function, arguments, ranks, cluster, timeout, seed, backend, beside)
+    if beside is not None and memory:
+        raise BadLaunch(
+            f'memory=True follows PyTorch\'s tensors, which ranks beside="{beside}" may not have.'
+        )
+    request = LaunchRequest(function, arguments, ranks, cluster, timeout, seed, backend, beside, memory)
     run: Run = engine.run(request)
     if not quiet:
         show_outputs(run.outputs)

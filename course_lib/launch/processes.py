@@ -146,6 +146,7 @@ def plan_of(request: LaunchRequest, backend: str, environment: dict[str, str], *
         program=tuple(sys.argv),
         sources=_sources_without_file(),
         environment=environment,
+        memory=request.memory,
         **of_the_node,
     )
 

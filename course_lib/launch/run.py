@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from course_lib.cluster.topology import Cluster
 from course_lib.runtime.communication.errors import PendingCall
 from course_lib.runtime.communication.events import Event
+from course_lib.runtime.communication.memory import Memory
 from course_lib.runtime.communication.traffic import Traffic
 
 if TYPE_CHECKING:
@@ -42,6 +43,11 @@ class Run:
     def traffic(self) -> Traffic:
         """Bytes and messages a rank."""
         return Traffic.of(self.events, self.ranks)
+
+    @cached_property
+    def memory(self) -> Memory:
+        """What each rank held, of a run with `launch(..., memory=True)`. Raises MemoryNotRecorded."""
+        return Memory.of(self.events, self.ranks)
 
     def timeline(self, **options: Any) -> "Figure":
         """The events as a figure, one row a rank; see `course_lib.figures.timeline.timeline_figure`."""

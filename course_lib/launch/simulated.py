@@ -39,7 +39,9 @@ def run(request: LaunchRequest) -> Run:
             "Call launch outside of the function that you launch."
         )
     with _alone_in_the_process(request.timeout):
-        captured = _captured(request) if moves_shapes_only(request.arguments) else None
+        # A rank that is captured has no clock yet by which its memory could be told.
+        captures = moves_shapes_only(request.arguments) and not request.memory
+        captured = _captured(request) if captures else None
         outcome = captured or _in_turns(request)
     return outcome.run()
 

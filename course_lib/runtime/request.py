@@ -46,6 +46,8 @@ class LaunchRequest:
     backend: str | None
     beside: str | None = None
     """The environment in which the ranks run; None: that of this process."""
+    memory: bool = False
+    """Whether to record what the ranks hold in memory."""
 
 
 def moves_shapes_only(arguments: Sequence[Any]) -> bool:

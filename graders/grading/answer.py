@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from course_lib.cluster.topology import Cluster
 from course_lib.launch.failures import Deadlock
 from course_lib.runtime.communication.events import Event
+from course_lib.runtime.communication.memory import Memory
 from course_lib.runtime.communication.traffic import Traffic
 
 PlainData = Any
@@ -63,6 +64,14 @@ class Observed(Generic[Told]):
     @property
     def traffic(self) -> Traffic:
         return Traffic.of(self.events, len(self.outputs))
+
+    @property
+    def memory(self) -> Memory:
+        """What each rank held in memory, of a launch with memory=True.
+
+        It is counted beside the answer, in the answer's own process, where code that means to can forge it.
+        """
+        return Memory.of(self.events, len(self.outputs))
 
     def calls(self, rank: int) -> list[str]:
         """The communication calls of a rank, by name, in order."""
@@ -123,6 +132,7 @@ class Answer(Protocol):
         on: str = "simulated",
         timeout: float = 10.0,
         seed: int = 0,
+        memory: bool = False,
     ) -> Observed[Told]:
         """driver(answer, *arguments) on every rank; arguments may be `per_rank`. Raises AnswerFailed."""
         ...

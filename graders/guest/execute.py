@@ -109,6 +109,7 @@ def _launch(answer: Any, driver: Driver, request: RunRequest) -> Value:
         timeout=request.timeout,
         seed=request.seed,
         quiet=True,
+        memory=request.memory,
     )
     return Value(_run_to_plain(run), joined(run.outputs))
 

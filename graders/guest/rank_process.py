@@ -47,7 +47,14 @@ def play(answer: Any, driver: Callable[..., PlainData], request: RankRequest, ch
     """Be the rank: run driver(answer, ...) and tell in the end what became of it."""
     engine = _SocketEngine(channel)
     launch = LaunchRequest(
-        driver, (), request.ranks, request.cluster, request.timeout, request.seed, backend=None
+        driver,
+        (),
+        request.ranks,
+        request.cluster,
+        request.timeout,
+        request.seed,
+        backend=None,
+        memory=request.memory,
     )
     mains = RankMains(
         launch,
@@ -149,6 +156,9 @@ class _SocketEngine:
 
     def record_span(self, rank: int, label: str, start: float, end: float) -> None:
         self._tell({"do": "span", "label": label, "start": start, "end": end}, 0)
+
+    def record_memory(self, rank: int, kind: str, nbytes: int) -> None:
+        self._tell({"do": "memory", "kind": kind, "nbytes": nbytes}, 0)
 
     def close(self, end: dict[str, Any]) -> None:
         """Say the last word, to which there is no reply."""

@@ -74,5 +74,12 @@ def _order(request: requests.RunRequest, rank: int, cluster: Cluster) -> request
     """What one of the ranks is to do."""
     arguments = tuple(v[rank] if isinstance(v, PerRank) else v for v in request.arguments)
     return requests.RankRequest(
-        request.driver, arguments, rank, request.ranks, cluster, request.timeout, request.seed
+        request.driver,
+        arguments,
+        rank,
+        request.ranks,
+        cluster,
+        request.timeout,
+        request.seed,
+        request.memory,
     )

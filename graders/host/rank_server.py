@@ -14,6 +14,7 @@ from torch import Tensor
 from course_lib.runtime.communication.call import Operation
 from course_lib.runtime.communication.errors import RankTraceback
 from course_lib.runtime.communication.events import SourceLine
+from course_lib.runtime.communication.memory import MemoryKind
 from course_lib.runtime.simulator.engine import RankStopped
 from course_lib.runtime.simulator.thread_driver import ThreadDriver
 from graders.grading.answer import FailureKind, PlainData
@@ -182,6 +183,12 @@ class RankServer:
             raise CodecError("a phase has a time that there has not been")
         self._scheduler.record_span(self._rank, bounded(call["label"]), call["start"], call["end"])
 
+    def _memory(self, call: Any) -> None:
+        check_fields(call, {"do": (str,), "kind": (str,), "nbytes": (int,)}, "a change of memory")
+        if call["kind"] not in _MEMORY_KINDS or not 0 <= call["nbytes"] < 2**63:
+            raise CodecError("it holds memory that there is not")
+        self._scheduler.record_memory(self._rank, call["kind"], call["nbytes"])
+
     # --- Questions
 
     def _now(self, _: Any) -> dict[str, PlainData]:
@@ -257,7 +264,13 @@ class RankServer:
         check_fields(call, {"do": (str,), "printed": (str,), "why": (str,)}, "an end")
         self._break_off(FailureKind.NOT_PLAIN, f"gave what cannot be judged: {bounded(call['why'])}")
 
-    _CALLS: ClassVar[_Handlers] = {"post": _post, "change": _change, "compute": _compute, "span": _span}
+    _CALLS: ClassVar[_Handlers] = {
+        "post": _post,
+        "change": _change,
+        "compute": _compute,
+        "span": _span,
+        "memory": _memory,
+    }
     _QUESTIONS: ClassVar[_Handlers] = {
         "now": _now,
         "wait": _wait,
@@ -273,6 +286,7 @@ class RankServer:
     }
 
 
+_MEMORY_KINDS = frozenset(kind.value for kind in MemoryKind)
 _NO_LINE = SourceLine("unknown", 0, "")
 """Where a rank waits that does not tell."""
 _QUESTION_FIELDS: dict[str, tuple[type, ...]] = {"do": (str,), "call": (int,), "line": (dict, type(None))}

@@ -73,9 +73,10 @@ class RemoteAnswer:
         on: str = "simulated",
         timeout: float = 10.0,
         seed: int = 0,
+        memory: bool = False,
     ) -> Observed[Told]:
         """See `graders.grading.answer.Answer.launch`."""
-        request = RunRequest(driver_name(driver), arguments, ranks, cluster, on, timeout, seed)
+        request = RunRequest(driver_name(driver), arguments, ranks, cluster, on, timeout, seed, memory)
         observed = self.observe(request)
         results = [_told(driver, result) for result in observed.results]
         return Observed(results, observed.outputs, observed.events)

@@ -40,6 +40,7 @@ class RunRequest:
     on: str
     timeout: float
     seed: int
+    memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class RankRequest:
     cluster: Cluster
     timeout: float
     seed: int
+    memory: bool = False
 
 
 Request = CallRequest | RunRequest
@@ -97,7 +99,7 @@ def write_request(request: Request | RankRequest) -> bytes:
     if isinstance(request, CallRequest):
         return encode({"do": "call", **plain})
     cluster = None if request.cluster is None else cluster_to_plain(request.cluster)
-    plain |= {"ranks": request.ranks, "cluster": cluster, "seed": request.seed}
+    plain |= {"ranks": request.ranks, "cluster": cluster, "seed": request.seed, "memory": request.memory}
     if isinstance(request, RankRequest):
         return encode({"do": "rank", **plain, "rank": request.rank})
     return encode({"do": "launch", **plain, "on": request.on})
@@ -116,11 +118,12 @@ def read_request(message: bytes) -> Request | RankRequest | None:
     if plain["do"] == "call":
         return CallRequest(plain["driver"], arguments, plain["timeout"])
     cluster = None if plain["cluster"] is None else cluster_from_plain(plain["cluster"])
-    driver, ranks, timeout, seed = plain["driver"], plain["ranks"], plain["timeout"], plain["seed"]
+    driver, ranks, timeout = plain["driver"], plain["ranks"], plain["timeout"]
+    seed, memory = plain["seed"], plain["memory"]
     if plain["do"] == "rank":
         assert cluster is not None
-        return RankRequest(driver, arguments, plain["rank"], ranks, cluster, timeout, seed)
-    return RunRequest(driver, arguments, ranks, cluster, plain["on"], timeout, seed)
+        return RankRequest(driver, arguments, plain["rank"], ranks, cluster, timeout, seed, memory)
+    return RunRequest(driver, arguments, ranks, cluster, plain["on"], timeout, seed, memory)
 
 
 def write_reply(reply: Reply) -> bytes:

@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from course_lib.runtime.communication.events import SourceLine
 
@@ -83,6 +83,14 @@ class Spanned(NamedTuple):
     end: float
 
 
+class Holds(NamedTuple):
+    """From now on the rank holds so many bytes of a kind of memory."""
+
+    at: float
+    kind: str
+    nbytes: int
+
+
 class Failed(NamedTuple):
     """The rank's function raised; the exception as text, and the student's lines on its way."""
 
@@ -100,9 +108,9 @@ class Returned(NamedTuple):
     at: float
 
 
-Record = Started | Known | Posted | Waits | Resumed | Done | Spanned | Failed | Returned
+Record = Started | Known | Posted | Waits | Resumed | Done | Spanned | Holds | Failed | Returned
 
-_KINDS: tuple[type[Record], ...] = (Started, Known, Posted, Waits, Resumed, Done, Spanned, Failed, Returned)
+_KINDS: tuple[type[Record], ...] = get_args(Record)
 _KIND_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
 
 _LENGTH = struct.Struct("<I")
@@ -168,6 +176,15 @@ class CallLog:
     def record_span(self, label: str, start: float, end: float) -> None:
         """Log a phase of the program."""
         self.write(Spanned(label, start, end))
+
+    # --- What `course_lib.runtime.communication.memory_tracker` asks of one
+
+    communicating = False
+    """Never: what a backend needs is no tensor of the rank's thread."""
+
+    def record_memory(self, kind: str, nbytes: int) -> None:
+        """Log what the rank holds."""
+        self.write(Holds(now(), kind, nbytes))
 
 
 class RecordParser:

@@ -17,6 +17,7 @@ from course_lib.runtime.communication.matching import CallMatcher, CollectiveSlo
 from course_lib.runtime.processes.call_log import (
     Done,
     Failed,
+    Holds,
     Known,
     Posted,
     Record,
@@ -65,6 +66,7 @@ class ObservedRank:
     """Asynchronous collectives, which end by themselves, that nobody has waited for, by their number."""
     waits_for: int | None = None
     spans: list[Spanned] = field(default_factory=list)
+    memory: list[Holds] = field(default_factory=list)
 
     @property
     def ended(self) -> bool:
@@ -129,6 +131,8 @@ class ObservedRun:
                 self._complete(view, record)
             case Spanned():
                 view.spans.append(record)
+            case Holds():
+                view.memory.append(record)
             case Started(at):
                 view.started = at
             case Returned(at):
@@ -204,7 +208,12 @@ class ObservedRun:
             for view in self.ranks
             for span in view.spans
         ]
-        ordered = sorted([*calls, *spans, *self.told], key=lambda event: event.start)
+        memory = [
+            Event(view.rank, held.kind, Kind.MEMORY, held.at, held.at, 0, held.nbytes)
+            for view in self.ranks
+            for held in view.memory
+        ]
+        ordered = sorted([*calls, *spans, *memory, *self.told], key=lambda event: event.start)
         zero = self.zero
         return tuple(
             replace(event, start=event.start - zero, end=event.end - zero, sequence=position)

@@ -86,6 +86,8 @@ class Plan:
     """Entries of `linecache` for code without a file, such as notebook cells."""
     environment: dict[str, str]
     """The launcher's variables that hold for every rank; they come on top of the agent's own."""
+    memory: bool = False
+    """Whether to record what the ranks hold in memory."""
     threads: int | None = None
     """Of each rank; None: its share of the node's cores."""
     temporary_directory: str | None = None

@@ -41,7 +41,12 @@ def _work(folder: LaunchFolder, start: Start, rank: int, call_log: CallLog) -> N
     else:
         _join_group(folder, start, rank)
         ending = Ending(partial(_settle, logger), serialize)
-    call_function(folder, start, rank, call_log, ending)
+    if start.plan.memory:
+        from course_lib.runtime.communication.memory_tracker import call_followed
+
+        call_function(folder, start, rank, call_log, ending, partial(call_followed, call_log))
+    else:
+        call_function(folder, start, rank, call_log, ending)
 
 
 def _settle(logger: CallLogger) -> None:

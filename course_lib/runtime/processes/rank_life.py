@@ -9,7 +9,7 @@ import random
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -76,13 +76,22 @@ def live(folder: LaunchFolder, rank: int, wake: int, work: Callable[[CallLog], N
         signal.pause()
 
 
-def call_function(folder: LaunchFolder, start: Start, rank: int, call_log: CallLog, ending: Ending) -> None:
-    """Call the launched function and leave its result."""
+def call_function(
+    folder: LaunchFolder,
+    start: Start,
+    rank: int,
+    call_log: CallLog,
+    ending: Ending,
+    call: Callable[[Callable[..., Any], Sequence[Any]], Any] = lambda function, arguments: function(
+        *arguments
+    ),
+) -> None:
+    """Call the launched function and leave its result. call: calls a function with arguments."""
     function, arguments = deserialize_launch(start.function, start.arguments[rank])
     _seed(start.plan.seed)
     span_recorder.set(call_log)
     call_log.write(Started(now()))
-    result = function(*arguments)
+    result = call(function, arguments)
     ending.settle()
     try:
         written = ending.serialize(result)

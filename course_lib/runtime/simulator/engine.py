@@ -55,6 +55,10 @@ class RankEngine(Protocol):
         """Add a phase that the program has named; start and end are what `now` said."""
         ...
 
+    def record_memory(self, rank: int, kind: str, nbytes: int) -> None:
+        """Add that the rank now holds so many bytes of a `MemoryKind`."""
+        ...
+
 
 current_rank: ContextVar[int | None] = ContextVar("current_rank", default=None)
 """The simulated rank that this thread is; None in every other thread."""

@@ -32,7 +32,8 @@ _SHOWN_CALLS = 8
 Stops = tuple[type[BaseException], ...]
 
 
-Call = Callable[[], Any]
+Call = partial[Any]
+"""The launched function with a rank's arguments."""
 
 Calls = Callable[[int], Callable[[], Call]]
 """Rank -> what the rank does to be ready, once, which gives the launched function with the rank's arguments.
@@ -96,13 +97,12 @@ class RankMains:
         def main() -> None:
             current_rank.set(rank)
             current_engine.set(self._engine)
-            span_recorder.set(_SpanRecorder(self._engine, rank))
+            span_recorder.set(_Recorder(self._engine, rank))
             try:
                 with ExitStack() as stack:
                     self._initialise(rank, stack)
                     call = prepare()
-                    stack.enter_context(self._clock(rank))
-                    self.results[rank] = call()
+                    self.results[rank] = self._call(rank, call)
             except self._stops:
                 raise
             except BaseException as error:
@@ -125,6 +125,19 @@ class RankMains:
         self._stores.append(store)
         dist.init_process_group(BACKEND, rank=rank, world_size=self._request.ranks, store=store)
 
+    def _call(self, rank: int, call: Call) -> Any:
+        """Call the launched function, with its computing and its memory on the rank's clock."""
+        if not self._request.memory:
+            with self._clock(rank):
+                return call()
+        from course_lib.runtime.communication.memory_tracker import call_followed
+
+        def clocked(*arguments: Any) -> Any:
+            with self._clock(rank):
+                return call.func(*arguments)
+
+        return call_followed(_Recorder(self._engine, rank), clocked, call.args)
+
     def _clock(self, rank: int) -> AbstractContextManager[Any]:
         """Counts what the rank computes, if the cluster says how fast that is."""
         cluster = self._request.cluster
@@ -133,7 +146,7 @@ class RankMains:
         return ComputeClock(self._engine, rank, cluster)
 
 
-class _SpanRecorder:
+class _Recorder:
     """One rank's door to the timeline."""
 
     def __init__(self, engine: RankEngine, rank: int) -> None:
@@ -145,6 +158,13 @@ class _SpanRecorder:
 
     def record_span(self, label: str, start: float, end: float) -> None:
         self._engine.record_span(self._rank, label, start, end)
+
+    @property
+    def communicating(self) -> bool:
+        return self._engine.communicating
+
+    def record_memory(self, kind: str, nbytes: int) -> None:
+        self._engine.record_memory(self._rank, kind, nbytes)
 
 
 def _rank_traceback(rank: int, error: BaseException) -> RankTraceback:

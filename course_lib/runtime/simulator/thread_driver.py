@@ -57,7 +57,7 @@ class ThreadDriver:
         self._threads: list[threading.Thread] = []
         self._on_resume = on_resume
         self._all_done = threading.Semaphore(0)
-        self._stopping = False
+        self._stopping = self._resuming = False
         self._vain_polls = 0
         self.stacks: dict[int, FrameType] = {}
         """After a run: where the rank was that held the turn."""
@@ -92,8 +92,8 @@ class ThreadDriver:
 
     @property
     def communicating(self) -> bool:
-        """Whether data is being moved, which is not computing."""
-        return self.virtual_time.communicating
+        """Whether data is being moved, or a rank's state put in place, which is not computing."""
+        return self._resuming or self.virtual_time.communicating
 
     def now(self, rank: int) -> float:
         """The rank's clock, in virtual seconds."""
@@ -157,6 +157,11 @@ class ThreadDriver:
         """Add a phase that the program has named."""
         self.virtual_time.record(rank, label, Kind.SPAN, start, end)
 
+    def record_memory(self, rank: int, kind: str, nbytes: int) -> None:
+        """Add that the rank now holds so many bytes of a `MemoryKind`."""
+        now = self.now(rank)
+        self.virtual_time.record(rank, kind, Kind.MEMORY, now, now, nbytes)
+
     def _check_open(self) -> None:
         """Raise what ends a rank if the run is over; RuntimeError in code that is no rank of it any more."""
         if self._stopping:
@@ -208,7 +213,11 @@ class ThreadDriver:
         if self._stopping:
             raise RankStopped
         self.running = rank
-        self._on_resume(rank)
+        self._resuming = True
+        try:
+            self._on_resume(rank)
+        finally:
+            self._resuming = False
 
     # --- The end
 

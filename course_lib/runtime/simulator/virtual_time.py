@@ -196,9 +196,9 @@ class VirtualTime:
             state.lost = True
             raise RankStopped
 
-    def record(self, rank: int, label: str, kind: Kind, start: float, end: float) -> None:
+    def record(self, rank: int, label: str, kind: Kind, start: float, end: float, nbytes: int = 0) -> None:
         """Add an event that is no communication."""
-        self.spans.append(Event(rank, label, kind, start, end, sequence=len(self.network.log)))
+        self.spans.append(Event(rank, label, kind, start, end, len(self.network.log), nbytes))
 
     def events(self) -> tuple[Event, ...]:
         """Communication, computing and spans, in the order in which they began."""

@@ -96,6 +96,10 @@ class CaptureEngine:
         """Write down a phase."""
         self.trace.write(Span(label, int(start), int(end)))
 
+    def record_memory(self, rank: int, kind: str, nbytes: int) -> None:
+        """Refused: what a rank holds while it waits depends on the others."""
+        self.trace.refuse("what a rank holds in memory")
+
 
 class Transcript(io.StringIO):
     """What a rank prints, with marks of when: a rank that gets stuck has not printed what comes later."""
