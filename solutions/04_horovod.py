@@ -1339,7 +1339,7 @@ def train_alone(
     """
     device = use_gpu(0)
     model = new_model().to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
     first = 0
     checkpoint = folder / "checkpoint.pt"
     if checkpoint.exists():
@@ -1380,10 +1380,11 @@ def six_steps(
     Rank r of p trains on the samples r, r + p, r + 2p, ... of "inputs", in this order and without shuffling, four a
     batch; n divides by 4p. The learning rate is scaled to p workers; there is no warm-up. Every rank tests on its
     part of the test samples, dealt out alike, of which m need not divide by p, and every rank returns the accuracy
-    over all of them. new_model draws other weights on every rank; those of rank 0 count.
+    over all of them. new_model draws other weights and buffers on every rank; those of rank 0 count. Each process
+    has a GPU of its own.
 
-    folder is on the node's own disk: only rank 0's holds a checkpoint, and only rank 0 writes one, after every
-    epoch, in the form of train_alone. A training that goes on does so on all ranks.
+    folder is another one on every process: only rank 0's holds a checkpoint, and only rank 0 writes one, after
+    every epoch, in the form of train_alone. A training that goes on does so on all ranks.
     """
     ### BEGIN SOLUTION
     import horovod.torch as hvd
@@ -1392,7 +1393,7 @@ def six_steps(
     rank, size = hvd.rank(), hvd.size()
     device = use_gpu(hvd.local_rank())
     model = new_model().to(device)
-    plain = torch.optim.SGD(model.parameters(), lr=0.05 * size, momentum=0.9)
+    plain = torch.optim.SGD(model.parameters(), lr=0.05 * size, momentum=0.9, weight_decay=0.01)
     optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
     first = 0
     checkpoint = folder / "checkpoint.pt"
@@ -1402,8 +1403,9 @@ def six_steps(
         optimizer.load_state_dict(saved["optimizer"])
         first = saved["epochs"]
     first = hvd.broadcast_object(first, root_rank=0)
+    if first > 0:
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
     all_inputs, all_labels = data["inputs"][rank::size], data["labels"][rank::size]
     for epoch in range(first, epochs):

@@ -505,7 +505,7 @@ def everything_as_objects(new_model, data, folder, epochs, use_gpu):
     hvd = _hvd()
     device = use_gpu(hvd.local_rank())
     model = new_model().to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=hvd.size() * 0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=hvd.size() * 0.05, momentum=0.9, weight_decay=0.01)
     # Before the state is loaded: the wrapper is another optimizer, which begins without one.
     optimizer = hvd.DistributedOptimizer(optimizer)
     saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epochs": 0}
@@ -539,7 +539,7 @@ def gradients_by_hand(new_model, data, folder, epochs, use_gpu):
     rank, size = hvd.rank(), hvd.size()
     device = use_gpu(hvd.local_rank())
     model, done = new_model().to(device), 0
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
     file = folder / "checkpoint.pt"
     if rank == 0 and file.exists():
         saved = torch.load(file)

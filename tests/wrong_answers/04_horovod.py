@@ -1728,8 +1728,12 @@ class Steps:
     rate: float = 2.0
     part: str = "own"
     broadcast: str = "after"
+    what: str = "state_dict"
+    state: str = "of a checkpoint"
     average: bool = True
     gpu: str = "local_rank"
+    tests: str = "own"
+    evaluates: bool = True
     accuracy: str = "sum"
     writes: str = "rank 0"
     wraps: str = "before loading"
@@ -1741,11 +1745,11 @@ def _train(steps, new_model, data, folder, epochs, use_gpu):
 
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
-    use_gpu(getattr(hvd, steps.gpu)())
+    use_gpu(getattr(hvd, steps.gpu)() if steps.gpu else 0)
     model = new_model()
     if steps.broadcast == "before":
         hvd.broadcast_parameters(model.state_dict(), 0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * steps.rate, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * steps.rate, momentum=0.9, weight_decay=0.01)
     if steps.average and steps.wraps == "before loading":
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     first, file = 0, folder / "checkpoint.pt"
@@ -1758,9 +1762,13 @@ def _train(steps, new_model, data, folder, epochs, use_gpu):
     if steps.wraps == "after loading":
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     first = hvd.broadcast_object(first, 0)
+    if steps.state == "always, first" or (steps.state == "of a checkpoint" and first):
+        hvd.broadcast_optimizer_state(optimizer, 0)
     if steps.broadcast == "after":
-        hvd.broadcast_parameters(model.state_dict(), 0)
-    hvd.broadcast_optimizer_state(optimizer, 0)
+        sent = model.state_dict() if steps.what == "state_dict" else list(model.named_parameters())
+        hvd.broadcast_parameters(sent, 0)
+    if steps.state == "last" and first:
+        hvd.broadcast_optimizer_state(optimizer, 0)
 
     inputs, labels = data["inputs"], data["labels"]
     if steps.part == "own":
@@ -1781,8 +1789,10 @@ def _train(steps, new_model, data, folder, epochs, use_gpu):
 
 
 def _accuracy(steps, hvd, model, data):
-    model.eval()
-    inputs, labels = (data[name][hvd.rank() :: hvd.size()] for name in ("test_inputs", "test_labels"))
+    if steps.evaluates:
+        model.eval()
+    rank, size = (hvd.rank(), hvd.size()) if steps.tests == "own" else (0, 1)
+    inputs, labels = (data[name][rank::size] for name in ("test_inputs", "test_labels"))
     with torch.no_grad():
         right = (model(inputs).argmax(1) == labels).sum()
     if steps.accuracy == "own":
@@ -1810,6 +1820,18 @@ def no_broadcast(*program):
     return _train(Steps(broadcast="never"), *program)
 
 
+@wrong("six_steps", fails="the same start")
+def no_buffers(*program):
+    """Sends the parameters, but not the buffers."""
+    return _train(Steps(what="named_parameters"), *program)
+
+
+@wrong("six_steps", fails="the same start")
+def state_that_nobody_has(*program):
+    """Sends the state of a new optimizer, too: that takes a step, with weight decay."""
+    return _train(Steps(state="always, first"), *program)
+
+
 @wrong("six_steps", fails="averaged gradients")
 def plain_optimizer(*program):
     """Forgets to wrap the optimizer."""
@@ -1826,6 +1848,24 @@ def rate_of_one(*program):
 def gpu_by_rank(*program):
     """Counts GPUs over all nodes."""
     return _train(Steps(gpu="rank"), *program)
+
+
+@wrong("six_steps", fails="one GPU a process")
+def gpu_0(*program):
+    """All processes use GPU 0."""
+    return _train(Steps(gpu=""), *program)
+
+
+@wrong("six_steps", fails="accuracy over all")
+def everybody_tests_all(*program):
+    """Every rank tests on all samples, so that no metric has to be summed."""
+    return _train(Steps(tests="all", accuracy="own"), *program)
+
+
+@wrong("six_steps", fails="accuracy over all")
+def tests_in_training_mode(*program):
+    """Forgets eval(): dropout would go on."""
+    return _train(Steps(evaluates=False), *program)
 
 
 @wrong("six_steps", fails="accuracy over all")
@@ -1847,6 +1887,12 @@ def saves_no_optimizer(*program):
 
 
 @wrong("six_steps", fails="goes on")
+def state_after_the_weights(*program):
+    """Sends the optimizer's state last: a rank that has none takes a step, with weight decay."""
+    return _train(Steps(state="last"), *program)
+
+
+@wrong("six_steps", fails="goes on")
 def wraps_what_was_loaded(*program):
     """Loads the state first: Horovod's wrapper is another optimizer, which begins without one."""
     return _train(Steps(wraps="after loading"), *program)
@@ -1856,6 +1902,17 @@ def wraps_what_was_loaded(*program):
 def broadcast_before_the_checkpoint(*program):
     """Sends the weights first; only rank 0 has those of the checkpoint."""
     return _train(Steps(broadcast="before"), *program)
+
+
+@wrong("six_steps", fails="goes on")
+def only_rank_0_knows_the_epoch(new_model, data, folder, epochs, use_gpu):
+    """Asks for the number of epochs only where there is a checkpoint: the other rank waits for ever."""
+    import horovod.torch as hvd
+
+    hvd.init()
+    if (folder / "checkpoint.pt").exists():
+        hvd.broadcast_object(2, 0, name="epoch")
+    return _train(Steps(), new_model, data, folder, epochs, use_gpu)
 
 
 # ---------------------------------------------------------------------------------------------- tune_fusion

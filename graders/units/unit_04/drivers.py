@@ -21,6 +21,7 @@ from graders.units.unit_04.replies import (
     OwnReply,
     PlanReply,
     ProcessReply,
+    RunReply,
     StepReply,
     UnfusedReply,
     WarmupReply,
@@ -281,13 +282,12 @@ def tuned(
     return answer(sizes, ready, ranks, Link(latency, bandwidth))
 
 
-def under_horovodrun(
-    answer: AnswerFunction,
-    values: list[list[Tensor]],
-    data: dict[str, Tensor],
-    epochs: int,
-    checkpoint: bytes,
-) -> list[ProcessReply]:
-    """What each process did in one run; see `graders.units.unit_04.horovodrun.run`."""
-    told = horovodrun.run(answer, values, data, epochs, checkpoint)
-    return [ProcessReply(**process) for process in told]
+def under_horovodrun(answer: AnswerFunction, values: list[list[Tensor]], data: dict[str, Tensor]) -> RunReply:
+    """What each process did in a run of both phases; see `graders.units.unit_04.horovodrun.run`."""
+    try:
+        begins, goes_on, failed = horovodrun.run(answer, values, data)
+    except horovodrun.LauncherFailed as failure:
+        return RunReply([], [], "", str(failure))
+    return RunReply(
+        [ProcessReply(**each) for each in begins], [ProcessReply(**each) for each in goes_on], failed, ""
+    )

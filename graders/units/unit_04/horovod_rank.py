@@ -1,78 +1,122 @@
-"""One process of a student's program under `horovodrun`: calls it, and writes down what came of it.
+"""One rank of a student's program under `horovodrun`: calls it, and writes down what came of it.
 
-Run as `python horovod_rank.py FOLDER`, where FOLDER/call holds, pickled, the answer and its arguments. Every
-process stands for a node of its own with one GPU: so it has a local rank of 0 and a folder of its own.
+FOLDER/call holds, pickled, the answer and its arguments. The answer is called twice: to begin a training, and
+to go on where the first call has ended. The process's local rank is made another than its rank.
 """
 
 import os
 import pickle
 import sys
+import threading
+import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import horovod.torch as hvd
 import torch
 from torch import Tensor, nn
 
-FEATURES, CLASSES = 6, 3
+from graders.units.unit_04.horovodrun import EPOCHS
+from graders.units.unit_04.models import Shifted
+
+SECONDS = 10.0
+"""What each of the calls may take; they compute for a small part of a second."""
 
 
-class Watched(nn.Linear):
-    """A linear classifier that notes what it is trained with. Inputs [B, 6], outputs [B, 3].
+class Watched(Shifted):
+    """Notes what it is given, in which mode, and when the checkpoint had been written by then, 0 for not yet.
 
-    starts: copies of the weight [3, 6] before the first two batches of training; seen: their inputs. saved:
-    the times at which the checkpoint had been written when they came, 0 where there was none.
+    starts: copies of weight [3, 6] and shift [6] before the first two calls.
     """
 
     def __init__(self, checkpoint: Path, values: list[Tensor]) -> None:
-        super().__init__(FEATURES, CLASSES)
-        with torch.no_grad():
-            self.weight.copy_(values[0])
-            self.bias.copy_(values[1])
+        super().__init__(values)
         self.checkpoint = checkpoint
-        self.starts: list[Tensor] = []
-        self.seen: list[Tensor] = []
-        self.saved: list[int] = []
+        self.starts: list[tuple[Tensor, Tensor]] = []
+        self.calls: list[dict[str, Any]] = []
 
     def forward(self, inputs: Tensor) -> Tensor:
-        if torch.is_grad_enabled() and self.training:
-            if len(self.starts) < 2:
-                self.starts.append(self.weight.detach().clone())
-            self.seen.append(inputs.detach().clone())
-            self.saved.append(self.checkpoint.stat().st_mtime_ns if self.checkpoint.exists() else 0)
+        if len(self.starts) < 2:
+            self.starts.append((self.weight.detach().clone(), self.shift.clone()))
+        saved = self.checkpoint.stat().st_mtime_ns if self.checkpoint.exists() else 0
+        self.calls.append({"inputs": inputs.detach().clone(), "training": self.training, "saved": saved})
         return super().forward(inputs)
 
 
-def main() -> None:
-    """Call the answer, and write what it did to FOLDER/result.RANK, or why it failed to
-    FOLDER/failed.RANK.
+def play(folder: Path) -> int:
+    """Call the answer in both phases, and write what it did to FOLDER/PHASE.RANK, or why it failed to
+    FOLDER/PHASE.failed.RANK, or that the machine did to FOLDER/blocked.RANK. Returns the exit status.
     """
-    folder, rank = Path(sys.argv[1]), int(os.environ["HOROVOD_RANK"])
-    os.environ |= {"HOROVOD_LOCAL_RANK": "0", "HOROVOD_LOCAL_SIZE": "1"}
-    os.environ |= {"HOROVOD_CROSS_RANK": str(rank), "HOROVOD_CROSS_SIZE": os.environ["HOROVOD_SIZE"]}
-    _without_compiler()
-    try:
-        told = _play(pickle.loads((folder / "call").read_bytes()), folder / f"node{rank}", rank)
-        (folder / f"result.{rank}").write_bytes(pickle.dumps(told))
-    except BaseException as error:
-        kind = "stub" if type(error) is NotImplementedError else "error"
-        text = "".join(traceback.format_exception(error, limit=-3))
-        (folder / f"failed.{rank}").write_text(f"{kind}\n{text}")
-        raise
+    rank, size = int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"])
+    (folder / f"began.{rank}").touch()
+    shutdown = _patched(folder / f"blocked.{rank}", local_rank=size - 1 - rank)
+    for phase in EPOCHS:
+        failed = folder / f"{phase}.failed.{rank}"
+        watch = threading.Timer(SECONDS, _tell_where, (failed, threading.get_ident()))
+        watch.daemon = True
+        watch.start()
+        try:
+            told = _called(pickle.loads((folder / "call").read_bytes()), folder, phase, rank)
+            (folder / f"{phase}.{rank}").write_bytes(pickle.dumps(told))
+        except BaseException as error:
+            kind = "stub" if type(error) is NotImplementedError else "error"
+            text = "".join(traceback.format_exception(error, limit=-3))
+            failed.write_text(f"{kind}\n{text}")
+            return 1
+        watch.cancel()
+        (folder / f"{phase}.done.{rank}").touch()
+        # A rank that fails, or hangs, ends all: it is horovodrun that ends this one.
+        while len(list(folder.glob(f"{phase}.done.*"))) < size:
+            time.sleep(0.005)
+    shutdown()
+    return 0
 
 
-def _without_compiler() -> None:
-    """Let optimizers do without torch's compiler: importing it takes longer than all the rest."""
-    stub: Any = ModuleType("torch._dynamo")
-    stub.disable = lambda function, *_, **__: function
-    stub.graph_break = lambda: None
-    sys.modules[stub.__name__] = torch._dynamo = stub
+def _patched(blocked: Path, local_rank: int) -> Callable[[], None]:
+    """Have hvd.init() write down if it is the machine that fails; give this process another local rank, for
+    Horovod itself counts those of a node in the order of ranks; put off the shutdown, which is returned.
+    """
+    os.environ["HOROVOD_LOCAL_RANK"] = str(local_rank)
+    init, shutdown = hvd.init, hvd.shutdown
+
+    def told_init(*arguments: Any, **options: Any) -> None:
+        blocked.write_text("hvd.init() came to no end")
+        try:
+            init(*arguments, **options)
+        except RuntimeError as error:
+            blocked.write_text(str(error))
+            raise
+        except Exception:  # called wrongly
+            blocked.unlink()
+            raise
+        blocked.unlink()
+
+    hvd.init, hvd.shutdown, hvd.local_rank = told_init, lambda: None, lambda: local_rank
+    return shutdown  # type: ignore[no-any-return]
 
 
-def _play(call: dict[str, Any], own: Path, rank: int) -> dict[str, Any]:
-    """What the answer did on this process, as plain data. own: its node's folder."""
+def _tell_where(failed: Path, thread: int) -> None:
+    """End this process, and say in which line it was."""
+    frame = sys._current_frames()[thread]
+    at = "".join(traceback.format_stack(frame)[-3:])
+    failed.write_text(
+        f"error\nIt was still running after {SECONDS:g} s. Does every process make the same calls of "
+        f"Horovod, as often? It was\n{at}"
+    )
+    os._exit(1)
+
+
+def _called(call: dict[str, Any], folder: Path, phase: str, rank: int) -> dict[str, Any]:
+    """What the answer did in a phase, as plain data. Only rank 0 finds what the phase before has saved."""
+    own = folder / f"{phase}.folder{rank}"
+    own.mkdir()
     checkpoint = own / "checkpoint.pt"
+    first = folder / f"{next(iter(EPOCHS))}.folder0" / checkpoint.name
+    if rank == 0 and first.exists():
+        checkpoint.write_bytes(first.read_bytes())
     models: list[Watched] = []
     gpus: list[Any] = []
 
@@ -84,19 +128,17 @@ def _play(call: dict[str, Any], own: Path, rank: int) -> dict[str, Any]:
         gpus.append(number)
         return torch.device("cpu")
 
-    result = call["answer"](new_model, call["data"], own, call["epochs"], use_gpu)
+    result = call["answer"](new_model, call["data"], own, EPOCHS[phase], use_gpu)
     model = models[0] if models else None
     return {
         "accuracy": result[1] if type(result) is tuple and len(result) == 2 else repr(result)[:200],
         "returned": type(result) is tuple and len(result) == 2 and result[0] is model,
-        "weights": [each.detach().clone() for each in model.parameters()] if model else [],
+        "weights": [each.detach().clone() for each in model.state_dict().values()] if model else [],
         "starts": model.starts if model else [],
-        "seen": model.seen if model else [],
-        "saved": model.saved if model else [],
+        "calls": model.calls if model else [],
         "gpus": gpus,
         "files": sorted(path.name for path in own.iterdir()),
         "checkpoint": _read(checkpoint),
-        "written": checkpoint.read_bytes() if checkpoint.exists() else b"",
     }
 
 
@@ -113,5 +155,12 @@ def _read(checkpoint: Path) -> dict[str, Any] | None:
     }
 
 
-if __name__ == "__main__":
-    main()
+def _without_compiler() -> None:
+    """Let optimizers do without torch's compiler: importing it takes longer than all the rest."""
+    stub: Any = ModuleType("torch._dynamo")
+    stub.disable = lambda function, *_, **__: function
+    stub.graph_break = lambda: None
+    sys.modules[stub.__name__] = torch._dynamo = stub
+
+
+_without_compiler()

@@ -70,3 +70,20 @@ class Paths(nn.Module):
 def reaches(layer: int, micro_batch: int) -> str:
     """The mark that backward makes before it computes this layer's gradients."""
     return f"backward {micro_batch} reaches layer {layer}"
+
+
+class Shifted(nn.Module):
+    """A linear classifier of inputs that a buffer is added to. Inputs [B, 6], outputs [B, 3].
+
+    values: weight [3, 6], bias [3] and the buffer, shift [6].
+    """
+
+    shift: Tensor
+
+    def __init__(self, values: list[Tensor]) -> None:
+        super().__init__()
+        self.weight, self.bias = (nn.Parameter(value.clone()) for value in values[:2])
+        self.register_buffer("shift", values[2].clone())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return nn.functional.linear(inputs + self.shift, self.weight, self.bias)

@@ -111,22 +111,43 @@ class OwnReply(DriverReply):
 
 
 @dataclass(frozen=True, slots=True)
+class ModelCall(DriverReply):
+    """A call of the model: with what, [B, 6], whether in training mode, and when the checkpoint had been
+    written by then, 0 for not yet.
+    """
+
+    inputs: Tensor
+    training: bool
+    saved: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessReply(DriverReply):
     """What one process of a run did; see `graders.units.unit_04.horovod_rank`.
 
-    accuracy: what it returned. returned: whether it also returned its model. weights: of that, afterwards.
-    starts: its weight before the first two batches, seen: the inputs of all; saved: when the checkpoint was
-    written, as known at each batch. gpus: which it used. files: what lies in its node's folder; checkpoint:
-    what that holds.
+    accuracy: what it returned. returned: whether it also returned its model. weights: of that, afterwards,
+    its buffer last. starts: its weight and buffer before the first two calls. gpus: which it used. files:
+    what lies in its folder; checkpoint: what that holds.
     """
 
     accuracy: PlainData
     returned: bool
     weights: list[Tensor]
-    starts: list[Tensor]
-    seen: list[Tensor]
-    saved: list[int]
+    starts: list[tuple[Tensor, Tensor]]
+    calls: list[ModelCall]
     gpus: list[PlainData]
     files: list[str]
     checkpoint: dict[str, PlainData] | None
-    written: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RunReply(DriverReply):
+    """What the processes did in a training that begins, and in one that goes on from there.
+
+    failed: how the second one failed, if so. blocked: why there was no run.
+    """
+
+    begins: list[ProcessReply]
+    goes_on: list[ProcessReply]
+    failed: str
+    blocked: str

@@ -19,10 +19,11 @@ from graders.grading.kit import (
     compare,
     exercise,
 )
-from graders.units.models import load_values
+from graders.units.models import load_values, state_of
 from graders.units.unit_04 import drivers
+from graders.units.unit_04.models import Shifted
 from graders.units.unit_04.optimizers import PlainSGD
-from graders.units.unit_04.replies import ProcessReply
+from graders.units.unit_04.replies import ModelCall, ProcessReply
 
 RANKS = 2
 SECONDS = 90.0
@@ -41,7 +42,8 @@ SECONDS = 90.0
         Criterion(
             "the same start",
             2,
-            "Broadcast from rank 0, after the model and the optimizer exist and the checkpoint was read.",
+            "Broadcast rank 0's model, buffers too, after the optimizer exists and the checkpoint was read. "
+            "A new optimizer has no state to send: section 5 says what becomes of the weights else.",
         ),
         Criterion(
             "averaged gradients",
@@ -59,7 +61,7 @@ SECONDS = 90.0
         Criterion(
             "accuracy over all",
             1,
-            "Add up what every rank got right, on its part of the test samples.",
+            "Add up what every rank got right, on its part of the test samples, in evaluation mode.",
             needs=("averaged gradients",),
         ),
         Criterion("checkpoints of rank 0", 1, "Rank 0 writes after every epoch; nobody else does."),
@@ -78,24 +80,34 @@ SECONDS = 90.0
     ),
 )
 def six_steps(answer: Answer, rng: Rng) -> Findings:
-    """A training of two epochs, and one that goes on for a third."""
+    """A training of two epochs, and one that goes on for a third, in one run."""
     if lack := missing("horovod"):
         raise MachineLacks(lack)
     case = Case.drawn(rng)
-    first = case.run(answer, epochs=2)
+    told = answer.call(drivers.under_horovodrun, case.values, case.data, timeout=SECONDS)
+    if told.blocked:
+        raise MachineLacks(told.blocked)
+    first = [process for process, _ in compare.side_by_side(told.begins, range(RANKS))]
     yield "its part of the samples", case.samples(first)
     yield "the same start", case.same_start(first)
     yield "averaged gradients", averaged(first)
-    yield "scaled learning rate", case.trained(first, epochs=2)
+    yield "scaled learning rate", case.trained(first)
     yield "one GPU a process", one_gpu_each(first)
     yield "accuracy over all", case.accuracies(first)
     yield "checkpoints of rank 0", case.checkpoints(first)
-    yield "goes on", case.goes_on(first, case.run(answer, epochs=3, checkpoint=first[0].written))
+    if told.failed:
+        yield (
+            "goes on",
+            Finding(False, f"With a checkpoint of two epochs and a third to train, {told.failed}"),
+        )
+    else:
+        later = [process for process, _ in compare.side_by_side(told.goes_on, range(RANKS))]
+        yield "goes on", case.goes_on(first, later)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """values[r]: weight [3, 6] and bias [3] of rank r's new model. data: see `train_alone`."""
+    """values[r]: weight [3, 6], bias [3] and shift [6] of rank r's new model. data: see `train_alone`."""
 
     values: list[list[Tensor]]
     data: dict[str, Tensor]
@@ -103,7 +115,7 @@ class Case:
     @staticmethod
     def drawn(rng: Rng) -> "Case":
         """Training samples for two to four batches a rank; the test samples do not divide by the ranks."""
-        values = [[rng.normal(3, 6), rng.normal(3)] for _ in range(RANKS)]
+        values = [[rng.normal(3, 6), rng.normal(3), rng.normal(6)] for _ in range(RANKS)]
         train, test = 4 * RANKS * rng.integer(2, 4), 2 * rng.integer(10, 20) + 1
         data = {
             "inputs": rng.normal(train, 6),
@@ -113,37 +125,44 @@ class Case:
         }
         return Case(values, data)
 
-    def run(self, answer: Answer, epochs: int, checkpoint: bytes = b"") -> list[ProcessReply]:
-        """What the processes of one run did."""
-        given = self.values, self.data, epochs, checkpoint
-        told = answer.call(drivers.under_horovodrun, *given, timeout=SECONDS)
-        return [process for process, _ in compare.side_by_side(told, range(RANKS))]
+    def _calls(self, process: ProcessReply, test: bool) -> list[ModelCall]:
+        """Those of the model with test samples only, or all others."""
+        inputs = self.data["test_inputs"]
+        return [call for call in process.calls if _all_of(inputs, call.inputs) == test]
 
     def samples(self, run: list[ProcessReply]) -> Finding:
         """Passes if each rank trained on its part of the samples, in order, four a batch, in both epochs."""
         for rank, process in enumerate(run):
-            if not process.seen:
+            batches = [call.inputs for call in self._calls(process, test=False)]
+            if not batches:
                 return Finding(False, f"rank {rank} has trained on nothing.")
             own = self.data["inputs"][rank::RANKS]
-            if not compare.same(process.seen, 2 * list(torch.split(own, 4))):
-                numbers = [_numbers(self.data["inputs"], batch) for batch in process.seen]
+            if not compare.same(batches, 2 * list(torch.split(own, 4))):
+                numbers = [_numbers(self.data["inputs"], batch) for batch in batches]
                 wanted = list(range(rank, len(self.data["inputs"]), RANKS))
                 text = f"rank {rank} trained on {compare.counted(len(numbers), 'batch')[:-1]}"
                 return Finding(False, f"{text}es, of the samples {numbers[:4]}; its samples are {wanted}.")
         return Finding(True, "Each rank trains on its own samples, four a batch.")
 
     def same_start(self, run: list[ProcessReply]) -> Finding:
-        """Passes if the first batch finds rank 0's weights on every rank."""
-        wanted = self.values[0][0]
-        starts = [process.starts[0] if process.starts else None for process in run]
-        return compare.close_on_all_ranks(starts, [wanted] * RANKS, "the weight before the first batch", 0, 0)
+        """Passes if the first batch finds rank 0's weights and buffer on every rank."""
+        weight, _, shift = self.values[0]
+        return compare.first_failure(
+            compare.close_on_all_ranks(
+                [process.starts[0][place] if process.starts else None for process in run],
+                [wanted] * RANKS,
+                f"the {name} before the first batch",
+                0,
+                0,
+            )
+            for place, (name, wanted) in enumerate((("weight", weight), ("buffer", shift)))
+        )
 
-    def trained(self, run: list[ProcessReply], epochs: int) -> Finding:
+    def trained(self, run: list[ProcessReply]) -> Finding:
         """Passes if every rank has the weights of one process with batches of eight and twice the rate."""
-        model = nn.Linear(6, 3)
-        load_values(model.parameters(), self.values[0])
-        self._train(model, PlainSGD(model.parameters(), 0.05 * RANKS), epochs)
-        return _weights_as(run, list(model.parameters()))
+        model = Shifted(self.values[0])
+        self._train(model, _optimizer(model), epochs=2)
+        return _weights_as(run, model)
 
     def _train(self, model: nn.Module, optimizer: PlainSGD, epochs: int) -> None:
         for _ in range(epochs):
@@ -155,7 +174,9 @@ class Case:
                 optimizer.step()
 
     def accuracies(self, run: list[ProcessReply]) -> Finding:
-        """Passes if every rank returned its model, and the accuracy of rank 0's over all test samples."""
+        """Passes if every rank returned its model, and the accuracy of rank 0's over all test samples, of
+        which it tested its part, in evaluation mode.
+        """
         model = _model_of(run[0])
         labels = self.data["test_labels"]
         expected = (model(self.data["test_inputs"]).argmax(1) == labels).sum().item() / len(labels)
@@ -168,7 +189,19 @@ class Case:
                     f"rank {rank} returned {process.accuracy!r:.80}; expected (model, accuracy).",
                 ),
                 compare.near(process.accuracy, expected, f"the accuracy on rank {rank}"),
+                self._tested(rank, process),
             )
+        )
+
+    def _tested(self, rank: int, process: ProcessReply) -> Finding:
+        tests = self._calls(process, test=True)
+        seen = sorted(n for call in tests for n in _numbers(self.data["test_inputs"], call.inputs))
+        wanted = list(range(rank, len(self.data["test_inputs"]), RANKS))
+        if seen != wanted:
+            return Finding(False, f"rank {rank} tested on the samples {seen}; its part are {wanted}.")
+        evaluating = not any(call.training for call in tests)
+        return Finding(
+            evaluating, f"rank {rank} tested in {'evaluation' if evaluating else 'training'} mode."
         )
 
     def checkpoints(self, run: list[ProcessReply]) -> Finding:
@@ -179,15 +212,15 @@ class Case:
         first = run[0]
         if first.files != ["checkpoint.pt"] or first.checkpoint is None:
             return Finding(False, f"rank 0's folder holds {first.files}; expected checkpoint.pt.")
-        batches = len(first.saved) // 2
-        if len(set(first.saved[:batches])) != 1 or not all(first.saved[batches:]) or first.saved[0]:
+        saved = [call.saved for call in self._calls(first, test=False)]
+        batches = len(saved) // 2
+        if any(saved[:batches]) or not all(saved[batches:]):
             return Finding(False, "When the second epoch began, that of the first had not been saved.")
         if not compare.same(first.checkpoint.get("epochs"), 2):
             return Finding(
                 False, f"the checkpoint says {first.checkpoint.get('epochs')!r:.20} epochs; expected 2."
             )
-        saved = first.checkpoint.get("model")
-        same = compare.same(saved, first.weights)
+        same = compare.same(first.checkpoint.get("model"), first.weights)
         return Finding(same, f"rank 0's checkpoint {'has' if same else 'does not have'} the trained weights.")
 
     def goes_on(self, first: list[ProcessReply], later: list[ProcessReply]) -> Finding:
@@ -200,39 +233,51 @@ class Case:
         parameters = list(model.parameters())
         if [each.shape for each in momenta] != [each.shape for each in parameters]:
             return Finding(False, "the checkpoint of the first run has another momentum than SGD's.")
-        optimizer = PlainSGD(parameters, 0.05 * RANKS)
+        optimizer = _optimizer(model)
         for parameter, momentum in zip(parameters, momenta, strict=True):
             optimizer.state[parameter] = {"momentum": momentum}
-        counts = [len(process.seen) for process in later]
+        counts = [len(self._calls(process, test=False)) for process in later]
         wanted = len(self.data["inputs"]) // (4 * RANKS)
         if counts != [wanted] * RANKS:
             text = f"With two of three epochs done, the ranks trained on {counts} batches"
             return Finding(False, f"{text}; expected {wanted} each.")
         self._train(model, optimizer, 1)
-        return _weights_as(later, parameters)
+        return _weights_as(later, model)
 
 
-def _model_of(process: ProcessReply) -> nn.Module:
+def _optimizer(model: nn.Module) -> PlainSGD:
+    """That of `train_alone`, scaled."""
+    return PlainSGD(model.parameters(), 0.05 * RANKS, decay=0.01)
+
+
+def _model_of(process: ProcessReply) -> Shifted:
     """The model that a process has trained. Raises AnswerFailed if it has other parameters."""
-    model = nn.Linear(6, 3)
-    if [each.shape for each in process.weights] != [each.shape for each in model.parameters()]:
+    model = Shifted([torch.empty(3, 6), torch.empty(3), torch.empty(6)])
+    if [each.shape for each in process.weights] != [each.shape for each in state_of(model)]:
         raise AnswerFailed(FailureKind.UNREADABLE, "What came back are not a model's parameters.")
-    load_values(model.parameters(), process.weights)
+    load_values(state_of(model), process.weights)
     return model
 
 
 def _numbers(inputs: Tensor, batch: Tensor) -> list[int]:
     """Which samples of inputs [n, 6] a batch [B, 6] holds; -1 for what is none."""
-    if batch.dim() != 2 or batch.shape[1:] != inputs.shape[1:]:
+    if batch.dim() != 2 or batch.shape[1:] != inputs.shape[1:] or batch.dtype != inputs.dtype:
         return []
     found = (batch[:, None] == inputs[None]).all(2)
     return [int(row.nonzero()[0]) if row.any() else -1 for row in found]
 
 
-def _weights_as(run: list[ProcessReply], expected: list[nn.Parameter]) -> Finding:
-    wanted = [each.detach() for each in expected]
+def _all_of(inputs: Tensor, batch: Tensor) -> bool:
+    """Whether a batch has samples of inputs [n, 6], and no others."""
+    numbers = _numbers(inputs, batch)
+    return bool(numbers) and -1 not in numbers
+
+
+def _weights_as(run: list[ProcessReply], model: nn.Module) -> Finding:
+    """Passes if every rank has this model's parameters and buffer."""
+    wanted = [each.detach() for each in state_of(model)]
     return compare.first_failure(
-        compare.close(got, value, f"parameter {number} on rank {rank}", 1e-4, 1e-5)
+        compare.close(got, value, f"tensor {number} of the model on rank {rank}", 1e-4, 1e-5)
         for rank, process in enumerate(run)
         for number, (got, value) in enumerate(compare.side_by_side(process.weights, wanted))
     )
@@ -245,16 +290,17 @@ def averaged(run: list[ProcessReply]) -> Finding:
     for rank, process in enumerate(run):
         if len(process.starts) < 2 or not process.weights:
             return Finding(False, f"rank {rank} took no two steps.")
-    seconds, weights = [each.starts[1] for each in run], [each.weights[0] for each in run]
+    seconds, weights = [each.starts[1][0] for each in run], [each.weights[0] for each in run]
     second = compare.close_on_all_ranks(seconds, [seconds[0]] * RANKS, "after one step, the weight")
     last = compare.close_on_all_ranks(weights, [weights[0]] * RANKS, "in the end, the weight")
     return compare.first_failure((second, last), "After every step all ranks have the same weights.")
 
 
-def one_gpu_each(processes: list[ProcessReply]) -> Finding:
-    """Passes if every process uses GPU 0: each stands for a node of its own."""
-    for process in processes:
-        if not process.gpus or not all(type(gpu) is int and gpu == 0 for gpu in process.gpus):
-            text = f"On two nodes of one GPU each a process used GPU {compare.shown(process.gpus)}"
-            return Finding(False, f"{text}; expected [0].")
-    return Finding(True, "On two nodes of one GPU each, every process uses GPU 0.")
+def one_gpu_each(run: list[ProcessReply]) -> Finding:
+    """Passes if every process uses the card of its local rank, which counts against the ranks here."""
+    for rank, process in enumerate(run):
+        local = RANKS - 1 - rank
+        if not process.gpus or not all(type(gpu) is int and gpu == local for gpu in process.gpus):
+            text = f"rank {rank}, which has local rank {local}, used GPU {compare.shown(process.gpus)}"
+            return Finding(False, f"{text}; expected [{local}].")
+    return Finding(True, "Every process uses the GPU of its local rank, which is not its rank here.")
