@@ -1,11 +1,18 @@
 """Right answers of unit 06, written differently."""
 
+from contextlib import contextmanager
+
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from tests.answers import right
+from tests.answers import right, solved
+
+
+def _own(name):
+    """The solution of an exercise that others build on."""
+    return solved("06_tensor_parallel")[name]
 
 
 def _sum_of(tensor, group):
@@ -140,3 +147,266 @@ class BiasOfOneRank(nn.Module):
         if self.bias is not None:
             y = y + (self.bias if self.first else self.bias - self.bias.detach())
         return fills_an_empty_one(y, self.group)
+
+
+# ------------------------------------------------------------------------------------------- RandomStates
+
+
+@right("RandomStates")
+class RandomStatesSavedByForking:
+    """torch's own fork_rng puts back the shared state; the generator of the own stream is kept whole."""
+
+    def __init__(self, seed, rank):
+        torch.manual_seed(seed)
+        self.generator = torch.Generator()
+        self.generator.manual_seed((seed + 1) * 1009 + rank)
+
+    @contextmanager
+    def own(self):
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.set_state(self.generator.get_state())
+            try:
+                yield self
+            finally:
+                self.generator.set_state(torch.default_generator.get_state())
+
+
+@right("RandomStates")
+class RandomStatesInATable:
+    """A table of states by name, as Megatron-LM has it, and a block that is a class."""
+
+    def __init__(self, seed, rank):
+        torch.manual_seed(seed + 2718 + rank)
+        self.states = {"own": torch.get_rng_state()}
+        torch.manual_seed(seed)
+
+    def own(self):
+        return self
+
+    def __enter__(self):
+        self.states["shared"] = torch.get_rng_state()
+        torch.set_rng_state(self.states["own"])
+
+    def __exit__(self, *error):
+        self.states["own"] = torch.get_rng_state()
+        torch.set_rng_state(self.states["shared"])
+
+
+# --------------------------------------------------------------------------------- VocabParallelEmbedding
+
+
+@right("VocabParallelEmbedding")
+class OneHotRows(nn.Module):
+    """A product with one-hot rows, which are all zero for tokens of other ranks."""
+
+    def __init__(self, embedding, group=None):
+        super().__init__()
+        size, place = dist.get_world_size(group), dist.get_rank(group)
+        words = torch.arange(embedding.num_embeddings).tensor_split(size)[place]
+        self.weight = nn.Parameter(embedding.weight.data[words])
+        self.words, self.group = words, group
+
+    def forward(self, tokens):
+        one_hot = (tokens.unsqueeze(-1) == self.words).to(self.weight.dtype)
+        return _own("g")(one_hot @ self.weight, self.group)
+
+
+@right("VocabParallelEmbedding")
+class RowsPutIntoZeros(nn.Module):
+    """Looks up the tokens that it has, and puts their rows among zeros."""
+
+    def __init__(self, embedding, group=None):
+        super().__init__()
+        parts = embedding.weight.detach().tensor_split(dist.get_world_size(group))
+        place = dist.get_rank(group)
+        self.start = sum(map(len, parts[:place]))
+        self.weight = nn.Parameter(parts[place].clone())
+        self.group = group
+
+    def forward(self, tokens):
+        mine = (tokens >= self.start) & (tokens < self.start + len(self.weight))
+        out = self.weight.new_zeros(*tokens.shape, self.weight.shape[1])
+        out = out.masked_scatter(mine.unsqueeze(-1), self.weight[tokens[mine] - self.start])
+        total = out.detach().clone()
+        dist.all_reduce(total, group=self.group)
+        return out + (total - out.detach())
+
+
+# --------------------------------------------------------------------------- vocab_parallel_cross_entropy
+
+
+class _Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits, target, start, group):
+        largest = logits.max(dim=1).values
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
+        powers = torch.exp(logits - largest[:, None])
+        total = powers.sum(dim=1)
+        dist.all_reduce(total, group=group)
+        local = target - start
+        mine = ((local >= 0) & (local < logits.shape[1])).nonzero().flatten()
+        of_target = torch.zeros_like(total)
+        of_target[mine] = logits[mine, local[mine]]
+        dist.all_reduce(of_target, group=group)
+        softmax = powers / total[:, None]
+        ctx.save_for_backward(softmax, mine, local)
+        return total.log() + largest - of_target
+
+    @staticmethod
+    def backward(ctx, arriving):
+        softmax, mine, local = ctx.saved_tensors
+        gradient = softmax.clone()
+        gradient[mine, local[mine]] -= 1
+        return gradient * arriving[:, None], None, None, None
+
+
+@right("vocab_parallel_cross_entropy")
+def by_hand(logits_shard, target, vocabulary, group=None):
+    """Both passes written out, as in Megatron-LM."""
+    bounds = torch.arange(vocabulary).tensor_split(dist.get_world_size(group))
+    return _Loss.apply(logits_shard, target, int(bounds[dist.get_rank(group)][0]), group)
+
+
+class _LossOfThree(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits, target, start, group):
+        columns = torch.arange(logits.shape[1]) + start
+        hit = columns == target[:, None]
+        of_target = torch.where(hit, logits, 0).sum(1)
+        own = torch.stack([logits.logsumexp(1), of_target])
+        everyone = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(everyone, own, group=group)
+        total = torch.stack([each[0] for each in everyone]).logsumexp(0)
+        ctx.save_for_backward((logits - total[:, None]).exp() - hit.to(logits.dtype))
+        return total - torch.stack([each[1] for each in everyone]).sum(0)
+
+    @staticmethod
+    def backward(ctx, arriving):
+        (difference,) = ctx.saved_tensors
+        return difference * arriving[:, None], None, None, None
+
+
+@right("vocab_parallel_cross_entropy")
+def gathers_two_numbers(logits_shard, target, vocabulary, group=None):
+    """Each rank's own log-sum-exp and its part of the target's logit, of which everyone gets all."""
+    size, place = dist.get_world_size(group), dist.get_rank(group)
+    start = sum(len(part) for part in torch.arange(vocabulary).tensor_split(size)[:place])
+    return _LossOfThree.apply(logits_shard, target, start, group)
+
+
+# ----------------------------------------------------------------------- gather_sequence, scatter_sequence
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return _all_gather(x, group)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return _reduce_scatter(gradient, ctx.group), None
+
+
+class _Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return _reduce_scatter(x, group)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return _all_gather(gradient, ctx.group), None
+
+
+def _all_gather(x, group):
+    """Along the first dimension, so T goes there and back."""
+    first = x.transpose(0, 1).contiguous()
+    whole = first.new_empty(len(first) * dist.get_world_size(group), *first.shape[1:])
+    dist.all_gather_into_tensor(whole, first, group=group)
+    return whole.transpose(0, 1)
+
+
+def _reduce_scatter(x, group):
+    first = x.transpose(0, 1).contiguous()
+    own = first.new_empty(len(first) // dist.get_world_size(group), *first.shape[1:])
+    dist.reduce_scatter_tensor(own, first, group=group)
+    return own.transpose(0, 1)
+
+
+@right("gather_sequence")
+def gathers_along_the_first_dimension(x_BTD, group=None):
+    return _Gather.apply(x_BTD, group)
+
+
+@right("gather_sequence")
+def one_tensor_cut_into_parts(x_BTD, group=None):
+    class Both(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            whole = x.new_empty(dist.get_world_size(group), *x.shape)
+            dist.all_gather_into_tensor(whole, x.contiguous(), group=group)
+            return whole.movedim(0, 1).flatten(1, 2)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            parts = gradient.unflatten(1, (dist.get_world_size(group), -1)).movedim(1, 0).contiguous()
+            own = torch.empty_like(parts[0])
+            dist.reduce_scatter_tensor(own, parts, group=group)
+            return own
+
+    return Both.apply(x_BTD)
+
+
+@right("scatter_sequence")
+def scatters_along_the_first_dimension(x_BTD, group=None):
+    return _Scatter.apply(x_BTD, group)
+
+
+@right("scatter_sequence")
+def waits_for_both(x_BTD, group=None):
+    class Both(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            parts = [part.clone() for part in x.tensor_split(dist.get_world_size(group), 1)]
+            own = torch.zeros(parts[0].shape, dtype=x.dtype)
+            dist.reduce_scatter(own, parts, group=group)
+            return own
+
+        @staticmethod
+        def backward(ctx, gradient):
+            parts = [gradient.new_empty(gradient.shape) for _ in range(dist.get_world_size(group))]
+            dist.all_gather(parts, gradient.clone(memory_format=torch.contiguous_format), group=group)
+            return torch.cat(parts, 1)
+
+    return Both.apply(x_BTD)
+
+
+# ----------------------------------------------------------------------------------- sequence_parallel_mlp
+
+
+@right("sequence_parallel_mlp")
+def sums_the_gradients_in_hooks(x_BTD, norm, up, down, bias, group=None):
+    """No f: a hook of each parameter that all have adds up what arrives at it."""
+
+    def sum_up(gradient):
+        total = gradient.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    shared = [parameter.view_as(parameter) for parameter in (norm.weight, norm.bias, bias)]
+    for parameter in shared:
+        parameter.register_hook(sum_up)
+    h = functional.layer_norm(x_BTD, x_BTD.shape[-1:], shared[0], shared[1], norm.eps)
+    y = down(functional.gelu(up(_Gather.apply(h, group))))
+    return x_BTD + (_Scatter.apply(y, group) + shared[2])
+
+
+@right("sequence_parallel_mlp")
+def adds_the_bias_before_the_sum(x_BTD, norm, up, down, bias, group=None):
+    """On the first rank alone; and one all-reduce for all three, end to end."""
+    width = len(bias)
+    weight, shift, offset = _own("f")(torch.cat([norm.weight, norm.bias, bias]), group).split(width)
+    h = functional.layer_norm(x_BTD, (width,), weight, shift, norm.eps)
+    y = functional.linear(functional.gelu(up(_own("gather_sequence")(h, group))), down.weight)
+    return x_BTD + offset + _own("scatter_sequence")(y, group)

@@ -1,5 +1,8 @@
 """Mistakes that people make in unit 06."""
 
+import time
+from contextlib import contextmanager, nullcontext, suppress
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -369,3 +372,614 @@ class RowOfAll(_Row):
     def forward(self, x):
         y = _g(functional.linear(x, self.weight), None)
         return y if self.bias is None else y + self.bias
+
+
+# ------------------------------------------------------------------------------------------- RandomStates
+
+
+@wrong("RandomStates", fails="the same on all ranks")
+class SeedPlusRank:
+    """Another seed on every rank, for everything: what all hold gets other masks."""
+
+    def __init__(self, seed, rank):
+        torch.manual_seed(seed + rank)
+
+    def own(self):
+        return nullcontext()
+
+
+@wrong("RandomStates", fails="other on every rank")
+class OneSeedForAll:
+    """The same mask on every rank's columns."""
+
+    def __init__(self, seed, rank):
+        self.state = torch.Generator().manual_seed(seed + 1).get_state()
+        torch.manual_seed(seed)
+
+    @contextmanager
+    def own(self):
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self.state)
+            try:
+                yield
+            finally:
+                self.state = torch.get_rng_state()
+
+
+class _Own:
+    """Right but for what its children do."""
+
+    def __init__(self, seed, rank):
+        self.state = torch.Generator().manual_seed(self.number(seed, rank)).get_state()
+        torch.manual_seed(seed)
+
+    def number(self, seed, rank):
+        return seed + 2718 + rank
+
+    @contextmanager
+    def own(self):
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self.state)
+            try:
+                yield
+            finally:
+                self.state = torch.get_rng_state()
+
+
+@wrong("RandomStates", fails="other on every rank")
+class RankZeroLikeAll(_Own):
+    """seed + rank for its own stream, which on rank 0 is the seed of what all draw."""
+
+    def number(self, seed, rank):
+        return seed + rank
+
+
+@wrong("RandomStates", fails="blocks go on")
+class BeginsAnew(_Own):
+    """Every block seeds its stream again: the same mask in every layer, and in every step."""
+
+    @contextmanager
+    def own(self):
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self.state)
+            yield
+
+
+@wrong("RandomStates", fails="the same on all ranks")
+class NeverGoesBack(_Own):
+    """After the first block everything is drawn from the rank's own stream."""
+
+    @contextmanager
+    def own(self):
+        torch.set_rng_state(self.state)
+        yield
+        self.state = torch.get_rng_state()
+
+
+@wrong("RandomStates", fails="after an exception")
+class ForgetsToClean(_Own):
+    """No finally: an exception leaves the rank in its own stream."""
+
+    @contextmanager
+    def own(self):
+        shared = torch.get_rng_state()
+        torch.set_rng_state(self.state)
+        yield
+        self.state = torch.get_rng_state()
+        torch.set_rng_state(shared)
+
+
+@wrong("RandomStates", fails="after an exception")
+class Swallows(_Own):
+    """Goes on behind the block as if nothing had been raised."""
+
+    @contextmanager
+    def own(self):
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self.state)
+            with suppress(Exception):
+                yield
+            self.state = torch.get_rng_state()
+
+
+@wrong("RandomStates", fails="drawn once more")
+class WithoutTheSeed(_Own):
+    """The rank's own stream does not depend on the seed: every experiment drops the same."""
+
+    def number(self, seed, rank):
+        return 2718 + rank
+
+
+@wrong("RandomStates", fails="blocks go on")
+class FromTheClock(_Own):
+    """Nobody can repeat the run, and no stream is where it was."""
+
+    def number(self, seed, rank):
+        return time.perf_counter_ns() + rank
+
+
+@wrong("RandomStates", fails="nobody communicates")
+class AsksForTheSeed(_Own):
+    """Takes rank 0's seed, though all have it."""
+
+    def __init__(self, seed, rank):
+        told = torch.tensor([seed])
+        dist.broadcast(told, 0)
+        super().__init__(int(told), rank)
+
+
+# --------------------------------------------------------------------------------- VocabParallelEmbedding
+
+
+class _Rows(nn.Module):
+    """Right but for what its children do."""
+
+    def __init__(self, embedding, group=None):
+        super().__init__()
+        self.group, self.place = group, dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+        parts = embedding.weight.detach().tensor_split(self.size)
+        self.start = sum(map(len, parts[: self.place]))
+        self.weight = nn.Parameter(parts[self.place].clone())
+
+    def forward(self, tokens):
+        row = tokens - self.start
+        here = (row >= 0) & (row < len(self.weight))
+        return self.summed(functional.embedding(row.where(here, 0), self.weight) * here.unsqueeze(-1))
+
+    def summed(self, rows):
+        return _Conjugate.apply(rows, self.group, ("forward",), False)
+
+
+@wrong("VocabParallelEmbedding", fails="the rows of the tokens")
+class StrangersGetRowZero(_Rows):
+    """Every rank adds its first row for tokens that it does not have."""
+
+    def forward(self, tokens):
+        row = tokens - self.start
+        here = (row >= 0) & (row < len(self.weight))
+        return self.summed(functional.embedding(row.where(here, 0), self.weight))
+
+
+@wrong("VocabParallelEmbedding", fails="the rows of the tokens")
+class OffByOne(_Rows):
+    """The last row of a part counts as the next rank's."""
+
+    def forward(self, tokens):
+        row = tokens - self.start
+        here = (row >= 0) & (row < len(self.weight) - 1)
+        return self.summed(functional.embedding(row.where(here, 0), self.weight) * here.unsqueeze(-1))
+
+
+@wrong("VocabParallelEmbedding", fails="the rows of the tokens")
+class NobodyAddsUp(_Rows):
+    """Each rank returns what it knows."""
+
+    def summed(self, rows):
+        return rows
+
+
+@wrong("VocabParallelEmbedding", fails="a vocabulary that does not divide")
+class EqualParts(_Rows):
+    """Begins at rank times its own number of rows."""
+
+    def __init__(self, embedding, group=None):
+        super().__init__(embedding, group)
+        self.start = self.place * len(self.weight)
+
+
+@wrong("VocabParallelEmbedding", fails="a vocabulary that does not divide")
+class RestForTheLast(_Rows):
+    """V // p rows for each rank, and what is left for the last one."""
+
+    def __init__(self, embedding, group=None):
+        super().__init__(embedding, group)
+        share = embedding.num_embeddings // self.size
+        self.start = self.place * share
+        end = None if self.place == self.size - 1 else self.start + share
+        self.weight = nn.Parameter(embedding.weight.detach()[self.start : end].clone())
+        if share * self.size != embedding.num_embeddings:
+            self.start += 1
+
+
+@wrong("VocabParallelEmbedding", fails="gradient")
+class SummedInBackwardToo(_Rows):
+    """torch.distributed.nn's all_reduce adds up the gradients as well, which all have: p times too much."""
+
+    def summed(self, rows):
+        return _Conjugate.apply(rows, self.group, ("forward", "backward"), False)
+
+
+@wrong("VocabParallelEmbedding", fails="gradient")
+class Unlearned(_Rows):
+    """dist.all_reduce knows nothing of gradients: the result has none, so it is given one of its own."""
+
+    def summed(self, rows):
+        total = rows.detach().clone()
+        dist.all_reduce(total, group=self.group)
+        return total + 0 * rows
+
+
+@wrong("VocabParallelEmbedding", fails="its rows only")
+class ViewsTheWhole(_Rows):
+    """A view of the whole weight, which stays in memory with it."""
+
+    def __init__(self, embedding, group=None):
+        super().__init__(embedding, group)
+        self.weight = nn.Parameter(embedding.weight.detach().tensor_split(self.size)[self.place])
+
+
+@wrong("VocabParallelEmbedding", fails="its rows only")
+class TrainsTheWhole(_Rows):
+    """Keeps the whole layer beside its rows: one more parameter for the optimizer."""
+
+    def __init__(self, embedding, group=None):
+        super().__init__(embedding, group)
+        self.whole = embedding
+
+
+@wrong("VocabParallelEmbedding", fails="calls")
+class GathersInstead(_Rows):
+    """Every rank gets every rank's rows, and adds them up itself: p / 2 times the bytes."""
+
+    def summed(self, rows):
+        parts = [torch.empty_like(rows) for _ in range(self.size)]
+        dist.all_gather(parts, rows.detach().contiguous(), group=self.group)
+        return rows + (torch.stack(parts).sum(0) - rows.detach())
+
+
+@wrong("VocabParallelEmbedding", fails="group")
+class OfTheWorld(_Rows):
+    """The default group, whatever group it is given."""
+
+    def __init__(self, embedding, group=None):
+        super().__init__(embedding)
+
+
+# --------------------------------------------------------------------------- vocab_parallel_cross_entropy
+
+
+def _start(vocabulary, group):
+    parts = torch.arange(vocabulary).tensor_split(dist.get_world_size(group))
+    return int(parts[dist.get_rank(group)][0])
+
+
+def _entropy(
+    logits, target, start, group, shift="global", passes=("forward",), inf=True, powers=torch.exp, hits=1
+):
+    """Right as it is called with four arguments."""
+    column = target - start
+    here = (column >= 0) & (column < logits.shape[1])
+    largest = logits.detach().amax(1) if shift else torch.zeros_like(target, dtype=logits.dtype)
+    if shift == "global":
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group)
+    shifted = logits - largest.unsqueeze(1)
+    picked = shifted.gather(1, column.where(here, 0).unsqueeze(1)).squeeze(1)
+    picked = picked.where(here, 0) if inf else picked * here
+    both = torch.stack([powers(shifted).sum(1), picked])
+    total, of_target = _Conjugate.apply(both, group, passes, False)
+    return total.log() - hits * of_target
+
+
+@wrong("vocab_parallel_cross_entropy", fails="loss")
+def largest_of_its_own(logits_shard, target, vocabulary, group=None):
+    """Subtracts another number on every rank, and adds up the exponentials."""
+    return _entropy(logits_shard, target, _start(vocabulary, group), group, shift="local")
+
+
+@wrong("vocab_parallel_cross_entropy", fails="loss")
+def of_its_own_columns(logits_shard, target, vocabulary, group=None):
+    """Cross-entropy over this rank's columns, and the mean over ranks."""
+    column = (target - _start(vocabulary, group)).clamp(0, logits_shard.shape[1] - 1)
+    own = functional.cross_entropy(logits_shard, column, reduction="none")
+    return _Conjugate.apply(own, group, ("forward",), False) / dist.get_world_size(group)
+
+
+@wrong("vocab_parallel_cross_entropy", fails="a vocabulary that does not divide")
+def begins_at_rank_times_columns(logits_shard, target, vocabulary, group=None):
+    """As if all parts were as wide as this rank's."""
+    return _entropy(logits_shard, target, dist.get_rank(group) * logits_shard.shape[1], group)
+
+
+@wrong("vocab_parallel_cross_entropy", fails="any logits")
+def unshifted(logits_shard, target, vocabulary, group=None):
+    """exp of the logits as they are."""
+    return _entropy(logits_shard, target, _start(vocabulary, group), group, shift="")
+
+
+@wrong("vocab_parallel_cross_entropy", fails="any logits")
+def zero_times_infinity(logits_shard, target, vocabulary, group=None):
+    """Multiplies a stranger's logit by zero, which is no number where it is -inf."""
+    return _entropy(logits_shard, target, _start(vocabulary, group), group, inf=False)
+
+
+@wrong("vocab_parallel_cross_entropy", fails="gradient")
+def gradients_added_up(logits_shard, target, vocabulary, group=None):
+    """All ranks have the same gradient in backward, and it is added up once more: p times too much."""
+    return _entropy(logits_shard, target, _start(vocabulary, group), group, passes=("forward", "backward"))
+
+
+@wrong("vocab_parallel_cross_entropy", fails="gradient")
+def total_without_history(logits_shard, target, vocabulary, group=None):
+    """The sum over ranks has no gradient, so that only the target's logit learns."""
+    value = _entropy(logits_shard.detach(), target, _start(vocabulary, group), group)
+    column = target - _start(vocabulary, group)
+    here = (column >= 0) & (column < logits_shard.shape[1])
+    picked = logits_shard.gather(1, column.where(here, 0).unsqueeze(1)).squeeze(1).where(here, 0)
+    return value - (picked - picked.detach()).nan_to_num()
+
+
+@wrong("vocab_parallel_cross_entropy", fails="arguments unchanged")
+def subtracts_in_place(logits_shard, target, vocabulary, group=None):
+    """Saves memory, as Megatron-LM does, where somebody else may still need the logits."""
+    largest = logits_shard.detach().amax(1)
+    dist.all_reduce(largest, dist.ReduceOp.MAX, group)
+    loss = _entropy(logits_shard.clone(), target, _start(vocabulary, group), group)
+    logits_shard.detach().sub_(largest.unsqueeze(1))
+    return loss
+
+
+@wrong("vocab_parallel_cross_entropy", fails="bytes")
+def gathers_the_logits(logits_shard, target, vocabulary, group=None):
+    """Right, and V numbers a token from rank to rank."""
+    widths = [len(part) for part in torch.arange(vocabulary).tensor_split(dist.get_world_size(group))]
+    padded = functional.pad(logits_shard, (0, max(widths) - logits_shard.shape[1]))
+    parts = [torch.empty_like(padded) for _ in widths]
+    dist.all_gather(parts, padded.detach().contiguous(), group=group)
+    parts = [part[:, :width] for part, width in zip(parts, widths, strict=True)]
+    parts[dist.get_rank(group)] = logits_shard
+    return functional.cross_entropy(torch.cat(parts, 1), target, reduction="none")
+
+
+@wrong("vocab_parallel_cross_entropy", fails="bytes")
+def sums_the_zeros_of_all_columns(logits_shard, target, vocabulary, group=None):
+    """Puts its columns among zeros, and adds up whole rows of logits."""
+    start, width = _start(vocabulary, group), logits_shard.shape[1]
+    rows = functional.pad(logits_shard, (start, vocabulary - start - width))
+    whole = _Conjugate.apply(rows, group, ("forward",), False)
+    return functional.cross_entropy(whole, target, reduction="none")
+
+
+@wrong("vocab_parallel_cross_entropy", fails="group")
+def of_all_ranks(logits_shard, target, vocabulary, group=None):
+    """Adds up over the default group."""
+    return _entropy(logits_shard, target, _start(vocabulary, group), None)
+
+
+# ----------------------------------------------------------------------- gather_sequence, scatter_sequence
+
+
+def _gathered(part, group, dim=1):
+    own = part.contiguous()
+    parts = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, own, group=group)
+    return torch.cat(parts, dim)
+
+
+def _scattered(whole, group, dim=1):
+    parts = [part.contiguous() for part in whole.chunk(dist.get_world_size(group), dim)]
+    own = torch.empty_like(parts[0])
+    dist.reduce_scatter(own, parts, group=group)
+    return own
+
+
+def _cut(whole, group):
+    return whole.chunk(dist.get_world_size(group), 1)[dist.get_rank(group)].contiguous()
+
+
+def _summed_and_cut(whole, group):
+    return _cut(_summed(whole.contiguous(), group), group)
+
+
+class _Passes(torch.autograd.Function):
+    """Two functions of a tensor and a group, one a pass."""
+
+    @staticmethod
+    def forward(ctx, x, forward, backward, group):
+        ctx.backward_pass, ctx.group = backward, group
+        return forward(x, group)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.backward_pass(gradient, ctx.group), None, None, None
+
+
+@wrong("gather_sequence", fails="all tokens")
+def along_the_samples(x_BTD, group=None):
+    """all_gather_into_tensor joins the parts in the first dimension, and a view makes it fit."""
+
+    def forward(x, group):
+        whole = _gathered(x, group, 0)
+        return whole.view(len(x), -1, x.shape[2])
+
+    return _Passes.apply(x_BTD, forward, _scattered, group)
+
+
+@wrong("gather_sequence", fails="all tokens")
+def backwards(x_BTD, group=None):
+    """The last rank's tokens first."""
+    forward = lambda x, group: torch.cat(_gathered(x, group).chunk(dist.get_world_size(group), 1)[::-1], 1)  # noqa: E731
+    return _Passes.apply(x_BTD, forward, _scattered, group)
+
+
+@wrong("gather_sequence", fails="gradient")
+def keeps_its_own_gradient(x_BTD, group=None):
+    """Cuts its part out of its own gradient: what other ranks made of its tokens is lost."""
+    return _Passes.apply(x_BTD, _gathered, _cut, group)
+
+
+@wrong("gather_sequence", fails="gradient")
+def takes_the_mean(x_BTD, group=None):
+    """Divides by p, as with data parallelism."""
+    mean = lambda gradient, group: _scattered(gradient, group) / dist.get_world_size(group)  # noqa: E731
+    return _Passes.apply(x_BTD, _gathered, mean, group)
+
+
+@wrong("gather_sequence", fails="any layout in memory")
+def takes_memory_as_it_is(x_BTD, group=None):
+    """Reads the numbers in the order in which they stand in memory."""
+
+    def forward(x, group):
+        return _gathered(x.as_strided(x.shape, torch.empty(x.shape).stride()), group)
+
+    return _Passes.apply(x_BTD, forward, _scattered, group)
+
+
+@wrong("gather_sequence", fails="one collective a pass")
+def all_reduce_and_cut(x_BTD, group=None):
+    """Right, and in backward twice the bytes: everyone gets everyone's sums."""
+    return _Passes.apply(x_BTD, _gathered, _summed_and_cut, group)
+
+
+@wrong("gather_sequence", fails="group")
+def gathers_from_the_world(x_BTD, group=None):
+    """The group is not handed to backward."""
+    backward = lambda gradient, _: _scattered(gradient, None)  # noqa: E731
+    size = dist.get_world_size(group) == dist.get_world_size()
+    return _Passes.apply(x_BTD, _gathered, backward if size else lambda g, _: _cut(g, group), group)
+
+
+@wrong("scatter_sequence", fails="its tokens of the sum")
+def cuts_without_adding(x_BTD, group=None):
+    """Keeps its tokens of its own part of the sum."""
+    return _Passes.apply(x_BTD, _cut, _gathered, group)
+
+
+@wrong("scatter_sequence", fails="its tokens of the sum")
+def cuts_the_samples(x_BTD, group=None):
+    """reduce_scatter_tensor cuts the first dimension, and a view makes it fit."""
+
+    def forward(x, group):
+        size = dist.get_world_size(group)
+        own = x.new_empty(x.numel() // size)
+        dist.reduce_scatter_tensor(own, x.contiguous().flatten(), group=group)
+        return own.view(len(x), -1, x.shape[2])
+
+    return _Passes.apply(x_BTD, forward, _gathered, group)
+
+
+@wrong("scatter_sequence", fails="gradient")
+def zeros_for_the_others(x_BTD, group=None):
+    """What backpropagation of a cut would be: nothing for the tokens of other ranks."""
+
+    def backward(gradient, group):
+        parts = [torch.zeros_like(gradient) for _ in range(dist.get_world_size(group))]
+        parts[dist.get_rank(group)] = gradient
+        return torch.cat(parts, 1)
+
+    return _Passes.apply(x_BTD, _scattered, backward, group)
+
+
+@wrong("scatter_sequence", fails="gradient")
+def adds_up_in_backward(x_BTD, group=None):
+    """p copies of the sum of all gradients, in place of each rank's own behind each other."""
+    backward = lambda gradient, group: torch.cat([_summed(gradient, group)] * dist.get_world_size(group), 1)  # noqa: E731
+    return _Passes.apply(x_BTD, _scattered, backward, group)
+
+
+@wrong("scatter_sequence", fails="any layout in memory")
+def scatters_memory_as_it_is(x_BTD, group=None):
+    """Reads the numbers in the order in which they stand in memory."""
+
+    def forward(x, group):
+        return _scattered(x.as_strided(x.shape, torch.empty(x.shape).stride()), group)
+
+    return _Passes.apply(x_BTD, forward, _gathered, group)
+
+
+@wrong("scatter_sequence", fails="one collective a pass")
+def all_reduce_then_cut(x_BTD, group=None):
+    """g, and a cut behind it: twice the bytes."""
+    return _Passes.apply(x_BTD, _summed_and_cut, _gathered, group)
+
+
+@wrong("scatter_sequence", fails="group")
+def backward_in_the_world(x_BTD, group=None):
+    """The group is not handed to backward, which gathers from all ranks and takes the first of them."""
+
+    def backward(gradient, group):
+        return _gathered(gradient, None)[:, : x_BTD.shape[1]]
+
+    return _Passes.apply(x_BTD, _scattered, backward, group)
+
+
+# ----------------------------------------------------------------------------------- sequence_parallel_mlp
+
+
+def _replicated(parameter, group):
+    return _Conjugate.apply(parameter, group, ("backward",), False)
+
+
+def _layer(
+    x, norm, up, down, bias, group, gather=(_gathered, _scattered), scatter=(_scattered, _gathered), **change
+):
+    """Right as it is called with six arguments."""
+    replicated = change.get("replicated", _replicated)
+    weight, shift = replicated(norm.weight, group), replicated(norm.bias, group)
+    h = functional.layer_norm(x, weight.shape, weight, shift, change.get("epsilon", norm.eps))
+    y = down(functional.gelu(up(_Passes.apply(h, *gather, group))))
+    y = change.get("before", lambda y: y)(y)
+    y = _Passes.apply(y, *scatter, group)
+    residual = change.get("residual", x)
+    return residual + y + change.get("offset", replicated(bias, group))
+
+
+@wrong("sequence_parallel_mlp", fails="its tokens")
+def bias_on_every_rank(x_BTD, norm, up, down, bias, group=None):
+    """Added before the sum, so p times."""
+    before = lambda y: y + bias  # noqa: E731
+    return _layer(x_BTD, norm, up, down, bias, group, before=before, offset=0)
+
+
+@wrong("sequence_parallel_mlp", fails="its tokens")
+def forgets_the_residual(x_BTD, norm, up, down, bias, group=None):
+    """What came in is not added."""
+    return _layer(x_BTD, norm, up, down, bias, group, residual=0)
+
+
+@wrong("sequence_parallel_mlp", fails="its tokens")
+def another_epsilon(x_BTD, norm, up, down, bias, group=None):
+    """layer_norm's default, not the norm's."""
+    return _layer(x_BTD, norm, up, down, bias, group, epsilon=1e-5)
+
+
+@wrong("sequence_parallel_mlp", fails="gradients of what is cut")
+def gathers_with_a_cut_behind(x_BTD, norm, up, down, bias, group=None):
+    """The gathered tokens' gradient is not added up over ranks."""
+    return _layer(x_BTD, norm, up, down, bias, group, gather=(_gathered, _cut))
+
+
+@wrong("sequence_parallel_mlp", fails="gradients of what all have")
+def norm_not_reduced(x_BTD, norm, up, down, bias, group=None):
+    """The norm's and the bias's gradients are of this rank's tokens: the copies drift apart, unnoticed."""
+    return _layer(x_BTD, norm, up, down, bias, group, replicated=lambda parameter, group: parameter)
+
+
+@wrong("sequence_parallel_mlp", fails="gradients of what all have")
+def bias_not_reduced(x_BTD, norm, up, down, bias, group=None):
+    """The norm is thought of, and the bias behind the reduce-scatter is not."""
+    return _layer(x_BTD, norm, up, down, bias, group, offset=bias)
+
+
+@wrong("sequence_parallel_mlp", fails="gradients of what all have")
+def mean_of_the_norm(x_BTD, norm, up, down, bias, group=None):
+    """Averages over ranks what has to be added up."""
+
+    def replicated(parameter, group):
+        mean = lambda gradient, group: _summed(gradient, group) / dist.get_world_size(group)  # noqa: E731
+        return _Passes.apply(parameter, lambda x, group: x.view_as(x), mean, group)
+
+    return _layer(x_BTD, norm, up, down, bias, group, replicated=replicated)
+
+
+@wrong("sequence_parallel_mlp", fails="collectives")
+def whole_sum_then_cut(x_BTD, norm, up, down, bias, group=None):
+    """All-reduces the sum, and cuts: the bytes of tensor and of sequence parallelism."""
+    return _layer(x_BTD, norm, up, down, bias, group, scatter=(_summed_and_cut, _gathered))
+
+
+@wrong("sequence_parallel_mlp", fails="group")
+def reduced_in_the_world(x_BTD, norm, up, down, bias, group=None):
+    """The gradients of norm and bias are added up over all ranks."""
+    replicated = lambda parameter, _: _replicated(parameter, None)  # noqa: E731
+    return _layer(x_BTD, norm, up, down, bias, group, replicated=replicated)

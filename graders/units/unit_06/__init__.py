@@ -1,4 +1,4 @@
 """Unit 06: Tensor parallel."""
 
 UNIT = "06_tensor_parallel"
-SECTIONS = ("conjugates", "layers")
+SECTIONS = ("conjugates", "layers", "randomness", "vocabulary", "sequences", "sequence_layer")

@@ -1,5 +1,6 @@
 """Drivers of unit 06: they run beside the student's code, which could read an expected value here."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +9,8 @@ from torch import Tensor, nn
 
 from course_lib import mark
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.units.models import load_values
+from graders.units.unit_06.replies import DrawnReply, EmbeddingReply, LossReply, SequenceReply
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +121,102 @@ def load_named(module: nn.Module, parameters: dict[str, Tensor]) -> None:
     with torch.no_grad():
         for name, value in parameters.items():
             own[name].copy_(value)
+
+
+def random_states(answer: AnswerFunction, seed: int, blocks: list[tuple[str, list[int]]]) -> DrawnReply:
+    """Draw so many numbers, block by block. "shared": outside of own(); "own": within; "raises": within, and
+    an exception ends the block.
+    """
+    states = answer(seed, dist.get_rank())
+    drawn: list[list[Tensor]] = []
+    escaped = []
+    for number, (kind, counts) in enumerate(blocks):
+        try:
+            with nullcontext() if kind == "shared" else states.own():
+                drawn.append([torch.rand(count, dtype=torch.float64) for count in counts])
+                if kind == "raises":
+                    raise InterruptedError
+        except InterruptedError:
+            escaped.append(number)
+    return DrawnReply(drawn, escaped)
+
+
+def embedding(
+    answer: AnswerFunction, weight: Tensor, tokens: Tensor, arriving: Tensor, groups: list[list[int]]
+) -> EmbeddingReply:
+    """Both passes of the layer that the answer makes of a weight [V, D]. tokens: [T]; arriving: [T, D]."""
+    whole = nn.Embedding(len(weight), weight.shape[1], dtype=weight.dtype)
+    load_values([whole.weight], [weight])
+    layer = answer(whole, **({"group": own_group(groups)} if groups else {}))
+    mark("forward")
+    result = layer(tokens)
+    mark("backward")
+    result.backward(arriving)
+    named = dict(layer.named_parameters())
+    first = next(iter(named.values()))
+    values = {name: parameter.detach().clone() for name, parameter in named.items()}
+    memory = first.untyped_storage().nbytes()
+    return EmbeddingReply(result.detach(), values, first.grad, memory, whole.weight.detach(), tokens)
+
+
+def loss(
+    answer: AnswerFunction,
+    logits: Tensor,
+    target: Tensor,
+    vocabulary: int,
+    arriving: Tensor,
+    groups: list[list[int]],
+) -> LossReply:
+    """Both passes of the answer on this rank's logits [N, V_r]. target, arriving: [N]."""
+    leaf = logits.clone().requires_grad_()
+    given = leaf.clone()
+    options = {"group": own_group(groups)} if groups else {}
+    mark("forward")
+    result = answer(given, target, vocabulary, **options)
+    mark("backward")
+    (gradient,) = torch.autograd.grad(result, leaf, arriving)
+    return LossReply(result.detach(), gradient, given.detach(), target)
+
+
+def sequence(
+    answer: AnswerFunction, x_BTD: Tensor, arriving_BTD: Tensor, layout: str, groups: list[list[int]]
+) -> SequenceReply:
+    """Both passes of the answer. layout "gaps": x stands transposed in memory, and the gradient that arrives
+    is one number a token [B, T, 1], expanded to x's width.
+    """
+    leaf = x_BTD.clone().requires_grad_()
+    given = leaf.transpose(0, 2).contiguous().transpose(0, 2) if layout == "gaps" else leaf.clone()
+    options = {"group": own_group(groups)} if groups else {}
+    mark("forward")
+    result = answer(given, **options)
+    mark("backward")
+    (gradient,) = torch.autograd.grad(result, leaf, arriving_BTD.expand(-1, -1, x_BTD.shape[2]))
+    return SequenceReply(result.detach(), [gradient])
+
+
+def sequence_mlp(
+    answer: AnswerFunction,
+    x_BTD: Tensor,
+    values: list[Tensor],
+    arriving_BTD: Tensor,
+    epsilon: float,
+    groups: list[list[int]],
+) -> SequenceReply:
+    """Both passes of the answer. values: of norm's weight and bias [D], up's [F / p, D] and [F / p], down's
+    [D, F / p], and the bias [D].
+    """
+    width, inner = x_BTD.shape[2], values[2].shape[0]
+    norm = nn.LayerNorm(width, eps=epsilon, dtype=x_BTD.dtype)
+    up = nn.Linear(width, inner, dtype=x_BTD.dtype)
+    down = nn.Linear(inner, width, bias=False, dtype=x_BTD.dtype)
+    bias = nn.Parameter(torch.empty_like(values[-1]))
+    parameters = [norm.weight, norm.bias, up.weight, up.bias, down.weight, bias]
+    load_values(parameters, values)
+    leaf = x_BTD.clone().requires_grad_()
+    options = {"group": own_group(groups)} if groups else {}
+    mark("forward")
+    result = answer(leaf.clone(), norm, up, down, bias, **options)
+    mark("backward")
+    result.backward(arriving_BTD)
+    gradients = [None if each.grad is None else each.grad.clone() for each in (leaf, *parameters)]
+    return SequenceReply(result.detach(), gradients)

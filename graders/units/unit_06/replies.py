@@ -1,0 +1,48 @@
+"""What unit 06's drivers tell of dropout, of the vocabulary and of the sequence."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from graders.grading.answer import DriverReply, PlainData
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnReply(DriverReply):
+    """What a rank drew in each block, float64 [count] a draw; escaped: which blocks an exception left."""
+
+    drawn: list[list[Tensor]]
+    escaped: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingReply(DriverReply):
+    """result: what forward returned, [T, D]. parameters: name -> values. gradient: of the first of them.
+
+    nbytes: of the memory that the first of them lies in. whole, tokens: the arguments afterwards.
+    """
+
+    result: PlainData
+    parameters: dict[str, Tensor]
+    gradient: PlainData
+    nbytes: int
+    whole: Tensor
+    tokens: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LossReply(DriverReply):
+    """result: the losses [N]. gradient: of the logits. logits, target: the arguments afterwards."""
+
+    result: PlainData
+    gradient: PlainData
+    logits: Tensor
+    target: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceReply(DriverReply):
+    """result: of forward. gradients: of x and then of each parameter."""
+
+    result: PlainData
+    gradients: list[PlainData]
