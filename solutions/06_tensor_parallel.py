@@ -254,8 +254,8 @@ class RowParallelLinear(nn.Module):
 # `tensor_parallel/random.py`.)
 
 
-# %% exercise="RandomStates" points=10
-class RandomStates:
+# %% exercise="RandomStreams" points=10
+class RandomStreams:
     """Two streams of random numbers for torch's default generator: one the same on all ranks, one of this rank's own.
 
     seed: at least 0, the same on all ranks. rank: this rank's number among those that share the layer.
@@ -292,13 +292,13 @@ class RandomStates:
 
 
 # %% demo=true
-# %%needs RandomStates
+# %%needs RandomStreams
 def two_masks(apart: bool) -> tuple[Tensor, Tensor]:
     """A mask for this rank's columns [8, 1 or 2], and one for what is the same on all ranks [8, 4]."""
     rank, size = dist.get_rank(), dist.get_world_size()
     columns = len(torch.arange(size + 1).tensor_split(size)[rank])
     torch.manual_seed(7)
-    with RandomStates(7, rank).own() if apart else nullcontext():
+    with RandomStreams(7, rank).own() if apart else nullcontext():
         own = torch.rand(8, columns) < 0.5
     return own, torch.rand(8, 4) < 0.5
 
@@ -322,7 +322,7 @@ for row, apart in zip(panels, masks):
 figure
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%holds RandomStates
+# %%holds RandomStreams
 one, two = masks.values()
 assert all(torch.equal(one[rank][0], one[1][0]) for rank in (2, 3))
 assert not torch.equal(one[0][1], one[1][1])

@@ -149,11 +149,11 @@ class BiasOfOneRank(nn.Module):
         return fills_an_empty_one(y, self.group)
 
 
-# ------------------------------------------------------------------------------------------- RandomStates
+# ------------------------------------------------------------------------------------------- RandomStreams
 
 
-@right("RandomStates")
-class RandomStatesSavedByForking:
+@right("RandomStreams")
+class RandomStreamsSavedByForking:
     """torch's own fork_rng puts back the shared state; the generator of the own stream is kept whole."""
 
     def __init__(self, seed, rank):
@@ -171,8 +171,8 @@ class RandomStatesSavedByForking:
                 self.generator.set_state(torch.default_generator.get_state())
 
 
-@right("RandomStates")
-class RandomStatesInATable:
+@right("RandomStreams")
+class RandomStreamsInATable:
     """A table of states by name, as Megatron-LM has it, and a block that is a class."""
 
     def __init__(self, seed, rank):

@@ -374,10 +374,10 @@ class RowOfAll(_Row):
         return y if self.bias is None else y + self.bias
 
 
-# ------------------------------------------------------------------------------------------- RandomStates
+# ------------------------------------------------------------------------------------------- RandomStreams
 
 
-@wrong("RandomStates", fails="the same on all ranks")
+@wrong("RandomStreams", fails="the same on all ranks")
 class SeedPlusRank:
     """Another seed on every rank, for everything: what all hold gets other masks."""
 
@@ -388,7 +388,7 @@ class SeedPlusRank:
         return nullcontext()
 
 
-@wrong("RandomStates", fails="other on every rank")
+@wrong("RandomStreams", fails="other on every rank")
 class OneSeedForAll:
     """The same mask on every rank's columns."""
 
@@ -426,7 +426,7 @@ class _Own:
                 self.state = torch.get_rng_state()
 
 
-@wrong("RandomStates", fails="other on every rank")
+@wrong("RandomStreams", fails="other on every rank")
 class RankZeroLikeAll(_Own):
     """seed + rank for its own stream, which on rank 0 is the seed of what all draw."""
 
@@ -434,7 +434,7 @@ class RankZeroLikeAll(_Own):
         return seed + rank
 
 
-@wrong("RandomStates", fails="blocks go on")
+@wrong("RandomStreams", fails="blocks go on")
 class BeginsAnew(_Own):
     """Every block seeds its stream again: the same mask in every layer, and in every step."""
 
@@ -445,7 +445,7 @@ class BeginsAnew(_Own):
             yield
 
 
-@wrong("RandomStates", fails="the same on all ranks")
+@wrong("RandomStreams", fails="the same on all ranks")
 class NeverGoesBack(_Own):
     """After the first block everything is drawn from the rank's own stream."""
 
@@ -456,7 +456,7 @@ class NeverGoesBack(_Own):
         self.state = torch.get_rng_state()
 
 
-@wrong("RandomStates", fails="after an exception")
+@wrong("RandomStreams", fails="after an exception")
 class ForgetsToClean(_Own):
     """No finally: an exception leaves the rank in its own stream."""
 
@@ -469,7 +469,7 @@ class ForgetsToClean(_Own):
         torch.set_rng_state(shared)
 
 
-@wrong("RandomStates", fails="after an exception")
+@wrong("RandomStreams", fails="after an exception")
 class Swallows(_Own):
     """Goes on behind the block as if nothing had been raised."""
 
@@ -482,7 +482,7 @@ class Swallows(_Own):
             self.state = torch.get_rng_state()
 
 
-@wrong("RandomStates", fails="drawn once more")
+@wrong("RandomStreams", fails="drawn once more")
 class WithoutTheSeed(_Own):
     """The rank's own stream does not depend on the seed: every experiment drops the same."""
 
@@ -490,7 +490,7 @@ class WithoutTheSeed(_Own):
         return 2718 + rank
 
 
-@wrong("RandomStates", fails="blocks go on")
+@wrong("RandomStreams", fails="blocks go on")
 class FromTheClock(_Own):
     """Nobody can repeat the run, and no stream is where it was."""
 
@@ -498,7 +498,7 @@ class FromTheClock(_Own):
         return time.perf_counter_ns() + rank
 
 
-@wrong("RandomStates", fails="nobody communicates")
+@wrong("RandomStreams", fails="nobody communicates")
 class AsksForTheSeed(_Own):
     """Takes rank 0's seed, though all have it."""
 

@@ -53,7 +53,7 @@ Blocks = list[tuple[str, list[int]]]
         "torch.Generator().manual_seed(number).get_state() makes a state without touching torch's own.",
     ),
 )
-def RandomStates(answer: Answer, rng: Rng) -> Findings:  # noqa: N802
+def RandomStreams(answer: Answer, rng: Rng) -> Findings:  # noqa: N802
     """Drawn numbers of draws, another one on every rank within own()."""
     ranks, seed = rng.integer(3, 4), rng.integer(0, 10**6)
     counts = [[rng.integer(1, 6) + rank for _ in range(3)] for rank in range(ranks)]
