@@ -103,6 +103,7 @@ def test_ranks_in_processes_are_like_threads(sandbox: Sandbox, what: str, cluste
         for _ in range(2):
             through_grader, in_threads = answer.observe(request), answer.observe_there(request)
             assert repr(through_grader) == repr(in_threads)
+            assert not followed or through_grader.memory.peak == in_threads.memory.peak >= 16
 
 
 ENDS = {
