@@ -95,11 +95,12 @@ class Timing:
         A forward takes its bytes when it begins; where it is recomputed later, it leaves only its inputs. A
         backward gives all back when it ends, of two halves the second.
         """
-        held, steps = 0.0, [(0.0, 0.0)]
+        held, steps = 0.0, {0.0: 0.0}
+        # What is given back comes before what is taken at the same moment.
         for seconds, change in sorted(_changes(self, stage)):
             held += change
-            steps.append((seconds, held))
-        return steps
+            steps[seconds] = held
+        return list(steps.items())
 
 
 def cost(schedule: Schedule, micro_batches: int, costs: Costs | None = None, chunks: int = 1) -> Timing:
@@ -124,7 +125,7 @@ def cost(schedule: Schedule, micro_batches: int, costs: Costs | None = None, chu
 
 
 def _changes(timing: Timing, stage: int) -> Iterator[tuple[float, float]]:
-    """(seconds, bytes) of all that takes memory or gives it back; what is given back comes first."""
+    """(seconds, bytes) of all that takes memory or gives it back."""
     row = timing.stages[stage]
     again = {
         (timed.action.micro_batch, timed.action.chunk) for timed in row if isinstance(timed.action, Recompute)

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 from torch.func import functional_call
 
 from course_lib.runtime.communication.events import span
@@ -133,6 +132,9 @@ class Stage:
         _accumulate(step.outputs.pop(where), step.gradients.pop(where, None))
 
     def _backward_input(self, step: _Step, action: Action) -> None:
+        # Here and below, since it takes a second to import, and only schedules with halves need it.
+        from torch.distributed.pipelining._backward import stage_backward_input
+
         where = _where(action)
         output, gradient = step.outputs.pop(where), step.gradients.pop(where, None)
         if self._piece(action.chunk) == 0:
@@ -146,6 +148,8 @@ class Stage:
         _, step.halves[where] = stage_backward_input([output], gradients, [step.received[where]], weights)
 
     def _backward_weight(self, step: _Step, action: Action) -> None:
+        from torch.distributed.pipelining._backward import stage_backward_weight
+
         left = step.halves.pop(_where(action))
         if self._piece(action.chunk) == 0:
             _accumulate(*left)
