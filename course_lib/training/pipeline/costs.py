@@ -34,7 +34,7 @@ class Costs:
 
     forward: PerPiece = 1.0
     backward: PerPiece = 2.0
-    input_share: float = 0.5
+    input_share: PerPiece = 0.5
     message: float = 0.0
     activations: PerPiece = 1.0
     inputs: PerPiece = 0.0
@@ -46,7 +46,8 @@ class Costs:
         whole = _of(self.backward, piece)
         if isinstance(action, Backward):
             return whole
-        return whole * (self.input_share if isinstance(action, BackwardInput) else 1 - self.input_share)
+        first = _of(self.input_share, piece)
+        return whole * (first if isinstance(action, BackwardInput) else 1 - first)
 
 
 def _of(given: PerPiece, piece: int) -> float:
