@@ -9,11 +9,19 @@
 # %% [markdown]
 # # Pipeline parallelism
 #
-# A model that does not fit into one GPU is cut between its layers: each GPU computes a few of them and hands on what comes out.
+# A model that does not fit into one GPU is cut between its layers: each GPU computes a few of them and hands on what
+# comes out. Done naively, all GPUs but one stand idle at any moment. What there is to learn is the order: which GPU
+# computes what, when. That decides how much of the time is lost, how much memory is taken, and whether the training
+# is still the one that you meant.
 #
 # After this unit you can
 #
-# - write the mean over all ranks with one collective call.
+# - cut a model into stages that take equally long, and carry backward over the cuts;
+# - write the schedules of GPipe, PipeDream-flush (1F1B), Megatron-LM's interleaved stages and zero bubble, and say what
+#   each of them costs in idle time, in messages and in memory;
+# - predict how long a step takes, from what its stages and messages take;
+# - explain stale weights and weight stashing, and see in a loss curve what they do;
+# - find a schedule for stages that are not equal, under a bound on memory.
 
 # %% tags=["parameters"]
 ranks = 4
@@ -34,11 +42,39 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from course_lib import Cluster, Link, launch, per_rank
+from course_lib.figures.style import Drawing
+from course_lib.notebook.widgets import Slider, explore
+from course_lib.training.pipeline import (
+    Action,
+    Backward,
+    BackwardInput,
+    BackwardWeight,
+    BadSchedule,
+    Costs,
+    Forward,
+    Plan,
+    Recompute,
+    Stage,
+    cost,
+    schedule_of,
+)
+from course_lib.training.pipeline.drawing import schedule_figure
 from graders import check, hint, progress, reset
 
 # %% demo=true jupyter={"source_hidden": true}
 # `%%needs` waits until an exercise is solved.
 # %load_ext course_lib.notebook.magics
+
+# %% [markdown]
+# **Predict, before you measure.** Write your guesses down; the sections in parentheses have the answers.
+#
+# 1. A model lies on four GPUs, and a batch is cut into four parts. Each GPU does the forward of all parts, then their
+#    backward. What share of the time do GPUs stand idle (section 4)? And with 32 parts?
+# 2. A GPU may begin with the backward of the first part as soon as it can, instead of finishing all forwards. Does a
+#    step get shorter (section 6)?
+# 3. On one GPU, computing every forward a second time to save memory makes a step a third longer. On four GPUs in
+#    a row too (section 5)?
+# 4. Can the idle time be made shorter with the same parts and the same gradients (section 8)?
 
 # %% [markdown]
 # ## 1 Four layers on four workers
@@ -52,8 +88,6 @@ from graders import check, hint, progress, reset
 # state. What is wrong with it? Look at one step:
 
 # %% demo=true
-from course_lib.training.pipeline import Backward, Forward, cost
-
 one_batch = [[Forward(0), Backward(0)] for worker in range(4)]
 naive = cost(one_batch, micro_batches=1)
 for worker, row in enumerate(naive.stages):
@@ -369,46 +403,567 @@ assert stepped.traffic.sent == 2 * 3 * batch.numel() * 4
 # %% [markdown]
 # ## 4 Micro-batches
 #
-# A collective is called by every rank, and `dist.all_reduce` leaves the sum over all ranks in each rank's tensor.
+# Cut the batch into $m$ **micro-batches**. While stage 1 computes the first of them, stage 0 is at the second. Gradients add
+# up as in `accumulate_gradients` of unit 01, each micro-batch weighted with its share of the samples, and the
+# weights change once, at the end. So a step is the step that a single GPU would make; only the order of
+# the work is new.
+#
+# An order can be written down as data, before anything runs. In this unit a **schedule** says for each stage what it does,
+# in order, as small dataclasses: `Forward(2)` is the forward of micro-batch 2, counted from 0, `Backward(2)` its backward.
+# Messages follow from that, and the course adds them: a stage sends what it has computed at once and goes on, and it waits
+# for what it needs. `cost` says when everything happens, if a forward takes one unit of time and a backward
+# two, and messages none. Here are two micro-batches on two stages:
+
+# %% demo=true
+two = [Forward(0), Forward(1), Backward(1), Backward(0)]
+schedule_figure(cost([two, two], micro_batches=2), "Two micro-batches")
+
+# %% [markdown]
+# Why does a backward take two units? For a linear layer $y = x w$ forward is one product of matrices, and backward
+# has two of the same size: with the weights, for the gradient of $x$, and with $x$, for that of the weights. Counted:
+
+# %% demo=true
+layer, x = nn.Linear(64, 64, bias=False), torch.ones(32, 64, requires_grad=True)
+with FlopCounterMode(display=False) as forward_count:
+    y = layer(x)
+with FlopCounterMode(display=False) as backward_count:
+    y.sum().backward()
+forward_count.get_total_flops(), backward_count.get_total_flops()
+
+# %% demo=true jupyter={"source_hidden": true}
+assert backward_count.get_total_flops() == 2 * forward_count.get_total_flops()
+
+# %% [markdown]
+# **GPipe** (Huang et al. 2019) does the obvious thing: all forwards, then all backwards, then the weights.
 
 
-# %% exercise="pipeline_parallel_example" points=4
-def pipeline_parallel_example(x: Tensor) -> Tensor:
-    """The mean of x over all ranks, the same on every rank.
+# %% exercise="gpipe" points=8
+def gpipe(stage: int, stages: int, micro_batches: int) -> list[Action]:
+    """What one stage does in a step under GPipe, in order.
 
-    x: float32 [n], of one length on all ranks. It stays as it is; the mean is a new tensor.
-    One collective call.
+    stage: from 0 to stages - 1. micro_batches: of the step, at least 1; may be fewer than stages. Each
+    micro-batch has one Forward and one Backward, and all Forwards come before the first Backward. All stages
+    together must take no longer than GPipe has to, whatever forward and backward take.
     """
     ### BEGIN SOLUTION
-    total = x.clone()
-    dist.all_reduce(total)
-    return total / dist.get_world_size()
+    forwards = [Forward(number) for number in range(micro_batches)]
+    backwards = [Backward(number) for number in reversed(range(micro_batches))]
+    return forwards + backwards
+    ### END SOLUTION
+
+
+# %% demo=true
+# %%needs gpipe
+gpipe_timing = cost(schedule_of(gpipe, stages=4, micro_batches=4), micro_batches=4)
+schedule_figure(gpipe_timing, "GPipe")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds gpipe
+assert math.isclose(gpipe_timing.bubble, 3 / 7)
+assert math.isclose(gpipe_timing.seconds, (4 + 3) * (1 + 2))
+many = cost(schedule_of(gpipe, 4, 32), 32)
+assert f"{many.bubble:.1%}" == f"{3 / 35:.1%}" == "8.6%"
+
+# %% [markdown]
+# Grey is the bubble. Take stage 3, the last: it waits for three forwards before its first micro-batch arrives, and for
+# three backwards after its last one is done. Each other stage waits as long, only at other times. In
+# general a stage computes $m$ forwards and backwards, and waits for $p - 1$ more on $p$ stages. Of all its time a share of
+#
+# $$ \frac{p - 1}{m + p - 1} $$
+#
+# is bubble: 3/7 with four micro-batches, and 8.6 % with 32. (Some papers give the bubble as a share of the time
+# that is *not* bubble, $(p - 1) / m$. Look which one it is before you compare two numbers.) What the one
+# or the other takes does not matter. More micro-batches make the bubble smaller, but they are smaller themselves for the
+# same batch, and small products of matrices use a GPU badly; and more of them wait in memory, which is section 5.
+#
+# All that is true for equal stages and messages that take no time. Real stages differ (section 2), and messages
+# take microseconds or milliseconds. In GPipe one can still say exactly what a step takes.
+
+
+# %% exercise="bubble_fraction" points=10
+def bubble_fraction(
+    forward: list[float], backward: list[float], micro_batches: int, message: float = 0.0
+) -> float:
+    """The share of all stages' time, from the first forward's begin to the last backward's end, in which they
+    compute nothing under GPipe.
+
+    forward, backward: seconds that stage 0, 1 ... takes for one micro-batch, each above 0; as many as there are stages, at least 1.
+    message: seconds from the end of an action until its result is at the next stage. Messages hinder neither
+    computing nor each other. All stages do the micro-batches in one order, in backward too.
+    """
+    ### BEGIN SOLUTION
+    stages = len(forward)
+    # The first micro-batch passes through all stages; after it the others come as fast as the slowest stage lets them.
+    filling = sum(forward) + sum(backward) + 2 * (stages - 1) * message
+    seconds = filling + (micro_batches - 1) * (max(forward) + max(backward))
+    busy = micro_batches * (sum(forward) + sum(backward))
+    return 1 - busy / (stages * seconds)
     ### END SOLUTION
 
 
 # %% [markdown]
-# Rank r holds the number r:
+# One stage that takes twice as long as the other three, and messages that take half a forward:
 
 # %% demo=true
-# %%needs pipeline_parallel_example
-held = [torch.full((2,), float(rank)) for rank in range(ranks)]
-run = launch(pipeline_parallel_example, per_rank(held), ranks=ranks, on=on)
-run.results[0]
+# %%needs gpipe bubble_fraction
+forward, backward = [1.0, 1.0, 2.0, 1.0], [2.0, 2.0, 4.0, 2.0]
+uneven = cost(schedule_of(gpipe, 4, 8), 8, Costs(forward, backward, message=0.5))
+print(f"predicted {bubble_fraction(forward, backward, 8, message=0.5):.1%}, timed {uneven.bubble:.1%}")
+print(f"four equal stages, no time for messages: {bubble_fraction([1.0] * 4, [2.0] * 4, 8):.1%}")
+schedule_figure(uneven, "GPipe, a slow stage 2")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds gpipe bubble_fraction
+assert math.isclose(bubble_fraction(forward, backward, 8, 0.5), uneven.bubble)
+assert f"{uneven.bubble:.0%}" == "50%"
+assert math.isclose(bubble_fraction([1.0] * 4, [2.0] * 4, 8), 3 / 11)
 
 # %% [markdown]
+# One slow stage costs more than the whole bubble of an even pipeline: from 27 % to 50 %, and no number of micro-batches
+# helps against it, since all other stages wait for it again and again. That is why section 2 came first.
+#
+# Now for real. `Stage` is the course's runtime: on every rank it gets that rank's part of the model and its
+# list of actions, and does them with real tensors and messages. Eight layers on four ranks, a batch of 22 samples
+# in five micro-batches, not all of one size:
+
+
+# %% demo=true
+def make_layers() -> list[nn.Module]:
+    """Eight layers, the same ones whoever calls."""
+    torch.manual_seed(5)
+    return [nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for layer in range(8)]
+
+
+def drawn_batch(sizes: list[int]) -> tuple[list[Tensor], list[Tensor]]:
+    """Inputs and targets of each micro-batch, of these numbers of samples."""
+    torch.manual_seed(6)
+    return [torch.randn(size, 16) for size in sizes], [torch.randn(size, 16) for size in sizes]
+
+
+def pipelined_step(plan: Plan, sizes: list[int], chunks: int = 1) -> tuple[Tensor | None, list[list[Tensor]]]:
+    """One step on this rank, by a schedule; the loss on the last rank, and the gradients of each of its pieces."""
+    rank, stages = dist.get_rank(), dist.get_world_size()
+    layers, inside = make_layers(), 8 // (stages * chunks)
+    pieces = [nn.Sequential(*layers[start : start + inside]) for start in range(0, 8, inside)]
+    mine = pieces[rank::stages]
+    options = {"chunks": chunks} if chunks > 1 else {}
+    actions = plan(rank, stages, len(sizes), **options)
+    loss = Stage(mine, functional.mse_loss).step(actions, *drawn_batch(sizes))
+    return loss, [[parameter.grad for parameter in piece.parameters()] for piece in mine]
+
+
+def unsplit_step(sizes: list[int]) -> tuple[Tensor, list[Tensor]]:
+    """The same step of the whole model on the whole batch: loss and gradients."""
+    model = nn.Sequential(*make_layers())
+    inputs, targets = drawn_batch(sizes)
+    loss = functional.mse_loss(model(torch.cat(inputs)), torch.cat(targets))
+    loss.backward()
+    return loss.detach(), [parameter.grad for parameter in model.parameters()]
+
+
+def largest_difference(plan: Plan, sizes: list[int], chunks: int = 1) -> float:
+    """Of any gradient on any rank from the unsplit model's."""
+    run = launch(pipelined_step, plan, sizes, chunks, ranks=4, on=on)
+    # Chunk by chunk, and in each rank by rank: that is the order of the layers.
+    by_rank = [gradients for loss, gradients in run.results]
+    split = [gradient for chunk in zip(*by_rank, strict=True) for piece in chunk for gradient in piece]
+    _, whole = unsplit_step(sizes)
+    return max(float((a - b).abs().max()) for a, b in zip(split, whole, strict=True))
+
+
+# %% demo=true
+# %%needs gpipe
+sizes = [4, 5, 4, 6, 3]
+print(f"largest difference from the unsplit model's gradients: {largest_difference(gpipe, sizes):.1e}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds gpipe
+assert sum(sizes) == 22
+assert largest_difference(gpipe, sizes) < 1e-7
+
+# %% [markdown]
+# Equal to rounding. That is GPipe's promise: the number of stages and of micro-batches is a matter of speed, and never
+# of results. (It does not hold for batch norm, whose statistics are those of a micro-batch.)
+#
 # ## 5 What waits in memory
+#
+# Backward needs what forward has computed. From a micro-batch's forward until its backward a stage keeps its **activations**,
+# and in the figures above you saw how many: the lines below the boxes. They begin with the Forward and end with the
+# Backward. How many micro-batches wait at once is the second number by which schedules are compared.
+#
+# Two more kinds of actions will come up. `Recompute(2)` does the forward of micro-batch 2 once more, shortly before its
+# backward; then `Forward(2)` keeps nothing but its input. `BackwardInput(2)` and `BackwardWeight(2)` are the two
+# halves of a backward, in that order, and what forward has kept is needed until the second one is done. A stage may
+# also have several **chunks** of the model: `Forward(2, chunk=1)`.
+
+
+# %% exercise="peak_activations" points=6
+def peak_activations(actions: list[Action]) -> int:
+    """Of how many micro-batches a stage keeps the activations at once, at most, between two of its actions.
+
+    actions: all that the stage does in a step, in order; stays as it is. A micro-batch counts once for each chunk that
+    keeps its activations. A Forward keeps them, unless a Recompute of the same micro-batch in the same chunk comes
+    later: then that keeps them. A Backward or a BackwardWeight frees them.
+    """
+    ### BEGIN SOLUTION
+    again = {(action.micro_batch, action.chunk) for action in actions if isinstance(action, Recompute)}
+    kept, peak = 0, 0
+    for action in actions:
+        recomputed = (action.micro_batch, action.chunk) in again
+        if isinstance(action, Recompute) or (isinstance(action, Forward) and not recomputed):
+            kept += 1
+        elif isinstance(action, Backward | BackwardWeight):
+            kept -= 1
+        peak = max(peak, kept)
+    return peak
+    ### END SOLUTION
+
+
+# %% demo=true
+# %%needs gpipe peak_activations
+for micro_batches in (4, 16, 64):
+    counts = [peak_activations(actions) for actions in schedule_of(gpipe, 4, micro_batches)]
+    bubble = bubble_fraction([1.0] * 4, [2.0] * 4, micro_batches)
+    print(f"{micro_batches:2} micro-batches: a bubble of {bubble:4.0%}, and stages keep {counts}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds gpipe peak_activations
+assert counts == [64] * 4
 
 # %% [markdown]
+# There is the catch: GPipe keeps all $m$ micro-batches, on every stage. Of one batch that is no more than without micro-batches. But who makes the
+# batch larger, so that the bubble gets smaller, pays with memory.
+#
+# **Recomputation** (Chen et al. 2016; unit 01) buys memory with time: keep the input of each stage only, and do the forward once more when
+# backward comes. GPipe does so from the start. A backward of two units and a forward of one make three; with a second
+# forward it is four, a third more. In a pipeline, though, somebody is waiting anyway. The lecture
+# says of GPipe's figure: "some tensors for backprop can be precomputed, these fill up the bubble, too". A
+# recomputation needs no gradient from the next stage. So it need not wait for one.
+
+
+# %% exercise="with_recomputation" points=8
+def with_recomputation(actions: list[Action]) -> list[Action]:
+    """A stage's actions, with a Recompute for every forward that is needed again.
+
+    actions: of one stage, any kinds but Recompute, with any chunks; stays as it is. Returns a new list with the same
+    actions in the same order. Between a Forward and its Backward, or its BackwardInput, there is one Recompute of the same micro-batch and
+    chunk, so late that no two micro-batches' activations are kept at once where backwards are whole. Where a backward directly follows its
+    forward, nothing would be saved, and there is none.
+    """
+    ### BEGIN SOLUTION
+    recomputing: list[Action] = []
+    for before, action in zip([None, *actions], actions, strict=False):
+        where = (action.micro_batch, action.chunk)
+        if isinstance(action, Backward | BackwardInput) and before != Forward(*where):
+            recomputing.append(Recompute(*where))
+        recomputing.append(action)
+    return recomputing
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Three ways to do eight micro-batches on four stages: keep everything; recompute when the gradient has arrived, so that each backward
+# takes three units; recompute as your schedule says.
+
+
+# %% demo=true
+# %%needs gpipe peak_activations with_recomputation
+def recomputing_gpipe(stage: int, stages: int, micro_batches: int) -> list[Action]:
+    return with_recomputation(gpipe(stage, stages, micro_batches))
+
+
+keeping = cost(schedule_of(gpipe, 4, 8), 8)
+too_late = cost(schedule_of(gpipe, 4, 8), 8, Costs(forward=1, backward=3))
+in_bubble = cost(schedule_of(recomputing_gpipe, 4, 8), 8, Costs(inputs=0.1))
+print(
+    f"keep everything: {keeping.seconds:g}, recompute late: {too_late.seconds:g}, early: {in_bubble.seconds:g}"
+)
+schedule_figure(in_bubble, "GPipe that recomputes")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds gpipe peak_activations with_recomputation
+assert (keeping.seconds, too_late.seconds, in_bubble.seconds) == (33, 44, 40)
+assert largest_difference(recomputing_gpipe, sizes) < 1e-7
+assert max(peak_activations(actions) for actions in schedule_of(recomputing_gpipe, 4, 8)) == 1
+
+# %% [markdown]
+# Late it takes 44 units instead of 33, a third more, as on one GPU. Early it takes 40, a fifth more. Look at stages 0 to 2: each
+# does its first recomputation while it waits for the gradient. On the last stage the last micro-batch's backward directly follows
+# its forward and recomputes nothing. Together that saves one forward on each of the four stages. In memory there are now the inputs of
+# all micro-batches (here a tenth of their activations) and the activations of a single one.
+#
 # ## 6 One forward, one backward
+#
+# GPipe keeps $m$ micro-batches since no backward begins before the last forward is done. But on the last stage the first
+# micro-batch can go back as soon as its forward is done! PipeDream-flush (Narayanan et al. 2021), better known as **1F1B**, lets every
+# stage go over to backward as early as it can:
+#
+# - at first forwards only, so that all stages behind have something to do: the **warm-up**;
+# - then one forward, one backward, in turns;
+# - at last the backwards that are left.
+#
+# In the middle each new micro-batch comes in when an old one leaves. All that you have to find is how long the warm-up of
+# each stage is. If it is too long, more is kept than must be. If it is too short, others wait, perhaps for ever. Here stage 0
+# wants the first micro-batch back before it sends the second one, and stage 1 wants both before it sends one back. The course checks a
+# schedule before anything runs, and says what is wrong:
+
+# %% demo=true
+eager = [Forward(0), Backward(0), Forward(1), Backward(1)]
+slow = [Forward(0), Forward(1), Backward(0), Backward(1)]
+try:
+    cost([eager, slow], micro_batches=2)
+    complaint = ""
+except BadSchedule as error:
+    complaint = str(error)
+print(complaint)
+
+# %% demo=true jupyter={"source_hidden": true}
+assert complaint.startswith("Deadlock: stage 0, at Backward(0), waits for Backward(0) of stage 1")
+
+
+# %% exercise="one_f_one_b" points=12
+def one_f_one_b(stage: int, stages: int, micro_batches: int) -> list[Action]:
+    """What one stage does in a step under 1F1B, in order: one Forward and one Backward of each micro-batch.
+
+    The arguments are those of gpipe. Stage s of p keeps the activations of at most p - s micro-batches at once, and all
+    stages together take no longer than under GPipe, whatever forward and backward take.
+    """
+    ### BEGIN SOLUTION
+    warm_up = min(micro_batches, stages - stage - 1)
+    actions: list[Action] = [Forward(number) for number in range(warm_up)]
+    for number in range(micro_batches - warm_up):
+        actions += [Forward(warm_up + number), Backward(number)]
+    return actions + [Backward(number) for number in range(micro_batches - warm_up, micro_batches)]
+    ### END SOLUTION
+
+
+# %% demo=true
+# %%needs one_f_one_b
+one_timing = cost(schedule_of(one_f_one_b, 4, 8), 8)
+schedule_figure(one_timing, "1F1B")
+
+# %% demo=true
+# %%needs gpipe peak_activations one_f_one_b
+for name, plan in (("GPipe", gpipe), ("1F1B", one_f_one_b)):
+    for micro_batches in (8, 64):
+        schedule = schedule_of(plan, 4, micro_batches)
+        timing = cost(schedule, micro_batches)
+        counts = [peak_activations(actions) for actions in schedule]
+        print(f"{name:5}, {micro_batches:2} micro-batches: {timing.seconds:3.0f} units, stages keep {counts}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds gpipe peak_activations one_f_one_b
+assert counts == [4, 3, 2, 1]
+assert timing.seconds == cost(schedule_of(gpipe, 4, 64), 64).seconds == (64 + 3) * 3
+assert largest_difference(one_f_one_b, sizes) < 1e-7
 
 # %% [markdown]
+# The second prediction: a step takes exactly as long. The bubble is the same, since the first micro-batch still has to
+# go all the way down and the last one all the way up. What changes is memory: at most $p$ micro-batches instead of $m$, however many there are.
+# So one can take more of them, and *that* makes the bubble smaller.
+#
+# Memory is not the same everywhere: stage 0 keeps the most, the last stage the least. If memory is what is scarce, give
+# the first stages fewer layers, or have them alone recompute.
+#
 # ## 7 Several chunks a worker
+#
+# The bubble is the time that a micro-batch needs to get through the pipeline and back, on stages that have nothing else to do. Make the way
+# shorter, then! **Interleaved stages** (Narayanan et al. 2021) give each worker not one long piece of the
+# model, but $v$ short ones: with 8 layers on 4 workers, worker 0 has layers 0 and 4, worker 1 layers 1 and 5, and so on. Each micro-batch goes round
+# all workers $v$ times. A chunk takes $1/v$ of the time, so filling and emptying the pipeline takes $1/v$ of the time, and the bubble shrinks to
+#
+# $$ \frac{(p - 1)(F + B)}{v} $$
+#
+# for stages that need $F$ for the forward and $B$ for the backward of a micro-batch, all chunks together. It is not for nothing: each micro-batch
+# crosses $v p - 1$ cuts instead of $p - 1$.
+#
+# In which order? A worker that has several chunks to choose from does the micro-batches in groups. It lets a group through its first chunk,
+# then the same group through the second one, and so on, then the next group. Backward has the same groups, but begins with the last chunk. A
+# group must be so large that its first micro-batch has been round all workers when it is needed again. Forwards and backwards take
+# turns as in 1F1B, after a longer warm-up.
+
+
+# %% exercise="interleaved" points=14
+def interleaved(stage: int, stages: int, micro_batches: int, chunks: int) -> list[Action]:
+    """What one stage does in a step with interleaved chunks, in order: one Forward and one Backward of each
+    micro-batch in each chunk.
+
+    chunks: pieces of the model that each stage has, at least 1, all equally long; piece k of the model is chunk
+    k // stages of stage k % stages. The other arguments are those of gpipe, and any numbers are allowed.
+
+    With at least as many micro-batches as stages, a step takes no longer than m (F + B) + (p - 1) (F + B) / v, for p stages, m micro-batches, v chunks,
+    and F and B a stage's seconds for one micro-batch in all its chunks; with fewer it takes no longer than under 1F1B. Stage s
+    keeps at most 2 (p - s - 1) + (v - 1) g + 1 micro-batches at once, counted once in each chunk, where
+    g = m if m < p, else ceil(m / floor(m / p)).
+    """
+    ### BEGIN SOLUTION
+    # Groups of at least as many micro-batches as stages: a smaller one comes round to stage 0 too late, and with three
+    # chunks or more all wait for each other.
+    count = max(1, micro_batches // stages)
+    groups = [group.tolist() for group in torch.arange(micro_batches).tensor_split(count)]
+    forwards = [Forward(number, c) for group in groups for c in range(chunks) for number in group]
+    backwards = [Backward(number, c) for group in groups for c in reversed(range(chunks)) for number in group]
+    warm_up = min(len(forwards), 2 * (stages - stage - 1) + (chunks - 1) * len(groups[0]))
+    actions: list[Action] = [*forwards[:warm_up]]
+    for forward, backward in zip(forwards[warm_up:], backwards, strict=False):
+        actions += [forward, backward]
+    return actions + backwards[len(forwards) - warm_up :]
+    ### END SOLUTION
+
+
+# %% demo=true
+# %%needs interleaved
+chunky = cost(
+    schedule_of(interleaved, 4, 8, chunks=2), 8, Costs(forward=0.5, backward=1, activations=0.5), chunks=2
+)
+schedule_figure(chunky, "Interleaved, two chunks a stage")
+
+# %% demo=true
+# %%needs one_f_one_b interleaved
+with_messages = {}
+for chunks in (1, 2, 4, 8):
+    lengths = {}
+    for message in (0.0, 0.25):
+        costs = Costs(1 / chunks, 2 / chunks, message=message)
+        schedule = schedule_of(interleaved, 4, 8, chunks=chunks)
+        lengths[message] = cost(schedule, 8, costs, chunks).seconds
+    with_messages[chunks] = lengths[0.25]
+    print(
+        f"{chunks} chunks: {lengths[0.0]:6.3f} units; if a message takes a quarter of one: {lengths[0.25]:6.3f}"
+    )
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds one_f_one_b interleaved
+assert chunky.seconds == 8 * 3 + 3 * 3 / 2
+assert lengths[0.0] == 8 * 3 + 3 * 3 / 8
+assert with_messages[2] == min(with_messages.values())
+assert with_messages[8] > with_messages[1]
+assert largest_difference(interleaved, sizes, chunks=2) < 1e-7
 
 # %% [markdown]
+# Eight chunks leave an eighth of the bubble. But if a message takes a quarter of a forward, two chunks are best, and eight are
+# slower than one. Where the best number lies is a matter of the network. (Narayanan et al. ask for a number of
+# micro-batches that is a multiple of $p$, so that all groups have $p$. Yours takes any.)
+#
 # ## 8 Backward in two halves
+#
+# In the bubble of 1F1B a stage waits for the stage behind it to end a backward. What it waits for is the gradient of that stage's *input*.
+# But half of the backward is for the gradients of the weights, and those nobody needs before the end of the step. **Zero bubble**
+# (Qi et al. 2023) cuts every backward in two:
+#
+# - `BackwardInput` first, since the stage before waits for it;
+# - `BackwardWeight` at any time later. It can be put where otherwise there would be nothing to do.
+#
+# So gradients come back twice as fast, and at the end of the step, where 1F1B's last stages have nothing left, they have weight
+# halves to do. The later a weight half comes, the longer its activations wait. The schedule that is called ZB-H1 in the paper
+# allows itself no more memory than 1F1B has anyway on stage 0: $p$ micro-batches, now on every stage. With $W$ seconds for a weight half, of the $B$ for a
+# backward, its bubble has
+#
+# $$ (p - 1)(F + B - 2 W) $$
+#
+# seconds a stage in place of 1F1B's $(p - 1)(F + B)$: a third of it, if forward and both halves take equally long.
+
+
+# %% exercise="zero_bubble" points=16
+def zero_bubble(stage: int, stages: int, micro_batches: int) -> list[Action]:
+    """What one stage does in a step under ZB-H1, in order: of each micro-batch a Forward, a BackwardInput and a
+    BackwardWeight.
+
+    The arguments are those of gpipe. No stage keeps the activations of more than min(p, m) micro-batches at
+    once, for p stages and m micro-batches. If a forward takes as long as each half of a backward, F seconds, then a step takes no
+    longer than the longer one of (3 m + p - 1) F and (2 m + 2 p - 1) F.
+    """
+    ### BEGIN SOLUTION
+    # As 1F1B, but stage s puts off its weight halves by s micro-batches: so many fewer wait for their backward there.
+    warm_up = min(micro_batches, stages - stage)
+    actions: list[Action] = [Forward(number) for number in range(warm_up)]
+    for number in range(micro_batches):
+        actions.append(BackwardInput(number))
+        if number >= stage:
+            actions.append(BackwardWeight(number - stage))
+        if warm_up + number < micro_batches:
+            actions.append(Forward(warm_up + number))
+    return actions + [
+        BackwardWeight(number) for number in range(max(0, micro_batches - stage), micro_batches)
+    ]
+    ### END SOLUTION
+
+
+# %% demo=true
+# %%needs zero_bubble
+zero_timing = cost(schedule_of(zero_bubble, 4, 8), 8)
+schedule_figure(zero_timing, "Zero bubble (ZB-H1)")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds one_f_one_b peak_activations zero_bubble
+waiting = [timing.seconds - 8 * 3 for timing in (cost(schedule_of(one_f_one_b, 4, 8), 8), zero_timing)]
+assert waiting == [9, 3]
+assert [peak_activations(actions) for actions in schedule_of(zero_bubble, 4, 8)] == [4] * 4
+assert largest_difference(zero_bubble, sizes) < 1e-7
 
 # %% [markdown]
+# Of the nine units that a stage waits under 1F1B, three are left, and the gradients are still the unsplit model's. The
+# fourth prediction: yes, the bubble can be made smaller with the same gradients and the same number of micro-batches. It takes
+# memory, though not more than one stage had before. With twice that memory the bubble goes away, but for the
+# moment at which all gradients must be there and the weights change (ZB-H2 in the paper).
+#
 # ## 9 A schedule at a glance
+#
+# All of them in one figure. In a running notebook, move the sliders. Which schedule gains most from a long backward? Which one
+# suffers most when messages take long? From how many micro-batches on does it hardly matter which one you take?
+
+
+# %% demo=true
+# %%needs gpipe one_f_one_b interleaved zero_bubble
+def glance(schedule: str, stages: int, micro_batches: int, backward: float, message: float) -> Drawing:
+    """One of the schedules, timed and drawn; a forward takes one unit."""
+    plans = {
+        "GPipe": gpipe,
+        "1F1B": one_f_one_b,
+        "interleaved, 2 chunks": interleaved,
+        "zero bubble": zero_bubble,
+    }
+    chunks = 2 if plans[schedule] is interleaved else 1
+    options = {"chunks": chunks} if chunks > 1 else {}
+    costs = Costs(1 / chunks, backward / chunks, message=message, activations=1 / chunks)
+    listed = schedule_of(plans[schedule], stages, micro_batches, **options)
+    return schedule_figure(cost(listed, micro_batches, costs, chunks), schedule)
+
+
+explore(
+    glance,
+    schedule=Slider(["GPipe", "1F1B", "interleaved, 2 chunks", "zero bubble"], start="1F1B"),
+    stages=Slider(range(1, 17), start=4),
+    micro_batches=Slider(range(1, 33), start=8, label="micro-batches"),
+    backward=Slider([0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0], start=2.0, label="backward (forwards)"),
+    message=Slider([0.0, 0.1, 0.25, 0.5, 1.0, 2.0], label="message (forwards)"),
+)
+
+# %% [markdown]
+# In numbers, for $p$ stages, $m$ micro-batches with $m \ge p$, and $v$ chunks. The bubble is in seconds that each stage waits in a step, if
+# messages take no time; memory is that of the stage that keeps most, in micro-batches of a whole stage.
+#
+# | Schedule | Bubble | Memory | Messages of activations a micro-batch |
+# |---|---|---|---|
+# | GPipe | $(p - 1)(F + B)$ | $m$ | $p - 1$ |
+# | 1F1B | $(p - 1)(F + B)$ | $p$ | $p - 1$ |
+# | interleaved | $(p - 1)(F + B) / v$ | $p + (p - 1) / v$ where $m$ is a multiple of $p$ | $v p - 1$ |
+# | zero bubble (ZB-H1) | $(p - 1)(F + B - 2 W)$ | $p$ | $p - 1$ |
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds gpipe one_f_one_b interleaved zero_bubble
+for p, m, v in ((2, 4, 2), (4, 8, 2), (4, 12, 3), (8, 16, 4)):
+    expected = {
+        gpipe: (3 * (p - 1), m, 1),
+        one_f_one_b: (3 * (p - 1), p, 1),
+        interleaved: (3 * (p - 1) / v, p + (p - 1) / v, v),
+        zero_bubble: (p - 1, p, 1),
+    }
+    for plan, (bubble, memory, chunks) in expected.items():
+        schedule = schedule_of(plan, p, m, **({"chunks": v} if chunks > 1 else {}))
+        timing = cost(schedule, m, Costs(1 / chunks, 2 / chunks, activations=1 / chunks), chunks)
+        assert math.isclose(timing.seconds - 3 * m, bubble)
+        assert math.isclose(max(timing.peaks), memory)
 
 # %% [markdown]
 # ## 10 Weights that have moved on
@@ -427,6 +982,109 @@ run.results[0]
 
 # %% [markdown]
 # ## 15 Open task
+#
+# In the schedules of this unit all stages are equal. Real ones are not: one stage has the embedding, another the
+# vocabulary's logits and the loss, and GPUs have different amounts of memory left. Find a schedule for stages as they are. There is
+# no known method that is always best; 1F1B with whole backwards is where you start from.
+
+
+# %% exercise="plan_pipeline" points=10
+def plan_pipeline(
+    seconds: list[tuple[float, float, float]], micro_batches: int, memory: list[int]
+) -> list[list[Action]]:
+    """A schedule, stage by stage, for stages that are not equal.
+
+    seconds: for each stage what a forward, the input half and the weight half of a backward take for a
+    micro-batch; a whole Backward takes both halves together. memory: of how many micro-batches each stage can keep the activations at
+    once, at least 1, counted as in peak_activations. Messages take no time. There is one chunk a stage; backwards may be whole or in
+    halves, and Recompute is allowed. The answer has to come within a few seconds.
+
+    Points: for a schedule that runs within the memory; for a step that takes no longer than 1F1B's, where 1F1B
+    warms up with as many micro-batches as the memory allows; for at most 10 % and for at most 3 % more time than with the best schedule known.
+    """
+    ### BEGIN SOLUTION
+    stages = len(seconds)
+
+    def listed(order: str, limits: list[int]) -> tuple[float, list[list[Action]]]:
+        """Let time pass: whichever stage can begin first does the first thing of the order that it can do then."""
+        actions: list[list[Action]] = [[] for _ in range(stages)]
+        free = [0.0] * stages
+        done = [{"F": [], "I": [], "W": []} for _ in range(stages)]
+
+        def earliest(stage: int, kind: str) -> float:
+            mine, number = done[stage], len(done[stage][kind])
+            if number == micro_batches:
+                return math.inf
+            if kind == "F":
+                if number - len(mine["W"]) >= limits[stage]:
+                    return math.inf
+                needed = done[stage - 1]["F"] if stage else [0.0] * micro_batches
+            elif kind == "I":
+                needed = done[stage + 1]["I"] if stage < stages - 1 else mine["F"]
+            else:
+                needed = mine["I"]
+            return max(free[stage], needed[number]) if number < len(needed) else math.inf
+
+        kinds = {"F": Forward, "I": BackwardInput, "W": BackwardWeight}
+        for _ in range(3 * stages * micro_batches):
+            begin, _, stage, kind = min(
+                (earliest(stage, kind), order.index(kind), stage, kind)
+                for stage in range(stages)
+                for kind in order
+            )
+            number = len(done[stage][kind])
+            free[stage] = begin + seconds[stage]["FIW".index(kind)]
+            done[stage][kind].append(free[stage])
+            actions[stage].append(kinds[kind](number))
+        return max(free), actions
+
+    best: tuple[float, list[list[Action]]] | None = None
+    for order in ("IFW", "FIW", "IWF"):
+        for least in range(1, max(memory) + 1):
+            for slope in (0, 1, 2):
+                limits = [min(m, least + slope * (stages - 1 - s)) for s, m in enumerate(memory)]
+                found = listed(order, limits)
+                if best is None or found[0] < best[0]:
+                    best = found
+    assert best is not None
+    return best[1]
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Four stages whose last one is slow, and little memory on the first two. The schedule of 1F1B here warms up with as many forwards as the memory of a stage, and of those
+# before it, allows:
+
+
+# %% demo=true
+# %%needs plan_pipeline
+def bounded_one_f_one_b(stage: int, stages: int, micro_batches: int, memory: list[int]) -> list[Action]:
+    """1F1B with whole backwards, on a stage that keeps no more micro-batches than it can."""
+    warm_up = min(micro_batches - 1, stages - stage - 1, min(memory[: stage + 1]) - 1)
+    ahead: list[Action] = [Forward(number) for number in range(warm_up)]
+    turns = [
+        action
+        for number in range(warm_up, micro_batches)
+        for action in (Forward(number), Backward(number - warm_up))
+    ]
+    return ahead + turns + [Backward(number) for number in range(micro_batches - warm_up, micro_batches)]
+
+
+stage_seconds, room = [(1.2, 1.0, 0.8), (1.0, 1.0, 1.0), (1.0, 1.0, 1.0), (1.5, 1.3, 1.6)], [3, 3, 5, 5]
+stage_costs = Costs(
+    forward=[forward for forward, _, _ in stage_seconds],
+    backward=[first + second for _, first, second in stage_seconds],
+    input_share=[first / (first + second) for _, first, second in stage_seconds],
+)
+usual = cost(schedule_of(bounded_one_f_one_b, 4, 8, memory=room), 8, stage_costs)
+planned = cost(plan_pipeline(stage_seconds, 8, room), 8, stage_costs)
+print(f"1F1B within the memory: {usual.seconds:.1f} units, yours: {planned.seconds:.1f}")
+schedule_figure(planned, "Planned")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds plan_pipeline
+assert planned.seconds <= usual.seconds
+assert all(peak <= most for peak, most in zip(planned.peaks, room, strict=True))
 
 # %% [markdown]
 # ## Where it comes from

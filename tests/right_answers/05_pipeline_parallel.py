@@ -7,6 +7,13 @@ import itertools
 import torch
 import torch.distributed as dist
 
+from course_lib.training.pipeline import (
+    Backward,
+    BackwardInput,
+    BackwardWeight,
+    Forward,
+    Recompute,
+)
 from tests.answers import right
 
 # ------------------------------------------------------------------------------------------- balance_stages
@@ -120,15 +127,259 @@ def an_inner_product(stage, x, target, loss_function):
 # ---------------------------------------------------------------------------------------------- example
 
 
-@right("pipeline_parallel_example")
-def divides_first(x):
-    share = x / dist.get_world_size()
-    dist.all_reduce(share)
-    return share
+# ------------------------------------------------------------------------------------------------ schedules
 
 
-@right("pipeline_parallel_example")
-def gathers(x):
-    everything = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-    dist.all_gather(everything, x)
-    return torch.stack(everything).mean(0)
+@right("gpipe")
+def oldest_first(stage, stages, micro_batches):
+    return [kind(number) for kind in (Forward, Backward) for number in range(micro_batches)]
+
+
+@right("gpipe")
+def yields_them(stage, stages, micro_batches):
+    for number in range(micro_batches):
+        yield Forward(number)
+    for number in range(micro_batches - 1, -1, -1):
+        yield Backward(number)
+
+
+@right("bubble_fraction")
+def lets_time_pass(forward, backward, micro_batches, message=0.0):
+    """Both halves of the step as tables of when each micro-batch leaves each stage."""
+
+    def last_end(seconds):
+        ends = [0.0] * micro_batches
+        for place, each in enumerate(seconds):
+            free = 0.0
+            for number in range(micro_batches):
+                free = max(free, ends[number] + message * (place > 0)) + each
+                ends[number] = free
+        return ends[-1]
+
+    total = last_end(forward) + last_end(backward[::-1])
+    return 1 - micro_batches * (sum(forward) + sum(backward)) / len(forward) / total
+
+
+@right("bubble_fraction")
+def idle_over_all(forward, backward, micro_batches, message=0.0):
+    stages = len(forward)
+    one_way = [sum(each) + (micro_batches - 1) * max(each) for each in (forward, backward)]
+    seconds = sum(one_way) + 2 * message * (stages - 1)
+    idle = sum(
+        seconds - micro_batches * (there + back) for there, back in zip(forward, backward, strict=True)
+    )
+    return idle / (stages * seconds)
+
+
+@right("peak_activations")
+def by_sets(actions):
+    again = [(a.micro_batch, a.chunk) for a in actions if type(a) is Recompute]
+    kept, peak = set(), 0
+    for action in actions:
+        where = (action.micro_batch, action.chunk)
+        match action:
+            case Recompute():
+                kept.add(where)
+            case Forward() if where not in again:
+                kept.add(where)
+            case Backward() | BackwardWeight():
+                kept.remove(where)
+        peak = max(peak, len(kept))
+    return peak
+
+
+@right("peak_activations")
+def by_running_sums(actions):
+    again = {(a.micro_batch, a.chunk) for a in actions if isinstance(a, Recompute)}
+    change = {Forward: 1, Recompute: 1, Backward: -1, BackwardWeight: -1}
+    changes = [
+        0
+        if isinstance(action, Forward) and (action.micro_batch, action.chunk) in again
+        else change.get(type(action), 0)
+        for action in actions
+    ]
+    return max(itertools.accumulate(changes))
+
+
+@right("with_recomputation")
+def looks_behind(actions):
+    out = list(actions)
+    for place in range(len(actions) - 1, 0, -1):
+        action = actions[place]
+        where = (action.micro_batch, action.chunk)
+        if type(action) in (Backward, BackwardInput) and actions[place - 1] != Forward(*where):
+            out.insert(place, Recompute(*where))
+    return out
+
+
+@right("with_recomputation")
+def by_what_comes_next(actions):
+    out = []
+    for action, after in zip(actions, [*actions[1:], None], strict=True):
+        out.append(action)
+        if isinstance(after, Backward | BackwardInput):
+            where = (after.micro_batch, after.chunk)
+            if action != Forward(*where):
+                out.append(Recompute(*where))
+    return out
+
+
+@right("one_f_one_b")
+def backwards_from_the_first(stage, stages, micro_batches):
+    """p - s forwards, then a backward for each one more."""
+    actions = [Forward(n) for n in range(min(micro_batches, stages - stage))]
+    for number in range(micro_batches):
+        actions.append(Backward(number))
+        if number + stages - stage < micro_batches:
+            actions.append(Forward(number + stages - stage))
+    return actions
+
+
+@right("one_f_one_b")
+def as_its_memory_allows(stage, stages, micro_batches):
+    """A forward whenever there is room for it, else a backward."""
+    actions, there, back = [], 0, 0
+    while back < micro_batches:
+        if there < micro_batches and there - back < stages - stage:
+            actions.append(Forward(there))
+            there += 1
+        else:
+            actions.append(Backward(back))
+            back += 1
+    return actions
+
+
+def _groups(stages, micro_batches):
+    count = max(1, micro_batches // stages)
+    size, more = divmod(micro_batches, count)
+    starts = [number * size + min(number, more) for number in range(count + 1)]
+    return [range(first, last) for first, last in itertools.pairwise(starts)]
+
+
+@right("interleaved")
+def in_turns(stage, stages, micro_batches, chunks):
+    groups = _groups(stages, micro_batches)
+    there = iter([Forward(n, c) for each in groups for c in range(chunks) for n in each])
+    back = iter([Backward(n, chunks - 1 - c) for each in groups for c in range(chunks) for n in each])
+    first = (chunks - 1) * len(groups[0]) + 2 * (stages - 1 - stage)
+    actions = list(itertools.islice(there, first))
+    for action in there:
+        actions += [action, next(back)]
+    return actions + list(back)
+
+
+@right("interleaved")
+def by_memory(stage, stages, micro_batches, chunks):
+    """A forward whenever there is room for it, else a backward."""
+    groups = _groups(stages, micro_batches)
+    there = [(n, c) for each in groups for c in range(chunks) for n in each]
+    back = [(n, c) for each in groups for c in reversed(range(chunks)) for n in each]
+    room = (chunks - 1) * len(groups[0]) + 2 * (stages - 1 - stage) + 1
+    actions, done, freed = [], 0, 0
+    while freed < len(back):
+        if done < len(there) and done - freed < room:
+            actions.append(Forward(*there[done]))
+            done += 1
+        else:
+            actions.append(Backward(*back[freed]))
+            freed += 1
+    return actions
+
+
+@right("zero_bubble")
+def by_counting(stage, stages, micro_batches):
+    """A forward if there is room, else an input half, and the weight halves that cannot wait."""
+    actions, there, first, second = [], 0, 0, 0
+    while second < micro_batches:
+        if there < micro_batches and there - first < stages - stage and there - second < stages:
+            actions.append(Forward(there))
+            there += 1
+            continue
+        if first < micro_batches:
+            actions.append(BackwardInput(first))
+            first += 1
+        if first - second > stage or first == micro_batches:
+            actions.append(BackwardWeight(second))
+            second += 1
+    return actions
+
+
+@right("zero_bubble")
+def from_one_f_one_b(stage, stages, micro_batches):
+    """1F1B with `stage` weight halves on a waiting list."""
+    warm_up = min(micro_batches, stages - stage)
+    actions, waiting = [Forward(n) for n in range(warm_up)], []
+    for number in range(micro_batches):
+        actions.append(BackwardInput(number))
+        waiting.append(BackwardWeight(number))
+        if len(waiting) > stage:
+            actions.append(waiting.pop(0))
+        if number + warm_up < micro_batches:
+            actions.append(Forward(number + warm_up))
+    return actions + waiting
+
+
+def _let_time_pass(seconds, micro_batches, bound, prefers_forward=False):
+    """(end, schedule): in order of time, each stage does what it can, weight halves last."""
+    stages, never = len(seconds), float("inf")
+    ends = [[[], [], []] for _ in seconds]
+    free, schedule = [0.0] * stages, [[] for _ in seconds]
+    kinds = (Forward, BackwardInput, BackwardWeight)
+    order = (0, 1, 2) if prefers_forward else (1, 0, 2)
+    for _ in range(3 * stages * micro_batches):
+        best = (never,)
+        for stage, (forward, first, second) in enumerate(ends):
+            before = ends[stage - 1][0] if stage else [0.0] * micro_batches
+            after = ends[stage + 1][1] if stage < stages - 1 else forward
+            room = len(forward) - len(second) < bound[stage]
+            for kind, (mine, needed) in enumerate(((forward, before), (first, after), (second, first))):
+                number = len(mine)
+                if number < min(micro_batches, len(needed)) and (kind or room):
+                    begin = max(free[stage], needed[number])
+                    urgency = order.index(kind)
+                    best = min(best, (begin, urgency, stage, kind, number))
+        begin, _, stage, kind, number = best
+        free[stage] = begin + seconds[stage][kind]
+        ends[stage][kind].append(free[stage])
+        schedule[stage].append(kinds[kind](number))
+    return max(free), schedule
+
+
+@right("plan_pipeline")
+def every_bound_that_falls(seconds, micro_batches, memory):
+    """Tries all bounds that are as large as the memory, or fall from stage to stage."""
+    falling = [
+        [min(most, least + slope * (len(memory) - 1 - stage)) for stage, most in enumerate(memory)]
+        for least in range(1, max(memory) + 1)
+        for slope in (0, 1, 2, 3)
+    ]
+    tried = [
+        _let_time_pass(seconds, micro_batches, bound, forward)
+        for bound in falling
+        for forward in (False, True)
+    ]
+    return min(tried, key=lambda each: each[0])[1]
+
+
+@right("plan_pipeline")
+def one_stage_at_a_time(seconds, micro_batches, memory):
+    """Begins with all the memory, and takes from one stage after another what it does not need."""
+    best = _let_time_pass(seconds, micro_batches, memory)
+    starts = [
+        memory,
+        [min(most, len(memory) - stage) for stage, most in enumerate(memory)],
+        [1] * len(memory),
+    ]
+    for bound in starts:
+        found = _let_time_pass(seconds, micro_batches, bound)
+        best = min(best, found, key=lambda each: each[0])
+        for _ in range(2):
+            for stage, most in enumerate(memory):
+                for less in range(1, most + 1):
+                    for forward in (False, True):
+                        changed = [*bound[:stage], less, *bound[stage + 1 :]]
+                        trial = _let_time_pass(seconds, micro_batches, changed, forward)
+                        if trial[0] < found[0]:
+                            found, bound = trial, changed
+        best = min(best, found, key=lambda each: each[0])
+    return best[1]

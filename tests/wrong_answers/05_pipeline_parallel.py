@@ -6,6 +6,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from course_lib.training.pipeline import (
+    Backward,
+    BackwardInput,
+    BackwardWeight,
+    Forward,
+    Recompute,
+)
 from tests.answers import wrong
 
 # ------------------------------------------------------------------------------------------- balance_stages
@@ -383,39 +390,515 @@ def meets_in_a_barrier(stage, x, target, loss_function):
 # ---------------------------------------------------------------------------------------------- example
 
 
-@wrong("pipeline_parallel_example", fails="mean over ranks")
-def forgets_to_divide(x):
-    """The sum instead of the mean."""
-    total = x.clone()
-    dist.all_reduce(total)
-    return total
+# ------------------------------------------------------------------------------------------------ schedules
 
 
-@wrong("pipeline_parallel_example", fails="mean over ranks")
-def divides_by_two(x):
-    """As if there were always two ranks."""
-    total = x.clone()
-    dist.all_reduce(total)
-    return total / 2
+@wrong("gpipe", fails="every micro-batch, once")
+def forgets_backward(stage, stages, micro_batches):
+    """Forwards only, as in inference."""
+    return [Forward(number) for number in range(micro_batches)]
 
 
-@wrong("pipeline_parallel_example", fails="mean over ranks")
-def mean_of_its_own(x):
-    """Averages what one rank holds; nobody is asked."""
-    return torch.full_like(x, x.mean().item())
+@wrong("gpipe", fails="every micro-batch, once")
+def as_many_as_stages(stage, stages, micro_batches):
+    """Takes the number of stages for that of micro-batches; the picture has four of each."""
+    return [Forward(n) for n in range(stages)] + [Backward(n) for n in reversed(range(stages))]
 
 
-@wrong("pipeline_parallel_example", fails="x unchanged")
-def overwrites_x(x):
-    """Gives its own argument to all_reduce."""
-    dist.all_reduce(x)
-    return x / dist.get_world_size()
+@wrong("gpipe", fails="every micro-batch, once")
+def drops_the_last(stage, stages, micro_batches):
+    """In the right order, and the last micro-batch is missing."""
+    return [Forward(n) for n in range(micro_batches - 1)] + [Backward(n) for n in range(micro_batches - 1)]
 
 
-@wrong("pipeline_parallel_example", fails="one collective")
-def asks_for_the_number_of_ranks(x):
-    """A second collective, for a number that every rank knows."""
-    total, ranks = x.clone(), torch.ones(1)
-    dist.all_reduce(total)
-    dist.all_reduce(ranks)
-    return total / ranks
+@wrong("gpipe", fails="any numbers")
+def waits_for_a_full_pipeline(stage, stages, micro_batches):
+    """Right for as many micro-batches as stages; with fewer it lists forwards that nobody sends."""
+    count = max(stages, micro_batches)
+    return [Forward(n) for n in range(count)] + [Backward(n) for n in reversed(range(count))]
+
+
+@wrong("gpipe", fails="forwards first")
+def one_by_one(stage, stages, micro_batches):
+    """Each micro-batch there and back before the next one: no pipeline at all."""
+    return [kind(n) for n in range(micro_batches) for kind in (Forward, Backward)]
+
+
+@wrong("gpipe", fails="no longer than it must be")
+def turns_round_at_every_second_stage(stage, stages, micro_batches):
+    """Stages disagree about the order in which gradients come back."""
+    back = range(micro_batches) if stage % 2 else reversed(range(micro_batches))
+    return [Forward(n) for n in range(micro_batches)] + [Backward(n) for n in back]
+
+
+@wrong("bubble_fraction", fails="equal stages")
+def of_the_ideal_time(forward, backward, micro_batches, message=0.0):
+    """The bubble as a share of the time without it, (p - 1) / m."""
+    p = len(forward)
+    filling = sum(forward) + sum(backward) + 2 * (p - 1) * message
+    seconds = filling + (micro_batches - 1) * (max(forward) + max(backward))
+    return seconds / (micro_batches * (sum(forward) + sum(backward)) / p) - 1
+
+
+@wrong("bubble_fraction", fails="equal stages")
+def counts_a_stage_too_many(forward, backward, micro_batches, message=0.0):
+    """p in place of p - 1."""
+    return len(forward) / (micro_batches + len(forward))
+
+
+@wrong("bubble_fraction", fails="stages that differ")
+def knows_equal_stages_only(forward, backward, micro_batches, message=0.0):
+    """The formula of the text, whatever the stages take."""
+    return (len(forward) - 1) / (micro_batches + len(forward) - 1)
+
+
+@wrong("bubble_fraction", fails="stages that differ")
+def slowest_of_both_together(forward, backward, micro_batches, message=0.0):
+    """Takes the stage that is slowest in forward and backward together, for both."""
+    p = len(forward)
+    both = [f + b for f, b in zip(forward, backward, strict=True)]
+    seconds = sum(both) + 2 * (p - 1) * message + (micro_batches - 1) * max(both)
+    return 1 - micro_batches * sum(both) / (p * seconds)
+
+
+@wrong("bubble_fraction", fails="stages that differ")
+def all_as_slow_as_the_slowest(forward, backward, micro_batches, message=0.0):
+    """As if every stage took as long as the slowest one to fill the pipeline."""
+    p = len(forward)
+    slowest = max(forward) + max(backward)
+    seconds = (micro_batches + p - 1) * slowest + 2 * (p - 1) * message
+    return 1 - micro_batches * (sum(forward) + sum(backward)) / (p * seconds)
+
+
+@wrong("bubble_fraction", fails="messages")
+def messages_there_but_not_back(forward, backward, micro_batches, message=0.0):
+    """Gradients cross the cuts too."""
+    p = len(forward)
+    seconds = sum(forward) + sum(backward) + (p - 1) * message
+    seconds += (micro_batches - 1) * (max(forward) + max(backward))
+    return 1 - micro_batches * (sum(forward) + sum(backward)) / (p * seconds)
+
+
+@wrong("bubble_fraction", fails="messages")
+def waits_for_every_message(forward, backward, micro_batches, message=0.0):
+    """As if a stage stood still while its messages are on their way."""
+    p = len(forward)
+    seconds = sum(forward) + sum(backward) + 2 * (p - 1) * message
+    seconds += (micro_batches - 1) * (max(forward) + max(backward) + 2 * message)
+    return 1 - micro_batches * (sum(forward) + sum(backward)) / (p * seconds)
+
+
+@wrong("bubble_fraction", fails="one stage")
+def a_message_to_itself(forward, backward, micro_batches, message=0.0):
+    """The last stage, when it is also the first, sends to nobody."""
+    p = len(forward)
+    seconds = sum(forward) + sum(backward) + max(2, 2 * (p - 1)) * message
+    seconds += (micro_batches - 1) * (max(forward) + max(backward))
+    return 1 - micro_batches * (sum(forward) + sum(backward)) / (p * seconds)
+
+
+@wrong("peak_activations", fails="whole backwards")
+def counts_all_forwards(actions):
+    """Nothing is ever freed."""
+    return sum(isinstance(action, Forward) for action in actions)
+
+
+@wrong("peak_activations", fails="whole backwards")
+def what_is_left_at_the_end(actions):
+    """The count at the end, not the largest one."""
+    return sum(isinstance(action, Forward) - isinstance(action, Backward) for action in actions)
+
+
+@wrong("peak_activations", fails="backward in halves")
+def frees_with_the_input_half(actions):
+    """As if the weights' gradients needed nothing of what forward has kept."""
+    again = {(a.micro_batch, a.chunk) for a in actions if isinstance(a, Recompute)}
+    kept = peak = 0
+    for action in actions:
+        where = (action.micro_batch, action.chunk)
+        kept += isinstance(action, Recompute) or (isinstance(action, Forward) and where not in again)
+        kept -= isinstance(action, Backward | BackwardInput)
+        peak = max(peak, kept)
+    return peak
+
+
+@wrong("peak_activations", fails="backward in halves")
+def knows_no_halves(actions):
+    """Only a whole backward frees anything."""
+    kept = peak = 0
+    for action in actions:
+        kept += isinstance(action, Forward)
+        kept -= isinstance(action, Backward)
+        peak = max(peak, kept)
+    return peak
+
+
+@wrong("peak_activations", fails="chunks")
+def counts_micro_batches_once(actions):
+    """Two chunks of one micro-batch count as one."""
+    again = {a.micro_batch for a in actions if isinstance(a, Recompute)}
+    kept, peak = set(), 0
+    for action in actions:
+        keeps = isinstance(action, Recompute)
+        if keeps or (isinstance(action, Forward) and action.micro_batch not in again):
+            kept.add(action.micro_batch)
+        elif isinstance(action, Backward | BackwardWeight):
+            kept.discard(action.micro_batch)
+        peak = max(peak, len(kept))
+    return peak
+
+
+@wrong("peak_activations", fails="recomputed")
+def keeps_what_is_recomputed(actions):
+    """A Forward counts, whether or not it is done again."""
+    kept = peak = 0
+    for action in actions:
+        kept += isinstance(action, Forward)
+        kept -= isinstance(action, Backward | BackwardWeight)
+        peak = max(peak, kept)
+    return peak
+
+
+@wrong("peak_activations", fails="recomputed")
+def counts_them_twice(actions):
+    """Forward and Recompute both count, and one backward frees one of them."""
+    kept = peak = 0
+    for action in actions:
+        kept += isinstance(action, Forward | Recompute)
+        kept -= isinstance(action, Backward | BackwardWeight)
+        peak = max(peak, kept)
+    return peak
+
+
+@wrong("with_recomputation", fails="before its backward")
+def directly_after_the_backward(actions):
+    """Too late: the backward has run without activations."""
+    out = []
+    for action in actions:
+        out.append(action)
+        if isinstance(action, Backward):
+            out.append(Recompute(action.micro_batch, action.chunk))
+    return out
+
+
+@wrong("with_recomputation", fails="before its backward")
+def into_the_same_list(actions):
+    """Changes its argument."""
+    for action in [each for each in actions if isinstance(each, Backward | BackwardInput)]:
+        actions.insert(actions.index(action), Recompute(action.micro_batch, action.chunk))
+    return actions
+
+
+@wrong("with_recomputation", fails="in halves, in chunks")
+def before_whole_backwards_only(actions):
+    """A backward in two halves is left without."""
+    out = []
+    for before, action in zip([None, *actions], actions, strict=False):
+        where = (action.micro_batch, action.chunk)
+        if isinstance(action, Backward) and before != Forward(*where):
+            out.append(Recompute(*where))
+        out.append(action)
+    return out
+
+
+@wrong("with_recomputation", fails="in halves, in chunks")
+def always_the_first_chunk(actions):
+    """Forgets which chunk it is."""
+    out = []
+    for before, action in zip([None, *actions], actions, strict=False):
+        where = (action.micro_batch, action.chunk)
+        if isinstance(action, Backward | BackwardInput) and before != Forward(*where):
+            out.append(Recompute(action.micro_batch))
+        out.append(action)
+    return out
+
+
+@wrong("with_recomputation", fails="in halves, in chunks")
+def before_each_half(actions):
+    """Twice, since the weight half needs activations too; but those of the input half are still there."""
+    out = []
+    for before, action in zip([None, *actions], actions, strict=False):
+        where = (action.micro_batch, action.chunk)
+        late = isinstance(action, Backward | BackwardInput | BackwardWeight)
+        if late and before != Forward(*where):
+            out.append(Recompute(*where))
+        out.append(action)
+    return out
+
+
+@wrong("with_recomputation", fails="as late as it can be")
+def directly_after_the_forward(actions):
+    """Keeps as much as without."""
+    out = []
+    for action, after in zip(actions, [*actions[1:], None], strict=True):
+        out.append(action)
+        where = (action.micro_batch, action.chunk)
+        direct = after is not None and after in (Backward(*where), BackwardInput(*where))
+        if isinstance(action, Forward) and not direct:
+            out.append(Recompute(*where))
+    return out
+
+
+@wrong("with_recomputation", fails="where it saves something")
+def even_directly_after_the_forward(actions):
+    """Does again what has just been done."""
+    out = []
+    for action in actions:
+        if isinstance(action, Backward | BackwardInput):
+            out.append(Recompute(action.micro_batch, action.chunk))
+        out.append(action)
+    return out
+
+
+def _alternating(warm_up, micro_batches):
+    """`warm_up` forwards, then forward and backward in turns."""
+    actions = [Forward(n) for n in range(warm_up)]
+    for number in range(micro_batches):
+        if warm_up + number < micro_batches:
+            actions.append(Forward(warm_up + number))
+        actions.append(Backward(number))
+    return actions
+
+
+@wrong("one_f_one_b", fails="every micro-batch, once")
+def forgets_the_rest(stage, stages, micro_batches):
+    """Those whose forwards were the warm-up never go back."""
+    warm_up = min(micro_batches, stages - stage - 1)
+    actions = [Forward(n) for n in range(warm_up)]
+    for number in range(micro_batches - warm_up):
+        actions += [Forward(warm_up + number), Backward(number)]
+    return actions
+
+
+@wrong("one_f_one_b", fails="every micro-batch, once")
+def warms_up_the_wrong_way(stage, stages, micro_batches):
+    """The last stage warms up longest: everyone waits for everyone."""
+    return _alternating(min(micro_batches, stage), micro_batches)
+
+
+@wrong("one_f_one_b", fails="any numbers")
+def warms_up_with_what_is_not_there(stage, stages, micro_batches):
+    """Does not look whether there are as many micro-batches as the warm-up wants."""
+    warm_up = stages - stage - 1
+    actions = [Forward(n) for n in range(warm_up)]
+    for number in range(micro_batches - warm_up):
+        actions += [Forward(warm_up + number), Backward(number)]
+    return actions + [Backward(n) for n in range(max(0, micro_batches - warm_up), micro_batches)]
+
+
+@wrong("one_f_one_b", fails="any numbers")
+def waits_for_ever_with_few(stage, stages, micro_batches):
+    """With fewer micro-batches than stages, odd stages want gradients before they have sent anything."""
+    if micro_batches < stages and stage % 2:
+        return [Forward(0), Backward(0)] + [
+            k(n) for n in range(1, micro_batches) for k in (Forward, Backward)
+        ]
+    return _alternating(min(micro_batches, stages - stage - 1), micro_batches)
+
+
+@wrong("one_f_one_b", fails="memory")
+def one_forward_too_many(stage, stages, micro_batches):
+    """p - s forwards, and then a forward first once more."""
+    return _alternating(min(micro_batches, stages - stage), micro_batches)
+
+
+@wrong("one_f_one_b", fails="memory")
+def all_warm_up_alike(stage, stages, micro_batches):
+    """Every stage keeps what only the first one has to."""
+    return _alternating(min(micro_batches, stages - 1), micro_batches)
+
+
+@wrong("one_f_one_b", fails="step time")
+def one_at_a_time(stage, stages, micro_batches):
+    """Least memory of all: each micro-batch goes there and back by itself."""
+    return _alternating(0, micro_batches)
+
+
+def _grouped(stage, stages, micro_batches, chunks, group, warm_up, *, backwards=None):
+    """Forwards and backwards in turns after a warm-up, in groups of `group` micro-batches."""
+    starts = range(0, micro_batches, group)
+    groups = [range(start, min(start + group, micro_batches)) for start in starts]
+    forward = [Forward(n, c) for each in groups for c in range(chunks) for n in each]
+    order = backwards or [*reversed(range(chunks))]
+    backward = [Backward(n, c) for each in groups for c in order for n in each]
+    warm_up = min(warm_up, len(forward))
+    actions = forward[:warm_up]
+    for number, each in enumerate(backward):
+        if warm_up + number < len(forward):
+            actions.append(forward[warm_up + number])
+        actions.append(each)
+    return actions
+
+
+@wrong("interleaved", fails="every micro-batch, once")
+def knows_one_chunk(stage, stages, micro_batches, chunks):
+    """1F1B, whatever the number of chunks."""
+    return _alternating(min(micro_batches, stages - stage - 1), micro_batches)
+
+
+@wrong("interleaved", fails="every micro-batch, once")
+def backward_from_the_first_chunk(stage, stages, micro_batches, chunks):
+    """Backward goes through the chunks as forward does, and waits for ever."""
+    warm_up = 2 * (stages - stage - 1) + (chunks - 1) * stages
+    return _grouped(stage, stages, micro_batches, chunks, stages, warm_up, backwards=[*range(chunks)])
+
+
+@wrong("interleaved", fails="every micro-batch, once")
+def warms_up_as_one_f_one_b(stage, stages, micro_batches, chunks):
+    """p - s - 1 forwards: the first backward needs a chunk whose forward comes after it."""
+    return _grouped(stage, stages, micro_batches, chunks, stages, stages - stage - 1)
+
+
+@wrong("interleaved", fails="any numbers")
+def groups_of_as_many_as_stages(stage, stages, micro_batches, chunks):
+    """The last group may be smaller than the number of stages: with three chunks all wait for each other."""
+    warm_up = 2 * (stages - stage - 1) + (chunks - 1) * stages
+    return _grouped(stage, stages, micro_batches, chunks, stages, warm_up)
+
+
+@wrong("interleaved", fails="any numbers")
+def multiples_only(stage, stages, micro_batches, chunks):
+    """What Megatron-LM asks for, taken for granted."""
+    warm_up = 2 * (stages - stage - 1) + (chunks - 1) * stages
+    full = micro_batches // stages * stages
+    return _grouped(stage, stages, full, chunks, stages, warm_up)
+
+
+@wrong("interleaved", fails="bubble")
+def chunk_after_chunk(stage, stages, micro_batches, chunks):
+    """All micro-batches through the first chunk, then all through the second: long, though it runs."""
+    forward = [Forward(n, c) for c in range(chunks) for n in range(micro_batches)]
+    backward = [Backward(n, c) for c in reversed(range(chunks)) for n in range(micro_batches)]
+    back = backward if stage % 2 else sorted(backward, key=lambda a: (-a.chunk, -a.micro_batch))
+    return forward + back
+
+
+@wrong("interleaved", fails="no multiple of the stages")
+def one_f_one_b_in_disguise(stage, stages, micro_batches, chunks):
+    """Where the numbers do not suit, each micro-batch goes through all chunks by itself."""
+    if micro_batches % stages:
+        return [
+            action
+            for n in range(micro_batches)
+            for action in (
+                *(Forward(n, c) for c in range(chunks)),
+                *(Backward(n, c) for c in reversed(range(chunks))),
+            )
+        ]
+    warm_up = 2 * (stages - stage - 1) + (chunks - 1) * stages
+    return _grouped(stage, stages, micro_batches, chunks, stages, warm_up)
+
+
+@wrong("interleaved", fails="memory")
+def everything_forward_first(stage, stages, micro_batches, chunks):
+    """GPipe with chunks has the same bubble, and keeps everything."""
+    count = max(1, micro_batches // stages)
+    groups = [each.tolist() for each in torch.arange(micro_batches).tensor_split(count)]
+    forward = [Forward(n, c) for each in groups for c in range(chunks) for n in each]
+    backward = [Backward(n, c) for each in groups for c in reversed(range(chunks)) for n in each]
+    return forward + backward
+
+
+def _halves(stage, stages, micro_batches, warm_up, late):
+    """Weight halves come `late` micro-batches after their input halves."""
+    actions = [Forward(n) for n in range(min(micro_batches, warm_up))]
+    for number in range(micro_batches):
+        actions.append(BackwardInput(number))
+        if number >= late:
+            actions.append(BackwardWeight(number - late))
+        if warm_up + number < micro_batches:
+            actions.append(Forward(warm_up + number))
+    return actions + [BackwardWeight(n) for n in range(max(0, micro_batches - late), micro_batches)]
+
+
+@wrong("zero_bubble", fails="every micro-batch, once")
+def forgets_the_weights(stage, stages, micro_batches):
+    """Weight halves that were put off are never done."""
+    return _halves(stage, stages, micro_batches, stages - stage, stage)[: 3 * micro_batches - stage]
+
+
+@wrong("zero_bubble", fails="every micro-batch, once")
+def weights_first(stage, stages, micro_batches):
+    """A weight half before its input half."""
+    actions = []
+    for action in _alternating(min(micro_batches, stages - stage - 1), micro_batches):
+        if isinstance(action, Backward):
+            actions += [BackwardWeight(action.micro_batch), BackwardInput(action.micro_batch)]
+        else:
+            actions.append(action)
+    return actions
+
+
+@wrong("zero_bubble", fails="any numbers")
+def loses_halves_with_few(stage, stages, micro_batches):
+    """Counts the weight halves that are left as if there were always as many micro-batches as stages."""
+    return _halves(stage, stages, micro_batches, stages - stage, stage)[
+        : 3 * micro_batches - max(0, stage - micro_batches)
+    ]
+
+
+@wrong("zero_bubble", fails="memory")
+def all_weights_at_the_end(stage, stages, micro_batches):
+    """Nobody waits, and everything is kept until the end."""
+    return _halves(stage, stages, micro_batches, stages - stage, micro_batches)
+
+
+@wrong("zero_bubble", fails="memory")
+def puts_off_one_too_many(stage, stages, micro_batches):
+    """s + 1 weight halves wait on stage s."""
+    return _halves(stage, stages, micro_batches, stages - stage, stage + 1)
+
+
+@wrong("zero_bubble", fails="bubble")
+def halves_without_delay(stage, stages, micro_batches):
+    """Cuts backward in two, and does both halves at once: no stage has anything left for the end."""
+    return _halves(stage, stages, micro_batches, stages - stage, 0)
+
+
+@wrong("zero_bubble", fails="bubble")
+def puts_off_one_too_few(stage, stages, micro_batches):
+    """s - 1 weight halves wait on stage s."""
+    return _halves(stage, stages, micro_batches, stages - stage, max(0, stage - 1))
+
+
+@wrong("plan_pipeline", fails="runs within the memory")
+def does_not_look_at_the_memory(seconds, micro_batches, memory):
+    """GPipe, which keeps everything."""
+    forwards = [Forward(n) for n in range(micro_batches)]
+    return [forwards + [Backward(n) for n in range(micro_batches)] for _ in seconds]
+
+
+@wrong("plan_pipeline", fails="runs within the memory")
+def waits_for_more_than_can_come(seconds, micro_batches, memory):
+    """1F1B that warms up with what its own memory allows, though the stage before has less."""
+    warm_ups = [min(micro_batches - 1, most - 1) for most in [1, *memory[1:]]]
+    return [_alternating(warm_up, micro_batches) for warm_up in warm_ups]
+
+
+@wrong("plan_pipeline", fails="runs within the memory")
+def for_one_stage_less(seconds, micro_batches, memory):
+    """The last stage is missing."""
+    return [_alternating(0, micro_batches) for _ in seconds[1:]]
+
+
+@wrong("plan_pipeline", fails="no slower than 1F1B")
+def one_micro_batch_at_a_time(seconds, micro_batches, memory):
+    """Runs in any memory, and takes for ever."""
+    return [_alternating(0, micro_batches) for _ in seconds]
+
+
+@wrong("plan_pipeline", fails="no slower than 1F1B")
+def one_micro_batch_ahead(seconds, micro_batches, memory):
+    """Warms up with one forward, however much memory there is."""
+    ahead = [*[min(1, min(memory) - 1)] * (len(seconds) - 1), 0]
+    return [_alternating(warm_up, micro_batches) for warm_up in ahead]
+
+
+@wrong("plan_pipeline", fails="within a tenth of the best")
+def as_one_f_one_b(seconds, micro_batches, memory):
+    """Whole backwards, after the longest warm-up that the memory allows."""
+    stages = len(seconds)
+    return [
+        _alternating(min(micro_batches - 1, stages - stage - 1, min(memory[: stage + 1]) - 1), micro_batches)
+        for stage in range(stages)
+    ]

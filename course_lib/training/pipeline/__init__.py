@@ -11,6 +11,7 @@ from course_lib.training.pipeline.actions import (
     BackwardInput,
     BackwardWeight,
     Forward,
+    Plan,
     Recompute,
     schedule_of,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "BadSchedule",
     "Costs",
     "Forward",
+    "Plan",
     "Recompute",
     "Stage",
     "Timing",

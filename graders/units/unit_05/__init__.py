@@ -1,4 +1,4 @@
 """Unit 05: pipeline parallelism."""
 
 UNIT = "05_pipeline_parallel"
-SECTIONS = ("balancing", "stage_by_hand", "example")
+SECTIONS = ("balancing", "stage_by_hand", "micro_batches", "kept", "synchronous", "planning")

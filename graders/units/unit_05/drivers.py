@@ -6,22 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
+from course_lib.training.pipeline.actions import COMPUTING, Action
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.units.models import gradients_of
 from graders.units.unit_05.pieces import piece_of
-
-
-@dataclass(frozen=True, slots=True)
-class ExampleReply(DriverReply):
-    """result: what the answer returned on this rank. x: its argument [n] afterwards."""
-
-    result: PlainData
-    x: Tensor
-
-
-def example(answer: AnswerFunction, x: Tensor) -> ExampleReply:
-    """What the answer makes of x [n]."""
-    return ExampleReply(answer(x), x)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +62,84 @@ def by_hand(
     tensors = [loss for loss in losses if isinstance(loss, Tensor)]
     told = [loss.detach() if isinstance(loss, Tensor) else loss for loss in losses]
     return ByHandReply(told, any(loss.requires_grad for loss in tensors), gradients_of(piece), kept)
+
+
+# --- Schedules
+
+
+def plain_action(action: object) -> PlainData:
+    """Kind, micro-batch and chunk of an action; of anything else a few words."""
+    if isinstance(action, Action):
+        return [type(action).__name__, action.micro_batch, action.chunk]
+    return repr(action)[:80]
+
+
+def actions_from(plain: list[PlainData]) -> list[Action]:
+    """The actions of which `plain_action` would make this."""
+    return [_KINDS[kind](micro_batch, chunk) for kind, micro_batch, chunk in plain]
+
+
+_KINDS = {kind.__name__: kind for kind in COMPUTING}
+
+
+def schedules(answer: AnswerFunction, cases: list[list[int]]) -> list[list[list[PlainData]]]:
+    """For each case, stages and what else the answer is told, each stage's actions."""
+    return [
+        [[plain_action(action) for action in answer(stage, *case)] for stage in range(case[0])]
+        for case in cases
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class FractionReply(DriverReply):
+    """result: what the answer returned. arguments: afterwards."""
+
+    result: PlainData
+    arguments: PlainData
+
+
+def fractions(answer: AnswerFunction, cases: list[list[PlainData]]) -> list[FractionReply]:
+    """What the answer makes of each list of arguments."""
+    return [FractionReply(answer(*arguments), arguments) for arguments in cases]
+
+
+@dataclass(frozen=True, slots=True)
+class PeakReply(DriverReply):
+    """result: what the answer returned. left: the actions afterwards."""
+
+    result: PlainData
+    left: list[PlainData]
+
+
+def peaks(answer: AnswerFunction, cases: list[list[PlainData]]) -> list[PeakReply]:
+    """What the answer makes of each list of actions."""
+    lists = [actions_from(case) for case in cases]
+    return [PeakReply(answer(actions), [*map(plain_action, actions)]) for actions in lists]
+
+
+@dataclass(frozen=True, slots=True)
+class RecomputedReply(DriverReply):
+    """result: the actions that came out. left: those that went in, afterwards. same: if it is one list."""
+
+    result: list[PlainData]
+    left: list[PlainData]
+    same: bool
+
+
+def recomputed(answer: AnswerFunction, cases: list[list[PlainData]]) -> list[RecomputedReply]:
+    """What the answer makes of each list of actions."""
+    replies = []
+    for case in cases:
+        actions = actions_from(case)
+        result = answer(actions)
+        plain = [plain_action(action) for action in result]
+        replies.append(RecomputedReply(plain, [*map(plain_action, actions)], result is actions))
+    return replies
+
+
+def planned(
+    answer: AnswerFunction, seconds: list[list[float]], micro_batches: int, memory: list[int]
+) -> list[list[PlainData]]:
+    """The answer's schedule, stage by stage."""
+    stages = answer([(forward, first, second) for forward, first, second in seconds], micro_batches, memory)
+    return [[plain_action(action) for action in actions] for actions in stages]

@@ -1,0 +1,173 @@
+"""Unit 05, the open task: a schedule for stages that are not equal, scored by the time of a step."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from course_lib.training.pipeline.actions import (
+    Action,
+    Backward,
+    Forward,
+)
+from course_lib.training.pipeline.costs import Costs, cost
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.unit_05 import drivers
+from graders.units.unit_05.schedules import Case, Listed, keeps_at_most, no_longer, read
+
+
+@exercise(
+    minutes=60,
+    difficulty=5,
+    rubric=(
+        Criterion(
+            "runs within the memory",
+            3,
+            "How many micro-batches wait on a stage, counted as in peak_activations?",
+        ),
+        Criterion("no slower than 1F1B", 3, "Whole backwards let the stage before wait longer than it must."),
+        Criterion(
+            "within a tenth of the best", 2, "Which stage is the slowest, and when does it stand idle?"
+        ),
+        Criterion(
+            "within 3 % of the best",
+            2,
+            "Try several rules, and take the best of what comes out: cost tells you.",
+        ),
+    ),
+    hints=(
+        "If you let time pass, what could a stage do at this moment, and which of it does somebody wait for?",
+        "Which of three rules is best depends on the stages; how many schedules can you time in a second?",
+    ),
+)
+def plan_pipeline(answer: Answer, rng: Rng) -> Findings:
+    """Three drawn pipelines."""
+    tasks = [_drawn(rng) for _ in range(3)]
+    planned = [_planned(answer, task) for task in tasks]
+    pairs = list(zip(tasks, planned, strict=True))
+    yield (
+        "runs within the memory",
+        compare.first_failure(
+            Finding(False, f"{task}: {each.fault}") if each.fault else keeps_at_most(each, task.memory)
+            for task, each in pairs
+        ),
+    )
+    yield (
+        "no slower than 1F1B",
+        compare.first_failure(no_longer(each, task.costs, task.one_f_one_b()) for task, each in pairs),
+    )
+    best = [task.best() for task in tasks]
+    for name, allowed in (("within a tenth of the best", 1.1), ("within 3 % of the best", 1.03)):
+        yield (
+            name,
+            compare.first_failure(
+                no_longer(each, task.costs, allowed * known)
+                for (task, each), known in zip(pairs, best, strict=True)
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """seconds: forward, input half and weight half of each stage. memory: micro-batches that each can "
+    "keep."""
+
+    seconds: list[tuple[float, float, float]]
+    micro_batches: int
+    memory: list[int]
+
+    def __str__(self) -> str:
+        return f"with seconds={self.seconds}, micro_batches={self.micro_batches}, memory={self.memory}"
+
+    @property
+    def costs(self) -> Costs:
+        return Costs(
+            forward=[forward for forward, _, _ in self.seconds],
+            backward=[first + second for _, first, second in self.seconds],
+            input_share=[first / (first + second) for _, first, second in self.seconds],
+        )
+
+    def one_f_one_b(self) -> float:
+        """Seconds of 1F1B, whose stages warm up with what their memory, and that before them, allows."""
+        stages, schedule = len(self.seconds), []
+        for stage in range(stages):
+            warm_up = min(self.micro_batches - 1, stages - stage - 1, min(self.memory[: stage + 1]) - 1)
+            actions: list[Action] = [Forward(number) for number in range(warm_up)]
+            for number in range(self.micro_batches):
+                if warm_up + number < self.micro_batches:
+                    actions.append(Forward(warm_up + number))
+                actions.append(Backward(number))
+            schedule.append(actions)
+        return cost(schedule, self.micro_batches, self.costs).seconds
+
+    def best(self) -> float:
+        """The least of some schedules that come about when all stages follow one rule.
+
+        A rule is an order of preference, and a bound on what a stage keeps, which falls from stage to stage.
+        """
+        bounds = [
+            [
+                min(most, last + slope * (len(self.memory) - 1 - stage))
+                for stage, most in enumerate(self.memory)
+            ]
+            for last, slope in product(range(1, max(self.memory) + 1), (0, 1))
+        ]
+        return min(
+            _Passing(self, bound).seconds(order) for order in ("IFW", "FIW", "IWF") for bound in bounds
+        )
+
+
+class _Passing:
+    """Time that passes: whichever stage can begin first does what it likes best of what it can do then."""
+
+    def __init__(self, task: Task, bound: list[int]) -> None:
+        self._task, self._bound = task, bound
+        self._free = [0.0] * len(bound)
+        self._done: list[dict[str, list[float]]] = [{"F": [], "I": [], "W": []} for _ in bound]
+
+    def seconds(self, order: str) -> float:
+        """When all is done. order: the kinds of action, most wanted first."""
+        for _ in range(3 * len(self._bound) * self._task.micro_batches):
+            begin, _, stage, kind = min(self._possible(order))
+            self._free[stage] = begin + self._task.seconds[stage]["FIW".index(kind)]
+            self._done[stage][kind].append(self._free[stage])
+        return max(self._free)
+
+    def _possible(self, order: str) -> Iterator[tuple[float, int, int, str]]:
+        for stage, done in enumerate(self._done):
+            for rank, kind in enumerate(order):
+                yield self._earliest(stage, kind, len(done[kind])), rank, stage, kind
+
+    def _earliest(self, stage: int, kind: str, number: int) -> float:
+        """When the stage can begin with this kind of action; never, if something is missing."""
+        done, last = self._done[stage], len(self._bound) - 1
+        if number == self._task.micro_batches:
+            return math.inf
+        if kind == "F":
+            full = number - len(done["W"]) >= self._bound[stage]
+            arrived = self._done[stage - 1]["F"] if stage else [0.0] * self._task.micro_batches
+            arrived = [] if full else arrived
+        elif kind == "I":
+            arrived = self._done[stage + 1]["I"] if stage < last else done["F"]
+        else:
+            arrived = done["I"]
+        return max(self._free[stage], arrived[number]) if number < len(arrived) else math.inf
+
+
+def _drawn(rng: Rng) -> Task:
+    """Three to five stages that differ, with room for two to six micro-batches each."""
+    stages = rng.integer(3, 5)
+    seconds = [
+        (rng.integer(4, 12) / 8, rng.integer(4, 12) / 8, rng.integer(4, 12) / 8) for _ in range(stages)
+    ]
+    return Task(seconds, rng.integer(5, 9), [rng.integer(2, 6) for _ in range(stages)])
+
+
+def _planned(answer: Answer, task: Task) -> Listed:
+    """The answer's schedule; one that cannot run if it has another number of stages."""
+    case = Case(len(task.seconds), task.micro_batches)
+    plain: Any = answer.call(drivers.planned, [*map(list, task.seconds)], task.micro_batches, task.memory)
+    if len(plain) != case.stages:
+        return Listed(case, [], f"The answer lists {len(plain)} stages; there are {case.stages}.")
+    return read(case, plain)
