@@ -12,6 +12,8 @@ from course_lib import Cluster, launch
 from course_lib.launch.failures import RankFailed
 
 Program = Callable[[Tensor], None]
+LARGE = 50_001
+"""Elements of a tensor of which no copy is kept; their bytes are no whole number of words."""
 
 
 def other() -> int:
@@ -53,6 +55,39 @@ def writes_what_it_sends(x: Tensor) -> None:
     sending.wait()
 
 
+def writes_one_of_many(x: Tensor) -> None:
+    """Whose tensor fills its memory."""
+    many = torch.zeros(LARGE)
+    sending = dist.isend(many, other())
+    dist.recv(torch.empty(LARGE), other())
+    many[4321] = 7
+    sending.wait()
+
+
+def writes_one_of_many_in_a_part(x: Tensor) -> None:
+    """Whose memory is another tensor's too."""
+    part = torch.zeros(2, LARGE)[1]
+    sending = dist.isend(part, other())
+    dist.recv(torch.empty(LARGE), other())
+    part[4321] = 7
+    sending.wait()
+
+
+def writes_past_torch(x: Tensor) -> None:
+    sending = dist.isend(x[:2], other())
+    dist.recv(torch.empty(2), other())
+    x.numpy()[1] = 7
+    sending.wait()
+
+
+def writes_many_past_torch(x: Tensor) -> None:
+    many = torch.zeros(LARGE)
+    sending = dist.isend(many, other())
+    dist.recv(torch.empty(LARGE), other())
+    many.data += 1
+    sending.wait()
+
+
 @pytest.mark.parametrize(
     ("program", "said"),
     [
@@ -61,6 +96,10 @@ def writes_what_it_sends(x: Tensor) -> None:
         (receives_twice_into_one, r"recv\(float32\[4\]\) .* still being written by recv\(float32\[4\]\)"),
         (sends_what_is_reduced, r"send\(float32\[4\]\) .* still being written by all_reduce\("),
         (writes_what_it_sends, r"The tensor of send\(float32\[2\]\) .* was written before wait\(\)"),
+        (writes_past_torch, r"The tensor of send\(float32\[2\]\) .* was written before wait\(\)"),
+        (writes_one_of_many, r"The tensor of send\(float32\[50001\]\) .* was written before wait\(\)"),
+        (writes_one_of_many_in_a_part, r"The tensor of send\(float32\[50001\]\) .* was written before"),
+        (writes_many_past_torch, r"The tensor of send\(float32\[50001\]\) .* was written before wait\(\)"),
     ],
 )
 @pytest.mark.parametrize("eager_limit", [0, 2**20])
@@ -85,6 +124,15 @@ def one_tensor_to_many(x: Tensor) -> None:
         dist.recv(torch.empty(4), other(), tag=tag)
     for each in work:
         each.wait()
+
+
+def another_part_of_many(x: Tensor) -> None:
+    many = torch.zeros(2, LARGE)
+    for part, rest in (many, many.flip(0)):
+        sending = dist.isend(part, other())
+        dist.recv(rest, other())
+        rest += 1
+        sending.wait()
 
 
 def again_after_waiting(x: Tensor) -> None:
@@ -120,6 +168,7 @@ def numbers_that_are_none(x: Tensor) -> None:
     [
         chunks_of_one_tensor,
         one_tensor_to_many,
+        another_part_of_many,
         again_after_waiting,
         after_asking,
         through_a_future,

@@ -5,18 +5,24 @@ out differently from run to run there, so here it is refused in every run.
 """
 
 import ctypes
-from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from course_lib.runtime.communication.call import Operation
 from course_lib.runtime.communication.errors import BufferInUse
 
+SMALL = 1 << 16
+"""Bytes of which a copy costs next to nothing."""
+SAMPLES = 512
+"""Words that are looked at of more."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class _Buffer:
     """Memory that a call reads or writes."""
 
@@ -36,33 +42,73 @@ class _Buffer:
         return ctypes.string_at(self.begin, self.end - self.begin)
 
 
+class _Sent:
+    """What a large buffer held when it was sent, to tell later whether that was written since.
+
+    A copy would take longer than all else that is done for a message. But PyTorch counts the writes to its
+    storage, of which a sum tells whether they were to another part; a sample shows most writes past PyTorch.
+    """
+
+    def __init__(self, buffer: _Buffer) -> None:
+        self._buffer = buffer
+        self._sample = self._read_sample()
+        self._writes = self._count_writes()
+        alone = buffer.tensor.untyped_storage().nbytes() == buffer.tensor.nbytes
+        self._sum = None if alone and self._writes is not None else self._words().sum()
+
+    def written(self) -> bool:
+        """Whether the buffer was written since."""
+        if self._sample != self._read_sample():
+            return True
+        if self._writes is not None and self._writes == self._count_writes():
+            return False
+        return self._sum is None or bool(self._sum != self._words().sum())
+
+    def _read_sample(self) -> bytes:
+        words = self._words()
+        return words[:: len(words) // SAMPLES].tobytes() + ctypes.string_at(self._buffer.end - 8, 8)
+
+    def _words(self) -> npt.NDArray[np.uint64]:
+        begin, end = self._buffer.begin, self._buffer.end
+        words = (ctypes.c_uint64 * ((end - begin) // 8)).from_address(begin)
+        return np.frombuffer(memoryview(words), np.uint64)
+
+    def _count_writes(self) -> int | None:
+        tensor = self._buffer.tensor
+        return None if tensor.is_inference() else tensor._version
+
+
 class OpenBuffers:
     """Those of one rank."""
 
     def __init__(self) -> None:
         self._open: dict[Operation, list[_Buffer]] = {}
-        self._sent: dict[Operation, bytes] = {}
+        self._sent: dict[Operation, bytes | _Sent] = {}
 
     def begin(self, operation: Operation) -> None:
         """A call is about to be made. Raises BufferInUse if an open one is at work on its memory."""
         call = operation.call
         if call.shape_only or not (call.asynchronous or self._open):
             return
-        buffers = list(_buffers(operation))
+        buffers = _buffers(operation)
         for others in self._open.values():
             for other in others:
-                if any(buffer.disturbs(other) for buffer in buffers):
-                    raise BufferInUse(_told(operation, other))
+                for buffer in buffers:
+                    if buffer.disturbs(other):
+                        raise BufferInUse(_told(operation, other))
         if call.asynchronous:
             self._open[operation] = buffers
             if call.op == "send" and buffers:
-                self._sent[operation] = buffers[0].content()
+                sent = buffers[0]
+                self._sent[operation] = _Sent(sent) if sent.end - sent.begin > SMALL else sent.content()
 
     def end(self, operation: Operation) -> None:
         """Its rank has waited for the call. Raises BufferInUse if what it sends was written meanwhile."""
-        buffers = self._open.pop(operation, [])
+        buffers = self._open.pop(operation, None)
         sent = self._sent.pop(operation, None)
-        if sent is not None and sent != buffers[0].content():
+        if not buffers or sent is None:
+            return
+        if sent.written() if isinstance(sent, _Sent) else sent != buffers[0].content():
             raise BufferInUse(
                 f"The tensor of {_made(operation)}, was written before wait(): on real processes sometimes "
                 "the old numbers arrive, sometimes the new ones. Call wait() first, or send a clone()."
@@ -73,14 +119,14 @@ open_buffers: ContextVar[OpenBuffers] = ContextVar("open_buffers")
 """Those of the rank that this thread is."""
 
 
-def _buffers(operation: Operation) -> Iterator[_Buffer]:
-    for tensors, writes in ((operation.inputs, False), (operation.outputs, True)):
-        for tensor in tensors:
-            # Of others nobody can say which bytes of their range are theirs.
-            if tensor.layout == torch.strided and tensor.device.type == "cpu" and tensor.is_contiguous():
-                begin = tensor.data_ptr()
-                if tensor.nbytes:
-                    yield _Buffer(operation, tensor, begin, begin + tensor.nbytes, writes)
+def _buffers(operation: Operation) -> list[_Buffer]:
+    return [
+        _Buffer(operation, tensor, begin := tensor.data_ptr(), begin + tensor.nbytes, writes)
+        for tensors, writes in ((operation.inputs, False), (operation.outputs, True))
+        for tensor in tensors
+        # Of others nobody can say which bytes of their range are theirs.
+        if tensor.layout is torch.strided and tensor.is_cpu and tensor.is_contiguous() and tensor.nbytes
+    ]
 
 
 def _told(operation: Operation, other: _Buffer) -> str:
