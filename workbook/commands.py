@@ -1,8 +1,6 @@
 """What the command `course` does with the workbook, as plain functions."""
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -57,13 +55,26 @@ def make_notebooks(
 
 def release_unit(name: str, places: Places, efforts: Efforts) -> None:
     """Tell nbgrader's gradebook of a unit, as `nbgrader generate_assignment` does. Raises CommandFailed."""
+    from nbgrader.converters import GenerateAssignment
+    from nbgrader.utils import capture_log
+
+    from graders.classroom.gradebook import Course
+    from graders.classroom.preprocessors import WrongCourse
+
     units = {unit.name: unit for unit in read_units(places.solutions)}
     if name not in units:
         raise CommandFailed([f"There is no unit {name}. The units are {', '.join(units)}."])
+    try:
+        course = Course(places.root)
+    except WrongCourse as error:
+        raise CommandFailed([str(error)]) from error
     write_source(units[name], efforts(name), places)
-    command = [sys.executable, "-m", "nbgrader", "generate_assignment", name, "--force"]
-    if subprocess.run(command, cwd=places.root, check=False).returncode:
-        raise CommandFailed([f"nbgrader could not release {name}; what it said stands above."])
+    course.directory.assignment_id = name
+    done = capture_log(GenerateAssignment(coursedir=course.directory, config=course.config, force=True))
+    if not done["success"]:
+        raise CommandFailed(
+            [f"nbgrader could not release {name}. It says:", done.get("log") or done["error"]]
+        )
 
 
 def _built(places: Places, efforts: Efforts) -> list[Unit]:
