@@ -71,15 +71,8 @@ class JudgesHere:
             yield task, future
 
 
-def run_course(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command, as somebody in the course's folder gives it."""
-    return subprocess.run(
-        command(*arguments), cwd=root, env=environment(), capture_output=True, text=True, check=False
-    )
-
-
 def run_here(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The same in this process, which has imported everything; a class is judged here too."""
+    """The command, as somebody in the course's folder gives it; a class is judged in this process too."""
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.chdir(root)

@@ -37,7 +37,6 @@ from tests.classroom import (
     environment,
     hand_in,
     new_course,
-    run_course,
     run_here,
     solved,
 )
@@ -104,9 +103,9 @@ def course(pristine: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def graded(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same, graded by the command."""
+    """The same, graded by the command; tests/test_attacks.py has it in a process, with judges of its own."""
     root = Path(shutil.copytree(pristine, tmp_path_factory.mktemp("graded") / "course"))
-    done = run_course(root, "grade", UNIT, "--jobs", "2")
+    done = run_here(root, "grade", UNIT)
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stdout.splitlines() if "right" in line and "14/14" in line]
     assert "[3/3]" in done.stderr
@@ -307,20 +306,29 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_killed_between_two_writes_it_goes_on(graded: Path, course: Path, moment: str) -> None:
-    # Invariant: the worst moments, each hit exactly; verdicts that were kept are not judged again.
+def keep_verdicts(graded: Path, course: Path) -> None:
+    """As if the course's submissions had been judged, and nothing recorded."""
     store = ResultStore(Course(course).results(UNIT))
     for each in ResultStore(Course(graded).results(UNIT)):
         store.keep(replace(each, recorded=False))
+
+
+def kill_while_recording(course: Path, moment: str) -> None:
+    """Have a copy of this process record a verdict, and be killed at this moment, as a command might."""
     pid = os.fork()
     if not pid:
-        # In the copy, as a command would that is killed.
         with pytest.MonkeyPatch.context() as patch, suppress(BaseException):
             patch.setattr(*MOMENTS[moment], raising=False)
             grade(course, "right")
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_killed_between_two_writes_it_goes_on(graded: Path, course: Path, moment: str) -> None:
+    # Invariant: the worst moments, each hit exactly; verdicts that were kept are not judged again.
+    keep_verdicts(graded, course)
+    kill_while_recording(course, moment)
     assert_sound(course)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(JudgesHere, "grade", lambda *_: pytest.fail("a verdict was lost"))
@@ -530,14 +538,16 @@ def postgresql(tmp_path: Path) -> Iterator[str]:
         server.wait(30)
 
 
-def test_postgresql_is_as_good(pristine: Path, postgresql: str, tmp_path: Path, rng: random.Random) -> None:
-    # Invariant: with db_url the same scores stand in PostgreSQL, and nothing in a file.
+def test_postgresql_is_as_good(pristine: Path, graded: Path, postgresql: str, tmp_path: Path) -> None:
+    # Invariant: with db_url the same scores stand in PostgreSQL, whole after a kill, and nothing in a file.
     root = Path(shutil.copytree(pristine, tmp_path / "course"))
     config = root / "nbgrader_config.py"
     config.write_text(config.read_text() + f"\nc.CourseDirectory.db_url = {postgresql!r}\n")
     (root / "gradebook.db").unlink()
     assert run_here(root, "release", UNIT).returncode == 0
-    kill_while_grading(root, rng.uniform(0, 6))
+    keep_verdicts(graded, root)
+    kill_while_recording(root, "before the commit")
+    assert scores(root, postgresql) == {}
     grade(root)
     found = scores(root, postgresql)
     assert (found["right"][0], found["blank"][0]) == (ALL, 0)

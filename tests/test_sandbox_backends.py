@@ -15,6 +15,7 @@ import nbformat
 import pytest
 from nbgrader.apps.api import NbGraderAPI
 
+from graders import check_process, commands
 from graders.classroom.gradebook import Course
 from graders.isolation import backends
 from graders.isolation.backends import (
@@ -45,18 +46,23 @@ def without_sandboxes() -> Iterator[None]:
 
 
 def run_unsandboxed(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command on such a machine."""
-    with without_sandboxes():
-        if arguments[0] == "check":  # which has a process of its own in any case
-            return subprocess.run(
-                command(*arguments),
-                cwd=root,
-                env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+    """The command on such a machine, in this process, which has imported everything."""
+    with without_sandboxes(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(check_process, "run", commands.check)
         return run_here(root, *arguments)
+
+
+def start_unsandboxed(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The same in a process of its own."""
+    with without_sandboxes():
+        return subprocess.run(
+            command(*arguments),
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +171,7 @@ def test_one_s_own_work_is_checked_without_a_sandbox(course: Path, tmp_path: Pat
     nbformat.write(solved(), own)
     table = run_unsandboxed(tmp_path, "check", str(own), "--unit", UNIT)
     assert (table.returncode, UNSANDBOXED in " ".join(table.stdout.split())) == (0, True)
-    plain = run_unsandboxed(tmp_path, "check", str(own), "--unit", UNIT, "--json")
+    plain = start_unsandboxed(tmp_path, "check", str(own), "--unit", UNIT, "--json")
     assert json.loads(plain.stdout).keys() == {"unit", "points", "max_points", "exercises"}
     assert plain.stderr.strip() == UNSANDBOXED
 

@@ -67,8 +67,8 @@ def crashing(jobs: Jobs) -> str:
     """A training on node 3, submitted before everything else: Slurm takes half a minute to miss a node."""
     return jobs.submit_lines(
         "crashing",
-        f"srun --ntasks=2 {PYTHON} {FAULTS} {jobs.folder}/crashing slow",
-        options=["--nodelist=node3", "--ntasks=2", "--requeue", "--open-mode=append"],
+        f"srun {PYTHON} {FAULTS} {jobs.folder}/crashing slow",
+        options=["--nodelist=node3", "--ntasks=1", "--requeue", "--open-mode=append"],
     )
 
 
@@ -311,7 +311,12 @@ def train_script(jobs: Jobs, launcher: str) -> str:
 
         site = replace(LOCAL, launcher="ibrun")
     name = f"train_{launcher}"
-    return render(Job(name, nodes=2, minutes=30, run=str(jobs.folder / name), program=program), site)
+    return render(short_job(name, run=str(jobs.folder / name), program=program), site)
+
+
+def short_job(script: str, **options: Any) -> Job:
+    """One rank on each of two nodes; tests of the engine have more on a node."""
+    return Job(script, nodes=2, tasks_per_node=1, minutes=30, **options)
 
 
 def real_unit() -> Unit:
@@ -382,20 +387,20 @@ def submit_sigkill(jobs: Jobs, step: int) -> str:
     """A training in which rank 1 dies after `step`."""
     folder = jobs.folder / "sigkill"
     program = f"{FAULTS} {folder} sigkill {step}"
-    text = render(Job("train_torchrun", nodes=2, minutes=30, run=str(folder), program=program), LOCAL)
+    text = render(short_job("train_torchrun", run=str(folder), program=program), LOCAL)
     (jobs.folder / "sigkill-step").write_text(str(step))
     return jobs.submit("sigkill", text, NOT_CRASHING)
 
 
 def submit_worlds(jobs: Jobs) -> str:
-    """A training with 4 ranks to step 4, then with 2."""
+    """A training with 2 ranks to step 4, then with 1."""
     folder = jobs.folder / "worlds"
     train = f"{PYTHON} {FAULTS} {folder} stop"
     worlds = [
-        f"srun --nodes=2 --ntasks={ranks} --ntasks-per-node={ranks // 2} {train} {stop}; rm -f {folder}/stop"
-        for ranks, stop in ((4, 4), (2, 99))
+        f"srun --nodes={ranks} --ntasks={ranks} {train} {stop}; rm -f {folder}/stop"
+        for ranks, stop in ((2, 4), (1, 99))
     ]
-    options = ["--nodes=2", "--ntasks-per-node=2", NOT_CRASHING]
+    options = ["--nodes=2", "--ntasks-per-node=1", NOT_CRASHING]
     return jobs.submit_lines("worlds", *worlds, options=options)
 
 
@@ -403,8 +408,8 @@ def submit_horovod(jobs: Jobs) -> str:
     """The same training by horovodrun, which starts ranks on both nodes."""
     program = '-m course_lib.training.horovod_elastic --epochs 1 --save-every 4 --folder "$run"'
     folder = str(jobs.folder / "train_horovod")
-    job = Job("train_horovod", nodes=2, minutes=5, run=folder, program=program)
-    return jobs.submit("train_horovod", render(job, LOCAL), NOT_CRASHING)
+    text = render(short_job("train_horovod", run=folder, program=program), LOCAL)
+    return jobs.submit("train_horovod", text, NOT_CRASHING)
 
 
 def submit_limit(jobs: Jobs) -> str:
@@ -412,6 +417,7 @@ def submit_limit(jobs: Jobs) -> str:
     job = Job(
         "train_srun",
         nodes=2,
+        tasks_per_node=1,
         minutes=LIMIT_MINUTES,
         run=str(jobs.folder / "limit"),
         program=f"{FAULTS} {jobs.folder}/limit limit",
@@ -528,10 +534,10 @@ def test_more_ranks_than_tasks_is_a_sentence(outcomes: dict[str, Any]):
 
 
 def test_every_launcher_trains_the_same_model(trained: dict[str, dict[str, Any]]):
-    # Invariant: four ranks are four ranks, whoever has started them: equal weights, bit for bit.
+    # Invariant: two ranks are two ranks, whoever has started them: equal weights, bit for bit.
     names = {"srun": "srun", "torchrun": "torchrun", "mpirun": "Open MPI", "ibrun": "Open MPI"}
     for launcher, result in trained.items():
-        assert f"4 ranks on 2 nodes, started by {names[launcher]}" in result["said"]
+        assert f"2 ranks on 2 nodes, started by {names[launcher]}" in result["said"]
     assert len({result["weights"] for result in trained.values()}) == 1
 
 
@@ -542,7 +548,7 @@ def test_horovodrun_trains_on_all_nodes(
     # Invariant: horovodrun reaches the other node without ssh; each step has the samples that it has under
     # any launcher, and the same loss but for rounding.
     said = jobs.finished(submitted["train_horovod"], "train_horovod")
-    assert "4 ranks on 2 nodes, started by Horovod" in said
+    assert "2 ranks on 2 nodes, started by Horovod" in said
     seen, expected = steps_of(jobs.folder / "train_horovod"), steps_of(jobs.folder / UNDISTURBED)
     assert seen.keys() == expected.keys()
     for step, record in seen.items():
@@ -580,7 +586,7 @@ def test_torchrun_restarts_after_a_kill(jobs: Jobs, trained: dict[str, dict[str,
     lines = [json.loads(line)["step"] for line in (folder / "steps.jsonl").read_text().splitlines()]
     # The first life comes to the step after the newest checkpoint, unless it ended with that.
     assert lines.count(newest) == (2 if step > newest else 1), f"killed after step {step}: {lines}"
-    assert said.count(f"going on after step {newest} of 12 with 4 ranks") == (1 if newest else 0)
+    assert said.count(f"going on after step {newest} of 12 with 2 ranks") == (1 if newest else 0)
     assert trained["torchrun"]["weights"] == trained["mpirun"]["weights"]
 
 
@@ -593,12 +599,12 @@ def steps_of(folder: Path) -> dict[int, dict[str, Any]]:
 def test_the_world_shrinks_on_nodes(
     jobs: Jobs, submitted: dict[str, str], trained: dict[str, dict[str, Any]]
 ):
-    # Invariant: with 4, then 2 ranks no sample of the epoch is lost or seen twice, and the losses are those
-    # of 4 ranks but for rounding. That it grows as well tests/test_elastic.py has.
+    # Invariant: with 2, then 1 rank no sample of the epoch is lost or seen twice, and the losses are those
+    # of 2 ranks but for rounding. That it grows as well tests/test_elastic.py has.
     folder = jobs.folder / "worlds"
     jobs.finished(submitted["worlds"], "worlds")
     seen, expected = steps_of(folder), steps_of(jobs.folder / UNDISTURBED)
-    assert [seen[step]["ranks"] for step in range(12)] == [4] * 4 + [2] * 8
+    assert [seen[step]["ranks"] for step in range(12)] == [2] * 4 + [1] * 8
     for step in range(12):
         for what in ("samples", "index_sum"):
             assert seen[step][what] == expected[step][what]

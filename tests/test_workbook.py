@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.sample_source import EFFORTS, SOURCE, write_unit
+from workbook import execute
 from workbook.build import GradingFailed, Task, UnitResult, parameters_of, run, shortfall
 from workbook.commands import make_workbook
 from workbook.errors import CommandFailed
@@ -76,9 +77,11 @@ def test_a_lost_point_is_explained():
     assert shortfall("80_sample", exercise) == expected
 
 
-def test_what_fails_is_said_and_nothing_old_is_shown(tmp_path: Path, capfd):
+def test_what_fails_is_said_and_nothing_old_is_shown(tmp_path: Path, capfd, monkeypatch):
     # Invariant: a unit that raises and has no grader gives a sentence for each, the table is printed all the
     # same, and no page of it is left from before.
+    # Its cells take no time: a kernel that does not answer is told sooner than a unit's would be.
+    monkeypatch.setattr(execute, "CELL_SECONDS", 120)
     write_unit(tmp_path, SOURCE.replace("assert 1 + 1 == 2", "raise OSError('no disk')"))
     places = Places(tmp_path)
     places.pages.mkdir(parents=True)
