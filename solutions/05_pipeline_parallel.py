@@ -42,7 +42,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from course_lib import Cluster, Link, launch, per_rank
-from course_lib.figures.style import Drawing
+from course_lib.figures.style import Drawing, bar_figure, draw_lines, new_figure
 from course_lib.notebook.widgets import Slider, explore
 from course_lib.training.pipeline import (
     Action,
@@ -967,12 +967,543 @@ for p, m, v in ((2, 4, 2), (4, 8, 2), (4, 12, 3), (8, 16, 4)):
 
 # %% [markdown]
 # ## 10 Weights that have moved on
+#
+# All schedules so far end a batch before they begin the next, for only then are the weights changed. That is why they have a
+# bubble. **PipeDream** never stops: the next *batch* goes in where a schedule like GPipe would wait. Each stage
+# does one forward, one backward, and changes its weights after every backward. It is 1F1B that never runs
+# dry: between the first batches and the last ones nobody waits.
+#
+# The price is written into the order. A batch goes forward through a stage; until it comes back, other batches come back
+# and change the stage's weights. How many? On the last stage none, for its forward is followed by its own backward. The stage before it
+# does one backward in between, and stage 0 of $p$ does $p - 1$. So many steps **stale** is what it learns.
+#
+# What does PyTorch make of that? Two batches go forward, the first comes back and changes the weights, the second
+# comes back:
+
+
+# %% demo=true
+def two_under_way(optimizer_step: Callable[[nn.Module], None]) -> Tensor:
+    """The weight's gradient for the second of two batches, whose backward comes after a step."""
+    torch.manual_seed(0)
+    stage = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1))
+    first, second = (stage(torch.randn(4, 2)).sum() for batch in range(2))
+    first.backward()
+    optimizer_step(stage)
+    stage.zero_grad()
+    second.backward()
+    return stage[0].weight.grad
+
+
+def as_optimizers_do(stage: nn.Module) -> None:
+    """Plain gradient descent."""
+    torch.optim.SGD(stage.parameters(), lr=1.0).step()
+
+
+def behind_autograds_back(stage: nn.Module) -> None:
+    """The same, on .data."""
+    for parameter in stage.parameters():
+        parameter.data -= parameter.grad
+
+
+try:
+    two_under_way(as_optimizers_do)
+    raise AssertionError("autograd did not notice")
+except RuntimeError as error:
+    print(str(error).partition(":")[0])
+right, wrong = two_under_way(lambda stage: None), two_under_way(behind_autograds_back)
+print(
+    f"with .data there is no error, and the gradient is wrong by {(wrong - right).norm() / right.norm():.0%}"
+)
+
+# %% demo=true jupyter={"source_hidden": true}
+assert (wrong - right).norm() > 0.1 * right.norm()
+
+# %% [markdown]
+# Autograd refuses, and rightly. The gradient of a product is made of its other factor; if that factor has changed since forward, then
+# what comes out is the gradient of no function at all. Whoever changes `.data` in place gets it without a word.
+#
+# PipeDream's answer is **weight stashing**: a stage keeps the weights with which a batch went forward until this batch has come back. The
+# gradient is then that of a loss, if of an old one, and is applied to the newest weights:
+#
+# $$ w_{j+1} = w_j - \eta\, \nabla f(w_{j-d}), \qquad d = p - 1 \text{ on stage } 0, \ldots, 0 \text{ on stage } p - 1. $$
+
+
+# %% exercise="WeightStash" points=14
+class WeightStash:
+    """A stage in a pipeline that never stops: each batch's backward uses the weights of its forward.
+
+    stage: a module that takes one tensor and returns one, without buffers; some parameters may be frozen.
+    optimizer: of torch.optim, or like it, for the parameters that are not: `step()` changes them in place.
+
+    forward(batch, x): the stage's output for x, float, with its newest weights, without its graph. batch: a number;
+        it stays under way until its backward, then the number may be used again.
+    backward(batch, gradient): of the batch's output. Takes one step of the optimizer, on the newest weights, with
+        the gradient at the weights of this batch's forward and of this batch alone; returns the gradient of its
+        x. Batches come back in any order. KeyError if this one is not under way.
+    versions: how many different weights are held: the newest, and those that batches under way need. Different
+        are weights between which there was a step.
+
+    Besides the module's own parameters it holds at most one copy of the weights for each version.
+    """
+
+    def __init__(self, stage: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        ### BEGIN SOLUTION
+        self.stage, self.optimizer = stage, optimizer
+        self.newest: dict[str, Tensor] = {}
+        self.under_way: dict[int, tuple[Tensor, Tensor, dict[str, Tensor]]] = {}
+        ### END SOLUTION
+
+    def forward(self, batch: int, x: Tensor) -> Tensor:
+        ### BEGIN SOLUTION
+        # Computes with copies, which the optimizer does not know.
+        if not self.newest:
+            self.newest = {
+                name: parameter.detach().clone().requires_grad_(parameter.requires_grad)
+                for name, parameter in self.stage.named_parameters()
+            }
+        x = x.detach().requires_grad_()
+        output = torch.func.functional_call(self.stage, self.newest, (x,))
+        self.under_way[batch] = x, output, self.newest
+        return output.detach()
+        ### END SOLUTION
+
+    def backward(self, batch: int, gradient: Tensor) -> Tensor:
+        ### BEGIN SOLUTION
+        x, output, weights = self.under_way.pop(batch)
+        trained = [name for name, weight in weights.items() if weight.requires_grad]
+        of_x, *found = torch.autograd.grad(output, [x, *(weights[name] for name in trained)], gradient)
+        for name, gradient in zip(trained, found, strict=True):
+            self.stage.get_parameter(name).grad = gradient
+        self.optimizer.step()
+        self.newest = {}
+        return of_x
+        ### END SOLUTION
+
+    @property
+    def versions(self) -> int:
+        ### BEGIN SOLUTION
+        # Copies are made once a step, so different ones are different versions.
+        held = {id(weights) for _, _, weights in self.under_way.values()}
+        return len(held) + (not self.newest or id(self.newest) not in held)
+        ### END SOLUTION
+
+
+# %% [markdown]
+# Now train with it: four stages on four ranks, digits, batches of 32, each a step. The order of each stage is that of your
+# `one_f_one_b`, with all batches of the training in place of one batch's micro-batches.
+
+# %% demo=true
+# %%needs one_f_one_b WeightStash
+from course_lib.data import load
+
+digits = load("digits").train
+order = torch.randperm(len(digits), generator=torch.Generator().manual_seed(0))[:1408]
+batches = [digits.batch(indices, torch.device("cpu")) for epoch in range(4) for indices in order.split(32)]
+RATE = 0.3
+
+
+def four_stages() -> list[nn.Module]:
+    """The same every time."""
+    torch.manual_seed(0)
+    inner = [nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for stage in range(2)]
+    return [nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.Tanh()), *inner, nn.Linear(64, 10)]
+
+
+def never_stops(stage: nn.Module, make_stash: Callable) -> tuple[list[float], int, int]:
+    """One stage of PipeDream: on the last rank the loss of each batch; most versions held, most steps stale."""
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    stash = make_stash(stage, torch.optim.SGD(stage.parameters(), lr=RATE))
+    outputs, sending, losses, steps, begun, versions, stale = {}, [], [], 0, {}, 0, 0
+    for action in one_f_one_b(rank, last + 1, len(batches)):
+        images, labels = batches[action.micro_batch]
+        if isinstance(action, Forward):
+            x = images
+            if rank > 0:
+                x = torch.empty(len(images), 64)
+                dist.recv(x, rank - 1)
+            output = outputs[action.micro_batch] = stash.forward(action.micro_batch, x)
+            if rank < last:
+                sending.append((dist.isend(output, rank + 1), output))
+            begun[action.micro_batch], versions = steps, max(versions, stash.versions)
+            continue
+        output = outputs.pop(action.micro_batch)
+        if rank < last:
+            gradient = torch.empty_like(output)
+            dist.recv(gradient, rank + 1)
+        else:
+            loss = functional.cross_entropy(output.requires_grad_(), labels)
+            (gradient,) = torch.autograd.grad(loss, output)
+            losses.append(loss.item())
+        stale, steps = max(stale, steps - begun[action.micro_batch]), steps + 1
+        gradient = stash.backward(action.micro_batch, gradient)
+        if rank > 0:
+            sending.append((dist.isend(gradient, rank - 1), gradient))
+    for work, _ in sending:
+        work.wait()
+    return losses, versions, stale
+
+
+stashed = launch(never_stops, per_rank(four_stages()), WeightStash, ranks=4, on=on)
+for rank, (_, versions, stale) in enumerate(stashed.results):
+    print(f"stage {rank}: at most {versions} versions of its weights, gradients at most {stale} steps stale")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds one_f_one_b WeightStash
+assert [versions for _, versions, _ in stashed.results] == [4, 3, 2, 1]
+assert [stale for *_, stale in stashed.results] == [3, 2, 1, 0]
+
+# %% [markdown]
+# So many versions is what stashing costs in memory: $p$ on stage 0, one on the last. (The paper's number, and its reason to keep
+# few batches under way.) What does staleness cost? Beside it the same training with each batch finished before the next, which is what every
+# synchronous schedule computes, and once without stashing, on `.data`:
+
+
+# %% demo=true
+# %%needs one_f_one_b WeightStash
+class NoStash:
+    """The mistake: backward with whatever the weights are by then."""
+
+    def __init__(self, stage: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.stage, self.under_way, self.versions = stage, {}, 1
+
+    def forward(self, batch: int, x: Tensor) -> Tensor:
+        self.under_way[batch] = x.requires_grad_(), self.stage(x)
+        return self.under_way[batch][1].detach()
+
+    def backward(self, batch: int, gradient: Tensor) -> Tensor:
+        x, output = self.under_way.pop(batch)
+        self.stage.zero_grad()
+        output.backward(gradient)
+        for parameter in self.stage.parameters():
+            parameter.data -= RATE * parameter.grad
+        return x.grad
+
+
+def one_after_another() -> list[float]:
+    """The loss of each batch, if it is finished before the next begins."""
+    model = nn.Sequential(*four_stages())
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=RATE), []
+    for images, labels in batches:
+        loss = functional.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def smooth(losses: list[float]) -> np.ndarray:
+    """The mean of 22 batches at a time, half an epoch."""
+    return np.array(losses).reshape(-1, 22).mean(1)
+
+
+unstashed = launch(never_stops, per_rank(four_stages()), NoStash, ranks=4, on=on)
+curves = {
+    "synchronous": smooth(one_after_another()),
+    "PipeDream": smooth(stashed.results[3][0]),
+    "without stashing": smooth(unstashed.results[3][0]),
+}
+# Units of time a batch on four workers, with forward 1 and backward 2; see sections 1 and 4.
+units = {"one batch at a time": 12, "GPipe, 4 micro-batches": 3 * (4 + 3) / 4, "PipeDream": 3}
+seen = 22 * np.arange(1, 9)
+figure, (by_batch, by_time) = new_figure(
+    alt="Training loss on digits with four stages. Against batches the synchronous curve falls fastest, PipeDream's and the "
+    "one without stashing lag behind. Against time PipeDream is ahead of GPipe with four micro-batches, and one batch at a time is last.",
+    columns=2,
+    sharey=True,
+)
+draw_lines(by_batch, {name: (seen, curve) for name, curve in curves.items()}, x="batches", y="training loss")
+by_batch.legend()
+draw_lines(
+    by_time,
+    {
+        name: (each * seen, curves["PipeDream" if name == "PipeDream" else "synchronous"])
+        for name, each in units.items()
+    },
+    x="units of time",
+    y="",
+    order=["GPipe, 4 micro-batches", "PipeDream", "one batch at a time"],
+)
+by_time.legend()
+figure
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds one_f_one_b WeightStash
+half = {name: int(np.argmax(curve < 0.6)) for name, curve in curves.items()}
+assert abs(curves["without stashing"][-1] - curves["PipeDream"][-1]) < 0.15
+assert (half["synchronous"], half["PipeDream"]) == (3, 6)
+assert units["GPipe, 4 micro-batches"] * 4 * 22 == units["PipeDream"] * 7 * 22
+
+# %% [markdown]
+# Batch for batch, stale gradients are worse: PipeDream comes below a loss of 0.6 in the seventh half epoch, synchronous training in the
+# fourth. That is the difference between the curves, and no bug. In time it is the other way round: without a bubble a batch takes 3 units in
+# place of GPipe's 5.25 (sections 1 and 4), which here just makes up for it: 7 half epochs of 22 batches at 3 units take as long as 4 at 5.25.
+# With many micro-batches a synchronous schedule has hardly a bubble left, and then staleness is not worth its price. That is why today's large
+# models are trained by flushing schedules.
+#
+# And stashing? On this small model the mistake costs nothing that could be seen: the curve without it ends where PipeDream's ends.
+# A loss that falls is no proof that gradients are right.
 
 # %% [markdown]
 # ## 11 A cut found by a program
+#
+# In section 2 a stage was a run of layers on one worker, and messages were free. PipeDream drops both. It measures a model, layer by
+# layer, and looks for the plan with the highest throughput, in which
+#
+# - a stage may be **replicated**: $k$ workers compute the same layers for different batches, as in data parallelism, and
+#   average their gradients;
+# - every cut is crossed twice, by activations and by their gradients.
+#
+# Early layers of a convolutional network have large activations and few weights; late ones the reverse. So what would be best is data
+# parallelism in front and a pipeline behind. In the model of the paper (section 3.1), with computing and communication at the same
+# time, a plan is as slow as its slowest part:
+
+
+# %%
+def plan_seconds(
+    plan: list[tuple[int, int]],
+    seconds: list[float],
+    activation_bytes: list[int],
+    weight_bytes: list[int],
+    bandwidth: float,
+) -> float:
+    """Seconds a batch, in PipeDream's model, of a plan: (layers, replicas) for each stage, in order.
+
+    seconds: of each layer, forward and backward, for one batch. activation_bytes: what each layer hands on.
+    weight_bytes: of its weights. bandwidth: bytes a second between any two workers.
+
+    k replicas take turns at the batches, so they are k times as fast. After k batches they average their gradients,
+    which moves 2 (k - 1) times the stage's bytes of weights altogether, over one network that they share. A cut is
+    crossed by the activations and by their gradients.
+    """
+    slowest_part, layer = 0.0, 0
+    for layers, replicas in plan:
+        if layer > 0:
+            slowest_part = max(slowest_part, 2 * activation_bytes[layer - 1] / bandwidth)
+        stage = slice(layer, layer + layers)
+        exchange = 2 * (replicas - 1) * sum(weight_bytes[stage]) / bandwidth
+        slowest_part = max(slowest_part, sum(seconds[stage]) / replicas, exchange / replicas)
+        layer += layers
+    return slowest_part
+
+
+# %% exercise="pipedream_partition" points=9
+def pipedream_partition(
+    seconds: list[float],
+    activation_bytes: list[int],
+    weight_bytes: list[int],
+    bandwidth: float,
+    workers: int,
+) -> list[tuple[int, int]]:
+    """The plan with the least `plan_seconds`, whose arguments these are, among all that use every worker.
+
+    workers: how many. Returns (layers, replicas) for each stage, in order, both at least 1; layers add up to all
+    layers, replicas to all workers. Where several plans are equally good, any of them. 40 layers on 16 workers
+    must take less than ten seconds.
+    """
+    ### BEGIN SOLUTION
+    layers = len(seconds)
+    computing = [0.0, *itertools.accumulate(seconds)]
+    weights = [0, *itertools.accumulate(weight_bytes)]
+
+    def stage_seconds(begin: int, end: int, replicas: int) -> float:
+        exchange = 2 * (replicas - 1) * (weights[end] - weights[begin]) / bandwidth
+        return max(computing[end] - computing[begin], exchange) / replicas
+
+    # best[end, k]: the slowest part of the best plan for the layers before `end` on k workers, and its last stage.
+    best: dict[tuple[int, int], tuple[float, int, int]] = {}
+    for end, count in itertools.product(range(1, layers + 1), range(1, workers + 1)):
+        choices = [(stage_seconds(0, end, count), 0, count)]
+        for begin, replicas in itertools.product(range(1, end), range(1, count)):
+            cut = 2 * activation_bytes[begin - 1] / bandwidth
+            before = best[begin, count - replicas][0]
+            choices.append((max(before, cut, stage_seconds(begin, end, replicas)), begin, replicas))
+        best[end, count] = min(choices)
+
+    plan, end, count = [], layers, workers
+    while end > 0:
+        _, begin, replicas = best[end, count]
+        plan.append((end - begin, replicas))
+        end, count = begin, count - replicas
+    return plan[::-1]
+    ### END SOLUTION
+
+
+# %% [markdown]
+# The two models of the paper's table, on 16 workers with 10 Gbit/s between them. How fast a V100 computes a layer is a guess here:
+# 30 % of its 15.7 TFLOP/s in single precision, for all layers alike. What it has to send is counted.
+
+# %% demo=true
+# %%needs pipedream_partition
+GPU = 0.3 * 15.7e12  # FLOP/s
+
+
+def planned(
+    model: Profile, bandwidth: float, workers: int = 16
+) -> tuple[list[tuple[int, int]], float, float]:
+    """The plan for a model, how fast it is (seconds a batch), and how fast data parallelism is."""
+    arguments = ([n / GPU for n in model.operations], model.activation_bytes, model.weight_bytes, bandwidth)
+    plan = pipedream_partition(*arguments, workers)
+    return plan, plan_seconds(plan, *arguments), plan_seconds([(len(model.operations), workers)], *arguments)
+
+
+plans = {}
+for name, model in {"VGG-16": vgg16, "ResNet-50": resnet50}.items():
+    for gigabits in (10, 100, 1600):
+        plan, ours, data_parallel = plans[name, gigabits] = planned(model, gigabits * 1e9 / 8)
+        print(
+            f"{name:9} {gigabits:4} Gbit/s: (layers, replicas) {plan}, {data_parallel / ours:.1f} times as fast as data parallelism"
+        )
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds pipedream_partition
+assert [replicas for _, replicas in plans["VGG-16", 10][0]] == [15, 1]
+
+# %% [markdown]
+# For VGG-16 at 10 Gbit/s the program finds what PipeDream's authors report: 15 workers share the convolutions, one has the layers with most of the
+# weights, which are then sent nowhere. It needs two batches under way, since 15 + 1 workers over 15 replicas of the first
+# stage is a little more than one. In the model this is 10 times as fast as data parallelism; the paper measured 5.3 times, to the same accuracy.
+# ResNet-50 has a fifth of the weights and hardly gains. (The authors' own program, which knows that four GPUs
+# sit in one server, chose data parallelism for it.) And on a network as fast as those of today's GPUs, data parallelism
+# is all that is needed for either.
+#
+# Move the network and the GPU. Where do stages appear?
+
+
+# %% demo=true
+# %%needs pipedream_partition
+def plan_bars(gigabits: int, teraflops: int):
+    """The parts of VGG-16's plan, and how long each takes."""
+    arguments = (
+        [n / (teraflops * 1e12) for n in vgg16.operations],
+        vgg16.activation_bytes,
+        vgg16.weight_bytes,
+        gigabits * 1e9 / 8,
+    )
+    plan = pipedream_partition(*arguments, 16)
+    bars, layer = {}, 0
+    for layers, replicas in plan:
+        part = slice(layer, layer + layers)
+        bars[f"layers {layer} to {layer + layers - 1} on {replicas}"] = (
+            sum(arguments[0][part]) / replicas,
+            2 * (replicas - 1) / replicas * sum(vgg16.weight_bytes[part]) / arguments[3],
+            2 * vgg16.activation_bytes[layer + layers - 1] / arguments[3] if layer + layers < 40 else 0.0,
+        )
+        layer += layers
+    kinds = ("computing", "exchange of gradients", "cut behind it")
+    return bar_figure(
+        {kind: [1e3 * parts[place] for parts in bars.values()] for place, kind in enumerate(kinds)},
+        names=list(bars),
+        y="ms a batch",
+        title=f"VGG-16 on 16 workers of {teraflops} TFLOP/s, {gigabits} Gbit/s",
+        alt=f"PipeDream's plan for VGG-16 at {gigabits} Gbit/s and {teraflops} TFLOP/s: {plan} as (layers, replicas), with the "
+        "milliseconds that each stage computes, exchanges gradients, and sends.",
+    )
+
+
+explore(
+    plan_bars,
+    gigabits=Slider([1, 10, 25, 100, 400, 1600], start=10, label="network (Gbit/s)"),
+    teraflops=Slider([2, 5, 10, 20, 100], start=5, label="GPU (TFLOP/s)"),
+)
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds pipedream_partition
+assert [plan[-1] for plan in (plans["VGG-16", 10][0], plans["VGG-16", 1600][0])] == [(13, 1), (40, 16)]
+assert round(plans["VGG-16", 10][2] / plans["VGG-16", 10][1]) == 10
+assert math.ceil(16 / 15) == 2
+assert sum(vgg16.weight_bytes[27:]) > 0.8 * sum(vgg16.weight_bytes)
+assert 4 < sum(vgg16.weight_bytes) / sum(resnet50.weight_bytes) < 6
+assert 1 < plans["ResNet-50", 10][2] / plans["ResNet-50", 10][1] < 2
+assert plans["ResNet-50", 1600][0] == [(23, 16)]
 
 # %% [markdown]
 # ## 12 Bytes at a cut
+#
+# Splitting between layers is said to need little communication, and splitting a batch to need much. Is that so? For a transformer both can be
+# counted. Its $L$ blocks have $12 D^2$ weights each, for a width of $D$ (unit 01). Let a step have $n$ tokens. Data parallelism moves two times all
+# gradients through each of its many workers, however large the batch is. A pipeline moves $D$ numbers a token over each cut, and their gradients:
+#
+# $$ \text{all-reduce: } 2 \cdot 12 L D^2, \qquad \text{cut: } 2 n D. $$
+#
+# So a cut needs fewer bytes as long as a step has fewer than $12 L D$ tokens for each pipeline. **Predict:** for GPT-3, with 96 blocks of width 12,288
+# and 3.2 million tokens a step, which is cheaper, and how many times?
+
+# %% demo=true
+for name, blocks, width, tokens in (
+    ("GPT-3, 175 billion parameters", 96, 12_288, 3.2e6),
+    ("GPT-2, 1.5 billion", 48, 1600, 0.5e6),
+    ("the small one below", 4, 64, 8 * 32),
+):
+    reduced, cut = 2 * 12 * blocks * width**2, 2 * tokens * width
+    print(
+        f"{name:30} all-reduce {reduced:.2e} numbers, a cut {cut:.2e}: {reduced / cut:5.1f} times; equal at {12 * blocks * width:,} tokens"
+    )
+
+# %% demo=true jupyter={"source_hidden": true}
+assert round(12 * 96 * 12_288 / 3.2e6, 1) == 4.4
+assert round(12 * 48 * 1600 / 0.5e6, 1) == 1.8
+
+# %% [markdown]
+# Measured, on four ranks: the small transformer of this course, a block a stage, by your `run_stage`; and the same model whole on
+# each rank, whose gradients are all-reduced. Each rank has 8 lines of 32 characters in data parallelism; the pipeline gets them as one batch
+# of 8.
+
+
+# %% demo=true
+# %%needs run_stage
+from course_lib.models import Block, Embedding, Head, TransformerConfig
+
+config = TransformerConfig(layers=4, width=64, heads=4, vocabulary=128, context=32)
+
+
+def transformer_stages() -> list[nn.Module]:
+    """Four blocks, with the embedding in front of the first and the head behind the last."""
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(Block(config)) for block in range(4)]
+    return [nn.Sequential(Embedding(config), blocks[0]), *blocks[1:3], nn.Sequential(blocks[3], Head(config))]
+
+
+tokens = torch.randint(128, (8, 33), generator=torch.Generator().manual_seed(0))
+
+
+def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy of logits [B, T, V] for tokens [B, T]."""
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def between_layers(stage: nn.Module) -> None:
+    """A step of this rank's stage."""
+    rank = dist.get_rank()
+    x = tokens[:, :-1] if rank == 0 else torch.empty(8, 32, 64)
+    run_stage(stage, x, tokens[:, 1:] if rank == 3 else None, next_token_loss)
+
+
+def between_samples(stages: list[nn.Module]) -> None:
+    """A step of a replica: the mean of all ranks' gradients."""
+    model = nn.Sequential(*stages)
+    next_token_loss(model(tokens[:, :-1]), tokens[:, 1:]).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+
+
+pipelined = launch(between_layers, per_rank(transformer_stages()), ranks=4, on=on)
+replicated = launch(between_samples, transformer_stages(), ranks=4, on=on)
+sent = {"pipeline": pipelined.traffic[1].sent, "data parallelism": replicated.traffic[1].sent}
+for name, nbytes in sent.items():
+    print(f"{name:17} rank 1 sends {nbytes:9,} bytes a step")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds run_stage
+assert sent["pipeline"] == 2 * 8 * 32 * 64 * 4
+numbers = sum(parameter.numel() for stage in transformer_stages() for parameter in stage.parameters())
+assert sent["data parallelism"] == 2 * 3 * numbers * 4 / 4
+assert sent["data parallelism"] > 9 * sent["pipeline"]
+
+# %% [markdown]
+# A pipeline's messages are small, go to one neighbour only, and can travel while the next micro-batch is computed. That is why large clusters
+# put pipelines *between* nodes, where the network is slow, and what needs more bytes (tensor parallelism, unit 06) within them. What
+# pipelines pay with is idle time.
 
 # %% [markdown]
 # ## 13 On real processes

@@ -1,6 +1,7 @@
 """Right answers of unit 05, written differently."""
 
 import bisect
+import copy
 import functools
 import itertools
 
@@ -122,9 +123,6 @@ def an_inner_product(stage, x, target, loss_function):
     if rank > 0:
         dist.send(given.grad.contiguous(), rank - 1)
     return total.detach() if rank == last else None
-
-
-# ---------------------------------------------------------------------------------------------- example
 
 
 # ------------------------------------------------------------------------------------------------ schedules
@@ -383,3 +381,142 @@ def one_stage_at_a_time(seconds, micro_batches, memory):
                             found, bound = trial, changed
         best = min(best, found, key=lambda each: each[0])
     return best[1]
+
+
+# ---------------------------------------------------------------------------------------------- WeightStash
+
+
+@right("WeightStash")
+class WholeModules:
+    """A copy of the whole stage for each version, made when the weights are first needed after a step."""
+
+    def __init__(self, stage, optimizer):
+        self.stage, self.optimizer = stage, optimizer
+        self.copy = None
+        self.batches = {}
+
+    def forward(self, batch, x):
+        if self.copy is None:
+            self.copy = copy.deepcopy(self.stage)
+            self.copy.zero_grad(set_to_none=True)
+        given = x.clone().requires_grad_()
+        self.batches[batch] = given, self.copy(given), self.copy
+        return self.batches[batch][1].clone().detach()
+
+    def backward(self, batch, gradient):
+        given, output, version = self.batches.pop(batch)
+        version.zero_grad()
+        output.backward(gradient)
+        for parameter, used in zip(self.stage.parameters(), version.parameters(), strict=True):
+            parameter.grad, used.grad = used.grad, None
+        self.optimizer.step()
+        self.copy = None
+        return given.grad
+
+    @property
+    def versions(self):
+        used = [version for _, _, version in self.batches.values()]
+        return len(set(used)) + all(version is not self.copy for version in used)
+
+
+@right("WeightStash")
+class NumberedVersions:
+    """Versions by number, with a count of batches that need each; forward again when one comes back."""
+
+    def __init__(self, stage, optimizer):
+        self.stage, self.optimizer = stage, optimizer
+        self.number, self.stored, self.needed, self.batches = 0, {}, {}, {}
+
+    def forward(self, batch, x):
+        if self.number not in self.stored:
+            self.stored[self.number] = [p.detach().clone() for p in self.stage.parameters()]
+            self.needed[self.number] = 0
+        self.needed[self.number] += 1
+        self.batches[batch] = self.number, x
+        with torch.no_grad():
+            return self.stage(x)
+
+    def backward(self, batch, gradient):
+        number, x = self.batches.pop(batch)
+        names = [name for name, _ in self.stage.named_parameters()]
+        frozen = [not p.requires_grad for p in self.stage.parameters()]
+        used = dict(zip(names, (w.requires_grad_() for w in self.stored[number]), strict=True))
+        x = x.detach().requires_grad_()
+        output = torch.func.functional_call(self.stage, used, (x,))
+        of_x, *found = torch.autograd.grad(output, [x, *used.values()], gradient)
+        for parameter, of_weight, still in zip(self.stage.parameters(), found, frozen, strict=True):
+            parameter.grad = None if still else of_weight
+        self.needed[number] -= 1
+        if not self.needed[number]:
+            del self.stored[number], self.needed[number]
+        self.optimizer.step()
+        self.number += 1
+        return of_x
+
+    @property
+    def versions(self):
+        return len({*self.stored, self.number})
+
+
+# -------------------------------------------------------------------------------------- pipedream_partition
+
+
+@right("pipedream_partition")
+def from_the_first_stage_on(seconds, activation_bytes, weight_bytes, bandwidth, workers):
+    """By recursion over what is left, layers and workers; plans travel with their costs."""
+    layers = len(seconds)
+
+    @functools.cache
+    def best(begin, left):
+        found = None
+        computing = weights = 0.0
+        for end in range(begin + 1, layers + 1):
+            computing += seconds[end - 1]
+            weights += weight_bytes[end - 1]
+            choices = [left] if end == layers else range(1, left)
+            for replicas in choices:
+                stage = max(computing / replicas, 2 * (replicas - 1) / replicas * weights / bandwidth)
+                rest, plan = (0.0, ()) if end == layers else best(end, left - replicas)
+                if plan is None:
+                    continue
+                cut = 0.0 if end == layers else 2 * activation_bytes[end - 1] / bandwidth
+                slowest = max(stage, rest, cut)
+                if found is None or slowest < found[0]:
+                    found = slowest, ((end - begin, replicas), *plan)
+        return found or (0.0, None)
+
+    return list(best(0, workers)[1])
+
+
+@right("pipedream_partition")
+def by_a_bound_on_the_slowest_part(seconds, activation_bytes, weight_bytes, bandwidth, workers):
+    """For a bound: which numbers of workers suffice for the first layers? The smallest such bound."""
+    layers = len(seconds)
+    computing, weights = [0.0, *itertools.accumulate(seconds)], [0, *itertools.accumulate(weight_bytes)]
+
+    def stage(begin, end, replicas):
+        exchange = 2 * (replicas - 1) * (weights[end] - weights[begin]) / bandwidth
+        return max(computing[end] - computing[begin], exchange) / replicas
+
+    costs = {
+        (begin, end, replicas): stage(begin, end, replicas)
+        for begin, end in itertools.combinations(range(layers + 1), 2)
+        for replicas in range(1, workers + 1)
+    }
+    cuts = [2 * nbytes / bandwidth for nbytes in activation_bytes]
+
+    def plan_within(bound):
+        reached = {(0, 0): ()}
+        for begin, end in sorted(itertools.combinations(range(layers + 1), 2), key=lambda pair: pair[::-1]):
+            if begin and cuts[begin - 1] > bound:
+                continue
+            fitting = [k for k in range(1, workers + 1) if costs[begin, end, k] <= bound]
+            for used, replicas in itertools.product(range(workers), fitting):
+                plan = reached.get((begin, used))
+                if plan is not None and used + replicas <= workers:
+                    reached.setdefault((end, used + replicas), (*plan, (end - begin, replicas)))
+        return reached.get((layers, workers))
+
+    bounds = sorted({*costs.values(), *cuts})
+    first = bisect.bisect_left(bounds, True, key=lambda bound: plan_within(bound) is not None)
+    return list(plan_within(bounds[first]))

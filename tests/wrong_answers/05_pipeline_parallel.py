@@ -387,9 +387,6 @@ def meets_in_a_barrier(stage, x, target, loss_function):
     return loss
 
 
-# ---------------------------------------------------------------------------------------------- example
-
-
 # ------------------------------------------------------------------------------------------------ schedules
 
 
@@ -902,3 +899,312 @@ def as_one_f_one_b(seconds, micro_batches, memory):
         _alternating(min(micro_batches - 1, stages - stage - 1, min(memory[: stage + 1]) - 1), micro_batches)
         for stage in range(stages)
     ]
+
+
+# ---------------------------------------------------------------------------------------------- WeightStash
+
+
+class _Stash:
+    """A right one, of which mistakes change a part."""
+
+    def __init__(self, stage, optimizer):
+        self.stage, self.optimizer = stage, optimizer
+        self.newest, self.under_way = None, {}
+
+    def copies(self):
+        if self.newest is None:
+            self.newest = {
+                name: weight.detach().clone().requires_grad_(weight.requires_grad)
+                for name, weight in self.stage.named_parameters()
+            }
+        return self.newest
+
+    def forward(self, batch, x):
+        x = x.detach().requires_grad_()
+        weights = self.copies()
+        output = torch.func.functional_call(self.stage, weights, (x,))
+        self.under_way[batch] = x, output, weights
+        return output.detach()
+
+    def backward(self, batch, gradient):
+        return self.step(*self.under_way.pop(batch), gradient)
+
+    def step(self, x, output, weights, gradient):
+        trained = [name for name, weight in weights.items() if weight.requires_grad]
+        result, *found = torch.autograd.grad(output, [x, *(weights[name] for name in trained)], gradient)
+        for name, one in zip(trained, found, strict=True):
+            self.stage.get_parameter(name).grad = one
+        self.optimizer.step()
+        self.newest = None
+        return result
+
+    @property
+    def versions(self):
+        held = {id(weights) for _, _, weights in self.under_way.values()}
+        return len(held) + (self.newest is None or id(self.newest) not in held)
+
+
+@wrong("WeightStash", fails="weights after training")
+class NoStashing(_Stash):
+    """Goes forward once more when the batch comes back, with weights that have moved on."""
+
+    def backward(self, batch, gradient):
+        x, _, _ = self.under_way.pop(batch)
+        weights = self.copies()
+        return self.step(x, torch.func.functional_call(self.stage, weights, (x,)), weights, gradient)
+
+
+@wrong("WeightStash", fails="weights after training")
+class StepsFromTheOldWeights(_Stash):
+    """Puts the stashed weights back and steps from them: what other batches have taught is lost."""
+
+    def backward(self, batch, gradient):
+        _, _, weights = self.under_way[batch]
+        with torch.no_grad():
+            for name, weight in weights.items():
+                self.stage.get_parameter(name).copy_(weight)
+        return super().backward(batch, gradient)
+
+
+@wrong("WeightStash", fails="weights after training")
+class OneStashForAll(_Stash):
+    """Keeps the weights of the latest forward, and not those of each batch."""
+
+    def backward(self, batch, gradient):
+        x, _, _ = self.under_way.pop(batch)
+        weights = self.latest
+        return self.step(x, torch.func.functional_call(self.stage, weights, (x,)), weights, gradient)
+
+    def forward(self, batch, x):
+        output = super().forward(batch, x)
+        self.latest = self.under_way[batch][2]
+        return output
+
+
+@wrong("WeightStash", fails="weights after training")
+class AddsGradientsUp(_Stash):
+    """The gradients of batches that have come back stay in .grad, and each step takes them once more."""
+
+    def step(self, x, output, weights, gradient):
+        before = [weight.grad for weight in self.stage.parameters()]
+        for weight in weights.values():
+            weight.grad = None
+        result = torch.autograd.grad(output, x, gradient, retain_graph=True)[0]
+        output.backward(gradient)
+        for old, (name, weight) in zip(before, weights.items(), strict=True):
+            if weight.grad is not None:
+                self.stage.get_parameter(name).grad = weight.grad + (0 if old is None else old)
+        self.optimizer.step()
+        self.newest = None
+        return result
+
+
+@wrong("WeightStash", fails="weights after training")
+class NeverSteps(_Stash):
+    """Leaves the step to the caller."""
+
+    def step(self, x, output, weights, gradient):
+        trained = [name for name, weight in weights.items() if weight.requires_grad]
+        result, *found = torch.autograd.grad(output, [x, *(weights[name] for name in trained)], gradient)
+        for name, one in zip(trained, found, strict=True):
+            self.stage.get_parameter(name).grad = one
+        return result
+
+
+@wrong("WeightStash", fails="outputs and gradients")
+class KeepsTheGraph(_Stash):
+    """Its output brings all activations along to whoever has it."""
+
+    def forward(self, batch, x):
+        super().forward(batch, x)
+        return self.under_way[batch][1]
+
+
+@wrong("WeightStash", fails="outputs and gradients")
+class NoGradientForTheStageBefore(_Stash):
+    """Trains its own weights, and returns nothing."""
+
+    def backward(self, batch, gradient):
+        super().backward(batch, gradient)
+
+
+@wrong("WeightStash", fails="any order")
+class FirstInFirstOut(_Stash):
+    """Takes the batch that has waited longest, whichever comes back."""
+
+    def backward(self, batch, gradient):
+        if batch not in self.under_way:
+            raise KeyError(batch)
+        first = next(iter(self.under_way))
+        return self.step(*self.under_way.pop(first), gradient)
+
+
+@wrong("WeightStash", fails="momentum, frozen parameters")
+class StepsByItself(_Stash):
+    """Subtracts the gradient; the optimizer's momentum is left out."""
+
+    def step(self, x, output, weights, gradient):
+        trained = [name for name, weight in weights.items() if weight.requires_grad]
+        result, *found = torch.autograd.grad(output, [x, *(weights[name] for name in trained)], gradient)
+        with torch.no_grad():
+            for name, one in zip(trained, found, strict=True):
+                self.stage.get_parameter(name).sub_(one, alpha=self.optimizer.param_groups[0]["lr"])
+        self.newest = None
+        return result
+
+
+@wrong("WeightStash", fails="momentum, frozen parameters")
+class GradientsOfAll(_Stash):
+    """Asks for the gradient of what is frozen too."""
+
+    def step(self, x, output, weights, gradient):
+        result, *found = torch.autograd.grad(output, [x, *weights.values()], gradient)
+        for weight, one in zip(self.stage.parameters(), found, strict=True):
+            weight.grad = one
+        self.optimizer.step()
+        self.newest = None
+        return result
+
+
+@wrong("WeightStash", fails="unknown batch")
+class ForgivesUnknownBatches(_Stash):
+    """Says nothing where something has gone wrong."""
+
+    def backward(self, batch, gradient):
+        if batch in self.under_way:
+            return super().backward(batch, gradient)
+        return None
+
+
+@wrong("WeightStash", fails="versions")
+class CountsBatches(_Stash):
+    """One version for each batch under way, whether or not there was a step between them."""
+
+    @property
+    def versions(self):
+        return max(1, len(self.under_way))
+
+
+@wrong("WeightStash", fails="versions")
+class ForgetsTheNewest(_Stash):
+    """Counts the versions of batches under way only."""
+
+    @property
+    def versions(self):
+        return len({id(weights) for _, _, weights in self.under_way.values()})
+
+
+@wrong("WeightStash", fails="memory")
+class CopiesForEachForward(_Stash):
+    """The same weights again and again, as long as there was no step; it knows how many differ."""
+
+    def forward(self, batch, x):
+        version, steps = self.newest, getattr(self, "steps", 0)
+        self.newest = None
+        output = super().forward(batch, x)
+        self.under_way[batch] = (*self.under_way[batch], steps)
+        self.newest = version
+        return output
+
+    def backward(self, batch, gradient):
+        x, output, weights, _ = self.under_way.pop(batch)
+        self.steps = getattr(self, "steps", 0) + 1
+        return self.step(x, output, weights, gradient)
+
+    @property
+    def versions(self):
+        return len({getattr(self, "steps", 0), *(steps for *_, steps in self.under_way.values())})
+
+
+@wrong("WeightStash", fails="memory")
+class NeverForgets(_Stash):
+    """Keeps every version for ever."""
+
+    def forward(self, batch, x):
+        self.all = [*getattr(self, "all", []), self.copies()]
+        return super().forward(batch, x)
+
+
+# -------------------------------------------------------------------------------------- pipedream_partition
+
+
+def _best_plan(seconds, activations, weights, bandwidth, workers, *, cut=2.0, exchange=2.0, replicate=True):
+    """The best plan of a model of costs, by trying all."""
+
+    def plans(layers, left):
+        if replicate or left == 1:
+            yield [(layers, left)]
+        for first, replicas in itertools.product(range(1, layers), range(1, left)):
+            if replicate or replicas == 1:
+                for rest in plans(layers - first, left - replicas):
+                    yield [(first, replicas), *rest]
+
+    def slowest(plan):
+        worst, layer = 0.0, 0
+        for layers, replicas in plan:
+            part = slice(layer, layer + layers)
+            worst = max(worst, cut * activations[layer - 1] / bandwidth if layer else 0.0)
+            moved = exchange * (replicas - 1) * sum(weights[part]) / bandwidth
+            worst = max(worst, sum(seconds[part]) / replicas, moved / replicas)
+            layer += layers
+        return worst
+
+    return min(plans(len(seconds), workers), key=slowest, default=[(len(seconds), workers)])
+
+
+@wrong("pipedream_partition", fails="on a fast network")
+def never_replicates(seconds, activation_bytes, weight_bytes, bandwidth, workers):
+    """A stage a worker, as in section 2; where there are too many workers, the last stage gets the rest."""
+    stages = min(len(seconds), workers)
+    plan = _best_plan(seconds, activation_bytes, weight_bytes, bandwidth, stages, replicate=False)
+    return [*plan[:-1], (plan[-1][0], plan[-1][1] + workers - stages)]
+
+
+@wrong("pipedream_partition", fails="on a fast network")
+def leaves_workers_out(seconds, activation_bytes, weight_bytes, bandwidth, workers):
+    """The best stage for one worker, however many there are."""
+    return [(len(seconds), 1)]
+
+
+@wrong("pipedream_partition", fails="on a fast network")
+def where_stages_begin(seconds, activation_bytes, weight_bytes, bandwidth, workers):
+    """Returns borders in place of numbers of layers."""
+    plan = _best_plan(seconds, activation_bytes, weight_bytes, bandwidth, workers)
+    return [(begin, replicas) for begin, (_, replicas) in enumerate(plan)]
+
+
+@wrong("pipedream_partition", fails="on a slow network")
+def always_data_parallel(seconds, activation_bytes, weight_bytes, bandwidth, workers):
+    """Right wherever the network is fast."""
+    return [(len(seconds), workers)]
+
+
+@wrong("pipedream_partition", fails="on a slow network")
+def messages_are_free(seconds, activation_bytes, weight_bytes, bandwidth, workers):
+    """Counts the exchange of gradients, and not what crosses a cut."""
+    return _best_plan(seconds, activation_bytes, weight_bytes, bandwidth, workers, cut=0.0)
+
+
+@wrong("pipedream_partition", fails="on a slow network")
+def replicas_are_free(seconds, activation_bytes, weight_bytes, bandwidth, workers):
+    """Counts what crosses a cut, and not the exchange of gradients."""
+    return _best_plan(seconds, activation_bytes, weight_bytes, bandwidth, workers, exchange=0.0)
+
+
+@wrong("pipedream_partition", fails="on a slow network")
+def no_gradients_at_the_cut(seconds, activation_bytes, weight_bytes, bandwidth, workers):
+    """Counts the way forward over a cut, and not the way back."""
+    return _best_plan(seconds, activation_bytes, weight_bytes, bandwidth, workers, cut=1.0)
+
+
+@wrong("pipedream_partition", fails="on a slow network")
+def activations_of_the_next_layer(seconds, activation_bytes, weight_bytes, bandwidth, workers):
+    """What crosses a cut is what the layer before it hands on, and not the one behind."""
+    shifted = [*activation_bytes[1:], 0]
+    return _best_plan(seconds, shifted, weight_bytes, bandwidth, workers)
+
+
+@wrong("pipedream_partition", fails="a large model")
+def tries_all_plans(seconds, activation_bytes, weight_bytes, bandwidth, workers):
+    """Right, and for ever."""
+    return _best_plan(seconds, activation_bytes, weight_bytes, bandwidth, workers)

@@ -1,4 +1,13 @@
 """Unit 05: pipeline parallelism."""
 
 UNIT = "05_pipeline_parallel"
-SECTIONS = ("balancing", "stage_by_hand", "micro_batches", "kept", "synchronous", "planning")
+SECTIONS = (
+    "balancing",
+    "stage_by_hand",
+    "micro_batches",
+    "kept",
+    "synchronous",
+    "stashing",
+    "partitions",
+    "planning",
+)

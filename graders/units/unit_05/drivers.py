@@ -8,8 +8,8 @@ from torch.nn.functional import mse_loss
 
 from course_lib.training.pipeline.actions import COMPUTING, Action
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
-from graders.units.models import gradients_of
-from graders.units.unit_05.pieces import piece_of
+from graders.units.models import copies_of, gradients_of
+from graders.units.unit_05.pieces import Descent, HeldBytes, Twice, piece_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +143,74 @@ def planned(
     """The answer's schedule, stage by stage."""
     stages = answer([(forward, first, second) for forward, first, second in seconds], micro_batches, memory)
     return [[plain_action(action) for action in actions] for actions in stages]
+
+
+@dataclass(frozen=True, slots=True)
+class StashReply(DriverReply):
+    """What a stash did, action by action.
+
+    told: of a forward the output, of a backward the gradient of its input. attached: whether one of them
+    still has its graph. versions: what the stash said after each action. held: bytes of all tensors alive
+    then that were made since the first action, and of the stage's parameters. weights: the stage's, in the
+    end.
+    """
+
+    told: list[PlainData]
+    attached: bool
+    versions: list[PlainData]
+    held: list[int]
+    weights: list[Tensor]
+
+
+def stash(
+    answer: AnswerFunction,
+    values: list[Tensor],
+    frozen: bool,
+    rate: float,
+    momentum: float,
+    actions: list[tuple[str, int, Tensor]],
+) -> StashReply:
+    """Have a stash of a `Twice` with these values do the actions, each ("forward", batch, x [B, I]) or
+    ("backward", batch, gradient [B, O]).
+    """
+    stage = Twice(values, frozen)
+    # torch.optim would be imported for a second.
+    trained = [parameter for parameter in stage.parameters() if parameter.requires_grad]
+    stashed = answer(stage, Descent(trained, rate, momentum))
+    told: list[PlainData] = []
+    versions, held, attached = [], [], False
+    with HeldBytes(stage.parameters()) as memory:
+        for kind, batch, tensor in actions:
+            result = getattr(stashed, kind)(batch, tensor.clone())
+            if isinstance(result, Tensor):
+                attached = attached or result.requires_grad
+                # As a list, so that it is not counted among the tensors.
+                told.append(result.detach().tolist())
+            else:
+                told.append(None)
+            del result
+            versions.append(stashed.versions)
+            held.append(memory.count())
+    return StashReply(
+        [None if one is None else torch.tensor(one) for one in told],
+        attached,
+        versions,
+        held,
+        copies_of(stage.parameters()),
+    )
+
+
+def missing_batch(answer: AnswerFunction, values: list[Tensor], order: list[int]) -> list[str]:
+    """What backwards of these batches raise, by name, after the forward of batch 0; empty where nothing."""
+    stage = Twice(values, False)
+    stashed = answer(stage, Descent(list(stage.parameters()), 0.1, 0.0))
+    width, out = values[0].shape[0], values[1].shape[1]
+    stashed.forward(0, torch.ones(1, width))
+    raised = []
+    for batch in order:
+        try:
+            stashed.backward(batch, torch.ones(1, out))
+            raised.append("")
+        except Exception as error:
+            raised.append(type(error).__name__)
+    return raised

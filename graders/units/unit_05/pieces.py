@@ -1,9 +1,12 @@
-"""The stages that the drivers of unit 05 build, and graders beside them. Shapes: B samples, I in, O out."""
+"""What the drivers of unit 05 build, and graders beside them. Shapes: B samples, I in, H within, O out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Piece(nn.Module):
@@ -38,3 +41,82 @@ class Piece(nn.Module):
 def piece_of(values: Sequence[Tensor], turned: bool, frozen: bool) -> Piece:
     """A piece with these values: weight, bias and, where there are three, the table of its tokens."""
     return Piece(*values[:2], tokens=values[2] if len(values) > 2 else None, turned=turned, frozen=frozen)
+
+
+class Twice(nn.Module):
+    """A stage of two products with a tanh between them: [B, I] to [B, O].
+
+    values: [I, H], [H, O] and a bias [O], which may be frozen.
+    """
+
+    def __init__(self, values: Sequence[Tensor], frozen: bool) -> None:
+        super().__init__()
+        self.first, self.second, self.bias = (nn.Parameter(value.clone()) for value in values)
+        self.bias.requires_grad_(not frozen)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = torch.tanh(x @ self.first) @ self.second + self.bias
+        return output
+
+
+class Descent:
+    """Gradient descent with momentum, as torch.optim.SGD does it; importing that takes a second."""
+
+    def __init__(self, parameters: Sequence[Tensor], rate: float, momentum: float) -> None:
+        self.parameters, self.rate, self.momentum = list(parameters), rate, momentum
+        self.param_groups = [{"params": self.parameters, "lr": rate}]
+        self.velocities: dict[int, Tensor] = {}
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Change the parameters in place by their gradients."""
+        for number, parameter in enumerate(self.parameters):
+            if parameter.grad is None:
+                continue
+            change = parameter.grad
+            if self.momentum:
+                before = self.velocities.get(number)
+                change = change.clone() if before is None else before.mul_(self.momentum).add_(change)
+                self.velocities[number] = change
+            parameter.sub_(change, alpha=self.rate)
+
+
+class HeldBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the memory of tensors that were made inside of it and are still alive, whoever keeps them."""
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
+        for tensor in tensors:
+            self._note(tensor)
+
+    def count(self) -> int:
+        """Bytes of all storages that are alive."""
+        self._storages = {key: pair for key, pair in self._storages.items() if not _expired(pair[0])}
+        return sum(nbytes for _, nbytes in self._storages.values())
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(tensor, Tensor):
+                self._note(tensor)
+        return made
+
+    def _note(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        self._storages[storage._cdata] = (_reference(storage), storage.nbytes())
+
+
+def _reference(storage: torch.UntypedStorage) -> StorageWeakRef:
+    return StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+
+
+def _expired(reference: StorageWeakRef) -> bool:
+    return bool(reference.expired())  # type: ignore[no-untyped-call]
