@@ -1025,7 +1025,9 @@ assert (wrong - right).norm() > 0.1 * right.norm()
 # PipeDream's answer is **weight stashing**: a stage keeps the weights with which a batch went forward until this batch has come back. The
 # gradient is then that of a loss, if of an old one, and is applied to the newest weights:
 #
-# $$ w_{j+1} = w_j - \eta\, \nabla f(w_{j-d}), \qquad d = p - 1 \text{ on stage } 0, \ldots, 0 \text{ on stage } p - 1. $$
+# $$ w_{j+1} = w_j - \eta\, g(w_{j-d}), $$
+#
+# where $d$ is $p - 1$ on stage 0, and one less on each stage after it.
 
 
 # %% exercise="WeightStash" points=14
@@ -1421,12 +1423,12 @@ assert plans["ResNet-50", 1600][0] == [(23, 16)]
 # ## 12 Bytes at a cut
 #
 # Splitting between layers is said to need little communication, and splitting a batch to need much. Is that so? For a transformer both can be
-# counted. Its $L$ blocks have $12 D^2$ weights each, for a width of $D$ (unit 01). Let a step have $n$ tokens. Data parallelism moves two times all
-# gradients through each of its many workers, however large the batch is. A pipeline moves $D$ numbers a token over each cut, and their gradients:
+# counted. Its $L$ blocks have $12 D^2$ weights each, for a width of $D$. Let a step have $n$ tokens. Data parallelism moves nearly two times all
+# gradients through each of many workers (unit 07), however large the batch is. A pipeline moves $D$ numbers a token over each cut, and as many gradients:
 #
 # $$ \text{all-reduce: } 2 \cdot 12 L D^2, \qquad \text{cut: } 2 n D. $$
 #
-# So a cut needs fewer bytes as long as a step has fewer than $12 L D$ tokens for each pipeline. **Predict:** for GPT-3, with 96 blocks of width 12,288
+# So a cut needs fewer bytes as long as a step has fewer than $12 L D$ tokens. **Predict:** for GPT-3, with 96 blocks of width 12,288
 # and 3.2 million tokens a step, which is cheaper, and how many times?
 
 # %% demo=true
@@ -1445,9 +1447,8 @@ assert round(12 * 96 * 12_288 / 3.2e6, 1) == 4.4
 assert round(12 * 48 * 1600 / 0.5e6, 1) == 1.8
 
 # %% [markdown]
-# Measured, on four ranks: the small transformer of this course, a block a stage, by your `run_stage`; and the same model whole on
-# each rank, whose gradients are all-reduced. Each rank has 8 lines of 32 characters in data parallelism; the pipeline gets them as one batch
-# of 8.
+# Measured, on four ranks: the small transformer of this course, a block a stage, by your `run_stage`, with a batch of 8 x 32 tokens; and the
+# same model whole on each rank, whose gradients are all-reduced, which takes the same bytes for any batch.
 
 
 # %% demo=true
