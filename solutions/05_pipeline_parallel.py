@@ -17,8 +17,8 @@
 # After this unit you can
 #
 # - cut a model into stages that take equally long, and carry backward over the cuts;
-# - write the schedules of GPipe, PipeDream-flush (1F1B), Megatron-LM's interleaved stages and zero bubble, and say what
-#   each of them costs in idle time, in messages and in memory;
+# - write the schedules of GPipe, PipeDream-flush (1F1B), Megatron-LM's interleaved stages and zero bubble, and say
+#   what each of them costs in idle time, in messages and in memory;
 # - predict how long a step takes, from what its stages and messages take;
 # - explain stale weights and weight stashing, and see in a loss curve what they do;
 # - find a schedule for stages that are not equal, under a bound on memory.
@@ -72,8 +72,8 @@ from graders import check, hint, progress, reset
 #    backward. What share of the time do GPUs stand idle (section 4)? And with 32 parts?
 # 2. A GPU may begin with the backward of the first part as soon as it can, instead of finishing all forwards. Does a
 #    step get shorter (section 6)?
-# 3. On one GPU, computing every forward a second time to save memory makes a step a third longer. On four GPUs in
-#    a row too (section 5)?
+# 3. On one GPU, computing every forward a second time to save memory makes a step a third longer. On four GPUs in a
+#    row too (section 5)?
 # 4. Can the idle time be made shorter with the same parts and the same gradients (section 8)?
 
 # %% [markdown]
@@ -403,16 +403,16 @@ assert stepped.traffic.sent == 2 * 3 * batch.numel() * 4
 # %% [markdown]
 # ## 4 Micro-batches
 #
-# Cut the batch into $m$ **micro-batches**. While stage 1 computes the first of them, stage 0 is at the second. Gradients add
-# up as in `accumulate_gradients` of unit 01, each micro-batch weighted with its share of the samples, and the
-# weights change once, at the end. So a step is the step that a single GPU would make; only the order of
-# the work is new.
+# Cut the batch into $m$ **micro-batches**. While stage 1 computes the first of them, stage 0 is at the second.
+# Gradients add up as in `accumulate_gradients` of unit 01, each micro-batch weighted with its share of the samples,
+# and the weights change once, at the end. So a step is the step that a single GPU would make; only the order of the
+# work is new.
 #
-# An order can be written down as data, before anything runs. In this unit a **schedule** says for each stage what it does,
-# in order, as small dataclasses: `Forward(2)` is the forward of micro-batch 2, counted from 0, `Backward(2)` its backward.
-# Messages follow from that, and the course adds them: a stage sends what it has computed at once and goes on, and it waits
-# for what it needs. `cost` says when everything happens, if a forward takes one unit of time and a backward
-# two, and messages none. Here are two micro-batches on two stages:
+# An order can be written down as data, before anything runs. In this unit a **schedule** says for each stage what it
+# does, in order, as small dataclasses: `Forward(2)` is the forward of micro-batch 2, counted from 0, `Backward(2)`
+# its backward. Messages follow from that, and the course adds them: a stage sends what it has computed at once and
+# goes on, and it waits for what it needs. `cost` says when everything happens, if a forward takes one unit of time
+# and a backward two, and messages none. Here are two micro-batches on two stages:
 
 # %% demo=true
 two = [Forward(0), Forward(1), Backward(1), Backward(0)]
@@ -442,8 +442,8 @@ def gpipe(stage: int, stages: int, micro_batches: int) -> list[Action]:
     """What one stage does in a step under GPipe, in order.
 
     stage: from 0 to stages - 1. micro_batches: of the step, at least 1; may be fewer than stages. Each
-    micro-batch has one Forward and one Backward, and all Forwards come before the first Backward. All stages
-    together must take no longer than GPipe has to, whatever forward and backward take.
+    micro-batch has one Forward and one Backward, and all Forwards come before the first Backward. All
+    stages together must take no longer than GPipe has to, whatever forward and backward take.
     """
     ### BEGIN SOLUTION
     forwards = [Forward(number) for number in range(micro_batches)]
@@ -465,31 +465,32 @@ many = cost(schedule_of(gpipe, 4, 32), 32)
 assert f"{many.bubble:.1%}" == f"{3 / 35:.1%}" == "8.6%"
 
 # %% [markdown]
-# Grey is the bubble. Take stage 3, the last: it waits for three forwards before its first micro-batch arrives, and for
-# three backwards after its last one is done. Each other stage waits as long, only at other times. In
-# general a stage computes $m$ forwards and backwards, and waits for $p - 1$ more on $p$ stages. Of all its time a share of
+# Grey is the bubble. Take stage 3, the last: it waits for three forwards before its first micro-batch arrives, and
+# for three backwards after its last one is done. Each other stage waits as long, only at other times. In general a
+# stage computes $m$ forwards and backwards, and waits for $p - 1$ more on $p$ stages. Of all its time a share of
 #
 # $$ \frac{p - 1}{m + p - 1} $$
 #
-# is bubble: 3/7 with four micro-batches, and 8.6 % with 32. (Some papers give the bubble as a share of the time
-# that is *not* bubble, $(p - 1) / m$. Look which one it is before you compare two numbers.) What the one
-# or the other takes does not matter. More micro-batches make the bubble smaller, but they are smaller themselves for the
-# same batch, and small products of matrices use a GPU badly; and more of them wait in memory, which is section 5.
+# is bubble: 3/7 with four micro-batches, and 8.6 % with 32. (Some papers give the bubble as a share of the time that
+# is *not* bubble, $(p - 1) / m$. Look which one it is before you compare two numbers.) What the one or the other
+# takes does not matter. More micro-batches make the bubble smaller, but they are smaller themselves for the same
+# batch, and small products of matrices use a GPU badly; and more of them wait in memory, which is section 5.
 #
-# All that is true for equal stages and messages that take no time. Real stages differ (section 2), and messages
-# take microseconds or milliseconds. In GPipe one can still say exactly what a step takes.
+# All that is true for equal stages and messages that take no time. Real stages differ (section 2), and messages take
+# microseconds or milliseconds. In GPipe one can still say exactly what a step takes.
 
 
 # %% exercise="bubble_fraction" points=10
 def bubble_fraction(
     forward: list[float], backward: list[float], micro_batches: int, message: float = 0.0
 ) -> float:
-    """The share of all stages' time, from the first forward's begin to the last backward's end, in which they
-    compute nothing under GPipe.
+    """The share of all stages' time, from the first forward's begin to the last backward's end, in which
+    they compute nothing under GPipe.
 
-    forward, backward: seconds that stage 0, 1 ... takes for one micro-batch, each above 0; as many as there are stages, at least 1.
-    message: seconds from the end of an action until its result is at the next stage. Messages hinder neither
-    computing nor each other. All stages do the micro-batches in one order, in backward too.
+    forward, backward: seconds that stage 0, 1 ... takes for one micro-batch, each above 0; as many as
+    there are stages, at least 1. message: seconds from the end of an action until its result is at the
+    next stage. Messages hinder neither computing nor each other. All stages do the micro-batches in one
+    order, in backward too.
     """
     ### BEGIN SOLUTION
     stages = len(forward)
@@ -519,12 +520,13 @@ assert f"{uneven.bubble:.0%}" == "50%"
 assert math.isclose(bubble_fraction([1.0] * 4, [2.0] * 4, 8), 3 / 11)
 
 # %% [markdown]
-# One slow stage costs more than the whole bubble of an even pipeline: from 27 % to 50 %, and no number of micro-batches
-# helps against it, since all other stages wait for it again and again. That is why section 2 came first.
+# One slow stage costs more than the whole bubble of an even pipeline: from 27 % to 50 %, and no number of
+# micro-batches helps against it, since all other stages wait for it again and again. That is why section 2 came
+# first.
 #
-# Now for real. `Stage` is the course's runtime: on every rank it gets that rank's part of the model and its
-# list of actions, and does them with real tensors and messages. Eight layers on four ranks, a batch of 22 samples
-# in five micro-batches, not all of one size:
+# Now for real. `Stage` is the course's runtime: on every rank it gets that rank's part of the model and its list of
+# actions, and does them with real tensors and messages. Eight layers on four ranks, a batch of 22 samples in five
+# micro-batches, not all of one size:
 
 
 # %% demo=true
@@ -582,17 +584,17 @@ assert sum(sizes) == 22
 assert largest_difference(gpipe, sizes) < 1e-7
 
 # %% [markdown]
-# Equal to rounding. That is GPipe's promise: the number of stages and of micro-batches is a matter of speed, and never
-# of results. (It does not hold for batch norm, whose statistics are those of a micro-batch.)
+# Equal to rounding. That is GPipe's promise: the number of stages and of micro-batches is a matter of speed, and
+# never of results. (It does not hold for batch norm, whose statistics are those of a micro-batch.)
 #
 # ## 5 What waits in memory
 #
-# Backward needs what forward has computed. From a micro-batch's forward until its backward a stage keeps its **activations**,
-# and in the figures above you saw how many: the lines below the boxes. They begin with the Forward and end with the
-# Backward. How many micro-batches wait at once is the second number by which schedules are compared.
+# Backward needs what forward has computed. From a micro-batch's forward until its backward a stage keeps its
+# **activations**, and in the figures above you saw how many: the lines below the boxes. They begin with the Forward
+# and end with the Backward. How many micro-batches wait at once is the second number by which schedules are compared.
 #
-# Two more kinds of actions will come up. `Recompute(2)` does the forward of micro-batch 2 once more, shortly before its
-# backward; then `Forward(2)` keeps nothing but its input. `BackwardInput(2)` and `BackwardWeight(2)` are the two
+# Two more kinds of actions will come up. `Recompute(2)` does the forward of micro-batch 2 once more, shortly before
+# its backward; then `Forward(2)` keeps nothing but its input. `BackwardInput(2)` and `BackwardWeight(2)` are the two
 # halves of a backward, in that order, and what forward has kept is needed until the second one is done. A stage may
 # also have several **chunks** of the model: `Forward(2, chunk=1)`.
 
@@ -601,9 +603,10 @@ assert largest_difference(gpipe, sizes) < 1e-7
 def peak_activations(actions: list[Action]) -> int:
     """Of how many micro-batches a stage keeps the activations at once, at most, between two of its actions.
 
-    actions: all that the stage does in a step, in order; stays as it is. A micro-batch counts once for each chunk that
-    keeps its activations. A Forward keeps them, unless a Recompute of the same micro-batch in the same chunk comes
-    later: then that keeps them. A Backward or a BackwardWeight frees them.
+    actions: what the stage does in a step, in order, perhaps nothing; stays as it is. A micro-batch
+    counts once for each chunk that keeps its activations. A Forward keeps them, unless a Recompute of the
+    same micro-batch in the same chunk comes later: then that keeps them. A Backward or a BackwardWeight
+    frees them.
     """
     ### BEGIN SOLUTION
     again = {(action.micro_batch, action.chunk) for action in actions if isinstance(action, Recompute)}
@@ -631,13 +634,13 @@ for micro_batches in (4, 16, 64):
 assert counts == [64] * 4
 
 # %% [markdown]
-# There is the catch: GPipe keeps all $m$ micro-batches, on every stage. Of one batch that is no more than without micro-batches. But who makes the
-# batch larger, so that the bubble gets smaller, pays with memory.
+# There is the catch: GPipe keeps all $m$ micro-batches, on every stage. Of one batch that is no more than without
+# micro-batches. But who makes the batch larger, so that the bubble gets smaller, pays with memory.
 #
-# **Recomputation** (Chen et al. 2016; unit 01) buys memory with time: keep the input of each stage only, and do the forward once more when
-# backward comes. GPipe does so from the start. A backward of two units and a forward of one make three; with a second
-# forward it is four, a third more. In a pipeline, though, somebody is waiting anyway. The lecture
-# says of GPipe's figure: "some tensors for backprop can be precomputed, these fill up the bubble, too". A
+# **Recomputation** (Chen et al. 2016; unit 01) buys memory with time: keep the input of each stage only, and do the
+# forward once more when backward comes. GPipe does so from the start. A backward of two units and a forward of one
+# make three; with a second forward it is four, a third more. In a pipeline, though, somebody is waiting anyway. The
+# lecture says of GPipe's figure: "some tensors for backprop can be precomputed, these fill up the bubble, too". A
 # recomputation needs no gradient from the next stage. So it need not wait for one.
 
 
@@ -645,10 +648,11 @@ assert counts == [64] * 4
 def with_recomputation(actions: list[Action]) -> list[Action]:
     """A stage's actions, with a Recompute for every forward that is needed again.
 
-    actions: of one stage, any kinds but Recompute, with any chunks; stays as it is. Returns a new list with the same
-    actions in the same order. Between a Forward and its Backward, or its BackwardInput, there is one Recompute of the same micro-batch and
-    chunk, so late that no two micro-batches' activations are kept at once where backwards are whole. Where a backward directly follows its
-    forward, nothing would be saved, and there is none.
+    actions: of one stage, any kinds but Recompute, with any chunks; stays as it is. Returns a new list
+    with the same actions in the same order. Between a Forward and its Backward, or its BackwardInput,
+    there is one Recompute of the same micro-batch and chunk, so late that no two micro-batches'
+    activations are kept at once where backwards are whole. Where a backward directly follows its forward,
+    nothing would be saved, and there is none.
     """
     ### BEGIN SOLUTION
     recomputing: list[Action] = []
@@ -662,8 +666,8 @@ def with_recomputation(actions: list[Action]) -> list[Action]:
 
 
 # %% [markdown]
-# Three ways to do eight micro-batches on four stages: keep everything; recompute when the gradient has arrived, so that each backward
-# takes three units; recompute as your schedule says.
+# Three ways to do eight micro-batches on four stages: keep everything; recompute when the gradient has arrived, so
+# that each backward takes three units; recompute as your schedule says.
 
 
 # %% demo=true
@@ -687,25 +691,27 @@ assert largest_difference(recomputing_gpipe, sizes) < 1e-7
 assert max(peak_activations(actions) for actions in schedule_of(recomputing_gpipe, 4, 8)) == 1
 
 # %% [markdown]
-# Late it takes 44 units instead of 33, a third more, as on one GPU. Early it takes 40, a fifth more. Look at stages 0 to 2: each
-# does its first recomputation while it waits for the gradient. On the last stage the last micro-batch's backward directly follows
-# its forward and recomputes nothing. Together that saves one forward on each of the four stages. In memory there are now the inputs of
-# all micro-batches (here a tenth of their activations) and the activations of a single one.
+# Late it takes 44 units instead of 33, a third more, as on one GPU. Early it takes 40, a fifth more. Look at stages 0
+# to 2: when a gradient arrives, the recomputation for it is done already, while the stage waited. So a gradient
+# passes back through each of them in two units and not in three, which saves three forwards. One more is saved since
+# no stage recomputes the last micro-batch: its backward directly follows its forward, and while the stage waits
+# nothing else needs the memory. What is kept now are the inputs of all micro-batches (here a tenth of their
+# activations), and the activations of a single one.
 #
 # ## 6 One forward, one backward
 #
-# GPipe keeps $m$ micro-batches since no backward begins before the last forward is done. But on the last stage the first
-# micro-batch can go back as soon as its forward is done! PipeDream-flush (Narayanan et al. 2021), better known as **1F1B**, lets every
-# stage go over to backward as early as it can:
+# GPipe keeps $m$ micro-batches since no backward begins before the last forward is done. But on the last stage the
+# first micro-batch can go back as soon as its forward is done! PipeDream-flush (Narayanan et al. 2021), better known
+# as **1F1B**, lets every stage go over to backward as early as it can:
 #
 # - at first forwards only, so that all stages behind have something to do: the **warm-up**;
 # - then one forward, one backward, in turns;
 # - at last the backwards that are left.
 #
-# In the middle each new micro-batch comes in when an old one leaves. All that you have to find is how long the warm-up of
-# each stage is. If it is too long, more is kept than must be. If it is too short, others wait, perhaps for ever. Here stage 0
-# wants the first micro-batch back before it sends the second one, and stage 1 wants both before it sends one back. The course checks a
-# schedule before anything runs, and says what is wrong:
+# In the middle each new micro-batch comes in when an old one leaves. All that you have to find is how long the
+# warm-up of each stage is. If it is too long, more is kept than must be. If it is too short, others wait, perhaps for
+# ever. Here stage 0 wants the first micro-batch back before it sends the second one, and stage 1 wants both before it
+# sends one back. The course checks a schedule before anything runs, and says what is wrong:
 
 # %% demo=true
 eager = [Forward(0), Backward(0), Forward(1), Backward(1)]
@@ -725,8 +731,8 @@ assert complaint.startswith("Deadlock: stage 0, at Backward(0), waits for Backwa
 def one_f_one_b(stage: int, stages: int, micro_batches: int) -> list[Action]:
     """What one stage does in a step under 1F1B, in order: one Forward and one Backward of each micro-batch.
 
-    The arguments are those of gpipe. Stage s of p keeps the activations of at most p - s micro-batches at once, and all
-    stages together take no longer than under GPipe, whatever forward and backward take.
+    The arguments are those of gpipe. Stage s of p keeps the activations of at most p - s micro-batches at
+    once, and all stages together take no longer than under GPipe, whatever forward and backward take.
     """
     ### BEGIN SOLUTION
     warm_up = min(micro_batches, stages - stage - 1)
@@ -758,29 +764,30 @@ assert timing.seconds == cost(schedule_of(gpipe, 4, 64), 64).seconds == (64 + 3)
 assert largest_difference(one_f_one_b, sizes) < 1e-7
 
 # %% [markdown]
-# The second prediction: a step takes exactly as long. The bubble is the same, since the first micro-batch still has to
-# go all the way down and the last one all the way up. What changes is memory: at most $p$ micro-batches instead of $m$, however many there are.
-# So one can take more of them, and *that* makes the bubble smaller.
+# The second prediction: a step takes exactly as long. The bubble is the same, since the first micro-batch still has
+# to go all the way down and the last one all the way up. What changes is memory: at most $p$ micro-batches instead of
+# $m$, however many there are. So one can take more of them, and *that* makes the bubble smaller.
 #
-# Memory is not the same everywhere: stage 0 keeps the most, the last stage the least. If memory is what is scarce, give
-# the first stages fewer layers, or have them alone recompute.
+# Memory is not the same everywhere: stage 0 keeps the most, the last stage the least. If memory is what is scarce,
+# give the first stages fewer layers, or have them alone recompute.
 #
 # ## 7 Several chunks a worker
 #
-# The bubble is the time that a micro-batch needs to get through the pipeline and back, on stages that have nothing else to do. Make the way
-# shorter, then! **Interleaved stages** (Narayanan et al. 2021) give each worker not one long piece of the
-# model, but $v$ short ones: with 8 layers on 4 workers, worker 0 has layers 0 and 4, worker 1 layers 1 and 5, and so on. Each micro-batch goes round
-# all workers $v$ times. A chunk takes $1/v$ of the time, so filling and emptying the pipeline takes $1/v$ of the time, and the bubble shrinks to
+# The bubble is the time that a micro-batch needs to get through the pipeline and back, on stages that have nothing
+# else to do. Make the way shorter, then! **Interleaved stages** (Narayanan et al. 2021) give each worker not one long
+# piece of the model, but $v$ short ones: with 8 layers on 4 workers, worker 0 has layers 0 and 4, worker 1 layers 1
+# and 5, and so on. Each micro-batch goes round all workers $v$ times. A chunk takes $1/v$ of the time, so filling and
+# emptying the pipeline takes $1/v$ of the time, and the bubble shrinks to
 #
 # $$ \frac{(p - 1)(F + B)}{v} $$
 #
-# for stages that need $F$ for the forward and $B$ for the backward of a micro-batch, all chunks together. It is not for nothing: each micro-batch
-# crosses $v p - 1$ cuts instead of $p - 1$.
+# for stages that need $F$ for the forward and $B$ for the backward of a micro-batch, all chunks together. It is not
+# for nothing: each micro-batch crosses $v p - 1$ cuts instead of $p - 1$.
 #
-# In which order? A worker that has several chunks to choose from does the micro-batches in groups. It lets a group through its first chunk,
-# then the same group through the second one, and so on, then the next group. Backward has the same groups, but begins with the last chunk. A
-# group must be so large that its first micro-batch has been round all workers when it is needed again. Forwards and backwards take
-# turns as in 1F1B, after a longer warm-up.
+# In which order? A worker that has several chunks to choose from does the micro-batches in groups. It lets a group
+# through its first chunk, then the same group through the second one, and so on, then the next group. Backward has
+# the same groups, but begins with the last chunk. A group must be so large that its first micro-batch has been round
+# all workers when it is needed again. Forwards and backwards take turns as in 1F1B, after a longer warm-up.
 
 
 # %% exercise="interleaved" points=14
@@ -788,13 +795,15 @@ def interleaved(stage: int, stages: int, micro_batches: int, chunks: int) -> lis
     """What one stage does in a step with interleaved chunks, in order: one Forward and one Backward of each
     micro-batch in each chunk.
 
-    chunks: pieces of the model that each stage has, at least 1, all equally long; piece k of the model is chunk
-    k // stages of stage k % stages. The other arguments are those of gpipe, and any numbers are allowed.
+    chunks: pieces of the model that each stage has, at least 1, all equally long; piece k of the model is
+    chunk k // stages of stage k % stages. The other arguments are those of gpipe, and any numbers are
+    allowed.
 
-    With at least as many micro-batches as stages, a step takes no longer than m (F + B) + (p - 1) (F + B) / v, for p stages, m micro-batches, v chunks,
-    and F and B a stage's seconds for one micro-batch in all its chunks; with fewer it takes no longer than under 1F1B. Stage s
-    keeps at most 2 (p - s - 1) + (v - 1) g + 1 micro-batches at once, counted once in each chunk, where
-    g = m if m < p, else ceil(m / floor(m / p)).
+    With at least as many micro-batches as stages, a step takes no longer than m (F + B) + (p - 1) (F + B)
+    / v, for p stages, m micro-batches, v chunks, and F and B a stage's seconds for one micro-batch in all
+    its chunks; with fewer it takes no longer than under 1F1B. Stage s keeps at most 2 (p - s - 1) + (v -
+    1) g + 1 micro-batches at once, counted once in each chunk, where g = m if m < p, else ceil(m /
+    floor(m / p)).
     """
     ### BEGIN SOLUTION
     # Groups of at least as many micro-batches as stages: a smaller one comes round to stage 0 too late, and with three
@@ -829,7 +838,7 @@ for chunks in (1, 2, 4, 8):
         lengths[message] = cost(schedule, 8, costs, chunks).seconds
     with_messages[chunks] = lengths[0.25]
     print(
-        f"{chunks} chunks: {lengths[0.0]:6.3f} units; if a message takes a quarter of one: {lengths[0.25]:6.3f}"
+        f"v = {chunks}: {lengths[0.0]:6.3f} units; if a message takes a quarter of one: {lengths[0.25]:6.3f}"
     )
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -841,23 +850,23 @@ assert with_messages[8] > with_messages[1]
 assert largest_difference(interleaved, sizes, chunks=2) < 1e-7
 
 # %% [markdown]
-# Eight chunks leave an eighth of the bubble. But if a message takes a quarter of a forward, two chunks are best, and eight are
-# slower than one. Where the best number lies is a matter of the network. (Narayanan et al. ask for a number of
-# micro-batches that is a multiple of $p$, so that all groups have $p$. Yours takes any.)
+# Eight chunks leave an eighth of the bubble. But if a message takes a quarter of a forward, two chunks are best, and
+# eight are slower than one. Where the best number lies is a matter of the network. (Narayanan et al. ask for a number
+# of micro-batches that is a multiple of $p$, so that all groups have $p$. Yours takes any.)
 #
 # ## 8 Backward in two halves
 #
-# In the bubble of 1F1B a stage waits for the stage behind it to end a backward. What it waits for is the gradient of that stage's *input*.
-# But half of the backward is for the gradients of the weights, and those nobody needs before the end of the step. **Zero bubble**
-# (Qi et al. 2023) cuts every backward in two:
+# In the bubble of 1F1B a stage waits for the stage behind it to end a backward. What it waits for is the gradient of
+# that stage's *input*. But half of the backward is for the gradients of the weights, and those nobody needs before
+# the end of the step. **Zero bubble** (Qi et al. 2023) cuts every backward in two:
 #
 # - `BackwardInput` first, since the stage before waits for it;
 # - `BackwardWeight` at any time later. It can be put where otherwise there would be nothing to do.
 #
-# So gradients come back twice as fast, and at the end of the step, where 1F1B's last stages have nothing left, they have weight
-# halves to do. The later a weight half comes, the longer its activations wait. The schedule that is called ZB-H1 in the paper
-# allows itself no more memory than 1F1B has anyway on stage 0: $p$ micro-batches, now on every stage. With $W$ seconds for a weight half, of the $B$ for a
-# backward, its bubble has
+# So gradients come back twice as fast, and at the end of the step, where 1F1B's last stages have nothing left, they
+# have weight halves to do. The later a weight half comes, the longer its activations wait. The schedule that is
+# called ZB-H1 in the paper allows itself no more memory than 1F1B has anyway on stage 0: $p$ micro-batches, now on
+# every stage. With $W$ seconds for a weight half, of the $B$ for a backward, its bubble has
 #
 # $$ (p - 1)(F + B - 2 W) $$
 #
@@ -866,12 +875,12 @@ assert largest_difference(interleaved, sizes, chunks=2) < 1e-7
 
 # %% exercise="zero_bubble" points=16
 def zero_bubble(stage: int, stages: int, micro_batches: int) -> list[Action]:
-    """What one stage does in a step under ZB-H1, in order: of each micro-batch a Forward, a BackwardInput and a
-    BackwardWeight.
+    """What one stage does in a step under ZB-H1, in order: of each micro-batch a Forward, a BackwardInput
+    and a BackwardWeight.
 
-    The arguments are those of gpipe. No stage keeps the activations of more than min(p, m) micro-batches at
-    once, for p stages and m micro-batches. If a forward takes as long as each half of a backward, F seconds, then a step takes no
-    longer than the longer one of (3 m + p - 1) F and (2 m + 2 p - 1) F.
+    The arguments are those of gpipe. No stage keeps the activations of more than min(p, m) micro-batches
+    at once, for p stages and m micro-batches. If a forward takes as long as each half of a backward, F
+    seconds, then a step takes no longer than the longer one of (3 m + p - 1) F and (2 m + 2 p - 1) F.
     """
     ### BEGIN SOLUTION
     # As 1F1B, but stage s puts off its weight halves by s micro-batches: so many fewer wait for their backward there.
@@ -902,15 +911,16 @@ assert [peak_activations(actions) for actions in schedule_of(zero_bubble, 4, 8)]
 assert largest_difference(zero_bubble, sizes) < 1e-7
 
 # %% [markdown]
-# Of the nine units that a stage waits under 1F1B, three are left, and the gradients are still the unsplit model's. The
-# fourth prediction: yes, the bubble can be made smaller with the same gradients and the same number of micro-batches. It takes
-# memory, though not more than one stage had before. With twice that memory the bubble goes away, but for the
-# moment at which all gradients must be there and the weights change (ZB-H2 in the paper).
+# Of the nine units that a stage waits under 1F1B, three are left, and the gradients are still the unsplit model's.
+# The fourth prediction: yes, the bubble can be made smaller with the same gradients and the same number of
+# micro-batches. It takes memory, though not more than one stage had before. With about twice that memory the bubble
+# goes away, but for the moment at which all gradients must be there and the weights change (ZB-H2 in the paper).
 #
 # ## 9 A schedule at a glance
 #
-# All of them in one figure. In a running notebook, move the sliders. Which schedule gains most from a long backward? Which one
-# suffers most when messages take long? From how many micro-batches on does it hardly matter which one you take?
+# All of them in one figure. In a running notebook, move the sliders. Which schedule gains most from a long backward?
+# Which one suffers most when messages take long? From how many micro-batches on does it hardly matter which one you
+# take?
 
 
 # %% demo=true
@@ -940,8 +950,9 @@ explore(
 )
 
 # %% [markdown]
-# In numbers, for $p$ stages, $m$ micro-batches with $m \ge p$, and $v$ chunks. The bubble is in seconds that each stage waits in a step, if
-# messages take no time; memory is that of the stage that keeps most, in micro-batches of a whole stage.
+# In numbers, for $p$ stages, $m$ micro-batches, no fewer than stages, and $v$ chunks. The bubble is in seconds that
+# each stage waits in a step, if messages take no time; memory is that of the stage that keeps most, in micro-batches
+# of a whole stage.
 #
 # | Schedule | Bubble | Memory | Messages of activations a micro-batch |
 # |---|---|---|---|
@@ -952,6 +963,8 @@ explore(
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds gpipe one_f_one_b interleaved zero_bubble
+from course_lib.training.pipeline.actions import SendActivation, with_messages
+
 for p, m, v in ((2, 4, 2), (4, 8, 2), (4, 12, 3), (8, 16, 4)):
     expected = {
         gpipe: (3 * (p - 1), m, 1),
@@ -964,6 +977,12 @@ for p, m, v in ((2, 4, 2), (4, 8, 2), (4, 12, 3), (8, 16, 4)):
         timing = cost(schedule, m, Costs(1 / chunks, 2 / chunks, activations=1 / chunks), chunks)
         assert math.isclose(timing.seconds - 3 * m, bubble)
         assert math.isclose(max(timing.peaks), memory)
+        sent = sum(
+            isinstance(action, SendActivation)
+            for stage, actions in enumerate(schedule)
+            for action in with_messages(actions, stage, p, chunks)
+        )
+        assert sent == m * (chunks * p - 1)
 
 # %% [markdown]
 # ## 10 Weights that have moved on
@@ -1516,8 +1535,8 @@ assert sent["data parallelism"] > 9 * sent["pipeline"]
 # ## 15 Open task
 #
 # In the schedules of this unit all stages are equal. Real ones are not: one stage has the embedding, another the
-# vocabulary's logits and the loss, and GPUs have different amounts of memory left. Find a schedule for stages as they are. There is
-# no known method that is always best; 1F1B with whole backwards is where you start from.
+# vocabulary's logits and the loss, and GPUs have different amounts of memory left. Find a schedule for stages as they
+# are. There is no known method that is always best; 1F1B with whole backwards is where you start from.
 
 
 # %% exercise="plan_pipeline" points=10
@@ -1527,12 +1546,14 @@ def plan_pipeline(
     """A schedule, stage by stage, for stages that are not equal.
 
     seconds: for each stage what a forward, the input half and the weight half of a backward take for a
-    micro-batch; a whole Backward takes both halves together. memory: of how many micro-batches each stage can keep the activations at
-    once, at least 1, counted as in peak_activations. Messages take no time. There is one chunk a stage; backwards may be whole or in
-    halves, and Recompute is allowed. The answer has to come within a few seconds.
+    micro-batch; a whole Backward takes both halves together. memory: of how many micro-batches each stage
+    can keep the activations at once, at least 1, counted as in peak_activations. Messages take no time.
+    There is one chunk a stage; backwards may be whole or in halves, and Recompute is allowed. The answer
+    has to come within a few seconds.
 
-    Points: for a schedule that runs within the memory; for a step that takes no longer than 1F1B's, where 1F1B
-    warms up with as many micro-batches as the memory allows; for at most 10 % and for at most 3 % more time than with the best schedule known.
+    Points: for a schedule that runs within the memory; for a step that takes no longer than 1F1B's, where
+    1F1B warms up with as many micro-batches as the memory allows; for at most 10 % and for at most 3 %
+    more time than with the best schedule known.
     """
     ### BEGIN SOLUTION
     stages = len(seconds)
@@ -1584,8 +1605,8 @@ def plan_pipeline(
 
 
 # %% [markdown]
-# Four stages whose last one is slow, and little memory on the first two. The schedule of 1F1B here warms up with as many forwards as the memory of a stage, and of those
-# before it, allows:
+# Four stages whose last one is slow, and little memory on the first two. The schedule of 1F1B here warms up with as
+# many forwards as the memory of a stage, and of those before it, allows:
 
 
 # %% demo=true

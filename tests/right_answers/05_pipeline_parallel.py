@@ -196,7 +196,7 @@ def by_running_sums(actions):
         else change.get(type(action), 0)
         for action in actions
     ]
-    return max(itertools.accumulate(changes))
+    return max(itertools.accumulate(changes), default=0)
 
 
 @right("with_recomputation")

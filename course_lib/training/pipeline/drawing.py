@@ -2,6 +2,7 @@
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from course_lib.figures.style import (
     COLOURS,
@@ -124,6 +125,7 @@ def _draw_memory(axes: Axes, timing: Timing, kept: str) -> None:
         times, held = zip(*timing.memory(stage), (timing.seconds, 0.0), strict=True)
         axes.step(times, held, where="post", color=colour, linestyle=dashes, label=f"stage {stage}")
     axes.set(ylabel=f"kept\n({kept})", ylim=(0, 1.08 * max([*timing.peaks, 1e-9])))
+    axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     legend_beside(axes, ncols=1 if stages <= 5 else 2)
 
 

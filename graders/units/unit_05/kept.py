@@ -45,7 +45,7 @@ Where = tuple[int, int]
 )
 def peak_activations(answer: Answer, rng: Rng) -> Findings:
     """Drawn orders of actions, of each kind by itself, then mixed."""
-    yield "whole backwards", _peaks(answer, [_drawn(rng, 1, 0.0, 0.0) for _ in range(5)])
+    yield "whole backwards", _peaks(answer, [*(_drawn(rng, 1, 0.0, 0.0) for _ in range(5)), []])
     yield "backward in halves", _peaks(answer, [_drawn(rng, 1, 0.7, 0.0) for _ in range(5)])
     yield "chunks", _peaks(answer, [_drawn(rng, 3, 0.3, 0.0) for _ in range(4)])
     yield "recomputed", _peaks(answer, [_drawn(rng, rng.integer(1, 2), 0.3, 0.6) for _ in range(8)])
@@ -92,7 +92,8 @@ def _peak(actions: Sequence[Action]) -> int:
             kept[where] = (moment, len(actions))
         elif isinstance(action, Backward | BackwardWeight):
             kept[where] = (kept[where][0], moment)
-    return max(sum(first <= moment < last for first, last in kept.values()) for moment in range(len(actions)))
+    counts = (sum(begin <= now < end for begin, end in kept.values()) for now in range(len(actions)))
+    return max(counts, default=0)
 
 
 @exercise(
