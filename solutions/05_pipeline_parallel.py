@@ -32,6 +32,7 @@ import copy
 import itertools
 import math
 import statistics
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -1527,9 +1528,283 @@ assert sent["data parallelism"] > 9 * sent["pipeline"]
 
 # %% [markdown]
 # ## 13 On real processes
+#
+# PyTorch has all of these schedules too, in `torch.distributed.pipelining`: `ScheduleGPipe`, `Schedule1F1B`, `ScheduleInterleaved1F1B` and, for halved
+# backwards, `ScheduleInterleavedZeroBubble`. Each takes a `PipelineStage`, which is a module with its number, and has a method `step`.
+# Are yours as fast, and is the bubble that of the formula?
+#
+# Four processes on a machine with two cores cannot compute at the same time. So a layer here *sleeps*: 8 ms in forward, 8 ms in each half of
+# backward. The processes, their messages and their waiting are real.
+
+
+# %% demo=true
+class Sleep(torch.autograd.Function):
+    """The identity, which sleeps so many seconds now, and so many in backward."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, now: float, later: float) -> Tensor:
+        ctx.later = later
+        time.sleep(now)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None, None]:
+        time.sleep(ctx.later)
+        return gradient, None, None
+
+
+class SleepingLayer(nn.Module):
+    """tanh(x * weight), which takes `seconds` forward, as long for the gradient of x, and for that of the weight."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds, self.weight = seconds, nn.Parameter(torch.linspace(0.5, 1.5, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        # The batch itself needs no gradient, and on the first stage all of backward is the weight's.
+        of_x = self.seconds if x.requires_grad else 0.0
+        x = Sleep.apply(x, self.seconds, of_x)
+        return torch.tanh(x * Sleep.apply(self.weight, 0.0, 2 * self.seconds - of_x))
+
+
+UNIT, MICRO_BATCHES, STAGES = 8e-3, 8, 4
+
+
+def timed(step: Callable[[], object], layers: list[SleepingLayer]) -> float:
+    """Seconds of a step, from when all ranks begin until all have ended."""
+    for layer in layers:
+        layer.weight.grad = None
+    dist.barrier()
+    start = time.perf_counter()
+    step()
+    dist.barrier()
+    return time.perf_counter() - start
+
+
+def your_step(plan: Plan, chunks: int) -> tuple[Callable[[], object], list[SleepingLayer]]:
+    """A step of this rank with your schedule and the course's runtime, and the rank's layers."""
+    layers = [SleepingLayer(UNIT / chunks) for chunk in range(chunks)]
+    runtime, options = Stage(layers, functional.mse_loss), {"chunks": chunks} if chunks > 1 else {}
+    actions = plan(dist.get_rank(), STAGES, MICRO_BATCHES, **options)
+    inputs, targets = (part.split(2) for part in whole_batch())
+    return lambda: runtime.step(actions, inputs, targets), layers
+
+
+def pytorchs_step(schedule: str, chunks: int) -> tuple[Callable[[], object], list[SleepingLayer]]:
+    """The same by PyTorch's schedule of this name."""
+    from torch.distributed import pipelining
+
+    rank, layers = dist.get_rank(), [SleepingLayer(UNIT / chunks) for chunk in range(chunks)]
+    stages = [
+        pipelining.PipelineStage(layer, chunk * STAGES + rank, chunks * STAGES, torch.device("cpu"))
+        for chunk, layer in enumerate(layers)
+    ]
+    make = getattr(pipelining, schedule)
+    runtime = make(stages if chunks > 1 else stages[0], MICRO_BATCHES, loss_fn=functional.mse_loss)
+    inputs, targets = whole_batch()
+    given = (inputs,) if rank == 0 else ()
+    return lambda: runtime.step(*given, target=targets), layers
+
+
+def whole_batch() -> Tensor:
+    """Inputs and targets of 16 samples."""
+    return torch.randn(2, 16, 8, generator=torch.Generator().manual_seed(0))
+
+
+def race(contests: dict) -> dict[tuple[str, str], tuple[list[float], list[Tensor]]]:
+    """For each contest, your step and PyTorch's: seconds of four steps, and the gradients of this rank's weights."""
+    seen = {}
+    for name, (plan, chunks, schedule, their_chunks) in contests.items():
+        steps = {"yours": your_step(plan, chunks), "PyTorch's": pytorchs_step(schedule, their_chunks)}
+        for whose, (step, layers) in steps.items():
+            seconds = [timed(step, layers) for _ in range(4)]
+            seen[name, whose] = seconds, [layer.weight.grad for layer in layers]
+    return seen
+
+
+# %% demo=true
+# %%needs gpipe one_f_one_b interleaved zero_bubble
+contests = {
+    "GPipe": (gpipe, 1, "ScheduleGPipe", 1),
+    "1F1B": (one_f_one_b, 1, "Schedule1F1B", 1),
+    "interleaved, 2 chunks": (interleaved, 2, "ScheduleInterleaved1F1B", 2),
+    "zero bubble": (zero_bubble, 1, "ScheduleInterleavedZeroBubble", 2),
+}
+formulas = {
+    "GPipe": (STAGES - 1) / (MICRO_BATCHES + STAGES - 1),
+    "1F1B": (STAGES - 1) / (MICRO_BATCHES + STAGES - 1),
+    "interleaved, 2 chunks": (STAGES - 1) / (2 * MICRO_BATCHES + STAGES - 1),
+    "zero bubble": (STAGES - 1) / (3 * MICRO_BATCHES + STAGES - 1),
+}
+raced = launch(race, contests, ranks=STAGES, on="processes", timeout=300).results
+busy = 3 * UNIT * MICRO_BATCHES
+bubbles = {}
+for name in contests:
+    # The fastest of four: whatever else this machine has to do makes a step slower, and none faster.
+    yours, torchs = (
+        min(max(rank[name, whose][0][step] for rank in raced) for step in range(4))
+        for whose in ("yours", "PyTorch's")
+    )
+    bubbles[name] = 1 - busy / yours, 1 - busy / torchs
+    print(
+        f"{name:21} yours {1e3 * yours:4.0f} ms, PyTorch's {1e3 * torchs:4.0f} ms, ratio {yours / torchs:.2f}; "
+        f"bubble {bubbles[name][0]:.0%} and {bubbles[name][1]:.0%}, by the formula {formulas[name]:.0%}"
+    )
+differences = [
+    float((mine - theirs).abs().max())
+    for rank in raced
+    for name in ("GPipe", "1F1B", "interleaved, 2 chunks")
+    for mine, theirs in zip(rank[name, "yours"][1], rank[name, "PyTorch's"][1], strict=True)
+]
+print(f"largest difference between your gradients and PyTorch's {max(differences):.0e}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds gpipe one_f_one_b interleaved zero_bubble
+assert max(differences) < 1e-6
+# Nobody sleeps for less than he asked for.
+assert all(bubbles[name][0] > formulas[name] - 0.01 for name in contests)
+
+# %% [markdown]
+# The formulas are lower bounds, and on an idle machine the measured bubbles lie a little above them: a message between two processes takes some tenths of a
+# millisecond here, of 24 ms that a micro-batch takes on a stage. On a busy machine they are far above. The ratio says more then, since both runtimes
+# suffer alike: they do the same work, in nearly the same order. (PyTorch's zero bubble has two chunks a stage, so the last row compares two different
+# schedules; yours needs half the messages.)
+#
+# ### torchgpipe
+#
+# And GPipe itself, as PyTorch users first had it: torchgpipe 0.0.7 still runs, on today's PyTorch. It is one process with a thread for each *device*,
+# which share autograd's one engine. Its threads take micro-batches in the order of GPipe; backward needs no schedule of its own, for the
+# graph of autograd has been tied together so that it comes back in reverse. "cpu" is one device and would get one
+# thread, so the cell below gives each stage a thread, in ten lines.
+
+
+# %% demo=true
+# %%needs beside:torchgpipe
+def by_torchgpipe(threads: bool) -> tuple[float, list[Tensor]]:
+    """Seconds of the forward of all micro-batches through four sleeping stages, and the gradients of the weights."""
+    import contextlib
+    import queue
+    import threading
+
+    import torchgpipe.pipeline
+    from torchgpipe.worker import worker
+
+    @contextlib.contextmanager
+    def a_thread_a_stage(devices: list[torch.device]):
+        queues = [(queue.Queue(), queue.Queue()) for stage in devices]
+        for (tasks, done), device in zip(queues, devices, strict=True):
+            threading.Thread(target=worker, args=(tasks, done, device, True), daemon=True).start()
+        yield [tasks for tasks, _ in queues], [done for _, done in queues]
+        for tasks, _ in queues:
+            tasks.put(None)
+
+    if threads:
+        torchgpipe.pipeline.spawn_workers = a_thread_a_stage
+    layers = nn.Sequential(*(SleepingLayer(UNIT) for stage in range(STAGES)))
+    model = torchgpipe.GPipe(
+        layers, balance=[1] * STAGES, devices=["cpu"] * STAGES, chunks=8, checkpoint="never"
+    )
+    inputs, targets = whole_batch()
+    start = time.perf_counter()
+    output = model(inputs)
+    seconds = time.perf_counter() - start
+    functional.mse_loss(output, targets).backward()
+    return seconds, [layer.weight.grad for layer in layers]
+
+
+waited = {}
+for threads in (False, True):
+    run = launch(by_torchgpipe, threads, ranks=1, on="processes", beside="torchgpipe")
+    waited[threads], torchgpipes = run.results[0]
+units = {False: MICRO_BATCHES * STAGES, True: MICRO_BATCHES + STAGES - 1}
+for threads, seconds in waited.items():
+    print(
+        f"{'a thread a stage' if threads else 'one thread':16} forward takes {1e3 * seconds:4.0f} ms; "
+        f"{units[threads]} forwards of {1e3 * UNIT:.0f} ms one after another take {1e3 * UNIT * units[threads]:.0f} ms"
+    )
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds beside:torchgpipe gpipe one_f_one_b interleaved zero_bubble
+assert all(waited[threads] > UNIT * units[threads] for threads in waited)
+assert waited[True] < waited[False]
+for rank, gradient in enumerate(torchgpipes):
+    assert torch.allclose(gradient, raced[rank]["GPipe", "yours"][1][0], atol=1e-7)
+
+# %% [markdown]
+# With its threads it pipelines, and its gradients are those of your schedule on four processes. Its backward does not overlap on CPUs, where autograd has one
+# thread; on GPUs it has one a device.
 
 # %% [markdown]
 # ## 14 Now on nodes
+#
+# On a cluster the same functions run with `launch(..., on="slurm")`, or in a job of their own:
+#
+# ```bash
+# course slurm render train_torchrun --nodes 2 -- pipeline.py >train.sbatch
+# sbatch train.sbatch
+# ```
+#
+# where `pipeline.py` initialises the group, gives each rank its stage and calls `step` for each batch. What is new is the
+# question which ranks are neighbours. Say there are two nodes of four GPUs, and two replicas of a pipeline with four stages. The ranks of a pipeline
+# can all be on one node, and then gradients are averaged between nodes. Or each pipeline goes over both nodes, with two
+# stages on each, and gradients are averaged within a node. **Predict** which is faster if links between nodes have a tenth of the bandwidth.
+
+
+# %% demo=true
+# %%needs one_f_one_b
+def two_pipelines(pipelines: list[list[int]], width: int) -> tuple[float, list[Tensor]]:
+    """A step of four micro-batches on two pipelines of these ranks; this rank's stage, and its gradients."""
+    groups = [dist.new_group(ranks) for ranks in pipelines]
+    replicas = [dist.new_group(list(ranks)) for ranks in zip(*pipelines, strict=True)]
+    rank = dist.get_rank()
+    mine = next(number for number, ranks in enumerate(pipelines) if rank in ranks)
+    place = pipelines[mine].index(rank)
+    torch.manual_seed(place)
+    stage = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh())
+    batch = torch.ones(4, 8, width) * (1 + mine)
+    runtime = Stage([stage], functional.mse_loss, groups[mine])
+    runtime.step(one_f_one_b(place, 4, 4), list(batch), list(batch))
+    for parameter in stage.parameters():
+        dist.all_reduce(parameter.grad, group=replicas[place])
+    return place, [parameter.grad for parameter in stage.parameters()]
+
+
+two_nodes = Cluster(
+    nodes=2,
+    devices_per_node=4,
+    intra_node=Link(latency=5e-6, bandwidth=10e9),
+    inter_node=Link(latency=5e-6, bandwidth=1e9),
+    flops=1e12,
+)
+layouts = {
+    "a pipeline a node": [[0, 1, 2, 3], [4, 5, 6, 7]],
+    "over both nodes": [[0, 1, 4, 5], [2, 3, 6, 7]],
+    "to and fro": [[0, 4, 1, 5], [2, 6, 3, 7]],
+}
+placed = {name: launch(two_pipelines, layout, 256, cluster=two_nodes) for name, layout in layouts.items()}
+for name, run in placed.items():
+    print(f"{name:18} a step takes {1e3 * run.seconds:.2f} ms")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds one_f_one_b
+seconds = [placed[name].seconds for name in ("over both nodes", "to and fro", "a pipeline a node")]
+assert seconds == sorted(seconds)
+assert seconds[2] > 1.5 * seconds[0]
+for one, other in ((0, 4), (0, 2)):
+    gradients = [
+        placed["a pipeline a node" if other == 4 else "over both nodes"].results[rank][1]
+        for rank in (one, other)
+    ]
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+# %% [markdown]
+# What needs few bytes goes over the slow links: one cut, crossed by a micro-batch's activations, in place of all gradients. And neighbours in the
+# pipeline should be neighbours on the machine: to and fro, every cut is crossed between nodes. `torchrun` and `srun` fill one
+# node after the other unless they are told otherwise (`--distribution=cyclic`), and `init_device_mesh("cuda", (4, 2), mesh_dim_names=("pipeline", "data"))`
+# makes both sorts of groups: the last dimension has consecutive ranks.
+#
+# On GPUs, NCCL takes the messages between two ranks in the order in which they are issued. Two neighbours that send to each other at once, as in 1F1B,
+# have to put both into one `batch_isend_irecv`, or they wait for each other for ever; PyTorch's schedules do so.
 
 # %% [markdown]
 # ## 15 Open task
@@ -1642,8 +1917,33 @@ assert all(peak <= most for peak, most in zip(planned.peaks, room, strict=True))
 # %% [markdown]
 # ## Where it comes from
 #
-# Papers, with their numbers.
+# - Y. Huang et al., GPipe: efficient training of giant neural networks using pipeline parallelism, NeurIPS 2019
+#   ([arXiv:1811.06965](https://arxiv.org/abs/1811.06965)): micro-batches, recomputation, one synchronous step. AmoebaNet with 557 million
+#   parameters on 8 accelerators, which is the row of the lecture's table.
+# - D. Narayanan et al., PipeDream: generalized pipeline parallelism for DNN training, SOSP 2019: 1F1B, weight stashing, the planner of section 11 with
+#   several levels of network; 16 GPUs, VGG-16 with 138 million parameters, up to 5.3 times faster than data parallelism.
+# - C. Kim et al., torchgpipe: on-the-fly pipeline parallelism for training giant models, 2020
+#   ([arXiv:2004.09910](https://arxiv.org/abs/2004.09910)): GPipe for PyTorch; a U-Net of 15.8 billion parameters on 8 GPUs.
+# - D. Narayanan et al., Efficient large-scale language model training on GPU clusters using Megatron-LM, SC 2021
+#   ([arXiv:2104.04473](https://arxiv.org/abs/2104.04473)): 1F1B with a flush ("PipeDream-Flush"), interleaved stages, pipelines between nodes and tensor
+#   parallelism within them.
+# - P. Qi et al., Zero bubble pipeline parallelism, ICLR 2024 ([arXiv:2401.10241](https://arxiv.org/abs/2401.10241)): backward in two halves.
+# - L. Zheng et al., Alpa, OSDI 2022 ([arXiv:2201.12023](https://arxiv.org/abs/2201.12023)): the words inter- and intra-operator; the former
+#   communicates less and idles more.
+# - I. Bárány, V. S. Grinberg, Block partitions of sequences, 2013 ([arXiv:1308.2452](https://arxiv.org/abs/1308.2452)): torchgpipe's balancer.
 #
 # ## What goes wrong in practice
 #
-# Mistakes that people make, and how they show.
+# | What you see | What happened | What to do |
+# |---|---|---|
+# | Hangs at the first step | Two neighbours both send first, or a schedule waits in a circle | Asynchronous sends; check the order before it runs |
+# | Hangs in the last epoch only | The last batch has fewer micro-batches, or they are smaller, and one stage does not know | Drop it, pad it, or tell all stages |
+# | Out of memory on the first rank alone | Stage 0 keeps the activations of most micro-batches, and often the embedding too | 1F1B; fewer layers in the first stage; recomputation |
+# | One rank is always busy, the others wait | Cut by number of layers; the head over the vocabulary is the dearest | Cut by measured time (section 2) |
+# | The loss differs from one GPU's by a factor | Gradients of micro-batches added and not averaged, or averaged twice | Scale each loss by its share of the samples |
+# | It differs a little, and grows | Batch norm: statistics are a micro-batch's | Layer norm, or statistics over the whole batch |
+# | Tied weights drift apart | First and last stage each have a copy, and each its own gradient | Add up both gradients, in a group of the two |
+# | Clipping has no effect on some ranks | The norm of one stage was taken for the model's | All-reduce the sum of squares first |
+# | "modified by an inplace operation" | An optimizer's step between a forward and its backward | Flush before the step, or stash weights |
+# | Dropout is the same in all micro-batches after recomputation | The random state was not put back | Keep the generator's state with the inputs |
+# | Twice the pipeline, hardly faster | $p - 1$ grew with $p$, and $m$ did not | More micro-batches, or chunks |
