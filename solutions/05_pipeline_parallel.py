@@ -1779,7 +1779,6 @@ two_nodes = Cluster(
 layouts = {
     "a pipeline a node": [[0, 1, 2, 3], [4, 5, 6, 7]],
     "over both nodes": [[0, 1, 4, 5], [2, 3, 6, 7]],
-    "to and fro": [[0, 4, 1, 5], [2, 6, 3, 7]],
 }
 placed = {name: launch(two_pipelines, layout, 256, cluster=two_nodes) for name, layout in layouts.items()}
 for name, run in placed.items():
@@ -1787,9 +1786,7 @@ for name, run in placed.items():
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds one_f_one_b
-seconds = [placed[name].seconds for name in ("over both nodes", "to and fro", "a pipeline a node")]
-assert seconds == sorted(seconds)
-assert seconds[2] > 1.5 * seconds[0]
+assert placed["a pipeline a node"].seconds > 1.5 * placed["over both nodes"].seconds
 for one, other in ((0, 4), (0, 2)):
     gradients = [
         placed["a pipeline a node" if other == 4 else "over both nodes"].results[rank][1]
@@ -1799,9 +1796,9 @@ for one, other in ((0, 4), (0, 2)):
 
 # %% [markdown]
 # What needs few bytes goes over the slow links: one cut, crossed by a micro-batch's activations, in place of all gradients. And neighbours in the
-# pipeline should be neighbours on the machine: to and fro, every cut is crossed between nodes. `torchrun` and `srun` fill one
-# node after the other unless they are told otherwise (`--distribution=cyclic`), and `init_device_mesh("cuda", (4, 2), mesh_dim_names=("pipeline", "data"))`
-# makes both sorts of groups: the last dimension has consecutive ranks.
+# pipeline should be neighbours on the machine. `torchrun` and `srun` fill one node after the other; with `--distribution=cyclic` they do not, and
+# then every cut lies between nodes. `init_device_mesh("cuda", (4, 2), mesh_dim_names=("pipeline", "data"))` makes both sorts of groups; the ranks of its
+# last dimension are consecutive.
 #
 # On GPUs, NCCL takes the messages between two ranks in the order in which they are issued. Two neighbours that send to each other at once, as in 1F1B,
 # have to put both into one `batch_isend_irecv`, or they wait for each other for ever; PyTorch's schedules do so.
@@ -1946,4 +1943,5 @@ assert all(peak <= most for peak, most in zip(planned.peaks, room, strict=True))
 # | Clipping has no effect on some ranks | The norm of one stage was taken for the model's | All-reduce the sum of squares first |
 # | "modified by an inplace operation" | An optimizer's step between a forward and its backward | Flush before the step, or stash weights |
 # | Dropout is the same in all micro-batches after recomputation | The random state was not put back | Keep the generator's state with the inputs |
+# | Stages are not in the order of your list | `dist.new_group` sorts its ranks | `dist.get_rank(group)` is the stage |
 # | Twice the pipeline, hardly faster | $p - 1$ grew with $p$, and $m$ did not | More micro-batches, or chunks |
