@@ -492,6 +492,109 @@ assert sent[vocab_parallel_cross_entropy][0] <= 3 * 3 * 64 * 4
 assert sent[gathered_cross_entropy] == [3 * 64 * vocabulary // 4 * 4 for vocabulary in vocabularies]
 
 # %% [markdown]
+# ### Megatron-LM's own
+#
+# Megatron-core, NVIDIA's library of these layers, runs here beside yours, on two real processes and on CPUs. A token goes through
+# the embedding, a column- and a row-parallel matrix with a residual sum, and the head; the loss follows. Both get the same
+# weights. Its constructors want to be told much that on GPUs is chosen otherwise; what remains has the names that you know.
+
+
+# %% demo=true
+# %%needs beside:megatron-core VocabParallelEmbedding ColumnParallelLinear RowParallelLinear vocab_parallel_cross_entropy f g
+def load_part(layer: nn.Module, whole: Tensor, dim: int) -> nn.Module:
+    """The layer, with this rank's part of a weight."""
+    with torch.no_grad():
+        layer.weight.copy_(whole.tensor_split(dist.get_world_size(), dim)[dist.get_rank()])
+    return layer
+
+
+def both_passes(embedding, up, down, head, loss, tokens: Tensor, target: Tensor) -> list[Tensor]:
+    """The losses [N], then each layer's gradient on this rank."""
+    x_ND = embedding(tokens)
+    x_ND = x_ND + down(functional.gelu(up(x_ND)))
+    losses = loss(head(x_ND), target)
+    losses.mean().backward()
+    return [losses.detach(), *(layer.weight.grad for layer in (embedding, up, down, head))]
+
+
+def with_yours(whole: list[Tensor], tokens: Tensor, target: Tensor) -> list[Tensor]:
+    """whole: the weights of embedding and head [V, D], up [F, D] and down [D, F]."""
+    rows, up, down, head = whole
+    (inner, width), vocabulary = up.shape, len(rows)
+    return both_passes(
+        VocabParallelEmbedding(nn.Embedding.from_pretrained(rows, freeze=False)),
+        load_part(ColumnParallelLinear(width, inner, bias=False), up, 0),
+        load_part(RowParallelLinear(inner, width, bias=False), down, 1),
+        load_part(ColumnParallelLinear(width, vocabulary, bias=False), head, 0),
+        lambda logits, target: vocab_parallel_cross_entropy(logits, target, vocabulary),
+        tokens,
+        target,
+    )
+
+
+class Output(nn.Module):
+    """A linear layer's output, without the bias."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.weight = layer, layer.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)[0]
+
+
+def with_megatron(whole: list[Tensor], tokens: Tensor, target: Tensor) -> list[Tensor]:
+    """The same from Megatron-core's layers; their linear layers return the bias as well."""
+    from megatron.core import ModelParallelConfig, parallel_state, tensor_parallel
+
+    parallel_state.initialize_model_parallel(dist.get_world_size())
+    rows, up, down, head = whole
+    (inner, width), vocabulary = up.shape, len(rows)
+    config = ModelParallelConfig(
+        tensor_model_parallel_size=dist.get_world_size(),
+        use_cpu_initialization=True,
+        gradient_accumulation_fusion=False,
+        params_dtype=torch.float32,
+    )
+    told = {"config": config, "init_method": nn.init.normal_}
+    column = {**told, "bias": False, "gather_output": False}
+    row = {**told, "bias": False, "input_is_parallel": True, "skip_bias_add": False}
+
+    return both_passes(
+        load_part(tensor_parallel.VocabParallelEmbedding(vocabulary, width, **told), rows, 0),
+        load_part(Output(tensor_parallel.ColumnParallelLinear(width, inner, **column)), up, 0),
+        load_part(Output(tensor_parallel.RowParallelLinear(inner, width, **row)), down, 1),
+        load_part(Output(tensor_parallel.ColumnParallelLinear(width, vocabulary, **column)), head, 0),
+        tensor_parallel.vocab_parallel_cross_entropy,
+        tokens,
+        target,
+    )
+
+
+V, D, F, N = 96, 16, 64, 24
+weights = [torch.randn(shape) / 4 for shape in ((V, D), (F, D), (D, F), (V, D))]
+batch = torch.randint(V, (N,)), torch.randint(V, (N,))
+yours = launch(with_yours, weights, *batch, ranks=2, on="processes", timeout=120)
+theirs = launch(
+    with_megatron, weights, *batch, ranks=2, on="processes", beside="megatron-core", timeout=240, quiet=True
+)
+for rank, (own, other) in enumerate(zip(yours.results, theirs.results)):
+    off = [f"{(a - b).abs().max():.0e}" for a, b in zip(own, other)]
+    print(f"rank {rank}: losses differ by at most {off[0]}, gradients by {', '.join(off[1:])}")
+print("your calls:    ", yours.traffic[0].calls)
+print("Megatron-core's:", theirs.traffic[0].calls)
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds beside:megatron-core VocabParallelEmbedding ColumnParallelLinear RowParallelLinear vocab_parallel_cross_entropy f g
+for own, other in zip(yours.results, theirs.results):
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(own, other))
+assert theirs.traffic[0].calls == {"all_reduce": 7}
+
+# %% [markdown]
+# Seven all-reduces: one behind the embedding, one behind the row-parallel matrix, two for what goes into the column-parallel
+# ones, in backward, and three for the loss, whose three numbers a token it adds up one after the other.
+
+# %% [markdown]
 # ## 9 Cutting the sequence
 #
 # What stands outside of f and g is still done by every rank, for all tokens: norms, dropout, the residual sum. That is
@@ -699,9 +802,522 @@ assert math.isclose(moved["and sequence parallel"], 3, rel_tol=0.01), moved
 
 # %% [markdown]
 # ## 12 Which collective a layout needs
+#
+# Column and row, f and g: is there one rule behind all of it? Mesh-TensorFlow (Shazeer et al., 2018) has one. Name every
+# dimension with a letter, arrange the ranks as a mesh with named axes, and write down a **layout**: which letter is cut
+# along which axis. A tensor that has the letter is cut there, in every operation; a tensor that has none that is cut stands on
+# all ranks. An MLP is two sums of products, with B samples of D numbers:
+#
+# | | `einsum` |
+# |---|---|
+# | hidden = x up | `"bd,df->bf"` |
+# | y = hidden down | `"bf,fd->bd"` |
+#
+# Each rank multiplies what it holds. Sometimes that is its part of the result, and sometimes it is only one summand of it.
+# **Predict**, for the layouts `{"b": "all"}` and `{"f": "all"}`, on a mesh with the one axis `all`: which of the two
+# results needs an all-reduce, and which of their gradients?
+
+
+# %% exercise="required_collectives" points=10
+def required_collectives(einsum: str, layout: dict[str, str]) -> list[list[str]]:
+    """Along which axes of the mesh what the ranks have computed has to be added up.
+
+    einsum: such as "bd,df->bf", of one operand or more. A letter stands at most once in a tensor, and in at least two
+    of the tensors, the result among them. layout: letter -> axis; what it does not name is not cut, and it may name
+    letters that the einsum does not have. It stays as it is.
+
+    All tensors, gradients too, are cut as the layout says. Returns a list for each tensor: first for the result, in
+    forward; then for the gradient of each operand, in their order, in backward. It names the axes along which the
+    all-reduces go that make it right on every rank, sorted, each once; where none is needed, it is empty.
+
+    Raises ValueError if two letters of the einsum are cut along one axis: no rank would have the parts that belong
+    together.
+    """
+    ### BEGIN SOLUTION
+    operands, result = einsum.split("->")
+    tensors = [result, *operands.split(",")]
+    cut = {letter: layout[letter] for letter in set("".join(tensors)) if letter in layout}
+    if len(set(cut.values())) < len(cut):
+        raise ValueError(f"{einsum}: two letters are cut along one axis, {cut}.")
+    return [sorted(cut[letter] for letter in set(cut) - set(tensor)) for tensor in tensors]
+    ### END SOLUTION
+
+
+# %% [markdown]
+# For the MLP under three layouts, the last one on a mesh of 2 x 2:
+
+# %% demo=true
+# %%needs required_collectives
+LAYOUTS = {
+    "data parallel": {"b": "all"},
+    "tensor parallel": {"f": "all"},
+    "both": {"b": "rows", "f": "columns"},
+}
+for name, layout in LAYOUTS.items():
+    print(f"{name}: {layout}")
+    for einsum in ("bd,df->bf", "bf,fd->bd"):
+        tensors = [
+            einsum.split("->")[1],
+            *(f"gradient of {each}" for each in einsum.split("->")[0].split(",")),
+        ]
+        sums = zip(tensors, required_collectives(einsum, layout))
+        print(
+            f"    {einsum}: "
+            + "; ".join(f"{tensor} over {', '.join(axes) or 'nothing'}" for tensor, axes in sums)
+        )
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds required_collectives
+assert required_collectives("bd,df->bf", {"b": "all"}) == [[], [], ["all"]]
+assert required_collectives("bf,fd->bd", {"b": "all"}) == [[], [], ["all"]]
+assert required_collectives("bd,df->bf", {"f": "all"}) == [[], ["all"], []]
+assert required_collectives("bf,fd->bd", {"f": "all"}) == [["all"], [], []]
+
+# %% [markdown]
+# Read the second layout again: an all-reduce of y in forward, and one of x's gradient in backward. That is g, and
+# that is f. The first layout needs none but those of both weights' gradients: data parallelism. They were one rule all
+# the time; they cut another letter.
+#
+# Is the rule enough? Let it run: each rank takes its parts out of drawn tensors, multiplies, and adds up along the
+# axes that your function names, and along no other.
+
+# %% demo=true
+# %%needs required_collectives
+from torch.distributed.device_mesh import init_device_mesh
+
+
+def run_einsum(
+    einsum: str, layout: dict[str, str], mesh: dict[str, int], operands: list[Tensor], arriving: Tensor
+) -> list[tuple[Tensor, Tensor]]:
+    """On this rank: the result and each operand's gradient, each beside its part of what the whole einsum gives."""
+    place = init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
+    inputs, result = einsum.split("->")
+    names = [result, *inputs.split(",")]
+
+    def part(whole: Tensor, letters: str) -> Tensor:
+        for dim, axis in enumerate(map(layout.get, letters)):
+            if axis is not None:
+                whole = whole.tensor_split(mesh[axis], dim)[place.get_local_rank(axis)]
+        return whole.contiguous()
+
+    def both_passes(tensors: list[Tensor], gradient: Tensor) -> list[Tensor]:
+        leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+        y = torch.einsum(einsum, *leaves)
+        return [y.detach(), *torch.autograd.grad(y, leaves, gradient)]
+
+    own = both_passes(list(map(part, operands, names[1:])), part(arriving, result))
+    for tensor, axes in zip(own, required_collectives(einsum, layout)):
+        for axis in axes:
+            dist.all_reduce(tensor, group=place.get_group(axis))
+    return list(zip(own, map(part, both_passes(operands, arriving), names)))
+
+
+sizes = {"b": 4, "d": 6, "f": 8, "h": 4, "q": 4, "k": 6, "e": 2}
+# The scores of attention: q queries, k keys, h heads, e numbers each.
+trials = [
+    *((einsum, layout) for einsum in ("bd,df->bf", "bf,fd->bd") for layout in LAYOUTS.values()),
+    ("bqhe,bkhe->bhqk", {"h": "all"}),
+    ("bqhe,bkhe->bhqk", {"b": "rows", "k": "columns"}),
+    ("bqhe,bkhe->bhqk", {"h": "rows", "e": "columns"}),
+]
+for einsum, layout in trials:
+    mesh = {"all": 4} if "all" in layout.values() else {"rows": 2, "columns": 2}
+    inputs, result = einsum.split("->")
+    operands = [torch.randn([sizes[letter] for letter in letters]) for letters in inputs.split(",")]
+    arriving = torch.randn([sizes[letter] for letter in result])
+    run = launch(run_einsum, einsum, layout, mesh, operands, arriving, ranks=4, on=on)
+    off = max((own - part).abs().max().item() for results in run.results for own, part in results)
+    print(f"{einsum:16} {layout!s:34} off by at most {off:.0e}")
+    assert off < 1e-4
+
+# %% [markdown]
+# ### Mesh-TensorFlow itself
+#
+# It counts the numbers that it gives to all-reduces while it lowers a graph to a mesh. The script
+# `examples/mesh_tensorflow/layouts.py` builds an MLP of 8 samples, 4 to 12 to 2 numbers, with its loss and
+# the gradients of both matrices, for each of the layouts. Your function and the sizes say what to expect: the numbers of the
+# part, on each of 4 ranks.
+
+# %% demo=true
+# %%needs beside:mesh-tensorflow required_collectives
+import json
+import subprocess
+from pathlib import Path
+
+import course_lib
+from course_lib.beside import interpreter
+
+mlp_sizes = {"b": 8, "d": 4, "f": 12, "v": 2}
+meshes = {"data parallel": {"all": 4}, "tensor parallel": {"all": 4}, "both": {"rows": 2, "columns": 2}}
+
+
+def expected_sums(layout: dict[str, str], mesh: dict[str, int]) -> dict[str, int]:
+    """Axis -> how many numbers all 4 ranks give to all-reduces along it, where x needs no gradient."""
+    sums = dict.fromkeys(mesh, 0)
+    for einsum, wanted in {"bd,df->bf": (0, 2), "bf,fv->bv": (0, 1, 2)}.items():
+        inputs, result = einsum.split("->")
+        tensors, needed = [result, *inputs.split(",")], required_collectives(einsum, layout)
+        for tensor, axes in ((tensors[place], needed[place]) for place in wanted):
+            numbers = 4 * math.prod(mlp_sizes[a] // mesh.get(layout.get(a, ""), 1) for a in tensor)
+            for axis in axes:
+                sums[axis] += numbers
+    return sums
+
+
+def with_mesh_tensorflow(asked: dict) -> dict:
+    """What the script answers."""
+    script = Path(course_lib.__file__).parents[1] / "examples" / "mesh_tensorflow" / "layouts.py"
+    command = [str(interpreter("mesh-tensorflow")), str(script), json.dumps(asked)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def written(pairs: dict) -> str:
+    """As Mesh-TensorFlow writes meshes and layouts: "rows:2;columns:2"."""
+    return ";".join(f"{name}:{value}" for name, value in pairs.items())
+
+
+SEARCHES = [
+    ({"b": 1024, "d": 64, "f": 64, "v": 64}, "all:4"),
+    ({"b": 16, "d": 4096, "f": 16_384, "v": 4096}, "all:4"),
+    ({"b": 1024, "d": 4096, "f": 4096, "v": 4096}, "rows:2;columns:4"),
+]
+told = with_mesh_tensorflow(
+    {
+        "layouts": [(mlp_sizes, "all:1", "")]
+        + [(mlp_sizes, written(meshes[name]), written(LAYOUTS[name])) for name in LAYOUTS],
+        "searched": SEARCHES,
+    }
+)
+one_rank, *several = told["layouts"]
+for name, lowered in zip(LAYOUTS, several):
+    print(
+        f"{name}: expected {expected_sums(LAYOUTS[name], meshes[name])}, Mesh-TensorFlow counts {lowered['sums']}"
+    )
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds beside:mesh-tensorflow required_collectives
+for name, lowered in zip(LAYOUTS, several):
+    assert list(expected_sums(LAYOUTS[name], meshes[name]).values()) == lowered["sums"]
+    assert math.isclose(lowered["loss"], one_rank["loss"], rel_tol=1e-5)
+    assert all(math.isclose(a, b, rel_tol=1e-5) for a, b in zip(lowered["gradients"], one_rank["gradients"]))
+
+# %% [markdown]
+# All layouts give one rank's loss and gradients. Who chooses the layout? In Mesh-TensorFlow's experiments its authors did. With it
+# comes a search, `auto_mtf`: it estimates the memory of each layout and has a constraint solver find the least.
+
+# %% demo=true
+# %%needs beside:mesh-tensorflow required_collectives
+for (shape, mesh), layout in zip(SEARCHES, told["searched"]):
+    print(f"{written(shape):36} on {mesh:17} {layout}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds beside:mesh-tensorflow required_collectives
+assert told["searched"][:2] == ["b:all", "f:all"]
+assert set(told["searched"][2].split(";")) == {"d:columns", "f:rows", "v:columns"}
+
+# %% [markdown]
+# With many samples and small matrices it finds data parallelism. With few samples and large matrices it finds Megatron's cut,
+# without having heard of it. On a mesh of 2 x 4 it cuts the weights along both axes: since every einsum has at most one of
+# `d` and `v`, both may use one axis. But it looks at memory alone. What a layout sends does not count for it: that is what
+# unit 13 adds.
 
 # %% [markdown]
 # ## 13 What it costs
+#
+# Four ways to share the same work now compete: B samples of T tokens go through p layers, on p ranks. A layer is
+# `x + down(gelu(up(norm(x))))`, D wide with 4 D inside, without biases, and with a norm that has no weights.
+#
+# - **data**: each rank has all layers and B / p of the samples; gradients are all-reduced, each layer's once;
+# - **pipeline**: each rank has one layer, and all samples pass through it, in micro-batches;
+# - **tensor**: each rank has 1 / p of every layer, between f and g;
+# - **sequence**: the same, between `gather_sequence` and `scatter_sequence`.
+#
+# Before you measure, predict. Four numbers a rank: what it sends, what it learns, what it keeps for backward, what it
+# computes.
+
+
+# %% exercise="stack_costs" points=12
+def stack_costs(way: str, samples: int, tokens: int, width: int, ranks: int) -> dict[str, int]:
+    """What one step, forward and backward, of the stack above costs a rank; a rank in the middle of a pipeline.
+
+    way: "data", "pipeline", "tensor" or "sequence". samples, tokens, width, ranks: B, T, D, p. p is at least 3, and
+    divides B, T and D. Returns
+        "sent"        numbers that it sends; an all-reduce is a ring's, of which each rank sends 2 (p - 1) / p of
+                      what it is given, and a reduce-scatter or an all-gather half as much
+        "parameters"  numbers that it learns
+        "kept"        numbers that autograd keeps for backward when the forward pass of all its samples is over: the
+                      inputs of its layers' norm, up, gelu and down. What the norm itself keeps, two numbers a
+                      token, does not count, nor do parameters
+        "flops"       floating-point operations of matrix products, two for each multiplication; the first layer's
+                      input gets a gradient, too
+    """
+    ### BEGIN SOLUTION
+    layer, stream, p = 8 * width**2, samples * tokens * width, ranks
+    cut = {
+        "data": {"sent": 2 * (p - 1) * layer, "parameters": p * layer, "kept": 10 * stream},
+        "pipeline": {"sent": 2 * stream, "parameters": layer, "kept": 10 * stream},
+        "tensor": {"sent": 4 * (p - 1) * stream, "parameters": layer, "kept": (2 * p + 8) * stream},
+        "sequence": {"sent": 4 * (p - 1) * stream, "parameters": layer, "kept": (p + 9) * stream},
+    }
+    return {**cut[way], "flops": 6 * layer * samples * tokens}
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Now build all four, and let the runs say.
+
+# %% demo=true
+# %%needs stack_costs gather_sequence scatter_sequence f g
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def as_it_is(x: Tensor) -> Tensor:
+    return x
+
+
+class StackedLayer(nn.Module):
+    """One layer, or a rank's part of it; before and behind: what stands around its two matrices."""
+
+    def __init__(self, width: int, parts: int = 1, before=as_it_is, behind=as_it_is, device=None) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width, elementwise_affine=False)
+        self.up = nn.Linear(width, 4 * width // parts, bias=False, device=device)
+        self.down = nn.Linear(4 * width // parts, width, bias=False, device=device)
+        self.around = before, behind
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        before, behind = self.around
+        return x_BTD + behind(self.down(functional.gelu(self.up(before(self.norm(x_BTD))))))
+
+
+def all_at_once(way: str, shape: tuple[int, int, int], device: str) -> tuple[list[nn.Module], int]:
+    """A step of "data", "tensor" or "sequence": this rank's layers, and the bytes that they kept."""
+    (samples, tokens, width), p = shape, dist.get_world_size()
+    around = {"data": (1,), "tensor": (p, f, g), "sequence": (p, gather_sequence, scatter_sequence)}[way]
+    layers = [StackedLayer(width, *around, device=device) for _ in range(p)]
+    x_BTD = torch.empty(
+        samples // (p if way == "data" else 1),
+        tokens // (p if way == "sequence" else 1),
+        width,
+        device=device,
+    )
+    with Saved(
+        [layer.get_parameter(name) for layer in layers for name in ("up.weight", "down.weight")]
+    ) as saved:
+        y_BTD = nn.Sequential(*layers)(x_BTD.requires_grad_())
+    y_BTD.sum().backward()
+    if way == "data":
+        for parameter in (parameter for layer in layers for parameter in layer.parameters()):
+            dist.all_reduce(parameter.grad)
+    return layers, saved.nbytes
+
+
+def in_a_pipeline(
+    shape: tuple[int, int, int], device: str, micro_batches: int
+) -> tuple[list[nn.Module], int]:
+    """A step of "pipeline", all forward passes before all backward passes: this rank's layer, and the bytes kept."""
+    (samples, tokens, width), p, rank = shape, dist.get_world_size(), dist.get_rank()
+    layer, passes = StackedLayer(width, device=device), []
+    with Saved([layer.up.weight, layer.down.weight]) as saved:
+        for _ in range(micro_batches):
+            x_BTD = torch.empty(samples // micro_batches, tokens, width, device=device)
+            if rank > 0:
+                dist.recv(x_BTD, rank - 1)
+            passes.append((x_BTD, layer(x_BTD.requires_grad_())))
+            if rank < p - 1:
+                dist.send(passes[-1][1].detach(), rank + 1)
+    for x_BTD, y_BTD in passes:
+        gradient_BTD = torch.ones_like(y_BTD)
+        if rank < p - 1:
+            dist.recv(gradient_BTD, rank + 1)
+        y_BTD.backward(gradient_BTD)
+        if rank > 0:
+            dist.send(x_BTD.grad, rank - 1)
+    return [layer], saved.nbytes
+
+
+def costs(
+    way: str, shape: tuple[int, int, int], micro_batches: int = 4, device: str = "cpu"
+) -> dict[str, int]:
+    """What this rank has learnt, kept and computed, in numbers and FLOP."""
+    with FlopCounterMode(display=False) as counter:
+        if way == "pipeline":
+            layers, kept = in_a_pipeline(shape, device, micro_batches)
+        else:
+            layers, kept = all_at_once(way, shape, device)
+    learnt = sum(parameter.numel() for layer in layers for parameter in layer.parameters())
+    return {"parameters": learnt, "kept": kept // 4, "flops": counter.get_total_flops()}
+
+
+WAYS = "data", "pipeline", "tensor", "sequence"
+shape = samples, length, width = 8, 32, 128
+measured = {}
+print(f"{'':10}" + "".join(f"{name:>26}" for name in ("sent", "parameters", "kept", "flops")))
+for way in WAYS:
+    run = launch(costs, way, shape, ranks=4, on=on)
+    measured[way] = {"sent": run.traffic[1].sent // 4, **run.results[1]}
+    predicted = stack_costs(way, *shape, 4)
+    print(
+        f"{way:10}" + "".join(f"{predicted[name]:>13,}{measured[way][name]:>13,}" for name in measured[way])
+    )
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds stack_costs gather_sequence scatter_sequence f g
+for way in WAYS:
+    predicted = stack_costs(way, *shape, 4)
+    for name in ("sent", "parameters", "flops"):
+        assert predicted[name] == measured[way][name], (way, name)
+    assert math.isclose(predicted["kept"], measured[way]["kept"], rel_tol=0.02), way
+
+# %% [markdown]
+# Predicted on the left, measured on the right. Nobody computes more than another. Only data parallelism has all the parameters
+# on every rank, and what it sends depends on them alone, where what the other three send depends on the tokens. A
+# pipeline sends least by far, and tensor parallelism 2 (p - 1) times as much as a pipeline, whatever the sizes are.
+#
+# So why not always a pipeline? Because bytes are not all. Alpa (Zheng et al., 2022) puts it like this: splitting
+# *between* operators means less communication and more idle time, splitting *within* them more communication and less
+# idle time. Measure that too: layers of the width of Megatron-LM's 8.3 billion parameters on four A100 GPUs of a node.
+# The tensors are meta tensors, which have shapes and no data. A rank is **idle** while it neither computes nor has a byte
+# on its way.
+
+# %% demo=true
+# %%needs stack_costs gather_sequence scatter_sequence f g
+from dataclasses import replace
+
+from course_lib import Link
+from course_lib.cluster import presets
+
+
+def shares(run) -> tuple[float, float, float]:
+    """Of all ranks' time the parts in which they compute, in which bytes of theirs are on their way, and the rest."""
+    computing = sum(event.seconds for event in run.events if event.kind == "compute")
+    link, moving = run.cluster.intra_node, 0.0
+    for event in run.events:
+        if event.kind == "collective":
+            moving += event.seconds
+        elif event.kind == "point-to-point":
+            moving += link.seconds(event.sent or event.received)
+    whole = run.seconds * run.ranks
+    return computing / whole, moving / whole, 1 - (computing + moving) / whole
+
+
+wide = (8, 1024, 3072)
+node = presets.nvlink_node(4)
+runs = {way: launch(costs, way, wide, 4, "meta", cluster=node) for way in ("pipeline", "tensor")}
+print(f"{'':10} {'time':>10} {'sent a rank':>14} {'computing':>11} {'sending':>9} {'idle':>7}")
+split = {}
+for way, run in runs.items():
+    split[way] = shares(run)
+    sent = max(rank.sent for rank in run.traffic.ranks)
+    computing, moving, idle = split[way]
+    print(
+        f"{way:10} {run.seconds * 1e3:7.1f} ms {sent / 1e6:11.0f} MB {computing:11.0%} {moving:9.1%} {idle:7.1%}"
+    )
+figure = runs["pipeline"].timeline(title="a pipeline of four layers, 4 micro-batches")
+figure
+
+# %% demo=true
+# %%needs stack_costs gather_sequence scatter_sequence f g
+runs["tensor"].timeline(title="the same four layers, each cut into four")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds stack_costs gather_sequence scatter_sequence f g
+assert math.isclose(split["pipeline"][2], 3 / 7, abs_tol=0.06), split
+assert split["tensor"][2] < 0.01, split
+assert split["tensor"][1] > 2 * split["pipeline"][1], split
+assert runs["tensor"].seconds < runs["pipeline"].seconds
+
+# %% [markdown]
+# Both columns of Alpa's trade-off, measured. The idle share of the pipeline is (p - 1) / (m + p - 1) = 3/7 for its
+# m = 4 micro-batches, as unit 05 has it, and it sends a sixth of what tensor parallelism sends. Between GPUs of one node
+# idle time costs more than bytes. The same with the four GPUs in four nodes, behind 10 Gbit/s each, and 8 micro-batches:
+
+# %% demo=true
+# %%needs stack_costs gather_sequence scatter_sequence f g
+slow_nodes = replace(node, nodes=4, devices_per_node=1, inter_node=Link(latency=14e-6, bandwidth=1.25e9))
+far = {way: launch(costs, way, wide, 8, "meta", cluster=slow_nodes) for way in ("pipeline", "tensor")}
+for way, run in far.items():
+    print(f"{way:10} {run.seconds * 1e3:7.1f} ms")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds stack_costs gather_sequence scatter_sequence f g
+assert 0.5 < far["pipeline"].seconds / far["tensor"].seconds < 0.6, far
+
+# %% [markdown]
+# There the pipeline takes little more than half the time. So the rule that everyone follows: tensor parallelism inside a
+# node, and between nodes what sends less. With 16 H100 GPUs in two nodes, how much does it matter which GPUs form a tensor-parallel group?
+# One layer, 8-way tensor parallel, twice over for data parallelism, with groups that are nodes, and with groups that
+# have four GPUs of each node.
+
+
+# %% demo=true
+# %%needs f g
+def one_hybrid_layer(names: tuple[str, str], shape: tuple[int, int, int]) -> None:
+    """A step of one layer. names: the axes of the mesh; ranks that follow each other differ in the last one first."""
+    samples, tokens, width = shape
+    mesh = init_device_mesh(
+        "cpu", tuple({"data": 2, "tensor": 8}[name] for name in names), mesh_dim_names=names
+    )
+    tensor = mesh.get_group("tensor")
+    layer = StackedLayer(width, 8, lambda x: f(x, tensor), lambda x: g(x, tensor), device="meta")
+    x_BTD = torch.empty(samples // 2, tokens, width, device="meta", requires_grad=True)
+    layer(x_BTD).sum().backward()
+    for parameter in layer.parameters():
+        dist.all_reduce(parameter.grad, group=mesh.get_group("data"))
+
+
+grouped = {}
+for name, axes in {"a node": ("data", "tensor"), "half of each node": ("tensor", "data")}.items():
+    run = launch(one_hybrid_layer, axes, wide, cluster=presets.h100_pod(2))
+    sums = [event for event in run.events if event.rank == 0 and event.op == "all_reduce"]
+    grouped[name] = (
+        run.seconds,
+        *(sum(event.seconds for event in sums if len(event.group) == size) for size in (8, 2)),
+    )
+    whole, within, across = (seconds * 1e3 for seconds in grouped[name])
+    print(
+        f"tensor-parallel group: {name:18} {whole:5.1f} ms, in its all-reduces {within:4.1f} ms, for data {across:4.1f} ms"
+    )
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds f g
+good, bad = grouped.values()
+assert bad[0] > 1.3 * good[0], grouped
+assert bad[1] > 5 * good[1], grouped
+
+# %% [markdown]
+# The all-reduces between f and g take more than five times as long, and the whole layer more than 1.3 times.
+# They cannot be hidden, for what follows needs their result, while a data-parallel all-reduce can wait for the end of the
+# backward pass. That is why Megatron-LM's largest model of 2019 was cut into 8, not more: the 16 GPUs of its
+# DGX-2H servers are one NVSwitch, and 64 groups of 8 made up 512 GPUs.
+#
+# ### 8.3 billion
+#
+# That model had 72 layers of width 3072 and a vocabulary of 51,200. A layer has 12 D² weights: 4 D² in attention, 8 D² in
+# the MLP. Its biases, norms and positions are a thousandth more:
+
+# %% demo=true
+from course_lib.models import TransformerConfig
+
+megatron = TransformerConfig(layers=72, width=3072, heads=24, vocabulary=51_200, context=1024)
+matrices = 12 * 72 * 3072**2 + 51_200 * 3072
+print(f"matrices: {matrices:,}; all parameters: {megatron.parameters:,}")
+print(
+    f"with Adam in float32, 16 bytes a parameter: {16 * megatron.parameters / 1e9:.0f} GB, and an eighth of it: "
+    f"{16 * megatron.parameters / 8e9:.1f} GB"
+)
+
+# %% demo=true jupyter={"source_hidden": true}
+assert matrices == 8_311_013_376
+assert 1 < megatron.parameters / matrices < 1.001
+assert round(16 * megatron.parameters / 1e9) == 133
+assert round(16 * megatron.parameters / 8e9, 1) == 16.6
+
+# %% [markdown]
+# A V100 of that machine had 32 GB: a quarter of what the parameters alone need, with their gradients and Adam's two
+# moments. An eighth of it leaves room for activations.
 
 # %% [markdown]
 # ## 14 On real processes, and on nodes

@@ -410,3 +410,77 @@ def adds_the_bias_before_the_sum(x_BTD, norm, up, down, bias, group=None):
     h = functional.layer_norm(x_BTD, (width,), weight, shift, norm.eps)
     y = functional.linear(functional.gelu(up(_own("gather_sequence")(h, group))), down.weight)
     return x_BTD + offset + _own("scatter_sequence")(y, group)
+
+
+# ----------------------------------------------------------------------- required_collectives, stack_costs
+
+
+@right("required_collectives")
+def from_sets(einsum, layout):
+    """Builds the einsum of each gradient, and sees what it sums."""
+    inputs, result = einsum.split("->")
+    names = inputs.split(",")
+    axes = [layout[letter] for letter in {*inputs, *result} if letter in layout]
+    for axis in axes:
+        if axes.count(axis) > 1:
+            raise ValueError(axis)
+    needed = [{letter for name in names for letter in name} - set(result)]
+    for place, name in enumerate(names):
+        others = {*result, *"".join(names[:place] + names[place + 1 :])}
+        needed.append(others - set(name))
+    return [sorted({layout[letter] for letter in letters if letter in layout}) for letters in needed]
+
+
+@right("required_collectives")
+def axis_by_axis(einsum, layout):
+    """For each axis the one letter that is cut along it, and the tensors without it."""
+    inputs, result = einsum.split("->")
+    tensors = [result, *inputs.split(",")]
+    needed = [[] for _ in tensors]
+    for axis in sorted(set(layout.values())):
+        letters = [letter for letter in layout if layout[letter] == axis and letter in "".join(tensors)]
+        if len(letters) > 1:
+            raise ValueError(f"{letters} are both cut along {axis}")
+        for letter in letters:
+            for tensor, axes in zip(tensors, needed, strict=True):
+                if letter not in tensor:
+                    axes.append(axis)
+    return needed
+
+
+@right("stack_costs")
+def way_by_way(way, samples, tokens, width, ranks):
+    x = samples * tokens * width
+    flops = 3 * 2 * samples * tokens * 8 * width * width
+    match way:
+        case "data":
+            weights = ranks * 8 * width * width
+            return {
+                "sent": 2 * weights // ranks * (ranks - 1),
+                "parameters": weights,
+                "kept": 10 * x,
+                "flops": flops,
+            }
+        case "pipeline":
+            return {
+                "sent": 2 * x,
+                "parameters": 8 * width * width,
+                "kept": x + x + 4 * x + 4 * x,
+                "flops": flops,
+            }
+    border = x if way == "tensor" else x // ranks
+    kept = ranks * (border + x) + 8 * x
+    sent = ranks * 4 * (ranks - 1) * x // ranks
+    return {"flops": flops, "kept": kept, "parameters": 8 * width**2, "sent": sent}
+
+
+@right("stack_costs")
+def as_a_table(way, samples, tokens, width, ranks):
+    stream, matrices, p = samples * tokens * width, 2 * width * 4 * width, ranks
+    place = ("data", "pipeline", "tensor", "sequence").index(way)
+    return {
+        "sent": (2 * (p - 1) * matrices, 2 * stream, *[4 * (p - 1) * stream] * 2)[place],
+        "parameters": (p * matrices, *[matrices] * 3)[place],
+        "kept": stream * (10, 10, 2 * p + 8, p + 9)[place],
+        "flops": 48 * samples * tokens * width**2,
+    }

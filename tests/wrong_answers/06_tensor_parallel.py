@@ -983,3 +983,174 @@ def reduced_in_the_world(x_BTD, norm, up, down, bias, group=None):
     """The gradients of norm and bias are added up over all ranks."""
     replicated = lambda parameter, _: _replicated(parameter, None)  # noqa: E731
     return _layer(x_BTD, norm, up, down, bias, group, replicated=replicated)
+
+
+# ----------------------------------------------------------------------- required_collectives, stack_costs
+
+
+def _needed(einsum, layout, refuses=True, backward=True):
+    """Right as it is called with two arguments."""
+    inputs, result = einsum.split("->")
+    tensors = [result, *inputs.split(",")]
+    cut = {letter: layout[letter] for letter in {*inputs, *result} & set(layout)}
+    if refuses and len(set(cut.values())) < len(cut):
+        raise ValueError(cut)
+    lists = [sorted({cut[letter] for letter in cut if letter not in tensor}) for tensor in tensors]
+    return lists if backward else [lists[0]] + [[] for _ in lists[1:]]
+
+
+@wrong("required_collectives", fails="forward")
+def what_the_result_has(einsum, layout):
+    """Adds up where the result is cut, in place of where the sum is."""
+    needed = _needed(einsum, layout)
+    result = einsum.split("->")[1]
+    return [sorted(layout[letter] for letter in result if letter in layout), *needed[1:]]
+
+
+@wrong("required_collectives", fails="forward")
+def any_cut_letter(einsum, layout):
+    """An all-reduce wherever anything is cut."""
+    return [sorted(layout.values()) for _ in _needed(einsum, layout)]
+
+
+@wrong("required_collectives", fails="forward")
+def forward_alone(einsum, layout):
+    """Forgets that gradients are einsums, too: one list."""
+    return _needed(einsum, layout)[:1]
+
+
+@wrong("required_collectives", fails="backward")
+def nothing_in_backward(einsum, layout):
+    """As if gradients needed nothing: g without f, and no data parallelism."""
+    return _needed(einsum, layout, backward=False)
+
+
+@wrong("required_collectives", fails="backward")
+def weights_alone(einsum, layout):
+    """Reduces gradients of the last operand, as data parallelism does, and none of the others."""
+    needed = _needed(einsum, layout)
+    return [needed[0], *([] for _ in needed[2:]), needed[-1]]
+
+
+@wrong("required_collectives", fails="several axes")
+def one_at_most(einsum, layout):
+    """Stops at the first axis that it finds."""
+    return [axes[:1] for axes in _needed(einsum, layout)]
+
+
+@wrong("required_collectives", fails="several axes")
+def in_the_order_of_letters(einsum, layout):
+    """Not sorted by axis."""
+    inputs, result = einsum.split("->")
+    _needed(einsum, layout)
+    letters = sorted({*inputs, *result} - set(",") & set(layout))
+    return [
+        [layout[x] for x in letters if x in layout and x not in tensor]
+        for tensor in (result, *inputs.split(","))
+    ]
+
+
+@wrong("required_collectives", fails="two letters along one axis")
+def takes_any_layout(einsum, layout):
+    """Two letters along one axis are as good as one."""
+    return _needed(einsum, layout, refuses=False)
+
+
+@wrong("required_collectives", fails="two letters along one axis")
+def within_a_tensor_alone(einsum, layout):
+    """Looks at each tensor by itself: the parts of two operands then do not belong together."""
+    for tensor in einsum.replace("->", ",").split(","):
+        axes = [layout[letter] for letter in tensor if letter in layout]
+        if len(set(axes)) < len(axes):
+            raise ValueError(axes)
+    return _needed(einsum, layout, refuses=False)
+
+
+@wrong("required_collectives", fails="two letters along one axis")
+def minds_strangers(einsum, layout):
+    """Refuses layouts for letters that the einsum does not have."""
+    if len(set(layout.values())) < len(layout):
+        raise ValueError(layout)
+    return _needed(einsum, layout)
+
+
+@wrong("required_collectives", fails="arguments unchanged")
+def tidies_the_layout(einsum, layout):
+    """Takes the letters that it has used out of the layout."""
+    needed = _needed(einsum, layout)
+    for letter in set(einsum) & set(layout):
+        del layout[letter]
+    return needed
+
+
+def _stack(way, samples, tokens, width, ranks, **change):
+    """Right as it is called with five arguments."""
+    stream, layer, p = samples * tokens * width, 8 * width**2, ranks
+    split = way in ("tensor", "sequence")
+    told = {
+        "sent": 4 * (p - 1) * stream if split else 2 * stream if way == "pipeline" else 2 * (p - 1) * layer,
+        "parameters": p * layer if way == "data" else layer,
+        "kept": stream * {"tensor": 2 * p + 8, "sequence": p + 9}.get(way, 10),
+        "flops": 6 * layer * samples * tokens,
+    }
+    return {**told, **{name: number for name, number in change.items() if number is not None}}
+
+
+@wrong("stack_costs", fails="sent")
+def forward_pass_alone(way, samples, tokens, width, ranks):
+    """g and no f: half of what tensor parallelism sends."""
+    sent = 2 * (ranks - 1) * samples * tokens * width if way == "tensor" else None
+    return _stack(way, samples, tokens, width, ranks, sent=sent)
+
+
+@wrong("stack_costs", fails="sent")
+def sequence_sends_half(way, samples, tokens, width, ranks):
+    """Counts reduce-scatter and all-gather as one of the two."""
+    sent = 2 * (ranks - 1) * samples * tokens * width if way == "sequence" else None
+    return _stack(way, samples, tokens, width, ranks, sent=sent)
+
+
+@wrong("stack_costs", fails="sent")
+def all_that_is_given(way, samples, tokens, width, ranks):
+    """An all-reduce as if each rank sent its tensor once."""
+    sent = 8 * ranks * width**2 if way == "data" else None
+    return _stack(way, samples, tokens, width, ranks, sent=sent)
+
+
+@wrong("stack_costs", fails="sent")
+def activations_go_one_way(way, samples, tokens, width, ranks):
+    """The pipeline's gradients on the way back are forgotten."""
+    return _stack(
+        way, samples, tokens, width, ranks, sent=samples * tokens * width if way == "pipeline" else None
+    )
+
+
+@wrong("stack_costs", fails="parameters")
+def shared_by_all(way, samples, tokens, width, ranks):
+    """As if data parallelism, too, cut the layers."""
+    return _stack(way, samples, tokens, width, ranks, parameters=8 * width**2)
+
+
+@wrong("stack_costs", fails="kept")
+def all_of_it_cut(way, samples, tokens, width, ranks):
+    """Tensor parallelism keeps the whole of what stands outside of f and g, on every rank."""
+    return _stack(way, samples, tokens, width, ranks, kept=10 * samples * tokens * width)
+
+
+@wrong("stack_costs", fails="kept")
+def gathered_is_forgotten(way, samples, tokens, width, ranks):
+    """What `up` gets under sequence parallelism is whole, unless it is gathered anew."""
+    kept = 10 * samples * tokens * width if way == "sequence" else None
+    return _stack(way, samples, tokens, width, ranks, kept=kept)
+
+
+@wrong("stack_costs", fails="flops")
+def backward_like_forward(way, samples, tokens, width, ranks):
+    """Backward has two products for each of forward's."""
+    return _stack(way, samples, tokens, width, ranks, flops=4 * 8 * width**2 * samples * tokens)
+
+
+@wrong("stack_costs", fails="flops")
+def multiplications(way, samples, tokens, width, ranks):
+    """A multiplication and an addition are two operations."""
+    return _stack(way, samples, tokens, width, ranks, flops=3 * 8 * width**2 * samples * tokens)

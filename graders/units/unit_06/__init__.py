@@ -1,4 +1,13 @@
 """Unit 06: Tensor parallel."""
 
 UNIT = "06_tensor_parallel"
-SECTIONS = ("conjugates", "layers", "randomness", "vocabulary", "sequences", "sequence_layer")
+SECTIONS = (
+    "conjugates",
+    "layers",
+    "randomness",
+    "vocabulary",
+    "sequences",
+    "sequence_layer",
+    "layouts",
+    "costs",
+)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from course_lib import mark
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.units.models import load_values
-from graders.units.unit_06.replies import DrawnReply, EmbeddingReply, LossReply, SequenceReply
+from graders.units.unit_06.replies import DrawnReply, EmbeddingReply, LayoutReply, LossReply, SequenceReply
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,3 +220,15 @@ def sequence_mlp(
     result.backward(arriving_BTD)
     gradients = [None if each.grad is None else each.grad.clone() for each in (leaf, *parameters)]
     return SequenceReply(result.detach(), gradients)
+
+
+def layouts(answer: AnswerFunction, cases: list[tuple[str, dict[str, str]]]) -> list[LayoutReply]:
+    """What the answer makes of each einsum and layout."""
+    replies = []
+    for einsum, layout in cases:
+        given = dict(layout)
+        try:
+            replies.append(LayoutReply(answer(einsum, given), "", given))
+        except (ValueError, KeyError) as error:
+            replies.append(LayoutReply(None, type(error).__name__, given))
+    return replies

@@ -1,4 +1,4 @@
-"""What unit 06's drivers tell of dropout, of the vocabulary and of the sequence."""
+"""What unit 06's drivers tell of dropout, of the vocabulary, of the sequence and of layouts."""
 
 from dataclasses import dataclass
 
@@ -46,3 +46,12 @@ class SequenceReply(DriverReply):
 
     result: PlainData
     gradients: list[PlainData]
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutReply(DriverReply):
+    """result: what the answer returned. raised: the class of what it raised, by name. layout: afterwards."""
+
+    result: PlainData
+    raised: str
+    layout: PlainData
