@@ -79,12 +79,7 @@ def expected_costs(way: str, samples: int, tokens: int, width: int, ranks: int) 
     matrices = layers * 2 * width * (4 * width // inside)
     here = tokens * (samples // ranks if way == "data" else samples)
     whole, own = here * width, here * width // (ranks if way == "sequence" else 1)
-    all_reduce = {
-        "data": [matrices],
-        "pipeline": [],
-        "tensor": [whole] * 2 * layers,
-        "sequence": [whole] * 2 * layers,
-    }
+    reduced = {"data": [matrices], "pipeline": []}.get(way, [whole] * 2 * layers)
     crossing = 2 * whole if way == "pipeline" else 0
     return {
         "sent": crossing + sum(2 * (ranks - 1) * numbers // ranks for numbers in reduced),

@@ -47,8 +47,8 @@ class Case(NamedTuple):
         Criterion("arguments unchanged", 1, "The layout stays as it is.", needs=("forward", "backward")),
     ),
     hints=(
-        'Write "bd,df->bf" out for one number of the result. Over which letter is the sum? Who has its terms?',
-        "The gradient of the first of two operands is einsum(result's gradient, second): which letters does that sum?",
+        'Write "bd,df->bf" out for one number of the result. What is the sum over? Who has its terms?',
+        "The gradient of one of two operands is an einsum of the result's and the other: what does it sum?",
         "Which letters does a tensor lack that others of the einsum have?",
     ),
 )
@@ -98,7 +98,7 @@ def _letters(einsum: str) -> list[str]:
 
 
 def _cut_often(rng: Rng, einsum: str) -> list[Case]:
-    """Every letter along an axis of its own, in an order that is not theirs; and one letter less, with a stranger."""
+    """Every letter along an axis of its own, in another order; and one letter less, with a stranger."""
     letters = _letters(einsum)
     axes = ["rows", "columns", "depth", "pods", "nodes"][: len(letters)]
     turned = axes[rng.integer(0, len(axes) - 1) :] + axes
@@ -135,12 +135,15 @@ def _whole(case: Case, reply: LayoutReply) -> Finding:
 
 
 def _refused(answer: Answer, rng: Rng) -> Finding:
-    """Passes if two letters along one axis raise ValueError, in one tensor or in two; and strangers do not."""
-    einsum, vector = (_drawn(rng)[place] for place in (0, 5))
+    """Passes if two letters along one axis raise ValueError, in one tensor or in two, not so strangers."""
+    drawn = _drawn(rng)
+    einsum, chain, vector = drawn[0], drawn[4], drawn[5]
     first, second = einsum[0], einsum[-1]
     wrong = [
         Case(einsum, {first: "all", second: "all"}),
         Case(einsum, {first: "all", einsum[1]: "all"}),
+        # In a chain "ab,bc,cd->ad" no tensor has a and c.
+        Case(chain, {chain[0]: "all", chain[4]: "all"}),
         Case(vector, {vector[0]: "rows", vector[1]: "rows", "*": "columns"}),
     ]
     for case, reply in zip(wrong, _asked(answer, wrong), strict=True):
@@ -148,6 +151,4 @@ def _refused(answer: Answer, rng: Rng) -> Finding:
             said = f"raised {reply.raised}" if reply.raised else f"returned {compare.shown(reply.result)}"
             return Finding(False, f"{case.einsum} with {case.layout} {said}; expected a ValueError.")
     allowed = [Case(einsum, {first: "all", "*": "all", "+": "rows", "-": "rows"})]
-    return compare.first_failure(
-        map(_whole, allowed, _asked(answer, allowed)), "Refused is what cannot be, and no more."
-    )
+    return compare.first_failure(map(_whole, allowed, _asked(answer, allowed)))
