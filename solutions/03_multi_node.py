@@ -136,8 +136,8 @@ def expand_hostlist(text: str) -> list[str]:
 
     text: names separated by commas, such as "login1,c101-[001-004,007]". Brackets hold numbers and ranges,
         separated by commas; a number keeps its leading zeros, and the numbers of a range are filled with zeros
-        to the width of its first. A name may have two brackets, of which the second counts fastest. A name that
-        comes twice is kept twice. The empty text stands for no host.
+        to the width of its first. A name may have two brackets, of which the second counts fastest, and ends with a
+        bracket, if it has one. A name that comes twice is kept twice. The empty text stands for no host.
 
     Nothing but the text is needed: it works on a laptop, without Slurm.
     """
@@ -444,8 +444,9 @@ for gpus in (2, 4, 8):
 def batch_script(nodes: int, gpus_per_node: int, command: str) -> str:
     """The text of a Slurm batch script that runs `command` on every GPU of several nodes.
 
-    The job asks for `nodes` nodes with `gpus_per_node` GPUs each, for at most 30 minutes; it names no
-    partition, account or host. One srun starts `command`, a program and its arguments, as one task a GPU. Each task
+    The job asks for `nodes` nodes with `gpus_per_node` GPUs each, for 10 to 30 minutes; it names no partition,
+    account or host. One srun starts `command`, a program and its arguments (quoted for a shell where they need it; no
+    `a && b`), as one task a GPU. Each task
     finds MASTER_ADDR, the job's first host, and MASTER_PORT in its environment; its rank it has from srun. If
     the command fails, the job does.
     """
@@ -468,7 +469,7 @@ srun --kill-on-bad-exit=1 {command}
 
 # %% [markdown]
 # Your script is not only read. If Slurm is installed, `check` starts a real one on this machine, which ends with this
-# notebook: three nodes in Linux namespaces, each with its own name, address and loopback (`course cluster start` gives
+# notebook: four nodes in Linux namespaces, each with its own name, address and loopback (`course cluster start` gives
 # you one to play with). It submits your script with a small program in place of the training: its processes look where
 # they are, meet at `MASTER_ADDR`, and leave a note.
 #

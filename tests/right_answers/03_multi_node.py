@@ -273,6 +273,43 @@ def with_a_name_of_its_own(path, state):
     os.sync()
 
 
+@right("save_checkpoint")
+def by_descriptors(path, state):
+    """All names count from the folder's descriptor, which is synchronised at the end."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    name = f".{path.name}.tmp"
+    try:
+        with open(name, "wb", opener=lambda name, flags: os.open(name, flags, dir_fd=folder)) as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.fsync(folder)
+    except BaseException:
+        if name in os.listdir(folder):
+            os.unlink(name, dir_fd=folder)
+        raise
+    finally:
+        os.close(folder)
+
+
+@right("save_checkpoint")
+def synchronous(path, state):
+    """A file whose writes return when they are on the disk needs no fsync."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_SYNC
+    try:
+        with open(os.open(temporary, flags), "wb") as file:
+            torch.save(state, file)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
+
+
 @right("load_latest")
 def by_reading_everything(directory):
     """Reads the file once, checks it in memory, and loads it from there."""

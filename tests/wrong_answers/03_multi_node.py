@@ -257,6 +257,22 @@ def outermost_first(env):
     return _first(_with_node(env), (slurm, _TORCHRUN, _HOROVOD, _MPI))
 
 
+@wrong("rank_from_environment", fails="srun")
+def pmix_is_open_mpi(env):
+    """srun --mpi=pmix sets PMIX_RANK too."""
+    if "PMIX_RANK" in env and "RANK" not in env:
+        return _read(_with_node(env), _MPI)
+    slurm = _SLURM if "SLURM_STEP_ID" in env else ("", "", "", "")
+    return _first(env, (_TORCHRUN, _HOROVOD, slurm))
+
+
+@wrong("rank_from_environment", fails="one launcher inside another")
+def mpirun_before_torchrun(env):
+    """Slurm's names last, and the others in the order of an alphabet."""
+    slurm = _SLURM if "SLURM_STEP_ID" in env else ("", "", "", "")
+    return _first(_with_node(env), (_HOROVOD, _MPI, _TORCHRUN, slurm))
+
+
 @wrong("rank_from_environment", fails="no launcher")
 def the_batch_script_is_a_rank(env):
     """Takes a batch script's shell for rank 0 of all tasks, which then waits for the others for ever."""
@@ -383,6 +399,13 @@ def threads_are_cores(topology):
     return _dealt(_node_of_each_gpu(topology), _cores(topology, threads=1))
 
 
+@wrong("cpu_bind_map", fails="hardware threads")
+def two_threads_a_core(topology):
+    """One thread a core or two; other processors have four."""
+    threads = min(2, int(re.search(r"Thread\(s\) per core:\s*(\d+)", topology)[1]))
+    return _dealt(_node_of_each_gpu(topology), _cores(topology, threads=threads))
+
+
 @wrong("cpu_bind_map", fails="NVIDIA")
 def the_last_column(topology):
     """NUMA Affinity is the last column, until a driver adds one."""
@@ -441,6 +464,34 @@ def gpus_of_one_node(nodes, gpus_per_node, command):
     return _HEAD + options + _MEET + f"srun {command}\n"
 
 
+@wrong("batch_script", fails="what is asked for")
+def half_a_minute(nodes, gpus_per_node, command):
+    """0:30 is minutes and seconds."""
+    options = _options(nodes, gpus_per_node).replace("00:30:00", "0:30")
+    return _HEAD + options + _MEET + f"srun {command}\n"
+
+
+@wrong("batch_script", fails="what is asked for")
+def gpus_of_the_job(nodes, gpus_per_node, command):
+    """Right in the sum, and Slurm decides which node gets how many."""
+    options = _options(nodes, gpus_per_node)
+    options = options.replace(f"--gpus-per-node={gpus_per_node}", f"--gpus={nodes * gpus_per_node}")
+    return _HEAD + options + _MEET + f"srun {command}\n"
+
+
+@wrong("batch_script", fails="what is asked for")
+def a_partition_of_another_machine(nodes, gpus_per_node, command):
+    """Copied with the rest: not every cluster has such a partition, or charges this account."""
+    options = _options(nodes, gpus_per_node) + "#SBATCH --account=training\n"
+    return _HEAD + options + _MEET + f"srun {command}\n"
+
+
+@wrong("batch_script", fails="one task a GPU")
+def quoted_twice(nodes, gpus_per_node, command):
+    """The quotes of the command end those round it."""
+    return _HEAD + _options(nodes, gpus_per_node) + _MEET + f'srun bash -c "{command}"\n'
+
+
 @wrong("batch_script", fails="one task a GPU")
 def without_srun(nodes, gpus_per_node, command):
     """The script runs once, on the first node, and so does the command."""
@@ -465,8 +516,15 @@ def everybody_at_home(nodes, gpus_per_node, command):
 @wrong("batch_script", fails="a meeting place")
 def hostname_in_the_task(nodes, gpus_per_node, command):
     """hostname in a task is that task's node."""
-    line = f'srun bash -c "MASTER_ADDR=\\$(hostname) MASTER_PORT=29500 {command}"\n'
-    return _HEAD + _options(nodes, gpus_per_node) + line
+    task = f"cat >task.sh <<'END'\nexport MASTER_ADDR=$(hostname) MASTER_PORT=29500\nexec {command}\nEND\n"
+    return _HEAD + _options(nodes, gpus_per_node) + task + "srun bash task.sh\n"
+
+
+@wrong("batch_script", fails="a meeting place")
+def the_first_node_that_there_is(nodes, gpus_per_node, command):
+    """The host that it was tried on."""
+    meet = "export MASTER_ADDR=node1 MASTER_PORT=29500\n"
+    return _HEAD + _options(nodes, gpus_per_node) + meet + f"srun {command}\n"
 
 
 @wrong("batch_script", fails="fails with the training")
@@ -697,7 +755,7 @@ def exclusive(path, state):
     _sync_folder(path.parent)
 
 
-@wrong("save_checkpoint", fails="a full disk")
+@wrong("save_checkpoint", fails="when writing fails")
 def leaves_it_to_the_next(path, state):
     """On a full disk the half-written file stays, and fills it."""
     with tempfile.NamedTemporaryFile("wb", dir=path.parent, suffix=".tmp", delete=False) as file:
@@ -708,7 +766,7 @@ def leaves_it_to_the_next(path, state):
     _sync_folder(path.parent)
 
 
-@wrong("save_checkpoint", fails="a full disk")
+@wrong("save_checkpoint", fails="when writing fails")
 def hides_the_error(path, state):
     """Training goes on, and believes that it is saved."""
     temporary = path.with_suffix(".tmp")
@@ -719,6 +777,19 @@ def hides_the_error(path, state):
     except Exception as error:
         print("could not save:", error)
         temporary.unlink(missing_ok=True)
+
+
+@wrong("save_checkpoint", fails="when writing fails")
+def expects_a_full_disk_only(path, state):
+    """A state that cannot be pickled is no OSError, and leaves the temporary file there."""
+    temporary = path.with_suffix(".tmp")
+    try:
+        _written(state, temporary)
+    except OSError:
+        temporary.unlink()
+        raise
+    os.replace(temporary, path)
+    _sync_folder(path.parent)
 
 
 # ---------------------------------------------------------------------------------------------- load_latest
@@ -791,6 +862,20 @@ def searches_in_the_name(directory):
 
 
 @wrong("load_latest", fails="torn files")
+def every_zip_is_a_checkpoint(directory):
+    """Whether the archive is whole, not what is in it."""
+    for path in _numbered(directory):
+        try:
+            whole = zipfile.ZipFile(path).testzip() is None
+        except (OSError, zipfile.BadZipFile):
+            whole = False
+        if whole:
+            return torch.load(path)
+        warnings.warn(f"{path} is damaged", stacklevel=2)
+    return None
+
+
+@wrong("load_latest", fails="torn files")
 def trusts_the_newest(directory):
     """A kill while writing, and nothing starts any more."""
     for path in _numbered(directory):
@@ -845,7 +930,9 @@ def trusts_torch_load(directory):
 def only_the_archive_s_end(directory):
     """A zip file's list of contents stands at its end and says nothing about the numbers before it."""
     for path in _numbered(directory):
-        if zipfile.is_zipfile(path) and zipfile.ZipFile(path).namelist():
+        if zipfile.is_zipfile(path) and any(
+            name.endswith("data.pkl") for name in zipfile.ZipFile(path).namelist()
+        ):
             return torch.load(path)
         warnings.warn(f"{path.name} is no archive", stacklevel=2)
     return None
@@ -995,6 +1082,13 @@ def draws_the_order_from_the_global_state(training, directory, save_every, save,
                 kept = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
                 kept |= {"step": step + 1, "random": torch.get_rng_state()}
                 save(directory / f"step-{step + 1}.pt", kept)
+
+
+@wrong("resume", fails="data position")
+def seeds_with_a_salted_hash(training, directory, save_every, save, load_latest):
+    """The next process hashes the same text with another salt."""
+    order = lambda epoch, samples: _order(hash(f"epoch {epoch}") % 2**63, samples)  # noqa: E731
+    _train(training, directory, save_every, save, load_latest, order=order)
 
 
 @wrong("resume", fails="data position")

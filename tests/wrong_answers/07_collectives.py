@@ -1681,6 +1681,16 @@ def through_two_points(samples):
     return t1 - n1 * beta, beta
 
 
+@wrong("fit_alpha_beta", fails="noisy samples")
+def by_the_two_ends(samples):
+    """The means of the shortest and of the longest messages, and nothing of those in between."""
+    sizes = sorted({nbytes for nbytes, _ in samples})
+    n1, n2 = sizes[0], sizes[-1]
+    t1, t2 = (np.mean([t for nbytes, t in samples if nbytes == n]) for n in (n1, n2))
+    beta = float(t2 - t1) / (n2 - n1)
+    return float(t1) - n1 * beta, beta
+
+
 @wrong("fit_alpha_beta", fails="samples unchanged")
 def sorts_the_samples(samples):
     """list.sort works in place."""
@@ -2272,6 +2282,30 @@ def not_a_number(value):
     return total
 
 
+@wrong("mend_chain", fails="the error comes out")
+def raises_when_all_is_over(value):
+    """Keeps the error until after the barrier: by then the others have computed, and returned, wrong sums."""
+    caught = None
+    try:
+        root = math.sqrt(value)
+    except ValueError as error:
+        caught, root = error, 0.0
+    total = _chain(value, lambda _: root)
+    dist.barrier()
+    if caught:
+        raise caught
+    return total
+
+
+@wrong("mend_chain", fails="the error comes out")
+def passes_zero_on_first(value):
+    """Raises before the barrier, but not before the next rank has got a sum without the root."""
+    total = _chain(value, lambda v: math.sqrt(max(v, 0.0)))
+    math.sqrt(value)
+    dist.barrier()
+    return total
+
+
 @wrong("mend_chain", fails="one barrier")
 def barrier_thrown_out(value):
     """No barrier, no hang; and nobody waits for the others any more."""
@@ -2305,6 +2339,14 @@ def all_send_and_then_receive(comm, x):
         comm.Recv(arriving, source=left)
         target[:] = target + arriving if step < size - 1 else arriving
     return x
+
+
+@wrong("mpi_ring_all_reduce", fails="the sum on every rank")
+def in_the_world(comm, x):
+    """Sends through COMM_WORLD: right as long as it has the ranks of the communicator that was given."""
+    from mpi4py import MPI
+
+    return _mpi_ring(MPI.COMM_WORLD, x)
 
 
 @wrong("mpi_ring_all_reduce", fails="only messages")

@@ -25,7 +25,7 @@ from typing import Any
 from course_lib.slurm.virtual.lifecycle import ClusterFailed, Shape, VirtualCluster, missing_programs
 from graders.grading.kit import MachineLacks
 
-SHAPE = Shape(nodes=3, cpus=16, gpus=8, sandboxed=True)
+SHAPE = Shape(nodes=4, cpus=16, gpus=8, sandboxed=True)
 JOB_SECONDS = 20.0
 """A job that has not ended by then is cancelled."""
 
@@ -56,6 +56,12 @@ class JobReport:
         return int(found[1]) if found else 0
 
     @property
+    def gpus_altogether(self) -> bool:
+        """Whether the job's GPUs were asked for as a sum, which Slurm may deal out unevenly."""
+        fields = self.fields or {}
+        return "TresPerJob" in fields and not {"TresPerNode", "TresPerTask"} & fields.keys()
+
+    @property
     def minutes(self) -> float:
         """The time limit; infinite if there is none."""
         days, hours, minutes, seconds = _time((self.fields or {}).get("TimeLimit", ""))
@@ -84,11 +90,14 @@ def new_trial(words: Sequence[str], status: int) -> Trial:
     return Trial(secrets.token_hex(8), tuple(words), status)
 
 
-def job_reports(scripts: Sequence[tuple[str, Trial]]) -> list[JobReport]:
-    """Submit all scripts, and wait until each is over or its time is up. Raises MachineLacks."""
+def job_reports(scripts: Sequence[tuple[str, Trial]], exclude: str = "") -> list[JobReport]:
+    """Submit all scripts, and wait until each is over or its time is up. Raises MachineLacks.
+
+    exclude: a node that no job gets.
+    """
     try:
         cluster = _cluster(os.getpid())
-        jobs = [_submit(cluster, text, trial.folder) for text, trial in scripts]
+        jobs = [_submit(cluster, text, trial.folder, exclude) for text, trial in scripts]
         _wait_for(cluster, [str(job) for job in jobs if isinstance(job, int)])
         return [
             _job_report(cluster, job, trial.folder) for job, (_, trial) in zip(jobs, scripts, strict=True)
@@ -97,10 +106,11 @@ def job_reports(scripts: Sequence[tuple[str, Trial]]) -> list[JobReport]:
         raise MachineLacks(f"a virtual cluster does not run here. {error}") from error
 
 
-def _submit(cluster: VirtualCluster, text: str, folder: str) -> int | str:
+def _submit(cluster: VirtualCluster, text: str, folder: str, exclude: str) -> int | str:
     """The job's number, or why sbatch took none. Every job runs in a folder of its own."""
     own = f"{cluster.shared}/{folder}-job"
     options = f"--parsable --output={own}/out --error={own}/out --chdir={own}"
+    options += f" --exclude={exclude}" if exclude else ""
     command = f"mkdir {own} && exec sbatch {options}"
     done = cluster.run(["bash", "-c", command], input=text, capture_output=True, timeout=_COMMAND_SECONDS)
     if done.returncode == 0 and done.stdout.strip().isdigit():

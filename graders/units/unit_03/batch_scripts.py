@@ -22,8 +22,8 @@ from graders.units.unit_03.batch_job import JOB_SECONDS, JobReport, Trial, job_r
         Criterion(
             "what is asked for",
             2,
-            "--nodes, --gpus-per-node and --time; and --ntasks-per-node, for srun to know. The virtual "
-            "cluster has 3 nodes of 16 cores and 8 GPUs, one partition, and no accounts.",
+            "--nodes, --gpus-per-node and --time; and --ntasks-per-node, for srun to know. 0:30 are "
+            "30 seconds. The virtual cluster has 4 nodes of 16 cores and 8 GPUs, and no accounts.",
         ),
         Criterion(
             "one task a GPU",
@@ -62,11 +62,14 @@ def batch_script(answer: Answer, rng: Rng) -> Findings:
     if not reading.passed:
         raise AnswerFailed(FailureKind.NOT_ASKED, 'It was not submitted: first mend "sbatch reads it".')
 
-    words = ("--note", f"run {rng.integer(1, 99)}", "--rate", "0.1")
+    words = ("--note", f'run "{rng.integer(1, 99)}" for $5', "--rate", "0.1")
     trials = [new_trial(words, status) for status in (0, 3)]
     scripts = [answer.call(call, nodes, gpus, trial.command) for trial in trials]
-    well, ill = job_reports([(str(script), trial) for script, trial in zip(scripts, trials, strict=True)])
-    yield "what is asked for", asked_for(well, nodes, gpus)
+    pairs = [(str(script), trial) for script, trial in zip(scripts, trials, strict=True)]
+    # Not on the cluster's first node: a script that names it has to fail.
+    well, ill = job_reports(pairs, exclude="node1")
+    named = unasked(Script(text))
+    yield "what is asked for", asked_for(well, nodes, gpus) if named.passed else named
     yield "one task a GPU", one_task_a_gpu(well, trials[0], nodes, gpus)
     yield "a meeting place", meeting_place(well)
     yield "fails with the training", fails_with_the_training(well, ill)
@@ -80,6 +83,13 @@ def readable_script(text: object) -> Finding:
     return Finding(not complaints, " ".join(complaints[:3]) or "sbatch reads every line as meant.")
 
 
+def unasked(script: Script) -> Finding:
+    """Passes if the script names nothing that nobody has asked for."""
+    named = [f"--{name}" for name in ("partition", "account", "nodelist") if script.option(f"--{name}")]
+    said = " and ".join(named)
+    return Finding(not named, f"The script has {said or 'none'}, which the exercise does not ask for.")
+
+
 def asked_for(report: JobReport, nodes: int, gpus_per_node: int) -> Finding:
     """Passes if Slurm has given the job what was asked for, for a bounded time."""
     if report.refused:
@@ -88,13 +98,16 @@ def asked_for(report: JobReport, nodes: int, gpus_per_node: int) -> Finding:
         said = f"The job did not end by itself within {JOB_SECONDS:.0f} s: it was {report.state}."
         return Finding(False, f"{said} {_said(report)}")
     seen = f"Slurm gave the job {report.nodes} nodes and {report.gpus} GPUs for {report.minutes:g} minutes"
-    right = report.nodes == nodes and report.gpus == nodes * gpus_per_node and report.minutes <= MINUTES
-    expected = f"{nodes} nodes and {nodes * gpus_per_node} GPUs for at most {MINUTES} minutes"
+    if report.gpus_altogether:
+        return Finding(False, f"{seen}, but by --gpus, the sum: how many a node gets is then Slurm's affair.")
+    right = report.nodes == nodes and report.gpus == nodes * gpus_per_node
+    right = right and LEAST_MINUTES <= report.minutes <= MINUTES
+    expected = f"{nodes} nodes and {nodes * gpus_per_node} GPUs for {LEAST_MINUTES} to {MINUTES} minutes"
     return Finding(right, f"{seen}; expected {expected}.")
 
 
-MINUTES = 30
-"""The longest time limit that the exercise allows."""
+LEAST_MINUTES, MINUTES = 10, 30
+"""The shortest and the longest time limit that the exercise allows."""
 
 
 def one_task_a_gpu(report: JobReport, trial: Trial, nodes: int, gpus: int) -> Finding:

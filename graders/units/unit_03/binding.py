@@ -42,8 +42,8 @@ from graders.units.unit_03.topologies import (
         Criterion(
             "hardware threads",
             1,
-            "With two threads a core, half of a node's CPUs are second threads of the other half's cores: "
-            "a rank that starts there shares a core with another rank.",
+            "With two threads a core, half of a node's CPUs are second threads of the other half's cores, "
+            "with four, three quarters are: a rank that starts there shares a core with another rank.",
             needs=("any machine",),
         ),
         Criterion(

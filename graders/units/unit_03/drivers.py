@@ -18,6 +18,7 @@ from torch import Tensor
 
 from course_lib.training.checkpoints import Training
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.units.hashing import hashes_salted
 from graders.units.unit_03.fault_injection import (
     RETURNED,
     Body,
@@ -75,13 +76,21 @@ class LastSave(DriverReply):
 
 
 @dataclass(frozen=True, slots=True)
+class FailedSave(DriverReply):
+    """last: a save that cannot go well. remains: the files that it has added."""
+
+    last: LastSave
+    remains: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class SavingReply(DriverReply):
     """What a folder held during several saves.
 
     directory: the folder. first, second: after the first two saves, which nothing disturbs. left_open:
     whether the folder was still open after the first. changes: during the second. others: names of all
     other files after it. killed, killed_writing: two more saves, ended in between. following: a save after
-    these. full: one on a full disk, and `remains`, the files that it has added.
+    these. full: one on a full disk. refused: one of a state that torch.save refuses.
     """
 
     directory: str
@@ -93,8 +102,8 @@ class SavingReply(DriverReply):
     killed: LastSave
     killed_writing: LastSave
     following: LastSave
-    full: LastSave
-    remains: list[str]
+    full: FailedSave
+    refused: FailedSave
 
 
 def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingReply:
@@ -121,10 +130,14 @@ def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingR
         killed = ended(watched(directory, saves[2], last_change=last))
         killed_writing = ended(with_short_files(size, saves[3], deadly=True))
         following = ended(saves[3])
-        before = set(os.listdir(directory))
-        full = ended(with_short_files(size, saves[4], deadly=False))
-        remains = sorted(set(os.listdir(directory)) - before)
-        seen = (changes, second, others, killed, killed_writing, following, full, remains)
+
+        def failed(body: Body) -> FailedSave:
+            before = set(os.listdir(directory))
+            return FailedSave(ended(body), sorted(set(os.listdir(directory)) - before))
+
+        full = failed(with_short_files(size, saves[4], deadly=False))
+        refused = failed(partial(answer, path, states[4] | {"schedule": lambda step: step}))
+        seen = (changes, second, others, killed, killed_writing, following, full, refused)
         return SavingReply(str(directory), first, left_open, *seen)
 
 
@@ -272,7 +285,8 @@ def _train(
 
     batch_size, epochs = recipe["batch_size"], recipe["epochs"]
     parts = Training(model, optimizer, samples, batch_size, epochs, train_step)
-    answer(parts, diary.directory, recipe["save_every"], save, load_latest)
+    with hashes_salted(answer, os.getpid):
+        answer(parts, diary.directory, recipe["save_every"], save, load_latest)
     return model.values
 
 

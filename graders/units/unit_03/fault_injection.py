@@ -4,6 +4,7 @@ A process that is killed runs nothing more, no `except` and no `finally`. So the
 of its calls are those that a kill there would leave; a limit on the size of files ends it within a call.
 """
 
+import fcntl
 import gc
 import os
 import resource
@@ -153,7 +154,8 @@ class Watch:
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "os.rename":
-            self.events.append({"renamed": [os.path.abspath(os.fsdecode(path)) for path in arguments[:2]]})
+            paths = zip(arguments[:2], arguments[2:4], strict=True)
+            self.events.append({"renamed": [_path_from(*each) for each in paths]})
 
     def _look(self) -> None:
         files = files_of(self._directory)
@@ -162,6 +164,9 @@ class Watch:
         self._files = files
         self._changes += 1
         self.events.append({"files": files})
+        at_once = {file["inode"] for file in self._now()} & open_files(synchronous=True)
+        if at_once:
+            self.events.append({"synced": sorted(at_once), "directory": False})
         if self._changes == self._last_change:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -176,13 +181,22 @@ class Watch:
         return list((self._files or {}).values())
 
 
-def open_files() -> set[int]:
-    """Inodes of all files and directories that this process has open."""
+def open_files(*, synchronous: bool = False) -> set[int]:
+    """Inodes of all files and directories that this process has open, or of those whose bytes are on the disk
+    when a write returns.
+    """
     inodes = set()
     for descriptor in range(_MOST_DESCRIPTORS):
         with suppress(OSError):
-            inodes.add(os.fstat(descriptor).st_ino)
+            if not synchronous or fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DSYNC:
+                inodes.add(os.fstat(descriptor).st_ino)
     return inodes
+
+
+def _path_from(path: str | bytes, folder: int) -> str:
+    """The absolute path of a name that counts from a folder's descriptor; -1: from the working directory."""
+    base = os.getcwd() if folder < 0 else os.readlink(f"/proc/self/fd/{folder}")
+    return os.path.abspath(os.path.join(base, os.fsdecode(path)))
 
 
 def files_of(directory: Path) -> dict[str, PlainData]:

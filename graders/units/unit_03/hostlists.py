@@ -124,7 +124,10 @@ def draw_list(rng: Rng) -> list[HostList]:
 
 
 def draw_dimensions(rng: Rng) -> list[HostList]:
-    """Two brackets in a name, and all kinds in one list. (With three, Slurm's own order follows no rule.)"""
+    """Two brackets in a name, and all kinds in one list.
+
+    With three, Slurm's own order follows no rule, and a text after the last bracket it does not expand.
+    """
     rack, node = rng.integer(1, 5), rng.integer(1, 8)
     inner = _join(_range(node, node + 1, 2), _range(node + 7, node + 7, 2))
     two = _product("rack", [_range(rack, rack + 1)], "-node", [inner])

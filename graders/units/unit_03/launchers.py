@@ -122,6 +122,16 @@ def torchrun_by_srun(seat: Seat) -> Environment:
     return _batch(seat.nodes, seat.local_size) | outer | torchrun(seat)
 
 
+def srun_with_pmix(seat: Seat) -> Environment:
+    """srun --mpi=pmix: PMIx's names too, as under mpirun, and none of Open MPI's."""
+    return srun(seat) | {"PMIX_NAMESPACE": "slurm.pmix.4711.0", "PMIX_RANK": str(seat.rank)}
+
+
+def torchrun_by_mpirun(seat: Seat) -> Environment:
+    """mpirun starts one torchrun a node, torchrun the ranks."""
+    return mpirun(Seat(seat.node_rank, 0, seat.node_rank, seat.nodes, seat.nodes, 1)) | torchrun(seat)
+
+
 def mpirun(seat: Seat) -> Environment:
     """mpirun of Open MPI. Its NODE_RANK counts the processes of a node, not nodes."""
     return {

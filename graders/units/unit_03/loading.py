@@ -1,6 +1,7 @@
 """Unit 03, a checkpoint that is whole or not there: loading."""
 
 import io
+import zipfile
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -115,7 +116,16 @@ def torn(rng: Rng, content: bytes) -> dict[str, bytes]:
         "empty": b"",
         "all zeros": bytes(len(content)),
         "overwritten": bytes(rng.integers(0, 255, 500).tolist()),
+        "another zip archive": zipped(),
     }
+
+
+def zipped() -> bytes:
+    """A whole archive that is no checkpoint."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("results.csv", "step,loss\n1,2.3\n")
+    return file.getvalue()
 
 
 def loads(

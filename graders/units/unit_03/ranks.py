@@ -60,11 +60,18 @@ def rank_from_environment(answer: Answer, rng: Rng) -> Findings:
     seats = launchers.seats_in_blocks(nodes, per_node)
     some = [seats[0], seats[per_node + 1], seats[-1]]
     dealt = launchers.seats_dealt(nodes, per_node)
-    yield "srun", places(answer, [(launchers.srun, some), (launchers.srun, dealt[1 :: nodes + 1])])
+    cyclic = dealt[1 :: nodes + 1]
+    slurms = [(launchers.srun, some), (launchers.srun, cyclic), (launchers.srun_with_pmix, cyclic)]
+    yield "srun", places(answer, slurms)
     yield "torchrun", places(answer, [(launchers.torchrun, some)])
     yield "mpirun", places(answer, [(launchers.mpirun, some)])
     yield "Horovod", places(answer, [(launchers.horovodrun, some)])
-    nested = (launchers.torchrun_by_srun, launchers.mpirun_in_a_job, launchers.horovodrun_in_a_job)
+    nested = (
+        launchers.torchrun_by_srun,
+        launchers.torchrun_by_mpirun,
+        launchers.mpirun_in_a_job,
+        launchers.horovodrun_in_a_job,
+    )
     yield "one launcher inside another", places(answer, [(launcher, some) for launcher in nested])
     yield "no launcher", alone(answer, seats[0])
 
@@ -90,7 +97,9 @@ def alone(answer: Answer, seat: Seat) -> Finding:
 
 _WORDS: dict[Launcher, str] = {
     launchers.srun: "under srun",
+    launchers.srun_with_pmix: "under srun --mpi=pmix",
     launchers.torchrun: "under torchrun",
+    launchers.torchrun_by_mpirun: "under torchrun, which mpirun has started on each node",
     launchers.torchrun_by_srun: "under torchrun, which srun has started on each node",
     launchers.mpirun: "under mpirun",
     launchers.mpirun_in_a_job: "under mpirun in a Slurm job",
@@ -116,7 +125,7 @@ _TELLING = frozenset(
         *("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_ID"),
         *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
         *("OMPI_COMM_WORLD_LOCAL_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),
-        "HOROVOD_CROSS_RANK",
+        *("HOROVOD_CROSS_RANK", "PMIX_RANK"),
     }
 )
 """Variables shown beside a wrong place."""

@@ -1,6 +1,6 @@
 """Unit 03, a checkpoint that is whole or not there: saving."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,9 +47,10 @@ from graders.units.unit_03.states import State, draw_state
             'A crash leaves a temporary file behind, and opening it with mode "xb" fails from then on.',
         ),
         Criterion(
-            "a full disk",
+            "when writing fails",
             1,
-            "Let the error through, so that training hears of it; but first remove what you have written.",
+            "Let the error through, so that training hears of it; but first remove what you have written. A "
+            "full disk is an OSError, a state that cannot be pickled is not.",
         ),
     ),
     hints=(
@@ -67,7 +68,7 @@ def save_checkpoint(answer: Answer, rng: Rng) -> Findings:
     yield "on the disk before its name", synced_before_renamed(saves)
     yield "the directory too", directory_synced(saves)
     yield "after a crash", next_save_works(saves)
-    yield "a full disk", full_disk(saves)
+    yield "when writing fails", compare.first_failure(writing_failed(saves))
 
 
 @dataclass(frozen=True)
@@ -187,17 +188,23 @@ def next_save_works(saves: Saves) -> Finding:
     return Finding(True, "After saves that were killed, the next one works.")
 
 
-def full_disk(saves: Saves) -> Finding:
-    """Passes if a full disk is an error that the caller hears of, and costs nothing."""
-    came = saves.seen.full
-    if came.ended == RETURNED:
-        return Finding(False, "On a full disk it returns as if it had saved; expected the error.")
-    if not compare.same(came.left.state, saves.states[3]):
-        return Finding(False, f"On a full disk it raises ({came.ended}), and the old one is gone.")
-    if saves.seen.remains:
-        text = f"On a full disk it raises ({came.ended}) and leaves {saves.seen.remains[0]} there"
-        return Finding(False, f"{text}, which fills the disk.")
-    return Finding(True, f"On a full disk it raises ({came.ended}); the old one is intact.")
+def writing_failed(saves: Saves) -> Iterator[Finding]:
+    """Pass if a full disk, or a state that cannot be saved, is an error that the caller hears of, and costs
+    nothing.
+    """
+    for where, came in (
+        ("On a full disk", saves.seen.full),
+        ("Of a state with a function", saves.seen.refused),
+    ):
+        error = f"{where} it raises ({came.last.ended})"
+        if came.last.ended == RETURNED:
+            yield Finding(False, f"{where} it returns as if it had saved; expected the error.")
+        elif not compare.same(came.last.left.state, saves.states[3]):
+            yield Finding(False, f"{error}, and the old one is gone.")
+        elif came.remains:
+            yield Finding(False, f"{error} and leaves {came.remains[0]} there, which fills the disk.")
+        else:
+            yield Finding(True, f"{error}; the old one is intact.")
 
 
 def _all_synced(new: SavedFile, held: bytes | None) -> Finding:

@@ -169,13 +169,14 @@ def draw_reserved(rng: Rng) -> list[Machine]:
 
 
 def draw_threads(rng: Rng) -> list[Machine]:
-    """Two hardware threads a core, all of them usable, with and without the line that says so; one core too
-    few for another share.
+    """Two hardware threads a core, or four, all of them usable, with and without the line that says so; one
+    core too few for another share.
     """
     each = rng.integer(3, 8)
     even = Machine((1, 1, 0, 0), _blocks(2, 4 * each), threads=2)
     odd = Machine((1, 1, 1, 0, 0, 0), _blocks(2, 3 * each + 2), threads=2, reserved=frozenset())
-    return [even, odd]
+    four = Machine((0, 0, 1, 1), _blocks(2, 2 * each), threads=4)
+    return [even, odd, four]
 
 
 def draw_nvidia(rng: Rng) -> list[Machine]:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from graders.grading.kit import PlainData, Rng
 from graders.units.unit_07.collectives import ANYTHING, Arguments, Collective, Expected
-from graders.units.unit_07.worlds import World, drawn
+from graders.units.unit_07.worlds import World, drawn, drawn_of
 
 
 def chunks(whole: Tensor, ranks: int) -> list[Tensor]:
@@ -21,7 +21,7 @@ def _total(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _one_tensor_a_rank(rng: Rng, world: World) -> list[Arguments]:
-    return [[drawn(rng, world)] for _ in range(world.ranks)]
+    return [[drawn_of(rng, world, place)] for place in range(world.ranks)]
 
 
 # ----------------------------------------------------------------------------------------- from, to a root
@@ -108,7 +108,7 @@ def _expected_all_reduce(world: World, given: list[Arguments]) -> list[Expected]
 
 
 def _hierarchical_arguments(rng: Rng, world: World) -> list[Arguments]:
-    return [[drawn(rng, world), world.node] for _ in range(world.ranks)]
+    return [[drawn_of(rng, world, place), world.node] for place in range(world.ranks)]
 
 
 def _expected_hierarchical(world: World, given: list[Arguments]) -> list[Expected]:

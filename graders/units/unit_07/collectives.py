@@ -13,7 +13,7 @@ from graders.grading.communication import MEASURED, Allowance, duration_within, 
 from graders.grading.kit import Answer, Finding, Findings, Observed, PlainData, Rng, compare, per_rank
 from graders.units.unit_07 import drivers
 from graders.units.unit_07.drivers import Called
-from graders.units.unit_07.worlds import TOLERANCES, World, drawn_members
+from graders.units.unit_07.worlds import WHOSE, World, drawn_members
 
 Arguments = list[Any]
 """Positional arguments of one rank: tensors, lists of tensors, None, numbers."""
@@ -119,9 +119,9 @@ def _result(world: World, expected: Sequence[Expected], values: Sequence[Any], p
         return finding
     others = (other for other, each in enumerate(expected) if _same(value, each.result, what, world).passed)
     whose = next(others, None)
-    return (
-        finding if whose is None else Finding(False, f"{finding.seen} It is what rank {whose} must return.")
-    )
+    if whose is not None:
+        return Finding(False, f"{finding.seen} It is what rank {whose} must return.")
+    return Finding(False, f"{finding.seen} {WHOSE}") if world.has_digits else finding
 
 
 def in_place(*plays: Played) -> Finding:
@@ -241,8 +241,7 @@ def _same(seen: Any, wanted: Any, what: str, world: World) -> Finding:
     if wanted is None or wanted is ANYTHING:
         return Finding(seen is None, f"{what} is {type(seen).__name__}; expected None.")
     if isinstance(wanted, Tensor):
-        tolerance = TOLERANCES[world.dtype]
-        return compare.close(seen, wanted, what, rtol=tolerance, atol=tolerance)
+        return compare.close(seen, wanted, what, rtol=world.tolerance, atol=world.tolerance)
     if type(seen) is not list or len(seen) != len(wanted):
         return Finding(False, f"{what} is {type(seen).__name__}; expected a list of {len(wanted)}.")
     items = enumerate(zip(seen, wanted, strict=True))

@@ -215,9 +215,9 @@ def mend_chain(answer: Answer, rng: Rng) -> Findings:
 
 
 def error_comes_out(answer: Answer, values: Sequence[float]) -> Finding:
-    """Passes if a negative value ends the run with the ValueError that it caused."""
+    """Passes if a negative value ends the run with the ValueError that it caused, before anything else."""
     try:
-        lab.launched(answer, values)
+        answer.launch(drivers.mended_at_once, per_rank(values), ranks=len(values))
     except AnswerFailed as failure:
         said = failure.report.partition("\n")[0]
         if failure.kind is FailureKind.RANK_FAILED and failure.error == "ValueError":

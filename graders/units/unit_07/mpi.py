@@ -10,7 +10,7 @@ from graders.grading.communication import only_calls
 from graders.grading.kit import Answer, Criterion, Finding, Findings, MachineLacks, Rng, compare, exercise
 from graders.units.unit_07 import drivers
 from graders.units.unit_07.drivers import MpiReply
-from graders.units.unit_07.worlds import TOLERANCES, World, drawn
+from graders.units.unit_07.worlds import World, drawn_of
 
 
 @exercise(
@@ -56,8 +56,9 @@ ALLOWED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class MpiRun:
-    """Cases, with a tensor for each rank that takes part, and what these told of each: `told[case][rank]`."""
+    """Worlds, a tensor for each rank that takes part, and what these told of each: `told[case][rank]`."""
 
+    worlds: list[World]
     cases: list[list[Tensor]]
     told: list[list[MpiReply]]
 
@@ -73,14 +74,14 @@ def mpi_run(answer: Answer, rng: Rng) -> MpiRun:
         # Chunks of 64 KB: a blocking Send of so much returns only when somebody receives.
         World(RANKS, 2**15, torch.float64),
     ]
-    cases = [[drawn(rng, world) for _ in range(world.ranks)] for world in worlds]
+    cases = [[drawn_of(rng, world, place) for place in range(world.ranks)] for world in worlds]
     told = [
         of_rank
         for of_rank, _ in compare.side_by_side(answer.call(drivers.under_mpirun, cases, RANKS), range(RANKS))
     ]
     by_rank = [[case for case, _ in compare.side_by_side(of_rank, cases)] for of_rank in told]
     by_case = [[by_rank[rank][case] for rank in range(len(given))] for case, given in enumerate(cases)]
-    return MpiRun(cases, [[reply for reply in replies if reply is not None] for replies in by_case])
+    return MpiRun(worlds, cases, [[reply for reply in replies if reply is not None] for replies in by_case])
 
 
 def sums(run: MpiRun, cases: list[int]) -> Finding:
@@ -91,7 +92,7 @@ def sums(run: MpiRun, cases: list[int]) -> Finding:
         results = [told.result for told in run.told[case]]
         ranks = len(run.cases[case])
         what = f"what was returned for {len(total)} elements on {ranks} ranks"
-        tolerance = TOLERANCES[total.dtype]
+        tolerance = run.worlds[case].tolerance
         return compare.close_on_all_ranks(results, [total] * ranks, what, tolerance, tolerance)
 
     return compare.first_failure(map(one, cases))

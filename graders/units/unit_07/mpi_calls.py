@@ -35,7 +35,27 @@ def play(comm: Any, answer: Callable[..., Any], cases: list[list[Any]]) -> dict[
     communicator of theirs. Returns for each case the result, the array afterwards, whether the result is the
     array itself, and the calls as (name, messages sent, bytes sent); None for a case without this rank.
     """
-    return {"told": [_play_case(comm, answer, arrays) for arrays in cases]}
+    from unittest import mock
+
+    from mpi4py import MPI
+
+    with mock.patch.object(MPI, "COMM_WORLD", _refusing(MPI.COMM_WORLD)):
+        return {"told": [_play_case(comm, answer, arrays) for arrays in cases]}
+
+
+def _refusing(world: Any) -> Any:
+    """COMM_WORLD, in which nobody can communicate: an answer is to use the communicator that it is given."""
+    from mpi4py import MPI
+
+    class Refusing(MPI.Intracomm):
+        def __getattribute__(self, name: str) -> Any:
+            if name in COMMUNICATION | DERIVING:
+                raise RuntimeError(
+                    f"MPI.COMM_WORLD.{name}: use the communicator that was given, comm.{name}."
+                )
+            return super().__getattribute__(name)
+
+    return Refusing(world)
 
 
 def _play_case(comm: Any, answer: Callable[..., Any], arrays: list[Any]) -> dict[str, Any] | None:

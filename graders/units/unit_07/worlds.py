@@ -11,8 +11,9 @@ BYTES = 4
 """Bytes of an element where messages are measured: float32."""
 
 
-TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-12, torch.int64: 0.0}
-"""How far a sum may be off, relative and absolute: it may be added up in any order, integers exactly."""
+_TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-12, torch.int64: 0.0}
+_MOST_PLACES = 7
+"""Digits that float32 holds exactly, and one rank has each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,16 @@ class World:
     def global_root(self) -> int:
         return self.root if self.members is None else self.members[self.root]
 
+    @property
+    def has_digits(self) -> bool:
+        """Whether each rank's numbers have a decimal place of their own; see `drawn_of`."""
+        return self.dtype is torch.float32 and self.ranks <= _MOST_PLACES
+
+    @property
+    def tolerance(self) -> float:
+        """How far a sum may be off, relative and absolute: it may be added up in any order."""
+        return 0.0 if self.has_digits else _TOLERANCES[self.dtype]
+
     def __str__(self) -> str:
         kind = str(self.dtype).removeprefix("torch.")
         group = "" if self.members is None else f" (global ranks {', '.join(map(str, self.members))})"
@@ -62,6 +73,24 @@ def drawn(rng: Rng, world: World, length: int | None = None) -> Tensor:
     if world.dtype.is_floating_point:
         return rng.normal(*shape, dtype=world.dtype)
     return rng.integers(-(2**58), 2**58, *shape)
+
+
+def drawn_of(rng: Rng, world: World, place: int) -> Tensor:
+    """The tensor of the rank at `place`, [length] or [length, columns], in whose sums one can see the ranks.
+
+    It has digits from 1 to 4 in a decimal place of its own, the last one for place 0. A 0 in a sum is a rank
+    that is missing, a digit above 4 one that came twice. Where places do not suffice, as `drawn`.
+    """
+    if not world.has_digits:
+        return drawn(rng, world)
+    shape = (world.length, world.columns) if world.columns else (world.length,)
+    numbers: Tensor = rng.integers(1, 4, *shape).to(world.dtype) * 10**place
+    return numbers
+
+
+WHOSE = (
+    "(In these numbers the last digit is rank 0's, the one before it rank 1's, and so on; each is 1 to 4.)"
+)
 
 
 def drawn_members(rng: Rng, size: int) -> tuple[int, ...]:
