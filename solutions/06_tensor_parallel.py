@@ -27,11 +27,13 @@ from contextlib import contextmanager, nullcontext
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional
 
 from course_lib import launch, per_rank
 from course_lib.data import load_text
 from course_lib.figures.style import line_figure, new_figure
+from course_lib.training.activation_memory import KeptForBackward
 from graders import check, hint, progress, reset
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -720,32 +722,6 @@ def sequence_parallel_mlp(
 
 # %% demo=true
 # %%needs sequence_parallel_mlp gather_sequence scatter_sequence f g
-class Saved:
-    """While it is entered: the bytes that autograd keeps for backward, in tensors that `known` does not have."""
-
-    def __init__(self, known: list[Tensor]) -> None:
-        self._known = {tensor.untyped_storage().data_ptr() for tensor in known}
-        self._held = {}
-
-    def _keep(self, tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in self._known:
-            self._held[storage.data_ptr()] = (storage.nbytes(), tensor)
-        return tensor
-
-    def __enter__(self) -> "Saved":
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor)
-        self._hooks.__enter__()
-        return self
-
-    def __exit__(self, *error) -> None:
-        self._hooks.__exit__(*error)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(nbytes for nbytes, _ in self._held.values())
-
-
 def tensor_parallel_mlp(x_BTD, norm, up, down, bias):
     """The same with all tokens on every rank."""
     h_BTD = f(norm(x_BTD))
@@ -759,10 +735,10 @@ def one_layer(mlp, samples: int, tokens: int, width: int) -> int:
     down, bias = nn.Linear(4 * width // size, width, bias=False), nn.Parameter(torch.zeros(width))
     own = tokens // size if mlp is sequence_parallel_mlp else tokens
     x_BTD = torch.randn(samples, own, width, requires_grad=True)
-    with Saved([*norm.parameters(), *up.parameters(), *down.parameters(), bias]) as saved:
+    with KeptForBackward([*norm.parameters(), *up.parameters(), *down.parameters(), bias]) as kept:
         y_BTD = mlp(x_BTD, norm, up, down, bias)
     y_BTD.sum().backward()
-    return saved.nbytes
+    return kept.nbytes
 
 
 layer = {"samples": 4, "tokens": 64, "width": 128}
@@ -790,6 +766,20 @@ assert math.isclose(moved["and sequence parallel"], 3, rel_tol=0.01), moved
 # the two tensors inside the MLP, 4 wide each, were cut before, to 2 together. From 4 to 3.25, and the part that still does
 # not shrink with more ranks is the gathered one. Korthikanti et al. get rid of that too: they keep their own part only,
 # and gather once more in backward, while the other gradient is computed.
+#
+# Real processes send the same bytes:
+
+# %% demo=true
+# %%needs sequence_parallel_mlp gather_sequence scatter_sequence f g
+for engine in ("simulated", "processes"):
+    run = launch(one_layer, sequence_parallel_mlp, *layer.values(), ranks=2, on=engine)
+    real = run.traffic[0]
+    print(f"{engine:10} {run.results[0]:,} bytes kept, {real.sent:,} sent in {real.calls}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds sequence_parallel_mlp gather_sequence scatter_sequence f g
+simulated = launch(one_layer, sequence_parallel_mlp, *layer.values(), ranks=2).traffic[0]
+assert (real.sent, real.calls) == (simulated.sent, simulated.calls)
 
 # %% [markdown]
 # ## 9 Cutting the sequence
@@ -881,11 +871,9 @@ assert required_collectives("bf,fd->bd", {"f": "all"}) == [["all"], [], []]
 # Is the rule enough? Let it run: each rank takes its parts out of drawn tensors, multiplies, and adds up along the
 # axes that your function names, and along no other.
 
+
 # %% demo=true
 # %%needs required_collectives
-from torch.distributed.device_mesh import init_device_mesh
-
-
 def run_einsum(
     einsum: str, layout: dict[str, str], mesh: dict[str, int], operands: list[Tensor], arriving: Tensor
 ) -> list[tuple[Tensor, Tensor]]:
@@ -1103,15 +1091,14 @@ def all_at_once(way: str, shape: tuple[int, int, int], device: str) -> tuple[lis
         width,
         device=device,
     )
-    with Saved(
-        [layer.get_parameter(name) for layer in layers for name in ("up.weight", "down.weight")]
-    ) as saved:
-        y_BTD = nn.Sequential(*layers)(x_BTD.requires_grad_())
+    model = nn.Sequential(*layers)
+    with KeptForBackward(model.parameters()) as kept:
+        y_BTD = model(x_BTD.requires_grad_())
     y_BTD.sum().backward()
     if way == "data":
-        for parameter in (parameter for layer in layers for parameter in layer.parameters()):
+        for parameter in model.parameters():
             dist.all_reduce(parameter.grad)
-    return layers, saved.nbytes
+    return layers, kept.nbytes
 
 
 def in_a_pipeline(
@@ -1120,7 +1107,7 @@ def in_a_pipeline(
     """A step of "pipeline", all forward passes before all backward passes: this rank's layer, and the bytes kept."""
     (samples, tokens, width), p, rank = shape, dist.get_world_size(), dist.get_rank()
     layer, passes = StackedLayer(width, device=device), []
-    with Saved([layer.up.weight, layer.down.weight]) as saved:
+    with KeptForBackward(layer.parameters()) as kept:
         for _ in range(micro_batches):
             x_BTD = torch.empty(samples // micro_batches, tokens, width, device=device)
             if rank > 0:
@@ -1135,7 +1122,7 @@ def in_a_pipeline(
         y_BTD.backward(gradient_BTD)
         if rank > 0:
             dist.send(x_BTD.grad, rank - 1)
-    return [layer], saved.nbytes
+    return [layer], kept.nbytes
 
 
 def costs(
@@ -1253,7 +1240,7 @@ assert 0.5 < far["pipeline"].seconds / far["tensor"].seconds < 0.6, far
 
 
 # %% demo=true
-# %%needs f g
+# %%needs stack_costs gather_sequence scatter_sequence f g
 def one_hybrid_layer(names: tuple[str, str], shape: tuple[int, int, int]) -> None:
     """A step of one layer. names: the axes of the mesh; ranks that follow each other differ in the last one first."""
     samples, tokens, width = shape
@@ -1282,7 +1269,7 @@ for name, axes in {"a node": ("data", "tensor"), "half of each node": ("tensor",
     )
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%holds f g
+# %%holds stack_costs gather_sequence scatter_sequence f g
 good, bad = grouped.values()
 assert bad[0] > 1.3 * good[0], grouped
 assert bad[1] > 5 * good[1], grouped
@@ -1290,8 +1277,8 @@ assert bad[1] > 5 * good[1], grouped
 # %% [markdown]
 # The all-reduces between f and g take more than five times as long, and the whole layer more than 1.3 times.
 # They cannot be hidden, for what follows needs their result, while a data-parallel all-reduce can wait for the end of the
-# backward pass. That is why Megatron-LM's largest model of 2019 was cut into 8, not more: the 16 GPUs of its
-# DGX-2H servers are one NVSwitch, and 64 groups of 8 made up 512 GPUs.
+# backward pass. Megatron-LM's largest model of 2019 was cut into 8: its servers, DGX-2H, have 16 GPUs behind one NVSwitch,
+# so that no group left its server, and 64 of them made up 512 GPUs.
 #
 # ### 8.3 billion
 #
@@ -1328,8 +1315,40 @@ assert round(16 * megatron.parameters / 8e9, 1) == 16.6
 # %% [markdown]
 # ## Where it comes from
 #
-# Papers, with their numbers.
+# - N. Shazeer et al., Mesh-TensorFlow: deep learning for supercomputers, NeurIPS 2018 (arXiv:1811.02084): layouts, and one
+#   rule for all of them. A Transformer of 4.9 billion parameters on 512 cores of TPUv2.
+# - M. Shoeybi et al., Megatron-LM: training multi-billion parameter language models using model parallelism, arXiv:1909.08053,
+#   2019: f and g, attention by heads, the vocabulary cut. 8.3 billion parameters on 512 V100 GPUs, 15.1 PFLOP/s, 76 % of
+#   what one GPU does alone, 39 TFLOP/s, times 512. Why did it win? Mesh-TensorFlow is a language of its own, lowered to
+#   TensorFlow's graphs, and GPipe came with a framework, Lingvo. Megatron-LM is a PyTorch model with a few calls of all_reduce:
+#   "does not require a new compiler or library changes".
+# - V. Korthikanti et al., Reducing activation recomputation in large transformer models, MLSys 2023 (arXiv:2205.05198):
+#   sequence parallelism, and recomputing only what is cheap. Together they keep 5 times less, and remove over 90 % of the
+#   time that recomputing took.
+# - D. Narayanan et al., Efficient large-scale language model training on GPU clusters using Megatron-LM, SC21
+#   (arXiv:2104.04473): tensor parallelism inside a node, pipelines between nodes, data parallelism around both.
+# - L. Zheng et al., Alpa: automating inter- and intra-operator parallelism for distributed deep learning, OSDI 2022
+#   (arXiv:2201.12023): the two names, the trade-off, and a search over both.
+# - Y. Xu et al., GSPMD: general and scalable parallelization for ML computation graphs, arXiv:2105.04663, 2021: layouts as
+#   annotations, which a compiler completes; the same idea is behind PyTorch's DTensor.
 #
 # ## What goes wrong in practice
 #
-# Mistakes that people make, and how they show.
+# - **g without f.** The loss falls, and nothing raises. But what stands before f gets the gradient of one branch only, another
+#   one on each rank, so weights that all ranks have drift apart. Compare them between ranks now and then: they have to be the
+#   same to the last bit.
+# - **An all-reduce too many.** `torch.distributed.nn.all_reduce` sums in both passes. As g it makes gradients p times too large;
+#   with Adam, which divides by their size, the loss hardly shows it.
+# - **The bias p times.** In a row-parallel layer it is added behind the sum. And weight decay, or a gradient's norm, has to
+#   count what all ranks have once, and what is cut on every rank: Megatron-LM asks
+#   `param_is_not_tensor_parallel_duplicate` of every parameter before it clips.
+# - **Gradients of norms under sequence parallelism** lack the other ranks' tokens. Megatron-LM sums them before the optimizer's
+#   step, in `finalize_model_grads`; who writes a new layer has to mark its parameters for that.
+# - **Different batches.** Ranks of a tensor-parallel group need the same samples. With a sampler for all ranks each gets
+#   others: every shape fits, and the all-reduce adds up parts of different samples. Megatron-LM reads on one rank of the group and
+#   broadcasts (`broadcast_data`).
+# - **Padding of the vocabulary.** Columns that no token has take part in the loss's sum, unless their logits are -inf.
+# - **Initial weights that depend on p.** If each rank draws its own part with its own seed, 2 and 4 ranks begin with
+#   different models, and with one seed for all, all parts are the same. Draw the whole and cut, or count where the part begins.
+# - **Checkpoints of parts** fit the number of ranks that wrote them. PyTorch's distributed checkpoints store how a tensor is cut, and
+#   load into other cuts.
