@@ -1,9 +1,20 @@
 """`python -m benchmarks`: every comparison, one table."""
 
-from benchmarks import checking, checkpoints, collectives, horovod, imports, launching, simulator, slurm, smpi
+from benchmarks import (
+    checking,
+    checkpoints,
+    collectives,
+    horovod,
+    imports,
+    launching,
+    pipeline,
+    simulator,
+    slurm,
+    smpi,
+)
 from benchmarks.measure import show
 
-SUBJECTS = (imports, launching, horovod, checking, collectives, simulator, smpi, checkpoints, slurm)
+SUBJECTS = (imports, launching, horovod, checking, collectives, pipeline, simulator, smpi, checkpoints, slurm)
 
 if __name__ == "__main__":
     show([row for subject in SUBJECTS for row in subject.rows()])

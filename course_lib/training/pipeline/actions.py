@@ -83,6 +83,9 @@ class SendGradient(Action):
 COMPUTING = (Forward, Backward, BackwardInput, BackwardWeight, Recompute)
 """The kinds of which a schedule consists."""
 
+RETURNING = (Backward, BackwardInput)
+"""Those that compute the gradient of a chunk's input, for which the piece before waits."""
+
 Schedule = Sequence[Sequence[Action]]
 """For each stage what it computes, in order."""
 
@@ -100,7 +103,7 @@ def with_messages(actions: Iterable[Action], stage: int, stages: int, chunks: in
     last = stages * chunks - 1
     for action in actions:
         where, piece = (action.micro_batch, action.chunk), action.chunk * stages + stage
-        backward = isinstance(action, Backward | BackwardInput)
+        backward = isinstance(action, RETURNING)
         if isinstance(action, Forward) and piece > 0:
             yield ReceiveActivation(*where)
         if backward and piece < last:

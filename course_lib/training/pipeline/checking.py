@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from course_lib.training.pipeline.actions import (
     COMPUTING,
+    RETURNING,
     Action,
     Backward,
     BackwardInput,
@@ -20,11 +21,16 @@ class BadSchedule(ValueError):
     """A schedule that loses work, does it twice, or waits for ever. Its message says where."""
 
 
-Place = tuple[int, int]
-"""The stage, and the position among its actions."""
+class Turn(NamedTuple):
+    """An action of a stage, what it needs of another one, and what others may need of it, if anything."""
+
+    stage: int
+    action: Action
+    need: "Result | None"
+    result: "Result | None"
 
 
-def check_schedule(schedule: Schedule, micro_batches: int, chunks: int = 1) -> list[Place]:
+def check_schedule(schedule: Schedule, micro_batches: int, chunks: int = 1) -> list[Turn]:
     """An order in which all actions can run, one after another. chunks: pieces of the model a stage.
 
     Raises BadSchedule unless every chunk does Forward and then Backward, or its two halves, once for every
@@ -49,88 +55,92 @@ class Result(NamedTuple):
         return f"{kind(self.micro_batch, self.chunk)!r} of stage {self.stage}"
 
 
-def waits_for(action: Action, stage: int, stages: int, chunks: int) -> Result | None:
+def _waits_for(action: Action, stage: int, stages: int, chunks: int) -> Result | None:
     """The result that this action of a stage needs from the piece before or after; None if none."""
     piece = action.chunk * stages + stage
     if isinstance(action, Forward) and piece > 0:
         return Result((piece - 1) % stages, True, action.micro_batch, (piece - 1) // stages)
-    if isinstance(action, Backward | BackwardInput) and piece < stages * chunks - 1:
+    if isinstance(action, RETURNING) and piece < stages * chunks - 1:
         return Result((piece + 1) % stages, False, action.micro_batch, (piece + 1) // stages)
     return None
 
 
-def result_of(action: Action, stage: int) -> Result | None:
+def _result_of(action: Action, stage: int) -> Result | None:
     """What others may wait for, once this action of a stage is done; None if nobody does."""
-    if isinstance(action, Forward | Backward | BackwardInput):
-        return Result(stage, isinstance(action, Forward), action.micro_batch, action.chunk)
+    forward = isinstance(action, Forward)
+    if forward or isinstance(action, RETURNING):
+        return Result(stage, forward, action.micro_batch, action.chunk)
     return None
+
+
+Done = set[tuple[type[Action], int, int]]
+"""Kind, micro-batch and chunk of each action. Tuples, for there may be tens of thousands to look up."""
 
 
 def _faults(actions: Sequence[Action], micro_batches: int, chunks: int) -> Iterator[str]:
     """What is wrong with one stage's actions by themselves, each the end of a sentence."""
-    done: set[Action] = set()
+    done: Done = set()
     for position, action in enumerate(actions):
-        if type(action) not in COMPUTING:
-            yield f"lists {action!r}, which is none of {', '.join(kind.__name__ for kind in COMPUTING)}."
-        elif not (0 <= action.micro_batch < micro_batches and 0 <= action.chunk < chunks):
+        kind = type(action)
+        if kind not in COMPUTING:
+            yield f"lists {action!r}, which is none of {', '.join(each.__name__ for each in COMPUTING)}."
+        number, chunk = action.micro_batch, action.chunk
+        if not (0 <= number < micro_batches and 0 <= chunk < chunks):
             yield (
                 f"lists {action!r}, but there are {micro_batches} micro-batches and {chunks} "
                 f"{'chunk' if chunks == 1 else 'chunks'}, counted from 0."
             )
-        elif action in done:
+        elif (kind, number, chunk) in done:
             yield f"does {action!r} twice, the second time as its action {position}."
-        else:
-            yield from _too_early(action, done)
-        done.add(action)
-    for micro_batch, chunk in product(range(micro_batches), range(chunks)):
-        yield from _missing(Forward(micro_batch, chunk), done)
+        elif kind is not Forward:
+            yield from _out_of_order(action, done)
+        done.add((kind, number, chunk))
+    for number, chunk in product(range(micro_batches), range(chunks)):
+        yield from _missing(number, chunk, done)
 
 
-def _too_early(action: Action, done: set[Action]) -> Iterator[str]:
-    """What should have come before this action, or not at all, given what is done."""
-    where = (action.micro_batch, action.chunk)
-    ended = {Backward(*where), BackwardInput(*where)} & done
-    before = BackwardInput(*where) if isinstance(action, BackwardWeight) else Forward(*where)
-    if isinstance(action, Forward):
-        return
-    if isinstance(action, Backward | BackwardInput) and ended:
-        yield f"does {action!r} though it has done {ended.pop()!r}."
-    elif isinstance(action, Recompute) and ended:
-        yield f"does {action!r} after {ended.pop()!r}, when nobody needs it any more."
-    elif before not in done:
-        yield f"does {action!r} before {before!r}."
+def _out_of_order(action: Action, done: Done) -> Iterator[str]:
+    """What should have come before this action, which is no forward, or not at all, given what is done."""
+    number, chunk = action.micro_batch, action.chunk
+    ended = [kind for kind in RETURNING if (kind, number, chunk) in done]
+    before = BackwardInput if isinstance(action, BackwardWeight) else Forward
+    if ended and isinstance(action, RETURNING):
+        yield f"does {action!r} though it has done {ended[0](number, chunk)!r}."
+    elif ended and isinstance(action, Recompute):
+        yield f"does {action!r} after {ended[0](number, chunk)!r}, when nobody needs it any more."
+    elif (before, number, chunk) not in done:
+        yield f"does {action!r} before {before(number, chunk)!r}."
 
 
-def _missing(forward: Forward, done: set[Action]) -> Iterator[str]:
+def _missing(number: int, chunk: int, done: Done) -> Iterator[str]:
     """What a stage never does for one micro-batch in one chunk."""
-    where = (forward.micro_batch, forward.chunk)
-    if forward not in done:
-        yield f"never does {forward!r}."
-    elif BackwardInput(*where) in done and BackwardWeight(*where) not in done:
-        yield f"does {BackwardInput(*where)!r}, but never {BackwardWeight(*where)!r}."
-    elif not {Backward(*where), BackwardInput(*where)} & done:
-        yield f"never does {Backward(*where)!r}."
+    if (Forward, number, chunk) not in done:
+        yield f"never does {Forward(number, chunk)!r}."
+    elif (BackwardInput, number, chunk) in done and (BackwardWeight, number, chunk) not in done:
+        yield f"does {BackwardInput(number, chunk)!r}, but never {BackwardWeight(number, chunk)!r}."
+    elif not any((kind, number, chunk) in done for kind in RETURNING):
+        yield f"never does {Backward(number, chunk)!r}."
 
 
-def _runnable(schedule: Schedule, chunks: int) -> list[Place]:
-    """All places in an order in which they can run. Raises BadSchedule where stages wait in a circle."""
+def _runnable(schedule: Schedule, chunks: int) -> list[Turn]:
+    """All actions in an order in which they can run. Raises BadSchedule where stages wait in a circle."""
     stages = len(schedule)
     position = [0] * stages
     done: set[Result] = set()
     waiting: dict[Result, int] = {}
-    order: list[Place] = []
+    order: list[Turn] = []
     ready = list(reversed(range(stages)))
     while ready:
         stage = ready.pop()
         while position[stage] < len(schedule[stage]):
             action = schedule[stage][position[stage]]
-            need = waits_for(action, stage, stages, chunks)
+            need = _waits_for(action, stage, stages, chunks)
             if need is not None and need not in done:
                 waiting[need] = stage
                 break
-            order.append((stage, position[stage]))
+            result = _result_of(action, stage)
+            order.append(Turn(stage, action, need, result))
             position[stage] += 1
-            result = result_of(action, stage)
             if result is not None:
                 done.add(result)
                 if result in waiting:
@@ -146,6 +156,6 @@ def _deadlock(schedule: Schedule, position: Sequence[int], chunks: int) -> str:
     for stage, actions in enumerate(schedule):
         if position[stage] < len(actions):
             action = actions[position[stage]]
-            need = waits_for(action, stage, len(schedule), chunks)
+            need = _waits_for(action, stage, len(schedule), chunks)
             parts.append(f"stage {stage}, at {action!r}, waits for {need}")
     return f"Deadlock: {'; '.join(parts)}."

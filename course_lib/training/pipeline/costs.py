@@ -17,7 +17,7 @@ from course_lib.training.pipeline.actions import (
     Recompute,
     Schedule,
 )
-from course_lib.training.pipeline.checking import Result, check_schedule, result_of, waits_for
+from course_lib.training.pipeline.checking import Result, check_schedule
 
 PerPiece = float | Sequence[float]
 """One number for all pieces of the model, or one for each, in the order of the pieces."""
@@ -41,7 +41,7 @@ class Costs:
 
     def seconds(self, action: Action, piece: int) -> float:
         """How long an action takes in a piece of the model."""
-        if isinstance(action, Forward | Recompute):
+        if isinstance(action, (Forward, Recompute)):
             return _of(self.forward, piece)
         whole = _of(self.backward, piece)
         if isinstance(action, Backward):
@@ -110,16 +110,14 @@ def cost(schedule: Schedule, micro_batches: int, costs: Costs | None = None, chu
     stages = len(schedule)
     rows: list[list[Timed]] = [[] for _ in schedule]
     arrives: dict[Result, float] = {}
-    for stage, position in check_schedule(schedule, micro_batches, chunks):
-        action, row = schedule[stage][position], rows[stage]
+    for stage, action, need, result in check_schedule(schedule, micro_batches, chunks):
+        row = rows[stage]
         begin = row[-1].end if row else 0.0
-        need = waits_for(action, stage, stages, chunks)
         if need is not None:
             # What a stage sends to itself is there at once.
             begin = max(begin, arrives[need] + (costs.message if need.stage != stage else 0.0))
         end = begin + costs.seconds(action, action.chunk * stages + stage)
         row.append(Timed(stage, action, begin, end))
-        result = result_of(action, stage)
         if result is not None:
             arrives[result] = end
     return Timing(tuple(map(tuple, rows)), chunks, costs)

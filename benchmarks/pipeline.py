@@ -1,0 +1,101 @@
+"""The pipeline's runtime beside torch.distributed.pipelining, and what timing a large schedule takes.
+
+Both runtimes do the unit's 1F1B, take turns in the same two processes, and compute the same.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+
+from benchmarks.measure import Row, at_most, median_seconds, times_faster
+from course_lib import launch
+from course_lib.training.pipeline import Plan, Stage, cost, schedule_of
+from graders.guest.run_cells import run_cells
+from graders.submissions.read import read_submission
+
+SOLUTION = Path(__file__).parents[1] / "solutions" / "05_pipeline_parallel.py"
+RANKS, MICRO_BATCHES, SAMPLES, TURNS = 2, 8, 16, 40
+WIDTH, LAYERS = 512, 4
+LARGE = (64, 256)
+"""Stages and micro-batches of the schedule that is timed."""
+
+
+def rows() -> Iterator[Row]:
+    """Every comparison of this module."""
+    solved: dict[str, Any] = {"__name__": "solution"}
+    run_cells(read_submission(SOLUTION).cells, solved)
+    plan: Plan = solved["one_f_one_b"]
+    step = step_seconds(plan)
+    what = f"a step of 1F1B, {RANKS} stages, {MICRO_BATCHES} micro-batches"
+    yield times_faster(what, step["ours"], step["torch"], "torch's pipelining", 1 / 1.05)
+    schedule = schedule_of(plan, *LARGE)
+    seconds = median_seconds(lambda: cost(schedule, LARGE[1]), runs=3)
+    yield at_most(f"timing a schedule of {LARGE[0]} stages, {LARGE[1]} micro-batches", seconds, 2.0)
+
+
+def step_seconds(plan: Plan) -> dict[str, float]:
+    """Runtime -> median seconds of a step, of the slower rank."""
+    run = launch(take_turns, plan, ranks=RANKS, on="processes", timeout=300, quiet=True)
+    return {name: max(times[name] for times in run.results) for name in run.results[0]}
+
+
+def take_turns(plan: Plan) -> dict[str, float]:
+    """Runtime -> median seconds of a step on this rank."""
+    torch.set_num_threads(1)
+    ways = {"ours": _ours(plan), "torch": _torchs()}
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(TURNS + 1):
+        for name, step in ways.items():
+            dist.barrier()
+            start = time.perf_counter()
+            step()
+            dist.barrier()
+            # The first turn finds out what crosses the cut.
+            times[name] += [time.perf_counter() - start] if turn else []
+    return {name: statistics.median(of_way) for name, of_way in times.items()}
+
+
+def _piece() -> nn.Module:
+    torch.manual_seed(0)
+    layers = ((nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(LAYERS))
+    return nn.Sequential(*(module for pair in layers for module in pair))
+
+
+def _batch() -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(1)
+    samples = MICRO_BATCHES * SAMPLES
+    return torch.randn(samples, WIDTH), torch.randn(samples, WIDTH)
+
+
+def _ours(plan: Plan) -> Callable[[], None]:
+    piece, (inputs, targets) = _piece(), _batch()
+    stage = Stage([piece], functional.mse_loss)
+    actions = list(plan(dist.get_rank(), RANKS, MICRO_BATCHES))
+
+    def step() -> None:
+        piece.zero_grad()
+        stage.step(actions, inputs.chunk(MICRO_BATCHES), targets.chunk(MICRO_BATCHES))
+
+    return step
+
+
+def _torchs() -> Callable[[], None]:
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    piece, (inputs, targets) = _piece(), _batch()
+    rank = dist.get_rank()
+    stage = PipelineStage(piece, rank, RANKS, torch.device("cpu"))
+    schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=functional.mse_loss)
+
+    def step() -> None:
+        piece.zero_grad()
+        schedule.step(*([inputs] if rank == 0 else []), **({"target": targets} if rank == RANKS - 1 else {}))
+
+    return step
