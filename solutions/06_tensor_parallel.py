@@ -290,7 +290,8 @@ class RandomStreams:
 
 # %% [markdown]
 # Five columns on four ranks: rank 0 has two of them, the others have one. Each rank draws a mask for its columns of 8
-# samples, then one for 4 columns that all hold. Above as torch does it by itself, below with your two streams:
+# samples, then one for 4 columns that all hold. White is kept, black is dropped. Above as torch
+# does it by itself, below with your two streams:
 
 
 # %% demo=true
@@ -317,10 +318,10 @@ figure, panels = new_figure(
 )
 for row, apart in zip(panels, masks):
     for rank, drawn in enumerate(masks[apart]):
-        for axes, mask, what in zip(row[2 * rank :], drawn, ("own", "of all")):
+        for axes, mask, what in zip(row[2 * rank :], drawn, ("its own", "of all")):
             axes.imshow(mask, cmap="gray", vmin=0, vmax=1, aspect="auto")
-            axes.set(xticks=[], yticks=[], title=f"{what}, {rank}")
-    row[0].set_ylabel("two streams" if apart else "one stream")
+            axes.set(xticks=[], yticks=[], title=f"rank {rank}", xlabel=what)
+    row[0].set_ylabel("two streams: 8 samples" if apart else "one stream: 8 samples")
 figure
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -630,8 +631,9 @@ class GatherSequence(torch.autograd.Function):
     def forward(ctx, x_BTD: Tensor, group: dist.ProcessGroup | None) -> Tensor:
         ### BEGIN SOLUTION
         ctx.group = group
-        parts = [torch.empty_like(x_BTD.contiguous()) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(parts, x_BTD.contiguous(), group=group)
+        own = x_BTD.contiguous()
+        parts = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(parts, own, group=group)
         return torch.cat(parts, dim=1)
         ### END SOLUTION
 
@@ -639,7 +641,7 @@ class GatherSequence(torch.autograd.Function):
     def backward(ctx, gradient_BTD: Tensor) -> tuple[Tensor, None]:
         ### BEGIN SOLUTION
         parts = [part.contiguous() for part in gradient_BTD.chunk(dist.get_world_size(ctx.group), dim=1)]
-        own = torch.empty_like(parts[0])
+        own = torch.empty_like(parts[dist.get_rank(ctx.group)])
         dist.reduce_scatter(own, parts, group=ctx.group)
         return own, None
         ### END SOLUTION
@@ -666,7 +668,7 @@ class ScatterSequence(torch.autograd.Function):
         ### BEGIN SOLUTION
         ctx.group = group
         parts = [part.contiguous() for part in x_BTD.chunk(dist.get_world_size(group), dim=1)]
-        own = torch.empty_like(parts[0])
+        own = torch.empty_like(parts[dist.get_rank(group)])
         dist.reduce_scatter(own, parts, group=group)
         return own
         ### END SOLUTION
@@ -716,7 +718,17 @@ def sequence_parallel_mlp(
 
 
 # %% [markdown]
-# Beside it, the same MLP between f and g, with all tokens on every rank. Bytes sent in both passes, and what is
+# What each rank holds and sends, beside the same MLP between f and g:
+#
+# | | tensor parallel | and sequence parallel |
+# |---|---|---|
+# | residual sum, norm, dropout | all T tokens | T / p tokens |
+# | what `up` gets | all T tokens | all T tokens |
+# | between `up` and `down` | F / p columns of all T tokens | the same |
+# | forward | an all-reduce behind `down` | an all-gather before `up`, a reduce-scatter behind `down` |
+# | backward | an all-reduce before `up` | an all-gather behind `down`, a reduce-scatter before `up` |
+#
+# Now measure it, with all tokens on every rank and without. Bytes sent in both passes, and what is
 # kept for backward: all tensors that autograd saves, parameters left out, each counted once.
 
 

@@ -144,7 +144,7 @@ def random_states(answer: AnswerFunction, seed: int, blocks: list[tuple[str, lis
 def embedding(
     answer: AnswerFunction, weight: Tensor, tokens: Tensor, arriving: Tensor, groups: list[list[int]]
 ) -> EmbeddingReply:
-    """Both passes of the layer that the answer makes of a weight [V, D]. tokens: [T]; arriving: [T, D]."""
+    """Both passes of the answer's layer, made of a weight [V, D]. tokens: [2, T]; arriving: [2, T, D]."""
     whole = nn.Embedding(len(weight), weight.shape[1], dtype=weight.dtype)
     load_values([whole.weight], [weight])
     layer = answer(whole, **({"group": own_group(groups)} if groups else {}))

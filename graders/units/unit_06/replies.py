@@ -17,7 +17,7 @@ class DrawnReply(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingReply(DriverReply):
-    """result: what forward returned, [T, D]. parameters: name -> values. gradient: of the first of them.
+    """result: what forward returned, [2, T, D]. parameters: name -> values. gradient: of the first of them.
 
     nbytes: of the memory that the first of them lies in. whole, tokens: the arguments afterwards.
     """

@@ -101,7 +101,7 @@ class Tokens:
     ) -> "Tokens":
         ranks = sum(map(len, groups)) or rng.integer(3, 4)
         size = ranks // max(1, len(groups))
-        samples, own, width = rng.integer(2, 3), rng.integer(1, 3), rng.integer(2, 4)
+        samples, own, width = rng.integer(2, 3), rng.integer(2, 3), rng.integer(2, 4)
         dtype = rng.choice((torch.float32, torch.float64))
 
         def of_each(tokens: int, arriving: bool) -> list[Tensor]:

@@ -78,7 +78,7 @@ def VocabParallelEmbedding(answer: Answer, rng: Rng) -> Findings:  # noqa: N802
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A weight [V, D], tokens [T] of which some come twice, and the gradient that arrives [T, D]."""
+    """A weight [V, D], tokens [2, T] of which some come twice, and the gradient that arrives [2, T, D]."""
 
     weight: Tensor
     tokens: Tensor
@@ -88,10 +88,11 @@ class Rows:
     @classmethod
     def drawn(cls, rng: Rng, vocabulary: int, ranks: int) -> "Rows":
         width = rng.integer(2, 4)
-        some = rng.integers(0, vocabulary - 1, rng.integer(3, 6))
-        tokens = torch.cat([some, at_borders(vocabulary, ranks), some[:2]])
+        some = rng.integers(0, vocabulary - 1, 2 * rng.integer(2, 3))
+        tokens = torch.cat([some, at_borders(vocabulary, ranks), some[:2]]).view(2, -1)
         dtype = rng.choice((torch.float32, torch.float64))
-        weight, arriving = (rng.normal(rows, width, dtype=dtype) for rows in (vocabulary, len(tokens)))
+        weight = rng.normal(vocabulary, width, dtype=dtype)
+        arriving = rng.normal(*tokens.shape, width, dtype=dtype)
         return cls(weight, tokens, arriving, ranks)
 
     def launch(self, answer: Answer, groups: Sequence[Sequence[int]] = ()) -> Observed[EmbeddingReply]:
@@ -107,7 +108,9 @@ class Rows:
         return compare.close_on_all_ranks([reply.result for reply in run.results], expected, where)
 
     def gradients(self, run: Observed[EmbeddingReply]) -> Finding:
-        whole = torch.zeros_like(self.weight).index_add_(0, self.tokens, self.arriving)
+        whole = torch.zeros_like(self.weight).index_add_(
+            0, self.tokens.flatten(), self.arriving.flatten(0, 1)
+        )
         where = f"the gradient of weight, with {len(self.weight)} tokens,"
         seen = [reply.gradient for reply in run.results]
         return compare.close_on_all_ranks(seen, self._parts(whole, run), where)
