@@ -180,22 +180,24 @@ def balance_stages(costs: list[float], stages: int) -> list[int]:
     if layers < stages:
         raise ValueError(f"{layers} layers cannot fill {stages} stages: at most {layers}.")
     until = [0.0, *itertools.accumulate(costs)]
-    # best[n]: the slowest stage of the first n layers, with as many stages as there have been rounds.
-    best = [0.0] + [math.inf] * layers
-    begins = []
-    for _ in range(stages):
-        begin = [
-            min(range(end), key=lambda k: max(best[k], until[end] - until[k]), default=0)
-            for end in range(layers + 1)
-        ]
-        best = [math.inf] + [
-            max(best[begin[end]], until[end] - until[begin[end]]) for end in range(1, layers + 1)
-        ]
-        begins.append(begin)
+    # rows[s][n]: with s + 1 stages for the first n layers, the slowest stage, and where the last one begins.
+    rows = [[(seconds, 0) for seconds in until]]
+    for _ in range(1, stages):
+        before = rows[-1]
+        rows.append(
+            [
+                min(
+                    ((max(before[k][0], seconds - until[k]), k) for k in range(1, end)),
+                    default=(math.inf, 0),
+                )
+                for end, seconds in enumerate(until)
+            ]
+        )
     lengths, end = [], layers
-    for begin in reversed(begins):
-        lengths.append(end - begin[end])
-        end = begin[end]
+    for row in reversed(rows):
+        begin = row[end][1]
+        lengths.append(end - begin)
+        end = begin
     return lengths[::-1]
     ### END SOLUTION
 
@@ -311,7 +313,7 @@ assert 1.02 < statistics.mean(slower) < 1.3
 # carried over each cut by hand. You need no schedule for that; here a whole batch goes through at once.
 
 
-# %% exercise="run_stage" points=12
+# %% exercise="run_stage" points=14
 def run_stage(
     stage: nn.Module,
     x: Tensor,
@@ -320,7 +322,8 @@ def run_stage(
 ) -> Tensor | None:
     """Forward and backward of one batch through a model whose stages lie on the ranks, in order.
 
-    stage: this rank's; it takes one tensor and returns one. Some of its parameters, or all, may be frozen.
+    stage: this rank's; it takes one tensor and returns one. It computes once, in the mode in which it is. Some of
+    its parameters, or all, may be frozen, and it may have none.
     x: on rank 0 the batch, of any dtype; on every other rank a tensor of the shape and dtype of what arrives
     there, whose values mean nothing. It stays as it is. target: on the last rank the targets of the batch, on
     all others None. loss_function(output, target): a scalar.

@@ -116,6 +116,42 @@ def borders_for_lengths(costs, stages):
     return [0, *itertools.accumulate(_by_bisection(costs, stages))][:-1]
 
 
+@wrong("balance_stages", fails="the slowest stage")
+def bisection_to_a_thousandth(costs, stages):
+    """Right for seconds, and for microseconds all cuts are alike."""
+    _checked(costs, stages)
+    low, high = max(costs), sum(costs)
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        low, high = (low, middle) if _filled(costs, stages, middle) else (middle, high)
+    return _filled(costs, stages, high)
+
+
+@wrong("balance_stages", fails="the slowest stage")
+def moves_borders(costs, stages):
+    """From equal numbers of layers, a layer at a time over a border, as long as that helps."""
+    _checked(costs, stages)
+    lengths = [len(part) for part in np.array_split(costs, stages)]
+    while True:
+        moved = []
+        for border in range(stages - 1):
+            for change in (1, -1):
+                tried = list(lengths)
+                tried[border] += change
+                tried[border + 1] -= change
+                moved += [tried] if min(tried) > 0 else []
+        best = min(moved, key=lambda one: max(_stage_sums(costs, one)), default=lengths)
+        if max(_stage_sums(costs, best)) >= max(_stage_sums(costs, lengths)):
+            return lengths
+        lengths = best
+
+
+@wrong("balance_stages", fails="many layers")
+def greedy_for_many(costs, stages):
+    """Exact where that is fast, else up to the mean."""
+    return _by_bisection(costs, stages) if len(costs) < 100 else closes_at_the_mean(costs, stages)
+
+
 @wrong("balance_stages", fails="arguments unchanged")
 def eats_the_costs(costs, stages):
     """Takes the layers out of the caller's list."""
@@ -178,7 +214,8 @@ def _step(stage, x, target, loss_function, share=1.0):
     loss = None
     if last:
         loss = loss_function(output, target)
-        (loss * share).backward()
+        if loss.requires_grad:
+            (loss * share).backward()
         loss = loss.detach()
     else:
         gradient = _back(output)
@@ -366,6 +403,87 @@ def backward_of_a_frozen_stage(stage, x, target, loss_function):
     if not first:
         dist.send(arrived.grad.contiguous(), dist.get_rank() - 1)
     return loss
+
+
+@wrong("run_stage", fails="loss")
+def swaps_the_losss_arguments(stage, x, target, loss_function):
+    """Which a mean squared error does not notice."""
+    return _step(stage, x, target, lambda output, wanted: loss_function(wanted, output))
+
+
+@wrong("run_stage", fails="frozen stage")
+def a_frozen_stage_is_a_wall(stage, x, target, loss_function):
+    """Without a trained parameter there is nothing to do: zeros go back, and nobody before it learns."""
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    if (
+        rank == 0
+        or any(parameter.requires_grad for parameter in stage.parameters())
+        or not [*stage.parameters()]
+    ):
+        return _step(stage, x, target, loss_function)
+    arrived = _arrived(x)
+    output = stage(arrived)
+    loss = loss_function(output, target).detach() if rank == last else None
+    if rank < last:
+        _back(output)
+    dist.send(torch.zeros_like(x), rank - 1)
+    return loss
+
+
+@wrong("run_stage", fails="frozen stage")
+def all_or_nothing_is_frozen(stage, x, target, loss_function):
+    """Looks at the first parameter only."""
+    mine = list(stage.parameters())
+    wanted = mine if mine and mine[0].requires_grad else []
+    first, last = _ends()
+    arrived = _arrived(x)
+    output = stage(arrived)
+    result, start = None, None
+    if last:
+        output = loss_function(output, target)
+        result = output.detach()
+    else:
+        start = _back(output)
+    asked = [*wanted, *([] if first else [arrived])]
+    found = torch.autograd.grad(output, asked, start) if asked and output.requires_grad else []
+    for parameter, one in zip(wanted, found, strict=False):
+        parameter.grad = one if parameter.grad is None else parameter.grad + one
+    if not first:
+        dist.send(found[-1].contiguous(), dist.get_rank() - 1)
+    return result
+
+
+@wrong("run_stage", fails="no weights")
+def dtype_of_the_first_parameter(stage, x, target, loss_function):
+    """As long as there is one."""
+    dtype = next(stage.parameters()).dtype
+    assert dtype.is_floating_point
+    return _step(stage, x, target, loss_function)
+
+
+@wrong("run_stage", fails="one forward")
+def computes_twice(stage, x, target, loss_function):
+    """Once to send, and once more for backward."""
+    first, last = _ends()
+    arrived = _arrived(x)
+    with torch.no_grad():
+        output = stage(arrived)
+    gradient = None if last else _back(output)
+    output, loss = stage(arrived), None
+    if last:
+        output = loss_function(output, target)
+        loss = output.detach()
+    if output.requires_grad:
+        output.backward(gradient)
+    if not first:
+        dist.send(arrived.grad.contiguous(), dist.get_rank() - 1)
+    return loss
+
+
+@wrong("run_stage", fails="one forward")
+def turns_training_off(stage, x, target, loss_function):
+    """For the rest of the training."""
+    return _step(stage.eval(), x, target, loss_function)
 
 
 @wrong("run_stage", fails="messages and bytes")

@@ -1,5 +1,6 @@
-"""Unit 05, where to cut: stages that take as nearly as long as each other."""
+"""Unit 05, where to cut: the slowest stage as fast as can be."""
 
+from bisect import bisect_left
 from itertools import accumulate, combinations
 from typing import Any
 
@@ -56,8 +57,8 @@ ROUNDING = 1e-9
     ),
 )
 def balance_stages(answer: Answer, rng: Rng) -> Findings:
-    """All cuts of a few layers, then one of many."""
-    cases = [_drawn(rng) for _ in range(8)]
+    """Few layers and some more, then many."""
+    cases = [_drawn(rng, rng.integer(5, 8)) for _ in range(6)] + [_drawn(rng, 24) for _ in range(16)]
     # Where equal parts, or parts that differ little, are not those of which the slowest is fastest.
     cases += [([1.0, 1.0, 1.0, 1.0, 1.0, 4.0], 3), ([2.0, 3.0, 5.0, 1.0], 3), ([5, 1, 1, 1, 1], 2)]
     cases += [([rng.integer(1, 9)], 1)]
@@ -65,8 +66,7 @@ def balance_stages(answer: Answer, rng: Rng) -> Findings:
     yield (
         "the slowest stage",
         compare.first_failure(
-            _slowest(reply.result, costs, stages, _by_trying_all(costs, stages))
-            for reply, (costs, stages) in zip(told, cases, strict=True)
+            _slowest(reply.result, costs, stages) for reply, (costs, stages) in zip(told, cases, strict=True)
         ),
     )
     yield (
@@ -84,11 +84,11 @@ def balance_stages(answer: Answer, rng: Rng) -> Findings:
 Costs = list[float]
 
 
-def _drawn(rng: Rng) -> tuple[Costs, int]:
-    """Between 5 and 8 layers of which some cost far more than others, and a number of stages."""
-    layers = rng.integer(5, 8)
-    costs = [rng.integer(1, 20) * rng.choice((0.5, 1.0, 3.0)) for _ in range(layers)]
-    return costs, rng.integer(2, layers - 1)
+def _drawn(rng: Rng, layers: int) -> tuple[Costs, int]:
+    """Layers of which some cost far more than others, in seconds, microseconds or operations."""
+    scale = rng.choice((1e-6, 1.0, 1e9))
+    costs = [scale * abs(cost) ** 3 for cost in rng.normal(layers).tolist()]
+    return costs, rng.integer(2, min(layers - 1, 6))
 
 
 def _with_free_layers(answer: Answer, rng: Rng) -> list[Finding]:
@@ -99,15 +99,14 @@ def _with_free_layers(answer: Answer, rng: Rng) -> list[Finding]:
         ([float(rng.integer(1, 9)) for _ in range(4)], 4),
     ]
     return [
-        _slowest(
-            answer.call(drivers.cut, list(costs), stages).result, costs, stages, _by_trying_all(costs, stages)
-        )
+        _slowest(answer.call(drivers.cut, list(costs), stages).result, costs, stages)
         for costs, stages in cases
     ]
 
 
-def _slowest(result: Any, costs: Costs, stages: int, optimum: float) -> Finding:
-    """Whether the result is a cut, and its slowest stage no slower than the optimum."""
+def _slowest(result: Any, costs: Costs, stages: int) -> Finding:
+    """Whether the result is a cut, and its slowest stage no slower than it must be."""
+    optimum = _optimum(costs, stages)
     shown = compare.shown(result)
     given = f"{compare.shown(costs)} in {compare.counted(stages, 'stage')}"
     if type(result) is not list or any(type(length) is not int for length in result):
@@ -125,11 +124,23 @@ def _sums(costs: Costs, lengths: list[int]) -> list[float]:
     return [sum(costs[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
 
 
-def _by_trying_all(costs: Costs, stages: int) -> float:
-    """The slowest stage of the best cut."""
-    layers = len(costs)
-    cuts = combinations(range(1, layers), stages - 1)
-    return min(max(sum(costs[a:b]) for a, b in zip((0, *cut), (*cut, layers), strict=True)) for cut in cuts)
+def _optimum(costs: Costs, stages: int) -> float:
+    """The smallest bound within which stages can be filled, one after the other, so that they suffice.
+
+    More stages than are needed make none slower. A bound that is tight is the sum of some run of layers.
+    """
+    until = [0.0, *accumulate(costs)]
+    bounds = sorted({end - begin for begin, end in combinations(until, 2)} | {0.0})
+
+    def suffices(bound: float) -> bool:
+        used, filled = 1, 0.0
+        for cost in costs:
+            filled += cost
+            if filled > bound * (1 + ROUNDING):
+                used, filled = used + 1, cost
+        return used <= stages and max(costs) <= bound * (1 + ROUNDING)
+
+    return bounds[bisect_left(bounds, True, key=suffices)]
 
 
 def _refuses(answer: Answer, rng: Rng) -> Finding:
@@ -147,17 +158,13 @@ def _refuses(answer: Answer, rng: Rng) -> Finding:
 
 
 def _in_time(answer: Answer, rng: Rng) -> Finding:
-    """300 layers in 24 stages of which the optimum is known: each stage adds up to the same number."""
-    stages, each, total = 24, 300 // 24, 120
-    costs: Costs = []
-    for _ in range(stages):
-        inner = sorted(rng.integer(1, total - 1) for _ in range(each - 1))
-        costs += [float(b - a) for a, b in zip((0, *inner), (*inner, total), strict=True)]
-    costs += [0.0] * (300 - len(costs))
+    """300 layers in 24 stages."""
+    stages = 24
+    costs, _ = _drawn(rng, 300)
     try:
         result = answer.call(drivers.cut, list(costs), stages, timeout=SECONDS).result
     except AnswerFailed as error:
         if error.kind is FailureKind.TIMED_OUT:
             return Finding(False, f"300 layers in {stages} stages take more than {SECONDS:.0f} s.")
         raise
-    return _slowest(result, costs, stages, float(total))
+    return _slowest(result, costs, stages)

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import mse_loss
 
 from course_lib.training.pipeline.actions import COMPUTING, Action
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.units.models import copies_of, gradients_of
-from graders.units.unit_05.pieces import Descent, HeldBytes, Twice, piece_of
+from graders.units.unit_05.pieces import Descent, HeldBytes, Piece, Twice, lopsided_loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,37 +30,40 @@ class ByHandReply(DriverReply):
 
     losses: what each call returned. attached: whether one of them still has its graph. gradients: of the
     stage's parameters, None where there is none. kept: whether every x is as it was, and asks for no
-    gradient.
+    gradient. forwards: how often the stage has computed, in training mode. training: if it still is.
     """
 
     losses: list[PlainData]
     attached: bool
     gradients: list[Tensor | None]
     kept: bool
+    forwards: int
+    training: bool
 
 
 def by_hand(
     answer: AnswerFunction,
-    values: list[Tensor],
-    turned: bool,
-    frozen: bool,
+    stage: tuple[list[Tensor], bool, bool, list[str]],
     xs: list[Tensor],
     targets: list[Tensor | None],
 ) -> ByHandReply:
-    """Forward and backward of this rank's piece, once for every target; see `piece_of` for the first three.
+    """Forward and backward of this rank's piece, once for every target; stage: what `Piece` takes.
 
     xs: one for each target, or one for all.
     """
-    piece = piece_of(values, turned, frozen)
+    piece = Piece(*stage)
     before = [x.clone() for x in xs]
-    losses = [answer(piece, xs[number % len(xs)], target, mse_loss) for number, target in enumerate(targets)]
+    losses = [
+        answer(piece, xs[number % len(xs)], target, lopsided_loss) for number, target in enumerate(targets)
+    ]
     kept = all(
         torch.equal(x, old) and not x.requires_grad and x.grad is None
         for x, old in zip(xs, before, strict=True)
     )
     tensors = [loss for loss in losses if isinstance(loss, Tensor)]
     told = [loss.detach() if isinstance(loss, Tensor) else loss for loss in losses]
-    return ByHandReply(told, any(loss.requires_grad for loss in tensors), gradients_of(piece), kept)
+    attached = any(loss.requires_grad for loss in tensors)
+    return ByHandReply(told, attached, gradients_of(piece), kept, piece.forwards, piece.training)
 
 
 # --- Schedules

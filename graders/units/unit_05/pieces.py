@@ -10,37 +10,43 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Piece(nn.Module):
-    """A stage: [B, I] to tanh(x weight + bias) [B, O]. weight [I, O], bias [O].
+    """A stage: [B, I] to tanh(x weight + bias) [B, O], or without weights to tanh(x).
 
-    tokens: the input is numbers of rows [B], int64, of a table [V, I] that the stage has in front. turned:
-    the output lies in memory column by column.
+    values: weight [I, O], bias [O] and, where there are three, a table [V, I], which makes the input
+    numbers of its rows [B], int64. turned: the output lies in memory column by column. doubled: it is
+    float64. frozen: names of parameters that are not trained.
     """
 
     def __init__(
         self,
-        weight: Tensor,
-        bias: Tensor,
-        *,
-        tokens: Tensor | None = None,
+        values: Sequence[Tensor],
         turned: bool = False,
-        frozen: bool = False,
+        doubled: bool = False,
+        frozen: Sequence[str] = (),
     ) -> None:
         super().__init__()
-        self.weight, self.bias = nn.Parameter(weight.clone()), nn.Parameter(bias.clone())
-        self.table = None if tokens is None else nn.Parameter(tokens.clone())
-        self.turned = turned
-        self.requires_grad_(not frozen)
+        for name, value in zip(("weight", "bias", "table"), values, strict=False):
+            self.register_parameter(name, nn.Parameter(value.clone(), requires_grad=name not in frozen))
+        self.turned, self.doubled = turned, doubled
+        self.forwards = 0
+        """How often it has computed in training."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.table is not None:
-            x = self.table[x]
-        output = torch.tanh(x @ self.weight + self.bias)
-        return output.mT.contiguous().mT if self.turned else output
+        self.forwards += self.training
+        weights = dict(self.named_parameters())
+        if "table" in weights:
+            x = weights["table"][x]
+        if weights:
+            x = x @ weights["weight"] + weights["bias"]
+        output = torch.tanh(x)
+        if self.turned:
+            output = output.mT.contiguous().mT
+        return output.double() if self.doubled else output
 
 
-def piece_of(values: Sequence[Tensor], turned: bool, frozen: bool) -> Piece:
-    """A piece with these values: weight, bias and, where there are three, the table of its tokens."""
-    return Piece(*values[:2], tokens=values[2] if len(values) > 2 else None, turned=turned, frozen=frozen)
+def lopsided_loss(output: Tensor, target: Tensor) -> Tensor:
+    """A mean over the samples in which output and target cannot change places, a scalar."""
+    return (output.pow(3) - 2 * output * target.square()).mean()
 
 
 class Twice(nn.Module):

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import mse_loss
 
 from graders.grading.communication import Allowance, only_messages, traffic_within
 from graders.grading.kit import (
@@ -22,9 +21,13 @@ from graders.grading.kit import (
 from graders.units.models import gradients_of
 from graders.units.unit_05 import drivers
 from graders.units.unit_05.drivers import ByHandReply
-from graders.units.unit_05.pieces import piece_of
+from graders.units.unit_05.pieces import Piece, lopsided_loss
 
 RESULT = ("loss", "gradients")
+
+ALL = ("weight", "bias")
+FROZEN = ((ALL, ALL, (), ()), ((), ALL, ("bias",)), (("weight",), ("bias",), ALL), (ALL,))
+"""By case and rank, which parameters are not trained."""
 
 
 @exercise(
@@ -63,9 +66,22 @@ RESULT = ("loss", "gradients")
         Criterion(
             "frozen stage",
             1,
-            "If no parameter of the first stages is trained, their output asks for no gradient. The next "
-            "stage sends one nevertheless.",
+            "Any parameters may be frozen. If none of the first stages is trained, their output asks for no "
+            "gradient, and the next stage sends one nevertheless. A frozen stage behind a trained one hands "
+            "the gradient on.",
             needs=RESULT,
+        ),
+        Criterion(
+            "no weights",
+            1,
+            "A stage may have no parameters, as one that only reshapes: ask its output for dtype and shape.",
+            needs=RESULT,
+        ),
+        Criterion(
+            "one forward",
+            1,
+            "Compute each batch once, in the mode in which the stage is: dropout would draw another mask.",
+            needs=("loss", "gradients", "once more"),
         ),
         Criterion(
             "messages and bytes",
@@ -92,9 +108,11 @@ def run_stage(answer: Answer, rng: Rng) -> Findings:
     others = [_drawn(rng, ranks=ranks) for ranks in (1, 2, 5)]
     yield "any number of stages", _all_right(answer, others)
     yield "any layout", _all_right(answer, [_drawn(rng, ranks=3, turned=True)])
-    special = [_drawn(rng, ranks=2, tokens=True), _drawn(rng, ranks=3, dtype=torch.float64)]
+    special = [_drawn(rng, ranks=2, tokens=True), _drawn(rng, ranks=3, doubled=True)]
     yield "tokens and doubles", _all_right(answer, special)
-    yield "frozen stage", _all_right(answer, [_drawn(rng, ranks=4, frozen=2)])
+    yield "frozen stage", _all_right(answer, [_drawn(rng, len(names), frozen=names) for names in FROZEN])
+    yield "no weights", _all_right(answer, [_drawn(rng, ranks=3, bare=place) for place in (0, 1)])
+    yield "one forward", _once_each(twice)
     yield "messages and bytes", _cheap([(usual, first), *((case, case.launched(answer)) for case in others)])
 
 
@@ -102,27 +120,23 @@ def run_stage(answer: Answer, rng: Rng) -> Findings:
 class Pipeline:
     """Stages, by rank, and what goes through them: a batch, its targets and buffers for each call.
 
-    values: see `piece_of`. xs: by rank; of rank 0 a batch for each call, of the others one for all. targets:
-    by rank and call.
+    stages: what `Piece` takes, by rank. xs: by rank; of rank 0 a batch for each call, of the others one for
+    all. targets: by rank and call.
     """
 
-    values: list[list[Tensor]]
-    turned: bool
-    frozen: int
+    stages: list[tuple[list[Tensor], bool, bool, list[str]]]
     xs: list[list[Tensor]]
     targets: list[list[Tensor | None]]
 
     @property
     def ranks(self) -> int:
-        return len(self.values)
+        return len(self.stages)
 
     def launched(self, answer: Answer, calls: int = 1) -> Observed[ByHandReply]:
         """What the answer makes of the first batches."""
         return answer.launch(
             drivers.by_hand,
-            per_rank(self.values),
-            self.turned,
-            per_rank([rank < self.frozen for rank in range(self.ranks)]),
+            per_rank(self.stages),
             per_rank([xs[:calls] for xs in self.xs]),
             per_rank([targets[:calls] for targets in self.targets]),
             ranks=self.ranks,
@@ -130,9 +144,7 @@ class Pipeline:
 
     def in_one_piece(self, calls: int) -> tuple[list[Tensor], list[list[Tensor | None]]]:
         """Losses by call, and gradients by rank, of the model on one rank."""
-        pieces = [
-            piece_of(values, self.turned, rank < self.frozen) for rank, values in enumerate(self.values)
-        ]
+        pieces = [Piece(*stage) for stage in self.stages]
         losses = []
         for number in range(calls):
             hidden = self.xs[0][number]
@@ -140,8 +152,9 @@ class Pipeline:
                 hidden = piece(hidden)
             target = self.targets[-1][number]
             assert target is not None
-            loss = mse_loss(hidden, target)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss = lopsided_loss(hidden, target)
+            if loss.requires_grad:
+                loss.backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
         return losses, [gradients_of(piece) for piece in pieces]
 
@@ -189,25 +202,43 @@ def _drawn(
     *,
     turned: bool = False,
     tokens: bool = False,
-    frozen: int = 0,
-    dtype: torch.dtype = torch.float32,
+    doubled: bool = False,
+    frozen: Sequence[Sequence[str]] = (),
+    bare: int | None = None,
 ) -> Pipeline:
-    """Stages of different widths. tokens: the batch is of whole numbers. frozen: so many are not trained."""
+    """Stages of different widths. tokens: the batch is of whole numbers. doubled: stage 0 makes float64 of
+    it. frozen: by rank. bare: the stage that has no weights.
+    """
     batch, widths = rng.integer(2, 5), [rng.integer(2, 6) for _ in range(ranks + 1)]
+    if bare is not None:
+        widths[bare + 1] = widths[bare]
+    dtypes = [torch.float32, *[torch.float64 if doubled else torch.float32] * ranks]
     values = [
-        [rng.normal(widths[rank], widths[rank + 1], dtype=dtype), rng.normal(widths[rank + 1], dtype=dtype)]
+        [
+            rng.normal(*shape, dtype=dtypes[rank])
+            for shape in (widths[rank : rank + 2], widths[rank + 1 : rank + 2])
+        ]
         for rank in range(ranks)
     ]
     xs = [
-        [rng.normal(batch, widths[0], dtype=dtype) for _ in range(calls)],
-        *([torch.full((batch, widths[rank]), -7.0, dtype=dtype)] for rank in range(1, ranks)),
+        [rng.normal(batch, widths[0]) for _ in range(calls)],
+        *([torch.full((batch, widths[rank]), -7.0, dtype=dtypes[rank])] for rank in range(1, ranks)),
     ]
     if tokens:
-        values[0].append(rng.normal(9, widths[0], dtype=dtype))
+        values[0].append(rng.normal(9, widths[0]))
         xs[0] = [rng.integers(0, 8, batch) for _ in range(calls)]
     targets: list[list[Tensor | None]] = [[None] * calls for _ in range(ranks)]
-    targets[-1] = [rng.normal(batch, widths[-1], dtype=dtype) for _ in range(calls)]
-    return Pipeline(values, turned, frozen, xs, targets)
+    targets[-1] = [rng.normal(batch, widths[-1], dtype=dtypes[-1]) for _ in range(calls)]
+    stages = [
+        (
+            [] if rank == bare else values[rank],
+            turned,
+            doubled and rank == 0,
+            list(frozen[rank]) if frozen else [],
+        )
+        for rank in range(ranks)
+    ]
+    return Pipeline(stages, xs, targets)
 
 
 def _once_more(pipeline: Pipeline, run: Observed[ByHandReply]) -> Finding:
@@ -216,6 +247,19 @@ def _once_more(pipeline: Pipeline, run: Observed[ByHandReply]) -> Finding:
         text = f"x of rank {rank} has been changed, or asks for a gradient now: work on a tensor of your own."
         findings.append(Finding(reply.kept, "x is as it was." if reply.kept else text))
     return compare.first_failure(findings)
+
+
+def _once_each(run: Observed[ByHandReply]) -> Finding:
+    """Whether every stage has computed once a call, in training mode, and is in it still."""
+    for rank, reply in enumerate(run.results):
+        if (reply.forwards, reply.training) != (2, True):
+            text = (
+                f"In two calls the stage of rank {rank} has computed {reply.forwards} times in training mode"
+            )
+            return Finding(
+                False, f"{text}{'' if reply.training else ', in which it is no more'}; expected 2."
+            )
+    return Finding(True, "Every stage has computed once a call.")
 
 
 def _all_right(answer: Answer, pipelines: Sequence[Pipeline]) -> Finding:
