@@ -267,8 +267,9 @@ assert 3.8 < into_server < 4.0
 
 # %% demo=true
 # %%needs beside:horovod
-horovodrun = str(Path(sys.executable).parent / "horovodrun")
-check_build = subprocess.run([horovodrun, "--check-build"], capture_output=True, text=True)
+# `horovodrun --check-build`. It asks each library in a process of its own; here these need not import torch each.
+CHECK = "import sys, torch; sys.argv[1:] = ['--check-build']; from horovod.runner.launch import *; run_commandline()"
+check_build = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True)
 print(check_build.stdout)
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -359,38 +360,47 @@ def warmup_lr(step: int, warmup_steps: int, base_lr: float, size: int) -> float:
 
 # %% [markdown]
 # What happens without it? A network of four layers, its initial weights scaled as for ReLUs (He et al. 2015), sees the digits twelve times: once with one
-# worker and a batch of 16, and then as eight workers would, with a batch of 128. Each training is done with eight seeds, which draw
+# worker and a batch of 16, and then as eight workers would, with a batch of 128. Each training is done eight times, with
 # other weights and other orders of the samples.
 
 
 # %% demo=true
 # %%needs warmup_lr
-def accuracy_after(workers: int, rate: Callable[[int], float], seed: int, passes: int = 12) -> float:
-    """The test accuracy in percent after so many passes over the data, in batches of 16 a worker.
+def accuracies_after(workers: int, rate: Callable[[int], float], passes: int = 12) -> list[float]:
+    """The test accuracies in percent of eight trainings after so many passes, in batches of 16 a worker.
 
-    rate: step -> learning rate.
+    rate: step -> learning rate. Each training has initial weights and orders of the samples of its own; they do not
+    know of each other, and are computed at once only because that is faster.
     """
-    torch.manual_seed(seed)
-    widths = [channels * side**2, 64, 64, 64, 64]
-    layers = [nn.Linear(before, after) for before, after in pairwise(widths)]
-    for layer in layers:
-        nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-        nn.init.zeros_(layer.bias)
-    hidden = [module for layer in layers for module in (layer, nn.ReLU())]
-    model = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(64, len(data.classes)))
-    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    torch.manual_seed(4)
+    widths = [channels * side**2, 64, 64, 64, 64, len(data.classes)]
+    weights = [torch.randn(8, before, after) * (2 / before) ** 0.5 for before, after in pairwise(widths)]
+    biases = [torch.zeros(8, 1, after) for after in widths[1:]]
+    optimizer = torch.optim.SGD([each.requires_grad_() for each in weights + biases], momentum=0.9)
+
+    def outputs(inputs: Tensor) -> Tensor:
+        """[8, B, classes] of inputs [8, B, pixels]."""
+        for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
+            inputs = torch.baddbmm(bias, inputs, weight).relu()
+        return torch.baddbmm(biases[-1], inputs, weights[-1])
+
     images, labels = data.train[:]
     steps = len(images) // (16 * workers)
     for step in range(passes * steps):
         if step % steps == 0:
-            order = torch.randperm(len(images))
-        batch = order[step % steps * 16 * workers :][: 16 * workers]
+            orders = torch.rand(8, len(images)).argsort(1)
+        batch = orders[:, step % steps * 16 * workers :][:, : 16 * workers]
         optimizer.param_groups[0]["lr"] = rate(step)
         optimizer.zero_grad()
-        functional.cross_entropy(model(images[batch]), labels[batch]).backward()
+        # The sum of the trainings' losses: each has the gradient of its own.
+        loss = functional.cross_entropy(
+            outputs(images[batch].flatten(2)).flatten(0, 1), labels[batch].flatten(), reduction="sum"
+        )
+        (loss / (16 * workers)).backward()
         optimizer.step()
     images, labels = data.test[:]
-    return 100 * (model(images).argmax(1) == labels).float().mean().item()
+    found = outputs(images.flatten(1).expand(8, -1, -1)).argmax(2)
+    return (100 * (found == labels).float().mean(1)).tolist()
 
 
 one, epoch = 0.025, len(data.train) // (16 * 8)
@@ -402,9 +412,7 @@ trainings = {
 }
 threads = torch.get_num_threads()
 torch.set_num_threads(1)
-ends = {
-    name: [accuracy_after(*training, seed) for seed in range(1, 9)] for name, training in trainings.items()
-}
+ends = {name: accuracies_after(*training) for name, training in trainings.items()}
 torch.set_num_threads(threads)
 for name, accuracies in ends.items():
     print(f"{name:29} " + " ".join(f"{accuracy:5.1f}" for accuracy in accuracies) + " %")
@@ -412,7 +420,7 @@ for name, accuracies in ends.items():
 # %% demo=true jupyter={"source_hidden": true}
 # %%needs warmup_lr
 figure, axes = new_figure(
-    alt="Test accuracy after twelve epochs, eight seeds each. "
+    alt="Test accuracy after twelve epochs, eight trainings each. "
     + "; ".join(
         f"{name}: {min(accuracies):.0f} to {max(accuracies):.0f} %" for name, accuracies in ends.items()
     ),
@@ -422,7 +430,7 @@ for place, accuracies in enumerate(ends.values()):
     axes.plot(
         accuracies, [place] * len(accuracies), linestyle="", marker="|", markersize=18, markeredgewidth=2
     )
-axes.set(xlabel="test accuracy (%), a line a seed", xlim=(0, 100), ylim=(3.6, -0.6))
+axes.set(xlabel="test accuracy (%), a line a training", xlim=(0, 100), ylim=(3.6, -0.6))
 axes.set_yticks(range(len(ends)), list(ends))
 figure
 
@@ -433,15 +441,15 @@ failed = {name: sum(accuracy < 90 for accuracy in accuracies) for name, accuraci
 if dataset == "digits":
     assert failed["1 worker"] == 0
     assert failed["8 workers, rate of one"] <= 1
-    assert failed["8 workers, rate x 8"] >= 4
+    assert failed["8 workers, rate x 8"] >= 3
     assert min(ends["8 workers, rate x 8"]) < 50
     assert failed["8 workers, rate x 8, warm-up"] <= 2
     assert min(ends["8 workers, rate x 8, warm-up"]) > 75
 
 # %% [markdown]
-# Without a warm-up, eight times the rate is a gamble: of the eight seeds a few end above 90 %, the others far below, down to
+# Without a warm-up, eight times the rate is a gamble: of the eight trainings some end above 90 %, others far below, down to
 # the 10 % of a guess. The first steps throw the weights so far that the training does not come back. With a warm-up over the first half of the training nearly
-# all seeds end where one worker does, in an eighth of the steps. (Goyal et al. warmed up for 5 of 90 epochs. Here an
+# all of them end where one worker does, in an eighth of the steps. (Goyal et al. warmed up for 5 of 90 epochs. Here an
 # epoch has only eleven steps.) On this small problem the rate of one worker would do for eight as well; unit 02 has a batch
 # for which it does not.
 #
@@ -516,9 +524,9 @@ def broadcast_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     count.
 
     Afterwards every rank has rank 0's parameters and buffers, in the tensors that were there, and its optimizer
-    has rank 0's options (each of optimizer.param_groups, beside "params") and rank 0's state. A parameter
-    without a state on rank 0, as in a new optimizer, has none anywhere. On rank 0 nothing changes; on no rank do
-    gradients or the model's mode, and none takes a step.
+    has rank 0's options (each of optimizer.param_groups, beside "params") and rank 0's state, and no others. A
+    parameter without a state on rank 0, as in a new optimizer, has none anywhere. On rank 0 nothing changes; on no
+    rank do gradients, the model's mode or the state of random numbers, and none takes a step.
     """
     ### BEGIN SOLUTION
     for tensor in chain(model.parameters(), model.buffers()):
@@ -656,16 +664,21 @@ for part, samples in (("train", data.train), ("test", data.test)):
 np.savez(folder / "digits.npz", **arrays)
 
 
+# horovodrun, without the seconds in which it asks each framework whether Gloo is built in.
+HOROVODRUN = "-P", str(Path(course_lib.__file__).parent / "beside" / "horovodrun.py")
+# Else the threads of one process wait for a core that those of another have.
+ONE_CORE = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
+
+
 def run_example(name: str, python: Path, processes: int = 0) -> list[str]:
     """The lines that an example printed, under horovodrun if a number of processes is given."""
     command = [str(python), str(examples / name), str(folder / "digits.npz")]
     if processes:
-        command = [
-            str(python.with_name("horovodrun")),
-            *f"-np {processes} --gloo --network-interface lo".split(),
-            *command,
-        ]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+        options = f"-np {processes} --gloo --network-interface lo".split()
+        command = [str(python), *HOROVODRUN, *options, *command]
+    done = subprocess.run(
+        command, cwd=folder, env=os.environ | ONE_CORE, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return [line for line in done.stdout.splitlines() if line.strip()]
 
@@ -699,11 +712,17 @@ for name, lines in keras.items():
 # The sentence below is about digits.
 if dataset == "digits":
     assert all(last_accuracy(lines) > 0.85 for lines in pytorch.values())
+# Rank 0 alone speaks and saves.
+assert "\n".join(pytorch["two with Horovod"]).count("val_accuracy") == 8
+assert {"single_torch.pt", "horovod_torch.pt"} <= {path.name for path in folder.iterdir()}
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds beside:horovod beside:horovod-tensorflow
 if dataset == "digits":
     assert all(last_accuracy(lines) > 0.85 for lines in keras.values())
+# The warm-up ends where the optimizer is: at the scaled rate.
+assert "finished gradual learning rate warmup to 2" in "\n".join(keras["two with Horovod"])
+assert {"single_keras.h5", "horovod_keras.h5"} <= {path.name for path in folder.iterdir()}
 
 # %% [markdown]
 # Where Horovod and TensorFlow are installed, all four end above 85 %. Two processes take half as many steps.
@@ -965,7 +984,7 @@ assert "acuracy waited for rank 0" in stall_report
 # On a cluster Horovod reports it itself, after a minute (`HOROVOD_STALL_CHECK_TIME_SECONDS`), and goes on waiting, unless it was told
 # when to give up (`HOROVOD_STALL_SHUTDOWN_TIME_SECONDS`). But Horovod 0.28.1 does so only when its ranks negotiate over MPI.
 # Over Gloo its list of ranks stays empty by a mistake in the library, so it never finds one missing, and the job hangs
-# in silence. So the next cell uses `mpirun`, and needs a Horovod that is built with MPI. Here both limits are a few seconds.
+# in silence. So the next cell uses `mpirun`, and needs a Horovod that is built with MPI. Here the limits are 1 and 2 seconds.
 
 # %% demo=true
 # %%needs beside:horovod-mpi
@@ -978,8 +997,8 @@ hvd.allreduce(torch.ones(1), name="loss")
 hvd.allreduce(torch.ones(1), name="accuracy" if hvd.rank() == 0 else "acuracy")
 """
 allowed = {
-    "HOROVOD_STALL_CHECK_TIME_SECONDS": "2",
-    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "5",
+    "HOROVOD_STALL_CHECK_TIME_SECONDS": "1",
+    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2",
     "HOROVOD_LOG_HIDE_TIME": "1",
     # Open MPI asks these of the user root, as in containers.
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -1026,7 +1045,7 @@ class DistributedOptimizer:
     are laid into messages by plan_fusion's rules, with `threshold` bytes. One that comes under two names is
     sent once; frozen ones are not sent.
 
-    backward: every backward_passes_per_step-th pass since the last step starts the messages; those before it
+    backward: every backward_passes_per_step-th pass since the last synchronize() starts the messages; those before it
     only add to the gradients. A message is started, with async_op=True, as soon as all its gradients are complete
     and all messages before it have been started. Backward never waits for communication. One pass more than
     backward_passes_per_step raises RuntimeError: its gradients would not be sent.
@@ -1280,8 +1299,8 @@ def overlap_fraction(trace: list[dict[str, Any]]) -> float:
     a name for a pid; others are moments. Every tensor has a pid. In each step of the training it is negotiated
     once ("NEGOTIATE_ALLREDUCE") and then reduced ("ALLREDUCE"); within that lies the time on the network, whose
     name ends in "_ALLREDUCE" and depends on the library: "GLOO_ALLREDUCE", "NCCL_ALLREDUCE", "MPI_ALLREDUCE".
-    Tensors that were fused are on the network together, and each shows the same time. A training also broadcasts:
-    that does not count.
+    Tensors that were fused are on the network together, and each shows the same time. Two messages may be on it at
+    the same time. A training also broadcasts: that does not count. The trace stays as it is.
 
     A step's backward pass ends when the negotiation of the last of its tensors does. Returns the share of the
     time with an all-reduce on the network that lies before the end of its step's backward pass: 0 to 1.
@@ -1591,20 +1610,15 @@ print(elastic)
 # %% demo=true
 # %%needs beside:horovod
 print((examples / "discover_hosts.sh").read_text())
-command = "horovodrun --gloo --network-interface lo -np 2 --min-np 1 --host-discovery-script"
+# As `horovodrun -np 2 --min-np 1 --host-discovery-script discover_hosts.sh python elastic_torch.py digits.npz`.
+command = "--gloo --network-interface lo -np 2 --min-np 1 --host-discovery-script"
 survived = subprocess.run(
     [
-        *(
-            str(Path(sys.executable).parent / word) if word == "horovodrun" else word
-            for word in command.split()
-        ),
-        *(
-            str(examples / "discover_hosts.sh"),
-            sys.executable,
-            str(examples / "elastic_torch.py"),
-            str(folder / "digits.npz"),
-        ),
+        *(sys.executable, *HOROVODRUN, *command.split()),
+        *(str(examples / "discover_hosts.sh"), sys.executable),
+        *(str(examples / "elastic_torch.py"), str(folder / "digits.npz")),
     ],
+    env=os.environ | ONE_CORE,
     capture_output=True,
     text=True,
     timeout=300,

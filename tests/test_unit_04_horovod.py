@@ -116,14 +116,18 @@ def test_no_forged_reply_of_horovodrun_stops_the_grader() -> None:
         (
             "import horovod.runner.gloo_run as run; made = run.create_run_env_vars;"
             "run.create_run_env_vars = lambda *given, **more: "
-            "{**made(*given, **more), 'HOROVOD_GLOO_RENDEZVOUS_PORT': '1'};" + horovodrun.LAUNCHER,
+            "{**made(*given, **more), 'HOROVOD_GLOO_RENDEZVOUS_PORT': '1'};"
+            f"import runpy; runpy.run_path({str(horovodrun.LAUNCHER)!r}, run_name='__main__')",
             "found no way to each other",
         ),
     ],
 )
-def test_a_launcher_that_fails_blocks(launcher: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_that_fails_blocks(
+    launcher: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Invariant: nothing counts against an answer whose ranks were not started, or could not connect.
-    monkeypatch.setattr(horovodrun, "LAUNCHER", launcher)
+    (tmp_path / "launcher.py").write_text(launcher)
+    monkeypatch.setattr(horovodrun, "LAUNCHER", tmp_path / "launcher.py")
     answer = kernel_answer(solved(UNIT)["six_steps"], "six_steps")
     result = grade(load_all()[UNIT]["six_steps"], answer, Rng(1))
     assert {each.verdict for each in result.criteria} == {Verdict.BLOCKED}

@@ -79,7 +79,9 @@ def state_tensor_by_tensor(model, optimizer):
     dist.broadcast_object_list(held, src=0)
     options, described = held[0]
     for group, own in zip(optimizer.param_groups, options, strict=True):
-        group.update(own)
+        held = group["params"]
+        group.clear()
+        group.update({**own, "params": held})
     if rank != 0:
         optimizer.state.clear()
     for number, state in described.items():
@@ -287,9 +289,13 @@ def _fused(tensors):
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
+class GradientsLost(RuntimeError):
+    """An error of one's own."""
+
+
 @right("DistributedOptimizer")
 class CountersAMessage:
-    """Counts down what each message still lacks, over all passes together."""
+    """Counts down what each message still lacks, over all passes together; its errors have a class."""
 
     def __init__(self, optimizer, named_parameters, backward_passes_per_step=1, threshold=128 * 2**20):
         self.__dict__["optimizer"] = optimizer
@@ -311,7 +317,7 @@ class CountersAMessage:
     def _hook_of(self, number):
         def hook(parameter):
             if self.seen[parameter] == self.limit:
-                raise RuntimeError("call step() first")
+                raise GradientsLost("call step() first")
             self.fresh = True
             self.seen[parameter] += 1
             self.waiting[number] -= 1
@@ -351,7 +357,7 @@ class CountersAMessage:
 
     def zero_grad(self, set_to_none=True):
         if self.seen:
-            raise RuntimeError("between backward and step")
+            raise GradientsLost("between backward and step")
         return self.optimizer.zero_grad(set_to_none)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, chain
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-from tests.answers import wrong
+from tests.answers import solved, wrong
 
 # ------------------------------------------------------------------------------------------------ warmup_lr
 
@@ -359,7 +360,7 @@ def options_that_it_has_itself(model, optimizer):
     _parameters_and_buffers(model)
     saved, own = _from_rank_0(optimizer.state_dict()), optimizer.state_dict()
     for group, other in zip(own["param_groups"], saved["param_groups"], strict=True):
-        group.update({name: other[name] for name in group})
+        group.update({name: other[name] for name in group if name in other})
     optimizer.load_state_dict({**saved, "param_groups": own["param_groups"]})
 
 
@@ -372,6 +373,28 @@ def clears_gradients(model, optimizer):
     optimizer.load_state_dict(_from_rank_0(optimizer.state_dict()))
 
 
+@wrong("broadcast_state", fails="options")
+def keeps_options_of_its_own(model, optimizer):
+    """Writes rank 0's options over those that are there, of which some stay."""
+    _parameters_and_buffers(model)
+    state = _from_rank_0(optimizer.state_dict())
+    if dist.get_rank() != 0:
+        kept = [dict(group) for group in optimizer.param_groups]
+        optimizer.load_state_dict(state)
+        for group, own in zip(optimizer.param_groups, kept, strict=True):
+            group.update({name: value for name, value in own.items() if name not in group})
+
+
+@wrong("broadcast_state", fails="in place")
+def one_seed_for_all(model, optimizer):
+    """Seeds all ranks alike: their dropout masks are the same from then on."""
+    torch.manual_seed(_from_rank_0(0))
+    _parameters_and_buffers(model)
+    state = _from_rank_0(optimizer.state_dict())
+    if dist.get_rank() != 0:
+        optimizer.load_state_dict(state)
+
+
 # ------------------------------------------------------------------------------------------ average_metrics
 
 
@@ -379,6 +402,14 @@ def _all_reduced(numbers):
     total = torch.tensor(numbers, dtype=torch.float64)
     dist.all_reduce(total)
     return total.tolist()
+
+
+def _over_samples(names, metrics, samples):
+    """Right, if all ranks name the metrics in the same order."""
+    names = list(names)
+    total = _all_reduced([*(metrics[name] * samples if samples else 0.0 for name in names), samples])
+    means = {name: value / total[-1] for name, value in zip(names, total[:-1], strict=True)}
+    return {name: means[name] for name in metrics}
 
 
 @wrong("average_metrics", fails="means over samples")
@@ -423,6 +454,26 @@ def returns_them_sorted(metrics, samples):
     names = sorted(metrics)
     *totals, count = _all_reduced([*(metrics[name] * samples if samples else 0.0 for name in names), samples])
     return {name: total / count for name, total in zip(names, totals, strict=True)}
+
+
+@wrong("average_metrics", fails="names in any order")
+def in_the_order_of_a_set(metrics, samples):
+    """A set has an order too, but another one in each process."""
+    return _over_samples(set(metrics), metrics, samples)
+
+
+@wrong("average_metrics", fails="names in any order")
+def in_the_order_of_hashes(metrics, samples):
+    """The hash of a text differs from process to process."""
+    return _over_samples(sorted(metrics, key=hash), metrics, samples)
+
+
+@wrong("average_metrics", fails="names in any order")
+def in_the_first_order(metrics, samples, order=[]):  # noqa: B006 - the mistake
+    """Remembers the order of its first call, for other metrics too."""
+    if not order:
+        order.extend(metrics)
+    return _over_samples(order, metrics, samples)
 
 
 @wrong("average_metrics", fails="ranks without samples")
@@ -1084,7 +1135,7 @@ def all_that_is_open(requests, table):
     return ready
 
 
-@wrong("ready_everywhere", fails="each request once")
+@wrong("ready_everywhere", fails="one question, one answer")
 def everyone_to_everyone(requests, table):
     """No coordinator: all tell all, and each decides by itself."""
     everyone = [None] * dist.get_world_size()
@@ -1513,6 +1564,44 @@ class NothingWithoutBackward(Averaging):
         return self.inner.step(closure)
 
 
+@wrong("DistributedOptimizer", fails="fusion plan")
+class BarrierAtFirst(Averaging):
+    """Waits for all ranks in the constructor."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        dist.barrier()
+
+
+@wrong("DistributedOptimizer", fails="the optimizer's own")
+class CallsTheClosure(Averaging):
+    """Calls the closure, and has the optimizer call it again."""
+
+    def step(self, closure=None):
+        if closure is not None:
+            closure()
+        return super().step(closure)
+
+
+@wrong("DistributedOptimizer", fails="the optimizer's own")
+class MendsNaN(Averaging):
+    """Makes zeros of what is no number, so that nobody sees a training that has failed."""
+
+    def finish(self, number, flat, work):
+        super().finish(number, flat, work)
+        for p in self.plan[number]:
+            p.grad.nan_to_num_()
+
+
+@wrong("DistributedOptimizer", fails="refuses")
+class ClearsAndRefuses(Averaging):
+    """Raises when the gradients are gone."""
+
+    def zero_grad(self, set_to_none=True):
+        self.inner.zero_grad(set_to_none=set_to_none)
+        super().zero_grad(set_to_none)
+
+
 @wrong("DistributedOptimizer", fails="refuses")
 class ClearsAnyTime(Averaging):
     """zero_grad() clears what is under way."""
@@ -1609,9 +1698,11 @@ def _by_step(spans, of_network=lambda name: name.endswith("_ALLREDUCE") and not 
 def _shares(steps, backward_end=max):
     busy = hidden = 0
     for ends, spans in steps:
-        for start, end in set(spans):
-            busy += end - start
-            hidden += max(0, min(end, backward_end(ends)) - start)
+        reached = 0
+        for start, end in sorted(spans):
+            start, reached = max(start, reached), max(end, reached)
+            busy += reached - start
+            hidden += max(0, min(reached, backward_end(ends)) - start)
     return hidden / busy
 
 
@@ -1715,6 +1806,35 @@ def gloo_only(trace):
 @wrong("overlap_fraction", fails="any order")
 def as_they_stand(trace):
     """Trusts the order of the list."""
+    return _shares(_by_step(_spans(trace)))
+
+
+@wrong("overlap_fraction", fails="fused tensors")
+def message_by_message(trace):
+    """Counts the time twice in which two messages are on the network."""
+    spans = [(max(ends), *span) for ends, spans in _by_step(_spans(_in_time(trace))) for span in set(spans)]
+    hidden = sum(max(0, min(end, last) - start) for last, start, end in spans)
+    return hidden / sum(end - start for _, start, end in spans)
+
+
+@wrong("overlap_fraction", fails="every step")
+def steps_by_gaps(trace):
+    """Takes a pause for the end of a step."""
+    spans = [span[1:] for span in _spans(_in_time(trace)) if span[1].endswith("_ALLREDUCE")]
+    steps, reached = [], -math.inf
+    for name, start, end in sorted(spans, key=lambda span: span[1:]):
+        if start - reached > 120:
+            steps.append(([], []))
+        negotiated = name == "NEGOTIATE_ALLREDUCE"
+        steps[-1][not negotiated].append(end if negotiated else (start, end))
+        reached = max(reached, end)
+    return _shares(steps, backward_end=partial(max, default=0))
+
+
+@wrong("overlap_fraction", fails="one step")
+def sorts_the_trace(trace):
+    """Sorts the list that it is given."""
+    trace.sort(key=lambda event: event.get("ts", -1))
     return _shares(_by_step(_spans(trace)))
 
 
@@ -1934,6 +2054,15 @@ def no_fusion(sizes, ready, ranks, link):
 def all_after_backward(sizes, ready, ranks, link):
     """One message, when all is there."""
     return sum(sizes), ready[-1]
+
+
+@wrong("tune_fusion", fails="a third of what can be saved")
+def thresholds_only(sizes, ready, ranks, link):
+    """One cycle for all, and with it the best threshold: nothing is sent during backward."""
+    seconds = solved("04_horovod")["step_seconds"]
+    cycle = ready[-1] * (1 + 1e-9)
+    thresholds = [sum(sizes) // parts for parts in range(1, 25)]
+    return min(thresholds, key=lambda each: seconds(sizes, ready, ranks, link, each, cycle)), cycle
 
 
 @wrong("tune_fusion", fails="a third of what can be saved")

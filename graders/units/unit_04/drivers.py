@@ -12,14 +12,14 @@ from course_lib import Link, mark
 from graders.grading.answer import AnswerFunction, PlainData
 from graders.units.models import copies_of, gradients_of, load_values, state_of
 from graders.units.unit_04 import horovodrun
-from graders.units.unit_04.models import Normed, Paths, laid_out
-from graders.units.unit_04.optimizers import PlainSGD, cleared, hands_on_state
+from graders.units.unit_04.models import HashedName, Normed, Paths, laid_out
+from graders.units.unit_04.optimizers import PlainSGD, cleared, hands_on_state, raised_by, refused
 from graders.units.unit_04.replies import (
     BroadcastReply,
+    CallReply,
     FusedReply,
     MeansReply,
     OwnReply,
-    PlanReply,
     ProcessReply,
     RunReply,
     StepReply,
@@ -33,9 +33,9 @@ def calls(answer: AnswerFunction, given: list[list[PlainData]]) -> list[PlainDat
     return [answer(*arguments) for arguments in given]
 
 
-def planned(answer: AnswerFunction, given: list[list[PlainData]]) -> list[PlanReply]:
+def given_and_left(answer: AnswerFunction, given: list[list[PlainData]]) -> list[CallReply]:
     """What the answer makes of each list of arguments."""
-    return [PlanReply(answer(*arguments), arguments) for arguments in given]
+    return [CallReply(answer(*arguments), arguments) for arguments in given]
 
 
 def warmup(answer: AnswerFunction, learning_rate: float, size: int, steps_per_epoch: int) -> WarmupReply:
@@ -77,7 +77,9 @@ def broadcast(
     before = [(id(tensor), tensor.data_ptr(), tensor.requires_grad) for tensor in state_of(model)]
     ones = trained[0].grad = torch.ones_like(trained[0])
     gradients = [parameter.grad for parameter in trained]
+    random = torch.get_rng_state()
     answer(model, optimizer)
+    same_random = torch.equal(random, torch.get_rng_state())
     kept = all(old is parameter.grad for old, parameter in zip(gradients, trained, strict=True))
     after = [(id(tensor), tensor.data_ptr(), tensor.requires_grad) for tensor in state_of(model)]
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -91,16 +93,19 @@ def broadcast(
         [each[:2] for each in before] == [each[:2] for each in after],
         list(map(id, held)) == list(map(id, trained)),
         before == after,
-        model.training and kept and torch.equal(ones, torch.ones_like(ones)),
+        model.training and kept and same_random and torch.equal(ones, torch.ones_like(ones)),
         optimizer.taken,
     )
 
 
-def metrics(answer: AnswerFunction, own: dict[str, float], samples: int) -> MeansReply:
-    """The means that this rank gets."""
+def metrics(answer: AnswerFunction, own: dict[str, float], samples: int, hashes: list[int]) -> MeansReply:
+    """The means that this rank gets. hashes: of its names in their order; empty for those of this process."""
+    if hashes:
+        own = {HashedName(*name): own[name[0]] for name in zip(own, hashes, strict=True)}
     before = list(own.items())
     means = answer(own, samples)
-    return MeansReply(means, means is not own and list(own.items()) == before)
+    kept = means is not own and list(own.items()) == before
+    return MeansReply({str(name): mean for name, mean in means.items()}, kept)
 
 
 def fused(answer: AnswerFunction, tensors: list[Tensor], layout: str, trained: bool) -> FusedReply:
@@ -135,7 +140,7 @@ def unfused(answer: AnswerFunction, flat: Tensor, shapes: list[list[int]]) -> Un
 
 def unfuse_raises(answer: AnswerFunction, flat: Tensor, shapes: list[list[int]]) -> str:
     """The class of what the answer raises, by name; empty if nothing. flat: [n]."""
-    return _raised(lambda: answer(flat, [torch.Size(shape) for shape in shapes]), ValueError)
+    return raised_by(lambda: answer(flat, [torch.Size(shape) for shape in shapes]), ValueError)
 
 
 def cycles(answer: AnswerFunction, requests: list[list[str]], trainings: int) -> list[PlainData]:
@@ -189,7 +194,7 @@ OWN = ("param_groups", "state", "defaults")
 def own(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> OwnReply:
     """One layer, in six phases, each marked: a step before any backward; one with a closure; one at another
     rate; one with gradients halved after synchronize(); one whose backward came after synchronize(); and one
-    without a backward. inputs: [B, width].
+    without a backward. Then comes a backward whose gradients are NaN. inputs: [B, width].
     """
     width = inputs.shape[1]
     model = Paths(width, [2], ["float32"], [], [])
@@ -213,7 +218,13 @@ def own(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> OwnRepl
 
     step()
     backward()
-    returned = step(lambda: 4.5)
+    closures: list[float] = []
+
+    def closure() -> float:
+        closures.append(4.5)
+        return 4.5
+
+    returned = step(closure)
     optimizer.param_groups[0]["lr"] = 0.01
     backward()
     step()
@@ -229,14 +240,19 @@ def own(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> OwnRepl
     backward()
     step()
     step()
+    model(inputs * torch.nan, [0]).square().mean().backward()
+    optimizer.synchronize()
+    lost = sum(each is None or not each.isnan().all() for each in gradients_of(model))
     state = hands_on_state(optimizer, plain)
-    return OwnReply(shared, state, returned, taken, parameters, cleared(model, optimizer))
+    return OwnReply(
+        shared, state, returned, len(closures), taken, parameters, lost, cleared(model, optimizer)
+    )
 
 
 def refusals(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> list[str]:
-    """The class of what is raised, by name, or nothing, in turn: zero_grad() after a backward; after step();
-    after synchronize(); after the first of two passes; by the second of two passes; by a third. inputs: [B,
-    width]. One of two layers has no gradient, so the only message is not complete before synchronize().
+    """What is raised, see `refused`, in turn: by zero_grad() after a backward; after step(); after
+    synchronize(); after the first of two passes; by the second of two passes; by a third. inputs: [B, width].
+    One of two layers has no gradient, so the only message is not complete before synchronize().
     """
     width = inputs.shape[1]
     found: list[str] = []
@@ -249,30 +265,19 @@ def refusals(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> li
             model(inputs, [0]).square().mean().backward()
 
         backward()
-        found.append(_raised(optimizer.zero_grad))
+        found.append(refused(model, optimizer))
         if passes == 1:
             optimizer.step()
-            found.append(_raised(optimizer.zero_grad))
+            found.append(refused(model, optimizer))
             backward()
             optimizer.synchronize()
-            found.append(_raised(optimizer.zero_grad))
+            found.append(refused(model, optimizer))
         else:
-            found.append(_raised(backward))
-            found.append(_raised(backward))
+            found.append(raised_by(backward, RuntimeError))
+            found.append(raised_by(backward, RuntimeError))
             with suppress(Exception):  # what is under way is to be waited for, whatever state that left
                 optimizer.synchronize()
     return found
-
-
-def _raised(action: Callable[[], Any], kind: type[Exception] | None = None) -> str:
-    """The class of what an action raises, by name, or `kind` if it is made from that; empty if nothing."""
-    try:
-        action()
-    except NotImplementedError:
-        raise
-    except Exception as error:
-        return (kind if kind and isinstance(error, kind) else type(error)).__name__
-    return ""
 
 
 def tuned(

@@ -120,12 +120,12 @@ def _just_enough(rng: Rng) -> Tensors:
 def _plans(answer: Answer, cases: Iterable[Tensors]) -> Finding:
     """Passes if every list of tensors is laid into the messages that Horovod would send."""
     given: list[list[Any]] = [[case.sizes, case.dtypes, case.threshold] for case in cases]
-    seen = answer.call(drivers.planned, given)
+    seen = answer.call(drivers.given_and_left, given)
     return compare.first_failure(
         finding
         for reply, arguments in compare.side_by_side(seen, given)
         for finding in (
-            _plan(reply.plan, *arguments),
+            _plan(reply.returned, *arguments),
             compare.equal(reply.left, arguments, "the arguments afterwards"),
         )
     )

@@ -1,4 +1,4 @@
-"""The small models that the drivers of unit 04 build, and graders beside them."""
+"""The small models that the drivers of unit 04 build, and graders beside them; and names of metrics."""
 
 import torch
 from torch import Tensor, nn
@@ -87,3 +87,17 @@ class Shifted(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return nn.functional.linear(inputs + self.shift, self.weight, self.bias)
+
+
+class HashedName(str):
+    """A name with a given hash: that of a text differs between processes, and with it the order of a set."""
+
+    given: int
+
+    def __new__(cls, name: str, given: int) -> "HashedName":
+        made = super().__new__(cls, name)
+        made.given = given
+        return made
+
+    def __hash__(self) -> int:
+        return self.given

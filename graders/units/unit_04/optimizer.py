@@ -77,15 +77,15 @@ from graders.units.unit_04.training import Training, draw_tied, draw_training, e
         Criterion(
             "the optimizer's own",
             1,
-            "Hand on what is not yours. step() after synchronize() sends nothing more, and step() without "
-            "backward sends zeros.",
+            "Hand on what is not yours, closures too; NaN stays NaN. step() after synchronize() sends no "
+            "more, and step() without backward sends zeros.",
             needs=("every step", "fusion plan"),
         ),
         Criterion(
             "refuses",
             1,
-            "RuntimeError from zero_grad() while something is under way, and from a hook that comes too "
-            "often.",
+            "RuntimeError from zero_grad() while something is under way, before it clears, and from a hook "
+            "that comes too often.",
         ),
     ),
     hints=(
@@ -160,13 +160,15 @@ def _all_close(seen: Sequence[Tensor | None], expected: Sequence[Tensor | None],
 
 
 def messages_as_planned(training: Training, observed: Observed[Any]) -> Finding:
-    """Passes if every rank made one all_reduce a message, in order, and nothing else, in every step."""
+    """Passes if every rank made one all_reduce a message, in order, in every step, and no other call."""
     expected = [sum(each.nbytes for each in message) for message in training.messages()]
+    for rank in range(len(observed.results)):
+        if first := [call.op for call in observed.communication(rank) if call.op != "all_reduce"]:
+            return Finding(False, f"rank {rank} calls {', '.join(first[:3])}; a step has only all_reduces.")
     for step in steps_of(observed, "stepped"):
-        ops = sorted({call.op for call in step.calls} - {"all_reduce"})
         seen = [call.nbytes for call in step.calls]
-        if ops or seen != expected:
-            said = f"{step}: {', '.join(ops or ['all_reduce'])} with {seen} bytes"
+        if seen != expected:
+            said = f"{step}: all_reduce with {seen} bytes"
             return Finding(False, f"{said}; the plan for {training.threshold} bytes is {expected}.")
     return Finding(True, f"Every step makes one all_reduce a message, of {expected} bytes.")
 
@@ -228,6 +230,7 @@ def _own_of_rank(
     missing = sorted(set(drivers.OWN) - set(reply.shared))
     yield Finding(not missing, f"Of the optimizer's own attributes {missing or 'none'} are missing.")
     yield compare.equal(reply.returned, 4.5, "what step(closure) returned, with a closure that returns 4.5")
+    yield compare.equal(reply.closures, 1, "the calls of that closure")
     yield compare.equal(reply.taken, [1, 2, 3, 4, 5, 6], "the optimizer's own steps after each step()")
     for phase, (seen, wanted) in enumerate(compare.side_by_side(reply.parameters, expected)):
         finding = _all_close(seen, wanted, "parameter")
@@ -238,6 +241,7 @@ def _own_of_rank(
     yield compare.equal(_calls_a_phase(observed, rank), [1, 1, 1, 1, 2, 1], f"{what}without backward,")
     what = "of 3 gradients the 0 after zero_grad(set_to_none=False), and the None after zero_grad(),"
     yield compare.equal(reply.cleared, [3, 3], what)
+    yield compare.equal(reply.lost, 0, "of 3 gradients that are NaN on every rank, those with other means,")
     yield Finding(reply.state, "state_dict() and load_state_dict() are the optimizer's own.")
 
 

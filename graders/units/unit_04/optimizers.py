@@ -73,8 +73,8 @@ class PlainSGD(torch.optim.Optimizer):
             self.state[parameters[number]] = {
                 name: value.clone() if isinstance(value, Tensor) else value for name, value in own.items()
             }
-        for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            group.update({name: value for name, value in saved.items() if name != "params"})
+        pairs = zip(self.param_groups, state_dict["param_groups"], strict=True)
+        self.param_groups = [{**saved, "params": group["params"]} for group, saved in pairs]
 
     def _parameters(self) -> list[Any]:
         return [parameter for group in self.param_groups for parameter in group["params"]]
@@ -97,3 +97,22 @@ def cleared(model: torch.nn.Module, optimizer: Any) -> list[int]:
     zeros = sum(grad is not None and not grad.any() for grad in gradients_of(model))
     optimizer.zero_grad()
     return [zeros, sum(grad is None for grad in gradients_of(model))]
+
+
+def refused(model: torch.nn.Module, optimizer: Any) -> str:
+    """What zero_grad() raises, see `raised_by`, and whether it has cleared gradients all the same."""
+    before = gradients_of(model)
+    raised = raised_by(optimizer.zero_grad, RuntimeError)
+    gone = sum(each is not None for each in before) - sum(each is not None for each in gradients_of(model))
+    return f"{raised}, and cleared gradients" if raised and gone else raised
+
+
+def raised_by(action: Callable[[], Any], kind: type[Exception] | None = None) -> str:
+    """The class of what an action raises, by name, or `kind` if it is made from that; empty if nothing."""
+    try:
+        action()
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        return (kind if kind and isinstance(error, kind) else type(error)).__name__
+    return ""

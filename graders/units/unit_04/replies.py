@@ -11,10 +11,10 @@ Gradients = list[Tensor | None]
 
 
 @dataclass(frozen=True, slots=True)
-class PlanReply(DriverReply):
-    """plan: what the answer returned. left: what its arguments are afterwards."""
+class CallReply(DriverReply):
+    """returned: by the answer. left: what its arguments are afterwards."""
 
-    plan: PlainData
+    returned: PlainData
     left: list[PlainData]
 
 
@@ -97,16 +97,19 @@ class OwnReply(DriverReply):
     """What of the answer is the wrapped optimizer's own.
 
     shared: names of its attributes that are. state: whether state_dict() is its, and load_state_dict()
-    reaches it. returned: what step(closure) returned. taken: steps of the optimizer after each phase.
-    parameters: the model's values after each phase. cleared: how many gradients are 0 after
+    reaches it. returned: what step(closure) returned. closures: how often it was called. taken: steps of the
+    optimizer after each phase. parameters: the model's values after each phase. lost: how many gradients have
+    another mean than NaN where they were that. cleared: how many gradients are 0 after
     zero_grad(set_to_none=False), and how many None after zero_grad().
     """
 
     shared: list[str]
     state: bool
     returned: PlainData
+    closures: int
     taken: list[int]
     parameters: list[list[Tensor]]
+    lost: int
     cleared: list[int]
 
 

@@ -30,7 +30,9 @@ from graders.units.unit_04.replies import BroadcastReply
     rubric=(
         Criterion("parameters and buffers", 2, "All of rank 0's, frozen ones too, and every buffer."),
         Criterion(
-            "options", 1, "Each of param_groups has options: lr, momentum, and whatever else is there."
+            "options",
+            1,
+            "Each of param_groups has options: lr, momentum, and whatever else rank 0 has, but nothing more.",
         ),
         Criterion(
             "state",
@@ -72,7 +74,7 @@ def broadcast_state(answer: Answer, rng: Rng) -> Findings:
 @dataclass(frozen=True, slots=True)
 class Case:
     """By rank: values of the shapes of `state_of(Normed())`, options of two groups, and states, one a trained
-    parameter. Rank 0's groups have an option that others' have not.
+    parameter. Rank 0's groups have an option that others' have not, and these have another.
 
     A state is empty where there is none: in a new optimizer everywhere.
     """
@@ -86,7 +88,7 @@ class Case:
         """used: for each rank of how many parameters its optimizer has a state."""
         values = [[_like(rng, tensor) for tensor in state_of(Normed())] for _ in range(ranks)]
         options = [
-            [_options(rng, ("lr", "momentum", "decay", "damping")[: 3 if rank else 4]) for _ in range(2)]
+            [_options(rng, ("lr", "momentum", "decay", "clipping" if rank else "damping")) for _ in range(2)]
             for rank in range(ranks)
         ]
         trained = [parameter for parameter in Normed().parameters() if parameter.requires_grad]
@@ -171,7 +173,8 @@ def _in_place(replies: Sequence[BroadcastReply]) -> Finding:
         if not reply.trainable:
             return Finding(False, f"On rank {rank} requires_grad of some parameter has changed.")
         if not reply.untouched:
-            return Finding(False, f"On rank {rank} gradients, or the model's mode, have changed.")
+            text = "gradients, the model's mode or the state of random numbers have changed"
+            return Finding(False, f"On rank {rank} {text}.")
         if reply.steps:
             return Finding(False, f"Rank {rank} took {compare.counted(reply.steps, 'step')}; expected none.")
     return Finding(True, "Models and optimizers have the tensors that they had, and no step was taken.")

@@ -23,8 +23,8 @@ from graders.units.unit_04 import drivers
         Criterion(
             "fused tensors",
             1,
-            "The network is busy once, however many tensors show it: join spans that overlap before you add "
-            "up.",
+            "The network is busy once, however many tensors or messages show it: join spans that overlap "
+            "before you add up.",
         ),
         Criterion("every step", 1, "Each step has a backward pass of its own, which ends by itself."),
         Criterion(
@@ -52,7 +52,8 @@ from graders.units.unit_04 import drivers
 def overlap_fraction(answer: Answer, rng: Rng) -> Findings:
     """Drawn timelines of the form that Horovod writes."""
     yield "one step", _judged(answer, [_drawn(rng, 1, [1] * 4), _drawn(rng, 1, [1, 1])])
-    yield "fused tensors", _judged(answer, [_drawn(rng, 1, [3, 2, 4]), _drawn(rng, 1, [1, 5])])
+    fused = [_drawn(rng, 1, [3, 2, 4]), _drawn(rng, 1, [1, 5]), _drawn(rng, 1, [1, 2, 1], overlap=60)]
+    yield "fused tensors", _judged(answer, fused)
     steps = [_drawn(rng, rng.integer(3, 5), [1, 1, 1]), _drawn(rng, 2, [1, 1])]
     yield "every step", _judged(answer, steps)
     others = [_with_more(rng, _drawn(rng, 1, [1] * 3)) for _ in range(2)]
@@ -73,22 +74,29 @@ class Timeline:
 
 
 def _judged(answer: Answer, timelines: Sequence[Timeline]) -> Finding:
-    seen = answer.call(drivers.calls, [[timeline.events] for timeline in timelines])
+    seen = answer.call(drivers.given_and_left, [[timeline.events] for timeline in timelines])
     return compare.first_failure(
-        compare.near(
-            value,
-            timeline.hidden / timeline.busy,
-            f"with {timeline.hidden:,} of {timeline.busy:,} µs on the network hidden, the fraction",
-            rtol=1e-9,
+        finding
+        for reply, timeline in compare.side_by_side(seen, timelines)
+        for finding in (
+            compare.near(
+                reply.returned,
+                timeline.hidden / timeline.busy,
+                f"with {timeline.hidden:,} of {timeline.busy:,} µs on the network hidden, the fraction",
+                rtol=1e-9,
+            ),
+            Finding(compare.same(reply.left, [timeline.events]), "The trace is not what it was before."),
         )
-        for value, timeline in compare.side_by_side(seen, timelines)
     )
 
 
-def _drawn(rng: Rng, steps: int, messages: Sequence[int], library: str = "GLOO") -> Timeline:
+def _drawn(
+    rng: Rng, steps: int, messages: Sequence[int], library: str = "GLOO", overlap: int = 0
+) -> Timeline:
     """messages: how many tensors are fused in each message of a step.
 
-    The network takes one message at a time. At least one message of a step is on it when backward ends.
+    At least one message of a step is on the network when backward ends. overlap: how many microseconds
+    before the end of one message the next may begin. A pause between steps may be shorter than one in them.
     """
     events: list[dict[str, Any]] = []
     now = hidden = busy = 0
@@ -104,16 +112,17 @@ def _drawn(rng: Rng, steps: int, messages: Sequence[int], library: str = "GLOO")
             pids = numbers[first : first + fused]
             first += fused
             for each in pids:
-                begin, ready = ready, ready + rng.integer(40, 90)
-                events += _span("NEGOTIATE_ALLREDUCE", each, begin + rng.integer(1, 20), ready)
-            start = max(network, ready) + rng.integer(21, 30)
-            network = start + rng.integer(60, 300)
+                ready += rng.choice((rng.integer(40, 90), rng.integer(40, 600 if steps > 1 else 90)))
+                events += _span("NEGOTIATE_ALLREDUCE", each, ready - rng.integer(20, 39), ready)
+            start = max(network - overlap, ready) + rng.integer(21, 30)
+            network = max(network, start) + rng.integer(60, 300)
             for each in pids:
                 events += _reduced(rng, library, each, (ready, start, network))
             spans.append((start, network))
-        busy += sum(end - start for start, end in spans)
-        hidden += sum(max(0, min(end, ready) - start) for start, end in spans)
-        now = network + rng.integer(200, 400)
+        on_network = {moment for start, end in spans for moment in range(start, end)}
+        busy += len(on_network)
+        hidden += sum(moment < ready for moment in on_network)
+        now = network + rng.integer(20, 400)
     return Timeline(events, hidden, busy)
 
 
