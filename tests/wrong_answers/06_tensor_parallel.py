@@ -610,12 +610,32 @@ class ViewsTheWhole(_Rows):
 
 
 @wrong("VocabParallelEmbedding", fails="its rows only")
+class HidesTheWhole(_Rows):
+    """Keeps all parts in a list: no parameter, and all of the memory."""
+
+    def __init__(self, embedding, group=None):
+        super().__init__(embedding, group)
+        self.parts = embedding.weight.detach().tensor_split(self.size)
+
+
+@wrong("VocabParallelEmbedding", fails="its rows only")
 class TrainsTheWhole(_Rows):
     """Keeps the whole layer beside its rows: one more parameter for the optimizer."""
 
     def __init__(self, embedding, group=None):
         super().__init__(embedding, group)
         self.whole = embedding
+
+
+@wrong("VocabParallelEmbedding", fails="the rows of the tokens")
+class SparseGradients(_Rows):
+    """Asks for a sparse gradient, which few optimizers take."""
+
+    def forward(self, tokens):
+        row = tokens - self.start
+        here = (row >= 0) & (row < len(self.weight))
+        rows = functional.embedding(row.where(here, 0), self.weight, sparse=True)
+        return self.summed(rows * here.unsqueeze(-1))
 
 
 @wrong("VocabParallelEmbedding", fails="calls")
@@ -738,6 +758,15 @@ def sums_the_zeros_of_all_columns(logits_shard, target, vocabulary, group=None):
     rows = functional.pad(logits_shard, (start, vocabulary - start - width))
     whole = _Conjugate.apply(rows, group, ("forward",), False)
     return functional.cross_entropy(whole, target, reduction="none")
+
+
+@wrong("vocab_parallel_cross_entropy", fails="group")
+def largest_of_all_ranks(logits_shard, target, vocabulary, group=None):
+    """Subtracts the largest logit of all ranks: where another group's are far above, nothing is left."""
+    largest = logits_shard.detach().amax(1)
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    shifted = logits_shard - largest.unsqueeze(1)
+    return _entropy(shifted, target, _start(vocabulary, group), group, shift="")
 
 
 @wrong("vocab_parallel_cross_entropy", fails="group")
@@ -970,6 +999,14 @@ def mean_of_the_norm(x_BTD, norm, up, down, bias, group=None):
         return _Passes.apply(parameter, lambda x, group: x.view_as(x), mean, group)
 
     return _layer(x_BTD, norm, up, down, bias, group, replicated=replicated)
+
+
+@wrong("sequence_parallel_mlp", fails="gradients of what all have")
+def one_more_hook_a_step(x_BTD, norm, up, down, bias, group=None):
+    """Registers hooks at the parameters themselves, anew in each step: the second step adds up twice."""
+    for parameter in (norm.weight, norm.bias, bias):
+        parameter.register_hook(lambda gradient: _summed(gradient, group))
+    return _layer(x_BTD, norm, up, down, bias, group, replicated=lambda parameter, group: parameter)
 
 
 @wrong("sequence_parallel_mlp", fails="collectives")

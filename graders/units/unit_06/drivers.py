@@ -1,5 +1,6 @@
 """Drivers of unit 06: they run beside the student's code, which could read an expected value here."""
 
+import gc
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -147,7 +148,11 @@ def embedding(
     """Both passes of the answer's layer, made of a weight [V, D]. tokens: [2, T]; arriving: [2, T, D]."""
     whole = nn.Embedding(len(weight), weight.shape[1], dtype=weight.dtype)
     load_values([whole.weight], [weight])
+    storage = whole.weight.untyped_storage()
+    before = torch._C._storage_Use_Count(storage._cdata)
     layer = answer(whole, **({"group": own_group(groups)} if groups else {}))
+    gc.collect()
+    held = torch._C._storage_Use_Count(storage._cdata) - before
     mark("forward")
     result = layer(tokens)
     mark("backward")
@@ -155,8 +160,7 @@ def embedding(
     named = dict(layer.named_parameters())
     first = next(iter(named.values()))
     values = {name: parameter.detach().clone() for name, parameter in named.items()}
-    memory = first.untyped_storage().nbytes()
-    return EmbeddingReply(result.detach(), values, first.grad, memory, whole.weight.detach(), tokens)
+    return EmbeddingReply(result.detach(), values, first.grad, held, whole.weight.detach(), tokens)
 
 
 def loss(
@@ -202,8 +206,9 @@ def sequence_mlp(
     epsilon: float,
     groups: list[list[int]],
 ) -> SequenceReply:
-    """Both passes of the answer. values: of norm's weight and bias [D], up's [F / p, D] and [F / p], down's
-    [D, F / p], and the bias [D].
+    """Both passes of the answer, twice; told is of the second time.
+
+    values: of norm's weight and bias [D], up's [F / p, D] and [F / p], down's [D, F / p], and the bias [D].
     """
     width, inner = x_BTD.shape[2], values[2].shape[0]
     norm = nn.LayerNorm(width, eps=epsilon, dtype=x_BTD.dtype)
@@ -212,12 +217,16 @@ def sequence_mlp(
     bias = nn.Parameter(torch.empty_like(values[-1]))
     parameters = [norm.weight, norm.bias, up.weight, up.bias, down.weight, bias]
     load_values(parameters, values)
-    leaf = x_BTD.clone().requires_grad_()
     options = {"group": own_group(groups)} if groups else {}
-    mark("forward")
-    result = answer(leaf.clone(), norm, up, down, bias, **options)
-    mark("backward")
-    result.backward(arriving_BTD)
+    # What an answer leaves at the parameters, such as hooks, shows in a second step.
+    for forward, backward in (("first forward", "first backward"), ("forward", "backward")):
+        leaf = x_BTD.clone().requires_grad_()
+        for parameter in parameters:
+            parameter.grad = None
+        mark(forward)
+        result = answer(leaf.clone(), norm, up, down, bias, **options)
+        mark(backward)
+        result.backward(arriving_BTD)
     gradients = [None if each.grad is None else each.grad.clone() for each in (leaf, *parameters)]
     return SequenceReply(result.detach(), gradients)
 

@@ -19,13 +19,13 @@ class DrawnReply(DriverReply):
 class EmbeddingReply(DriverReply):
     """result: what forward returned, [2, T, D]. parameters: name -> values. gradient: of the first of them.
 
-    nbytes: of the memory that the first of them lies in. whole, tokens: the arguments afterwards.
+    held: how many tensors of the layer lie in the whole weight's memory. whole, tokens: afterwards.
     """
 
     result: PlainData
     parameters: dict[str, Tensor]
     gradient: PlainData
-    nbytes: int
+    held: int
     whole: Tensor
     tokens: Tensor
 

@@ -21,7 +21,9 @@ from graders.grading.kit import (
 from graders.units.unit_06 import drivers
 from graders.units.unit_06.passes import calls_by_pass
 from graders.units.unit_06.replies import SequenceReply
-from graders.units.unit_06.sequences import GATHER, GROUP, PAIRS, PASSES, SCATTER
+from graders.units.unit_06.sequences import GATHER, GROUP, PAIRS, SCATTER
+
+PASSES = ("first forward", "first backward", "forward", "backward")
 
 NAMES = ("x_BTD", "norm.weight", "norm.bias", "up.weight", "up.bias", "down.weight", "bias")
 """What has a gradient, in the order of the driver's reply."""
@@ -169,7 +171,7 @@ def _few_collectives(run: Observed[SequenceReply], nbytes: int) -> Finding:
     """
     for rank in range(len(run.results)):
         for label, calls in zip(PASSES, calls_by_pass(run, rank, PASSES), strict=True):
-            sums = [call for call in calls if call.op == "all_reduce"] if label == "backward" else []
+            sums = [call for call in calls if call.op == "all_reduce"] if label.endswith("backward") else []
             others = sorted(call.op for call in calls if call not in sums)
             kinds = [op.startswith(kind) for op, kind in zip(others, (GATHER, SCATTER), strict=False)]
             given = sum(call.nbytes for call in sums)
