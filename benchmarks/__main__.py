@@ -11,10 +11,23 @@ from benchmarks import (
     simulator,
     slurm,
     smpi,
+    tensor,
 )
 from benchmarks.measure import show
 
-SUBJECTS = (imports, launching, horovod, checking, collectives, pipeline, simulator, smpi, checkpoints, slurm)
+SUBJECTS = (
+    imports,
+    launching,
+    horovod,
+    checking,
+    collectives,
+    pipeline,
+    tensor,
+    simulator,
+    smpi,
+    checkpoints,
+    slurm,
+)
 
 if __name__ == "__main__":
     show([row for subject in SUBJECTS for row in subject.rows()])

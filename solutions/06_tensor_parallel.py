@@ -9,20 +9,33 @@
 # %% [markdown]
 # # Tensor and sequence parallelism
 #
-# A layer that does not fit into one GPU is cut itself: each GPU holds a part of every matrix and computes a part of every product.
+# A pipeline cuts a model between its layers, and each GPU waits for the one before. Here the layers themselves are cut: every GPU
+# holds a part of each matrix, all of them work on the same tokens at the same time, and together they compute what one
+# would have. Nobody waits for a stage. In exchange they talk to each other in every layer, forward and backward. Where such
+# conversations go, how few of them there need to be, and what they cost, is what this unit is about.
 #
 # After this unit you can
 #
-# - write the mean over all ranks with one collective call.
+# - cut a matrix by columns and by rows, and say what each cut asks of the others in forward and in backward;
+# - write Megatron-LM's $f$ and $g$, and out of them linear layers, an MLP and an attention that run on many ranks;
+# - cut a whole transformer, and show that it learns what it learns on one rank;
+# - draw dropout masks that fit together, cut the vocabulary, and compute a loss whose logits no rank has whole;
+# - cut what is left along the sequence, for the same bytes and less memory;
+# - say which collective a layout of a product needs, and what tensor parallelism costs beside data and pipeline parallelism;
+# - let PyTorch's DTensor do all that, and recognise on the timeline what it does.
 
 # %% tags=["parameters"]
+# For the demonstrations: how many ranks they have where the text does not say, and whether these are "simulated"
+# or "processes".
 ranks = 4
 on = "simulated"
 
 # %%
+import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -30,35 +43,108 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional
 
-from course_lib import launch, per_rank
+from course_lib import Cluster, Link, launch, per_rank
 from course_lib.data import load_text
 from course_lib.figures.style import line_figure, new_figure
+from course_lib.models import MLP, Attention
 from course_lib.training.activation_memory import KeptForBackward
 from graders import check, hint, progress, reset
 
 # %% demo=true jupyter={"source_hidden": true}
-# `%%needs` waits until an exercise is solved.
+# `%%needs` waits until an exercise is solved. Folded cells check that the text's numbers are what was measured.
 # %load_ext course_lib.notebook.magics
+import runpy
+from functools import partial
+from pathlib import Path
+
+
+import course_lib
+from course_lib import Run, mark
+from course_lib.cluster import presets
+from course_lib.figures.pictures import branches_picture, cut_picture
+from course_lib.models import Transformer, TransformerConfig, next_token_loss, parameter_count
 
 # %% [markdown]
+# **Three names.** Splitting within layers is called *intra-layer* in one lecture, *intra-operator* in another, and *tensor
+# parallelism* by most people today. *Model parallelism* may mean this or the pipeline of unit 05, so it is better not said. Tensors
+# are named as in `course_lib.models`: `x_BTD` has B samples, T tokens each, and D numbers for each token; H heads have K numbers
+# each, and F is the width inside the MLP.
+#
+# **Predict, before you measure.** Write your guesses down; sections 4, 5 and 10 measure them.
+#
+# 1. The two layers of an MLP are cut over 8 ranks. How often do the ranks have to talk to each other in forward: never, once, twice?
+# 2. The same MLP is cut over 8 ranks instead of 2. How many times as many bytes does each rank send: a quarter, as many, four
+#    times as many?
+# 3. A model is cut over 4 ranks, and has the same data and the same start as on one. After twenty steps its loss has changed in
+#    the second digit, in the seventh, or not at all?
+#
 # ## 1 Two ways to cut a matrix
+#
+# A layer computes $Y = XA$: $X$ has a row for each token, $A$ a column for each output. There are two ways to give each rank a part of $A$:
+
+# %% demo=true
+cut_picture(2)
 
 # %% [markdown]
+# - **By columns.** A rank computes some of the outputs, whole, from all of $X$. Nothing has to be added.
+# - **By rows.** A rank multiplies some of the inputs. It needs these inputs only, but what it computes is one of $p$ summands of
+#   everything, for $p$ ranks.
+#
+# (`nn.Linear` keeps $A$ transposed: its `weight` is `[outputs, inputs]`, so a cut by columns is one along dimension 0.
+# The names are Megatron-LM's, who write $Y = XA$.)
+
+# %% demo=true
+torch.manual_seed(0)
+X, A = torch.randn(3, 8), torch.randn(8, 6)
+by_columns = torch.cat([X @ part for part in A.tensor_split(2, dim=1)], dim=1)
+by_rows = sum(x @ a for x, a in zip(X.tensor_split(2, dim=1), A.tensor_split(2, dim=0), strict=True))
+for name, Y in (("columns", by_columns), ("rows", by_rows)):
+    print(f"by {name}: largest difference to X @ A {(Y - X @ A).abs().max():.0e}")
+
+# %% demo=true jupyter={"source_hidden": true}
+torch.testing.assert_close(by_columns, X @ A)
+torch.testing.assert_close(by_rows, X @ A)
+
+# %% [markdown]
+# Both are right to rounding. The sums of the second come in another order, so its last digit may differ.
+#
+# Between the layers of an MLP stands GELU, which is not linear: it has to see complete numbers.
+
+# %% demo=true
+gelu = functional.gelu
+own = [x @ a for x, a in zip(X.tensor_split(2, dim=1), A.tensor_split(2, dim=0), strict=True)]
+cut_by_columns = torch.cat([gelu(X @ part) for part in A.tensor_split(2, dim=1)], dim=1)
+off = {
+    "columns": (cut_by_columns - gelu(X @ A)).abs().max().item(),
+    "rows": (gelu(own[0]) + gelu(own[1]) - gelu(X @ A)).abs().max().item(),
+}
+for name, difference in off.items():
+    print(f"GELU on each rank of a cut by {name}: off by {difference:.1g}")
+
+# %% demo=true jupyter={"source_hidden": true}
+assert off["columns"] < 1e-5
+assert off["rows"] > 0.5
+
+# %% [markdown]
+# After a cut by columns each rank can go on with its own outputs. After a cut by rows it has to ask the others first. Which
+# cut comes first is therefore not a matter of taste.
+#
 # ## 2 Two functions for two passes
 #
 # Both cuts have a place where a rank's tensor meets those of the others, and in both the place is in one pass only. Where a
-# tensor that all ranks have goes into branches, one on each rank, forward needs nobody. But each rank's backward brings only what *its* branch
-# adds to the gradient, and the whole gradient is the sum over the branches. Where the branches end, it is the other way
-# round: the value is a sum over ranks, and its derivative by each summand is 1. Megatron-LM calls these two places $f$ and $g$:
+# tensor that all ranks have goes into branches, one on each rank, forward needs nobody. But each rank's backward brings only
+# what *its* branch adds to the gradient, and the whole gradient is the sum over the branches. Where the branches end, it is
+# the other way round: the value is a sum over ranks, and its derivative by each summand is 1. Megatron-LM calls these two
+# places $f$ and $g$:
 #
 # | | forward | backward |
 # |---|---|---|
 # | $f$, where branches begin | the identity | an all-reduce |
 # | $g$, where they end | an all-reduce | the identity |
 #
-# They are conjugates: what one does in forward the other does in backward. Autograd does not know of other ranks, so you
-# have to tell it what to do in each pass. That is what `torch.autograd.Function` is for. Here is one that doubles gradients, and
-# changes nothing else:
+# They are conjugates: what one does in forward the other does in backward. `dist.all_reduce` knows nothing of autograd, and
+# autograd nothing of other ranks, so you have to say what happens in each pass. That is what `torch.autograd.Function` is
+# for. Here is one that doubles gradients, and changes nothing else:
 
 
 # %% demo=true
@@ -152,6 +238,39 @@ class SumInForward(torch.autograd.Function):
 
 
 # %% [markdown]
+# Two ranks with a branch each: rank 0 multiplies x by 1 and rank 1 by 2, and y is the sum of the branches. For x = 1 that is 3,
+# and the derivative of y by x is 3 too.
+
+
+# %% demo=true
+# %%needs f g
+def two_branches(begin: bool, end: bool) -> tuple[float, float]:
+    """y, and the gradient of x, with f at the beginning, and g at the end, or without."""
+    x = torch.ones(1, requires_grad=True)
+    branch = (dist.get_rank() + 1) * (f(x) if begin else x)
+    y = g(branch) if end else branch
+    y.backward()
+    return y.item(), x.grad.item()
+
+
+branches = {}
+for begin, end in ((True, True), (False, True), (True, False)):
+    branches[begin, end] = launch(two_branches, begin, end, ranks=2, on=on).results
+    print(
+        f"f {'there' if begin else 'missing':7}  g {'there' if end else 'missing':7}  {branches[begin, end]}"
+    )
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds f g
+assert branches[True, True] == [(3, 3), (3, 3)]
+assert branches[False, True] == [(3, 1), (3, 2)]
+assert branches[True, False] == [(1, 3), (2, 3)]
+
+# %% [markdown]
+# Without $f$ forward is right, and each rank has another gradient: what stands before the branches, and should be the same on all
+# ranks, drifts apart. Nothing fails, and the loss may even fall. That is the mistake to look for.
+
+# %% [markdown]
 # ## 3 Layers that are cut
 #
 # Unit 07's rule cuts here too: `tensor_split`, in which the first ranks' parts may be one longer. A layer is used like `nn.Linear`,
@@ -235,10 +354,206 @@ class RowParallelLinear(nn.Module):
 
 
 # %% [markdown]
+# Made on 1, 2 and 4 ranks, the parts always add up to one matrix, that of `nn.Linear`:
+
+
+# %% demo=true
+# %%needs ColumnParallelLinear RowParallelLinear
+def first_weights() -> tuple[Tensor, Tensor]:
+    """This rank's parts of two layers, right after they are made."""
+    torch.manual_seed(1)
+    column, row = ColumnParallelLinear(8, 12), RowParallelLinear(12, 8)
+    return column.weight.detach(), row.weight.detach()
+
+
+made = {}
+for size in (1, 2, 4):
+    columns, rows = zip(*launch(first_weights, ranks=size, on=on).results, strict=True)
+    made[size] = torch.cat(columns), torch.cat(rows, dim=1)
+    shapes = f"{list(columns[0].shape)} and {list(rows[0].shape)}"
+    print(
+        f"{size} ranks: weights {shapes} on each, sums {made[size][0].sum():.6f} and {made[size][1].sum():.6f}"
+    )
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds ColumnParallelLinear RowParallelLinear
+torch.manual_seed(1)
+whole = nn.Linear(8, 12).weight, nn.Linear(12, 8).weight
+for parts in made.values():
+    assert all(torch.equal(part, layer) for part, layer in zip(parts, whole, strict=True))
+
+# %% [markdown]
 # ## 4 Two layers, one all-reduce
+#
+# An MLP is two layers with GELU between them, $Y = \mathrm{GELU}(XA)\,B$. There are four ways to choose the cuts. By rows first, the ranks must
+# sum up before GELU. By columns twice, every rank needs all hidden units for the second layer. By columns and then by
+# rows, the outputs of the first cut are the inputs that the second cut asks for, and GELU in between works on each hidden
+# unit alone:
+
+# %% demo=true
+branches_picture("mlp")
+
+# %% [markdown]
+# Each rank has some hidden units of its own, and computes them from beginning to end. The transformer of this course keeps
+# its MLP in two `nn.Linear`s, `up` and `down`. Cut it:
+
+
+# %% exercise="parallel_mlp" points=12
+def parallel_mlp(mlp: MLP, group: dist.ProcessGroup | None = None) -> nn.Module:
+    """This rank's part of an MLP: some of its F hidden units.
+
+    mlp: one of course_lib.models, whole and the same on all ranks of the group (None: the default group); F at least
+    as many as ranks. It stays as it is.
+
+    Returns a module with mlp's parameters, of the same names, that hold this rank's part: up.weight and up.bias cut
+    by torch.tensor_split along F, and so is down.weight; down.bias is whole. It keeps no other part in memory.
+
+    The module: x_BTD, the same on all ranks, to what mlp makes of it. x gets the gradient that it has in mlp, every
+    parameter its part of it. Calls: one all_reduce of x's bytes in forward, and one in backward.
+    """
+    ### BEGIN SOLUTION
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    width, inner = mlp.up.in_features, mlp.up.out_features
+    cut = copy.deepcopy(mlp)
+    cut.up = ColumnParallelLinear(width, inner, group=group)
+    cut.down = RowParallelLinear(inner, width, group=group)
+    with torch.no_grad():
+        cut.up.weight.copy_(mlp.up.weight.tensor_split(size)[rank])
+        cut.up.bias.copy_(mlp.up.bias.tensor_split(size)[rank])
+        cut.down.weight.copy_(mlp.down.weight.tensor_split(size, dim=1)[rank])
+        cut.down.bias.copy_(mlp.down.bias)
+    return cut
+    ### END SOLUTION
+
+
+# %% [markdown]
+# The first two predictions, with one MLP on a virtual machine of eight NVLinked GPUs:
+
+# %% demo=true
+# %%needs f g parallel_mlp
+config = TransformerConfig(width=512)
+x_BTD = torch.randn(1, 256, 512)
+
+
+def step_of_mlp(x_BTD: Tensor) -> Tensor:
+    """Forward and backward of an MLP that is cut over all ranks; the gradient of x."""
+    torch.manual_seed(0)
+    mlp = parallel_mlp(MLP(config))
+    x_BTD = x_BTD.clone().requires_grad_()
+    mlp(x_BTD).square().sum().backward()
+    return x_BTD.grad
+
+
+mlp_runs = {
+    size: launch(step_of_mlp, x_BTD, ranks=size, cluster=presets.nvlink_node(8)) for size in (2, 4, 8)
+}
+for size, run in mlp_runs.items():
+    calls = [event.op for event in run.events if event.rank == 0 and event.kind == "collective"]
+    sent = run.traffic.ranks[0].sent / x_BTD.nbytes
+    print(
+        f"{size} ranks: {', '.join(calls)}; a rank sends {sent:.2f} times the bytes of x, {run.seconds * 1e6:.0f} µs"
+    )
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds f g parallel_mlp
+for size, run in mlp_runs.items():
+    assert [event.op for event in run.events if event.rank == 0 and event.kind == "collective"] == [
+        "all_reduce"
+    ] * 2
+    assert run.traffic.ranks[0].sent == 2 * 2 * (size - 1) / size * x_BTD.nbytes
+    torch.testing.assert_close(run.results[0], mlp_runs[2].results[0], rtol=1e-3, atol=1e-3)
+assert mlp_runs[8].traffic.ranks[0].sent / mlp_runs[2].traffic.ranks[0].sent == 1.75
+assert mlp_runs[4].seconds < min(mlp_runs[2].seconds, mlp_runs[8].seconds)
+
+# %% [markdown]
+# One all-reduce forward and one backward, of the bytes of `x_BTD`. In a ring a rank sends $2\frac{p-1}{p}$ times these bytes (unit
+# 07), so with 8 ranks 1.75 times as much as with 2, and never more than twice. What it computes is a quarter. So the more ranks, the
+# larger the part of the time in which they talk: this small MLP takes longer on 8 GPUs than on 4. That, and not memory, is why
+# nobody cuts a layer over a thousand GPUs.
 
 # %% [markdown]
 # ## 5 Attention by heads
+#
+# Attention is parallel as it is: a head needs the queries, keys and values of its own, and nothing of the other heads'. Query, key and
+# value are cut by columns, some heads to each rank, and the output layer by rows.
+
+# %% demo=true
+branches_picture("attention")
+
+# %% [markdown]
+# Two things are easily done wrong. Query, key and value are three layers, and each with an $f$ of its own costs three
+# all-reduces in backward where one is enough: the three gradients of x may be added up on each rank first, and
+# one $f$ stands in front of all three. And the cut has to fall between heads. Many models keep query, key and value in one matrix, all
+# queries first. Cut that in two, and look at what the first half is:
+
+# %% demo=true
+heads, head_width = 4, 2
+rows = [f"{name}{head}" for name in "qkv" for head in range(heads) for _ in range(head_width)]
+half = rows[: len(rows) // 2]
+print("first half of the rows:", *dict.fromkeys(half))
+
+# %% demo=true jupyter={"source_hidden": true}
+assert list(dict.fromkeys(half)) == ["q0", "q1", "q2", "q3", "k0", "k1"]
+
+# %% [markdown]
+# All queries, half of the keys and no value: no head is complete. Such a matrix has to be cut into its three parts first, and each of them by heads.
+# Our model has three matrices. But its heads need not be a multiple of the ranks: GPT-2's largest model has 25.
+
+
+# %% exercise="parallel_attention" points=14
+def parallel_attention(attention: Attention, group: dist.ProcessGroup | None = None) -> nn.Module:
+    """This rank's part of an attention: some of its heads.
+
+    attention: one of course_lib.models, whole and the same on all ranks of the group (None: the default group), with
+    at least as many heads as ranks. It stays as it is.
+
+    Returns a module with attention's parameters, of the same names, that hold this rank's part. Heads are dealt out
+    as by torch.tensor_split of their numbers, so the first ranks may have one more. Head h of width K has the
+    rows h K to (h + 1) K of query, key and value, and the same columns of output.weight; output.bias is whole.
+    It keeps no other part in memory.
+
+    The module: x_BTD, the same on all ranks, to what attention makes of it. x gets the gradient that it has in
+    attention, every parameter its part of it. Calls: one all_reduce of x's bytes in forward, and one in backward.
+    """
+    ### BEGIN SOLUTION
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    cut = copy.deepcopy(attention)
+    width = attention.output.out_features
+    own = torch.arange(width).unflatten(0, (-1, attention.head_width)).tensor_split(size)[rank].flatten()
+    for layer in (cut.query, cut.key, cut.value):
+        layer.weight = nn.Parameter(layer.weight.detach()[own])
+        layer.bias = nn.Parameter(layer.bias.detach()[own])
+        layer.out_features = len(own)
+    cut.output = RowParallelLinear(width, width, group=group)
+    cut.output.weight = nn.Parameter(attention.output.weight.detach()[:, own])
+    cut.output.bias = nn.Parameter(attention.output.bias.detach().clone())
+    cut.register_forward_pre_hook(lambda module, inputs: (f(inputs[0], group),))
+    return cut
+    ### END SOLUTION
+
+
+# %% demo=true
+# %%needs f g parallel_attention
+def step_of_attention(x_BTD: Tensor) -> int:
+    """Forward and backward of an attention that is cut over all ranks; how many numbers of it this rank has."""
+    torch.manual_seed(0)
+    attention = parallel_attention(Attention(TransformerConfig(width=100, heads=25)))
+    attention(x_BTD.requires_grad_()).square().sum().backward()
+    return parameter_count(attention)
+
+
+uneven = launch(step_of_attention, torch.randn(2, 8, 100), ranks=4, on=on)
+calls = [event.op for event in uneven.events if event.rank == 0 and event.kind == "collective"]
+print(f"25 heads on 4 ranks: {uneven.results} numbers; {', '.join(calls)}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds f g parallel_attention
+# A head of 4 numbers: 3 x (4 x 100 + 4) rows, 100 x 4 columns; 100 biases of the output on every rank.
+assert uneven.results == [heads * (3 * 404 + 400) + 100 for heads in (7, 6, 6, 6)]
+assert calls == ["all_reduce"] * 2
+
+# %% [markdown]
+# The first rank has seven heads and the others six, who wait for it a seventh of the time. With 24 heads nobody would wait.
 
 # %% [markdown]
 # ## 6 A dropout mask for many ranks
@@ -798,9 +1113,170 @@ assert (real.sent, real.calls) == (simulated.sent, simulated.calls)
 
 # %% [markdown]
 # ## 10 A whole model on real text
+#
+# All parts are there. In each block of the transformer the attention and the MLP are replaced by this rank's part of them. All else, the
+# embedding, the norms and the head, stays whole on every rank (sections 6 to 9 say what more can be cut).
+
+
+# %% demo=true
+# %%needs f g parallel_mlp parallel_attention
+examples = Path(course_lib.__file__).parents[1] / "examples" / "tensor_parallel"
+by_hand = runpy.run_path(str(examples / "by_hand.py"))["cut"]
+text = load_text(32)
+
+
+def new_model() -> Transformer:
+    """The whole model, the same on every rank."""
+    torch.manual_seed(0)
+    return Transformer(TransformerConfig(context=32))
+
+
+def cut_model() -> Transformer:
+    """This rank's part of the same model; a mark when it is made."""
+    model = new_model()
+    by_hand(model, parallel_attention, parallel_mlp)
+    mark("made")
+    return model
+
+
+def train(new_model: Callable[[], nn.Module], steps: int) -> tuple[list[float], dict[str, Tensor]]:
+    """Adam on the same batches of text on every rank; each step's loss, and the first step's gradients."""
+    model, order = new_model(), torch.Generator().manual_seed(0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    losses = []
+    for step in range(steps):
+        tokens_BT, next_BT = text.train.batch(torch.randint(len(text.train), (4,), generator=order))
+        optimizer.zero_grad()
+        loss = next_token_loss(model(tokens_BT), next_BT)
+        loss.backward()
+        if step == 0:
+            gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, gradients
+
+
+losses, gradients = launch(train, new_model, 20, ranks=1).results[0]
+trained = {size: launch(train, cut_model, 20, ranks=size) for size in (2, 4)}
+print(f"one rank: loss {losses[0]:.4f} at first, {losses[-1]:.4f} after 20 steps")
+off = {}
+for size, run in trained.items():
+    off[size] = max(abs(a - b) for cut, _ in run.results for a, b in zip(cut, losses, strict=True))
+    print(f"{size} ranks: every loss on every rank within {off[size]:.0e} of that")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds f g parallel_mlp parallel_attention
+assert losses[0] - losses[-1] > 1
+assert 0 < max(off.values()) < 1e-4
+
+# %% [markdown]
+# The third prediction: the seventh digit. Sums over ranks add up in another order, and nothing else is different. A mistake in
+# $f$, $g$ or a bias shows in the second digit after some steps, so compare losses before you train for a week.
+#
+# Two kinds of parameters are here, and the gradients of both have to be right, each in its way:
+
+# %% demo=true
+# %%needs f g parallel_mlp parallel_attention
+kinds = {"whole": [], "cut": []}
+for name, whole in gradients.items():
+    parts = [found[name] for _, found in trained[4].results]
+    if parts[0].shape == whole.shape:
+        kinds["whole"].append((name, max((part - whole).abs().max().item() for part in parts)))
+    else:
+        along = next(d for d in range(whole.dim()) if parts[0].shape[d] != whole.shape[d])
+        kinds["cut"].append((name, (torch.cat(parts, along) - whole).abs().max().item()))
+largest = max(gradient.abs().max().item() for gradient in gradients.values())
+for kind, found in kinds.items():
+    print(
+        f"{len(found)} parameters {kind} on each rank, gradients off by {max(d for _, d in found):.0e} at most"
+    )
+print(f"(the largest gradient is {largest:.2f})")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds f g parallel_mlp parallel_attention
+assert [len(found) for found in kinds.values()] == [16, 20]
+assert all(difference < 1e-5 for found in kinds.values() for _, difference in found)
+assert largest > 0.1
+
+# %% [markdown]
+# - **Whole** parameters (embedding, norms, the biases behind $g$) have the same gradient on every rank, without any communication
+#   of their own: what goes into them and what comes back is the same everywhere. No all-reduce of gradients is needed as in data
+#   parallelism, and if the ranks' copies drift apart, an $f$ is missing somewhere.
+# - **Cut** parameters have their part of the gradient, and no other rank needs it.
+#
+# So an optimizer works on each rank as on one. What is counted over all parameters is another matter: the norm of the gradient,
+# by which gradients are clipped, has to count what is cut on all ranks and what is whole once (unit 12).
 
 # %% [markdown]
 # ## 11 The same with DTensor
+#
+# PyTorch has all this as well, without a line of communication in the model. A `DTensor` knows how it is cut: `Shard(0)` along its
+# first dimension, `Replicate()` whole everywhere, `Partial()` as a sum over ranks that nobody has computed yet. Every operation on it knows
+# what comes out: a `Replicate` times columns in a `Shard` is a `Shard`, a `Shard` times a `Shard` is a `Partial`, and where a whole tensor is
+# wanted a collective turns the one into the other (section 12). `parallelize_module` takes a model as it is, and a plan of how its
+# layers are cut. The two ways beside each other:
+
+# %% demo=true
+from course_lib.notebook.side_by_side import side_by_side
+
+side_by_side(examples / "by_hand.py", examples / "by_plan.py")
+
+# %% [markdown]
+# By hand you write what happens, by plan how tensors lie. Do they do the same?
+
+
+# %% demo=true
+# %%needs f g parallel_mlp parallel_attention
+by_plan = runpy.run_path(str(examples / "by_plan.py"))["cut"]
+
+
+def planned_model(without: tuple[str, ...] = ()) -> Transformer:
+    """The same model, cut by DTensor; a mark when it is made. without: parts of the plan to leave out."""
+    model = new_model()
+    by_plan(model, without)
+    mark("made")
+    return model
+
+
+def all_reduces(run: Run) -> list[int]:
+    """The bytes of rank 0's collectives after the mark, all of which are all-reduces."""
+    mine = [event for event in run.events if event.rank == 0]
+    made = next(event.sequence for event in mine if event.op == "made")
+    after = [event for event in mine if event.kind == "collective" and event.sequence >= made]
+    assert {event.op for event in after} == {"all_reduce"}
+    return [event.nbytes for event in after]
+
+
+ways = {
+    "by hand": cut_model,
+    "by plan": planned_model,
+    "by plan, attention left out": partial(planned_model, ("attention",)),
+}
+one_step = {name: launch(train, way, 1, ranks=2) for name, way in ways.items()}
+for name, run in one_step.items():
+    off = abs(run.results[0][0][0] - losses[0])
+    sizes = all_reduces(run)
+    print(f"{name:28} loss off by {off:.0e}, {len(sizes):2} all-reduces of {sizes[0]:,} bytes")
+    assert off < 1e-5
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds f g parallel_mlp parallel_attention
+nbytes = 4 * 32 * 64 * 4  # of x_BTD: 4 samples of 32 tokens, 64 numbers of 4 bytes
+by_hand_sizes, planned_sizes, without_sizes = (all_reduces(run) for run in one_step.values())
+assert by_hand_sizes == planned_sizes == [nbytes] * 8
+assert without_sizes == [nbytes] * 12
+
+# %% [markdown]
+# The loss is the same, and so are the collectives, number for number: in each of the two blocks two all-reduces forward and two backward.
+# Look at the last line. A plan that speaks of the layers only is right too, but each of query, key and value turns x into a DTensor
+# of its own, and each of these has an $f$: 12 all-reduces where 8 are enough. `PrepareModuleInput` says that what goes
+# into the attention is one whole tensor. Nothing warns of its absence; the timeline shows it:
+
+# %% demo=true
+# %%needs f g parallel_mlp parallel_attention
+run = one_step["by plan, attention left out"]
+made = next(event.start for event in run.events if event.op == "made")
+run.timeline(title="by plan, attention left out", start=made)
 
 # %% [markdown]
 # ## 12 Which collective a layout needs
@@ -1185,7 +1661,6 @@ for way in WAYS:
 # %%needs stack_costs gather_sequence scatter_sequence f g
 from dataclasses import replace
 
-from course_lib import Link
 from course_lib.cluster import presets
 
 
@@ -1320,9 +1795,163 @@ assert round(16 * megatron.parameters / 8e9, 1) == 16.6
 
 # %% [markdown]
 # ## 14 On real processes, and on nodes
+#
+# So far ranks were threads of this kernel, with virtual time. The same functions, untouched, on two real processes with Gloo between
+# them:
+
+# %% demo=true
+# %%needs f g parallel_mlp parallel_attention
+real = launch(train, cut_model, 20, ranks=2, on="processes")
+off = max(abs(a - b) for cut, _ in real.results for a, b in zip(cut, losses, strict=True))
+counted = {name: run.traffic.ranks[0].sent for name, run in (("simulated", trained[2]), ("real", real))}
+print(f"every loss within {off:.0e} of one rank's; a rank sends {counted}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds f g parallel_mlp parallel_attention
+assert off < 1e-4
+assert counted["simulated"] == counted["real"] == 20 * 8 * 4 * 32 * 64 * 4
+
+# %% [markdown]
+# On a cluster a job has more GPUs than one layer should be cut over. They are put into a grid: one way the ranks of a tensor-parallel
+# group, the other way the replicas of data parallelism. `init_device_mesh` makes all groups, and the rest is what you have written,
+# with `group=`:
+#
+# ```python
+# mesh = init_device_mesh("cuda", (nodes, gpus_per_node), mesh_dim_names=("data", "tensor"))
+# tensor, data = mesh["tensor"].get_group(), mesh["data"].get_group()
+# block.mlp = parallel_mlp(block.mlp, group=tensor)      # ranks of one node, neighbours by number
+# model = DistributedDataParallel(model, process_group=data)   # the same part of the model on all nodes
+# ```
+#
+# The last dimension of a mesh has neighbouring ranks, and Slurm numbers the tasks of a node one after another, so the groups that talk
+# in every layer stay within a node:
+
+
+# %% demo=true
+def groups_of_a_mesh() -> tuple[list[int], list[int]]:
+    """The ranks of this rank's tensor-parallel group, and of its data-parallel one."""
+    mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("data", "tensor"))
+    return tuple(dist.get_process_group_ranks(mesh[name].get_group()) for name in ("tensor", "data"))
+
+
+two_nodes = Cluster(nodes=2, devices_per_node=4)
+groups = launch(groups_of_a_mesh, cluster=two_nodes).results
+print("rank 5: tensor", groups[5][0], "data", groups[5][1])
+
+# %% demo=true jupyter={"source_hidden": true}
+assert groups[5] == ([4, 5, 6, 7], [1, 5])
+assert all(len({two_nodes.node_of(rank) for rank in tensor}) == 1 for tensor, _ in groups)
+
+# %% [markdown]
+# The batch script is that of unit 03, with a task for each GPU: `--nodes=2 --ntasks-per-node=4 --gpus-per-node=4`, then `srun python
+# train.py`. If tasks are numbered across nodes instead (`--distribution=cyclic`), every tensor-parallel group spans all nodes, the training is
+# right, and slow (section 13 measures how slow).
 
 # %% [markdown]
 # ## 15 Open task
+#
+# The all-reduce of $g$ stands in the way: while it runs, the GPU waits. But the tokens do not need each other in an MLP. Cut them into
+# chunks, and the sums of one chunk travel while the next one is computed, with `async_op=True`. More chunks hide more; but every chunk
+# has latencies of its own, and reads the weights again. (Megatron-LM, DeepSpeed and others do this on GPUs: S. Wang et al.,
+# *Overlap Communication with Dependent Computation via Decomposition*, ASPLOS 2023.)
+#
+# What is best depends on the machine, and these functions say how long things take on a virtual one, as the simulator reckons:
+
+
+# %%
+def product_seconds(rows: int, inputs: int, outputs: int, cluster: Cluster) -> float:
+    """Seconds that a GPU takes for [rows, inputs] times [inputs, outputs], plus a bias, in float32."""
+    numbers = rows * inputs + inputs * outputs + outputs + rows * outputs
+    return max(2 * rows * inputs * outputs / cluster.flops, 4 * numbers / cluster.memory_bandwidth)
+
+
+def mlp_seconds(rows: int, up: nn.Linear, down: nn.Linear, cluster: Cluster) -> float:
+    """Seconds for both products of so many tokens, and for GELU, which reads and writes each hidden unit."""
+    width, inner = up.in_features, up.out_features
+    products = product_seconds(rows, width, inner, cluster) + product_seconds(rows, inner, width, cluster)
+    return products + 8 * rows * inner / cluster.memory_bandwidth
+
+
+def all_reduce_seconds(nbytes: float, ranks: int, cluster: Cluster) -> float:
+    """Seconds that an all-reduce round a ring takes; a second one begins when the first one has ended."""
+    link = cluster.intra_node
+    return 2 * (ranks - 1) * (link.latency + nbytes / ranks / link.bandwidth)
+
+
+# %% exercise="overlapped_mlp" points=8
+def overlapped_mlp(x_TD: Tensor, up: nn.Linear, down: nn.Linear, cluster: Cluster) -> Tensor:
+    """An MLP that is cut over all ranks, forward only, in as little time as possible.
+
+    x_TD: T tokens of D numbers, the same on all ranks. up: D to this rank's part of F. down: from there to D; its
+    bias is whole on every rank. All float32, all without gradients; they stay as they are. cluster: the machine
+    that this runs on, all ranks in one node: cluster.intra_node has a latency (s) and a bandwidth (bytes/s),
+    cluster has flops (FLOP/s) and a memory_bandwidth (bytes/s).
+
+    Returns what the whole MLP makes of x_TD, on every rank. Its score is the virtual time until the last rank has
+    it. Everything is computed with tensor operations, which the simulator counts.
+    """
+    ### BEGIN SOLUTION
+    ranks, tokens = dist.get_world_size(), len(x_TD)
+
+    def seconds(sizes: list[int]) -> float:
+        """When the last all-reduce of chunks of these sizes has ended."""
+        computed = summed = 0.0
+        for size in sizes:
+            computed += mlp_seconds(size, up, down, cluster)
+            summed = max(summed, computed) + all_reduce_seconds(size * x_TD[0].nbytes, ranks, cluster)
+        return summed
+
+    def chunks(count: int, growth: float) -> list[int]:
+        """Each `growth` times as large as the one before."""
+        weights = [growth**place for place in range(count)]
+        ends = [round(tokens * sum(weights[:place]) / sum(weights)) for place in range(count + 1)]
+        return [end - start for start, end in pairwise(ends) if end > start]
+
+    plans = [chunks(count, growth) for count in range(1, 17) for growth in (0.5, 0.7, 0.85, 1, 1.2, 1.5, 2)]
+    bias = down.bias if dist.get_rank() == 0 else None
+    parts, works = [], []
+    for x in x_TD.split(min(plans, key=seconds)):
+        parts.append(functional.linear(functional.gelu(up(x)), down.weight, bias))
+        works.append(dist.all_reduce(parts[-1], async_op=True))
+    for work in works:
+        work.wait()
+    return torch.cat(parts)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# A machine on which communicating takes as long as computing:
+
+
+# %% demo=true
+# %%needs overlapped_mlp
+def plain_mlp(x_TD: Tensor, up: nn.Linear, down: nn.Linear, cluster: Cluster) -> Tensor:
+    """All tokens at once, then the sum."""
+    y_TD = functional.linear(functional.gelu(up(x_TD)), down.weight)
+    dist.all_reduce(y_TD)
+    return y_TD + down.bias
+
+
+slow = Cluster(devices_per_node=4, intra_node=Link(2e-6, 50e6), flops=4e9, memory_bandwidth=4e9)
+up, down = nn.Linear(32, 64).requires_grad_(False), nn.Linear(64, 32).requires_grad_(False)
+x_TD = torch.randn(256, 32)
+took = {}
+for name, way in (("all at once", plain_mlp), ("in chunks", overlapped_mlp)):
+    run = launch(way, x_TD, up, down, slow, ranks=4, cluster=slow)
+    took[name] = run.seconds
+    print(f"{name:12} {run.seconds * 1e6:.0f} µs")
+run.timeline(title="in chunks")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds overlapped_mlp
+at_once = mlp_seconds(256, up, down, slow) + all_reduce_seconds(x_TD.nbytes, 4, slow)
+last_sum = 3 * x_TD.nbytes / slow.memory_bandwidth
+assert abs(took["all at once"] - at_once - last_sum) < 0.03 * at_once
+assert took["in chunks"] < 0.8 * took["all at once"]
+
+# %% [markdown]
+# In backward there is another chance. Where $f$ waits for its all-reduce, the gradients of the weights are still to be computed, and nobody
+# waits for these: Megatron-LM starts the sum, computes the weights' gradients, and waits then.
 
 # %% [markdown]
 # ## Where it comes from

@@ -252,6 +252,10 @@ def test_pictures_refuse_what_they_have_no_room_for():
         pictures.weighted_average_picture(())
     with pytest.raises(ValueError, match="both times"):
         pictures.bucket_picture([1.0], [])
+    with pytest.raises(ValueError, match="2 or 4 ranks"):
+        pictures.cut_picture(3)
+    with pytest.raises(ValueError, match="mlp, attention"):
+        pictures.branches_picture("norm")
 
 
 @pytest.mark.parametrize(
@@ -266,6 +270,10 @@ def test_pictures_refuse_what_they_have_no_room_for():
         lambda: pictures.weighted_average_picture((1000, 3, 0)),
         lambda: pictures.speedup_picture(lambda fraction, workers: workers**fraction),
         lambda: pictures.bucket_picture([1, 1, 1, 1], [0.8, 0.8, 0.8, 0.8]),
+        lambda: pictures.cut_picture(2),
+        lambda: pictures.cut_picture(4),
+        lambda: pictures.branches_picture("mlp", 2),
+        lambda: pictures.branches_picture("attention", 4),
     ],
 )
 def test_the_other_pictures_are_legible(make):

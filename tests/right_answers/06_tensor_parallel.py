@@ -1,6 +1,9 @@
 """Right answers of unit 06, written differently."""
 
+import copy
+import math
 from contextlib import contextmanager
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -147,6 +150,100 @@ class BiasOfOneRank(nn.Module):
         if self.bias is not None:
             y = y + (self.bias if self.first else self.bias - self.bias.detach())
         return fills_an_empty_one(y, self.group)
+
+
+class _Hidden(nn.Module):
+    """Some hidden units: f, two products, g, the bias."""
+
+    def __init__(self, mlp, group):
+        super().__init__()
+        self.group = group
+        own = torch.arange(mlp.up.out_features).tensor_split(dist.get_world_size(group))
+        own = own[dist.get_rank(group)]
+        self.up = nn.Linear(mlp.up.in_features, len(own))
+        self.down = nn.Linear(len(own), mlp.down.out_features)
+        with torch.no_grad():
+            self.up.weight.copy_(mlp.up.weight[own])
+            self.up.bias.copy_(mlp.up.bias[own])
+            self.down.weight.copy_(mlp.down.weight[:, own])
+            self.down.bias.copy_(mlp.down.bias)
+
+    def forward(self, x):
+        inside = functional.gelu(self.up(_Waits.apply(x, self.group)))
+        return straight_through(inside @ self.down.weight.T, self.group) + self.down.bias
+
+
+@right("parallel_mlp")
+def a_module_of_its_own(mlp, group=None):
+    """Two small layers, and what is between ranks round them."""
+    return _Hidden(mlp, group)
+
+
+@right("parallel_mlp")
+def cut_from_a_copy(mlp, group=None):
+    """Shortens the parameters of a copy, and sums up in hooks."""
+    cut, size, rank = copy.deepcopy(mlp), dist.get_world_size(group), dist.get_rank(group)
+    for layer, name, dim in ((cut.up, "weight", 0), (cut.up, "bias", 0), (cut.down, "weight", 1)):
+        part = getattr(layer, name).detach().tensor_split(size, dim)[rank]
+        setattr(layer, name, nn.Parameter(part.clone()))
+    cut.register_forward_pre_hook(lambda module, inputs: (hook_on_a_view(inputs[0], group),))
+    cut.down.forward = lambda x: fills_an_empty_one(x @ cut.down.weight.mT, group) + cut.down.bias
+    return cut
+
+
+class _Heads(nn.Module):
+    """Some heads, with torch's own attention."""
+
+    def __init__(self, attention, group):
+        super().__init__()
+        self.group, self.width = group, attention.head_width
+        heads = attention.output.out_features // self.width
+        own = [range(h * self.width, (h + 1) * self.width) for h in range(heads)]
+        own = [
+            own[h] for h in torch.arange(heads).tensor_split(dist.get_world_size(group))[dist.get_rank(group)]
+        ]
+        own = torch.tensor([row for rows in own for row in rows])
+        for name in ("query", "key", "value"):
+            whole = getattr(attention, name)
+            part = nn.Linear(whole.in_features, len(own))
+            part.load_state_dict({"weight": whole.weight[own], "bias": whole.bias[own]})
+            setattr(self, name, part)
+        self.output = nn.Linear(len(own), heads * self.width)
+        self.output.load_state_dict(
+            {"weight": attention.output.weight[:, own], "bias": attention.output.bias}
+        )
+
+    def forward(self, x):
+        x = hook_on_a_view(x, self.group)
+        query, key, value = (
+            layer(x).unflatten(-1, (-1, self.width)).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        y = functional.linear(mixed.transpose(1, 2).flatten(2), self.output.weight)
+        return straight_through(y, self.group) + self.output.bias
+
+
+@right("parallel_attention")
+def with_torchs_attention(attention, group=None):
+    """A module of its own."""
+    return _Heads(attention, group)
+
+
+@right("parallel_attention")
+def shortened_copy(attention, group=None):
+    """Parameters of a copy made shorter by chunks of heads; sums in hooks."""
+    cut, width = copy.deepcopy(attention), attention.head_width
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    for layer in (cut.query, cut.key, cut.value):
+        for name, parameter in list(layer.named_parameters()):
+            heads = parameter.detach().unflatten(0, (-1, width))
+            setattr(layer, name, nn.Parameter(heads.tensor_split(size)[rank].flatten(0, 1).clone()))
+    columns = cut.output.weight.detach().unflatten(1, (-1, width)).tensor_split(size, 1)[rank]
+    cut.output.weight = nn.Parameter(columns.flatten(1).clone())
+    cut.register_forward_pre_hook(lambda module, inputs: (_Waits.apply(inputs[0], group),))
+    cut.output.forward = lambda x: straight_through(x @ cut.output.weight.T, group) + cut.output.bias
+    return cut
 
 
 # ------------------------------------------------------------------------------------------- RandomStreams
@@ -484,3 +581,74 @@ def as_a_table(way, samples, tokens, width, ranks):
         "kept": stream * (10, 10, 2 * p + 8, p + 9)[place],
         "flops": 48 * samples * tokens * width**2,
     }
+
+
+# ------------------------------------------------------------------------------------------- overlapped_mlp
+
+
+def _costs(rows, up, down, cluster):
+    """Seconds of a chunk of so many tokens: of its products, and of its sum."""
+    width, inner, ranks = up.in_features, up.out_features, dist.get_world_size()
+    memory, link = cluster.memory_bandwidth, cluster.intra_node
+    computing = 8 * rows * inner / memory
+    for outputs in (width, inner):
+        numbers = rows * (width + inner) + width * inner + outputs
+        computing += max(2 * rows * width * inner / cluster.flops, 4 * numbers / memory)
+    return computing, 2 * (ranks - 1) * (link.latency + 4 * rows * width / ranks / link.bandwidth)
+
+
+def _end(sizes, up, down, cluster):
+    """When the last of these chunks' sums has ended."""
+    ready = done = 0.0
+    for size in sizes:
+        computing, summing = _costs(size, up, down, cluster)
+        ready += computing
+        done = max(ready, done) + summing
+    return done
+
+
+@right("overlapped_mlp")
+def first_and_last_by_trial(x_TD, up, down, cluster):
+    """A first and a last chunk of any size, and equal ones between them."""
+    tokens, plans = len(x_TD), [[len(x_TD)]]
+    for first in range(4, tokens // 2, 4):
+        for last in range(4, tokens // 2, 4):
+            for count in (1, 2, 3, 5, 8):
+                ends = [first + (tokens - first - last) * place // count for place in range(count + 1)]
+                plans.append([first, *(b - a for a, b in pairwise(ends)), last])
+    sizes = min(plans, key=lambda each: _end(each, up, down, cluster) if min(each) > 0 else math.inf)
+    y, works, start = torch.empty_like(x_TD), [], 0
+    for size in sizes:
+        hidden, part = functional.gelu(up(x_TD[start : start + size])), y[start : start + size]
+        if dist.get_rank() == 0:
+            torch.addmm(down.bias, hidden, down.weight.T, out=part)
+        else:
+            torch.mm(hidden, down.weight.T, out=part)
+        works.append(dist.all_reduce(part, async_op=True))
+        start += size
+    return [work.wait() for work in works] and y
+
+
+@right("overlapped_mlp")
+def first_by_trial_then_growing(x_TD, up, down, cluster):
+    """A first chunk of any size, then each by one factor larger; the bias on the last rank."""
+
+    def plan(first, factor):
+        sizes, size = [], float(first)
+        while sum(sizes) < len(x_TD):
+            sizes.append(min(max(round(size), 3), len(x_TD) - sum(sizes)))
+            size *= factor
+        return sizes
+
+    factors = (0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.4, 1.6, 1.9)
+    plans = [plan(first, factor) for first in range(4, len(x_TD) + 1, 3) for factor in factors]
+    sizes = min(plans, key=lambda each: _end(each, up, down, cluster))
+    last = dist.get_rank() == dist.get_world_size() - 1
+    parts, works = [], []
+    for chunk in x_TD.split(sizes):
+        hidden = functional.gelu(functional.linear(chunk, up.weight, up.bias))
+        parts.append(functional.linear(hidden, down.weight, down.bias if last else None))
+        works.append(dist.all_reduce(parts[-1], async_op=True))
+    for work in works:
+        work.wait()
+    return torch.cat(parts)

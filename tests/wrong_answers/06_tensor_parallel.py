@@ -1,5 +1,6 @@
 """Mistakes that people make in unit 06."""
 
+import copy
 import time
 from contextlib import contextmanager, nullcontext, suppress
 
@@ -372,6 +373,200 @@ class RowOfAll(_Row):
     def forward(self, x):
         y = _g(functional.linear(x, self.weight), None)
         return y if self.bias is None else y + self.bias
+
+
+# ------------------------------------------------------------------------------------------ halves of a block
+
+
+def _into(layer, weight, bias):
+    layer.weight = nn.Parameter(weight)
+    layer.bias = None if bias is None else nn.Parameter(bias)
+
+
+def _cut_mlp(mlp, group, column=_Column, row=_Row, cut=None, part=_part):
+    """Right, with these layers."""
+    cut = cut or copy.deepcopy(mlp)
+    up, down = mlp.up, mlp.down
+    cut.up, cut.down = (
+        kind(layer.in_features, layer.out_features, True, group)
+        for kind, layer in ((column, up), (row, down))
+    )
+    _into(cut.up, part(up.weight, group), part(up.bias, group))
+    _into(cut.down, part(down.weight, group, 1), down.bias.detach().clone())
+    return cut
+
+
+@wrong("parallel_mlp", fails="outputs")
+def every_rank_has_all_hidden_units(mlp, group=None):
+    """Nothing is cut, and the sum has everything p times."""
+    return _cut_mlp(mlp, group, part=lambda tensor, group, dim=0: tensor.detach().clone())
+
+
+@wrong("parallel_mlp", fails="outputs")
+def weights_of_its_own(mlp, group=None):
+    """New layers, with the numbers that they were drawn with."""
+    cut = copy.deepcopy(mlp)
+    cut.up = _Column(mlp.up.in_features, mlp.up.out_features, True, group)
+    cut.down = _Row(mlp.down.in_features, mlp.down.out_features, True, group)
+    with torch.no_grad():
+        cut.up.bias.copy_(_part(mlp.up.bias, group))
+        cut.down.bias.copy_(mlp.down.bias)
+    return cut
+
+
+@wrong("parallel_mlp", fails="outputs")
+def bias_of_down_on_every_rank(mlp, group=None):
+    """p biases in the sum."""
+    return _cut_mlp(mlp, group, row=BiasOnEveryRank)
+
+
+@wrong("parallel_mlp", fails="parts")
+def every_pth_hidden_unit(mlp, group=None):
+    """Right outputs from other parts than asked for: checkpoints of two programs would not fit together."""
+
+    def part(tensor, group, dim=0):
+        rank, size = dist.get_rank(group), dist.get_world_size(group)
+        return tensor.detach().index_select(dim, torch.arange(rank, tensor.shape[dim], size))
+
+    return _cut_mlp(mlp, group, part=part)
+
+
+@wrong("parallel_mlp", fails="gradients")
+def no_f_in_mlp(mlp, group=None):
+    """x gets the gradient of this rank's hidden units alone."""
+    return _cut_mlp(mlp, group, column=WithoutF)
+
+
+@wrong("parallel_mlp", fails="calls and bytes")
+def gathers_the_hidden_units(mlp, group=None):
+    """Makes the hidden units whole on every rank, then takes its own of them again."""
+    cut = _cut_mlp(mlp, group)
+
+    def whole_and_back(module, inputs, y):
+        parts = [torch.empty_like(y) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(parts, y.detach(), group=group)
+        return y + 0 * torch.cat(parts, -1).sum()
+
+    cut.up.register_forward_hook(whole_and_back)
+    return cut
+
+
+@wrong("parallel_mlp", fails="memory")
+def views_of_the_whole(mlp, group=None):
+    """Slices of the whole matrices of a copy."""
+    whole = copy.deepcopy(mlp)
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    return _cut_mlp(
+        whole, group, part=lambda tensor, group, dim=0: tensor.detach().tensor_split(size, dim)[rank]
+    )
+
+
+@wrong("parallel_mlp", fails="arguments unchanged")
+def cuts_the_mlp_itself(mlp, group=None):
+    """Nobody else can cut it any more."""
+    return _cut_mlp(mlp, group, cut=mlp)
+
+
+@wrong("parallel_mlp", fails="group")
+def mlp_of_all(mlp, group=None):
+    """The parts are the group's, one sum that of all ranks."""
+    return _cut_mlp(mlp, group, row=RowOfAll)
+
+
+def _rows_of_heads(attention, group):
+    rows = torch.arange(attention.output.out_features).unflatten(0, (-1, attention.head_width))
+    return _part(rows, group).flatten()
+
+
+def _cut_attention(attention, group, own=None, row=_Row, f_of=_f, cut=None):
+    """Right, with these rows."""
+    own = _rows_of_heads(attention, group) if own is None else own
+    cut = cut or copy.deepcopy(attention)
+    whole = attention.output
+    for layer in (cut.query, cut.key, cut.value):
+        _into(layer, layer.weight.detach()[own], layer.bias.detach()[own])
+    cut.output = row(whole.in_features, whole.out_features, True, group)
+    _into(cut.output, whole.weight.detach()[:, own], whole.bias.detach().clone())
+    cut.register_forward_pre_hook(lambda module, inputs: (f_of(inputs[0], group),))
+    return cut
+
+
+@wrong("parallel_attention", fails="outputs")
+def bias_of_output_on_every_rank(attention, group=None):
+    """p biases in the sum."""
+    return _cut_attention(attention, group, row=BiasOnEveryRank)
+
+
+@wrong("parallel_attention", fails="outputs")
+def columns_of_other_heads(attention, group=None):
+    """The output's columns of another rank's heads."""
+    cut = _cut_attention(attention, group)
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    with torch.no_grad():
+        other = attention.output.weight.tensor_split(size, 1)[(rank + 1) % size]
+        cut.output.weight = nn.Parameter(other[:, : cut.output.weight.shape[1]].clone())
+    return cut
+
+
+@wrong("parallel_attention", fails="parts")
+def every_pth_head(attention, group=None):
+    """Right outputs from other heads than asked for."""
+    width, each = attention.output.out_features, attention.head_width
+    heads = torch.arange(width).unflatten(0, (-1, each))
+    own = heads[dist.get_rank(group) :: dist.get_world_size(group)].flatten()
+    return _cut_attention(attention, group, own=own)
+
+
+@wrong("parallel_attention", fails="gradients")
+def no_f_in_attention(attention, group=None):
+    """x gets the gradient of this rank's heads alone."""
+    return _cut_attention(attention, group, f_of=lambda x, group: x)
+
+
+@wrong("parallel_attention", fails="gradients")
+def f_for_the_values_alone(attention, group=None):
+    """x has three branches; two of them are forgotten."""
+    cut = _cut_attention(attention, group, f_of=lambda x, group: x)
+    cut.value.register_forward_pre_hook(lambda module, inputs: (_f(inputs[0], group),))
+    return cut
+
+
+@wrong("parallel_attention", fails="calls and bytes")
+def three_column_parallel_layers(attention, group=None):
+    """Query, key and value each with an f of its own: three all-reduces in backward."""
+    cut = _cut_attention(attention, group, f_of=lambda x, group: x)
+    for layer in (cut.query, cut.key, cut.value):
+        layer.register_forward_pre_hook(lambda module, inputs: (_f(inputs[0], group),))
+    return cut
+
+
+@wrong("parallel_attention", fails="heads that cannot be shared out evenly")
+def cuts_through_heads(attention, group=None):
+    """tensor_split of the rows, wherever that falls."""
+    own = _part(torch.arange(attention.output.out_features), group)
+    return _cut_attention(attention, group, own=own)
+
+
+@wrong("parallel_attention", fails="memory")
+def keeps_all_heads(attention, group=None):
+    """A slice of the whole matrix, which lives as long as the slice."""
+    cut = _cut_attention(attention, group)
+    own = _rows_of_heads(attention, group)
+    whole = copy.deepcopy(attention).query.weight.detach()
+    cut.query.weight = nn.Parameter(whole[own[0] : own[-1] + 1])
+    return cut
+
+
+@wrong("parallel_attention", fails="arguments unchanged")
+def cuts_the_attention_itself(attention, group=None):
+    """Nobody else can cut it any more."""
+    return _cut_attention(attention, group, cut=attention)
+
+
+@wrong("parallel_attention", fails="group")
+def attention_of_all(attention, group=None):
+    """The heads are the group's, one sum that of all ranks."""
+    return _cut_attention(attention, group, row=RowOfAll)
 
 
 # ------------------------------------------------------------------------------------------- RandomStreams
@@ -1191,3 +1386,80 @@ def backward_like_forward(way, samples, tokens, width, ranks):
 def multiplications(way, samples, tokens, width, ranks):
     """A multiplication and an addition are two operations."""
     return _stack(way, samples, tokens, width, ranks, flops=3 * 8 * width**2 * samples * tokens)
+
+
+# ------------------------------------------------------------------------------------------- overlapped_mlp
+
+
+def _in_chunks(x, up, down, sizes, bias_of=(0,), wait=True, starts=True):
+    """Chunks of these sizes; on which ranks the bias is added, and whether anybody waits."""
+    bias = down.bias if dist.get_rank() in bias_of else None
+    parts, works = [], []
+    for chunk in x.split(sizes):
+        parts.append(functional.linear(functional.gelu(up(chunk)), down.weight, bias))
+        works.append(dist.all_reduce(parts[-1], async_op=True))
+        if not starts:
+            works[-1].wait()
+    for work in works:
+        if wait:
+            work.wait()
+    return torch.cat(parts)
+
+
+def _equal_chunks(x, count):
+    return [len(part) for part in x.tensor_split(count)]
+
+
+@wrong("overlapped_mlp", fails="result")
+def bias_from_every_rank(x_TD, up, down, cluster):
+    """p biases in the sum."""
+    return _in_chunks(x_TD, up, down, _equal_chunks(x_TD, 4), bias_of=range(8))
+
+
+@wrong("overlapped_mlp", fails="result")
+def waits_for_nothing(x_TD, up, down, cluster):
+    """Puts the chunks together while their sums are under way."""
+    return _in_chunks(x_TD, up, down, _equal_chunks(x_TD, 4), wait=False)
+
+
+@wrong("overlapped_mlp", fails="result")
+def drops_the_rest(x_TD, up, down, cluster):
+    """Chunks of a fourth, rounded down; the last tokens are in none."""
+    each = len(x_TD) // 7
+    return _in_chunks(x_TD[: 7 * each], up, down, [each] * 7)
+
+
+@wrong("overlapped_mlp", fails="half of what can be saved")
+def all_tokens_at_once(x_TD, up, down, cluster):
+    """Nothing to do while the sum is under way."""
+    return _in_chunks(x_TD, up, down, [len(x_TD)])
+
+
+@wrong("overlapped_mlp", fails="half of what can be saved")
+def waits_for_each_chunk(x_TD, up, down, cluster):
+    """Chunks, one after another: latencies added, nothing hidden."""
+    return _in_chunks(x_TD, up, down, _equal_chunks(x_TD, 6), starts=False)
+
+
+@wrong("overlapped_mlp", fails="half of what can be saved")
+def a_chunk_a_token(x_TD, up, down, cluster):
+    """All is hidden but the latencies, and the weights are read for each token."""
+    return _in_chunks(x_TD, up, down, [1] * len(x_TD))
+
+
+@wrong("overlapped_mlp", fails="half of what can be saved")
+def two_chunks(x_TD, up, down, cluster):
+    """Whatever the machine."""
+    return _in_chunks(x_TD, up, down, _equal_chunks(x_TD, 2))
+
+
+@wrong("overlapped_mlp", fails="within a tenth of the best known")
+def three_chunks(x_TD, up, down, cluster):
+    """Whatever the machine."""
+    return _in_chunks(x_TD, up, down, _equal_chunks(x_TD, 3))
+
+
+@wrong("overlapped_mlp", fails="within a thirtieth of the best known")
+def equal_chunks_for_any_machine(x_TD, up, down, cluster):
+    """Six of one size."""
+    return _in_chunks(x_TD, up, down, _equal_chunks(x_TD, 6))

@@ -18,13 +18,16 @@ from course_lib.figures.pictures.nodes import (
     network_hops,
     placement_picture,
 )
+from course_lib.figures.pictures.tensor_parallel import branches_picture, cut_picture
 
 __all__ = [
     "COLLECTIVES",
     "binding_picture",
+    "branches_picture",
     "bucket_picture",
     "cluster_picture",
     "collective_picture",
+    "cut_picture",
     "layout_picture",
     "moments_picture",
     "negotiation_picture",

@@ -4,10 +4,12 @@ UNIT = "06_tensor_parallel"
 SECTIONS = (
     "conjugates",
     "layers",
+    "halves",
     "randomness",
     "vocabulary",
     "sequences",
     "sequence_layer",
     "layouts",
     "costs",
+    "overlap",
 )

@@ -18,8 +18,8 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.unit_06 import drivers
-from graders.units.unit_06.drivers import ConjugateReply
 from graders.units.unit_06.passes import calls_in_passes
+from graders.units.unit_06.replies import ConjugateReply
 
 PASSES = ("forward", "backward", "forward without gradient")
 

@@ -2,30 +2,26 @@
 
 import gc
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib import mark
-from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from course_lib import Cluster, Link, mark
+from course_lib.models import MLP, Attention, TransformerConfig
+from graders.grading.answer import AnswerFunction, PlainData
 from graders.units.models import load_values
-from graders.units.unit_06.replies import DrawnReply, EmbeddingReply, LayoutReply, LossReply, SequenceReply
-
-
-@dataclass(frozen=True, slots=True)
-class ConjugateReply(DriverReply):
-    """result: what came out of forward, without_gradient: of a second forward, under no_grad.
-
-    gradient: what arrived at x in backward, by both ways. x, arriving: the arguments afterwards.
-    """
-
-    result: PlainData
-    without_gradient: PlainData
-    gradient: PlainData
-    x: Tensor
-    arriving: Tensor
+from graders.units.unit_06.replies import (
+    ConjugateReply,
+    DrawnReply,
+    EmbeddingReply,
+    HalfReply,
+    LayerReply,
+    LayoutReply,
+    LossReply,
+    OverlapReply,
+    SequenceReply,
+)
 
 
 def conjugate(
@@ -54,23 +50,6 @@ def own_group(groups: list[list[int]]) -> dist.ProcessGroup | None:
     return next((group for ranks, group in made if dist.get_rank() in ranks), None)
 
 
-@dataclass(frozen=True, slots=True)
-class LayerReply(DriverReply):
-    """initial: the parameters that the layer was made with, by name; random: what is drawn after that.
-
-    storage: bytes of the memory that each parameter keeps. result, gradients (by name; of x it is "x"): of a
-    pass with the parameters given. x, arriving: the arguments afterwards.
-    """
-
-    initial: dict[str, Tensor]
-    random: Tensor
-    storage: dict[str, int]
-    result: PlainData
-    gradients: dict[str, Tensor | None]
-    x: Tensor
-    arriving: Tensor
-
-
 def layer(
     answer: AnswerFunction,
     made: tuple[int, int, bool, int, list[list[int]]],
@@ -91,6 +70,33 @@ def layer(
     storage = {name: each.untyped_storage().nbytes() for name, each in module.named_parameters()}
     load_named(module, parameters)
     return LayerReply(initial, random, storage, *passes_of(module, x, arriving))
+
+
+def half(
+    answer: AnswerFunction,
+    kind: str,
+    sizes: tuple[int, int, int],
+    parameters: dict[str, Tensor],
+    x: Tensor,
+    arriving: Tensor,
+    groups: list[list[int]],
+) -> HalfReply:
+    """Both passes of what the answer makes of a whole half of a block. See `whole_half` and `own_group`."""
+    options = {"group": own_group(groups)} if groups else {}
+    whole = whole_half(kind, sizes)
+    load_named(whole, parameters)
+    cut = answer(whole, **options)
+    storage = {name: each.untyped_storage().nbytes() for name, each in cut.named_parameters()}
+    parts = named_copies(cut)
+    found = passes_of(cut, x, arriving)
+    return HalfReply(parts, storage, named_copies(whole), *found)
+
+
+def whole_half(kind: str, sizes: tuple[int, int, int]) -> nn.Module:
+    """An "mlp" or an "attention". sizes: D, heads, F."""
+    width, heads, inner = sizes
+    config = TransformerConfig(width=width, heads=heads, mlp_width=inner)
+    return MLP(config) if kind == "mlp" else Attention(config)
 
 
 def passes_of(
@@ -241,3 +247,29 @@ def layouts(answer: AnswerFunction, cases: list[tuple[str, dict[str, str]]]) -> 
         except (ValueError, KeyError) as error:
             replies.append(LayoutReply(None, type(error).__name__, given))
     return replies
+
+
+def overlapped(
+    answer: AnswerFunction,
+    x: Tensor,
+    up: Tensor,
+    up_bias: Tensor,
+    down: Tensor,
+    down_bias: Tensor,
+    numbers: tuple[float, float, float, float],
+) -> OverlapReply:
+    """What the answer makes of x [T, D] with a part of an MLP, between two marks. numbers: see `machine`."""
+    layers = [nn.Linear(part.shape[1], part.shape[0]) for part in (up, down)]
+    with torch.no_grad():
+        for layer, weight, bias in zip(layers, (up, down), (up_bias, down_bias), strict=True):
+            layer.weight, layer.bias = nn.Parameter(weight, False), nn.Parameter(bias, False)
+        mark("begins")
+        result = answer(x, *layers, machine(dist.get_world_size(), *numbers))
+    mark("done")
+    return OverlapReply(result, x, down_bias)
+
+
+def machine(ranks: int, latency: float, bandwidth: float, flops: float, memory: float) -> Cluster:
+    """One node of so many devices."""
+    link = Link(latency, bandwidth)
+    return Cluster(devices_per_node=ranks, intra_node=link, flops=flops, memory_bandwidth=memory)

@@ -17,8 +17,8 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.unit_06 import drivers
-from graders.units.unit_06.drivers import LayerReply
 from graders.units.unit_06.passes import bytes_in_passes, calls_in_passes
+from graders.units.unit_06.replies import LayerReply
 
 PASSES = ("forward", "backward")
 Replies = Observed[LayerReply]

@@ -55,3 +55,59 @@ class LayoutReply(DriverReply):
     result: PlainData
     raised: str
     layout: PlainData
+
+
+@dataclass(frozen=True, slots=True)
+class ConjugateReply(DriverReply):
+    """result: what came out of forward, without_gradient: of a second forward, under no_grad.
+
+    gradient: what arrived at x in backward, by both ways. x, arriving: the arguments afterwards.
+    """
+
+    result: PlainData
+    without_gradient: PlainData
+    gradient: PlainData
+    x: Tensor
+    arriving: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LayerReply(DriverReply):
+    """initial: the parameters that the layer was made with, by name; random: what is drawn after that.
+
+    storage: bytes of the memory that each parameter keeps. result, gradients (by name; of x it is "x"): of a
+    pass with the parameters given. x, arriving: the arguments afterwards.
+    """
+
+    initial: dict[str, Tensor]
+    random: Tensor
+    storage: dict[str, int]
+    result: PlainData
+    gradients: dict[str, Tensor | None]
+    x: Tensor
+    arriving: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class HalfReply(DriverReply):
+    """parameters, storage: of what the answer returned, and bytes of the memory that each keeps, by name.
+
+    result, gradients (by name; of x it is "x"): of both passes. given, x, arriving: the arguments afterwards.
+    """
+
+    parameters: dict[str, Tensor]
+    storage: dict[str, int]
+    given: dict[str, Tensor]
+    result: PlainData
+    gradients: dict[str, Tensor | None]
+    x: Tensor
+    arriving: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapReply(DriverReply):
+    """result: y [T, D]. x, bias: of the arguments afterwards."""
+
+    result: PlainData
+    x: Tensor
+    bias: Tensor

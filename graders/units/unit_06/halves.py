@@ -1,0 +1,218 @@
+"""Unit 06, the two halves of a transformer's block, cut: the MLP by hidden units, attention by heads."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from graders.grading.kit import (
+    Answer,
+    Criterion,
+    Finding,
+    Findings,
+    Observed,
+    Rng,
+    compare,
+    exercise,
+)
+from graders.units.models import load_values
+from graders.units.unit_06 import drivers
+from graders.units.unit_06.passes import bytes_in_passes, calls_in_passes
+from graders.units.unit_06.replies import HalfReply
+
+PASSES = ("forward", "backward")
+Replies = Observed[HalfReply]
+
+
+@exercise(
+    minutes=20,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "outputs", 2, "What does a rank with some of the hidden units lack at the end, and only there?"
+        ),
+        Criterion("parts", 2, "A hidden unit is a row of up, a number of its bias and a column of down."),
+        Criterion("gradients", 2, "In backward the same two places ask the other ranks as in forward."),
+        Criterion("calls and bytes", 2, "GELU works on each hidden unit alone: nobody needs the others'."),
+        Criterion("uneven parts", 1, "The first ranks may have one hidden unit more."),
+        Criterion("memory", 1, "What is returned has this rank's part alone."),
+        Criterion("arguments unchanged", 1, "The MLP given is somebody's model: change a copy."),
+        Criterion("group", 1, "Rank and size are those of the group, and so is every call."),
+    ),
+    hints=(
+        "If each rank had its own hidden units, which of them would have to know the others'?",
+        "Which of your layers leaves its output cut, and which takes one that is?",
+        "Your layers draw their own numbers. Where do the given ones come in?",
+    ),
+)
+def parallel_mlp(answer: Answer, rng: Rng) -> Findings:
+    """Drawn MLPs, cut by hidden units."""
+    plain, uneven = (Case.drawn(rng, "mlp", uneven=uneven) for uneven in (False, True))
+    grouped = Case.drawn(rng, "mlp", groups=[[0, 2], [1, 3]])
+    yield from _judged(answer, plain, uneven, grouped, "uneven parts")
+
+
+@exercise(
+    minutes=30,
+    difficulty=4,
+    rubric=(
+        Criterion("outputs", 2, "Heads work side by side; only the output layer mixes them."),
+        Criterion(
+            "parts", 2, "Head h has the rows h K to (h + 1) K of query, key and value. And of the output?"
+        ),
+        Criterion("gradients", 2, "Query, key and value are three branches of one x, on each rank."),
+        Criterion(
+            "calls and bytes",
+            3,
+            "How many sums does the gradient of x need, and where does x become one branch?",
+        ),
+        Criterion("heads that cannot be shared out evenly", 2, "Cut between heads: a head has K rows."),
+        Criterion("memory", 1, "What is returned has this rank's part alone."),
+        Criterion("arguments unchanged", 1, "The attention given is somebody's model: change a copy."),
+        Criterion("group", 1, "Rank and size are those of the group, and so is every call."),
+    ),
+    hints=(
+        "Which numbers does a head need from another one?",
+        "Three column-parallel layers have three f. How many all-reduces is that in backward?",
+        "What can do something to x before the module's own forward sees it? Look for forward_pre_hook.",
+        "Where does tensor_split cut the 12 rows of 3 heads for 2 ranks, and where do you want it to?",
+    ),
+)
+def parallel_attention(answer: Answer, rng: Rng) -> Findings:
+    """Drawn attentions, cut by heads."""
+    plain, uneven = (Case.drawn(rng, "attention", uneven=uneven) for uneven in (False, True))
+    grouped = Case.drawn(rng, "attention", groups=[[0, 2], [1, 3]])
+    yield from _judged(answer, plain, uneven, grouped, "heads that cannot be shared out evenly")
+
+
+def _judged(answer: Answer, plain: "Case", uneven: "Case", grouped: "Case", name: str) -> Findings:
+    run = plain.launch(answer)
+    yield "outputs", plain.outputs(run)
+    yield "parts", plain.parts(run)
+    yield "gradients", plain.gradients(run)
+    yield "calls and bytes", plain.communication(run)
+    yield name, uneven.all_right(uneven.launch(answer))
+    yield "memory", plain.memory(run)
+    yield "arguments unchanged", plain.unchanged(run)
+    yield "group", grouped.all_right(grouped.launch(answer))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A module with drawn parameters, and what passes through it: x and arriving [B, T, D].
+
+    sizes: D, heads, F.
+    """
+
+    kind: str
+    sizes: tuple[int, int, int]
+    whole: nn.Module
+    x: Tensor
+    arriving: Tensor
+    groups: list[list[int]]
+    ranks: int
+
+    @classmethod
+    def drawn(
+        cls, rng: Rng, kind: str, *, uneven: bool = False, groups: list[list[int]] | None = None
+    ) -> "Case":
+        """uneven: heads and hidden units cannot be shared out evenly over the ranks."""
+        ranks = 4 if groups else rng.integer(2, 3)
+        size = 2 if groups else ranks
+        heads = inner = 2 * size + uneven
+        sizes = (heads * rng.integer(2, 3), heads, inner)
+        whole = drivers.whole_half(kind, sizes)
+        load_values(whole.parameters(), [rng.normal(*parameter.shape) for parameter in whole.parameters()])
+        shape = (rng.integer(1, 2), rng.integer(2, 4), sizes[0])
+        return cls(kind, sizes, whole, rng.normal(*shape), rng.normal(*shape), groups or [], ranks)
+
+    def launch(self, answer: Answer) -> Replies:
+        given = {name: each.detach() for name, each in self.whole.named_parameters()}
+        return answer.launch(
+            drivers.half, self.kind, self.sizes, given, self.x, self.arriving, self.groups, ranks=self.ranks
+        )
+
+    def cut(self, tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+        """Every rank's part of the parameters, or of their gradients, by name."""
+        width, heads, inner = self.sizes
+        units, rows = (inner, 1) if self.kind == "mlp" else (heads, width // heads)
+        parts = []
+        for rank in range(self.ranks):
+            group = next((each for each in self.groups if rank in each), list(range(self.ranks)))
+            owned = torch.arange(units * rows).view(units, rows).tensor_split(len(group))
+            own = owned[group.index(rank)].flatten()
+            parts.append({name: _part(name, tensor, own) for name, tensor in tensors.items()})
+        return parts
+
+    def outputs(self, run: Replies) -> Finding:
+        """Passes if every rank has what the whole module returns."""
+        expected = [self.whole(self.x).detach()] * self.ranks
+        return compare.close_on_all_ranks([r.result for r in run.results], expected, "the result", 1e-4, 1e-4)
+
+    def parts(self, run: Replies) -> Finding:
+        """Passes if every rank has its part of every parameter."""
+        named = {name: each.detach() for name, each in self.whole.named_parameters()}
+        return _all_close([reply.parameters for reply in run.results], self.cut(named), "the part of {}", 0)
+
+    def gradients(self, run: Replies) -> Finding:
+        """Passes if x has the whole gradient on every rank, and every parameter its part."""
+        leaf = self.x.clone().requires_grad_()
+        named = dict(self.whole.named_parameters())
+        of_x, *others = torch.autograd.grad(self.whole(leaf), [leaf, *named.values()], self.arriving)
+        expected = [{**part, "x": of_x} for part in self.cut(dict(zip(named, others, strict=True)))]
+        return _all_close([reply.gradients for reply in run.results], expected, "the gradient of {}", 1e-4)
+
+    def all_right(self, run: Replies) -> Finding:
+        """Passes if parts, outputs and gradients are right."""
+        return compare.first_failure((self.parts(run), self.outputs(run), self.gradients(run)))
+
+    def communication(self, run: Replies) -> Finding:
+        """Passes if there is one all_reduce in each pass, of a tensor as large as x."""
+        nbytes = [[self.x.nbytes] * len(PASSES)] * self.ranks
+        once = [["all_reduce"]] * len(PASSES)
+        return compare.first_failure(
+            (calls_in_passes(run, PASSES, once), bytes_in_passes(run, PASSES, nbytes))
+        )
+
+    def memory(self, run: Replies) -> Finding:
+        """Passes if what is returned keeps no more memory than its own numbers take."""
+        for rank, reply in enumerate(run.results):
+            for name, tensor in reply.parameters.items():
+                if reply.storage.get(name, 0) > tensor.nbytes:
+                    said = f"{name} on rank {rank} keeps {reply.storage[name]} bytes in memory"
+                    return Finding(False, f"{said}; its numbers take {tensor.nbytes}.")
+        return Finding(True, "Every parameter keeps the memory of its own numbers, and no more.")
+
+    def unchanged(self, run: Replies) -> Finding:
+        """Passes if the module given, x and the gradient that arrives are what they were."""
+        given = {name: each.detach() for name, each in self.whole.named_parameters()}
+        expected = [{**given, "x": self.x, "the gradient that arrived": self.arriving}] * self.ranks
+        seen = [{**r.given, "x": r.x, "the gradient that arrived": r.arriving} for r in run.results]
+        return _all_close(seen, expected, "{}, given,", 0)
+
+
+def _part(name: str, tensor: Tensor, own: Tensor) -> Tensor:
+    """What of a parameter belongs to a rank with these hidden units or rows of query."""
+    if name in ("down.bias", "output.bias"):
+        return tensor
+    return tensor[:, own] if name in ("down.weight", "output.weight") else tensor[own]
+
+
+def _all_close(
+    seen: Sequence[Mapping[str, Tensor | None]], expected: list[dict[str, Tensor]], what: str, rtol: float
+) -> Finding:
+    """Passes if every rank has every tensor that is expected of it, by name, and no other."""
+    for rank, (got, wanted) in enumerate(compare.side_by_side(seen, expected)):
+        if set(got) != set(wanted):
+            return compare.equal(sorted(got), sorted(wanted), f"the names of parameters on rank {rank}")
+    return compare.first_failure(
+        compare.close_on_all_ranks(
+            [each[name] for each in seen],
+            [each[name] for each in expected],
+            what.format(name),
+            rtol,
+            rtol,
+        )
+        for name in expected[0]
+    )
