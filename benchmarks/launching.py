@@ -28,7 +28,7 @@ def rows() -> Iterator[Row]:
     yield times_faster("launch, 4 warm processes", processes, torchrun, "torchrun", 15)
     yield times_faster("launch, 4 warm processes", processes, spawn, "torch.multiprocessing.spawn", 15)
     x = torch.ones(1024)
-    ring = median_seconds(lambda: launch(ring_passes, x, ranks=256), runs=3, warm_up=0)
+    ring = median_seconds(lambda: launch(ring_passes, x, ranks=256, timeout=600), runs=3, warm_up=0)
     yield at_most("ring all-reduce, 256 simulated ranks", ring, 5)
 
 
