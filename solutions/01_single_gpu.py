@@ -15,7 +15,7 @@
 # After this unit you can
 #
 # - name the fifteen steps, in order, and say which of them change with many devices;
-# - write a training step and an evaluation that are exact, also for a batch that is shorter than the others;
+# - write a training step, an evaluation and the loop round both, exact also for a batch that is shorter than the others;
 # - train with batches that do not fit into memory;
 # - measure how fast a training is, on a device that lags behind your program;
 # - say how much memory a training needs before you start it.
@@ -200,17 +200,73 @@ assert accuracy == reference[1]
 #
 # ## 3 All fifteen
 #
-# The library has the loop round your two functions: `fit` in `course_lib/training/single_device.py`, some thirty lines. It
-# takes batches, copies them to the device, shifts every image by up to a pixel (a shifted seven is a seven, so there are
-# nine images for one), calls `train_step`, and after each epoch the scheduler and `evaluate`.
+# One more look at the fifteen steps, with an eye on where the data are and whose turn it is. For a model of three layers:
 #
-# Everything runs on whatever device there is. The device is chosen once, the model and the batches are moved to it, and no
-# other line of code knows:
+# | Step | What happens | Where |
+# |---|---|---|
+# | 1, 2 | read a batch, transport it to the host | disk to the host's memory |
+# | 3, 4 | preprocess it, put it into a queue | host, often in processes of its own |
+# | 5 | transport it to the device | host to device |
+# | 6, 7, 8 | activations of layer one, of layer two, output | device, forward |
+# | 9 | loss | device |
+# | 10, 11, 12 | gradients of layer three, of layer two, of layer one | device, backward |
+# | 13, 14 | compute the optimizer's step, update the weights | device |
+# | 15 | return control | to the program, which asks for the next batch |
+#
+# These fifteen are those of one batch: they are cut finer round the device than the picture's, and leave out what happens
+# once an epoch. Two of their facts matter later. Gradients come in the reverse order of the layers: unit 02 sends those of
+# the last layer while those of the first are still being computed. And the program has control again long before step 14
+# is done, unless it asks the device for a number.
+#
+# Now write the loop round your two functions.
+
+
+# %% exercise="fit" points=8
+def fit(
+    model: nn.Module,
+    train_loader: Iterable[tuple[Tensor, Tensor]],
+    validation_loader: Iterable[tuple[Tensor, Tensor]],
+    optimizer: Optimizer,
+    epochs: int,
+    device: torch.device,
+) -> list[tuple[float, float, float]]:
+    """Train for some epochs on a device, and validate after each.
+
+    model: on whatever device, in whatever mode. optimizer: over its parameters. epochs: 0 or more.
+    train_loader, validation_loader: yield batches (inputs [B, ...], targets [B]) in the host's memory; the last may be
+        shorter. Each time that one goes through them they come in another order. They have no length.
+
+    Each epoch: in training mode one step on each batch of train_loader, then validation on all of validation_loader.
+    Model and batches are moved to the device. Within an epoch the program asks for no tensor's number (`.item()`,
+    `if loss > 5`), for then it would wait for the device in every step.
+    Returns (training loss, validation loss, validation accuracy) for each epoch, three floats: the training loss is the
+    mean over the epoch's samples, each loss taken before the update that it led to; the accuracy is from 0 to 1.
+    """
+    ### BEGIN SOLUTION
+    model.to(device)
+    history = []
+    for _ in range(epochs):
+        model.train()
+        total, samples = torch.zeros((), device=device), 0
+        for inputs, targets in train_loader:
+            total += train_step(model, inputs.to(device), targets.to(device), optimizer) * len(targets)
+            samples += len(targets)
+        moved = ((inputs.to(device), targets.to(device)) for inputs, targets in validation_loader)
+        history.append((total.item() / samples, *evaluate(model, moved)))
+    return history
+    ### END SOLUTION
+
+
+# %% [markdown]
+# A real training, with your loop. The images come shifted by up to a pixel (a shifted seven is a seven, so there are nine
+# images for one). Between the epochs a **scheduler** sets the learning rate, and the curves grow. The device is chosen once,
+# and no other line of code knows:
 
 # %% demo=true
+# %%needs train_step evaluate fit
 from course_lib.notebook.curves import LiveCurves
 from course_lib.training.device import best_device
-from course_lib.training.single_device import fit, new_batches
+from course_lib.training.single_device import new_batches
 
 device = best_device()
 batch_size = 32 if dataset == "digits" else 128
@@ -222,19 +278,15 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
 
 units = {"loss": "mean cross-entropy (nats)", "accuracy": "accuracy (%)"}
+history, started = [], time.perf_counter()
 with LiveCurves("01_single_gpu", total=epochs, unit="epoch", labels=units) as curves:
-    result = fit(
-        model,
-        optimizer,
-        scheduler,
-        train_batches,
-        test_batches,
-        epochs=epochs,
-        train_step=train_step,
-        evaluate=evaluate,
-        log=curves.log,
-    )
-print(f"test accuracy {result.accuracies[-1]:.2%} after {result.seconds:.1f} s on {device.type}")
+    for _ in range(epochs):
+        history += fit(model, train_batches, test_batches, optimizer, 1, device)
+        scheduler.step()
+        train_loss, test_loss, accuracy = history[-1]
+        curves.log(train_loss=train_loss, test_loss=test_loss, test_accuracy=100 * accuracy)
+seconds = time.perf_counter() - started
+print(f"test accuracy {accuracy:.2%} after {seconds:.1f} s on {device.type}")
 
 # %% [markdown]
 # The curves are on disk as well: if the browser closes or the kernel dies, `LiveCurves.reload("01_single_gpu")`
@@ -280,13 +332,13 @@ print(f"epoch {saved['epoch']}, {checkpoint.stat().st_size / 1e6:.2f} MB,", end=
 print(f"accuracy {evaluate(model, test_batches)[1]:.2%} after loading")
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs train_step evaluate
+# %%needs train_step evaluate fit
 # What the text around this cell says of the losses and of the checkpoint.
 if dataset == "digits" and epochs == 20:
-    assert result.train_losses[-1] > result.test_losses[-1]
+    assert history[-1][0] > history[-1][1]
 weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
 assert 2.95 < checkpoint.stat().st_size / weight_bytes < 3.3
-assert abs(evaluate(model, test_batches)[1] - result.accuracies[-1]) < 1e-9
+assert abs(evaluate(model, test_batches)[1] - history[-1][2]) < 1e-9
 
 # %% [markdown]
 # That is three times the size of the weights: AdamW keeps two more numbers for each.

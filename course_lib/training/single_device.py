@@ -1,19 +1,16 @@
-"""Training on a single device: everything round one step and one evaluation, which come in as arguments.
+"""Training on a single device: batches, and an epoch round one step, which comes in as an argument.
 
 Shapes: N samples, B of them in a batch, C channels, S pixels a side. The batches know the device; the model
 is on it, and no other line asks.
 """
 
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from course_lib.data import Dataset, Samples
@@ -21,8 +18,6 @@ from course_lib.data import Dataset, Samples
 Batch = tuple[Tensor, Tensor]
 TrainStep = Callable[[nn.Module, Tensor, Tensor, Optimizer], Tensor]
 """(model, inputs, targets, optimizer) -> the loss before the update, without history."""
-Evaluate = Callable[[nn.Module, Iterable[Batch]], tuple[float, float]]
-"""(model, loader) -> (mean loss, accuracy from 0 to 1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,62 +45,6 @@ class Batches:
             inputs_BCSS = images_BCSS.to(self.device, non_blocking=True)
             targets_B = labels_B.to(self.device, non_blocking=True)
             yield (inputs_BCSS if self.prepare is None else self.prepare(inputs_BCSS)), targets_B
-
-
-@dataclass(frozen=True, slots=True)
-class FitResult:
-    """How a training went, epoch by epoch.
-
-    train_losses: means over the epoch's samples, each taken before the update that it led to. seconds: all of
-    it, evaluation included.
-    """
-
-    train_losses: list[float]
-    test_losses: list[float]
-    accuracies: list[float]
-    seconds: float
-
-
-class Log(Protocol):
-    """Is told an epoch's numbers: `LiveCurves.log` draws them, `print_epoch` prints them."""
-
-    def __call__(self, *, train_loss: float, test_loss: float, test_accuracy: float) -> object: ...
-
-
-def print_epoch(*, train_loss: float, test_loss: float, test_accuracy: float) -> None:
-    """A line an epoch, for scripts."""
-    print(f"training loss {train_loss:.4f}, test loss {test_loss:.4f}, test accuracy {test_accuracy:.2f} %")
-
-
-def fit(
-    model: nn.Module,
-    optimizer: Optimizer,
-    scheduler: LRScheduler,
-    train: Batches,
-    test: Batches,
-    *,
-    epochs: int,
-    train_step: TrainStep,
-    evaluate: Evaluate,
-    log: Log = print_epoch,
-) -> FitResult:
-    """Train for some epochs.
-
-    model: on the device of the batches. scheduler: stepped once an epoch. log: called after each, the
-    accuracy in percent.
-    """
-    train_losses: list[float] = []
-    test_losses: list[float] = []
-    accuracies: list[float] = []
-    started = time.perf_counter()
-    for _ in range(epochs):
-        train_losses.append(train_epoch(model, train, optimizer, train_step))
-        scheduler.step()
-        test_loss, accuracy = evaluate(model, test)
-        test_losses.append(test_loss)
-        accuracies.append(accuracy)
-        log(train_loss=train_losses[-1], test_loss=test_loss, test_accuracy=100 * accuracy)
-    return FitResult(train_losses, test_losses, accuracies, time.perf_counter() - started)
 
 
 def train_epoch(model: nn.Module, batches: Batches, optimizer: Optimizer, train_step: TrainStep) -> float:

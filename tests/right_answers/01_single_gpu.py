@@ -69,6 +69,59 @@ def weighted_means(model, loader):
     return loss, accuracy
 
 
+# ----------------------------------------------------------------------------------------------------- fit
+
+
+@right("fit")
+def with_lists_of_tensors(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Keeps each step's loss as a tensor; one number at the end of the epoch."""
+    model = model.to(device)
+    history = []
+    for _ in range(epochs):
+        model.train()
+        sums, counts = [], []
+        for batch in train_loader:
+            inputs, targets = (tensor.to(device, non_blocking=True) for tensor in batch)
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(model(inputs), targets, reduction="sum")
+            (loss / len(targets)).backward()
+            optimizer.step()
+            sums.append(loss.detach())
+            counts.append(len(targets))
+        train_loss = torch.stack(sums).sum().item() / sum(counts)
+        pairs = ((inputs.to(device), targets.to(device)) for inputs, targets in validation_loader)
+        history.append((train_loss, *as_inference(model, pairs)))
+    return history
+
+
+class _Moved:
+    """A loader whose batches come on the device."""
+
+    def __init__(self, loader, device):
+        self.loader, self.device = loader, device
+
+    def __iter__(self):
+        for batch in self.loader:
+            yield [tensor.to(device=self.device) for tensor in batch]
+
+
+@right("fit")
+def with_loaders_that_move(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Both loaders are wrapped once."""
+    model.to(device)
+    train, validation = _Moved(train_loader, device), _Moved(validation_loader, device)
+    return [_one_epoch(model, train, validation, optimizer) for _ in range(epochs)]
+
+
+def _one_epoch(model, train, validation, optimizer):
+    model.train(True)
+    seen, mean = 0, torch.tensor(0.0)
+    for inputs, targets in train:
+        seen += len(targets)
+        mean += (by_hand(model, inputs, targets, optimizer) - mean) * (len(targets) / seen)
+    return (float(mean), *as_inference(model, validation))
+
+
 # ------------------------------------------------------------------------------------ accumulate_gradients
 
 

@@ -406,6 +406,266 @@ def gradients_off_for_good(model, loader):
     return loss / total, correct / total
 
 
+# ----------------------------------------------------------------------------------------------------- fit
+
+
+def _step(model, inputs, targets, optimizer):
+    """Right: one step."""
+    optimizer.zero_grad()
+    loss = functional.cross_entropy(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def _evaluated(model, batches):
+    """Right: loss and accuracy over all samples."""
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        logits, targets = map(torch.cat, zip(*((model(x), y) for x, y in batches), strict=True))
+    model.train(was_training)
+    accuracy = (logits.argmax(1) == targets).double().mean()
+    return functional.cross_entropy(logits, targets).item(), accuracy.item()
+
+
+class _Fit:
+    """A right answer; each mistake overrides one of its methods."""
+
+    def __init__(self, model, train, validation, optimizer, epochs, device):
+        self.model, self.train, self.validation = model, train, validation
+        self.optimizer, self.epochs, self.device = optimizer, epochs, device
+
+    def run(self):
+        self.model.to(self.device)
+        return [self.epoch() for _ in range(self.epochs)]
+
+    def epoch(self):
+        self.model.train()
+        loss = self.pass_over(self.train)
+        return (loss, *self.validated())
+
+    def pass_over(self, batches):
+        total, samples = 0.0, 0
+        for inputs, targets in self.moved(batches):
+            total = total + self.step(inputs, targets) * len(targets)
+            samples += len(targets)
+        return float(total) / samples
+
+    def step(self, inputs, targets):
+        return _step(self.model, inputs, targets, self.optimizer)
+
+    def validated(self):
+        return _evaluated(self.model, self.moved(self.validation))
+
+    def moved(self, batches):
+        return ((inputs.to(self.device), targets.to(self.device)) for inputs, targets in batches)
+
+
+@wrong("fit", fails="one epoch")
+def trains_on_the_validation_set(model, train_loader, validation_loader, optimizer, epochs, device):
+    """One loop for both."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    this.validated = lambda: (this.pass_over(this.validation), 0.0)
+    return this.run()
+
+
+@wrong("fit", fails="one epoch")
+def forgets_to_clear(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Gradients of all batches add up."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def step(inputs, targets):
+        loss = functional.cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    this.step = step
+    return this.run()
+
+
+@wrong("fit", fails="one epoch")
+def one_step_an_epoch(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Accumulates over the whole epoch."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def pass_over(batches):
+        inputs, targets = map(torch.cat, zip(*this.moved(batches), strict=True))
+        return this.step(inputs, targets).item()
+
+    this.pass_over = pass_over
+    return this.run()
+
+
+@wrong("fit", fails="one epoch")
+def drops_the_short_batch(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Steps over batches that are not full."""
+    full = len(next(iter(validation_loader))[1]) - 5
+
+    class Full:
+        def __iter__(self):
+            return ((x, y) for x, y in train_loader if len(y) == full)
+
+    return _Fit(model, Full(), validation_loader, optimizer, epochs, device).run()
+
+
+@wrong("fit", fails="every epoch anew")
+def keeps_the_batches_of_the_first_epoch(model, train_loader, validation_loader, optimizer, epochs, device):
+    """A list of batches has one order for ever, however the loader shuffles."""
+    return _Fit(model, list(train_loader), list(validation_loader), optimizer, epochs, device).run()
+
+
+@wrong("fit", fails="every epoch anew")
+def counts_the_batches_first(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Goes through the loader once more, to know how long a progress bar is."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    epoch = this.epoch
+
+    def counted():
+        sum(1 for _ in validation_loader)
+        return epoch()
+
+    this.epoch = counted
+    return this.run()
+
+
+@wrong("fit", fails="every epoch anew")
+def at_least_one_epoch(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Asks after the epoch whether it was the last."""
+    return _Fit(model, train_loader, validation_loader, optimizer, max(1, epochs), device).run()
+
+
+@wrong("fit", fails="history")
+def mean_of_the_batches_means(model, train_loader, validation_loader, optimizer, epochs, device):
+    """A sample of the short batch counts for more."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def pass_over(batches):
+        losses = [this.step(inputs, targets) for inputs, targets in this.moved(batches)]
+        return torch.stack(losses).mean().item()
+
+    this.pass_over = pass_over
+    return this.run()
+
+
+@wrong("fit", fails="history")
+def the_last_batchs_loss(model, train_loader, validation_loader, optimizer, epochs, device):
+    """What a progress bar shows."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def pass_over(batches):
+        return [this.step(inputs, targets) for inputs, targets in this.moved(batches)][-1].item()
+
+    this.pass_over = pass_over
+    return this.run()
+
+
+@wrong("fit", fails="history")
+def sums_over_all_epochs(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Never sets the sum back: each epoch's loss is the mean of all so far."""
+    history = _Fit(model, train_loader, validation_loader, optimizer, epochs, device).run()
+    means = [sum(epoch[0] for epoch in history[: n + 1]) / (n + 1) for n in range(len(history))]
+    return [(mean, *epoch[1:]) for mean, epoch in zip(means, history, strict=True)]
+
+
+@wrong("fit", fails="history")
+def validates_before_it_trains(model, train_loader, validation_loader, optimizer, epochs, device):
+    """The numbers of the epoch before."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def epoch():
+        validated = this.validated()
+        model.train()
+        return (this.pass_over(train_loader), *validated)
+
+    this.epoch = epoch
+    return this.run()
+
+
+@wrong("fit", fails="history")
+def accuracy_in_percent(model, train_loader, validation_loader, optimizer, epochs, device):
+    """From 0 to 100."""
+    history = _Fit(model, train_loader, validation_loader, optimizer, epochs, device).run()
+    return [(train, loss, 100 * accuracy) for train, loss, accuracy in history]
+
+
+@wrong("fit", fails="modes")
+def in_the_mode_that_it_finds(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Trains a model that comes in evaluation mode without dropout."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    this.epoch = lambda: (this.pass_over(train_loader), *this.validated())
+    return this.run()
+
+
+@wrong("fit", fails="modes")
+def training_mode_once(model, train_loader, validation_loader, optimizer, epochs, device):
+    """model.train() before all epochs, and an evaluation that leaves evaluation mode behind."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    model.train()
+
+    def epoch():
+        loss = this.pass_over(train_loader)
+        model.eval()
+        return (loss, *this.validated())
+
+    this.epoch = epoch
+    return this.run()
+
+
+@wrong("fit", fails="on the device")
+def forgets_the_model(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Moves the batches only."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    return [this.epoch() for _ in range(epochs)]
+
+
+@wrong("fit", fails="on the device")
+def forgets_to_keep_what_was_moved(model, train_loader, validation_loader, optimizer, epochs, device):
+    """tensor.to() moves nothing: it returns another tensor."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def moved(batches):
+        for inputs, targets in batches:
+            inputs.to(device)
+            targets.to(device)
+            yield inputs, targets
+
+    this.moved = moved
+    return this.run()
+
+
+@wrong("fit", fails="on the device")
+def validates_on_the_host(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Moves the batches of the training only."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    this.validated = lambda: _evaluated(model, validation_loader)
+    return this.run()
+
+
+@wrong("fit", fails="waits once an epoch")
+def a_number_in_every_step(model, train_loader, validation_loader, optimizer, epochs, device):
+    """loss.item() waits until the device has computed it."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    this.step = lambda inputs, targets: _step(model, inputs, targets, optimizer).item()
+    return this.run()
+
+
+@wrong("fit", fails="waits once an epoch")
+def looks_for_nan(model, train_loader, validation_loader, optimizer, epochs, device):
+    """`if` needs to know."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def step(inputs, targets):
+        loss = _step(model, inputs, targets, optimizer)
+        if loss.isnan():
+            raise RuntimeError("the training has diverged")
+        return loss
+
+    this.step = step
+    return this.run()
+
+
 # ------------------------------------------------------------------------------------ accumulate_gradients
 
 

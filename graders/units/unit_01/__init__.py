@@ -1,4 +1,4 @@
 """Unit 01: training on a single device."""
 
 UNIT = "01_single_gpu"
-SECTIONS = ("steps", "evaluation", "accumulation", "throughput", "memory")
+SECTIONS = ("steps", "evaluation", "fitting", "accumulation", "throughput", "memory")

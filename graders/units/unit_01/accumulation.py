@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_01 import drivers
-from graders.units.unit_01.drivers import LOSSES, AccumulationReply, Batch
+from graders.units.unit_01.drivers import LOSSES, AccumulationReply
 from graders.units.unit_01.problems import Problem, joined
+from graders.units.unit_01.watched import Batch
 
 
 @exercise(

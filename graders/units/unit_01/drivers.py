@@ -3,20 +3,19 @@ it, and returns what became of it.
 """
 
 import time
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.units.models import copies_of, gradients_of
-
-Batch = tuple[Tensor, Tensor]
+from graders.units.unit_01.on_host import DEVICE, Loader, MovedLater, WaitsNoted
+from graders.units.unit_01.watched import Batch, Watched
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cross_entropy": functional.cross_entropy,
@@ -25,53 +24,6 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     ),
 }
 """Mean-reduced losses of logits [B, classes] and labels [B]."""
-
-
-class _Saved:
-    """A tensor that a graph keeps for backward; it lives as long as the graph needs it."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-
-class Watched(nn.Module):
-    """Two linear layers that write down how they are used."""
-
-    def __init__(self, values: list[Tensor]) -> None:
-        """values: weight [H, F] and bias [H] of the first layer, weight [K, H] and bias [K] of the second."""
-        super().__init__()
-        hidden, features = values[0].shape
-        self.first = nn.Linear(features, hidden)
-        self.second = nn.Linear(hidden, values[2].shape[0])
-        self.log: list[str] = []
-        """"forward 8" for a forward pass of 8 samples, "backward 8" when backward reaches its outputs."""
-        self.modes: list[bool] = []
-        """Whether a forward pass found the model in training mode."""
-        self.graphs: list[bool] = []
-        """Whether a forward pass could record a graph."""
-        self.kept: list[int] = []
-        """How many tensors of earlier graphs were still kept when a forward pass began."""
-        self._saved: list[weakref.ref[_Saved]] = []
-        with torch.no_grad():
-            for parameter, value in zip(self.parameters(), values, strict=True):
-                parameter.copy_(value)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        samples = len(inputs)
-        self.log.append(f"forward {samples}")
-        self.modes.append(self.training)
-        self.graphs.append(torch.is_grad_enabled())
-        self.kept.append(sum(saved() is not None for saved in self._saved))
-        with torch.autograd.graph.saved_tensors_hooks(self._save, lambda saved: saved.tensor):
-            logits: Tensor = self.second(torch.tanh(self.first(inputs)))
-        if logits.requires_grad:
-            logits.register_hook(lambda _: self.log.append(f"backward {samples}"))  # type: ignore[no-untyped-call]
-        return logits
-
-    def _save(self, tensor: Tensor) -> _Saved:
-        saved = _Saved(tensor)
-        self._saved.append(weakref.ref(saved))
-        return saved
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +100,44 @@ def evaluation(
     trainable = all(parameter.requires_grad for parameter in model.parameters())
     left = [module.training for module in model.modules()]
     return EvaluationReply(result, model.modes, model.graphs, left, grad_enabled, trainable)
+
+
+@dataclass(frozen=True, slots=True)
+class FitReply(DriverReply):
+    """What a training of some epochs did.
+
+    history: what it returned. parameters: copies of them afterwards. log, modes: as in Watched, with "waits"
+    where the answer asked for numbers. passes: how often it went through the training and the validation set.
+    """
+
+    history: PlainData
+    parameters: list[Tensor]
+    log: list[str]
+    modes: list[bool]
+    passes: tuple[int, int]
+
+
+def fitting(
+    answer: AnswerFunction,
+    values: list[Tensor],
+    batches: tuple[list[Batch], list[Batch]],
+    rates: dict[str, float],
+    epochs: int,
+    training: bool,
+    on_host: bool,
+) -> FitReply:
+    """How the answer trains. batches: for training and for validation, inputs [B, F] and labels [B] each.
+
+    on_host: the batches and the model lie on the host, and computing with them there is an error. The device
+    is the CPU, and takes them by `to`.
+    """
+    model = (MovedLater if on_host else Watched)(values).train(training)
+    optimizer = torch.optim.SGD(model.parameters(), **rates)  # type: ignore[arg-type]
+    train, validation = (Loader(part, on_host=on_host) for part in batches)
+    with torch.enable_grad(), WaitsNoted(model.log):
+        history = answer(model, train, validation, optimizer, epochs, DEVICE)
+    passes = train.passes, validation.passes
+    return FitReply(history, copies_of(model.parameters()), model.log, model.modes, passes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from torch.nn import functional
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, PlainData, Rng, compare, exercise
 from graders.units.unit_01 import drivers
-from graders.units.unit_01.drivers import Batch, EvaluationReply
+from graders.units.unit_01.drivers import EvaluationReply
 from graders.units.unit_01.problems import Problem
+from graders.units.unit_01.watched import Batch
 
 
 @exercise(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graders.grading.kit import Rng
-from graders.units.unit_01.drivers import Batch, Watched
+from graders.units.unit_01.watched import Batch, Watched
 
 
 @dataclass(frozen=True, slots=True)

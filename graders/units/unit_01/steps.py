@@ -9,8 +9,9 @@ from torch.nn import functional
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.models import copies_of
 from graders.units.unit_01 import drivers
-from graders.units.unit_01.drivers import Batch, StepReply
+from graders.units.unit_01.drivers import StepReply
 from graders.units.unit_01.problems import Problem
+from graders.units.unit_01.watched import Batch
 
 
 @exercise(

@@ -1,0 +1,197 @@
+"""Unit 01, all fifteen: the training loop."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.models import copies_of
+from graders.units.unit_01 import drivers
+from graders.units.unit_01.drivers import FitReply
+from graders.units.unit_01.problems import Problem
+from graders.units.unit_01.watched import Batch
+
+
+@exercise(
+    minutes=20,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "one epoch",
+            2,
+            "One pass over train_loader, one train_step a batch; nothing else changes the model.",
+        ),
+        Criterion(
+            "every epoch anew",
+            1,
+            "Go through the loaders again in every epoch: a list that was made before holds the first "
+            "epoch's order. No epoch, no step.",
+        ),
+        Criterion(
+            "history",
+            2,
+            "An epoch's training loss is the mean over its samples, and the last batch may be short. "
+            "Validate when all of the epoch's steps are done.",
+            needs=("one epoch",),
+        ),
+        Criterion(
+            "modes",
+            1,
+            "model.train() at the beginning of every epoch: the model may come in evaluation mode. evaluate "
+            "does the rest.",
+        ),
+        Criterion(
+            "on the device",
+            1,
+            "Move the model before the first step, and every batch before it is used, also for validation.",
+        ),
+        Criterion(
+            "waits once an epoch",
+            1,
+            "loss.item() in every step makes the program wait for the device in every step. Add the losses "
+            "up as tensors, and make a number of the sum when the epoch is over.",
+        ),
+    ),
+    hints=(
+        "Which of the fifteen steps are in train_step, and which in evaluate? Two loops go round the rest.",
+        "The sum of loss * len(targets) over the batches, divided by the number of samples, is the mean.",
+        "evaluate takes any iterable: a generator expression can move each batch as it comes.",
+    ),
+)
+def fit(answer: Answer, rng: Rng) -> Findings:
+    """One epoch, then several, then how the model, the loaders and the device were used."""
+    case = Course.draw(rng)
+    one, several = case.seen(answer, 1), case.seen(answer, 3)
+    yield "one epoch", parameters_as_expected(case, one, 1)
+    none = case.seen(answer, 0)
+    yield "every epoch anew", compare.first_failure(anew(case, one, several, none))
+    yield "history", compare.first_failure([history_right(case, one, 1), history_right(case, several, 3)])
+    found = case.seen(answer, 2, training=False)
+    yield "modes", compare.first_failure([modes_right(case, several, 3), modes_right(case, found, 2)])
+    moved = case.seen(answer, 2, on_host=True)
+    yield "on the device", parameters_as_expected(case, moved, 2)
+    yield "waits once an epoch", waits_at_the_end(case, several)
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A training that is drawn: batches of different sizes for training, and others for validation."""
+
+    problem: Problem
+    train: list[Batch]
+    validation: list[Batch]
+    rates: dict[str, float]
+
+    @classmethod
+    def draw(cls, rng: Rng) -> "Course":
+        """Four batches, of which the last is short, and two for validation, of another size."""
+        problem = Problem.draw(rng)
+        size = rng.integer(6, 9)
+        train = problem.draw_batches(rng, [size, size, size, rng.integer(1, 3)])
+        validation = problem.draw_batches(rng, [size + 5, rng.integer(1, 4)])
+        return cls(problem, train, validation, {"lr": 0.1, "momentum": 0.9})
+
+    def seen(self, answer: Answer, epochs: int, training: bool = True, on_host: bool = False) -> FitReply:
+        """What the answer did; see the driver."""
+        batches = self.train, self.validation
+        arguments = self.problem.values, batches, self.rates, epochs, training, on_host
+        return answer.call(drivers.fitting, *arguments)
+
+    def expected(self, epochs: int) -> tuple[list[tuple[float, float, float]], list[Tensor]]:
+        """The history, and the parameters after so many epochs, of their shapes."""
+        model = self.problem.model()
+        optimizer = torch.optim.SGD(model.parameters(), **self.rates)  # type: ignore[arg-type]
+        history = []
+        for epoch in range(epochs):
+            total, samples = 0.0, 0
+            for inputs, targets in self.train[epoch:] + self.train[:epoch]:
+                optimizer.zero_grad()
+                loss = functional.cross_entropy(model(inputs), targets)
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                total, samples = total + float(loss.detach()) * len(targets), samples + len(targets)
+            history.append((total / samples, *self._validated(model)))
+        return history, copies_of(model.parameters())
+
+    def _validated(self, model: torch.nn.Module) -> tuple[float, float]:
+        """Loss and accuracy over all samples of the validation set."""
+        inputs, targets = (torch.cat(parts) for parts in zip(*self.validation, strict=True))
+        with torch.no_grad():
+            logits = model(inputs)
+        hits = (logits.argmax(1) == targets).double().mean()
+        return float(functional.cross_entropy(logits, targets)), float(hits)
+
+
+def parameters_as_expected(case: Course, seen: FitReply, epochs: int) -> Finding:
+    """Passes if the parameters are those that torch's own SGD leads to."""
+    _, expected = case.expected(epochs)
+    names = [name for name, _ in case.problem.model().named_parameters()]
+    after = f"after {compare.counted(epochs, 'epoch')}"
+    return compare.first_failure(
+        compare.close(got, wanted, f"{name} {after}", rtol=1e-4, atol=1e-5)
+        for name, (got, wanted) in zip(names, compare.side_by_side(seen.parameters, expected), strict=True)
+    )
+
+
+def anew(case: Course, one: FitReply, several: FitReply, none: FitReply) -> list[Finding]:
+    """Pass if each epoch goes through each loader once, and several, and none, lead where they must."""
+    passes = [
+        compare.equal(seen.passes, (epochs, epochs), f"passes over the two loaders in {epochs} epochs")
+        for epochs, seen in ((1, one), (3, several), (0, none))
+    ]
+    return [
+        *passes,
+        parameters_as_expected(case, several, 3),
+        parameters_as_expected(case, none, 0),
+        compare.equal(none.history, [], "the history of no epoch"),
+    ]
+
+
+def history_right(case: Course, seen: FitReply, epochs: int) -> Finding:
+    """Passes if there are three floats for each epoch, and the right ones."""
+    expected, _ = case.expected(epochs)
+    if type(seen.history) is not list or len(seen.history) != epochs:
+        return Finding(False, f"fit returned {seen.history!r:.80}; expected a list with a tuple an epoch.")
+    return compare.first_failure(
+        _epoch_right(each, wanted, epoch)
+        for epoch, (each, wanted) in enumerate(zip(seen.history, expected, strict=True))
+    )
+
+
+_NAMES = ("training loss", "validation loss", "validation accuracy")
+
+
+def _epoch_right(seen: object, expected: Sequence[float], epoch: int) -> Finding:
+    if type(seen) is not tuple or len(seen) != len(_NAMES):
+        return Finding(False, f"Epoch {epoch} is {seen!r:.80}; expected a tuple of three floats.")
+    return compare.first_failure(
+        compare.near(got, wanted, f"the {name} of epoch {epoch}", rtol=1e-4)
+        for name, got, wanted in zip(_NAMES, seen, expected, strict=True)
+    )
+
+
+def modes_right(case: Course, seen: FitReply, epochs: int) -> Finding:
+    """Passes if every epoch trained in training mode and then validated in evaluation mode."""
+    expected = ([True] * len(case.train) + [False] * len(case.validation)) * epochs
+    if seen.modes == expected:
+        return Finding(True, "Every epoch trains in training mode and validates in evaluation mode.")
+    told = ", ".join("training" if mode else "evaluation" for mode in seen.modes)
+    return Finding(False, f"The forward passes ran in these modes: {told or 'none'}.")
+
+
+def waits_at_the_end(case: Course, seen: FitReply) -> Finding:
+    """Passes if nobody asked for numbers between the first and the last step of an epoch."""
+    steps, inside = 0, 0
+    passes = [*(entry for entry in seen.log if entry != "waits"), ""]
+    done = 0
+    for entry in seen.log:
+        if entry == "waits":
+            inside += steps % len(case.train) > 0 or passes[done].startswith("backward")
+        else:
+            done += 1
+            steps += entry.startswith("backward")
+    text = f"Within the epochs' steps fit, or train_step, asked for a number {inside} times"
+    return Finding(not inside, f"{text}; expected none before the epoch's last step is done.")

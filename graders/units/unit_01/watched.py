@@ -1,0 +1,55 @@
+"""A small model that writes down how it is used."""
+
+import weakref
+
+import torch
+from torch import Tensor, nn
+
+Batch = tuple[Tensor, Tensor]
+
+
+class _Saved:
+    """A tensor that a graph keeps for backward; it lives as long as the graph needs it."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+class Watched(nn.Module):
+    """Two linear layers that write down how they are used."""
+
+    def __init__(self, values: list[Tensor]) -> None:
+        """values: weight [H, F] and bias [H] of the first layer, weight [K, H] and bias [K] of the second."""
+        super().__init__()
+        hidden, features = values[0].shape
+        self.first = nn.Linear(features, hidden)
+        self.second = nn.Linear(hidden, values[2].shape[0])
+        self.log: list[str] = []
+        """"forward 8" for a forward pass of 8 samples, "backward 8" when backward reaches its outputs."""
+        self.modes: list[bool] = []
+        """Whether a forward pass found the model in training mode."""
+        self.graphs: list[bool] = []
+        """Whether a forward pass could record a graph."""
+        self.kept: list[int] = []
+        """How many tensors of earlier graphs were still kept when a forward pass began."""
+        self._saved: list[weakref.ref[_Saved]] = []
+        with torch.no_grad():
+            for parameter, value in zip(self.parameters(), values, strict=True):
+                parameter.copy_(value)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        samples = len(inputs)
+        self.log.append(f"forward {samples}")
+        self.modes.append(self.training)
+        self.graphs.append(torch.is_grad_enabled())
+        self.kept.append(sum(saved() is not None for saved in self._saved))
+        with torch.autograd.graph.saved_tensors_hooks(self._save, lambda saved: saved.tensor):
+            logits: Tensor = self.second(torch.tanh(self.first(inputs)))
+        if logits.requires_grad:
+            logits.register_hook(lambda _: self.log.append(f"backward {samples}"))  # type: ignore[no-untyped-call]
+        return logits
+
+    def _save(self, tensor: Tensor) -> _Saved:
+        saved = _Saved(tensor)
+        self._saved.append(weakref.ref(saved))
+        return saved
