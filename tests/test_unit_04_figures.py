@@ -31,4 +31,6 @@ def test_what_differs_is_marked_and_code_is_no_markup(tmp_path, monkeypatch):
     side_by_side.side_by_side(left, right)
     assert shown["text/html"].count("▸") == 2
     assert "a&lt;b" in shown["text/html"]
+    # A line that is wrapped goes on further in than it began.
+    assert "padding-left:6ch;text-indent:-6ch" in shown["text/html"]
     assert "+rate = 1 if a<b else 2" in shown["text/plain"]

@@ -9,7 +9,11 @@ from IPython.display import display
 
 _MARK = "▸"
 _LEFT = "text-align:left"
-_CODE = "white-space:pre-wrap;overflow-wrap:anywhere;background:transparent"
+_CODE = "display:block;white-space:pre-wrap;overflow-wrap:anywhere;background:transparent"
+_HANGING = 6
+"""What stands below a line that is too long is indented by so many characters more than that: the mark's, and
+four.
+"""
 
 
 def side_by_side(left: Path, right: Path) -> None:
@@ -44,7 +48,8 @@ def _row(one: str, other: str, differs: bool) -> str:
 def _cell(line: str, differs: bool) -> str:
     mark = _MARK if differs and line.strip() else " "
     weight = "bold" if mark == _MARK else "normal"
+    hanging = len(line) - len(line.lstrip()) + _HANGING
     return (
-        f'<td style="text-align:left;vertical-align:top;padding:0 0.5em"><code style="{_CODE};'
-        f'font-weight:{weight}">{mark} {html.escape(line)}</code></td>'
+        f'<td style="{_LEFT};vertical-align:top;padding:0 0.5em"><code style="{_CODE};font-weight:{weight};'
+        f'padding-left:{hanging}ch;text-indent:-{hanging}ch">{mark} {html.escape(line)}</code></td>'
     )
