@@ -791,7 +791,8 @@ assert largest_difference(one_f_one_b, sizes) < 1e-7
 # In which order? A worker that has several chunks to choose from does the micro-batches in groups. It lets a group
 # through its first chunk, then the same group through the second one, and so on, then the next group. Backward has
 # the same groups, but begins with the last chunk. A group must be so large that its first micro-batch has been round
-# all workers when it is needed again. Forwards and backwards take turns as in 1F1B, after a longer warm-up.
+# all workers when it is needed again. Forwards and backwards take turns as in 1F1B, after a longer warm-up: long
+# enough that a stage has something to do while its messages are on their way.
 
 
 # %% exercise="interleaved" points=14
@@ -805,9 +806,11 @@ def interleaved(stage: int, stages: int, micro_batches: int, chunks: int) -> lis
 
     With at least as many micro-batches as stages, a step takes no longer than m (F + B) + (p - 1) (F + B)
     / v, for p stages, m micro-batches, v chunks, and F and B a stage's seconds for one micro-batch in all
-    its chunks; with fewer it takes no longer than under 1F1B. Stage s keeps at most 2 (p - s - 1) + (v -
-    1) g + 1 micro-batches at once, counted once in each chunk, where g = m if m < p, else ceil(m /
-    floor(m / p)).
+    its chunks. Messages that take as long as the shorter one of F / v and B / v add at most 2 (v p - 1)
+    messages to that. With fewer micro-batches it takes no longer than under 1F1B.
+
+    Stage s keeps at most 2 (p - s - 1) + (v - 1) g + 1 micro-batches at once, counted once in each chunk,
+    where g is m if m < p, else ceil(m / floor(m / p)).
     """
     ### BEGIN SOLUTION
     # Groups of at least as many micro-batches as stages: a smaller one comes round to stage 0 too late, and with three
@@ -1823,8 +1826,8 @@ def plan_pipeline(
     seconds: for each stage what a forward, the input half and the weight half of a backward take for a
     micro-batch; a whole Backward takes both halves together. memory: of how many micro-batches each stage
     can keep the activations at once, at least 1, counted as in peak_activations. Messages take no time.
-    There is one chunk a stage; backwards may be whole or in halves, and Recompute is allowed. The answer
-    has to come within a few seconds.
+    Both lists stay as they are. There is one chunk a stage; backwards may be whole or in halves, and
+    Recompute is allowed. The answer has to come within a few seconds.
 
     Points: for a schedule that runs within the memory; for a step that takes no longer than 1F1B's, where
     1F1B warms up with as many micro-batches as the memory allows; for at most 10 % and for at most 3 %

@@ -546,6 +546,13 @@ def turns_round_at_every_second_stage(stage, stages, micro_batches):
     return [Forward(n) for n in range(micro_batches)] + [Backward(n) for n in back]
 
 
+@wrong("gpipe", fails="every micro-batch, once")
+def backward_in_halves(stage, stages, micro_batches):
+    """Runs as well, but is another schedule."""
+    back = [kind(n) for n in range(micro_batches) for kind in (BackwardInput, BackwardWeight)]
+    return [Forward(n) for n in range(micro_batches)] + back
+
+
 @wrong("bubble_fraction", fails="equal stages")
 def of_the_ideal_time(forward, backward, micro_batches, message=0.0):
     """The bubble as a share of the time without it, (p - 1) / m."""
@@ -741,6 +748,28 @@ def before_each_half(actions):
     return out
 
 
+@wrong("with_recomputation", fails="in halves, in chunks")
+def takes_another_chunk_for_its_own(actions):
+    """A forward of the same micro-batch comes directly before, in another chunk."""
+    out = []
+    for before, action in zip([None, *actions], actions, strict=False):
+        direct = isinstance(before, Forward) and before.micro_batch == action.micro_batch
+        if isinstance(action, Backward | BackwardInput) and not direct:
+            out.append(Recompute(action.micro_batch, action.chunk))
+        out.append(action)
+    return out
+
+
+@wrong("with_recomputation", fails="before its backward")
+def yields_actions(actions):
+    """A generator is no list."""
+    for before, action in zip([None, *actions], actions, strict=False):
+        where = (action.micro_batch, action.chunk)
+        if isinstance(action, Backward | BackwardInput) and before != Forward(*where):
+            yield Recompute(*where)
+        yield action
+
+
 @wrong("with_recomputation", fails="as late as it can be")
 def directly_after_the_forward(actions):
     """Keeps as much as without."""
@@ -879,13 +908,29 @@ def multiples_only(stage, stages, micro_batches, chunks):
     return _grouped(stage, stages, full, chunks, stages, warm_up)
 
 
-@wrong("interleaved", fails="bubble")
+@wrong("interleaved", fails="memory")
 def chunk_after_chunk(stage, stages, micro_batches, chunks):
-    """All micro-batches through the first chunk, then all through the second: long, though it runs."""
+    """All micro-batches through the first chunk, then all through the second: everything is kept."""
     forward = [Forward(n, c) for c in range(chunks) for n in range(micro_batches)]
-    backward = [Backward(n, c) for c in reversed(range(chunks)) for n in range(micro_batches)]
-    back = backward if stage % 2 else sorted(backward, key=lambda a: (-a.chunk, -a.micro_batch))
-    return forward + back
+    return forward + [Backward(n, c) for c in reversed(range(chunks)) for n in range(micro_batches)]
+
+
+@wrong("interleaved", fails="bubble")
+def each_by_itself(stage, stages, micro_batches, chunks):
+    """A micro-batch goes there and back through all chunks before the next one comes: no pipeline."""
+    actions = []
+    for number in range(micro_batches):
+        actions += [Forward(number, chunk) for chunk in range(chunks)]
+        actions += [Backward(number, chunk) for chunk in reversed(range(chunks))]
+    return actions
+
+
+@wrong("interleaved", fails="no multiple of the stages")
+def a_small_group_at_the_end(stage, stages, micro_batches, chunks):
+    """Groups of the largest size, of which the last one may be smaller than the number of stages."""
+    largest = -(-micro_batches // max(1, micro_batches // stages))
+    warm_up = 2 * (stages - stage - 1) + (chunks - 1) * largest
+    return _grouped(stage, stages, micro_batches, chunks, largest, warm_up)
 
 
 @wrong("interleaved", fails="no multiple of the stages")
@@ -902,6 +947,20 @@ def one_f_one_b_in_disguise(stage, stages, micro_batches, chunks):
         ]
     warm_up = 2 * (stages - stage - 1) + (chunks - 1) * stages
     return _grouped(stage, stages, micro_batches, chunks, stages, warm_up)
+
+
+@wrong("interleaved", fails="messages")
+def warms_up_too_short(stage, stages, micro_batches, chunks):
+    """One forward for each stage behind: the same bubble, but every message makes somebody wait."""
+    count = max(1, micro_batches // stages)
+    groups = [each.tolist() for each in torch.arange(micro_batches).tensor_split(count)]
+    forward = [Forward(n, c) for each in groups for c in range(chunks) for n in each]
+    backward = [Backward(n, c) for each in groups for c in reversed(range(chunks)) for n in each]
+    warm_up = min(len(forward), stages - stage - 1 + (chunks - 1) * len(groups[0]))
+    actions = forward[:warm_up]
+    for there, back in zip(forward[warm_up:], backward, strict=False):
+        actions += [there, back]
+    return actions + backward[len(forward) - warm_up :]
 
 
 @wrong("interleaved", fails="memory")
@@ -942,6 +1001,14 @@ def weights_first(stage, stages, micro_batches):
         else:
             actions.append(action)
     return actions
+
+
+@wrong("zero_bubble", fails="every micro-batch, once")
+def whole_on_the_first_stage(stage, stages, micro_batches):
+    """Nobody waits for stage 0, whose weights could not wait either, so it takes whole backwards."""
+    if stage == 0:
+        return _alternating(min(micro_batches, stages - 1), micro_batches)
+    return _halves(stage, stages, micro_batches, stages - stage, stage)
 
 
 @wrong("zero_bubble", fails="any numbers")

@@ -121,11 +121,11 @@ def peaks(answer: AnswerFunction, cases: list[list[PlainData]]) -> list[PeakRepl
 
 @dataclass(frozen=True, slots=True)
 class RecomputedReply(DriverReply):
-    """result: the actions that came out. left: those that went in, afterwards. same: if it is one list."""
+    """result: the actions that came out. left: those that went in, afterwards. new: if it is another list."""
 
     result: list[PlainData]
     left: list[PlainData]
-    same: bool
+    new: bool
 
 
 def recomputed(answer: AnswerFunction, cases: list[list[PlainData]]) -> list[RecomputedReply]:
@@ -134,17 +134,29 @@ def recomputed(answer: AnswerFunction, cases: list[list[PlainData]]) -> list[Rec
     for case in cases:
         actions = actions_from(case)
         result = answer(actions)
+        new = type(result) is list and result is not actions
         plain = [plain_action(action) for action in result]
-        replies.append(RecomputedReply(plain, [*map(plain_action, actions)], result is actions))
+        replies.append(RecomputedReply(plain, [*map(plain_action, actions)], new))
     return replies
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReply(DriverReply):
+    """stages: each one's actions. seconds, memory: the arguments afterwards."""
+
+    stages: list[list[PlainData]]
+    seconds: PlainData
+    memory: PlainData
 
 
 def planned(
     answer: AnswerFunction, seconds: list[list[float]], micro_batches: int, memory: list[int]
-) -> list[list[PlainData]]:
+) -> PlanReply:
     """The answer's schedule, stage by stage."""
-    stages = answer([(forward, first, second) for forward, first, second in seconds], micro_batches, memory)
-    return [[plain_action(action) for action in actions] for actions in stages]
+    given = [(forward, first, second) for forward, first, second in seconds]
+    stages = answer(given, micro_batches, memory)
+    listed = [[plain_action(action) for action in actions] for actions in stages]
+    return PlanReply(listed, [*map(list, given)], memory)
 
 
 @dataclass(frozen=True, slots=True)

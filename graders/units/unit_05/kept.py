@@ -14,7 +14,7 @@ from course_lib.training.pipeline.actions import (
 )
 from graders.grading.kit import Answer, Criterion, Finding, Findings, PlainData, Rng, compare, exercise
 from graders.units.unit_05 import drivers
-from graders.units.unit_05.schedules import action_of, plain_of
+from graders.units.unit_05.schedules import action_of, peak, plain_of
 
 Where = tuple[int, int]
 
@@ -77,23 +77,10 @@ def _peaks(answer: Answer, cases: Sequence[Sequence[Action]]) -> Finding:
         finding
         for reply, (case, plain) in compare.side_by_side(replies, list(zip(cases, given, strict=True)))
         for finding in (
-            compare.equal(reply.result, _peak(case), f"peak_activations({list(case)})"),
             compare.equal(reply.left, plain, "the actions afterwards"),
+            compare.equal(reply.result, peak(case), f"peak_activations({list(case)})"),
         )
     )
-
-
-def _peak(actions: Sequence[Action]) -> int:
-    """Of all moments the most micro-batches that are kept and not yet freed."""
-    kept: dict[Where, tuple[int, int]] = {}
-    for moment, action in enumerate(actions):
-        where = (action.micro_batch, action.chunk)
-        if isinstance(action, Forward | Recompute):
-            kept[where] = (moment, len(actions))
-        elif isinstance(action, Backward | BackwardWeight):
-            kept[where] = (kept[where][0], moment)
-    counts = (sum(begin <= now < end for begin, end in kept.values()) for now in range(len(actions)))
-    return max(counts, default=0)
 
 
 @exercise(
@@ -131,7 +118,7 @@ def with_recomputation(answer: Answer, rng: Rng) -> Findings:
     """Drawn orders of actions; the schedules of the unit are among them."""
     whole = [_drawn(rng, 1, 0.0, 0.0) for _ in range(5)]
     yield "before its backward", _all_recomputed(answer, whole, _repeats_all)
-    mixed = [_drawn(rng, 2, 0.6, 0.0) for _ in range(5)]
+    mixed = [*_OTHER_CHUNKS, *(_drawn(rng, 2, 0.6, 0.0) for _ in range(5))]
     yield "in halves, in chunks", _all_recomputed(answer, mixed, _repeats_all)
     yield "as late as it can be", _all_recomputed(answer, [*whole, *mixed], _late)
     direct: list[list[Action]] = [
@@ -139,6 +126,13 @@ def with_recomputation(answer: Answer, rng: Rng) -> Findings:
         [Forward(0), BackwardInput(0), BackwardWeight(0)],
     ]
     yield "where it saves something", _all_recomputed(answer, [*direct, *whole, *mixed], _nothing_in_vain)
+
+
+_OTHER_CHUNKS: list[list[Action]] = [
+    [Forward(0), Forward(0, 1), Backward(0), Backward(0, 1)],
+    [Forward(1, 1), Forward(1), BackwardInput(1, 1), BackwardWeight(1, 1), Backward(1)],
+]
+"""A backward directly after a forward of the same micro-batch, in another chunk."""
 
 
 def _all_recomputed(
@@ -162,7 +156,7 @@ def _recomputed(
     check: Callable[[Sequence[Action], Sequence[Action]], str],
 ) -> Finding:
     what = f"with_recomputation({list(case)})"
-    if reply.left != plain or reply.same:
+    if reply.left != plain or not reply.new:
         return Finding(False, f"{what} must return a new list, and leave its argument as it is.")
     read = [action_of(each) for each in reply.result]
     result = [action for action in read if action is not None]
@@ -192,8 +186,8 @@ def _repeats_all(case: Sequence[Action], result: Sequence[Action]) -> str:
 
 def _late(case: Sequence[Action], result: Sequence[Action]) -> str:
     """Whether no more is kept at once than must be."""
-    least, peak = _peak(_as_late_as_possible(case)), _peak(result)
-    return "" if peak <= least else f"{peak} micro-batches' activations are kept at once, and {least} must be"
+    least, most = peak(_as_late_as_possible(case)), peak(result)
+    return "" if most <= least else f"{most} micro-batches' activations are kept at once, and {least} must be"
 
 
 def _as_late_as_possible(case: Sequence[Action]) -> list[Action]:

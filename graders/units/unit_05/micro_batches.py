@@ -131,8 +131,8 @@ def _fractions(answer: Answer, cases: Sequence[Stages | tuple[*Stages, float]]) 
         finding
         for reply, arguments in compare.side_by_side(answer.call(drivers.fractions, given), given)
         for finding in (
-            compare.near(reply.result, expected_bubble(*arguments), f"bubble_fraction{tuple(arguments)}"),
             compare.equal(reply.arguments, arguments, "the arguments afterwards"),
+            compare.near(reply.result, expected_bubble(*arguments), f"bubble_fraction{tuple(arguments)}"),
         )
     )
 

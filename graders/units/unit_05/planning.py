@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 from course_lib.training.pipeline.actions import (
     Action,
@@ -42,15 +41,16 @@ from graders.units.unit_05.schedules import Case, Listed, keeps_at_most, no_long
     ),
 )
 def plan_pipeline(answer: Answer, rng: Rng) -> Findings:
-    """Three drawn pipelines."""
+    """Three drawn pipelines, and some odd ones that only have to run."""
     tasks = [_drawn(rng) for _ in range(3)]
     planned = [_planned(answer, task) for task in tasks]
     pairs = list(zip(tasks, planned, strict=True))
+    odd = [(task, _planned(answer, task)) for task in _odd(rng)]
     yield (
         "runs within the memory",
         compare.first_failure(
             Finding(False, f"{task}: {each.fault}") if each.fault else keeps_at_most(each, task.memory)
-            for task, each in pairs
+            for task, each in [*odd, *pairs]
         ),
     )
     yield (
@@ -164,10 +164,25 @@ def _drawn(rng: Rng) -> Task:
     return Task(seconds, rng.integer(5, 9), [rng.integer(2, 6) for _ in range(stages)])
 
 
+def _odd(rng: Rng) -> list[Task]:
+    """One stage, room for one micro-batch here or there, one micro-batch, fewer than stages."""
+    seconds = [(rng.integer(4, 12) / 8, rng.integer(4, 12) / 8, rng.integer(4, 12) / 8) for _ in range(4)]
+    return [
+        Task(seconds[:1], 3, [2]),
+        Task(seconds[:3], 5, [1, 3, 2]),
+        Task(seconds[:3], 5, [3, 1, 4]),
+        Task(seconds[:2], 1, [1, 1]),
+        Task(seconds, rng.integer(2, 3), [4, 3, 2, 1]),
+    ]
+
+
 def _planned(answer: Answer, task: Task) -> Listed:
     """The answer's schedule; one that cannot run if it has another number of stages."""
     case = Case(len(task.seconds), task.micro_batches)
-    plain: Any = answer.call(drivers.planned, [*map(list, task.seconds)], task.micro_batches, task.memory)
-    if len(plain) != case.stages:
-        return Listed(case, [], f"The answer lists {len(plain)} stages; there are {case.stages}.")
-    return read(case, plain)
+    given = [*map(list, task.seconds)]
+    reply = answer.call(drivers.planned, given, task.micro_batches, task.memory)
+    if reply.seconds != given or reply.memory != task.memory:
+        return Listed(case, [], "The arguments are others afterwards; they have to stay as they are.")
+    if len(reply.stages) != case.stages:
+        return Listed(case, [], f"The answer lists {len(reply.stages)} stages; there are {case.stages}.")
+    return read(case, reply.stages)

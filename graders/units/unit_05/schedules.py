@@ -4,7 +4,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from course_lib.training.pipeline.actions import COMPUTING, Action
+from course_lib.training.pipeline.actions import (
+    COMPUTING,
+    Action,
+    Backward,
+    BackwardInput,
+    BackwardWeight,
+    Forward,
+    Recompute,
+)
 from course_lib.training.pipeline.checking import BadSchedule, check_schedule
 from course_lib.training.pipeline.costs import Costs, Timing, cost
 from graders.grading.kit import Answer, Finding, Rng, compare
@@ -49,20 +57,29 @@ class Listed:
         return cost(self.schedule, self.case.micro_batches, costs, self.case.pieces)
 
 
-def listed(answer: Answer, cases: Sequence[Case]) -> list[Listed]:
-    """The answer's schedule for each case, stage by stage."""
+WHOLE: tuple[type[Action], ...] = (Forward, Backward)
+HALVES: tuple[type[Action], ...] = (Forward, BackwardInput, BackwardWeight)
+
+
+def listed(answer: Answer, cases: Sequence[Case], kinds: tuple[type[Action], ...] = WHOLE) -> list[Listed]:
+    """The answer's schedule for each case, stage by stage. kinds: those of which it has to consist."""
     plain = answer.call(drivers.schedules, [case.options for case in cases])
-    return [read(case, stages) for stages, case in compare.side_by_side(plain, cases)]
+    return [read(case, stages, kinds) for stages, case in compare.side_by_side(plain, cases)]
 
 
-def read(case: Case, stages: Sequence[Any]) -> Listed:
-    """A schedule from the plain data that a driver makes of it; from anything else, one that cannot run."""
+def read(case: Case, stages: Sequence[Any], kinds: tuple[type[Action], ...] = COMPUTING) -> Listed:
+    """A schedule from the plain data that a driver makes of it; from anything else, one that cannot run.
+
+    Actions of other kinds than those allowed are such a fault too.
+    """
     schedule: list[list[Action]] = []
     for stage, (plain, _) in enumerate(compare.side_by_side(stages, range(case.stages))):
         actions = [action_of(each) for each in plain]
         for action, each in zip(actions, plain, strict=True):
-            if action is None:
-                return Listed(case, [], f"Stage {stage} lists {compare.shown(each)}, which is no action.")
+            if type(action) not in kinds:
+                names = ", ".join(kind.__name__ for kind in kinds)
+                shown = compare.shown(each if action is None else action)
+                return Listed(case, [], f"Stage {stage} lists {shown}; expected are {names}.")
         schedule.append([action for action in actions if action is not None])
     try:
         check_schedule(schedule, case.micro_batches, case.pieces)
@@ -106,12 +123,24 @@ def no_longer(each: Listed, costs: Costs, allowed: float) -> Finding:
     return Finding(timing.seconds <= allowed * (1 + 1e-9), f"{text}; expected at most {allowed:.4g}.")
 
 
+def peak(actions: Sequence[Action]) -> int:
+    """Of all moments the most micro-batches that are kept and not yet freed."""
+    kept: dict[tuple[int, int], tuple[int, int]] = {}
+    for moment, action in enumerate(actions):
+        where = (action.micro_batch, action.chunk)
+        if isinstance(action, Forward | Recompute):
+            kept[where] = (moment, len(actions))
+        elif isinstance(action, Backward | BackwardWeight):
+            kept[where] = (kept[where][0], moment)
+    counts = (sum(begin <= now < end for begin, end in kept.values()) for now in range(len(actions)))
+    return max(counts, default=0)
+
+
 def keeps_at_most(each: Listed, allowed: Sequence[int]) -> Finding:
-    """Passes if no stage keeps more micro-batches' activations than allowed, counted in each chunk."""
-    timing = each.timing(Costs())
-    for stage, (peak, most) in enumerate(zip(timing.peaks, allowed, strict=True)):
-        if peak > most:
-            text = f"{each.case} stage {stage} keeps {peak:g} micro-batches at once"
+    """Passes if no stage keeps more micro-batches' activations between two actions, counted in each chunk."""
+    for stage, (actions, most) in enumerate(zip(each.schedule, allowed, strict=True)):
+        if peak(actions) > most:
+            text = f"{each.case} stage {stage} keeps {peak(actions)} micro-batches at once"
             return Finding(False, f"{text}; expected at most {most}.")
     return Finding(True, f"{each.case} the stages keep at most {', '.join(map(str, allowed))} micro-batches.")
 

@@ -4,6 +4,7 @@ from course_lib.training.pipeline.costs import Costs
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, exercise
 from graders.units.unit_05.micro_batches import ANY_NUMBERS, EVERY_ONE
 from graders.units.unit_05.schedules import (
+    HALVES,
     Case,
     Listed,
     all_run,
@@ -16,6 +17,9 @@ from graders.units.unit_05.schedules import (
     no_longer,
     no_longer_than_gpipe,
 )
+
+AS_LITTLE_MEMORY = ("every micro-batch, once", "memory")
+"""What is new counts only within their memory: GPipe, which keeps everything, is as fast as 1F1B."""
 
 
 @exercise(
@@ -35,6 +39,7 @@ from graders.units.unit_05.schedules import (
             "step time",
             3,
             "A stage that warms up with too few forwards, or turns round too late, makes others wait.",
+            needs=AS_LITTLE_MEMORY,
         ),
     ),
     hints=(
@@ -69,44 +74,57 @@ def one_f_one_b(answer: Answer, rng: Rng) -> Findings:
             3,
             f"{ANY_NUMBERS} If their number is no multiple of the stages, which group is too small?",
         ),
+        Criterion("memory", 2, "A longer warm-up than must be keeps more."),
         Criterion(
             "bubble",
-            4,
+            2,
             "Count the forwards of all chunks in the warm-up, and two for each stage behind this one.",
+            needs=AS_LITTLE_MEMORY,
         ),
         Criterion(
             "no multiple of the stages",
             2,
             "Groups may have more micro-batches than there are stages.",
-            needs=("any numbers",),
+            needs=("any numbers", *AS_LITTLE_MEMORY),
         ),
-        Criterion("memory", 2, "A longer warm-up than must be keeps more."),
+        Criterion(
+            "messages",
+            2,
+            "If a stage waits for each message that comes back to it, its warm-up is too short: what "
+            "could it do meanwhile?",
+            needs=AS_LITTLE_MEMORY,
+        ),
     ),
     hints=(
         "When is the first micro-batch of a group back at stage 0, for its second chunk, and what has "
-        "stage 0 done in "
-        "the meantime?",
+        "stage 0 done in the meantime?",
         "List all forwards of a stage in their order, and all backwards in theirs. What is left to decide?",
         "1F1B's warm-up has p - s - 1 forwards. Here it has two for each stage behind this one, and one "
-        "for each "
-        "micro-batch of a group in each chunk but the last.",
+        "for each micro-batch of a group in each chunk but the last.",
     ),
 )
 def interleaved(answer: Answer, rng: Rng) -> Findings:
     """Schedules of drawn numbers of stages, chunks and micro-batches, for drawn costs."""
     stages, chunks = rng.integer(3, 4), rng.integer(2, 3)
     usual = listed(answer, [Case(stages, 2 * stages, chunks), Case(2, 4, rng.integer(2, 4)), Case(3, 3, 2)])
-    several = [Case(stages + 1, stages + 2 + rng.integer(0, 1), 3), Case(3, 8, 2), Case(4, 5, 3)]
+    several = [
+        Case(stages + 1, stages + 2 + rng.integer(0, 1), 3),
+        Case(3, 7, 3),
+        Case(4, 5, 3),
+        Case(2, 7, 2),
+    ]
     odd = listed(
         answer, [Case(case.stages, case.micro_batches, rng.integer(1, 3)) for case in few(rng)] + several
     )
     yield "every micro-batch, once", all_run(usual)
     yield "any numbers", all_run(odd)
     seconds = drawn_seconds(rng)
-    yield "bubble", all_that_run(usual, lambda each: _small_bubble(each, seconds))
-    yield "no multiple of the stages", all_that_run(odd, lambda each: _small_bubble(each, seconds))
     both = _running(usual, odd)
     yield "memory", all_that_run(both, lambda each: keeps_at_most(each, _of_groups(each.case)))
+    yield "bubble", all_that_run(usual, lambda each: _small_bubble(each, seconds))
+    yield "no multiple of the stages", all_that_run(odd, lambda each: _small_bubble(each, seconds))
+    enough = [each for each in both if each.case.micro_batches >= each.case.stages]
+    yield "messages", all_that_run(enough, lambda each: _hidden_messages(each, seconds))
 
 
 @exercise(
@@ -130,6 +148,7 @@ def interleaved(answer: Answer, rng: Rng) -> Findings:
             6,
             "No stage may do a weight half while another waits for its input half. What does the last "
             "stage do at the end, when it has no forwards left?",
+            needs=AS_LITTLE_MEMORY,
         ),
     ),
     hints=(
@@ -141,7 +160,7 @@ def interleaved(answer: Answer, rng: Rng) -> Findings:
 )
 def zero_bubble(answer: Answer, rng: Rng) -> Findings:
     """Schedules of drawn numbers of stages and micro-batches, for equal forwards and halves."""
-    usual, odd = listed(answer, many(rng)), listed(answer, few(rng))
+    usual, odd = listed(answer, many(rng), HALVES), listed(answer, few(rng), HALVES)
     yield "every micro-batch, once", all_run(usual)
     yield "any numbers", all_run(odd)
     both = _running(usual, odd)
@@ -181,6 +200,16 @@ def _small_bubble(each: Listed, seconds: tuple[float, float]) -> Finding:
     of_chunk = Costs(seconds[0] / pieces, seconds[1] / pieces)
     around = (p - 1) * sum(seconds) / (pieces if m >= p else 1)
     return no_longer(each, of_chunk, m * sum(seconds) + around)
+
+
+def _hidden_messages(each: Listed, seconds: tuple[float, float]) -> Finding:
+    """Passes if messages that take as long as a chunk's shorter action delay a step only at its begin "
+    "and end."""
+    p, m, pieces = each.case.stages, each.case.micro_batches, each.case.pieces
+    message = min(seconds) / pieces
+    costs = Costs(seconds[0] / pieces, seconds[1] / pieces, message=message)
+    around = (p - 1) * sum(seconds) / pieces + 2 * (p * pieces - 1) * message
+    return no_longer(each, costs, m * sum(seconds) + around * (p > 1))
 
 
 def _of_groups(case: Case) -> list[int]:
