@@ -1109,9 +1109,6 @@ simulated = launch(one_layer, sequence_parallel_mlp, *layer.values(), ranks=2).t
 assert (real.sent, real.calls) == (simulated.sent, simulated.calls)
 
 # %% [markdown]
-# ## 9 Cutting the sequence
-
-# %% [markdown]
 # ## 10 A whole model on real text
 #
 # All parts are there. In each block of the transformer the attention and the MLP are replaced by this rank's part of them. All else, the
