@@ -338,7 +338,7 @@ def run_stage(
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     arrived = x
     if rank > 0:
-        arrived = torch.empty_like(x)
+        arrived = torch.empty_like(x, memory_format=torch.contiguous_format)
         dist.recv(arrived, rank - 1)
         arrived.requires_grad_()
     output = stage(arrived)
@@ -1060,14 +1060,15 @@ assert (wrong - right).norm() > 0.1 * right.norm()
 class WeightStash:
     """A stage in a pipeline that never stops: each batch's backward uses the weights of its forward.
 
-    stage: a module that takes one tensor and returns one, without buffers; some parameters may be frozen.
+    stage: a module that takes one tensor and returns one, without buffers and dropout; some parameters may be frozen,
+        and stay so.
     optimizer: of torch.optim, or like it, for the parameters that are not: `step()` changes them in place.
 
-    forward(batch, x): the stage's output for x, float, with its newest weights, without its graph. batch: a number;
+    forward(batch, x): the stage's output for x, float, with its newest weights, without its graph; x stays as it is. batch: a number;
         it stays under way until its backward, then the number may be used again.
     backward(batch, gradient): of the batch's output. Takes one step of the optimizer, on the newest weights, with
         the gradient at the weights of this batch's forward and of this batch alone; returns the gradient of its
-        x. Batches come back in any order. KeyError if this one is not under way.
+        x. Batches come back in any order. KeyError, and no change, if this one is not under way.
     versions: how many different weights are held: the newest, and those that batches under way need. Different
         are weights between which there was a step.
 
@@ -1110,9 +1111,9 @@ class WeightStash:
     @property
     def versions(self) -> int:
         ### BEGIN SOLUTION
-        # Copies are made once a step, so different ones are different versions.
+        # Copies are made once a step, for a forward: the newest ones are those of a batch, or there are none yet.
         held = {id(weights) for _, _, weights in self.under_way.values()}
-        return len(held) + (not self.newest or id(self.newest) not in held)
+        return len(held) + (not self.newest)
         ### END SOLUTION
 
 

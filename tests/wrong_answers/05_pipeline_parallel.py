@@ -1224,7 +1224,7 @@ class FirstInFirstOut(_Stash):
         return self.step(*self.under_way.pop(first), gradient)
 
 
-@wrong("WeightStash", fails="momentum, frozen parameters")
+@wrong("WeightStash", fails="optimizer, frozen parameters")
 class StepsByItself(_Stash):
     """Subtracts the gradient; the optimizer's momentum is left out."""
 
@@ -1238,7 +1238,7 @@ class StepsByItself(_Stash):
         return result
 
 
-@wrong("WeightStash", fails="momentum, frozen parameters")
+@wrong("WeightStash", fails="optimizer, frozen parameters")
 class GradientsOfAll(_Stash):
     """Asks for the gradient of what is frozen too."""
 
@@ -1249,6 +1249,63 @@ class GradientsOfAll(_Stash):
         self.optimizer.step()
         self.newest = None
         return result
+
+
+@wrong("WeightStash", fails="optimizer, frozen parameters")
+class AddsTheOldStepToTheNewest(_Stash):
+    """Steps with the old weights in place, and adds what that has changed: decay is that of old weights."""
+
+    def backward(self, batch, gradient):
+        _, _, weights = self.under_way[batch]
+        newest = [weight.detach().clone() for weight in self.stage.parameters()]
+        with torch.no_grad():
+            for name, weight in weights.items():
+                self.stage.get_parameter(name).copy_(weight)
+        result = super().backward(batch, gradient)
+        with torch.no_grad():
+            for parameter, new, old in zip(self.stage.parameters(), newest, weights.values(), strict=True):
+                parameter.copy_(new + (parameter - old))
+        return result
+
+
+@wrong("WeightStash", fails="weights after training")
+class TopLevelParametersOnly(_Stash):
+    """Stashes what the module itself has, and nothing of the modules in it."""
+
+    def copies(self):
+        if self.newest is None:
+            self.newest = {
+                name: weight.detach().clone().requires_grad_(weight.requires_grad)
+                for name, weight in self.stage._parameters.items()
+            }
+        return self.newest
+
+
+@wrong("WeightStash", fails="outputs and gradients")
+class AsksTheCallersTensor(_Stash):
+    """x itself asks for a gradient from then on."""
+
+    def forward(self, batch, x):
+        x.requires_grad_()
+        weights = self.copies()
+        output = torch.func.functional_call(self.stage, weights, (x,))
+        self.under_way[batch] = x, output, weights
+        return output.detach()
+
+
+@wrong("WeightStash", fails="unknown batch")
+class LeavesAHole(_Stash):
+    """A batch that has come back is remembered as nothing, which is no KeyError."""
+
+    def backward(self, batch, gradient):
+        entry = self.under_way[batch]
+        self.under_way[batch] = None
+        return self.step(*entry, gradient)
+
+    @property
+    def versions(self):
+        held = {id(entry[2]) for entry in self.under_way.values() if entry}
+        return len(held) + (self.newest is None or id(self.newest) not in held)
 
 
 @wrong("WeightStash", fails="unknown batch")

@@ -164,67 +164,84 @@ class StashReply(DriverReply):
     """What a stash did, action by action.
 
     told: of a forward the output, of a backward the gradient of its input. attached: whether one of them
-    still has its graph. versions: what the stash said after each action. held: bytes of all tensors alive
-    then that were made since the first action, and of the stage's parameters. weights: the stage's, in the
-    end.
+    still has its graph. kept: whether every x is as it was, and asks for no gradient. versions: what the
+    stash said after each action. held: bytes of all tensors alive then that were made since the first
+    action, and of the stage's parameters. weights: the stage's, in the end. asking: which of them ask for
+    gradients then. left: which of the others have one.
     """
 
     told: list[PlainData]
     attached: bool
+    kept: bool
     versions: list[PlainData]
     held: list[int]
     weights: list[Tensor]
+    asking: list[bool]
+    left: list[bool]
 
 
 def stash(
     answer: AnswerFunction,
     values: list[Tensor],
     frozen: bool,
-    rate: float,
-    momentum: float,
+    options: list[float],
     actions: list[tuple[str, int, Tensor]],
 ) -> StashReply:
     """Have a stash of a `Twice` with these values do the actions, each ("forward", batch, x [B, I]) or
-    ("backward", batch, gradient [B, O]).
+    ("backward", batch, gradient [B, O]). options: of `Descent`.
     """
     stage = Twice(values, frozen)
-    # torch.optim would be imported for a second.
     trained = [parameter for parameter in stage.parameters() if parameter.requires_grad]
-    stashed = answer(stage, Descent(trained, rate, momentum))
+    stashed = answer(stage, Descent(trained, *options))
     told: list[PlainData] = []
-    versions, held, attached = [], [], False
+    versions, held, attached, kept = [], [], False, True
     with HeldBytes(stage.parameters()) as memory:
         for kind, batch, tensor in actions:
-            result = getattr(stashed, kind)(batch, tensor.clone())
-            if isinstance(result, Tensor):
-                attached = attached or result.requires_grad
-                # As a list, so that it is not counted among the tensors.
-                told.append(result.detach().tolist())
-            else:
-                told.append(None)
-            del result
+            given = tensor.clone()
+            result = getattr(stashed, kind)(batch, given)
+            kept = kept and torch.equal(given, tensor) and not given.requires_grad
+            attached = attached or (isinstance(result, Tensor) and result.requires_grad)
+            # As a list, so that it is not counted among the tensors.
+            told.append(result.detach().tolist() if isinstance(result, Tensor) else None)
+            del result, given
             versions.append(stashed.versions)
             held.append(memory.count())
+    asking = [parameter.requires_grad for parameter in stage.parameters()]
     return StashReply(
         [None if one is None else torch.tensor(one) for one in told],
         attached,
+        kept,
         versions,
         held,
         copies_of(stage.parameters()),
+        asking,
+        [p.grad is not None for p in stage.parameters() if all(p is not other for other in trained)],
     )
 
 
-def missing_batch(answer: AnswerFunction, values: list[Tensor], order: list[int]) -> list[str]:
-    """What backwards of these batches raise, by name, after the forward of batch 0; empty where nothing."""
+@dataclass(frozen=True, slots=True)
+class UnknownReply(DriverReply):
+    """raised: by each backward, by name, empty where nothing was. changed: whether one that raised has
+    changed the weights.
+    """
+
+    raised: list[str]
+    changed: bool
+
+
+def unknown_batch(answer: AnswerFunction, values: list[Tensor], order: list[int]) -> UnknownReply:
+    """What backwards of these batches do, after the forward of batch 0."""
     stage = Twice(values, False)
-    stashed = answer(stage, Descent(list(stage.parameters()), 0.1, 0.0))
+    stashed = answer(stage, Descent(list(stage.parameters()), 0.1, decay=0.1))
     width, out = values[0].shape[0], values[1].shape[1]
     stashed.forward(0, torch.ones(1, width))
-    raised = []
+    raised, changed = [], False
     for batch in order:
+        before = copies_of(stage.parameters())
         try:
             stashed.backward(batch, torch.ones(1, out))
             raised.append("")
         except Exception as error:
             raised.append(type(error).__name__)
-    return raised
+            changed = changed or not all(map(torch.equal, before, stage.parameters()))
+    return UnknownReply(raised, changed)

@@ -1,6 +1,6 @@
 """What the drivers of unit 05 build, and graders beside them. Shapes: B samples, I in, H within, O out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -49,47 +49,67 @@ def lopsided_loss(output: Tensor, target: Tensor) -> Tensor:
     return (output.pow(3) - 2 * output * target.square()).mean()
 
 
-class Twice(nn.Module):
+class Product(nn.Module):
+    """[B, I] to x weight + bias [B, O]; without a bias to x weight."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight.detach().clone())
+        self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        product = x @ self.weight
+        return product if self.bias is None else product + self.bias
+
+
+class Twice(nn.Sequential):
     """A stage of two products with a tanh between them: [B, I] to [B, O].
 
     values: [I, H], [H, O] and a bias [O], which may be frozen.
     """
 
     def __init__(self, values: Sequence[Tensor], frozen: bool) -> None:
-        super().__init__()
-        self.first, self.second, self.bias = (nn.Parameter(value.clone()) for value in values)
-        self.bias.requires_grad_(not frozen)
-
-    def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = torch.tanh(x @ self.first) @ self.second + self.bias
-        return output
+        first, second, bias = values
+        super().__init__(Product(first), nn.Tanh(), Product(second, bias))
+        list(self.parameters())[-1].requires_grad_(not frozen)
 
 
 class Descent:
-    """Gradient descent with momentum, as torch.optim.SGD does it; importing that takes a second."""
+    """Gradient descent with momentum and decay of the weights, as torch.optim.SGD has them.
 
-    def __init__(self, parameters: Sequence[Tensor], rate: float, momentum: float) -> None:
-        self.parameters, self.rate, self.momentum = list(parameters), rate, momentum
-        self.param_groups = [{"params": self.parameters, "lr": rate}]
-        self.velocities: dict[int, Tensor] = {}
+    Importing that takes a second.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Tensor], rate: float, momentum: float = 0.0, decay: float = 0.0
+    ) -> None:
+        self.rate, self.momentum, self.decay = rate, momentum, decay
+        halves = (list(parameters[:1]), list(parameters[1:]))
+        self.param_groups: list[dict[str, Any]] = [{"params": half, "lr": rate} for half in halves]
+        self.velocities: dict[Tensor, Tensor] = {}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients."""
-        for parameter in self.parameters:
+        for parameter in self._parameters():
             parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
         """Change the parameters in place by their gradients."""
-        for number, parameter in enumerate(self.parameters):
+        for parameter in self._parameters():
             if parameter.grad is None:
                 continue
             change = parameter.grad
+            if self.decay:
+                change = change + self.decay * parameter
             if self.momentum:
-                before = self.velocities.get(number)
+                before = self.velocities.get(parameter)
                 change = change.clone() if before is None else before.mul_(self.momentum).add_(change)
-                self.velocities[number] = change
+                self.velocities[parameter] = change
             parameter.sub_(change, alpha=self.rate)
+
+    def _parameters(self) -> Iterator[Tensor]:
+        return (parameter for group in self.param_groups for parameter in group["params"])
 
 
 class HeldBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -100,6 +120,11 @@ class HeldBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
         for tensor in tensors:
             self._note(tensor)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing here is compiled; saying so keeps torch from importing its compiler for seconds."""
+        return False
 
     def count(self) -> int:
         """Bytes of all storages that are alive."""
