@@ -695,12 +695,12 @@ assert largest_difference(recomputing_gpipe, sizes) < 1e-7
 assert max(peak_activations(actions) for actions in schedule_of(recomputing_gpipe, 4, 8)) == 1
 
 # %% [markdown]
-# Late it takes 44 units instead of 33, a third more, as on one GPU. Early it takes 40, a fifth more. Look at stages 0
-# to 2: when a gradient arrives, the recomputation for it is done already, while the stage waited. So a gradient
-# passes back through each of them in two units and not in three, which saves three forwards. One more is saved since
-# no stage recomputes the last micro-batch: its backward directly follows its forward, and while the stage waits
-# nothing else needs the memory. What is kept now are the inputs of all micro-batches (here a tenth of their
-# activations), and the activations of a single one.
+# The third prediction: late it takes 44 units instead of 33, a third more, as on one GPU. Early it takes 40, a fifth
+# more. Look at stages 0 to 2: when a gradient arrives, the recomputation for it is done already, while the stage
+# waited. So a gradient passes back through each of them in two units and not in three, which saves three forwards.
+# One more is saved since no stage recomputes the last micro-batch: its backward directly follows its forward, and
+# while the stage waits nothing else needs the memory. What is kept now are the inputs of all micro-batches (here a
+# tenth of their activations), and the activations of a single one.
 #
 # ## 6 One forward, one backward
 #
