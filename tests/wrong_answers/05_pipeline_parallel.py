@@ -481,6 +481,27 @@ def computes_twice(stage, x, target, loss_function):
 
 
 @wrong("run_stage", fails="one forward")
+def turns_training_on(stage, x, target, loss_function):
+    """Though it was off, and puts it back."""
+    before = stage.training
+    loss = _step(stage.train(), x, target, loss_function)
+    stage.train(before)
+    return loss
+
+
+@wrong("run_stage", fails="tokens and doubles")
+def room_for_two_dimensions(stage, x, target, loss_function):
+    """A row a sample, as if nothing had a third dimension."""
+
+    def flat(given):
+        output = stage(given)
+        assert output.dim() == 2
+        return output
+
+    return _step(flat, x, target, loss_function)
+
+
+@wrong("run_stage", fails="one forward")
 def turns_training_off(stage, x, target, loss_function):
     """For the rest of the training."""
     return _step(stage.eval(), x, target, loss_function)

@@ -30,14 +30,14 @@ class ByHandReply(DriverReply):
 
     losses: what each call returned. attached: whether one of them still has its graph. gradients: of the
     stage's parameters, None where there is none. kept: whether every x is as it was, and asks for no
-    gradient. forwards: how often the stage has computed, in training mode. training: if it still is.
+    gradient. modes: of each time that the stage has computed, if in training mode. training: if it is now.
     """
 
     losses: list[PlainData]
     attached: bool
     gradients: list[Tensor | None]
     kept: bool
-    forwards: int
+    modes: list[bool]
     training: bool
 
 
@@ -46,12 +46,13 @@ def by_hand(
     stage: tuple[list[Tensor], bool, bool, list[str]],
     xs: list[Tensor],
     targets: list[Tensor | None],
+    training: bool,
 ) -> ByHandReply:
     """Forward and backward of this rank's piece, once for every target; stage: what `Piece` takes.
 
-    xs: one for each target, or one for all.
+    xs: one for each target, or one for all. training: the piece's mode.
     """
-    piece = Piece(*stage)
+    piece = Piece(*stage).train(training)
     before = [x.clone() for x in xs]
     losses = [
         answer(piece, xs[number % len(xs)], target, lopsided_loss) for number, target in enumerate(targets)
@@ -63,7 +64,7 @@ def by_hand(
     tensors = [loss for loss in losses if isinstance(loss, Tensor)]
     told = [loss.detach() if isinstance(loss, Tensor) else loss for loss in losses]
     attached = any(loss.requires_grad for loss in tensors)
-    return ByHandReply(told, attached, gradients_of(piece), kept, piece.forwards, piece.training)
+    return ByHandReply(told, attached, gradients_of(piece), kept, piece.modes, piece.training)
 
 
 # --- Schedules

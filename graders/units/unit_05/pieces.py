@@ -28,11 +28,11 @@ class Piece(nn.Module):
         for name, value in zip(("weight", "bias", "table"), values, strict=False):
             self.register_parameter(name, nn.Parameter(value.clone(), requires_grad=name not in frozen))
         self.turned, self.doubled = turned, doubled
-        self.forwards = 0
-        """How often it has computed in training."""
+        self.modes: list[bool] = []
+        """Of each forward, whether it was in training mode."""
 
     def forward(self, x: Tensor) -> Tensor:
-        self.forwards += self.training
+        self.modes.append(self.training)
         weights = dict(self.named_parameters())
         if "table" in weights:
             x = weights["table"][x]

@@ -60,7 +60,7 @@ FROZEN = ((ALL, ALL, (), ()), ((), ALL, ("bias",)), (("weight",), ("bias",), ALL
             "tokens and doubles",
             1,
             "Of the batch itself nobody needs a gradient, and of whole numbers there is none. Make room for "
-            "the gradient with the output's dtype.",
+            "the gradient with the output's shape and dtype.",
             needs=RESULT,
         ),
         Criterion(
@@ -112,7 +112,7 @@ def run_stage(answer: Answer, rng: Rng) -> Findings:
     yield "tokens and doubles", _all_right(answer, special)
     yield "frozen stage", _all_right(answer, [_drawn(rng, len(names), frozen=names) for names in FROZEN])
     yield "no weights", _all_right(answer, [_drawn(rng, ranks=3, bare=place) for place in (0, 1)])
-    yield "one forward", _once_each(twice)
+    yield "one forward", _once_each([(twice, True), (usual.launched(answer, 2, training=False), False)])
     yield "messages and bytes", _cheap([(usual, first), *((case, case.launched(answer)) for case in others)])
 
 
@@ -132,13 +132,14 @@ class Pipeline:
     def ranks(self) -> int:
         return len(self.stages)
 
-    def launched(self, answer: Answer, calls: int = 1) -> Observed[ByHandReply]:
-        """What the answer makes of the first batches."""
+    def launched(self, answer: Answer, calls: int = 1, *, training: bool = True) -> Observed[ByHandReply]:
+        """What the answer makes of the first batches, with stages in this mode."""
         return answer.launch(
             drivers.by_hand,
             per_rank(self.stages),
             per_rank([xs[:calls] for xs in self.xs]),
             per_rank([targets[:calls] for targets in self.targets]),
+            training,
             ranks=self.ranks,
         )
 
@@ -209,7 +210,9 @@ def _drawn(
     """Stages of different widths. tokens: the batch is of whole numbers. doubled: stage 0 makes float64 of
     it. frozen: by rank. bare: the stage that has no weights.
     """
-    batch, widths = rng.integer(2, 5), [rng.integer(2, 6) for _ in range(ranks + 1)]
+    # Of tokens there are several a sample.
+    batch = (rng.integer(2, 5), 3) if tokens else (rng.integer(2, 5),)
+    widths = [rng.integer(2, 6) for _ in range(ranks + 1)]
     if bare is not None:
         widths[bare + 1] = widths[bare]
     dtypes = [torch.float32, *[torch.float64 if doubled else torch.float32] * ranks]
@@ -221,14 +224,14 @@ def _drawn(
         for rank in range(ranks)
     ]
     xs = [
-        [rng.normal(batch, widths[0]) for _ in range(calls)],
-        *([torch.full((batch, widths[rank]), -7.0, dtype=dtypes[rank])] for rank in range(1, ranks)),
+        [rng.normal(*batch, widths[0]) for _ in range(calls)],
+        *([torch.full((*batch, widths[rank]), -7.0, dtype=dtypes[rank])] for rank in range(1, ranks)),
     ]
     if tokens:
         values[0].append(rng.normal(9, widths[0]))
-        xs[0] = [rng.integers(0, 8, batch) for _ in range(calls)]
+        xs[0] = [rng.integers(0, 8, *batch) for _ in range(calls)]
     targets: list[list[Tensor | None]] = [[None] * calls for _ in range(ranks)]
-    targets[-1] = [rng.normal(batch, widths[-1], dtype=dtypes[-1]) for _ in range(calls)]
+    targets[-1] = [rng.normal(*batch, widths[-1], dtype=dtypes[-1]) for _ in range(calls)]
     stages = [
         (
             [] if rank == bare else values[rank],
@@ -249,17 +252,15 @@ def _once_more(pipeline: Pipeline, run: Observed[ByHandReply]) -> Finding:
     return compare.first_failure(findings)
 
 
-def _once_each(run: Observed[ByHandReply]) -> Finding:
-    """Whether every stage has computed once a call, in training mode, and is in it still."""
-    for rank, reply in enumerate(run.results):
-        if (reply.forwards, reply.training) != (2, True):
-            text = (
-                f"In two calls the stage of rank {rank} has computed {reply.forwards} times in training mode"
-            )
-            return Finding(
-                False, f"{text}{'' if reply.training else ', in which it is no more'}; expected 2."
-            )
-    return Finding(True, "Every stage has computed once a call.")
+def _once_each(runs: Sequence[tuple[Observed[ByHandReply], bool]]) -> Finding:
+    """Whether every stage has computed once in each of two calls, in the mode that it had and has."""
+    for run, training in runs:
+        for rank, reply in enumerate(run.results):
+            if (reply.modes, reply.training) != ([training] * 2, training):
+                seen = ["in training" if mode else "in evaluation" for mode in reply.modes]
+                text = f"In two calls rank {rank}, whose stage has training={training}, computed {seen}"
+                return Finding(False, f"{text}, and has training={reply.training} now; expected 2 forwards.")
+    return Finding(True, "Every stage has computed once a call, in its mode.")
 
 
 def _all_right(answer: Answer, pipelines: Sequence[Pipeline]) -> Finding:
