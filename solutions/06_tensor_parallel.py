@@ -308,8 +308,8 @@ class ColumnParallelLinear(nn.Module):
         self.group = group
         whole = nn.Linear(inputs, outputs, bias)
         rank, size = dist.get_rank(group), dist.get_world_size(group)
-        self.weight = nn.Parameter(whole.weight.detach().tensor_split(size)[rank].clone())
-        self.bias = nn.Parameter(whole.bias.detach().tensor_split(size)[rank].clone()) if bias else None
+        self.weight = nn.Parameter(whole.weight.tensor_split(size)[rank].clone())
+        self.bias = nn.Parameter(whole.bias.tensor_split(size)[rank].clone()) if bias else None
         ### END SOLUTION
 
     def forward(self, x: Tensor) -> Tensor:
@@ -342,7 +342,7 @@ class RowParallelLinear(nn.Module):
         self.group = group
         whole = nn.Linear(inputs, outputs, bias)
         rank, size = dist.get_rank(group), dist.get_world_size(group)
-        self.weight = nn.Parameter(whole.weight.detach().tensor_split(size, dim=1)[rank].clone())
+        self.weight = nn.Parameter(whole.weight.tensor_split(size, dim=1)[rank].clone())
         self.bias = whole.bias
         ### END SOLUTION
 
@@ -521,12 +521,12 @@ def parallel_attention(attention: Attention, group: dist.ProcessGroup | None = N
     width = attention.output.out_features
     own = torch.arange(width).unflatten(0, (-1, attention.head_width)).tensor_split(size)[rank].flatten()
     for layer in (cut.query, cut.key, cut.value):
-        layer.weight = nn.Parameter(layer.weight.detach()[own])
-        layer.bias = nn.Parameter(layer.bias.detach()[own])
+        layer.weight = nn.Parameter(layer.weight[own])
+        layer.bias = nn.Parameter(layer.bias[own])
         layer.out_features = len(own)
     cut.output = RowParallelLinear(width, width, group=group)
-    cut.output.weight = nn.Parameter(attention.output.weight.detach()[:, own])
-    cut.output.bias = nn.Parameter(attention.output.bias.detach().clone())
+    cut.output.weight = nn.Parameter(attention.output.weight[:, own])
+    cut.output.bias = nn.Parameter(attention.output.bias.clone())
     cut.register_forward_pre_hook(lambda module, inputs: (f(inputs[0], group),))
     return cut
     ### END SOLUTION

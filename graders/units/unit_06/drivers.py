@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from course_lib import Cluster, Link, mark
 from course_lib.models import MLP, Attention, TransformerConfig
 from graders.grading.answer import AnswerFunction, PlainData
-from graders.units.models import load_values
+from graders.units.models import load_values, sent
 from graders.units.unit_06.replies import (
     ConjugateReply,
     DrawnReply,
@@ -37,7 +37,7 @@ def conjugate(
     mark("forward")
     result = answer(given, **options)
     mark("backward")
-    (found,) = torch.autograd.grad([result, given], leaf, [gradient, beside])
+    (found,) = torch.autograd.grad(sent(result, gradient) + sent(given, beside), leaf)
     mark("forward without gradient")
     with torch.no_grad():
         without = answer(x.clone(), **options)
@@ -108,7 +108,7 @@ def passes_of(
     mark("forward")
     result = module(given)
     mark("backward")
-    result.backward(gradient)
+    torch.autograd.backward(sent(result, gradient))
     found = {name: parameter.grad for name, parameter in module.named_parameters()}
     return result.detach(), {**found, "x": leaf.grad}, given.detach(), gradient
 
@@ -162,7 +162,7 @@ def embedding(
     mark("forward")
     result = layer(tokens)
     mark("backward")
-    result.backward(arriving)
+    torch.autograd.backward(sent(result, arriving))
     named = dict(layer.named_parameters())
     first = next(iter(named.values()))
     values = {name: parameter.detach().clone() for name, parameter in named.items()}
@@ -184,7 +184,7 @@ def loss(
     mark("forward")
     result = answer(given, target, vocabulary, **options)
     mark("backward")
-    (gradient,) = torch.autograd.grad(result, leaf, arriving)
+    (gradient,) = torch.autograd.grad(sent(result, arriving), leaf)
     return LossReply(result.detach(), gradient, given.detach(), target)
 
 
@@ -200,7 +200,7 @@ def sequence(
     mark("forward")
     result = answer(given, **options)
     mark("backward")
-    (gradient,) = torch.autograd.grad(result, leaf, arriving_BTD.expand(-1, -1, x_BTD.shape[2]))
+    (gradient,) = torch.autograd.grad(sent(result, arriving_BTD.expand(-1, -1, x_BTD.shape[2])), leaf)
     return SequenceReply(result.detach(), [gradient])
 
 
@@ -232,7 +232,7 @@ def sequence_mlp(
         mark(forward)
         result = answer(leaf.clone(), norm, up, down, bias, **options)
         mark(backward)
-        result.backward(arriving_BTD)
+        torch.autograd.backward(sent(result, arriving_BTD))
     gradients = [None if each.grad is None else each.grad.clone() for each in (leaf, *parameters)]
     return SequenceReply(result.detach(), gradients)
 

@@ -16,7 +16,7 @@ from graders.grading.kit import (
     compare,
     exercise,
 )
-from graders.units.models import load_values
+from graders.units.models import load_values, sent
 from graders.units.unit_06 import drivers
 from graders.units.unit_06.passes import bytes_in_passes, calls_in_passes
 from graders.units.unit_06.replies import HalfReply
@@ -159,7 +159,7 @@ class Case:
         """Passes if x has the whole gradient on every rank, and every parameter its part."""
         leaf = self.x.clone().requires_grad_()
         named = dict(self.whole.named_parameters())
-        of_x, *others = torch.autograd.grad(self.whole(leaf), [leaf, *named.values()], self.arriving)
+        of_x, *others = torch.autograd.grad(sent(self.whole(leaf), self.arriving), [leaf, *named.values()])
         expected = [{**part, "x": of_x} for part in self.cut(dict(zip(named, others, strict=True)))]
         return _all_close([reply.gradients for reply in run.results], expected, "the gradient of {}", 1e-4)
 

@@ -16,6 +16,7 @@ from graders.grading.kit import (
     exercise,
     per_rank,
 )
+from graders.units.models import sent
 from graders.units.unit_06 import drivers
 from graders.units.unit_06.passes import bytes_in_passes, calls_in_passes
 from graders.units.unit_06.replies import LayerReply
@@ -138,7 +139,7 @@ class Case:
         """
         ranks = 4 if groups else rng.integer(3 if odd else 2, 4)
         size = 2 if groups else ranks
-        inputs, outputs = (size * rng.integer(1, 3) + odd for _ in range(2))
+        inputs, outputs = (size * rng.integer(2, 3) + odd for _ in range(2))
         whole = nn.Linear(inputs, outputs, bias=not (odd and dimensions == 0))
         with torch.no_grad():
             for parameter in whole.parameters():
@@ -198,7 +199,7 @@ class Case:
         """Passes if x and every parameter have their part of the whole layer's gradients."""
         leaf = self.x.clone().requires_grad_()
         named = dict(self.whole.named_parameters())
-        found = torch.autograd.grad(self.whole(leaf), [leaf, *named.values()], self.arriving)
+        found = torch.autograd.grad(sent(self.whole(leaf), self.arriving), [leaf, *named.values()])
         parts = self._parts(dict(zip(named, found[1:], strict=True)))
         expected = [{"x": self._of_inputs(found[0], rank), **part} for rank, part in enumerate(parts)]
         return compare.first_failure(

@@ -18,6 +18,7 @@ from graders.grading.kit import (
     exercise,
     per_rank,
 )
+from graders.units.models import sent
 from graders.units.unit_06 import drivers
 from graders.units.unit_06.passes import calls_by_pass
 from graders.units.unit_06.replies import SequenceReply
@@ -132,7 +133,7 @@ class Layer:
         x, weight, shift, up, up_bias, down, bias = leaves
         h = functional.layer_norm(x, weight.shape, weight, shift, self.epsilon)
         y = x + functional.gelu(h @ up.T + up_bias) @ down.T + bias
-        torch.autograd.backward(y, self.arriving)
+        torch.autograd.backward(sent(y, self.arriving))
         grads = [leaf.grad for leaf in leaves]
         dimensions = [1, None, None, 0, 0, 1, None]
         cut = [

@@ -18,6 +18,7 @@ from graders.grading.kit import (
     exercise,
     per_rank,
 )
+from graders.units.models import sent
 from graders.units.unit_06 import drivers
 from graders.units.unit_06.passes import calls_by_pass, calls_in_passes
 from graders.units.unit_06.replies import EmbeddingReply, LossReply
@@ -236,7 +237,7 @@ class Logits:
         """The losses [N] and the gradient [N, V], computed in float64."""
         logits = self.logits.to(torch.float64, copy=True).requires_grad_()
         losses = functional.cross_entropy(logits, self.target, reduction="none")
-        torch.autograd.backward(losses, self.arriving.double())
+        torch.autograd.backward(sent(losses, self.arriving.double()))
         assert logits.grad is not None
         return losses.detach().to(self.logits.dtype), logits.grad.to(self.logits.dtype)
 
