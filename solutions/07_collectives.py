@@ -499,16 +499,78 @@ for place, p in enumerate(sizes):
 # ## 4 Halving and doubling
 #
 # A ring has $2(p-1)$ steps. If a message takes 10 µs however short it is, that is 0.2 s with 10,000 ranks, before the
-# bytes have taken any time. Rabenseifner's algorithm needs $2 \log_2 p$ steps:
+# bytes have taken any time. The fewest steps has **recursive doubling**. In the first round partners at distance 1 swap
+# their tensors and add; then each rank has the sum of two. In the next round partners at distance 2 swap these sums, and
+# have those of four; then at distance 4, and so on: $\log_2 p$ rounds. A rank's number differs from its partner's in one
+# bit: `rank ^ distance`.
+#
+# Only $p$ has to be a power of two. If it is not, let $c$ be the largest power of two below $p$. Each rank $r$ from $c$ on
+# **folds**: it sends its tensor to rank $r - c$, which adds it to its own; then it waits, and gets the result in the end.
+# That costs two more messages, of the whole tensor each.
+
+
+# %% exercise="recursive_doubling_all_reduce" points=13
+def recursive_doubling_all_reduce(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
+    """Replace x by the sum of all ranks' x, by recursive doubling; returns x.
+
+    x: of one shape and dtype on all ranks; any number p of ranks. With c the largest power of two that is at most p,
+    the rank at place c + i sends its tensor to place i before, and gets the result after. Among the places below c,
+    log2 c rounds with one message each way, at the same time: a rank swaps what it has added up with the partner at
+    distance 1, then at distance 2, then 4, and so on.
+    """
+    ### BEGIN SOLUTION
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    core = 1 << (size.bit_length() - 1)
+    data = x.contiguous()
+    if rank >= core:
+        dist.send(data, group_dst=rank - core, group=group)
+        dist.recv(data, group_src=rank - core, group=group)
+        return x.copy_(data)
+    arriving = torch.empty_like(data)
+    folded = rank + core < size
+    if folded:
+        dist.recv(arriving, group_src=rank + core, group=group)
+        data += arriving
+    distance = 1
+    while distance < core:
+        sending = dist.isend(data, group_dst=rank ^ distance, group=group)
+        dist.recv(arriving, group_src=rank ^ distance, group=group)
+        sending.wait()
+        data += arriving
+        distance *= 2
+    if folded:
+        dist.send(data, group_dst=rank + core, group=group)
+    return x.copy_(data)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Few steps, and many bytes: every round sends the whole tensor. Eight ranks, for each byte of it:
+
+# %% demo=true
+# %%needs recursive_doubling_all_reduce ring_all_reduce
+for way in (recursive_doubling_all_reduce, ring_all_reduce):
+    run = launch(way, torch.ones(64_000), ranks=8)
+    sent = run.traffic[0]
+    print(f"{way.__name__:30} {sent.messages:2} messages, {sent.sent / 256_000:.2f} bytes")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds recursive_doubling_all_reduce ring_all_reduce
+# The ring's are the numbers left over from the loop.
+assert (sent.messages, sent.sent) == (14, 2 * 7 * 256_000 // 8)
+sent = launch(recursive_doubling_all_reduce, torch.ones(64_000), ranks=8).traffic[0]
+assert (sent.messages, sent.sent) == (3, 3 * 256_000)
+
+# %% [markdown]
+# So it is for short tensors. Rabenseifner's algorithm has few steps and few bytes, with $2 \log_2 p$ rounds:
 #
 # - **Halve.** Partners at distance $p/2$ swap halves: the lower rank of a pair keeps the lower half, gets the partner's
 #   lower half and adds. Then the same at distance $p/4$ with what is left: a quarter, and so on. After $\log_2 p$ rounds
 #   each rank has a $p$-th of the sum: a reduce-scatter in $b/2 + b/4 + \dots = \frac{p-1}{p} b$ bytes.
 # - **Double.** The same partners in reverse order swap what they have: an all-gather.
 #
-# It sends exactly as many bytes as the ring, in far fewer messages. Only $p$ has to be a power of two. If it is not, let
-# $c$ be the largest power of two below $p$. Each rank $r$ from $c$ on **folds**: it sends its tensor to rank $r - c$, which
-# adds it to its own; then it waits, and gets the result in the end. That costs two more messages, of the whole tensor each.
+# It sends exactly as many bytes as the ring, in far fewer messages. Where $p$ is no power of two the ranks from $c$ on fold,
+# as above.
 
 
 # %% exercise="halving_doubling_all_reduce" points=14

@@ -328,6 +328,65 @@ def pipelined(x, group=None):
 # ------------------------------------------------------------------------------------ hypercubes, hierarchies
 
 
+@right("recursive_doubling_all_reduce")
+def doubling_with_a_new_tensor_a_round(x, group=None):
+    """Receives first, and leaves what was sent alone."""
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    rounds = size.bit_length() - 1
+    extra = size - 2**rounds
+    total = x.clone(memory_format=torch.contiguous_format)
+    if rank >= 2**rounds:
+        dist.send(total, group_dst=rank - 2**rounds, group=group)
+    elif rank < extra:
+        total = total + _received(total, rank + 2**rounds, group)
+    for bit in range(rounds if rank < 2**rounds else 0):
+        arriving = torch.empty_like(total)
+        receiving = dist.irecv(arriving, group_src=rank ^ (1 << bit), group=group)
+        dist.isend(total, group_dst=rank ^ (1 << bit), group=group).wait()
+        receiving.wait()
+        total = total + arriving
+    if rank >= 2**rounds:
+        total = _received(total, rank - 2**rounds, group)
+    elif rank < extra:
+        dist.send(total, group_dst=rank + 2**rounds, group=group)
+    return x.copy_(total)
+
+
+def _received(like, source, group):
+    arriving = torch.empty_like(like)
+    dist.recv(arriving, group_src=source, group=group)
+    return arriving
+
+
+@right("recursive_doubling_all_reduce")
+def doubling_by_recursion(x, group=None):
+    """A block of 2n ranks has its sum when both its halves have theirs and have swapped them."""
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    core = 2 ** (len(bin(size)) - 3)
+    data = x.contiguous().flatten()
+
+    def block(width):
+        if width == 1:
+            return data
+        mine = block(width // 2)
+        other = torch.empty_like(mine)
+        work = dist.isend(mine, group_dst=rank ^ (width // 2), group=group)
+        dist.recv(other, group_src=rank ^ (width // 2), group=group)
+        work.wait()
+        return mine.add_(other)
+
+    if rank >= core:
+        dist.send(data, group_dst=rank - core, group=group)
+        dist.recv(data, group_src=rank - core, group=group)
+    else:
+        if rank + core < size:
+            data = data + _received(data, rank + core, group)
+        data = block(core)
+        if rank + core < size:
+            dist.send(data, group_dst=rank + core, group=group)
+    return x.copy_(data.view(x.shape))
+
+
 @right("halving_doubling_all_reduce")
 def on_chunks(x, group=None):
     """Chunks of tensor_split and ranges of them, instead of bounds."""

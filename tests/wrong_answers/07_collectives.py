@@ -1032,6 +1032,145 @@ def rank_0_begins(x, group=None):
     return x.copy_(data)
 
 
+# ------------------------------------------------------------------------------ recursive_doubling_all_reduce
+
+
+def _swapped(data, partner, group):
+    """Right: both send at the same time; what the partner had."""
+    arriving = torch.empty_like(data)
+    sending = dist.isend(data, group_dst=partner, group=group)
+    dist.recv(arriving, group_src=partner, group=group)
+    sending.wait()
+    return arriving
+
+
+def _distances(core):
+    """Right: 1, 2, 4, ... below core."""
+    return [1 << k for k in range(core.bit_length() - 1)]
+
+
+def _doubling(x, group, distances=_distances, swapped=_swapped, give_back=True):
+    """Right, but for what the arguments replace."""
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    core = 1 << (size.bit_length() - 1)
+    data = x.contiguous()
+    if rank >= core:
+        dist.send(data, group_dst=rank - core, group=group)
+        if give_back:
+            dist.recv(data, group_src=rank - core, group=group)
+        return x.copy_(data)
+    if rank + core < size:
+        arriving = torch.empty_like(data)
+        dist.recv(arriving, group_src=rank + core, group=group)
+        data += arriving
+    for distance in distances(core):
+        data += swapped(data, rank ^ distance, group)
+    if rank + core < size and give_back:
+        dist.send(data, group_dst=rank + core, group=group)
+    return x.copy_(data)
+
+
+@wrong("recursive_doubling_all_reduce", fails="the sum on every rank")
+def one_round_too_few(x, group=None):
+    """Ends before the distance is half of the ranks."""
+    return _doubling(x, group, lambda core: _distances(core)[:-1])
+
+
+@wrong("recursive_doubling_all_reduce", fails="the sum on every rank")
+def the_same_partner_again(x, group=None):
+    """The distance is never doubled: what the partner has comes twice, and four times."""
+    return _doubling(x, group, lambda core: [1] * len(_distances(core)))
+
+
+@wrong("recursive_doubling_all_reduce", fails="any number of ranks")
+def powers_of_two_are_taken_for_granted(x, group=None):
+    """Ranks beyond the power of two take no part."""
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    core = 1 << (size.bit_length() - 1)
+    data = x.contiguous()
+    for distance in _distances(core) if rank < core else ():
+        data += _swapped(data, rank ^ distance, group)
+    return x.copy_(data)
+
+
+@wrong("recursive_doubling_all_reduce", fails="any number of ranks")
+def folded_ranks_get_nothing(x, group=None):
+    """They give their tensor, and nobody gives them the sum."""
+    return _doubling(x, group, give_back=False)
+
+
+@wrong("recursive_doubling_all_reduce", fails="any dtype")
+def doubles_in_float32(x, group=None):
+    """Receives and adds in torch's default dtype."""
+    return x.copy_(_doubling(x.float().contiguous(), group))
+
+
+@wrong("recursive_doubling_all_reduce", fails="in place")
+def doubles_a_copy(x, group=None):
+    """x itself stays as it was."""
+    return _doubling(x.clone(), group)
+
+
+@wrong("recursive_doubling_all_reduce", fails="any layout")
+def sends_it_as_it_lies(x, group=None):
+    """A message needs a contiguous tensor."""
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    if x.is_contiguous() or size == 1:
+        return _doubling(x, group)
+    dist.send(x, group_dst=rank ^ 1, group=group)
+    return x
+
+
+@wrong("recursive_doubling_all_reduce", fails="on a subgroup")
+def partners_by_global_rank(x, group=None):
+    """dst= and src= are global ranks."""
+
+    def swapped(data, partner, group):
+        arriving = torch.empty_like(data)
+        sending = dist.isend(data, partner, group=group)
+        dist.recv(arriving, partner, group=group)
+        sending.wait()
+        return arriving
+
+    return _doubling(x, group, swapped=swapped)
+
+
+@wrong("recursive_doubling_all_reduce", fails="bytes and messages")
+def swaps_two_halves(x, group=None):
+    """Two messages a round."""
+
+    def swapped(data, partner, group):
+        flat = data.view(-1)
+        middle = flat.numel() // 2
+        parts = [_swapped(part.clone(), partner, group) for part in (flat[:middle], flat[middle:])]
+        return torch.cat(parts).view_as(data)
+
+    return _doubling(x, group, swapped=swapped)
+
+
+@wrong("recursive_doubling_all_reduce", fails="nearest partner first")
+def farthest_partner_first(x, group=None):
+    """4, 2, 1: the right sum, in the order of halving."""
+    return _doubling(x, group, lambda core: _distances(core)[::-1])
+
+
+@wrong("recursive_doubling_all_reduce", fails="rounds")
+def one_partner_after_the_other(x, group=None):
+    """The lower of two partners sends first: each round takes two messages' time."""
+
+    def swapped(data, partner, group):
+        arriving = torch.empty_like(data)
+        if dist.get_rank(group) < partner:
+            dist.send(data, group_dst=partner, group=group)
+            dist.recv(arriving, group_src=partner, group=group)
+        else:
+            dist.recv(arriving, group_src=partner, group=group)
+            dist.send(data, group_dst=partner, group=group)
+        return arriving
+
+    return _doubling(x, group, swapped=swapped)
+
+
 # -------------------------------------------------------------------------------- halving_doubling_all_reduce
 
 

@@ -5,6 +5,7 @@ SECTIONS = (
     "rooted",
     "trees",
     "rings",
+    "doubling",
     "halving",
     "hierarchies",
     "exchange",

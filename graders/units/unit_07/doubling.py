@@ -1,0 +1,85 @@
+"""Unit 07, recursive doubling."""
+
+from graders.grading.communication import Allowance, seconds
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, exercise
+from graders.units.unit_07 import collective_kinds as kinds
+from graders.units.unit_07.collectives import Played, common, measured
+from graders.units.unit_07.criteria import (
+    ANY_DTYPE,
+    LAYOUT_IN_PLACE,
+    ON_A_SUBGROUP,
+    ONLY_MESSAGES,
+    RIGHT_BY_MESSAGES,
+    WHOLE_LENGTHS,
+)
+from graders.units.unit_07.worlds import BYTES, World
+
+
+@exercise(
+    minutes=20,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "the sum on every rank", 2, "Swap with the partner and add; each round doubles what is added up."
+        ),
+        Criterion(
+            "any number of ranks",
+            2,
+            "Let c be the largest power of two in p. Ranks from c on give their tensor to rank - c, and "
+            "get the result.",
+        ),
+        WHOLE_LENGTHS,
+        ANY_DTYPE,
+        Criterion("in place", 1, "x becomes the sum, and x itself is returned."),
+        LAYOUT_IN_PLACE,
+        ON_A_SUBGROUP,
+        ONLY_MESSAGES,
+        Criterion(
+            "bytes and messages",
+            1,
+            "One message a round, and log2 p rounds; what a rank has added up it sends once.",
+            needs=RIGHT_BY_MESSAGES,
+        ),
+        Criterion(
+            "nearest partner first",
+            1,
+            "Partners differ in one bit of their numbers: rank ^ 1, then rank ^ 2, then rank ^ 4.",
+            needs=RIGHT_BY_MESSAGES,
+        ),
+        Criterion(
+            "rounds",
+            1,
+            "Both partners send at the same time: start the send, receive, then wait for the send.",
+            needs=RIGHT_BY_MESSAGES,
+        ),
+    ),
+    hints=(
+        "Which ranks' tensors does a rank hold the sum of after one round, after two, after three?",
+        "distance = 1, 2, 4, ... and the partner is rank ^ distance.",
+        "Receive into a tensor of its own: what is being sent must not change before it has been sent.",
+    ),
+)
+def recursive_doubling_all_reduce(answer: Answer, rng: Rng) -> Findings:
+    """An all-reduce of log2 p rounds of whole tensors."""
+    collective = kinds.ALL_REDUCE
+    yield from common(answer, rng, collective, "the sum on every rank")
+    length = 240
+    played = measured(answer, rng, collective, World(8, length))
+    finding = played.traffic([Allowance(3, 3 * length * BYTES)] * 8)
+    if finding.passed:
+        folded = measured(answer, rng, collective, World(6, length))
+        finding = folded.traffic([Allowance(3, 3 * length * BYTES)] * 6)
+    yield "bytes and messages", finding
+    yield "nearest partner first", nearest_first(played)
+    yield "rounds", played.duration(seconds(3, 3 * length * BYTES), "log2 p = 3 rounds")
+
+
+def nearest_first(played: Played) -> Finding:
+    """Passes if each of eight ranks sends to the partners at distance 1, 2 and 4, in this order."""
+    for rank in range(8):
+        sends = [event.peer for event in played.observed.communication(rank) if event.op == "send"]
+        wanted = [rank ^ distance for distance in (1, 2, 4)]
+        if sends != wanted:
+            text = f"with {played.worlds[0]}, rank {rank} sends to the ranks {sends}"
+            return Finding(False, f"{text}; expected {wanted}, one after the other.")
+    return Finding(True, "Each rank sends to the partners at distance 1, 2 and 4, in this order.")
