@@ -1389,7 +1389,7 @@ for name, model in {"VGG-16": vgg16, "ResNet-50": resnet50}.items():
 assert [replicas for _, replicas in plans["VGG-16", 10][0]] == [15, 1]
 
 # %% [markdown]
-# For VGG-16 at 10 Gbit/s the program finds what PipeDream's authors report: 15 workers share the convolutions, one has the layers with most of the
+# For VGG-16 at 10 Gbit/s the program finds what PipeDream's authors report: 15 workers share all convolutions but the last, one has the layers with most of the
 # weights, which are then sent nowhere. It needs two batches under way, since 15 + 1 workers over 15 replicas of the first
 # stage is a little more than one. In the model this is 10 times as fast as data parallelism; the paper measured 5.3 times, to the same accuracy.
 # ResNet-50 has a fifth of the weights and hardly gains. (The authors' own program, which knows that four GPUs
