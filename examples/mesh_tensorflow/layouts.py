@@ -22,15 +22,17 @@ import mesh_tensorflow.auto_mtf  # noqa: E402
 
 
 def mlp(sizes: dict[str, int]) -> tuple[mtf.Graph, mtf.Mesh, list[mtf.Tensor]]:
-    """The graph, its mesh, and: the loss, the gradients of both matrices. x is 1, 2, 3 ... scaled."""
+    """The graph, its mesh, and: the loss, the gradients of both matrices. Tensors hold sin 1, sin 2 ..."""
     graph = mtf.Graph()
     mesh = mtf.Mesh(graph, "mesh")
     b, d, f, v = (mtf.Dimension(name, size) for name, size in sizes.items())
 
     def drawn(name: str, *dims: mtf.Dimension) -> mtf.Tensor:
         shape = mtf.Shape(dims)
-        values = np.sin(np.arange(1, shape.size + 1, dtype=np.float32)).reshape(shape.to_integer_list)
-        return mtf.import_tf_tensor(mesh, tf.constant(values, name=name), shape)
+        # A part of the graph, not numbers: a search needs the shapes alone.
+        places = tf.reshape(tf.range(1, shape.size + 1), shape.to_integer_list)
+        values = tf.sin(tf.cast(places, tf.float32), name=name)
+        return mtf.import_tf_tensor(mesh, values, shape)
 
     x, up, down = drawn("x", b, d), drawn("up", d, f), drawn("down", f, v)
     y = mtf.einsum([mtf.relu(mtf.einsum([x, up], [b, f])), down], [b, v])
