@@ -65,6 +65,7 @@ def layer(
     inputs, outputs, bias, seed, groups = made
     options = {"group": own_group(groups)} if groups else {}
     torch.manual_seed(seed)
+    torch.rand(1)
     module = answer(inputs, outputs, bias, **options) if not bias else answer(inputs, outputs, **options)
     random, initial = torch.rand(3), named_copies(module)
     storage = {name: each.untyped_storage().nbytes() for name, each in module.named_parameters()}

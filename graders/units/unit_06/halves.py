@@ -23,6 +23,7 @@ from graders.units.unit_06.replies import HalfReply
 
 PASSES = ("forward", "backward")
 Replies = Observed[HalfReply]
+GROUPS = ([[0, 2], [1, 3]], [[0, 1], [2, 3]], [[1, 2], [0, 3]])
 
 
 @exercise(
@@ -49,7 +50,7 @@ Replies = Observed[HalfReply]
 def parallel_mlp(answer: Answer, rng: Rng) -> Findings:
     """Drawn MLPs, cut by hidden units."""
     plain, uneven = (Case.drawn(rng, "mlp", uneven=uneven) for uneven in (False, True))
-    grouped = Case.drawn(rng, "mlp", groups=[[0, 2], [1, 3]])
+    grouped = Case.drawn(rng, "mlp", groups=rng.choice(GROUPS))
     yield from _judged(answer, plain, uneven, grouped, "uneven parts")
 
 
@@ -82,7 +83,7 @@ def parallel_mlp(answer: Answer, rng: Rng) -> Findings:
 def parallel_attention(answer: Answer, rng: Rng) -> Findings:
     """Drawn attentions, cut by heads."""
     plain, uneven = (Case.drawn(rng, "attention", uneven=uneven) for uneven in (False, True))
-    grouped = Case.drawn(rng, "attention", groups=[[0, 2], [1, 3]])
+    grouped = Case.drawn(rng, "attention", groups=rng.choice(GROUPS))
     yield from _judged(answer, plain, uneven, grouped, "heads that cannot be shared out evenly")
 
 
@@ -118,12 +119,12 @@ class Case:
         cls, rng: Rng, kind: str, *, uneven: bool = False, groups: list[list[int]] | None = None
     ) -> "Case":
         """uneven: heads and hidden units cannot be shared out evenly over the ranks."""
-        ranks = 4 if groups else rng.integer(2, 3)
+        ranks = 4 if groups or uneven else rng.integer(2, 3)
         size = 2 if groups else ranks
-        heads = inner = 2 * size + uneven
+        heads = inner = 2 * size + 2 * uneven
         sizes = (heads * rng.integer(2, 3), heads, inner)
         whole = drivers.whole_half(kind, sizes)
-        load_values(whole.parameters(), [rng.normal(*parameter.shape) for parameter in whole.parameters()])
+        load_values(whole.parameters(), [0.3 * rng.normal(*each.shape) for each in whole.parameters()])
         shape = (rng.integer(1, 2), rng.integer(2, 4), sizes[0])
         return cls(kind, sizes, whole, rng.normal(*shape), rng.normal(*shape), groups or [], ranks)
 
