@@ -405,8 +405,8 @@ def parallel_mlp(mlp: MLP, group: dist.ProcessGroup | None = None) -> nn.Module:
     mlp: one of course_lib.models, whole and the same on all ranks of the group (None: the default group); F at least
     as many as ranks. It stays as it is.
 
-    Returns a module with mlp's parameters, of the same names, that hold this rank's part: up.weight and up.bias cut
-    by torch.tensor_split along F, and so is down.weight; down.bias is whole. It keeps no other part in memory.
+    Returns a module with mlp's parameters, of the same names and dtype, that hold this rank's part: up.weight and
+    up.bias cut by torch.tensor_split along F, and so is down.weight; down.bias is whole. It keeps no other part in memory.
 
     The module: x_BTD, the same on all ranks, to what mlp makes of it. x gets the gradient that it has in mlp, every
     parameter its part of it. Calls: one all_reduce of x's bytes in forward, and one in backward.
@@ -417,11 +417,10 @@ def parallel_mlp(mlp: MLP, group: dist.ProcessGroup | None = None) -> nn.Module:
     cut = copy.deepcopy(mlp)
     cut.up = ColumnParallelLinear(width, inner, group=group)
     cut.down = RowParallelLinear(inner, width, group=group)
-    with torch.no_grad():
-        cut.up.weight.copy_(mlp.up.weight.tensor_split(size)[rank])
-        cut.up.bias.copy_(mlp.up.bias.tensor_split(size)[rank])
-        cut.down.weight.copy_(mlp.down.weight.tensor_split(size, dim=1)[rank])
-        cut.down.bias.copy_(mlp.down.bias)
+    cut.up.weight = nn.Parameter(mlp.up.weight.tensor_split(size)[rank].clone())
+    cut.up.bias = nn.Parameter(mlp.up.bias.tensor_split(size)[rank].clone())
+    cut.down.weight = nn.Parameter(mlp.down.weight.tensor_split(size, dim=1)[rank].clone())
+    cut.down.bias = nn.Parameter(mlp.down.bias.clone())
     return cut
     ### END SOLUTION
 
@@ -507,12 +506,12 @@ def parallel_attention(attention: Attention, group: dist.ProcessGroup | None = N
     attention: one of course_lib.models, whole and the same on all ranks of the group (None: the default group), with
     at least as many heads as ranks. It stays as it is.
 
-    Returns a module with attention's parameters, of the same names, that hold this rank's part. Heads are dealt out
-    as by torch.tensor_split of their numbers, so the first ranks may have one more. Head h of width K has the
+    Returns a module with attention's parameters, of the same names and dtype, that hold this rank's part. Heads are
+    dealt out as by torch.tensor_split of their numbers, so the first ranks may have one more. Head h of width K has the
     rows h K to (h + 1) K of query, key and value, and the same columns of output.weight; output.bias is whole.
     It keeps no other part in memory.
 
-    The module: x_BTD, the same on all ranks, to what attention makes of it. x gets the gradient that it has in
+    The module: x_BTD, the same on all ranks, to what attention makes of it, in training with its dropout. x gets the gradient that it has in
     attention, every parameter its part of it. Calls: one all_reduce of x's bytes in forward, and one in backward.
     """
     ### BEGIN SOLUTION

@@ -160,8 +160,9 @@ class _Hidden(nn.Module):
         self.group = group
         own = torch.arange(mlp.up.out_features).tensor_split(dist.get_world_size(group))
         own = own[dist.get_rank(group)]
-        self.up = nn.Linear(mlp.up.in_features, len(own))
-        self.down = nn.Linear(len(own), mlp.down.out_features)
+        dtype = mlp.up.weight.dtype
+        self.up = nn.Linear(mlp.up.in_features, len(own), dtype=dtype)
+        self.down = nn.Linear(len(own), mlp.down.out_features, dtype=dtype)
         with torch.no_grad():
             self.up.weight.copy_(mlp.up.weight[own])
             self.up.bias.copy_(mlp.up.bias[own])
@@ -196,7 +197,7 @@ class _Heads(nn.Module):
 
     def __init__(self, attention, group):
         super().__init__()
-        self.group, self.width = group, attention.head_width
+        self.group, self.width, self.dropout = group, attention.head_width, attention.dropout.p
         heads = attention.output.out_features // self.width
         own = [range(h * self.width, (h + 1) * self.width) for h in range(heads)]
         own = [
@@ -205,10 +206,10 @@ class _Heads(nn.Module):
         own = torch.tensor([row for rows in own for row in rows])
         for name in ("query", "key", "value"):
             whole = getattr(attention, name)
-            part = nn.Linear(whole.in_features, len(own))
+            part = nn.Linear(whole.in_features, len(own), dtype=whole.weight.dtype)
             part.load_state_dict({"weight": whole.weight[own], "bias": whole.bias[own]})
             setattr(self, name, part)
-        self.output = nn.Linear(len(own), heads * self.width)
+        self.output = nn.Linear(len(own), heads * self.width, dtype=whole.weight.dtype)
         self.output.load_state_dict(
             {"weight": attention.output.weight[:, own], "bias": attention.output.bias}
         )
@@ -219,7 +220,8 @@ class _Heads(nn.Module):
             layer(x).unflatten(-1, (-1, self.width)).transpose(1, 2)
             for layer in (self.query, self.key, self.value)
         )
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        dropout = self.dropout if self.training else 0.0
+        mixed = functional.scaled_dot_product_attention(query, key, value, None, dropout, is_causal=True)
         y = functional.linear(mixed.transpose(1, 2).flatten(2), self.output.weight)
         return straight_through(y, self.group) + self.output.bias
 

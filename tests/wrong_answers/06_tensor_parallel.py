@@ -211,6 +211,35 @@ class WithoutF(_Column):
 
 
 @wrong("ColumnParallelLinear", fails="gradients")
+class SumsAtX(_Column):
+    """A hook of x itself, which sums up what x gets from elsewhere too."""
+
+    def forward(self, x):
+        if x.requires_grad:
+            x.register_hook(lambda gradient: _summed(gradient, self.group))
+        return functional.linear(x, self.weight, self.bias)
+
+
+@wrong("ColumnParallelLinear", fails="gradients")
+class SumsOnce(_Column):
+    """Sums up in the first step alone."""
+
+    def forward(self, x):
+        self.used, first = True, not hasattr(self, "used")
+        return functional.linear(_f(x, self.group) if first else x, self.weight, self.bias)
+
+
+@wrong("ColumnParallelLinear", fails="outputs")
+class NeedsAGradient(_Column):
+    """Cannot be evaluated: only what has a gradient has hooks."""
+
+    def forward(self, x):
+        x = x.view_as(x)
+        x.register_hook(lambda gradient: _summed(gradient, self.group))
+        return functional.linear(x, self.weight, self.bias)
+
+
+@wrong("ColumnParallelLinear", fails="gradients")
 class FAtTheEnd(_Column):
     """Sums up gradients of outputs, of which each rank has others."""
 
@@ -275,6 +304,36 @@ class AFForEach(_Column):
         return functional.linear(_f(x / 2, self.group) + _f(x / 2, self.group), self.weight, self.bias)
 
 
+@wrong("ColumnParallelLinear", fails="calls and bytes")
+class SendsTheWhole(_Column):
+    """Makes sure that all ranks begin with the same numbers, which they do anyway."""
+
+    def make(self, whole):
+        dist.broadcast(whole.weight.detach(), group_src=0, group=self.group)
+        super().make(whole)
+
+
+@wrong("ColumnParallelLinear", fails="other widths and shapes")
+class FirstTakesTheRest(_Column):
+    """All parts are of one size but the first, which has all that is over."""
+
+    def make(self, whole):
+        size, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
+        each = whole.out_features // size
+        sizes = [whole.out_features - (size - 1) * each, *[each] * (size - 1)]
+        self.weight = nn.Parameter(whole.weight.detach().split(sizes)[rank].clone())
+        self.bias = None if whole.bias is None else nn.Parameter(whole.bias.detach().split(sizes)[rank])
+
+
+@wrong("ColumnParallelLinear", fails="initial values")
+class SeedsAnew(_Column):
+    """Draws from the seed and not from the state: all layers of a model begin with the same numbers."""
+
+    def make(self, whole):
+        torch.manual_seed(torch.initial_seed())
+        super().make(nn.Linear(whole.in_features, whole.out_features, whole.bias is not None))
+
+
 @wrong("ColumnParallelLinear", fails="arguments unchanged")
 class ClearsX(_Column):
     """It has what it needs, and others may need x no more."""
@@ -299,6 +358,15 @@ class BiasOnEveryRank(_Row):
 
     def forward(self, x):
         return _g(functional.linear(x, self.weight, self.bias), self.group)
+
+
+@wrong("RowParallelLinear", fails="outputs")
+class AddsUpOnce(_Row):
+    """Sums up in the first step alone."""
+
+    def forward(self, x):
+        self.used, first = True, not hasattr(self, "used")
+        return super().forward(x) if first else functional.linear(x, self.weight, self.bias)
 
 
 @wrong("RowParallelLinear", fails="outputs")
@@ -437,6 +505,31 @@ def no_f_in_mlp(mlp, group=None):
     return _cut_mlp(mlp, group, column=WithoutF)
 
 
+@wrong("parallel_mlp", fails="gradients")
+def sums_at_x(mlp, group=None):
+    """A hook of x itself, which sums up what a residual connection gives it too."""
+    return _cut_mlp(mlp, group, column=SumsAtX)
+
+
+@wrong("parallel_mlp", fails="outputs")
+def always_float32(mlp, group=None):
+    """The layers' own dtype, whatever the MLP's is."""
+    return _cut_mlp(mlp, group).float()
+
+
+@wrong("parallel_mlp", fails="group")
+def blocks_of_neighbours(mlp, group=None):
+    """This rank's place among all ranks, as if groups stood ranks apart."""
+
+    def part(tensor, group, dim=0):
+        size = dist.get_world_size(group)
+        return (
+            tensor.detach().tensor_split(size, dim)[dist.get_rank() * size // dist.get_world_size()].clone()
+        )
+
+    return _cut_mlp(mlp, group, part=part)
+
+
 @wrong("parallel_mlp", fails="calls and bytes")
 def gathers_the_hidden_units(mlp, group=None):
     """Makes the hidden units whole on every rank, then takes its own of them again."""
@@ -505,6 +598,14 @@ def columns_of_other_heads(attention, group=None):
     with torch.no_grad():
         other = attention.output.weight.tensor_split(size, 1)[(rank + 1) % size]
         cut.output.weight = nn.Parameter(other[:, : cut.output.weight.shape[1]].clone())
+    return cut
+
+
+@wrong("parallel_attention", fails="outputs")
+def forgets_dropout(attention, group=None):
+    """The weights of attention are never dropped."""
+    cut = _cut_attention(attention, group)
+    cut.dropout = nn.Identity()
     return cut
 
 

@@ -66,6 +66,7 @@ def layer(
     options = {"group": own_group(groups)} if groups else {}
     torch.manual_seed(seed)
     torch.rand(1)
+    mark("making")
     module = answer(inputs, outputs, bias, **options) if not bias else answer(inputs, outputs, **options)
     random, initial = torch.rand(3), named_copies(module)
     storage = {name: each.untyped_storage().nbytes() for name, each in module.named_parameters()}
@@ -81,12 +82,14 @@ def half(
     x: Tensor,
     arriving: Tensor,
     groups: list[list[int]],
+    training: bool,
 ) -> HalfReply:
     """Both passes of what the answer makes of a whole half of a block. See `whole_half` and `own_group`."""
     options = {"group": own_group(groups)} if groups else {}
-    whole = whole_half(kind, sizes)
+    whole = whole_half(kind, sizes).to(x.dtype).train(training)
     load_named(whole, parameters)
-    cut = answer(whole, **options)
+    mark("making")
+    cut = answer(whole, **options).train(training)
     storage = {name: each.untyped_storage().nbytes() for name, each in cut.named_parameters()}
     parts = named_copies(cut)
     found = passes_of(cut, x, arriving)
@@ -94,24 +97,30 @@ def half(
 
 
 def whole_half(kind: str, sizes: tuple[int, int, int]) -> nn.Module:
-    """An "mlp" or an "attention". sizes: D, heads, F."""
+    """An "mlp" or an "attention", which in training drops everything. sizes: D, heads, F."""
     width, heads, inner = sizes
-    config = TransformerConfig(width=width, heads=heads, mlp_width=inner)
+    config = TransformerConfig(width=width, heads=heads, mlp_width=inner, dropout=1.0)
     return MLP(config) if kind == "mlp" else Attention(config)
 
 
 def passes_of(
     module: nn.Module, x: Tensor, arriving: Tensor
-) -> tuple[PlainData, dict[str, Tensor | None], Tensor, Tensor]:
-    """What came out of forward, the gradients by name, x and arriving afterwards; a mark before each pass."""
+) -> tuple[PlainData, PlainData, dict[str, Tensor | None], Tensor, Tensor]:
+    """What came out of forward, and out of one without gradient, the gradients of two steps by name, x and
+    arriving afterwards; a mark before each pass. In each step x gets a gradient of ones by another way.
+    """
     leaf = x.clone().requires_grad_()
-    given, gradient = leaf.clone(), arriving.clone()
-    mark("forward")
-    result = module(given)
-    mark("backward")
-    torch.autograd.backward(sent(result, gradient))
+    for step in ("first", "second"):
+        given, gradient = leaf.clone(), arriving.clone()
+        mark(f"{step} forward")
+        result = module(given)
+        mark(f"{step} backward")
+        torch.autograd.backward(sent(result, gradient) + sent(given, torch.ones_like(given)))
+    mark("forward without gradient")
+    with torch.no_grad():
+        without = module(x.clone())
     found = {name: parameter.grad for name, parameter in module.named_parameters()}
-    return result.detach(), {**found, "x": leaf.grad}, given.detach(), gradient
+    return result.detach(), without, {**found, "x": leaf.grad}, given.detach(), gradient
 
 
 def named_copies(module: nn.Module) -> dict[str, Tensor]:

@@ -18,12 +18,13 @@ from graders.grading.kit import (
 )
 from graders.units.models import load_values, sent
 from graders.units.unit_06 import drivers
-from graders.units.unit_06.passes import bytes_in_passes, calls_in_passes
+from graders.units.unit_06.passes import OF_A_MODULE, bytes_in_passes, calls_in_passes
 from graders.units.unit_06.replies import HalfReply
 
-PASSES = ("forward", "backward")
 Replies = Observed[HalfReply]
-GROUPS = ([[0, 2], [1, 3]], [[0, 1], [2, 3]], [[1, 2], [0, 3]])
+GRADIENT = "the gradient of {}, summed over two steps,"
+# No way to tell a rank's place in its group from its rank alone is right in both.
+GROUPS = ([[0, 1], [2, 3]], [[1, 2], [0, 3]])
 
 
 @exercise(
@@ -49,9 +50,7 @@ GROUPS = ([[0, 2], [1, 3]], [[0, 1], [2, 3]], [[1, 2], [0, 3]])
 )
 def parallel_mlp(answer: Answer, rng: Rng) -> Findings:
     """Drawn MLPs, cut by hidden units."""
-    plain, uneven = (Case.drawn(rng, "mlp", uneven=uneven) for uneven in (False, True))
-    grouped = Case.drawn(rng, "mlp", groups=rng.choice(GROUPS))
-    yield from _judged(answer, plain, uneven, grouped, "uneven parts")
+    yield from _judged(answer, rng, "mlp", "uneven parts")
 
 
 @exercise(
@@ -82,28 +81,31 @@ def parallel_mlp(answer: Answer, rng: Rng) -> Findings:
 )
 def parallel_attention(answer: Answer, rng: Rng) -> Findings:
     """Drawn attentions, cut by heads."""
-    plain, uneven = (Case.drawn(rng, "attention", uneven=uneven) for uneven in (False, True))
-    grouped = Case.drawn(rng, "attention", groups=rng.choice(GROUPS))
-    yield from _judged(answer, plain, uneven, grouped, "heads that cannot be shared out evenly")
+    yield from _judged(answer, rng, "attention", "heads that cannot be shared out evenly")
 
 
-def _judged(answer: Answer, plain: "Case", uneven: "Case", grouped: "Case", name: str) -> Findings:
+def _judged(answer: Answer, rng: Rng, kind: str, name: str) -> Findings:
+    """name: of the criterion of uneven parts."""
+    plain, uneven = (Case.drawn(rng, kind, uneven=uneven) for uneven in (False, True))
+    grouped = [Case.drawn(rng, kind, groups=groups) for groups in GROUPS]
+    in_training = Case.drawn(rng, kind, training=True)
     run = plain.launch(answer)
-    yield "outputs", plain.outputs(run)
+    runs = (run, in_training.launch(answer))
+    yield "outputs", compare.first_failure(map(Case.outputs, (plain, in_training), runs))
     yield "parts", plain.parts(run)
     yield "gradients", plain.gradients(run)
     yield "calls and bytes", plain.communication(run)
     yield name, uneven.all_right(uneven.launch(answer))
     yield "memory", plain.memory(run)
     yield "arguments unchanged", plain.unchanged(run)
-    yield "group", grouped.all_right(grouped.launch(answer))
+    yield "group", compare.first_failure(each.all_right(each.launch(answer)) for each in grouped)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """A module with drawn parameters, and what passes through it: x and arriving [B, T, D].
 
-    sizes: D, heads, F.
+    sizes: D, heads, F. training: see `drivers.whole_half`.
     """
 
     kind: str
@@ -113,25 +115,44 @@ class Case:
     arriving: Tensor
     groups: list[list[int]]
     ranks: int
+    training: bool
 
     @classmethod
     def drawn(
-        cls, rng: Rng, kind: str, *, uneven: bool = False, groups: list[list[int]] | None = None
+        cls,
+        rng: Rng,
+        kind: str,
+        *,
+        uneven: bool = False,
+        groups: list[list[int]] | None = None,
+        training: bool = False,
     ) -> "Case":
-        """uneven: heads and hidden units cannot be shared out evenly over the ranks."""
+        """uneven: heads and hidden units cannot be shared out evenly over the ranks. training: in float64."""
         ranks = 4 if groups or uneven else rng.integer(2, 3)
         size = 2 if groups else ranks
         heads = inner = 2 * size + 2 * uneven
         sizes = (heads * rng.integer(2, 3), heads, inner)
-        whole = drivers.whole_half(kind, sizes)
-        load_values(whole.parameters(), [0.3 * rng.normal(*each.shape) for each in whole.parameters()])
+        dtype = torch.float64 if training else torch.float32
+        whole = drivers.whole_half(kind, sizes).to(dtype).train(training)
+        load_values(
+            whole.parameters(), [0.3 * rng.normal(*each.shape, dtype=dtype) for each in whole.parameters()]
+        )
         shape = (rng.integer(1, 2), rng.integer(2, 4), sizes[0])
-        return cls(kind, sizes, whole, rng.normal(*shape), rng.normal(*shape), groups or [], ranks)
+        x, arriving = (rng.normal(*shape, dtype=dtype) for _ in range(2))
+        return cls(kind, sizes, whole, x, arriving, groups or [], ranks, training)
 
     def launch(self, answer: Answer) -> Replies:
         given = {name: each.detach() for name, each in self.whole.named_parameters()}
         return answer.launch(
-            drivers.half, self.kind, self.sizes, given, self.x, self.arriving, self.groups, ranks=self.ranks
+            drivers.half,
+            self.kind,
+            self.sizes,
+            given,
+            self.x,
+            self.arriving,
+            self.groups,
+            self.training,
+            ranks=self.ranks,
         )
 
     def cut(self, tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
@@ -149,7 +170,13 @@ class Case:
     def outputs(self, run: Replies) -> Finding:
         """Passes if every rank has what the whole module returns."""
         expected = [self.whole(self.x).detach()] * self.ranks
-        return compare.close_on_all_ranks([r.result for r in run.results], expected, "the result", 1e-4, 1e-4)
+        return compare.first_failure(
+            compare.close_on_all_ranks(results, expected, what, 1e-4, 1e-4)
+            for results, what in (
+                ([reply.result for reply in run.results], "the result"),
+                ([reply.without_gradient for reply in run.results], "the result under torch.no_grad()"),
+            )
+        )
 
     def parts(self, run: Replies) -> Finding:
         """Passes if every rank has its part of every parameter."""
@@ -157,12 +184,14 @@ class Case:
         return _all_close([reply.parameters for reply in run.results], self.cut(named), "the part of {}", 0)
 
     def gradients(self, run: Replies) -> Finding:
-        """Passes if x has the whole gradient on every rank, and every parameter its part."""
+        """Passes if x has the whole gradient of two steps on every rank, and every parameter its part."""
         leaf = self.x.clone().requires_grad_()
         named = dict(self.whole.named_parameters())
-        of_x, *others = torch.autograd.grad(sent(self.whole(leaf), self.arriving), [leaf, *named.values()])
-        expected = [{**part, "x": of_x} for part in self.cut(dict(zip(named, others, strict=True)))]
-        return _all_close([reply.gradients for reply in run.results], expected, "the gradient of {}", 1e-4)
+        found = torch.autograd.grad(sent(self.whole(leaf), 2 * self.arriving), [leaf, *named.values()])
+        of_x, *others = found
+        # By its other way x gets a one in each step.
+        expected = [{**part, "x": of_x + 2} for part in self.cut(dict(zip(named, others, strict=True)))]
+        return _all_close([reply.gradients for reply in run.results], expected, GRADIENT, 1e-4)
 
     def all_right(self, run: Replies) -> Finding:
         """Passes if parts, outputs and gradients are right."""
@@ -170,10 +199,10 @@ class Case:
 
     def communication(self, run: Replies) -> Finding:
         """Passes if there is one all_reduce in each pass, of a tensor as large as x."""
-        nbytes = [[self.x.nbytes] * len(PASSES)] * self.ranks
-        once = [["all_reduce"]] * len(PASSES)
+        once = [[], *[["all_reduce"]] * (len(OF_A_MODULE) - 1)]
+        nbytes = [[self.x.nbytes * len(calls) for calls in once]] * self.ranks
         return compare.first_failure(
-            (calls_in_passes(run, PASSES, once), bytes_in_passes(run, PASSES, nbytes))
+            (calls_in_passes(run, OF_A_MODULE, once), bytes_in_passes(run, OF_A_MODULE, nbytes))
         )
 
     def memory(self, run: Replies) -> Finding:

@@ -18,10 +18,11 @@ from graders.grading.kit import (
 )
 from graders.units.models import sent
 from graders.units.unit_06 import drivers
-from graders.units.unit_06.passes import bytes_in_passes, calls_in_passes
+from graders.units.unit_06.passes import OF_A_MODULE, bytes_in_passes, calls_in_passes
 from graders.units.unit_06.replies import LayerReply
 
-PASSES = ("forward", "backward")
+# No way to tell a rank's place in its group from its rank alone is right in both.
+GROUPS = ([[0, 1], [2, 3]], [[1, 2], [0, 3]])
 Replies = Observed[LayerReply]
 
 
@@ -105,8 +106,8 @@ def _judged(answer: Answer, rng: Rng, *, by_outputs: bool) -> Findings:
     yield "memory", plain.memory(run)
     yield "calls and bytes", compare.first_failure(plain.communication(run))
     yield "arguments unchanged", plain.unchanged(run)
-    grouped = Case.drawn(rng, by_outputs, groups=rng.choice(([[1, 2], [0, 3]], [[0, 1], [2, 3]])))
-    yield "group", grouped.both_passes(grouped.launch(answer))
+    grouped = [Case.drawn(rng, by_outputs, groups=groups) for groups in GROUPS]
+    yield "group", compare.first_failure(each.both_passes(each.launch(answer)) for each in grouped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,22 +193,28 @@ class Case:
         """Passes if every rank has its part of what the whole layer returns."""
         expected = self.whole(self.x).detach()
         parts = [self._of_outputs(expected, rank) for rank in range(self.ranks)]
-        return compare.close_on_all_ranks(
-            [reply.result for reply in run.results], parts, "the result", 1e-4, 1e-5
+        return compare.first_failure(
+            compare.close_on_all_ranks(results, parts, what, 1e-4, 1e-5)
+            for results, what in (
+                ([reply.result for reply in run.results], "the result"),
+                ([reply.without_gradient for reply in run.results], "the result under torch.no_grad()"),
+            )
         )
 
     def gradients(self, run: Replies) -> Finding:
-        """Passes if x and every parameter have their part of the whole layer's gradients."""
+        """Passes if x and every parameter have their part of the whole layer's gradients in two steps; x has
+        those of its other way too.
+        """
         leaf = self.x.clone().requires_grad_()
         named = dict(self.whole.named_parameters())
-        found = torch.autograd.grad(sent(self.whole(leaf), self.arriving), [leaf, *named.values()])
+        found = torch.autograd.grad(sent(self.whole(leaf), 2 * self.arriving), [leaf, *named.values()])
         parts = self._parts(dict(zip(named, found[1:], strict=True)))
-        expected = [{"x": self._of_inputs(found[0], rank), **part} for rank, part in enumerate(parts)]
+        expected = [{"x": self._of_inputs(found[0] + 2, rank), **part} for rank, part in enumerate(parts)]
         return compare.first_failure(
             compare.close_on_all_ranks(
                 [reply.gradients.get(name) for reply in run.results],
                 [part[name] for part in expected],
-                f"the gradient of {name}",
+                f"the gradient of {name}, summed over two steps,",
                 1e-4,
                 1e-5,
             )
@@ -246,15 +253,11 @@ class Case:
 
     def communication(self, run: Replies) -> list[Finding]:
         """The one call that is needed, and how many bytes it is given."""
-        each = (
-            ([], ["all_reduce"], 0, self.x.nbytes)
-            if self.by_outputs
-            else (["all_reduce"], [], self.arriving.nbytes, 0)
-        )
-        forward, backward, *nbytes = each
+        asks, nbytes = ("backward", self.x.nbytes) if self.by_outputs else ("forward", self.arriving.nbytes)
+        calls = [["all_reduce"] if asks in label else [] for label in OF_A_MODULE]
         return [
-            calls_in_passes(run, PASSES, (forward, backward)),
-            bytes_in_passes(run, PASSES, [nbytes] * self.ranks),
+            calls_in_passes(run, OF_A_MODULE, calls),
+            bytes_in_passes(run, OF_A_MODULE, [[nbytes * len(each) for each in calls]] * self.ranks),
         ]
 
     def unchanged(self, run: Replies) -> Finding:

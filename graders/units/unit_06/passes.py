@@ -8,6 +8,16 @@ from course_lib.runtime.communication.events import Event, Kind
 from graders.grading.communication import in_words
 from graders.grading.kit import AnswerFailed, FailureKind, Finding, Observed
 
+# The marks of `drivers.passes_of`, after one before the module is made.
+OF_A_MODULE = (
+    "making",
+    "first forward",
+    "first backward",
+    "second forward",
+    "second backward",
+    "forward without gradient",
+)
+
 
 def calls_by_pass(observed: Observed[Any], rank: int, passes: Sequence[str]) -> list[list[Event]]:
     """The calls of a rank that it made after each of these marks, up to the next. Raises AnswerFailed if the

@@ -75,14 +75,16 @@ class ConjugateReply(DriverReply):
 class LayerReply(DriverReply):
     """initial: the parameters that the layer was made with, by name; random: what is drawn after that.
 
-    storage: bytes of the memory that each parameter keeps. result, gradients (by name; of x it is "x"): of a
-    pass with the parameters given. x, arriving: the arguments afterwards.
+    storage: bytes of the memory that each parameter keeps. result, without_gradient: of forward, with the
+    parameters given, the latter under no_grad. gradients: of two steps, by name; of x it is "x".
+    x, arriving: the arguments afterwards.
     """
 
     initial: dict[str, Tensor]
     random: Tensor
     storage: dict[str, int]
     result: PlainData
+    without_gradient: PlainData
     gradients: dict[str, Tensor | None]
     x: Tensor
     arriving: Tensor
@@ -92,13 +94,15 @@ class LayerReply(DriverReply):
 class HalfReply(DriverReply):
     """parameters, storage: of what the answer returned, and bytes of the memory that each keeps, by name.
 
-    result, gradients (by name; of x it is "x"): of both passes. given, x, arriving: the arguments afterwards.
+    result, without_gradient: of forward, the latter under no_grad. gradients: of two steps, by name; of x it
+    is "x". given, x, arriving: the arguments afterwards.
     """
 
     parameters: dict[str, Tensor]
     storage: dict[str, int]
     given: dict[str, Tensor]
     result: PlainData
+    without_gradient: PlainData
     gradients: dict[str, Tensor | None]
     x: Tensor
     arriving: Tensor
