@@ -83,10 +83,11 @@ from graders import check, hint, progress, reset
 # A model of four layers lies on four workers, a layer on each. A batch comes in at worker 0; each worker computes its layer
 # and sends what comes out, the **activations**, to the next. Worker 3 has the loss. Then backward comes the other way:
 # each worker sends the gradient of its input back to the worker that computed that input. Backward takes about twice as long as
-# forward, since for every layer there are two products in place of one: the gradient of its input, and that of its weights.
+# forward (section 4 says why).
 #
 # Nothing else has to be sent, and each worker holds a quarter of the weights, of their gradients and of the optimizer's
-# state. What is wrong with it? Look at one step:
+# state. What is wrong with it? Look at one step. `Forward(0)` is the forward of part 0 of a batch, here of all of it,
+# and `cost` says when everything happens if a forward takes one unit of time and a backward two:
 
 # %% demo=true
 one_batch = [[Forward(0), Backward(0)] for worker in range(4)]
@@ -106,10 +107,9 @@ assert naive.bubble == 3 / 4
 
 # %% [markdown]
 # A **utilisation** of 1/4: each worker needs the output of another one as its input, so one works and three wait. Four GPUs
-# are as fast as one. What they wait is called the **bubble**, here 3/4 of the time, and it is what the schedules of
-# this unit fight over: GPipe, 1F1B, interleaved stages, zero bubble. The way out is known from data
-# parallelism. A batch is a sum over its samples (unit 02), so it can be cut into **micro-batches**, whose gradients add up as
-# in `accumulate_gradients` of unit 01; while worker 1 has the first, worker 0 computes the second.
+# are as fast as one. What they wait is called the **bubble**, here 3/4 of the time, and all of
+# this unit is about making it smaller. The way out is known from data parallelism. A batch is a sum over its samples
+# (unit 02), so it can be cut into smaller ones; while worker 1 has the first, worker 0 computes the second.
 #
 # ### Its names
 #
@@ -117,14 +117,14 @@ assert naive.bubble == 3 / 4
 #
 # | Name | Used by | Meaning |
 # |---|---|---|
-# | model parallel | a survey of frameworks (001) | any way to split the model over workers, in contrast to splitting the data |
-# | model parallel | a supercomputer centre (000) | splitting *within* layers; this unit's subject is "pipeline parallel" there |
-# | model parallel | a course on training costs (004) | all of pipeline, tensor and expert parallelism |
-# | inter-layer, intra-layer | a course on HPC (002) | between layers: this unit; within layers: unit 06 |
-# | inter-operator, intra-operator | Alpa (2022), and 004 | the same for graphs of operators, of which a layer has several |
-# | pipeline parallel | GPipe (2018), PipeDream (2018) | between layers, with several micro-batches under way |
+# | model parallel | a survey of frameworks | any way to split the model over workers, in contrast to splitting the data |
+# | model parallel | a supercomputer centre | splitting *within* layers; this unit's subject is "pipeline parallel" there |
+# | model parallel | a course on training costs | all of pipeline, tensor and expert parallelism |
+# | inter-layer, intra-layer | a course on HPC | between layers: this unit; within layers: unit 06 |
+# | inter-operator, intra-operator | Alpa (2022), and the course on training costs | the same for graphs of operators, of which a layer has several |
+# | pipeline parallel | GPipe (2018), PipeDream (2018) | between layers, with several parts of a batch under way |
 #
-# Lecture 000 says of pipeline parallelism that "weights are distributed to all nodes", and of data parallelism that
+# The supercomputer centre says of pipeline parallelism that "weights are distributed to all nodes", and of data parallelism that
 # "parameters are duplicated on all nodes". That is the difference in memory: $1/p$ of the model on each of $p$ workers,
 # or all of it.
 #
@@ -267,16 +267,20 @@ for stages in (2, 4, 8):
 # %%holds balance_stages
 assert round(sum(work) / slowest(work, greedy(work, 8)), 1) == 4.2
 assert round(sum(work) / slowest(work, balance_stages(work, 8)), 1) == 5.6
-assert round(max(work) / sum(work), 2) == 0.12
+shares = [round(each / sum(work), 2) for each in work]
+dear_or_middling = [share for share in shares if share >= 0.06]
+assert sorted(dear_or_middling) == 3 * [0.06] + 6 * [0.12]
+assert [dear_or_middling[place] for place in (0, -1)] == [0.12, 0.12]
+assert f"{slowest(work, balance_stages(work, 8)) / sum(work):.0%}" == "18%"
 
 # %% [markdown]
-# Greedy loses most with eight stages: 4.2 times the speed of one GPU at best, where 5.6 are possible. More than 5.6 are not,
-# since a layer is not divisible: the dearest takes 12 % of the work, nearly an eighth, so there is no room beside it. (Unit 06 cuts
-# within layers.)
+# Greedy loses most with eight stages: 4.2 times the speed of one GPU at best, where 5.6 are possible. More than 5.6 are not
+# possible, since a layer is not divisible: six layers take 12 % of the work each, and three that lie between them 6 %. With eight stages one of
+# the three has to share a stage with a dear one, which makes 18 %, a 5.6th. (Unit 06 cuts within layers.)
 #
 # torchgpipe, which brought GPipe to PyTorch, has a balancer of its own: it starts from equal numbers of layers and moves borders
-# (Bárány and Grinberg, Block partitions of sequences, 2013) until no two stages differ by more than the dearest layer
-# does from the cheapest. It says of itself that "the result might not be optimal". Is it, for drawn costs?
+# (Bárány and Grinberg, Block partitions of sequences, 2013) until no two stages differ by more than the dearest layer,
+# where the cheapest layer's cost is first taken off all of them, so that many cheap layers count for nothing. It says of itself that "the result might not be optimal". Is it, for drawn costs?
 
 
 # %% demo=true
@@ -322,7 +326,7 @@ def run_stage(
 ) -> Tensor | None:
     """Forward and backward of one batch through a model whose stages lie on the ranks, in order.
 
-    stage: this rank's; it takes one tensor and returns one. It computes once, in the mode in which it is. Some of
+    stage: this rank's; it takes one tensor and returns one, which may lie in memory in any order. It computes once, in the mode in which it is. Some of
     its parameters, or all, may be frozen, and it may have none.
     x: on rank 0 the batch, of any dtype; on every other rank a tensor of the shape and dtype of what arrives
     there, whose values mean nothing. It stays as it is. target: on the last rank the targets of the batch, on
@@ -400,9 +404,9 @@ assert stepped.traffic.sent == 2 * 3 * batch.numel() * 4
 # %% [markdown]
 # Each worker computes for about a quarter of the time, as in section 1. (Worker 0 for less: of the batch itself nobody needs
 # a gradient.) Three cuts, each crossed by the activations and by
-# their gradients, of the same size: six messages of 8 kB. Called once for each of several micro-batches, `run_stage` would
-# add up their gradients, and the workers would still wait for each other, since each micro-batch goes all the way before the next one begins. What is missing is
-# an order of work in which a stage begins another micro-batch while it waits: a **schedule**.
+# their gradients, of the same size: six messages of 8 kB. Called once for each of several parts of a batch, `run_stage` would
+# add up their gradients, and the workers would still wait for each other, since each part goes all the way before the next one begins. What is missing is
+# an order of work in which a stage begins another part while it waits.
 
 # %% [markdown]
 # ## 4 Micro-batches
@@ -416,7 +420,8 @@ assert stepped.traffic.sent == 2 * 3 * batch.numel() * 4
 # does, in order, as small dataclasses: `Forward(2)` is the forward of micro-batch 2, counted from 0, `Backward(2)`
 # its backward. Messages follow from that, and the course adds them: a stage sends what it has computed at once and
 # goes on, and it waits for what it needs. `cost` says when everything happens, if a forward takes one unit of time
-# and a backward two, and messages none. Here are two micro-batches on two stages:
+# and a backward two, and messages none. Here are two micro-batches on two stages. In which order backward takes them,
+# the schedule is free to choose. The lines below the boxes say how many micro-batches wait in memory (section 5):
 
 # %% demo=true
 two = [Forward(0), Forward(1), Backward(1), Backward(0)]
@@ -493,8 +498,8 @@ def bubble_fraction(
 
     forward, backward: seconds that stage 0, 1 ... takes for one micro-batch, each above 0; as many as
     there are stages, at least 1. message: seconds from the end of an action until its result is at the
-    next stage. Messages hinder neither computing nor each other. All stages do the micro-batches in one
-    order, in backward too.
+    next stage. Messages hinder neither computing nor each other. All stages take the micro-batches
+    in the same order as each other.
     """
     ### BEGIN SOLUTION
     stages = len(forward)
@@ -522,11 +527,13 @@ schedule_figure(uneven, "GPipe, a slow stage 2")
 assert math.isclose(bubble_fraction(forward, backward, 8, 0.5), uneven.bubble)
 assert f"{uneven.bubble:.0%}" == "50%"
 assert math.isclose(bubble_fraction([1.0] * 4, [2.0] * 4, 8), 3 / 11)
+assert f"{bubble_fraction(forward, backward, 8):.0%}" == "47%"
+assert 0.37 < bubble_fraction(forward, backward, 10**6, 0.5) < 0.38
 
 # %% [markdown]
-# One slow stage costs more than the whole bubble of an even pipeline: from 27 % to 50 %, and no number of
-# micro-batches helps against it, since all other stages wait for it again and again. That is why section 2 came
-# first.
+# One slow stage and slow messages lift the bubble from 27 % to 50 %; the stage alone to 47 %. And however many
+# micro-batches there are, it stays above 37 %, since all other stages wait for the slow one again and again. That is
+# why section 2 came first.
 #
 # Now for real. `Stage` is the course's runtime: on every rank it gets that rank's part of the model and its list of
 # actions, and does them with real tensors and messages. Eight layers on four ranks, a batch of 22 samples in five
@@ -643,7 +650,7 @@ assert counts == [64] * 4
 #
 # **Recomputation** (Chen et al. 2016; unit 01) buys memory with time: keep the input of each stage only, and do the
 # forward once more when backward comes. GPipe does so from the start. A backward of two units and a forward of one
-# make three; with a second forward it is four, a third more. In a pipeline, though, somebody is waiting anyway. The
+# make three; with a second forward it is four, a third more. In a pipeline, though, somebody is waiting anyway. A
 # lecture says of GPipe's figure: "some tensors for backprop can be precomputed, these fill up the bubble, too". A
 # recomputation needs no gradient from the next stage. So it need not wait for one.
 
@@ -654,8 +661,9 @@ def with_recomputation(actions: list[Action]) -> list[Action]:
 
     actions: of one stage, any kinds but Recompute, with any chunks; stays as it is. Returns a new list
     with the same actions in the same order. Between a Forward and its Backward, or its BackwardInput,
-    there is one Recompute of the same micro-batch and chunk, so late that no two micro-batches'
-    activations are kept at once where backwards are whole. Where a backward directly follows its forward,
+    there is one Recompute of the same micro-batch and chunk, directly before that backward in the list:
+    then it can run while the stage still waits for the gradient, and where backwards are whole, no two
+    micro-batches' activations are kept at once. Where a backward directly follows its forward,
     nothing would be saved, and there is none.
     """
     ### BEGIN SOLUTION
@@ -677,7 +685,13 @@ def with_recomputation(actions: list[Action]) -> list[Action]:
 # %% demo=true
 # %%needs gpipe peak_activations with_recomputation
 def recomputing_gpipe(stage: int, stages: int, micro_batches: int) -> list[Action]:
-    return with_recomputation(gpipe(stage, stages, micro_batches))
+    """Your GPipe, its backward in the order of the paper, the last micro-batch first; with recomputation."""
+
+    def as_in_the_paper(action: Action) -> tuple[bool, int]:
+        back = isinstance(action, Backward)
+        return back, -action.micro_batch if back else action.micro_batch
+
+    return with_recomputation(sorted(gpipe(stage, stages, micro_batches), key=as_in_the_paper))
 
 
 keeping = cost(schedule_of(gpipe, 4, 8), 8)
@@ -698,15 +712,15 @@ assert max(peak_activations(actions) for actions in schedule_of(recomputing_gpip
 # The third prediction: late it takes 44 units instead of 33, a third more, as on one GPU. Early it takes 40, a fifth
 # more. Look at stages 0 to 2: when a gradient arrives, the recomputation for it is done already, while the stage
 # waited. So a gradient passes back through each of them in two units and not in three, which saves three forwards.
-# One more is saved since no stage recomputes the last micro-batch: its backward directly follows its forward, and
-# while the stage waits nothing else needs the memory. What is kept now are the inputs of all micro-batches (here a
+# One more is saved since no stage recomputes the last micro-batch: its backward, which comes first here as in the
+# paper, whatever order your `gpipe` has, directly follows its forward, and while the stage waits nothing else needs the memory. What is kept now are the inputs of all micro-batches (here a
 # tenth of their activations), and the activations of a single one.
 #
 # ## 6 One forward, one backward
 #
 # GPipe keeps $m$ micro-batches since no backward begins before the last forward is done. But on the last stage the
-# first micro-batch can go back as soon as its forward is done! PipeDream-flush (Narayanan et al. 2021), better known
-# as **1F1B**, lets every stage go over to backward as early as it can:
+# first micro-batch can go back as soon as its forward is done! PipeDream-flush (Narayanan et al. 2021; **flush**: the pipeline
+# runs empty before the weights change), better known as **1F1B**, lets every stage go over to backward as early as it can:
 #
 # - at first forwards only, so that all stages behind have something to do: the **warm-up**;
 # - then one forward, one backward, in turns;
@@ -781,7 +795,8 @@ assert largest_difference(one_f_one_b, sizes) < 1e-7
 # else to do. Make the way shorter, then! **Interleaved stages** (Narayanan et al. 2021) give each worker not one long
 # piece of the model, but $v$ short ones: with 8 layers on 4 workers, worker 0 has layers 0 and 4, worker 1 layers 1
 # and 5, and so on. Each micro-batch goes round all workers $v$ times. A chunk takes $1/v$ of the time, so filling and
-# emptying the pipeline takes $1/v$ of the time, and the bubble shrinks to
+# emptying the pipeline takes $1/v$ of the time, and the seconds that each stage waits in a step shrink from
+# $(p - 1)(F + B)$ to
 #
 # $$ \frac{(p - 1)(F + B)}{v} $$
 #
@@ -791,7 +806,8 @@ assert largest_difference(one_f_one_b, sizes) < 1e-7
 # In which order? A worker that has several chunks to choose from does the micro-batches in groups. It lets a group
 # through its first chunk, then the same group through the second one, and so on, then the next group. Backward has
 # the same groups, but begins with the last chunk. A group must be so large that its first micro-batch has been round
-# all workers when it is needed again. Forwards and backwards take turns as in 1F1B, after a longer warm-up: long
+# all workers when it is needed again. If the number of micro-batches is no multiple of $p$, make $\lfloor m / p \rfloor$
+# groups that differ by one at most, or one group where $m < p$. Forwards and backwards take turns as in 1F1B, after a longer warm-up: long
 # enough that a stage has something to do while its messages are on their way.
 
 
@@ -806,11 +822,12 @@ def interleaved(stage: int, stages: int, micro_batches: int, chunks: int) -> lis
 
     With at least as many micro-batches as stages, a step takes no longer than m (F + B) + (p - 1) (F + B)
     / v, for p stages, m micro-batches, v chunks, and F and B a stage's seconds for one micro-batch in all
-    its chunks. Messages that take as long as the shorter one of F / v and B / v add at most 2 (v p - 1)
-    messages to that. With fewer micro-batches it takes no longer than under 1F1B.
+    its chunks. Messages that take no longer than the shorter one of F / v and B / v add at most 2 (v p - 1)
+    times what one takes. With fewer micro-batches a step takes no longer than under 1F1B.
 
     Stage s keeps at most 2 (p - s - 1) + (v - 1) g + 1 micro-batches at once, counted once in each chunk,
-    where g is m if m < p, else ceil(m / floor(m / p)).
+    where g is the size of the largest group, if the micro-batches are dealt out as equally as possible to
+    floor(m / p) groups, or to one where m < p.
     """
     ### BEGIN SOLUTION
     # Groups of at least as many micro-batches as stages: a smaller one comes round to stage 0 too late, and with three
@@ -836,14 +853,14 @@ schedule_figure(chunky, "Interleaved, two chunks a stage")
 
 # %% demo=true
 # %%needs one_f_one_b interleaved
-with_messages = {}
+by_chunks = {}
 for chunks in (1, 2, 4, 8):
     lengths = {}
     for message in (0.0, 0.25):
         costs = Costs(1 / chunks, 2 / chunks, message=message)
         schedule = schedule_of(interleaved, 4, 8, chunks=chunks)
         lengths[message] = cost(schedule, 8, costs, chunks).seconds
-    with_messages[chunks] = lengths[0.25]
+    by_chunks[chunks] = lengths[0.25]
     print(
         f"v = {chunks}: {lengths[0.0]:6.3f} units; if a message takes a quarter of one: {lengths[0.25]:6.3f}"
     )
@@ -852,8 +869,8 @@ for chunks in (1, 2, 4, 8):
 # %%holds one_f_one_b interleaved
 assert chunky.seconds == 8 * 3 + 3 * 3 / 2
 assert lengths[0.0] == 8 * 3 + 3 * 3 / 8
-assert with_messages[2] == min(with_messages.values())
-assert with_messages[8] > with_messages[1]
+assert by_chunks[2] == min(by_chunks.values())
+assert by_chunks[8] > by_chunks[1]
 assert largest_difference(interleaved, sizes, chunks=2) < 1e-7
 
 # %% [markdown]
@@ -1064,8 +1081,9 @@ class WeightStash:
         and stay so.
     optimizer: of torch.optim, or like it, for the parameters that are not: `step()` changes them in place.
 
-    forward(batch, x): the stage's output for x, float, with its newest weights, without its graph; x stays as it is. batch: a number;
-        it stays under way until its backward, then the number may be used again.
+    forward(batch, x): the output for x, a float tensor, which stays as it is. It is computed with the newest
+        weights and has no graph. batch: a number; it stays under way until its backward, then the number may be used
+        again.
     backward(batch, gradient): of the batch's output. Takes one step of the optimizer, on the newest weights, with
         the gradient at the weights of this batch's forward and of this batch alone; returns the gradient of its
         x. Batches come back in any order. KeyError, and no change, if this one is not under way.
@@ -1237,7 +1255,7 @@ units = {"one batch at a time": 12, "GPipe, 4 micro-batches": 3 * (4 + 3) / 4, "
 seen = 22 * np.arange(1, 9)
 figure, (by_batch, by_time) = new_figure(
     alt="Training loss on digits with four stages. Against batches the synchronous curve falls fastest, PipeDream's and the "
-    "one without stashing lag behind. Against time PipeDream is ahead of GPipe with four micro-batches, and one batch at a time is last.",
+    "one without stashing lag behind. Against time PipeDream and GPipe with four micro-batches are about level, and one batch at a time is last.",
     columns=2,
     sharey=True,
 )
@@ -1265,10 +1283,10 @@ assert units["GPipe, 4 micro-batches"] * 4 * 22 == units["PipeDream"] * 7 * 22
 
 # %% [markdown]
 # Batch for batch, stale gradients are worse: PipeDream comes below a loss of 0.6 in the seventh half epoch, synchronous training in the
-# fourth. That is the difference between the curves, and no bug. In time it is the other way round: without a bubble a batch takes 3 units in
-# place of GPipe's 5.25 (sections 1 and 4), which here just makes up for it: 7 half epochs of 22 batches at 3 units take as long as 4 at 5.25.
+# fourth. That is the difference between the curves, and no bug. In time the two are about equal here: without a bubble a batch takes 3 units in
+# place of GPipe's 5.25 (sections 1 and 4), so PipeDream's 7 half epochs take as long as GPipe's 4.
 # With many micro-batches a synchronous schedule has hardly a bubble left, and then staleness is not worth its price. That is why today's large
-# models are trained by flushing schedules.
+# models are trained by schedules that end each batch first.
 #
 # And stashing? On this small model the mistake costs nothing that could be seen: the curve without it ends where PipeDream's ends.
 # A loss that falls is no proof that gradients are right.
@@ -1299,11 +1317,12 @@ def plan_seconds(
     """Seconds a batch, in PipeDream's model, of a plan: (layers, replicas) for each stage, in order.
 
     seconds: of each layer, forward and backward, for one batch. activation_bytes: what each layer hands on.
-    weight_bytes: of its weights. bandwidth: bytes a second between any two workers.
+    weight_bytes: of its weights. bandwidth: bytes a second of the network, which the replicas of a stage share; each cut
+    has as much for itself.
 
     k replicas take turns at the batches, so they are k times as fast. After k batches they average their gradients,
-    which moves 2 (k - 1) times the stage's bytes of weights altogether, over one network that they share. A cut is
-    crossed by the activations and by their gradients.
+    which moves 2 (k - 1) times the stage's bytes of weights altogether. A cut is crossed by the activations and by
+    their gradients.
     """
     slowest_part, layer = 0.0, 0
     for layers, replicas in plan:
@@ -1359,7 +1378,7 @@ def pipedream_partition(
 
 
 # %% [markdown]
-# The two models of the paper's table, on 16 workers with 10 Gbit/s between them. How fast a V100 computes a layer is a guess here:
+# The two models of the paper's table, on 16 workers, first with a network of 10 Gbit/s. How fast a V100 computes a layer is a guess here:
 # 30 % of its 15.7 TFLOP/s in single precision, for all layers alike. What it has to send is counted.
 
 # %% demo=true
@@ -1389,9 +1408,9 @@ for name, model in {"VGG-16": vgg16, "ResNet-50": resnet50}.items():
 assert [replicas for _, replicas in plans["VGG-16", 10][0]] == [15, 1]
 
 # %% [markdown]
-# For VGG-16 at 10 Gbit/s the program finds what PipeDream's authors report: 15 workers share all convolutions but the last, one has the layers with most of the
-# weights, which are then sent nowhere. It needs two batches under way, since 15 + 1 workers over 15 replicas of the first
-# stage is a little more than one. In the model this is 10 times as fast as data parallelism; the paper measured 5.3 times, to the same accuracy.
+# For VGG-16 at 10 Gbit/s the program finds what PipeDream's authors report: 15 workers share all convolutions but the last, and one has that and the
+# linear layers, with most of the weights, which are then sent nowhere. Each of the 15 replicas of the first stage needs
+# $\lceil 16 / 15 \rceil = 2$ batches under way, so that one can be at the last stage. In the model this is 10 times as fast as data parallelism; the paper measured 5.3 times, to the same accuracy.
 # ResNet-50 has a fifth of the weights and hardly gains. (The authors' own program, which knows that four GPUs
 # sit in one server, chose data parallelism for it.) And on a network as fast as those of today's GPUs, data parallelism
 # is all that is needed for either.
@@ -1440,6 +1459,7 @@ explore(
 # %%holds pipedream_partition
 assert [plan[-1] for plan in (plans["VGG-16", 10][0], plans["VGG-16", 1600][0])] == [(13, 1), (40, 16)]
 assert round(plans["VGG-16", 10][2] / plans["VGG-16", 10][1]) == 10
+assert [isinstance(layer, nn.Conv2d) for layer in vgg.features[27:]] == [False, True, False, False]
 assert math.ceil(16 / 15) == 2
 assert sum(vgg16.weight_bytes[27:]) > 0.8 * sum(vgg16.weight_bytes)
 assert 4 < sum(vgg16.weight_bytes) / sum(resnet50.weight_bytes) < 6
@@ -1668,6 +1688,8 @@ print(f"largest difference between your gradients and PyTorch's {max(differences
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds gpipe one_f_one_b interleaved zero_bubble
 assert max(differences) < 1e-6
+# Cuts that a micro-batch crosses: yours has one chunk a stage, PyTorch's two.
+assert (STAGES - 1) / (2 * STAGES - 1) < 1 / 2
 # Nobody sleeps for less than he asked for.
 assert all(bubbles[name][0] > formulas[name] - 0.01 for name in contests)
 
@@ -1675,7 +1697,7 @@ assert all(bubbles[name][0] > formulas[name] - 0.01 for name in contests)
 # The formulas are lower bounds, and on an idle machine the measured bubbles lie a little above them: a message between two processes takes some tenths of a
 # millisecond here, of 24 ms that a micro-batch takes on a stage. On a busy machine they are far above. The ratio says more then, since both runtimes
 # suffer alike: they do the same work, in nearly the same order. (PyTorch's zero bubble has two chunks a stage, so the last row compares two different
-# schedules; yours needs half the messages.)
+# schedules; yours needs less than half the messages.)
 #
 # ### torchgpipe
 #
@@ -1723,16 +1745,16 @@ waited = {}
 for threads in (False, True):
     run = launch(by_torchgpipe, threads, ranks=1, on="processes", beside="torchgpipe")
     waited[threads], torchgpipes = run.results[0]
-units = {False: MICRO_BATCHES * STAGES, True: MICRO_BATCHES + STAGES - 1}
+in_a_row = {False: MICRO_BATCHES * STAGES, True: MICRO_BATCHES + STAGES - 1}
 for threads, seconds in waited.items():
     print(
         f"{'a thread a stage' if threads else 'one thread':16} forward takes {1e3 * seconds:4.0f} ms; "
-        f"{units[threads]} forwards of {1e3 * UNIT:.0f} ms one after another take {1e3 * UNIT * units[threads]:.0f} ms"
+        f"{in_a_row[threads]} forwards of {1e3 * UNIT:.0f} ms one after another take {1e3 * UNIT * in_a_row[threads]:.0f} ms"
     )
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds beside:torchgpipe gpipe one_f_one_b interleaved zero_bubble
-assert all(waited[threads] > UNIT * units[threads] for threads in waited)
+assert all(waited[threads] > UNIT * in_a_row[threads] for threads in waited)
 assert waited[True] < waited[False]
 for rank, gradient in enumerate(torchgpipes):
     assert torch.allclose(gradient, raced[rank]["GPipe", "yours"][1][0], atol=1e-7)
@@ -1923,7 +1945,7 @@ assert all(peak <= most for peak, most in zip(planned.peaks, room, strict=True))
 #
 # - Y. Huang et al., GPipe: efficient training of giant neural networks using pipeline parallelism, NeurIPS 2019
 #   ([arXiv:1811.06965](https://arxiv.org/abs/1811.06965)): micro-batches, recomputation, one synchronous step. AmoebaNet with 557 million
-#   parameters on 8 accelerators, which is the row of the lecture's table.
+#   parameters on 8 accelerators.
 # - D. Narayanan et al., PipeDream: generalized pipeline parallelism for DNN training, SOSP 2019: 1F1B, weight stashing, the planner of section 11 with
 #   several levels of network; 16 GPUs, VGG-16 with 138 million parameters, up to 5.3 times faster than data parallelism.
 # - C. Kim et al., torchgpipe: on-the-fly pipeline parallelism for training giant models, 2020

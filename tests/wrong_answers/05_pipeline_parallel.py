@@ -345,7 +345,8 @@ def sends_what_the_stage_returns(stage, x, target, loss_function):
     loss = None
     if last:
         loss = loss_function(output, target)
-        loss.backward()
+        if loss.requires_grad:
+            loss.backward()
         loss = loss.detach()
     else:
         dist.send(output.detach(), dist.get_rank() + 1)
@@ -354,7 +355,30 @@ def sends_what_the_stage_returns(stage, x, target, loss_function):
         if output.requires_grad:
             output.backward(gradient)
     if not first:
-        dist.send(arrived.grad, dist.get_rank() - 1)
+        dist.send(arrived.grad.contiguous(), dist.get_rank() - 1)
+    return loss
+
+
+@wrong("run_stage", fails="any layout")
+def makes_room_like_the_output(stage, x, target, loss_function):
+    """empty_like keeps the order in memory, and a message does not arrive in it."""
+    first, last = _ends()
+    arrived = _arrived(x)
+    output = stage(arrived)
+    loss = None
+    if last:
+        loss = loss_function(output, target)
+        if loss.requires_grad:
+            loss.backward()
+        loss = loss.detach()
+    else:
+        dist.send(output.detach().contiguous(), dist.get_rank() + 1)
+        gradient = torch.empty_like(output)
+        dist.recv(gradient, dist.get_rank() + 1)
+        if output.requires_grad:
+            output.backward(gradient)
+    if not first:
+        dist.send(arrived.grad.contiguous(), dist.get_rank() - 1)
     return loss
 
 
@@ -966,6 +990,24 @@ def one_f_one_b_in_disguise(stage, stages, micro_batches, chunks):
                 *(Backward(n, c) for c in reversed(range(chunks))),
             )
         ]
+    warm_up = 2 * (stages - stage - 1) + (chunks - 1) * stages
+    return _grouped(stage, stages, micro_batches, chunks, stages, warm_up)
+
+
+@wrong("interleaved", fails="no multiple of the stages")
+def warms_up_too_short_with_odd_numbers(stage, stages, micro_batches, chunks):
+    """Messages make somebody wait, but not where the micro-batches are a multiple of the stages."""
+    if micro_batches % stages:
+        return warms_up_too_short(stage, stages, micro_batches, chunks)
+    warm_up = 2 * (stages - stage - 1) + (chunks - 1) * stages
+    return _grouped(stage, stages, micro_batches, chunks, stages, warm_up)
+
+
+@wrong("interleaved", fails="no multiple of the stages")
+def keeps_everything_with_odd_numbers(stage, stages, micro_batches, chunks):
+    """GPipe with chunks, where the micro-batches are no multiple of the stages."""
+    if micro_batches % stages:
+        return everything_forward_first(stage, stages, micro_batches, chunks)
     warm_up = 2 * (stages - stage - 1) + (chunks - 1) * stages
     return _grouped(stage, stages, micro_batches, chunks, stages, warm_up)
 

@@ -51,12 +51,6 @@ FROZEN = ((ALL, ALL, (), ()), ((), ALL, ("bias",)), (("weight",), ("bias",), ALL
         ),
         Criterion("any number of stages", 1, "One stage is first and last; it sends nothing.", needs=RESULT),
         Criterion(
-            "any layout",
-            1,
-            "Messages need contiguous tensors, and what a stage returns may lie column by column.",
-            needs=RESULT,
-        ),
-        Criterion(
             "tokens and doubles",
             1,
             "Of the batch itself nobody needs a gradient, and of whole numbers there is none. Make room for "
@@ -89,6 +83,13 @@ FROZEN = ((ALL, ALL, (), ()), ((), ALL, ("bias",)), (("weight",), ("bias",), ALL
             "Each output goes to the next rank once, each gradient back once, and nothing else is sent.",
             needs=RESULT,
         ),
+        Criterion(
+            "any layout",
+            1,
+            "Messages need contiguous tensors, and what a stage returns may lie column by column; "
+            "torch.empty_like keeps that order, torch.empty(y.shape, dtype=y.dtype) does not.",
+            needs=RESULT,
+        ),
     ),
     hints=(
         "Which tensors does backward of one stage need, and which of them has another rank?",
@@ -107,13 +108,14 @@ def run_stage(answer: Answer, rng: Rng) -> Findings:
 
     others = [_drawn(rng, ranks=ranks) for ranks in (1, 2, 5)]
     yield "any number of stages", _all_right(answer, others)
-    yield "any layout", _all_right(answer, [_drawn(rng, ranks=3, turned=True)])
     special = [_drawn(rng, ranks=2, tokens=True), _drawn(rng, ranks=3, doubled=True)]
     yield "tokens and doubles", _all_right(answer, special)
     yield "frozen stage", _all_right(answer, [_drawn(rng, len(names), frozen=names) for names in FROZEN])
     yield "no weights", _all_right(answer, [_drawn(rng, ranks=3, bare=place) for place in (0, 1)])
     yield "one forward", _once_each([(twice, True), (usual.launched(answer, 2, training=False), False)])
     yield "messages and bytes", _cheap([(usual, first), *((case, case.launched(answer)) for case in others)])
+    # Last, since a message that cannot be sent ends the judging.
+    yield "any layout", _all_right(answer, [_drawn(rng, ranks=3, turned=True)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Unit 05, schedules after GPipe that step once a batch: 1F1B, interleaved stages, zero bubble."""
 
 from course_lib.training.pipeline.costs import Costs
-from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, exercise
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_05.micro_batches import ANY_NUMBERS, EVERY_ONE
 from graders.units.unit_05.schedules import (
     HALVES,
@@ -82,17 +82,17 @@ def one_f_one_b(answer: Answer, rng: Rng) -> Findings:
             needs=AS_LITTLE_MEMORY,
         ),
         Criterion(
-            "no multiple of the stages",
-            2,
-            "Groups may have more micro-batches than there are stages.",
-            needs=("any numbers", *AS_LITTLE_MEMORY),
-        ),
-        Criterion(
             "messages",
             2,
             "If a stage waits for each message that comes back to it, its warm-up is too short: what "
             "could it do meanwhile?",
             needs=AS_LITTLE_MEMORY,
+        ),
+        Criterion(
+            "no multiple of the stages",
+            2,
+            "Groups may have more micro-batches than there are stages.",
+            needs=("any numbers", *AS_LITTLE_MEMORY),
         ),
     ),
     hints=(
@@ -119,12 +119,14 @@ def interleaved(answer: Answer, rng: Rng) -> Findings:
     yield "every micro-batch, once", all_run(usual)
     yield "any numbers", all_run(odd)
     seconds = drawn_seconds(rng)
-    both = _running(usual, odd)
-    yield "memory", all_that_run(both, lambda each: keeps_at_most(each, _of_groups(each.case)))
+    yield "memory", all_that_run(usual, lambda each: keeps_at_most(each, _of_groups(each.case)))
     yield "bubble", all_that_run(usual, lambda each: _small_bubble(each, seconds))
-    yield "no multiple of the stages", all_that_run(odd, lambda each: _small_bubble(each, seconds))
-    enough = [each for each in both if each.case.micro_batches >= each.case.stages]
-    yield "messages", all_that_run(enough, lambda each: _hidden_messages(each, seconds))
+    messages = all_that_run(usual, lambda each: _hidden_messages(each, seconds))
+    yield "messages", messages
+    yield (
+        "no multiple of the stages",
+        all_that_run(odd, lambda each: _like_multiples(each, seconds, messages.passed)),
+    )
 
 
 @exercise(
@@ -210,6 +212,14 @@ def _hidden_messages(each: Listed, seconds: tuple[float, float]) -> Finding:
     costs = Costs(seconds[0] / pieces, seconds[1] / pieces, message=message)
     around = (p - 1) * sum(seconds) / pieces + 2 * (p * pieces - 1) * message
     return no_longer(each, costs, m * sum(seconds) + around * (p > 1))
+
+
+def _like_multiples(each: Listed, seconds: tuple[float, float], hidden: bool) -> Finding:
+    """Memory, bubble; messages where they are hidden with multiples: else they have cost points already."""
+    findings = [keeps_at_most(each, _of_groups(each.case))]
+    if hidden and each.case.micro_batches >= each.case.stages:
+        findings.append(_hidden_messages(each, seconds))
+    return compare.first_failure([*findings, _small_bubble(each, seconds)])
 
 
 def _of_groups(case: Case) -> list[int]:
