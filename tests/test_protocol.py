@@ -123,6 +123,7 @@ NOT_PLAIN = [
     ((x for x in []), "generator"),
     (len, "builtin_function_or_method"),
     (torch.zeros(2).to_sparse(), "sparse"),
+    (torch.nested.nested_tensor([torch.zeros(2)]), "without plain numbers"),
     (torch.zeros(2, device="meta"), "meta"),
     (10**400, "is a whole number of 1,329 bits"),
     (CYCLE, "nested too deeply"),

@@ -138,7 +138,8 @@ class _Encoder:
 
     def _add(self, tensor: Tensor, path: Path) -> int:
         """Keep a dense form of a tensor; returns its index."""
-        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+        # A nested tensor calls itself strided, and has no shape.
+        if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized or tensor.is_meta:
             raise NotPlain(
                 path, f"is a tensor without plain numbers in it ({tensor.layout}, {tensor.device})"
             )

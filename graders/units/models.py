@@ -71,3 +71,12 @@ def sent(result: Tensor, gradient: Tensor) -> Tensor:
     """
     number: Tensor = _Arrives.apply(result, gradient)  # type: ignore[no-untyped-call]
     return number
+
+
+def floating_bytes(module: nn.Module) -> int:
+    """Bytes of the memory that floating tensors of a module keep: attributes, or in a list or tuple there."""
+    given = [*module.parameters(), *module.buffers()]
+    for value in vars(module).values():
+        given += value if isinstance(value, list | tuple) else [value]
+    tensors = [each for each in given if isinstance(each, Tensor) and each.is_floating_point()]
+    return sum({each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in tensors}.values())

@@ -730,6 +730,41 @@ class RankZeroLikeAll(_Own):
         return seed + rank
 
 
+@wrong("RandomStreams", fails="other on every rank")
+class ProductOfSeedAndRank(_Own):
+    """With seed 0, which is the usual one, all streams are one."""
+
+    def number(self, seed, rank):
+        return seed * (rank + 2)
+
+
+@wrong("RandomStreams", fails="other on every rank")
+class AThousandSeedsApart(_Own):
+    """With seed 0, rank 0's own stream is the shared one."""
+
+    def number(self, seed, rank):
+        return seed * 1000 + rank
+
+
+@wrong("RandomStreams", fails="other on every rank")
+class RanksOfANode(_Own):
+    """No more than 8 streams: the ninth rank's is the first one's."""
+
+    def number(self, seed, rank):
+        return seed + 1 + rank % 8
+
+
+@wrong("RandomStreams", fails="other on every rank")
+class LaterPartOfTheSharedStream(_Own):
+    """What all draw sooner or later."""
+
+    def __init__(self, seed, rank):
+        generator = torch.Generator().manual_seed(seed)
+        torch.rand(100 * (rank + 1), generator=generator)
+        self.state = generator.get_state()
+        torch.manual_seed(seed)
+
+
 @wrong("RandomStreams", fails="blocks go on")
 class BeginsAnew(_Own):
     """Every block seeds its stream again: the same mask in every layer, and in every step."""
@@ -915,6 +950,55 @@ class HidesTheWhole(_Rows):
 
 
 @wrong("VocabParallelEmbedding", fails="its rows only")
+class ViewsACopyOfTheWhole(_Rows):
+    """Copies first and cuts then: a view of the copy, which stays in memory."""
+
+    def __init__(self, embedding, group=None):
+        super().__init__(embedding, group)
+        self.weight = nn.Parameter(embedding.weight.detach().clone().tensor_split(self.size)[self.place])
+
+
+@wrong("VocabParallelEmbedding", fails="its rows only")
+class CopiesTheWhole(_Rows):
+    """Keeps a copy of the whole weight beside its rows, in no parameter."""
+
+    def __init__(self, embedding, group=None):
+        super().__init__(embedding, group)
+        self.whole = embedding.weight.detach().clone()
+
+
+@wrong("VocabParallelEmbedding", fails="the rows of the tokens")
+class RemembersItsFirstBatch(_Rows):
+    """Looks rows up once only."""
+
+    def forward(self, tokens):
+        if not hasattr(self, "seen"):
+            self.seen = super().forward(tokens)
+        return self.seen
+
+
+@wrong("VocabParallelEmbedding", fails="group")
+class TwoDimensionsOnly(_Rows):
+    """Cannot take tokens of one dimension or of three."""
+
+    def forward(self, tokens):
+        samples, length = tokens.shape
+        return super().forward(tokens.reshape(-1)).view(samples, length, -1)
+
+
+@wrong("VocabParallelEmbedding", fails="group")
+class InHalvesOfTheWorld(_Rows):
+    """Takes its place from its number among all ranks, as if groups were of ranks that are far apart."""
+
+    def __init__(self, embedding, group=None):
+        super().__init__(embedding, group)
+        self.place = dist.get_rank() // (dist.get_world_size() // self.size)
+        parts = embedding.weight.detach().tensor_split(self.size)
+        self.start = sum(map(len, parts[: self.place]))
+        self.weight = nn.Parameter(parts[self.place].clone())
+
+
+@wrong("VocabParallelEmbedding", fails="its rows only")
 class TrainsTheWhole(_Rows):
     """Keeps the whole layer beside its rows: one more parameter for the optimizer."""
 
@@ -991,6 +1075,13 @@ def of_its_own_columns(logits_shard, target, vocabulary, group=None):
     return _Conjugate.apply(own, group, ("forward",), False) / dist.get_world_size(group)
 
 
+@wrong("vocab_parallel_cross_entropy", fails="loss")
+def in_float32(logits_shard, target, vocabulary, group=None):
+    """Reckons bfloat16 in float32, which is wise, and leaves the losses there."""
+    wide = logits_shard if logits_shard.dtype == torch.float64 else logits_shard.float()
+    return _entropy(wide, target, _start(vocabulary, group), group)
+
+
 @wrong("vocab_parallel_cross_entropy", fails="a vocabulary that does not divide")
 def begins_at_rank_times_columns(logits_shard, target, vocabulary, group=None):
     """As if all parts were as wide as this rank's."""
@@ -1063,6 +1154,14 @@ def largest_of_all_ranks(logits_shard, target, vocabulary, group=None):
     dist.all_reduce(largest, dist.ReduceOp.MAX)
     shifted = logits_shard - largest.unsqueeze(1)
     return _entropy(shifted, target, _start(vocabulary, group), group, shift="")
+
+
+@wrong("vocab_parallel_cross_entropy", fails="group")
+def in_halves_of_the_world(logits_shard, target, vocabulary, group=None):
+    """Takes its place from its number among all ranks."""
+    parts = torch.arange(vocabulary).tensor_split(dist.get_world_size(group))
+    place = dist.get_rank() // (dist.get_world_size() // len(parts))
+    return _entropy(logits_shard, target, int(parts[place][0]), group)
 
 
 @wrong("vocab_parallel_cross_entropy", fails="group")

@@ -7,6 +7,7 @@ SECTIONS = (
     "halves",
     "randomness",
     "vocabulary",
+    "loss",
     "sequences",
     "sequence_layer",
     "layouts",

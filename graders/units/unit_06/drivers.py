@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from course_lib import Cluster, Link, mark
 from course_lib.models import MLP, Attention, TransformerConfig
 from graders.grading.answer import AnswerFunction, PlainData
-from graders.units.models import load_values, sent
+from graders.units.models import floating_bytes, load_values, sent
 from graders.units.unit_06.replies import (
     ConjugateReply,
     DrawnReply,
@@ -140,11 +140,13 @@ def load_named(module: nn.Module, parameters: dict[str, Tensor]) -> None:
             own[name].copy_(value)
 
 
-def random_states(answer: AnswerFunction, seed: int, blocks: list[tuple[str, list[int]]]) -> DrawnReply:
+def random_states(
+    answer: AnswerFunction, seed: int, blocks: list[tuple[str, list[int]]], apart: int
+) -> DrawnReply:
     """Draw so many numbers, block by block. "shared": outside of own(); "own": within; "raises": within, and
-    an exception ends the block.
+    an exception ends the block. apart: from the number that a rank is given to the next one's.
     """
-    states = answer(seed, dist.get_rank())
+    states = answer(seed, apart * dist.get_rank())
     drawn: list[list[Tensor]] = []
     escaped = []
     for number, (kind, counts) in enumerate(blocks):
@@ -161,7 +163,7 @@ def random_states(answer: AnswerFunction, seed: int, blocks: list[tuple[str, lis
 def embedding(
     answer: AnswerFunction, weight: Tensor, tokens: Tensor, arriving: Tensor, groups: list[list[int]]
 ) -> EmbeddingReply:
-    """Both passes of the answer's layer, made of a weight [V, D]. tokens: [2, T]; arriving: [2, T, D]."""
+    """Both passes of the answer's layer, made of a weight [V, D], and forward once more."""
     whole = nn.Embedding(len(weight), weight.shape[1], dtype=weight.dtype)
     load_values([whole.weight], [weight])
     storage = whole.weight.untyped_storage()
@@ -173,10 +175,21 @@ def embedding(
     result = layer(tokens)
     mark("backward")
     torch.autograd.backward(sent(result, arriving))
+    mark("forward again")
+    again = layer(tokens.flip(0))
     named = dict(layer.named_parameters())
     first = next(iter(named.values()))
     values = {name: parameter.detach().clone() for name, parameter in named.items()}
-    return EmbeddingReply(result.detach(), values, first.grad, held, whole.weight.detach(), tokens)
+    return EmbeddingReply(
+        result.detach(),
+        again.detach(),
+        values,
+        first.grad,
+        held,
+        floating_bytes(layer),
+        whole.weight.detach(),
+        tokens,
+    )
 
 
 def loss(
@@ -255,7 +268,8 @@ def layouts(answer: AnswerFunction, cases: list[tuple[str, dict[str, str]]]) -> 
         try:
             replies.append(LayoutReply(answer(einsum, given), "", given))
         except (ValueError, KeyError) as error:
-            replies.append(LayoutReply(None, type(error).__name__, given))
+            kind = ValueError if isinstance(error, ValueError) else KeyError
+            replies.append(LayoutReply(None, kind.__name__, given))
     return replies
 
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from torch import Tensor
+
 from course_lib.runtime.communication.events import Event, Kind
 from graders.grading.communication import in_words
 from graders.grading.kit import AnswerFailed, FailureKind, Finding, Observed
@@ -17,6 +19,17 @@ OF_A_MODULE = (
     "second backward",
     "forward without gradient",
 )
+
+PAIRS = [[0, 1], [2, 4], [3, 5]]
+"""A rank's place in its pair is neither its number modulo 2 nor which half of all ranks it is in."""
+
+
+def at_places(parts: Sequence[Tensor], groups: Sequence[Sequence[int]]) -> list[Tensor]:
+    """For each rank the part of its place in its group; without groups the part of its number."""
+    if not groups:
+        return list(parts)
+    places = {rank: place for group in groups for place, rank in enumerate(group)}
+    return [parts[places[rank]].clone() for rank in sorted(places)]
 
 
 def calls_by_pass(observed: Observed[Any], rank: int, passes: Sequence[str]) -> list[list[Event]]:

@@ -20,6 +20,9 @@ from graders.units.unit_06.replies import DrawnReply
 Blocks = list[tuple[str, list[int]]]
 """What a rank draws: where, and how many numbers each time. See the driver."""
 
+STREAM = 20_000
+"""So many numbers of the shared stream nobody may draw within own()."""
+
 
 @exercise(
     minutes=20,
@@ -61,7 +64,10 @@ def RandomStreams(answer: Answer, rng: Rng) -> Findings:  # noqa: N802
     mixed = [_mixed(outside, own, "own") for own in counts]
     run = _drawn(answer, seed, mixed)
     yield "the same on all ranks", _shared(run, mixed, seed)
-    yield "other on every rank", _apart(run, mixed)
+    # With seed 0, which is the usual one, products of seeds and ranks are all the same.
+    many: list[Blocks] = [[("own", [STREAM // ranks])]] * ranks
+    usual = _drawn(answer, 0, many, apart=64)
+    yield "other on every rank", compare.first_failure((_apart(run, mixed, seed), _apart(usual, many, 0)))
     together = _drawn(answer, seed, [[("own", own)] for own in counts])
     yield (
         "blocks go on",
@@ -76,7 +82,9 @@ def RandomStreams(answer: Answer, rng: Rng) -> Findings:  # noqa: N802
     yield "after an exception", _left(_drawn(answer, seed, left), left, run)
     others = [_drawn(answer, number, mixed) for number in (seed, seed + 10**6 + 7)]
     yield "drawn once more", _again(run, others[0], others[1], mixed)
-    calls = [call for each in (run, together, *others) for rank in range(ranks) for call in each.calls(rank)]
+    calls = [
+        call for each in (run, usual, together, *others) for rank in range(ranks) for call in each.calls(rank)
+    ]
     yield "nobody communicates", compare.equal(calls, [], "Calls of all ranks")
 
 
@@ -86,8 +94,8 @@ def _mixed(outside: list[int], own: list[int], kind: str) -> Blocks:
     return [block for first, second in pairs for block in (("shared", [first]), (kind, [second]))]
 
 
-def _drawn(answer: Answer, seed: int, blocks: list[Blocks]) -> Observed[DrawnReply]:
-    return answer.launch(drivers.random_states, seed, per_rank(blocks), ranks=len(blocks))
+def _drawn(answer: Answer, seed: int, blocks: list[Blocks], apart: int = 1) -> Observed[DrawnReply]:
+    return answer.launch(drivers.random_states, seed, per_rank(blocks), apart, ranks=len(blocks))
 
 
 def _flat(reply: DrawnReply, kind: str, blocks: Blocks) -> Tensor:
@@ -107,15 +115,18 @@ def _shared(run: Observed[DrawnReply], blocks: list[Blocks], seed: int) -> Findi
     return compare.close_on_all_ranks(seen, [expected] * len(blocks), what, rtol=0, atol=0)
 
 
-def _apart(run: Observed[DrawnReply], blocks: list[Blocks]) -> Finding:
+def _apart(run: Observed[DrawnReply], blocks: list[Blocks], seed: int) -> Finding:
     """Passes if no number was drawn on two ranks within own(), nor within and outside. They have 53 bits."""
     streams = {
         f"rank {rank} within own()": set(_flat(reply, "own", own).tolist())
         for rank, (reply, own) in enumerate(zip(run.results, blocks, strict=True))
     }
-    outside = [_flat(reply, "shared", own) for reply, own in zip(run.results, blocks, strict=True)]
-    # As if there were many more draws outside: a stream must not be a later part of the first one either.
-    streams["a rank outside of it"] = set(torch.cat(outside).tolist())
+    # A stream must not be a later part of the shared one either; a number takes two of the generator's words.
+    shared = torch.Generator().manual_seed(seed)
+    outside = torch.rand(STREAM, generator=shared, dtype=torch.float64)
+    torch.rand(1, generator=shared.manual_seed(seed))
+    odd = torch.rand(STREAM, generator=shared, dtype=torch.float64)
+    streams["a rank outside of it"] = {*outside.tolist(), *odd.tolist()}
     names = list(streams)
     for number, name in enumerate(names):
         for other in names[:number]:

@@ -17,15 +17,18 @@ class DrawnReply(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingReply(DriverReply):
-    """result: what forward returned, [2, T, D]. parameters: name -> values. gradient: of the first of them.
+    """result: what forward returned, [*tokens, D]; again: for tokens.flip(0).
 
-    held: how many tensors of the layer lie in the whole weight's memory. whole, tokens: afterwards.
+    parameters: name -> values. gradient: of the first of them. held: how many tensors of the layer lie in the
+    whole weight's memory. kept: bytes of its floating tensors' memory. whole, tokens: afterwards.
     """
 
     result: PlainData
+    again: PlainData
     parameters: dict[str, Tensor]
     gradient: PlainData
     held: int
+    kept: int
     whole: Tensor
     tokens: Tensor
 
@@ -50,7 +53,10 @@ class SequenceReply(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class LayoutReply(DriverReply):
-    """result: what the answer returned. raised: the class of what it raised, by name. layout: afterwards."""
+    """result: what the answer returned. raised: "ValueError" or "KeyError", also of a subclass; or nothing.
+
+    layout: afterwards.
+    """
 
     result: PlainData
     raised: str

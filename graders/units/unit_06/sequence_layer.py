@@ -20,9 +20,9 @@ from graders.grading.kit import (
 )
 from graders.units.models import sent
 from graders.units.unit_06 import drivers
-from graders.units.unit_06.passes import calls_by_pass
+from graders.units.unit_06.passes import PAIRS, at_places, calls_by_pass
 from graders.units.unit_06.replies import SequenceReply
-from graders.units.unit_06.sequences import GATHER, GROUP, PAIRS, SCATTER
+from graders.units.unit_06.sequences import GATHER, GROUP, SCATTER
 
 PASSES = ("first forward", "first backward", "forward", "backward")
 
@@ -78,15 +78,11 @@ def sequence_parallel_mlp(answer: Answer, rng: Rng) -> Findings:
     yield "collectives", _few_collectives(run, 3 * case.x.shape[2] * case.x.element_size())
     pairs = Layer.drawn(rng, 2)
     paired, (results, gradients) = pairs.launch(answer, PAIRS), pairs.expected()
-    doubled = [each for each in gradients for _ in PAIRS]
+    by_name = {name: at_places([each[name] for each in gradients], PAIRS) for name in NAMES}
+    repeated = [dict(zip(by_name, own, strict=True)) for own in zip(*by_name.values(), strict=True)]
     seen = [reply.result for reply in paired.results]
-    wanted = [result for result in results for _ in PAIRS]
-    yield (
-        "group",
-        compare.first_failure(
-            (compare.close_on_all_ranks(seen, wanted, "the result"), _gradients(paired, doubled, NAMES))
-        ),
-    )
+    right = compare.close_on_all_ranks(seen, at_places(results, PAIRS), "the result")
+    yield "group", compare.first_failure((right, _gradients(paired, repeated, NAMES)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +106,9 @@ class Layer:
         return cls(x, arriving, [rng.normal(*shape, dtype=torch.float64) for shape in shapes], size, 0.25)
 
     def launch(self, answer: Answer, groups: Sequence[list[int]] = ()) -> Observed[SequenceReply]:
-        times = max(1, len(groups))
         dimensions = [1, None, None, 0, 0, 1, None, 1]
         cut = [
-            _parts(each, dim, self.size, times)
+            at_places(_parts(each, dim, self.size), groups)
             for each, dim in zip([self.x, *self.values, self.arriving], dimensions, strict=False)
         ]
         x, *values, arriving = cut
@@ -146,10 +141,10 @@ class Layer:
         ]
 
 
-def _parts(whole: Tensor, dimension: int | None, size: int, times: int = 1) -> list[Tensor]:
-    """What each of `size` ranks has of it, each `times` times; None: all of it."""
+def _parts(whole: Tensor, dimension: int | None, size: int) -> list[Tensor]:
+    """What each of `size` ranks has of it; None: all of it."""
     parts = [whole] * size if dimension is None else whole.tensor_split(size, dimension)
-    return [part.clone() for part in parts for _ in range(times)]
+    return [part.clone() for part in parts]
 
 
 def _gradients(

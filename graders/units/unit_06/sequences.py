@@ -18,11 +18,10 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.unit_06 import drivers
-from graders.units.unit_06.passes import calls_by_pass
+from graders.units.unit_06.passes import PAIRS, calls_by_pass
 from graders.units.unit_06.replies import SequenceReply
 
 PASSES = ("forward", "backward")
-PAIRS = [[0, 2], [1, 3]]
 GATHER, SCATTER = "all_gather", "reduce_scatter"
 """How the names of the calls of a kind begin."""
 
