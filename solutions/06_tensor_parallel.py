@@ -511,8 +511,9 @@ def parallel_attention(attention: Attention, group: dist.ProcessGroup | None = N
     rows h K to (h + 1) K of query, key and value, and the same columns of output.weight; output.bias is whole.
     It keeps no other part in memory.
 
-    The module: x_BTD, the same on all ranks, to what attention makes of it, in training with its dropout. x gets the gradient that it has in
-    attention, every parameter its part of it. Calls: one all_reduce of x's bytes in forward, and one in backward.
+    The module: x_BTD, the same on all ranks, to what attention makes of it, in training with its dropout. x gets the
+    gradient that it has in attention, every parameter its part of it. Calls: one all_reduce of x's bytes in forward,
+    and one in backward.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(group), dist.get_world_size(group)

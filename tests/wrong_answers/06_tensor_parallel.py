@@ -101,6 +101,35 @@ def f_of_all(x, group=None):
     return _conjugate(x, None, ["backward"])
 
 
+class _OneGroup(_Conjugate):
+    """Keeps the group at the class."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        _OneGroup.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return _summed(gradient, _OneGroup.group), None
+
+
+@wrong("f", fails="group")
+def group_of_the_last_call(x, group=None):
+    """The group of whoever called last, not of this call."""
+    return _OneGroup.apply(x, group)
+
+
+@wrong("g", fails="value")
+def always_float(x, group=None):
+    """Sums up in float32 what is in bfloat16, and leaves it so."""
+    return (
+        _conjugate(x, group, ["forward"])
+        if x.dtype is torch.float64
+        else _conjugate(x.float(), group, ["forward"])
+    )
+
+
 @wrong("g", fails="value")
 def g_is_f(x, group=None):
     """The two mixed up."""
@@ -284,6 +313,19 @@ class AnotherSeedEach(_Column):
     def make(self, whole):
         super().make(whole)
         torch.manual_seed(torch.initial_seed() + dist.get_rank(self.group))
+
+
+@wrong("ColumnParallelLinear", fails="other widths and shapes")
+class HasNoBias(_Column):
+    """Without a bias there is no such attribute."""
+
+    def make(self, whole):
+        super().make(whole)
+        if self.bias is None:
+            del self.bias
+
+    def forward(self, x):
+        return functional.linear(_f(x, self.group), self.weight, getattr(self, "bias", None))
 
 
 @wrong("ColumnParallelLinear", fails="memory")
@@ -560,6 +602,14 @@ def cuts_the_mlp_itself(mlp, group=None):
     return _cut_mlp(mlp, group, cut=mlp)
 
 
+@wrong("parallel_mlp", fails="arguments unchanged")
+def shares_the_bias(mlp, group=None):
+    """The bias is whole, and so the very one of the MLP: what trains the one trains the other."""
+    cut = _cut_mlp(mlp, group)
+    cut.down.bias = mlp.down.bias
+    return cut
+
+
 @wrong("parallel_mlp", fails="group")
 def mlp_of_all(mlp, group=None):
     """The parts are the group's, one sum that of all ranks."""
@@ -662,6 +712,14 @@ def keeps_all_heads(attention, group=None):
 def cuts_the_attention_itself(attention, group=None):
     """Nobody else can cut it any more."""
     return _cut_attention(attention, group, cut=attention)
+
+
+@wrong("parallel_attention", fails="arguments unchanged")
+def shares_the_output_bias(attention, group=None):
+    """The bias is whole, and so the very one of the attention: what trains the one trains the other."""
+    cut = _cut_attention(attention, group)
+    cut.output.bias = attention.output.bias
+    return cut
 
 
 @wrong("parallel_attention", fails="group")

@@ -84,10 +84,12 @@ def f(answer: Answer, rng: Rng) -> Findings:
     ),
 )
 def g(answer: Answer, rng: Rng) -> Findings:
-    """Drawn tensors, other ones on every rank."""
+    """Drawn tensors, other ones on every rank; whole numbers in bfloat16."""
     alone, both = (Case.drawn(rng, beside=beside) for beside in (False, True))
     runs = [case.launch(answer) for case in (alone, both)]
-    yield "value", compare.first_failure(map(values, runs, (alone.summed(alone.x), both.summed(both.x))))
+    whole = Case.drawn(rng, dtype=torch.bfloat16)
+    cases, launched = (alone, both, whole), (*runs, whole.launch(answer))
+    yield "value", compare.first_failure(map(values, launched, (case.summed(case.x) for case in cases)))
     yield "gradient", gradients(alone, runs[0], alone.arriving)
     yield "other ways keep their gradient", gradients(both, runs[1], both.arriving)
     yield "arguments unchanged", unchanged(answer, rng, both, runs[1])
@@ -110,14 +112,24 @@ class Case:
 
     @classmethod
     def drawn(
-        cls, rng: Rng, *, beside: bool = True, one_number: bool = False, groups: Sequence[list[int]] = ()
+        cls,
+        rng: Rng,
+        *,
+        beside: bool = True,
+        one_number: bool = False,
+        groups: Sequence[list[int]] = (),
+        dtype: torch.dtype | None = None,
     ) -> "Case":
-        """beside: whether x has another way. one_number: the gradient that arrives is one, for all of x."""
+        """beside: whether x has another way. one_number: the gradient that arrives is one, for all of x.
+        dtype: drawn if it is None; in bfloat16 they are whole numbers, whose sums are exact.
+        """
         ranks = sum(map(len, groups)) or rng.integer(2, 4)
-        dtype = rng.choice((torch.float32, torch.float64))
+        dtype = rng.choice((torch.float32, torch.float64)) if dtype is None else dtype
         shape = [rng.integer(2, 4) for _ in range(rng.integer(1, 3))]
 
         def of_each(*dimensions: int) -> list[Tensor]:
+            if dtype is torch.bfloat16:
+                return [rng.integers(-9, 9, *dimensions).to(dtype) for _ in range(ranks)]
             return [rng.normal(*dimensions, dtype=dtype) for _ in range(ranks)]
 
         others = of_each(*shape) if beside else [torch.zeros(shape, dtype=dtype)] * ranks

@@ -36,6 +36,9 @@ def conjugate(
     gradient = arriving.clone().expand_as(x)
     mark("forward")
     result = answer(given, **options)
+    if groups:
+        # With two groups in one model both forward passes come before both backward passes.
+        answer(torch.zeros_like(x).requires_grad_())
     mark("backward")
     (found,) = torch.autograd.grad(sent(result, gradient) + sent(given, beside), leaf)
     mark("forward without gradient")
@@ -71,7 +74,8 @@ def layer(
     random, initial = torch.rand(3), named_copies(module)
     storage = {name: each.untyped_storage().nbytes() for name, each in module.named_parameters()}
     load_named(module, parameters)
-    return LayerReply(initial, random, storage, *passes_of(module, x, arriving))
+    without_bias = module.bias is None
+    return LayerReply(initial, random, storage, without_bias, *passes_of(module, x, arriving))
 
 
 def half(
@@ -93,7 +97,8 @@ def half(
     storage = {name: each.untyped_storage().nbytes() for name, each in cut.named_parameters()}
     parts = named_copies(cut)
     found = passes_of(cut, x, arriving)
-    return HalfReply(parts, storage, named_copies(whole), *found)
+    used = [name for name, each in whole.named_parameters() if each.grad is not None]
+    return HalfReply(parts, storage, named_copies(whole), used, *found)
 
 
 def whole_half(kind: str, sizes: tuple[int, int, int]) -> nn.Module:

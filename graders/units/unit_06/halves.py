@@ -219,7 +219,13 @@ class Case:
         given = {name: each.detach() for name, each in self.whole.named_parameters()}
         expected = [{**given, "x": self.x, "the gradient that arrived": self.arriving}] * self.ranks
         seen = [{**r.given, "x": r.x, "the gradient that arrived": r.arriving} for r in run.results]
-        return _all_close(seen, expected, "{}, given,", 0)
+        used = [reply.used for reply in run.results]
+        return compare.first_failure(
+            (
+                _all_close(seen, expected, "{}, given,", 0),
+                compare.equal(used, [[]] * self.ranks, "parameters given that have a gradient, rank by rank"),
+            )
+        )
 
 
 def _part(name: str, tensor: Tensor, own: Tensor) -> Tensor:

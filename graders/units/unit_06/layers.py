@@ -102,7 +102,8 @@ def _judged(answer: Answer, rng: Rng, *, by_outputs: bool) -> Findings:
     odd = [Case.drawn(rng, by_outputs, odd=True, dimensions=dimensions) for dimensions in (0, 2)]
     runs = [case.launch(answer) for case in odd]
     yield "other widths and shapes", compare.first_failure(map(Case.both_passes, odd, runs))
-    yield "initial values", compare.first_failure(map(Case.initial, (plain, *odd), (run, *runs)))
+    initial = [case.initial(each) for case, each in zip((plain, *odd), (run, *runs), strict=True)]
+    yield "initial values", compare.first_failure((*initial, odd[0].without_bias(runs[0])))
     yield "memory", plain.memory(run)
     yield "calls and bytes", compare.first_failure(plain.communication(run))
     yield "arguments unchanged", plain.unchanged(run)
@@ -238,6 +239,11 @@ class Case:
                 ("random", [after] * self.ranks, "what torch.rand(3) draws afterwards"),
             )
         )
+
+    def without_bias(self, run: Replies) -> Finding:
+        """Passes if `bias` is there, and None."""
+        seen = [reply.without_bias for reply in run.results]
+        return compare.equal(seen, [True] * self.ranks, "bias is None with bias=False, rank by rank")
 
     def memory(self, run: Replies) -> Finding:
         """Passes if no parameter keeps more memory than its own numbers take."""

@@ -81,7 +81,8 @@ class ConjugateReply(DriverReply):
 class LayerReply(DriverReply):
     """initial: the parameters that the layer was made with, by name; random: what is drawn after that.
 
-    storage: bytes of the memory that each parameter keeps. result, without_gradient: of forward, with the
+    storage: bytes of the memory that each parameter keeps. without_bias: whether bias is None.
+    result, without_gradient: of forward, with the
     parameters given, the latter under no_grad. gradients: of two steps, by name; of x it is "x".
     x, arriving: the arguments afterwards.
     """
@@ -89,6 +90,7 @@ class LayerReply(DriverReply):
     initial: dict[str, Tensor]
     random: Tensor
     storage: dict[str, int]
+    without_bias: bool
     result: PlainData
     without_gradient: PlainData
     gradients: dict[str, Tensor | None]
@@ -101,12 +103,14 @@ class HalfReply(DriverReply):
     """parameters, storage: of what the answer returned, and bytes of the memory that each keeps, by name.
 
     result, without_gradient: of forward, the latter under no_grad. gradients: of two steps, by name; of x it
-    is "x". given, x, arriving: the arguments afterwards.
+    is "x". given, x, arriving: the arguments afterwards. used: which parameters of the module given have a
+    gradient.
     """
 
     parameters: dict[str, Tensor]
     storage: dict[str, int]
     given: dict[str, Tensor]
+    used: list[str]
     result: PlainData
     without_gradient: PlainData
     gradients: dict[str, Tensor | None]
