@@ -1086,7 +1086,8 @@ class WeightStash:
         again.
     backward(batch, gradient): of the batch's output. Takes one step of the optimizer, on the newest weights, with
         the gradient at the weights of this batch's forward and of this batch alone; returns the gradient of its
-        x. Batches come back in any order. KeyError, and no change, if this one is not under way.
+        x. Batches come back in any order. It may compute the forward once more.
+        KeyError, and no change, if this one is not under way.
     versions: how many different weights are held: the newest, and those that batches under way need. Different
         are weights between which there was a step.
 
@@ -1854,7 +1855,7 @@ def plan_pipeline(
 
     Points: for a schedule that runs within the memory; for a step that takes no longer than 1F1B's, where
     1F1B warms up with as many micro-batches as the memory allows; for at most 10 % and for at most 3 %
-    more time than with the best schedule known.
+    more time than with the best schedule that the course has found.
     """
     ### BEGIN SOLUTION
     stages = len(seconds)

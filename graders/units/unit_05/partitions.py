@@ -39,7 +39,8 @@ Plan = list[tuple[int, int]]
         Criterion(
             "on a slow network",
             3,
-            "A cut is crossed by activations and by their gradients, and replicas exchange gradients.",
+            "A cut is crossed by activations and by their gradients, and k replicas exchange gradients once "
+            "in k batches.",
         ),
         Criterion(
             "between the two",
