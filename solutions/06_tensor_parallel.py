@@ -288,9 +288,9 @@ class ColumnParallelLinear(nn.Module):
 
     layer = ColumnParallelLinear(inputs, outputs, bias=True, group=None)
 
-    Constructor: called on all ranks of the group (None: the default group), in the same random state. `weight`
-    [part of outputs, inputs] and `bias` [part of outputs] (None with bias=False) are this rank's part of
-    torch.tensor_split, outputs at least as many as ranks. They hold what nn.Linear(inputs, outputs, bias) would have
+    Constructor: called on all ranks of the group (None: the default group), in the same random state. Its parameters
+    are called `weight` [part of outputs, inputs] and `bias` [part of outputs] (None with bias=False): this rank's part
+    of torch.tensor_split, outputs at least as many as ranks. They hold what nn.Linear(inputs, outputs, bias) would have
     there, and leave the random state that it would leave. While it is made the whole may be in memory, afterwards
     its part alone. No communication.
 
