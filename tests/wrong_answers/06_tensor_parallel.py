@@ -1284,6 +1284,14 @@ def backwards(x_BTD, group=None):
     return _Passes.apply(x_BTD, forward, _scattered, group)
 
 
+@wrong("gather_sequence", fails="all tokens")
+def frees_what_it_gathered(x_BTD, group=None):
+    """Clears x, which others may need."""
+    whole = _Passes.apply(x_BTD, _gathered, _summed_and_cut, group)
+    x_BTD.data.zero_()
+    return whole
+
+
 @wrong("gather_sequence", fails="gradient")
 def keeps_its_own_gradient(x_BTD, group=None):
     """Cuts its part out of its own gradient: what other ranks made of its tokens is lost."""
@@ -1672,6 +1680,15 @@ def _equal_chunks(x, count):
 def bias_from_every_rank(x_TD, up, down, cluster):
     """p biases in the sum."""
     return _in_chunks(x_TD, up, down, _equal_chunks(x_TD, 4), bias_of=range(8))
+
+
+@wrong("overlapped_mlp", fails="result")
+def takes_the_bias_away(x_TD, up, down, cluster):
+    """So that it is added once: it is gone for good."""
+    result = _in_chunks(x_TD, up, down, _equal_chunks(x_TD, 4))
+    if dist.get_rank():
+        down.bias = None
+    return result
 
 
 @wrong("overlapped_mlp", fails="result")

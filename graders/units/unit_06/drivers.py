@@ -229,7 +229,7 @@ def sequence(
     result = answer(given, **options)
     mark("backward")
     (gradient,) = torch.autograd.grad(sent(result, arriving_BTD.expand(-1, -1, x_BTD.shape[2])), leaf)
-    return SequenceReply(result.detach(), [gradient])
+    return SequenceReply(result.detach(), [gradient], given.detach())
 
 
 def sequence_mlp(
@@ -295,7 +295,7 @@ def overlapped(
         mark("begins")
         result = answer(x, *layers, machine(dist.get_world_size(), *numbers))
     mark("done")
-    return OverlapReply(result, x, down_bias)
+    return OverlapReply(result, x, [dict(layer.named_parameters()) for layer in layers])
 
 
 def machine(ranks: int, latency: float, bandwidth: float, flops: float, memory: float) -> Cluster:

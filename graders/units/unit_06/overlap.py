@@ -108,17 +108,20 @@ class Case:
         """Passes if every rank has what the whole MLP makes of x, and the arguments are what they were."""
         hidden = functional.gelu(functional.linear(self.x, torch.cat(self.up), torch.cat(self.up_bias)))
         expected = functional.linear(hidden, torch.cat(self.down, 1), self.down_bias)
-        after = [[reply.result, reply.x, reply.bias] for reply in run.results]
-        wanted = (
-            (expected, "the result", 1e-3),
-            (self.x, "x afterwards", 0.0),
-            (self.down_bias, "down.bias afterwards", 0.0),
-        )
+        seen = [reply.result for reply in run.results]
+        layers = [
+            [{"weight": up, "bias": up_bias}, {"weight": down, "bias": self.down_bias}]
+            for up, up_bias, down in zip(self.up, self.up_bias, self.down, strict=True)
+        ]
         return compare.first_failure(
-            compare.close_on_all_ranks(
-                [each[place] for each in after], [value] * len(after), what, rtol, rtol
+            (
+                compare.close_on_all_ranks(seen, [expected] * len(seen), "the result", 1e-3, 1e-3),
+                *(compare.equal(reply.x, self.x, "x afterwards") for reply in run.results),
+                *(
+                    compare.equal(reply.layers, given, "up and down afterwards")
+                    for reply, given in zip(run.results, layers, strict=True)
+                ),
             )
-            for place, (value, what, rtol) in enumerate(wanted)
         )
 
     def within(self, run: Replies, allowed: float) -> Finding:

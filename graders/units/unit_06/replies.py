@@ -45,10 +45,11 @@ class LossReply(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class SequenceReply(DriverReply):
-    """result: of forward. gradients: of x and then of each parameter."""
+    """result: of forward. gradients: of x and then of each parameter. x: afterwards, or None."""
 
     result: PlainData
     gradients: list[PlainData]
+    x: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +121,8 @@ class HalfReply(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class OverlapReply(DriverReply):
-    """result: y [T, D]. x, bias: of the arguments afterwards."""
+    """result: y [T, D]. x, layers (up's and down's parameters by name): of the arguments afterwards."""
 
     result: PlainData
     x: Tensor
-    bias: Tensor
+    layers: list[dict[str, Tensor]]

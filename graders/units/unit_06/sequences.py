@@ -141,6 +141,12 @@ class Tokens:
         expected = self.gathered if self.kind == GATHER else self.summed
         return compare.close_on_all_ranks([reply.result for reply in run.results], expected, "the result")
 
+    def unchanged(self, run: Observed[SequenceReply]) -> Finding:
+        given = self.parts if self.kind == GATHER else self.wholes
+        return compare.first_failure(
+            compare.equal(reply.x, x, "x_BTD afterwards") for reply, x in zip(run.results, given, strict=True)
+        )
+
     def gradient(self, run: Observed[SequenceReply]) -> Finding:
         expected = self.summed if self.kind == GATHER else self.gathered
         seen = [next(iter(reply.gradients), None) for reply in run.results]
@@ -151,7 +157,7 @@ def _both_passes(answer: Answer, rng: Rng, kind: str, first: str) -> Findings:
     """The rubric that the two have in common. first: its first row."""
     case = Tokens.drawn(rng, kind)
     run = case.launch(answer)
-    yield first, case.result(run)
+    yield first, compare.first_failure((case.result(run), case.unchanged(run)))
     yield "gradient", case.gradient(run)
     gaps = Tokens.drawn(rng, kind, "gaps")
     spread = gaps.launch(answer)
