@@ -16,7 +16,7 @@ CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
 FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+)\$", re.DOTALL)
 SYMBOL = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 OPERATOR = re.compile(
-    r"\\(?:t?frac|sum|sqrt|nabla|approx|in|cdot|times|dots|leftarrow|log|ln|[lr]ceil|big|Big|left|right|q?quad)"
+    r"\\(?:t?frac|sum|sqrt|nabla|approx|in|cdot|times|dots|leftarrow|log|ln|[lr](?:ceil|floor)|big|Big|left|right|q?quad)"
     r"(?![A-Za-z])|\\(?:text|mathrm|operatorname)\{[^}]*\}"
 )
 """What is no symbol of a quantity."""

@@ -418,7 +418,7 @@ def _step(model, inputs, targets, optimizer):
     return loss.detach()
 
 
-def _evaluated(model, batches):
+def _means(model, batches):
     """Right: loss and accuracy over all samples."""
     was_training = model.training
     model.eval()
@@ -456,7 +456,7 @@ class _Fit:
         return _step(self.model, inputs, targets, self.optimizer)
 
     def validated(self):
-        return _evaluated(self.model, self.moved(self.validation))
+        return _means(self.model, self.moved(self.validation))
 
     def moved(self, batches):
         return ((inputs.to(self.device), targets.to(self.device)) for inputs, targets in batches)
@@ -639,7 +639,7 @@ def forgets_to_keep_what_was_moved(model, train_loader, validation_loader, optim
 def validates_on_the_host(model, train_loader, validation_loader, optimizer, epochs, device):
     """Moves the batches of the training only."""
     this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
-    this.validated = lambda: _evaluated(model, validation_loader)
+    this.validated = lambda: _means(model, validation_loader)
     return this.run()
 
 

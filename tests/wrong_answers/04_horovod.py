@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-from tests.answers import solved, wrong
+from tests.answers import wrong
 
 # ------------------------------------------------------------------------------------------------ warmup_lr
 
@@ -2054,15 +2054,6 @@ def no_fusion(sizes, ready, ranks, link):
 def all_after_backward(sizes, ready, ranks, link):
     """One message, when all is there."""
     return sum(sizes), ready[-1]
-
-
-@wrong("tune_fusion", fails="a third of what can be saved")
-def thresholds_only(sizes, ready, ranks, link):
-    """One cycle for all, and with it the best threshold: nothing is sent during backward."""
-    seconds = solved("04_horovod")["step_seconds"]
-    cycle = ready[-1] * (1 + 1e-9)
-    thresholds = [sum(sizes) // parts for parts in range(1, 25)]
-    return min(thresholds, key=lambda each: seconds(sizes, ready, ranks, link, each, cycle)), cycle
 
 
 @wrong("tune_fusion", fails="a third of what can be saved")

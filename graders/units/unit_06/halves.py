@@ -32,7 +32,10 @@ GROUPS = ([[0, 1], [2, 3]], [[1, 2], [0, 3]])
     difficulty=3,
     rubric=(
         Criterion(
-            "outputs", 2, "What does a rank with some of the hidden units lack at the end, and only there?"
+            "outputs",
+            2,
+            "What does a rank with some of the hidden units lack at the end, and only there?",
+            needs=("parts",),
         ),
         Criterion("parts", 2, "A hidden unit is a row of up, a number of its bias and a column of down."),
         Criterion("gradients", 2, "In backward the same two places ask the other ranks as in forward."),
@@ -57,7 +60,9 @@ def parallel_mlp(answer: Answer, rng: Rng) -> Findings:
     minutes=30,
     difficulty=4,
     rubric=(
-        Criterion("outputs", 2, "Heads work side by side; only the output layer mixes them."),
+        Criterion(
+            "outputs", 2, "Heads work side by side; only the output layer mixes them.", needs=("parts",)
+        ),
         Criterion(
             "parts", 2, "Head h has the rows h K to (h + 1) K of query, key and value. And of the output?"
         ),

@@ -39,7 +39,12 @@ def at_borders(vocabulary: int, ranks: int) -> Tensor:
     minutes=25,
     difficulty=3,
     rubric=(
-        Criterion("the rows of the tokens", 3, "Each token has its row on one rank; all others add nothing."),
+        Criterion(
+            "the rows of the tokens",
+            3,
+            "Each token has its row on one rank; all others add nothing.",
+            needs=("calls",),
+        ),
         NOT_EVEN,
         Criterion("gradient", 2, "A row gets a gradient from its own tokens only, and once."),
         Criterion(
