@@ -198,16 +198,20 @@ def _arrived(x):
     return arrived.requires_grad_()
 
 
-def _back(output):
-    """The gradient of the output, once the next rank has had it."""
-    dist.send(output.detach().contiguous(), dist.get_rank() + 1)
-    gradient = torch.empty(output.shape, dtype=output.dtype)
+def _exchanged(output, gradient):
+    """The next rank gets the output, and what it sends back fills `gradient`."""
+    dist.send(output, dist.get_rank() + 1)
     dist.recv(gradient, dist.get_rank() + 1)
     return gradient
 
 
-def _step(stage, x, target, loss_function, share=1.0):
-    """All of it, with the loss times `share`."""
+def _back(output):
+    """The gradient of the output, once the next rank has had it."""
+    return _exchanged(output.detach().contiguous(), torch.empty(output.shape, dtype=output.dtype))
+
+
+def _step(stage, x, target, loss_function, share=1.0, back=_back):
+    """All of it, with the loss times `share`, and what `back(output)` gives as the output's gradient."""
     first, last = _ends()
     arrived = _arrived(x)
     output = stage(arrived)
@@ -218,7 +222,7 @@ def _step(stage, x, target, loss_function, share=1.0):
             (loss * share).backward()
         loss = loss.detach()
     else:
-        gradient = _back(output)
+        gradient = back(output)
         if output.requires_grad:
             output.backward(gradient)
     if not first:
@@ -339,47 +343,21 @@ def one_stage_sends_to_itself(stage, x, target, loss_function):
 @wrong("run_stage", fails="any layout")
 def sends_what_the_stage_returns(stage, x, target, loss_function):
     """Column by column in memory, which a message cannot carry."""
-    first, last = _ends()
-    arrived = _arrived(x)
-    output = stage(arrived)
-    loss = None
-    if last:
-        loss = loss_function(output, target)
-        if loss.requires_grad:
-            loss.backward()
-        loss = loss.detach()
-    else:
-        dist.send(output.detach(), dist.get_rank() + 1)
-        gradient = torch.empty(output.shape, dtype=output.dtype)
-        dist.recv(gradient, dist.get_rank() + 1)
-        if output.requires_grad:
-            output.backward(gradient)
-    if not first:
-        dist.send(arrived.grad.contiguous(), dist.get_rank() - 1)
-    return loss
+
+    def back(output):
+        return _exchanged(output.detach(), torch.empty(output.shape, dtype=output.dtype))
+
+    return _step(stage, x, target, loss_function, back=back)
 
 
 @wrong("run_stage", fails="any layout")
 def makes_room_like_the_output(stage, x, target, loss_function):
     """empty_like keeps the order in memory, and a message does not arrive in it."""
-    first, last = _ends()
-    arrived = _arrived(x)
-    output = stage(arrived)
-    loss = None
-    if last:
-        loss = loss_function(output, target)
-        if loss.requires_grad:
-            loss.backward()
-        loss = loss.detach()
-    else:
-        dist.send(output.detach().contiguous(), dist.get_rank() + 1)
-        gradient = torch.empty_like(output)
-        dist.recv(gradient, dist.get_rank() + 1)
-        if output.requires_grad:
-            output.backward(gradient)
-    if not first:
-        dist.send(arrived.grad.contiguous(), dist.get_rank() - 1)
-    return loss
+
+    def back(output):
+        return _exchanged(output.detach().contiguous(), torch.empty_like(output))
+
+    return _step(stage, x, target, loss_function, back=back)
 
 
 @wrong("run_stage", fails="tokens and doubles")
@@ -392,23 +370,11 @@ def gradient_of_the_batch_too(stage, x, target, loss_function):
 @wrong("run_stage", fails="tokens and doubles")
 def room_for_float32(stage, x, target, loss_function):
     """The gradient arrives in PyTorch's default dtype."""
-    first, last = _ends()
-    arrived = _arrived(x)
-    output = stage(arrived)
-    loss = None
-    if last:
-        loss = loss_function(output, target)
-        loss.backward()
-        loss = loss.detach()
-    else:
-        dist.send(output.detach().contiguous(), dist.get_rank() + 1)
-        gradient = torch.empty(output.shape)
-        dist.recv(gradient, dist.get_rank() + 1)
-        if output.requires_grad:
-            output.backward(gradient)
-    if not first:
-        dist.send(arrived.grad.contiguous(), dist.get_rank() - 1)
-    return loss
+
+    def back(output):
+        return _exchanged(output.detach().contiguous(), torch.empty(output.shape))
+
+    return _step(stage, x, target, loss_function, back=back)
 
 
 @wrong("run_stage", fails="frozen stage")

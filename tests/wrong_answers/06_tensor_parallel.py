@@ -1249,6 +1249,11 @@ def _cut(whole, group):
     return whole.chunk(dist.get_world_size(group), 1)[dist.get_rank(group)].contiguous()
 
 
+def _as_in_memory(x):
+    """The numbers of x in the order in which they stand in memory."""
+    return x.as_strided(x.shape, torch.empty(x.shape).stride())
+
+
 def _summed_and_cut(whole, group):
     return _cut(_summed(whole.contiguous(), group), group)
 
@@ -1308,11 +1313,7 @@ def takes_the_mean(x_BTD, group=None):
 @wrong("gather_sequence", fails="any layout in memory")
 def takes_memory_as_it_is(x_BTD, group=None):
     """Reads the numbers in the order in which they stand in memory."""
-
-    def forward(x, group):
-        return _gathered(x.as_strided(x.shape, torch.empty(x.shape).stride()), group)
-
-    return _Passes.apply(x_BTD, forward, _scattered, group)
+    return _Passes.apply(x_BTD, lambda x, group: _gathered(_as_in_memory(x), group), _scattered, group)
 
 
 @wrong("gather_sequence", fails="one collective a pass")
@@ -1370,11 +1371,7 @@ def adds_up_in_backward(x_BTD, group=None):
 @wrong("scatter_sequence", fails="any layout in memory")
 def scatters_memory_as_it_is(x_BTD, group=None):
     """Reads the numbers in the order in which they stand in memory."""
-
-    def forward(x, group):
-        return _scattered(x.as_strided(x.shape, torch.empty(x.shape).stride()), group)
-
-    return _Passes.apply(x_BTD, forward, _gathered, group)
+    return _Passes.apply(x_BTD, lambda x, group: _scattered(_as_in_memory(x), group), _gathered, group)
 
 
 @wrong("scatter_sequence", fails="one collective a pass")
