@@ -49,8 +49,6 @@ SHORTEST = 1e-4
 COPY = 10e9
 """Bytes a second into the fusion buffer, and out of it."""
 
-Choice = tuple[int, float]
-
 
 @dataclass(frozen=True, slots=True)
 class Case:

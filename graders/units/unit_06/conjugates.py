@@ -18,10 +18,10 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.unit_06 import drivers
-from graders.units.unit_06.passes import calls_in_passes
+from graders.units.unit_06.passes import PASSES, calls_in_passes
 from graders.units.unit_06.replies import ConjugateReply
 
-PASSES = ("forward", "backward", "forward without gradient")
+MARKED = (*PASSES, "forward without gradient")
 
 Replies = Observed[ConjugateReply]
 
@@ -60,7 +60,7 @@ def f(answer: Answer, rng: Rng) -> Findings:
     yield "value", compare.first_failure(map(values, runs, (alone.x, both.x)))
     yield "other ways keep their gradient", gradients(both, runs[1], both.summed(both.arriving))
     yield "arguments unchanged", unchanged(answer, rng, both, runs[1])
-    yield "calls", calls_in_passes(runs[1], PASSES, ([], ["all_reduce"], []))
+    yield "calls", calls_in_passes(runs[1], MARKED, ([], ["all_reduce"], []))
     two = Case.drawn(rng, groups=drawn_groups(rng))
     yield "group", gradients(two, two.launch(answer), two.summed(two.arriving))
 
@@ -93,7 +93,7 @@ def g(answer: Answer, rng: Rng) -> Findings:
     yield "gradient", gradients(alone, runs[0], alone.arriving)
     yield "other ways keep their gradient", gradients(both, runs[1], both.arriving)
     yield "arguments unchanged", unchanged(answer, rng, both, runs[1])
-    yield "calls", calls_in_passes(runs[1], PASSES, (["all_reduce"], [], ["all_reduce"]))
+    yield "calls", calls_in_passes(runs[1], MARKED, (["all_reduce"], [], ["all_reduce"]))
     two = Case.drawn(rng, groups=drawn_groups(rng))
     yield "group", values(two.launch(answer), two.summed(two.x))
 

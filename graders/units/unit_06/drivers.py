@@ -72,7 +72,7 @@ def layer(
     mark("making")
     module = answer(inputs, outputs, bias, **options) if not bias else answer(inputs, outputs, **options)
     random, initial = torch.rand(3), named_copies(module)
-    storage = {name: each.untyped_storage().nbytes() for name, each in module.named_parameters()}
+    storage = storage_bytes(module)
     load_named(module, parameters)
     without_bias = module.bias is None
     return LayerReply(initial, random, storage, without_bias, *passes_of(module, x, arriving))
@@ -94,7 +94,7 @@ def half(
     load_named(whole, parameters)
     mark("making")
     cut = answer(whole, **options).train(training)
-    storage = {name: each.untyped_storage().nbytes() for name, each in cut.named_parameters()}
+    storage = storage_bytes(cut)
     parts = named_copies(cut)
     found = passes_of(cut, x, arriving)
     used = [name for name, each in whole.named_parameters() if each.grad is not None]
@@ -126,6 +126,11 @@ def passes_of(
         without = module(x.clone())
     found = {name: parameter.grad for name, parameter in module.named_parameters()}
     return result.detach(), without, {**found, "x": leaf.grad}, given.detach(), gradient
+
+
+def storage_bytes(module: nn.Module) -> dict[str, int]:
+    """Bytes of the memory that each parameter lies in, more than its own where it is a view."""
+    return {name: each.untyped_storage().nbytes() for name, each in module.named_parameters()}
 
 
 def named_copies(module: nn.Module) -> dict[str, Tensor]:

@@ -21,9 +21,9 @@ from graders.grading.kit import (
 )
 from graders.units.models import sent
 from graders.units.unit_06 import drivers
-from graders.units.unit_06.passes import PAIRS, at_places, calls_by_pass
+from graders.units.unit_06.passes import PAIRS, PASSES, at_places, calls_by_pass
 from graders.units.unit_06.replies import LossReply
-from graders.units.unit_06.vocabulary import NOT_EVEN, PASSES, at_borders
+from graders.units.unit_06.vocabulary import NOT_EVEN, at_borders
 
 FAR = 800.0
 """exp of minus that is 0, in float64 too."""

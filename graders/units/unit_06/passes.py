@@ -10,6 +10,8 @@ from course_lib.runtime.communication.events import Event, Kind
 from graders.grading.communication import in_words
 from graders.grading.kit import AnswerFailed, FailureKind, Finding, Observed
 
+PASSES = ("forward", "backward")
+
 # The marks of `drivers.passes_of`, after one before the module is made.
 OF_A_MODULE = (
     "making",

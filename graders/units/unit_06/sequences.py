@@ -18,10 +18,9 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.unit_06 import drivers
-from graders.units.unit_06.passes import PAIRS, calls_by_pass
+from graders.units.unit_06.passes import PAIRS, PASSES, calls_by_pass
 from graders.units.unit_06.replies import SequenceReply
 
-PASSES = ("forward", "backward")
 GATHER, SCATTER = "all_gather", "reduce_scatter"
 """How the names of the calls of a kind begin."""
 

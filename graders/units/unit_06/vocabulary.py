@@ -17,10 +17,8 @@ from graders.grading.kit import (
     exercise,
 )
 from graders.units.unit_06 import drivers
-from graders.units.unit_06.passes import PAIRS, at_places, calls_in_passes
+from graders.units.unit_06.passes import PAIRS, PASSES, at_places, calls_in_passes
 from graders.units.unit_06.replies import EmbeddingReply
-
-PASSES = ("forward", "backward")
 
 NOT_EVEN = Criterion(
     "a vocabulary that does not divide",
