@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,19 @@ def test_verdicts_are_told_by_word_and_sign_not_by_colour() -> None:
     assert "✘ failed" in html
     assert 'scope="col"' in html
     assert "color:#000" in html
+
+
+def test_rows_that_passed_fold_and_the_others_stay_open() -> None:
+    # On a page what was seen of them is behind a fold, on a terminal only their names are left.
+    half, whole = report_of(lambda x: 2.0 * x), report_of(double)
+    opened, folded = half.html().split("<details")
+    assert "✘ failed" in opened
+    assert "✔ passed" not in opened
+    assert "✔ passed: doubles</span></summary>" in folded
+    assert half.exercises[0].criteria[0].seen in unescape(folded)
+    assert "<table" not in whole.html().split("<details")[0]
+    assert "✔ passed: doubles, whole numbers too" in whole.text()
+    assert whole.exercises[0].criteria[0].seen not in whole.text()
 
 
 # --- graders that go wrong

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from graders.classroom.result_store import Graded, write_whole
 from graders.classroom.standings import standings
 from graders.grading.exercise import Verdict
-from graders.grading.report import LOOKS, earned
+from graders.grading.words import LOOKS, earned
 from graders.isolation.backends import UNSANDBOXED
 
 SLOWEST = 5

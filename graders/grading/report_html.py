@@ -1,0 +1,87 @@
+"""The results of an exercise as HTML that needs no style sheet and no script."""
+
+from html import escape
+
+from graders.grading.exercise import Verdict
+from graders.grading.run import CriterionResult, ExerciseResult
+from graders.grading.words import (
+    LOOKS,
+    Rows,
+    advice_on,
+    folded_and_open,
+    headline,
+    passed_in_a_line,
+    printed_lines,
+    shown_hint,
+    verdict_words,
+)
+
+_CELL = "text-align:left;vertical-align:top;padding:4px 10px;border:1px solid rgba(128,128,128,.45);"
+_BOX = (
+    "margin:4px 0;white-space:pre-wrap;overflow-wrap:anywhere;word-break:normal;"
+    "background:transparent;color:inherit;"
+)
+_BADGE = "display:inline-block;padding:1px 8px;border-radius:9px;white-space:nowrap;color:#000;"
+
+
+def exercise_as_html(result: ExerciseResult) -> str:
+    """Points, the rows to look at, those that passed folded to their names, advice, what was printed."""
+    passed, left = folded_and_open(result)
+    advice = advice_on(result, 'hint("{}").')
+    printed = printed_lines(result)
+    return (
+        f'<p style="margin:6px 0 4px;font-weight:bold;">{escape(headline(result))}</p>'
+        + (_html_table(left, result.exercise.name) if left else "")
+        + (_html_passed(passed, result.exercise.name) if passed else "")
+        + (f'<p style="margin:4px 0;">{escape(advice)}</p>' if advice else "")
+        + (f"Your code printed:{_html_box(chr(10).join(printed))}" if printed else "")
+    )
+
+
+def _html_passed(rows: Rows, name: str) -> str:
+    """The rows that passed, folded to their names."""
+    said = _html_badge(Verdict.PASSED, passed_in_a_line(rows), "white-space:normal;")
+    return f'<details style="margin:4px 0;"><summary>{said}</summary>{_html_table(rows, name)}</details>'
+
+
+def _html_table(rows: Rows, name: str) -> str:
+    head = "".join(
+        f'<th scope="col" style="{_CELL}">{heading}</th>'
+        for heading in ("Criterion", "Verdict", "Points", "What was seen")
+    )
+    body = "".join(_html_row(each, seen) for each, seen in rows)
+    return (
+        f'<table aria-label="{escape(name)}" '
+        f'style="border-collapse:collapse;margin:6px 0;color:inherit;font-size:inherit;">'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    )
+
+
+def _html_badge(verdict: Verdict, words: str, style: str = "") -> str:
+    return f'<span style="{_BADGE}{style}background:{LOOKS[verdict].background};">{escape(words)}</span>'
+
+
+def _html_row(result: CriterionResult, seen: str) -> str:
+    badge = _html_badge(result.verdict, verdict_words(result.verdict))
+    hint = shown_hint(result)
+    story = _html_box(seen) if "\n" in seen else escape(seen)
+    said = (
+        story
+        + result.figure
+        + (f'<div style="margin-top:4px;"><b>Hint:</b> {escape(hint)}</div>' if hint else "")
+    )
+    return (
+        f'<tr><th scope="row" style="{_CELL}font-weight:normal;">{escape(result.criterion.name)}</th>'
+        f'<td style="{_CELL}">{badge}</td>'
+        f'<td style="{_CELL}white-space:nowrap;">{result.points:g} of {result.criterion.points:g}</td>'
+        f'<td style="{_CELL}">{said}</td></tr>'
+    )
+
+
+def _html_box(text: str) -> str:
+    return f'<pre style="{_BOX}">{escape(text)}</pre>'
+
+
+def note_as_html(note: str) -> str:
+    """A sentence about the submission as a whole."""
+    return _html_box(note) if "\n" in note else f'<p style="margin:4px 0;">{escape(note)}</p>'
