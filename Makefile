@@ -20,8 +20,9 @@ workbook: setup
 test: setup
 	$(BIN)/pytest -n $$(($(JOBS) + 1)) --dist loadgroup
 
+# INSTRUCTOR=1: with nbgrader's panels for those who grade.
 lab: setup
-	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/index.ipynb
+	$(if $(filter-out 0,$(INSTRUCTOR)),JUPYTER_CONFIG_PATH=$(CURDIR)/.jupyter/instructor:$$JUPYTER_CONFIG_PATH )$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/index.ipynb
 
 lint: setup
 	$(BIN)/ruff format --check .

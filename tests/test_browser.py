@@ -189,6 +189,14 @@ def keep(page: Any, name: str) -> None:
 
 
 def test_a_student_solves_an_exercise_and_runs_the_unit(page: Any) -> None:
+    # Of nbgrader students see what is theirs: no panel for those who grade, in the menu or at the side.
+    page.get_by_role("menuitem", name="Nbgrader", exact=True).click()
+    playwright.expect(page.get_by_role("menuitem", name="Assignment List")).to_be_visible()
+    keep(page, "0-menu")
+    for panel in ("Formgrader", "Create Assignment", "Course List"):
+        assert page.get_by_text(panel).count() + page.get_by_title(panel).count() == 0, panel
+    page.keyboard.press("Escape")
+
     run_cell(page, cell_with(page, "from graders import"))
     answer = cell_with(page, f"def {EXERCISE}")
     verdicts = cell_with(page, f"check({EXERCISE})").locator(".jp-OutputArea")
@@ -237,3 +245,18 @@ def test_a_student_solves_an_exercise_and_runs_the_unit(page: Any) -> None:
     page.keyboard.press("ArrowRight")
     playwright.expect(figure).not_to_have_attribute("src", before, timeout=PATIENCE)
     keep(page, "5-slider-after")
+
+
+def test_those_who_grade_keep_nbgraders_panels() -> None:
+    # With INSTRUCTOR=1, a folder of settings goes before the students' and switches the panels on again.
+    said = "import jupyterlab_server.config as c; print(c.get_page_config([])['disabledExtensions'])"
+    disabled = {}
+    for folders in (".jupyter", ".jupyter/instructor:.jupyter"):
+        path = ":".join(str(ROOT / folder) for folder in folders.split(":"))
+        command = [sys.executable, "-c", said]
+        environment = os.environ | {"JUPYTER_CONFIG_PATH": path}
+        disabled[folders] = subprocess.check_output(command, env=environment, text=True)
+    assert "@jupyter/nbgrader:formgrader" in disabled[".jupyter"]
+    assert "nbgrader" not in disabled[".jupyter/instructor:.jupyter"]
+    command = ["make", "--dry-run", "lab", "INSTRUCTOR=1"]
+    assert f"{ROOT}/.jupyter/instructor:" in subprocess.check_output(command, cwd=ROOT, text=True)
