@@ -18,7 +18,7 @@
 # - derive which average of the workers' gradients is the gradient of the whole batch, and say when the plain mean is
 #   not;
 # - deal out a data set so that every sample is seen once an epoch, and differently in every epoch;
-# - turn a training script for one process into one for many, with a broadcast and an all-reduce;
+# - turn a training script for one process into one for many, with your own parts and with PyTorch's;
 # - write a small `DistributedDataParallel` with hooks and buckets, and read from a timeline what it hides;
 # - prove that many workers train the model that one would have trained.
 
@@ -30,12 +30,13 @@ epochs = 3
 
 # %%
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.data import DataLoader, DistributedSampler
 
 from course_lib import Cluster, Link, launch, per_rank
 from graders import check, hint, progress, reset
@@ -164,10 +165,8 @@ if dataset == "digits":
 # - **reshuffle**: the training loop calls `sampler.set_epoch(epoch)` before each epoch. Without it every epoch deals
 #   out the samples in the same way.
 
+
 # %% demo=true
-from torch.utils.data import DistributedSampler
-
-
 def dealt(epoch: int) -> list[list[int]]:
     """What each of 4 ranks gets of 10 samples."""
     samplers = [DistributedSampler(range(10), num_replicas=4, rank=rank, seed=1) for rank in range(4)]
@@ -826,17 +825,174 @@ def load_once(load):
 
 
 # %% [markdown]
-# ## 8 The whole thing, with real processes
+# ## 8 The whole thing
 #
-# Now everything together: real processes, Gloo between them, your functions in the loop. The loop itself is
-# `course_lib.training.data_parallel.train`; read it, it is short. Three details are worth a look:
+# A training script is written for one process first. Here is one:
+
+
+# %%
+def train_one(model, dataset, optimizer, epochs, batch_size, seed, device) -> list[float]:
+    """Train in one process; returns the mean loss of each epoch."""
+    model.to(device)
+    generator = torch.Generator().manual_seed(seed)
+    loader = DataLoader(dataset, batch_size, shuffle=True, generator=generator)
+    history = []
+    for epoch in range(epochs):
+        total = 0.0
+        for inputs, targets in loader:
+            inputs, targets = inputs.to(device), targets.to(device)
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(targets)
+        history.append(total / len(dataset))
+        print(f"epoch {epoch}: loss {history[-1]:.4f}")
+    return history
+
+
+# %% [markdown]
+# To run on many devices it needs what the sections above have made. PyTorch has a part of its own for each. These are the
+# lines that you will meet in other people's scripts:
 #
-# - **Weights.** Shards may differ by one sample, so the last batch may be uneven, even empty. The loop scales each
-#   rank's summed loss by $p / n$, where $n$ is the size of the whole batch. The mean over ranks of these gradients is
-#   $\sum_k \frac{m_k}{n} g_k$, the formula of section 1, and an empty batch adds a loss of 0, not NaN.
-# - **Equal numbers of steps.** Every rank makes as many steps as the one with the largest shard. Otherwise the last
-#   all-reduce would wait for ever for a rank that has left the loop.
-# - **Talking.** The loss of each step is summed over ranks once an epoch, in one call, and only rank 0 prints.
+# | | PyTorch's own | in this unit |
+# |---|---|---|
+# | set up | `dist.init_process_group(backend="nccl", rank=global_rank, world_size=world_size)` | `launch` has done it; under `torchrun`, `dist.init_process_group()` finds both numbers in the environment |
+# | device | `device = torch.device("cuda", local_rank)` | the argument `device` |
+# | wrap | `model = DistributedDataParallel(model, device_ids=[local_rank])`, which also broadcasts rank 0's weights | `broadcast_parameters`, and `average_gradients` or `BucketedDDP` |
+# | deal | `train_sampler = DistributedSampler(train_set, num_replicas=world_size, rank=global_rank)` | `shard_indices` |
+# | load | `DataLoader(train_set, batch_size=batch_size, sampler=train_sampler)` | the same, with the indices as `sampler` |
+# | deal anew | `train_sampler.set_epoch(epoch)` at the beginning of every epoch | `shard_indices(..., epoch, ...)` |
+# | report | `if global_rank == 0: print(...)` | the same |
+# | end | `dist.destroy_process_group()` | `launch` does it |
+#
+# `batch_size` is that of one worker. `shuffle=True` must go: a `DataLoader` takes a sampler or shuffles by itself, and refuses
+# to do both. `device_ids` is for GPUs only.
+#
+# Put together, with PyTorch's own parts, in the script for one process few lines change:
+
+
+# %% demo=true
+def train_pytorch(model, dataset, epochs, batch_size) -> list[float]:
+    """train_one on many processes, as it is written with PyTorch's parts; every rank's own losses."""
+    ddp = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    sampler = DistributedSampler(dataset, dist.get_world_size(), dist.get_rank())
+    loader = DataLoader(dataset, batch_size, sampler=sampler)
+    history = []
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        total = 0.0
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(ddp(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(targets)
+        history.append(total / len(sampler))
+    return history
+
+
+images, labels = data.train[:301]
+subset = list(zip(images, labels, strict=True))
+by_pytorch = launch(train_pytorch, new_model(), subset, 2, 16, ranks=ranks)
+for rank, history in enumerate(by_pytorch.results):
+    print(f"rank {rank}: " + ", ".join(f"{loss:.4f}" for loss in history))
+
+# %% [markdown]
+# It runs, and three things are not yet as in one process. Each rank knows the loss of its own samples only. 301 samples
+# do not divide by four ranks, so `DistributedSampler` gives some out twice. And it can be used here only because it does
+# so: all ranks then have equally many samples. Without padding the last batches differ, and some rank may have none left.
+#
+# Your version does it right. Before you write it, think of 301 samples on four ranks with 16 of them a rank in a step.
+# How many steps do all ranks need, and how many samples has the whole batch of the last step? And of 257 samples?
+
+
+# %% exercise="train_ddp" points=12
+def train_ddp(model, dataset, optimizer, epochs, batch_size, seed, device) -> list[float]:
+    """Train one model on all ranks of the default group, as train_one does in one process.
+
+    Called on every rank. model: this rank's replica, without buffers; it is trained in place. The replicas may
+    come with different weights: training starts from rank 0's. dataset: the same on all ranks; dataset[i] is
+    (inputs, target). optimizer: over this replica's parameters. batch_size: samples of one rank in a step.
+    seed: the same on all ranks. device: where this rank computes.
+
+    An epoch: every sample is used once, by one rank, and no epoch deals them as the one before. All ranks take
+    equally many steps, as many as the rank with the most samples needs. Every step is that of the mean loss
+    over the whole batch, which is what all ranks have in this step together: some may have fewer samples than
+    others, or none.
+
+    Returns, on every rank, for each epoch the mean loss over all its samples, a float. Rank 0 prints a line an
+    epoch; nobody else prints. Communication: the model once; in a step every gradient once, by all_reduce; in
+    an epoch one collective of at most 16 bytes. What the unit has built, or PyTorch's own parts, may be used.
+    """
+    ### BEGIN SOLUTION
+    ranks = dist.get_world_size()
+    model.to(device)
+    broadcast_parameters(model, src=0)
+    history = []
+    for epoch in range(epochs):
+        shard = shard_indices(len(dataset), epoch, seed).tolist()
+        batches = iter(DataLoader(dataset, batch_size, sampler=shard))
+        total = torch.zeros(1, device=device)
+        for start in range(0, len(dataset), ranks * batch_size):
+            whole = min(ranks * batch_size, len(dataset) - start)
+            optimizer.zero_grad()
+            for inputs, targets in islice(batches, 1):
+                logits = model(inputs.to(device))
+                loss = functional.cross_entropy(logits, targets.to(device), reduction="sum")
+                (loss * ranks / whole).backward()
+                total += loss.detach()
+            average_gradients(model)
+            optimizer.step()
+        dist.all_reduce(total)
+        history.append(total.item() / len(dataset))
+        if dist.get_rank() == 0:
+            print(f"epoch {epoch}: loss {history[-1]:.4f}")
+    return history
+    ### END SOLUTION
+
+
+# %% demo=true
+def train_both(model: nn.Module, size: int) -> list[float]:
+    """Two epochs of train_ddp on the first samples of the training set, 16 a rank in a step."""
+    images, labels = data.train[:size]
+    subset = list(zip(images, labels, strict=True))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return train_ddp(model, subset, optimizer, 2, 16, 0, torch.device("cpu"))
+
+
+together = {size: launch(train_both, new_model(), size, ranks=ranks, on=on) for size in (301, 257)}
+for size, run in together.items():
+    calls = run.traffic[0].calls
+    print(f"{size} samples: losses {run.results[0]}, rank 0's calls {dict(calls)}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs train_ddp
+# All ranks return the same; PyTorch's ranks do not. Steps of 301 and of 257 samples.
+for run in together.values():
+    assert all(history == run.results[0] for history in run.results)
+if ranks == 4:
+    assert len({history[0] for history in by_pytorch.results}) == 4
+    assert (-(-301 // 64), 301 - 4 * 64, -(-257 // 64), 257 - 4 * 64) == (5, 45, 5, 1)
+
+# %% [markdown]
+# <details><summary>The answers</summary>
+#
+# Five steps each. In the last one the four ranks have 45 of the 301 samples together: 12, 11, 11 and 11. Of 257 samples one is
+# left: one rank has it, and three have none. They take part all the same, for the others wait for them in the all-reduce.
+#
+# </details>
+#
+# PyTorch has another way for ranks that have nothing left: `with ddp.join():`. Ranks that have finished then answer the calls of
+# those that go on. It costs one more collective in every step, and the mean it takes is over ranks, not over samples.
+#
+# ### With real processes
+#
+# Now everything together: real processes, Gloo between them, your functions in the loop. The loop is
+# `course_lib.training.data_parallel.train`; read it beside your own, it is short. It scales each rank's summed loss by $p / n$,
+# where $n$ is the size of the whole batch, so the mean over ranks of these gradients is $\sum_k \frac{m_k}{n} g_k$, the formula of
+# section 1. An empty batch adds a loss of 0, not NaN.
 
 # %% demo=true
 from course_lib.training.data_parallel import TORCH_DDP, Pieces, deal_epochs, train, train_alone

@@ -3,13 +3,15 @@
 import os
 from collections import deque
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, repeat
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn import functional
 from torch.nn.utils import parameters_to_vector
+from torch.utils.data import DataLoader, Sampler
 
 from tests.answers import right
 
@@ -340,3 +342,84 @@ def with_a_group_for_each_node(load):
         return load()
     finally:
         dist.barrier(mine)
+
+
+# ------------------------------------------------------------------------------------------------ train_ddp
+
+
+@right("train_ddp")
+def with_pytorchs_ddp(model, dataset, optimizer, epochs, batch_size, seed, device):
+    """PyTorch's wrapper; a rank without samples goes through the model with an empty batch."""
+    ddp = nn.parallel.DistributedDataParallel(model.to(device))
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    longest = -(-len(dataset) // ranks)
+    told = []
+    for epoch in range(epochs):
+        generator = torch.Generator().manual_seed(1000 * seed + epoch)
+        mine = torch.randperm(len(dataset), generator=generator)[rank::ranks].tolist()
+        lost = torch.zeros(2, dtype=torch.float64, device=device)
+        for first in range(0, longest, batch_size):
+            part = [dataset[index] for index in mine[first : first + batch_size]]
+            # An epoch has at least one sample; of none that is left, its shape and dtype stay.
+            inputs = torch.stack([each for each, _ in part or [dataset[0]]])[: len(part)].to(device)
+            targets = torch.stack([each for _, each in part or [dataset[0]]])[: len(part)].to(device)
+            whole = sum(len(range(r + first * ranks, len(dataset), ranks)[:batch_size]) for r in range(ranks))
+            losses = functional.cross_entropy(ddp(inputs), targets, reduction="none")
+            optimizer.zero_grad(set_to_none=False)
+            (losses.sum() / whole * ranks).backward()
+            optimizer.step()
+            lost += torch.tensor([losses.sum().item(), len(part)], dtype=torch.float64)
+        dist.all_reduce(lost)
+        told.append((lost[0] / lost[1]).item())
+        rank or print("epoch", epoch, told[-1])
+    return told
+
+
+class _Dealt(Sampler):
+    """DistributedSampler without padding."""
+
+    def __init__(self, length, seed):
+        self.length, self.seed, self.epoch = length, seed, 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        order = torch.randperm(self.length, generator=generator).tolist()
+        return iter(order[dist.get_rank() :: dist.get_world_size()])
+
+    def __len__(self):
+        return len(range(dist.get_rank(), self.length, dist.get_world_size()))
+
+
+@right("train_ddp")
+def with_buckets_and_a_sampler(model, dataset, optimizer, epochs, batch_size, seed, device):
+    """One loader with a sampler, buckets that overlap, and an epoch's loss gathered from all."""
+    model.to(device)
+    ddp = WithBucketObjects(model, 100)
+    sampler = _Dealt(len(dataset), seed)
+    loader = DataLoader(dataset, batch_size, sampler=sampler)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    most = -(-len(range(0, len(dataset), ranks)) // batch_size)
+    history = []
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        mine = 0.0
+        for step, batch in zip(range(most), chain(loader, repeat(None)), strict=False):
+            optimizer.zero_grad()
+            if batch is not None:
+                inputs, targets = (each.to(device) for each in batch)
+                left = len(dataset) - step * ranks * batch_size
+                share = len(targets) * ranks / min(left, ranks * batch_size)
+                loss = functional.cross_entropy(ddp(inputs), targets)
+                (share * loss).backward()
+                mine += loss.item() * len(targets)
+            ddp.finish()
+            optimizer.step()
+        parts = [torch.zeros(1, dtype=torch.float64) for _ in range(ranks)]
+        dist.all_gather(parts, torch.tensor([mine], dtype=torch.float64))
+        history.append(sum(parts).item() / len(dataset))
+        if rank == 0:
+            print(f"{history[-1]:.3f}")
+    return history

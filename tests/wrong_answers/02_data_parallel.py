@@ -7,6 +7,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, DistributedSampler
 
 from tests.answers import wrong
 
@@ -999,3 +1001,317 @@ def frees_them_from_rank_0_only(load):
         raise
     dist.barrier()
     return value
+
+
+# ------------------------------------------------------------------------------------------------ train_ddp
+
+
+class _Training:
+    """A right answer, called like a function; each mistake overrides one of its methods."""
+
+    def __new__(cls, *given):
+        return super().__new__(cls).run(*given)
+
+    def run(self, model, dataset, optimizer, epochs, batch_size, seed, device):
+        self.model, self.optimizer, self.device = model.to(device), optimizer, device
+        self.length, self.seed, self.batch_size = len(dataset), seed, batch_size
+        self.start()
+        return [self.epoch(dataset, epoch) for epoch in range(epochs)]
+
+    def start(self):
+        for parameter in self.model.parameters():
+            dist.broadcast(parameter.detach(), 0)
+
+    def indices(self, epoch):
+        order = torch.randperm(self.length, generator=torch.Generator().manual_seed(self.seed + epoch))
+        return order[dist.get_rank() :: dist.get_world_size()].tolist()
+
+    def epoch(self, dataset, epoch):
+        batches = iter(DataLoader(dataset, self.batch_size, sampler=self.indices(epoch)))
+        total = torch.zeros(1)
+        largest = dist.get_world_size() * self.batch_size
+        for first in range(0, self.length, largest):
+            total += self.step(next(batches, None), min(largest, self.length - first))
+        mean = self.mean(total)
+        self.report(mean)
+        return mean
+
+    def step(self, batch, whole):
+        self.optimizer.zero_grad()
+        lost = torch.zeros(1)
+        if batch is not None:
+            lost = self.backward(*self.move(*batch), whole)
+        self.average(batch)
+        self.optimizer.step()
+        return lost
+
+    def move(self, inputs, targets):
+        return inputs.to(self.device), targets.to(self.device)
+
+    def backward(self, inputs, targets, whole):
+        loss = functional.cross_entropy(self.model(inputs), targets, reduction="sum")
+        (loss * dist.get_world_size() / whole).backward()
+        return loss.detach().reshape(1)
+
+    def average(self, batch):
+        parameters = list(self.model.parameters())
+        _fill(parameters)
+        for parameter, mean in zip(parameters, _flat_average(parameters), strict=True):
+            parameter.grad.copy_(mean)
+
+    def mean(self, total):
+        dist.all_reduce(total)
+        return total.item() / self.length
+
+    def report(self, mean):
+        if dist.get_rank() == 0:
+            print(f"loss {mean:.4f}")
+
+
+@wrong("train_ddp", fails="every sample once an epoch")
+class EveryRankTakesEverything(_Training):
+    """No sampler: each rank goes through the whole data set."""
+
+    def indices(self, epoch):
+        return torch.randperm(
+            self.length, generator=torch.Generator().manual_seed(self.seed + epoch)
+        ).tolist()
+
+
+@wrong("train_ddp", fails="every sample once an epoch")
+class PadsTheShards(_Training):
+    """DistributedSampler as it is, which gives some samples out twice."""
+
+    def indices(self, epoch):
+        ranks, rank = dist.get_world_size(), dist.get_rank()
+        sampler = DistributedSampler(range(self.length), ranks, rank, seed=self.seed)
+        sampler.set_epoch(epoch)
+        return list(sampler)
+
+
+@wrong("train_ddp", fails="every sample once an epoch")
+class ShufflesOnItsOwn(_Training):
+    """Every rank cuts its part from another permutation."""
+
+    def indices(self, epoch):
+        generator = torch.Generator().manual_seed(self.seed + epoch + 100 * dist.get_rank())
+        order = torch.randperm(self.length, generator=generator)
+        return order[dist.get_rank() :: dist.get_world_size()].tolist()
+
+
+@wrong("train_ddp", fails="every sample once an epoch")
+class DropsTheRest(_Training):
+    """Leaves out what does not fill a batch on every rank."""
+
+    def indices(self, epoch):
+        return super().indices(epoch)[
+            : self.length // dist.get_world_size() // self.batch_size * self.batch_size
+        ]
+
+
+@wrong("train_ddp", fails="every sample once an epoch")
+class LeavesWhenItHasNothing(_Training):
+    """A rank without a batch skips the averaging, and the others wait for it."""
+
+    def average(self, batch):
+        if batch is not None:
+            super().average(batch)
+
+
+@wrong("train_ddp", fails="every sample once an epoch")
+class BatchOfAllRanks(_Training):
+    """Takes batch_size for that of all ranks together, so every rank has more steps."""
+
+    def run(self, model, dataset, optimizer, epochs, batch_size, seed, device):
+        return super().run(model, dataset, optimizer, epochs, 1, seed, device)
+
+
+@wrong("train_ddp", fails="another order in each epoch")
+class ForgetsTheEpoch(_Training):
+    """The same order in every epoch, as without set_epoch."""
+
+    def indices(self, epoch):
+        return super().indices(0)
+
+
+@wrong("train_ddp", fails="another order in each epoch")
+class NeverShuffles(_Training):
+    """Deals the samples out in the order in which they lie."""
+
+    def indices(self, epoch):
+        first = (dist.get_rank() + epoch) % dist.get_world_size()
+        return list(range(first, self.length, dist.get_world_size()))
+
+
+@wrong("train_ddp", fails="same weights on all ranks")
+class StartsAsItIs(_Training):
+    """No broadcast: the replicas start different, and stay so."""
+
+    def start(self):
+        pass
+
+
+@wrong("train_ddp", fails="same weights on all ranks")
+class NeverAverages(_Training):
+    """Every rank trains by itself."""
+
+    def average(self, batch):
+        pass
+
+
+@wrong("train_ddp", fails="the step of the whole batch")
+class MeanOfTheMeans(_Training):
+    """The mean over ranks of the gradients of each rank's mean loss: right for equal batches only."""
+
+    def backward(self, inputs, targets, whole):
+        loss = functional.cross_entropy(self.model(inputs), targets)
+        loss.backward()
+        return loss.detach() * len(targets)
+
+
+@wrong("train_ddp", fails="the step of the whole batch")
+class ScalesByTheLargest(_Training):
+    """Divides by the samples of a full batch, also in the last step."""
+
+    def backward(self, inputs, targets, whole):
+        return super().backward(inputs, targets, dist.get_world_size() * self.batch_size)
+
+
+@wrong("train_ddp", fails="the step of the whole batch")
+class SumsGradients(_Training):
+    """Adds the gradients up where the loss is scaled for a mean."""
+
+    def average(self, batch):
+        super().average(batch)
+        for parameter in self.model.parameters():
+            parameter.grad *= dist.get_world_size()
+
+
+@wrong("train_ddp", fails="the step of the whole batch")
+class NeverClears(_Training):
+    """Leaves the gradients of the step before in place."""
+
+    def step(self, batch, whole):
+        lost = torch.zeros(1)
+        if batch is not None:
+            lost = self.backward(*self.move(*batch), whole)
+        self.average(batch)
+        self.optimizer.step()
+        return lost
+
+
+@wrong("train_ddp", fails="the step of the whole batch")
+class StartsFromTheLastRank(_Training):
+    """Broadcasts the weights of another rank than 0."""
+
+    def start(self):
+        for parameter in self.model.parameters():
+            dist.broadcast(parameter.detach(), dist.get_world_size() - 1)
+
+
+@wrong("train_ddp", fails="losses")
+class TellsItsOwnLoss(_Training):
+    """The mean over this rank's samples."""
+
+    def mean(self, total):
+        return total.item() * dist.get_world_size() / self.length
+
+
+@wrong("train_ddp", fails="losses")
+class OnlyRankZeroKnows(_Training):
+    """Reduces to rank 0, which prints; the others return what they have."""
+
+    def mean(self, total):
+        dist.reduce(total, 0)
+        return total.item() / self.length
+
+
+@wrong("train_ddp", fails="losses")
+class TellsATensor(_Training):
+    """A tensor an epoch instead of a float."""
+
+    def mean(self, total):
+        dist.all_reduce(total)
+        return total / self.length
+
+    def report(self, mean):
+        super().report(mean.item())
+
+
+@wrong("train_ddp", fails="one rank prints")
+class AllPrint(_Training):
+    """Every rank prints the line."""
+
+    def report(self, mean):
+        print(f"loss {mean:.4f}")
+
+
+@wrong("train_ddp", fails="one rank prints")
+class NobodyPrints(_Training):
+    """No line at all."""
+
+    def report(self, mean):
+        pass
+
+
+@wrong("train_ddp", fails="no more communication than needed")
+class SumsTheLossInEveryStep(_Training):
+    """An all-reduce of the loss in each step."""
+
+    def step(self, batch, whole):
+        lost = super().step(batch, whole)
+        dist.all_reduce(lost)
+        return lost
+
+    def mean(self, total):
+        return total.item() / self.length
+
+
+@wrong("train_ddp", fails="no more communication than needed")
+class BroadcastsInEveryEpoch(_Training):
+    """Sends the weights again in each epoch, though they are equal."""
+
+    def indices(self, epoch):
+        self.start()
+        return super().indices(epoch)
+
+
+@wrong("train_ddp", fails="no more communication than needed")
+class AsksForTheSizes(_Training):
+    """Adds up in each step how many samples the whole batch has."""
+
+    def step(self, batch, whole):
+        size = torch.tensor(0 if batch is None else len(batch[1]))
+        dist.all_reduce(size)
+        return super().step(batch, size.item())
+
+
+@wrong("train_ddp", fails="no more communication than needed")
+class AveragesTheWeightsToo(_Training):
+    """Averages the gradients, and the weights after the step."""
+
+    def step(self, batch, whole):
+        lost = super().step(batch, whole)
+        for parameter in self.model.parameters():
+            dist.all_reduce(parameter.detach(), op=dist.ReduceOp.AVG)
+        return lost
+
+
+@wrong("train_ddp", fails="on the device")
+class LeavesBatchesOnTheHost(_Training):
+    """Moves the model only."""
+
+    def move(self, inputs, targets):
+        return inputs, targets
+
+
+@wrong("train_ddp", fails="on the device")
+class LeavesTheModelOnTheHost(_Training):
+    """Moves the batches only."""
+
+    def run(self, model, *rest):
+        moves, model.to = model.to, lambda device: model
+        try:
+            return super().run(model, *rest)
+        finally:
+            model.to = moves

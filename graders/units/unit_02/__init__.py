@@ -1,4 +1,13 @@
 """Unit 02: data parallelism."""
 
 UNIT = "02_data_parallel"
-SECTIONS = ("combining", "sharding", "replicas", "averaging", "overlap", "metrics", "loading")
+SECTIONS = (
+    "combining",
+    "sharding",
+    "replicas",
+    "averaging",
+    "overlap",
+    "metrics",
+    "loading",
+    "many_processes",
+)

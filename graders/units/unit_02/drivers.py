@@ -15,6 +15,7 @@ from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.units.hashing import hashes_salted
 from graders.units.models import copies_of, gradients_of, load_values, state_of
 from graders.units.unit_02.models import Branches, Chain, Normed, Tied, chain_of
+from graders.units.unit_02.numbered import DEVICE, Descent, MovesNoted, Numbered, Samples
 
 Gradients = list[Tensor | None]
 """Of a model's parameters in their order; None where there is none."""
@@ -324,3 +325,36 @@ def _take_time() -> None:
     with span("load"):
         square = torch.ones(LOAD_SIDE, LOAD_SIDE)
         torch.mm(square, square)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingReply(DriverReply):
+    """How one rank trained.
+
+    history: what the answer returned. parameters: copies, afterwards. batches[t]: the numbers of the samples
+    that went through the model before the optimizer's step t. moved: whether the model and all inputs were
+    moved to the device.
+    """
+
+    history: PlainData
+    parameters: list[Tensor]
+    batches: list[list[int]]
+    moved: bool
+
+
+def many_processes(
+    answer: AnswerFunction,
+    values: list[Tensor],
+    samples: tuple[Tensor, Tensor],
+    rate: float,
+    epochs: int,
+    batch_size: int,
+    seed: int,
+) -> TrainingReply:
+    """How the answer trains a `Numbered` with these values on samples: inputs [N, 1 + F] and labels [N]."""
+    model = Numbered(values)
+    optimizer = Descent(model, rate)
+    with torch.enable_grad(), MovesNoted() as moves:
+        history = answer(model, Samples(*samples), optimizer, epochs, batch_size, seed, DEVICE)
+    moved = model.moved and moves.all_of(model.inputs)
+    return TrainingReply(history, copies_of(model.parameters()), optimizer.batches, moved)
