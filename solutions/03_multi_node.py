@@ -17,7 +17,7 @@
 #
 # - ask a cluster for nodes, through a portal's form or with a batch script, and say what each number means;
 # - read host lists and launchers' environment variables, and tell rank, local rank and node rank apart;
-# - start the same job with torchrun, srun and mpirun, and bind each rank to the cores beside its GPU;
+# - start the same job with torchrun, srun and mpirun, in a container too, and bind each rank to the cores beside its GPU;
 # - choose how often to save, save so that a crash never costs more than that, and resume bit for bit;
 # - let a job go on with fewer or more workers without changing what it learns.
 
@@ -492,6 +492,76 @@ except ClusterFailed as missing:
 # `--ntasks=4 --nodes=2` gives three tasks to one node and one to the other. Every node gets one, and then Slurm fills up
 # from the front, for what it hands out are cores. Say `--ntasks-per-node`.
 #
+# ### Programs: modules and containers
+#
+# A cluster has many versions of the same compilers and libraries. A **module** puts one of them on your paths: `module load
+# cuda/12.4`, or for short `ml cuda/12.4`. `module purge` takes all away again that is loaded, for instance by a file that
+# your shell reads at its start.
+#
+# A **container** brings a whole system of files with it, in one **image**, a file: Python, PyTorch, and all that
+# they need. Docker wants rights that no cluster gives; Apptainer, which was called Singularity until 2021, runs as you.
+# NVIDIA publishes its build of PyTorch as an image; on ACES, where compute nodes reach the internet through a proxy only, the
+# lecture fetches it and looks inside by
+#
+# ```bash
+# ml purge
+# ml WebProxy
+# singularity pull pytorch.sif docker://nvcr.io/nvidia/pytorch:23.06-py3
+# singularity shell --nv pytorch.sif
+# ```
+#
+# `pull` makes a file of the image, once, on a node that reaches the internet. `shell` is for looking around; a batch script
+# says `exec`, and what is to run. Inside, the files are the image's, so three things of the machine have to be handed in:
+#
+# - **GPUs**: the driver's libraries belong to the machine. `--nv` takes NVIDIA's in, `--rocm` AMD's.
+# - **Folders**: your home folder is there, the file system with your data often is not. `--bind SOURCE:TARGET:ro` shows a folder
+#   of the machine in the container, here to be read only; without `:ro` it can be written.
+# - **Ranks**: srun or ibrun start processes on nodes, and know nothing of images.
+
+
+# %% exercise="container_command" points=9
+def container_command(site: dict, image: str, command: list[str]) -> str:
+    """The lines of a batch script that run a program of an image, once for each task.
+
+    site: what is known of the machine:
+        "runtime": "apptainer" or "singularity"; both read the same arguments.
+        "gpus": "NVIDIA", "AMD", or None where there are none.
+        "modules": names, of which each may need those before it. Where there are any, exactly these are loaded when the
+            program starts. Where there are none, the machine has no command `module`.
+        "launcher": the words that start something once for each task, such as ["srun", "--ntasks-per-node=4"].
+        "mounted": folders that are in every container, with all that is in them.
+        "folders": path -> "read" or "write": those that the program needs, and what it may do there. They have the same path
+            inside; those that are in the container anyway are not bound. One may lie in another.
+    image: path of the image. command: the program and its arguments, which may hold blanks, quotes, dollars.
+
+    Paths have no comma or colon. Returns text for bash; nothing but what is asked for gets into the container.
+    """
+    ### BEGIN SOLUTION
+    lines = []
+    if site["modules"]:
+        lines += ["module purge", shlex.join(["module", "load", *site["modules"]])]
+    options = {"NVIDIA": ["--nv"], "AMD": ["--rocm"], None: []}[site["gpus"]]
+    for folder, mode in sorted(site["folders"].items()):  # A folder comes before those that lie in it.
+        if not any(Path(folder).is_relative_to(there) for there in site["mounted"]):
+            options += ["--bind", f"{folder}:{folder}:ro" if mode == "read" else folder]
+    words = [*site["launcher"], site["runtime"], "exec", *options, image, *command]
+    return "\n".join([*lines, shlex.join(words)])
+    ### END SOLUTION
+
+
+# %% demo=true
+# %%needs container_command
+aces = {
+    "runtime": "singularity",
+    "gpus": "NVIDIA",
+    "modules": ["WebProxy"],
+    "launcher": ["srun", "--ntasks-per-node=2"],
+    "mounted": ["/home", "/tmp"],
+    "folders": {"/scratch/data": "read", "/scratch/runs": "write"},
+}
+print(container_command(aces, "pytorch.sif", ["python", "train.py", "--note", "two words"]))
+
+# %% [markdown]
 # ## 7 The cores beside the GPU
 #
 # A node is a small network too. Its processor consists of parts with their own memory, **NUMA nodes**, and each GPU is
@@ -1655,6 +1725,7 @@ assert done.returncode == 0, done.stderr
 # | The job waits for ever: `PartitionNodeLimit`, `QOSMaxNodePerUserLimit` | More nodes or time than the queue allows | `squeue --me` shows the reason; ask for less, or another queue |
 # | One GPU of four works | One task a node, and no torchrun to start more | `--ntasks-per-node`: as many as GPUs |
 # | Slow, and one core at 100 % | All ranks and their data loaders are bound to one core | Masks, `--cpus-per-task`; `taskset -cp $$` shows where you may run |
+# | In the container there is no GPU, or no data | Started without `--nv` or `--rocm`; the folder was not bound | Section 6, containers |
 # | The job is "completed", but nothing was trained | The last command of the script was not the training | `set -e`, or the training last |
 # | The job waits in the queue again, and begins at step 0 | Nobody looked for a checkpoint | Every start begins with `load_latest` |
 # | `unexpected pos 64 vs 0` from `torch.save` | The disk is full, or your quota is | Make room; keep the last two or three checkpoints, not all |

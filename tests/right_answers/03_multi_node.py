@@ -4,9 +4,11 @@ import io
 import math
 import os
 import re
+import shlex
 import tempfile
 import warnings
 import zipfile
+from pathlib import Path
 
 import torch
 
@@ -118,6 +120,39 @@ def by_prefixes(env):
     if "RANK" in torch:
         place = torch["RANK"], torch["LOCAL_RANK"], torch["GROUP_RANK"], torch["WORLD_SIZE"]
     return dict(zip(("rank", "local_rank", "node_rank", "world_size"), place, strict=True))
+
+
+@right("container_command")
+def in_one_line(site, image, command):
+    """Modules by `ml`, all joined by &&; each folder by -B, and one option that names several."""
+    quoted = " ".join("'" + word.replace("'", "'\\''") + "'" for word in [image, *command])
+    binds = []
+    for path in sorted(site["folders"], key=len):
+        if all((path + "/").find(there + "/") != 0 for there in site["mounted"]):
+            binds.append(path + ":" + path + (":rw" if site["folders"][path] == "write" else ":ro"))
+    option = f"-B '{','.join(binds)}' " if binds else ""
+    gpu = "--nv " if site["gpus"] == "NVIDIA" else "--rocm " if site["gpus"] == "AMD" else ""
+    start = f"{' '.join(site['launcher'])} {site['runtime']} exec {gpu}{option}{quoted}"
+    loads = [f"ml {name}" for name in site["modules"]]
+    return " && ".join(["ml purge", *loads, start] if loads else [start])
+
+
+@right("container_command")
+def over_several_lines(site, image, command):
+    """A comment, options before the others' order, backslashes at the ends of lines."""
+    lines = [shlex.join([*site["launcher"], site["runtime"], "exec"])]
+    missing = {
+        path: mode
+        for path, mode in site["folders"].items()
+        if not {path, *map(str, Path(path).parents)} & set(site["mounted"])
+    }
+    for path in sorted(missing, key=lambda path: path.count("/")):
+        lines.append("-B " + shlex.quote(f"{path}:{path}{':ro' * (missing[path] == 'read')}"))
+    lines += {"NVIDIA": ["--nv"], "AMD": ["--rocm"]}.get(site["gpus"], [])
+    text = " \\\n    ".join([*lines, shlex.join([image, *command])])
+    if site["modules"]:
+        text = f"module purge\nmodule add {' '.join(site['modules'])}\n{text}"
+    return f"# In the image.\n{text}\n"
 
 
 @right("cpu_bind_map")

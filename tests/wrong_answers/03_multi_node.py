@@ -4,6 +4,7 @@ import io
 import math
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -286,6 +287,222 @@ def needs_a_launcher(env):
         _with_node(env),
         next(names for names in (_TORCHRUN, _HOROVOD, _MPI, _SLURM) if names[0] in env),
     )
+
+
+# --------------------------------------------------------------------------------------- container_command
+
+
+def _modules(site):
+    """Right: the lines that load exactly the site's modules."""
+    return ["module purge", f"module load {' '.join(site['modules'])}"] if site["modules"] else []
+
+
+def _gpus(site):
+    """Right: the option for the site's GPUs."""
+    return {"NVIDIA": ["--nv"], "AMD": ["--rocm"], None: []}[site["gpus"]]
+
+
+def _missing(site):
+    """Right: the folders that are not mounted, outer ones first, with what may be done there."""
+    folders = sorted(site["folders"].items())
+    return [each for each in folders if not any(Path(each[0]).is_relative_to(m) for m in site["mounted"])]
+
+
+def _binds(site):
+    """Right: the options that bind what is missing."""
+    return [f"--bind={path}:{path}:{'ro' if mode == 'read' else 'rw'}" for path, mode in _missing(site)]
+
+
+def _line(site, options, image, command):
+    """Right: the last line."""
+    return shlex.join([*site["launcher"], site["runtime"], "exec", *options, image, *command])
+
+
+def _text(site, image, command, modules=None, gpus=None, binds=None):
+    """Right, unless parts of it are given."""
+    lines = _modules(site) if modules is None else modules
+    options = (_gpus(site) if gpus is None else gpus) + (_binds(site) if binds is None else binds)
+    return "\n".join([*lines, _line(site, options, image, command)])
+
+
+@wrong("container_command", fails="the program in the image")
+def options_behind_the_image(site, image, command):
+    """What stands behind the image is the program."""
+    words = [*site["launcher"], site["runtime"], "exec", image, "--nv", *_binds(site), *command]
+    return "\n".join([*_modules(site), shlex.join(words)])
+
+
+@wrong("container_command", fails="the program in the image")
+def runs_the_images_own_program(site, image, command):
+    """`run` starts what the image's maker has chosen, with the command as its arguments."""
+    return _text(site, image, command).replace(" exec ", " run ")
+
+
+@wrong("container_command", fails="the program in the image")
+def looks_around(site, image, command):
+    """`shell`, as on the slide, waits for somebody to type."""
+    return "\n".join([*_modules(site), shlex.join([site["runtime"], "shell", "--nv", image])])
+
+
+@wrong("container_command", fails="the program in the image")
+def always_apptainer(site, image, command):
+    """The machine has singularity, or the other way round."""
+    other = {"apptainer": "singularity", "singularity": "apptainer"}[site["runtime"]]
+    return _text({**site, "runtime": other}, image, command)
+
+
+@wrong("container_command", fails="the program in the image")
+def a_list_of_words(site, image, command):
+    """Words for subprocess.run, and no text."""
+    return [*site["launcher"], site["runtime"], "exec", *_gpus(site), *_binds(site), image, *command]
+
+
+@wrong("container_command", fails="the program in the image")
+def launcher_in_the_image(site, image, command):
+    """The image has no srun, and if it had, not the machine's."""
+    words = [site["runtime"], "exec", *_gpus(site), *_binds(site), image, *site["launcher"], *command]
+    return "\n".join([*_modules(site), shlex.join(words)])
+
+
+@wrong("container_command", fails="one container a task")
+def one_container_altogether(site, image, command):
+    """On the first node, once."""
+    return _text({**site, "launcher": []}, image, command)
+
+
+@wrong("container_command", fails="one container a task")
+def launcher_without_its_options(site, image, command):
+    """As many tasks as the launcher likes."""
+    return _text({**site, "launcher": [site["launcher"][0], "-v"]}, image, command)
+
+
+@wrong("container_command", fails="GPUs")
+def always_nvidia(site, image, command):
+    """On LUMI the GPUs are AMD's."""
+    return _text(site, image, command, gpus=["--nv"])
+
+
+@wrong("container_command", fails="GPUs")
+def amd_if_not_nvidia(site, image, command):
+    """A node without GPUs has no libraries of a driver either."""
+    return _text(site, image, command, gpus=["--nv" if site["gpus"] == "NVIDIA" else "--rocm"])
+
+
+@wrong("container_command", fails="modules")
+def on_top_of_what_is_loaded(site, image, command):
+    """What .bashrc has loaded stays loaded."""
+    return _text(site, image, command, modules=_modules(site)[1:])
+
+
+@wrong("container_command", fails="modules")
+def modules_by_name(site, image, command):
+    """In the alphabet's order, in which a module may come before the one that it needs."""
+    return _text({**site, "modules": sorted(site["modules"])}, image, command)
+
+
+@wrong("container_command", fails="modules")
+def purges_always(site, image, command):
+    """On a machine without modules there is no such command."""
+    return _text(site, image, command, modules=_modules(site) or ["module purge"])
+
+
+@wrong("container_command", fails="modules")
+def purges_last(site, image, command):
+    """Nothing is loaded when the program starts."""
+    return _text(site, image, command, modules=_modules(site)[::-1])
+
+
+@wrong("container_command", fails="folders")
+def binds_all(site, image, command):
+    """What is mounted anyway is bound once more."""
+    return _text(site, image, command, binds=_binds({**site, "mounted": []}))
+
+
+@wrong("container_command", fails="folders")
+def same_beginning(site, image, command):
+    """/homes begins with /home, and does not lie in it."""
+    there = tuple(site["mounted"])
+    kept = {path: mode for path, mode in site["folders"].items() if not path.startswith(there)}
+    return _text({**site, "folders": kept}, image, command)
+
+
+@wrong("container_command", fails="folders")
+def mounted_by_its_own_name_only(site, image, command):
+    """A folder within a mounted one is there as well."""
+    kept = {path: mode for path, mode in site["folders"].items() if path not in site["mounted"]}
+    return _text(site, image, command, binds=_binds({**site, "mounted": [], "folders": kept}))
+
+
+@wrong("container_command", fails="folders")
+def all_can_be_written(site, image, command):
+    """A slip in the program, and the data are gone."""
+    return _text(site, image, command, binds=[f"--bind={path}" for path, _ in _missing(site)])
+
+
+@wrong("container_command", fails="folders")
+def all_to_be_read(site, image, command):
+    """The first checkpoint cannot be written."""
+    return _text(site, image, command, binds=[f"--bind={path}:{path}:ro" for path, _ in _missing(site)])
+
+
+@wrong("container_command", fails="folders")
+def read_only_in_place_of_the_target(site, image, command):
+    """SOURCE:ro is a folder of the name ro."""
+    binds = [f"--bind={path}{':ro' if mode == 'read' else ''}" for path, mode in _missing(site)]
+    return _text(site, image, command, binds=binds)
+
+
+@wrong("container_command", fails="folders")
+def last_folder_only(site, image, command):
+    """An option in a dict is there once."""
+    return _text(site, image, command, binds=_binds(site)[-1:])
+
+
+@wrong("container_command", fails="a folder within a folder")
+def in_the_order_given(site, image, command):
+    """The outer folder is bound over the inner one."""
+    order = list(site["folders"])
+    binds = sorted(_binds(site), key=lambda bind: order.index(bind[7:].partition(":")[0]))
+    return _text(site, image, command, binds=binds)
+
+
+@wrong("container_command", fails="a folder within a folder")
+def writable_ones_first(site, image, command):
+    """Sorted by what may be done there."""
+    return _text(site, image, command, binds=sorted(_binds(site), key=lambda bind: bind.endswith(":ro")))
+
+
+@wrong("container_command", fails="a folder within a folder")
+def outer_folders_only(site, image, command):
+    """The inner folder comes along, with the outer one's rights."""
+    paths = list(site["folders"])
+    kept = {
+        path: mode
+        for path, mode in site["folders"].items()
+        if not any(path.startswith(f"{other}/") for other in paths)
+    }
+    return _text(site, image, command, binds=_binds({**site, "folders": kept}))
+
+
+@wrong("container_command", fails="words stay whole")
+def joined_by_blanks(site, image, command):
+    """The shell splits what was one word."""
+    line = _line(site, _gpus(site) + _binds(site), "IMAGE", ["COMMAND"])
+    return "\n".join([*_modules(site), line.replace("IMAGE COMMAND", " ".join([image, *command]))])
+
+
+@wrong("container_command", fails="words stay whole")
+def in_double_quotes(site, image, command):
+    """In double quotes the shell still replaces $5."""
+    line = _line(site, _gpus(site) + _binds(site), "IMAGE", ["COMMAND"])
+    quoted = " ".join(f'"{word}"' for word in [image, *command])
+    return "\n".join([*_modules(site), line.replace("IMAGE COMMAND", quoted)])
+
+
+@wrong("container_command", fails="words stay whole")
+def without_empty_words(site, image, command):
+    """An empty argument is an argument."""
+    return _text(site, image, [word for word in command if word])
 
 
 # -------------------------------------------------------------------------------------------- cpu_bind_map

@@ -5,6 +5,7 @@ SECTIONS = (
     "hostlists",
     "ranks",
     "batch_scripts",
+    "containers",
     "binding",
     "intervals",
     "saving",

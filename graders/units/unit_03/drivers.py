@@ -4,10 +4,10 @@ return what it has left behind.
 
 import os
 import signal
+import subprocess
 import tempfile
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from course_lib.training.checkpoints import Training
-from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.grading.answer import AnswerFunction, PlainData
 from graders.units.hashing import hashes_salted
 from graders.units.unit_03.fault_injection import (
     RETURNED,
@@ -29,81 +29,24 @@ from graders.units.unit_03.fault_injection import (
     watched,
     with_short_files,
 )
+from graders.units.unit_03.replies import (
+    Change,
+    FailedSave,
+    LastSave,
+    Loaded,
+    LoadingReply,
+    ProcessReply,
+    SavedFile,
+    SavingReply,
+    Share,
+    ShellReply,
+)
 from graders.units.unit_03.toy_training import Diary, Momentum, Weights
 
 State = dict[str, Any]
 
 
 # --- save_checkpoint
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded(DriverReply):
-    """What `torch.load` makes of the checkpoint: a state, or an error in words."""
-
-    state: PlainData
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class SavedFile(DriverReply):
-    """A file of the folder."""
-
-    inode: int
-    content: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Change(DriverReply):
-    """Something that happened in the folder.
-
-    files: what is there from now on, by name, None if nothing has changed. synced: inodes of files that were
-    sent to the disk; directory: whether the folder was. renamed: source and target of what is about to move.
-    """
-
-    files: dict[str, SavedFile] | None
-    synced: list[int]
-    directory: bool
-    renamed: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class LastSave(DriverReply):
-    """How a save ended, see `fault_injection.run_forked`, and what it left under the checkpoint's name."""
-
-    ended: str
-    left: Loaded
-
-
-@dataclass(frozen=True, slots=True)
-class FailedSave(DriverReply):
-    """last: a save that cannot go well. remains: the files that it has added."""
-
-    last: LastSave
-    remains: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class SavingReply(DriverReply):
-    """What a folder held during several saves.
-
-    directory: the folder. first, second: after the first two saves, which nothing disturbs. left_open:
-    whether the folder was still open after the first. changes: during the second. others: names of all
-    other files after it. killed, killed_writing: two more saves, ended in between. following: a save after
-    these. full: one on a full disk. refused: one of a state that torch.save refuses.
-    """
-
-    directory: str
-    first: Loaded
-    left_open: bool
-    changes: list[Change]
-    second: Loaded
-    others: list[str]
-    killed: LastSave
-    killed_writing: LastSave
-    following: LastSave
-    full: FailedSave
-    refused: FailedSave
 
 
 def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingReply:
@@ -166,15 +109,6 @@ def _loaded(path: Path) -> Loaded:
 # --- load_latest
 
 
-@dataclass(frozen=True, slots=True)
-class LoadingReply(DriverReply):
-    """state: what was loaded. said: to the user, meanwhile. unchanged: whether the folder's files are."""
-
-    state: PlainData
-    said: str
-    unchanged: bool
-
-
 def loading(answer: AnswerFunction, files: dict[str, bytes], folders: list[str]) -> LoadingReply:
     """What the answer loads from a folder with these files and folders.
 
@@ -203,20 +137,6 @@ def loading_nowhere(answer: AnswerFunction) -> PlainData:
 
 
 # --- resume
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessReply(DriverReply):
-    """What one process of a training did.
-
-    ended: see `fault_injection.run_forked`. weights: [F], those that it ended with, None if it was killed.
-    batches: numbers of the samples of each step. saved: names of its checkpoints, in order.
-    """
-
-    ended: str
-    weights: PlainData
-    batches: list[list[int]]
-    saved: list[str]
 
 
 def training(
@@ -293,14 +213,6 @@ def _train(
 # --- elastic_batch
 
 
-@dataclass(frozen=True, slots=True)
-class Share(DriverReply):
-    """What one rank is given: positions in the global batch, and the weight of its mean loss."""
-
-    positions: list[int]
-    weight: float
-
-
 def world(answer: AnswerFunction, global_batch: int, world_size: int) -> list[Share]:
     """What every rank is given."""
     ranks = []
@@ -308,3 +220,41 @@ def world(answer: AnswerFunction, global_batch: int, world_size: int) -> list[Sh
         positions, weight = answer(global_batch, world_size, rank)
         ranks.append(Share([int(position) for position in positions], float(weight)))
     return ranks
+
+
+# --- container_command
+
+
+def in_a_shell(answer: AnswerFunction, names: list[str], *arguments: PlainData) -> ShellReply:
+    """Which words bash hands to the commands called `names`, when it runs the text that the answer returns.
+
+    The commands do nothing but note their words, and no program is found.
+    """
+    text = answer(*arguments)
+    if type(text) is not str:
+        return ShellReply("", [], "", 0)
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as notes:
+        # After each word a zero byte, which no word can hold; before a command's words their number.
+        note = f"note() {{ printf '%s\\0' $# \"$@\" >&{notes.fileno()}; }}\n"
+        watched_ones = "".join(f'{name}() {{ note {name} "$@"; }}\n' for name in names)
+        done = subprocess.run(
+            ["/bin/bash", "-c", f"{note}{watched_ones}{text}"],
+            env={"PATH": "", "LC_ALL": "C"},
+            cwd=folder,
+            pass_fds=[notes.fileno()],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SHELL_SECONDS,
+            check=False,
+        )
+        notes.seek(0)
+        words = notes.read().decode(errors="replace").split("\0")[:-1]
+    commands = []
+    while words:
+        count = int(words.pop(0))
+        commands.append(words[:count])
+        del words[:count]
+    return ShellReply(text, commands, done.stderr.decode(errors="replace")[:300], done.returncode)
+
+
+_SHELL_SECONDS = 5.0

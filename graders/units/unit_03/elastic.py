@@ -8,7 +8,7 @@ from torch import Tensor
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_03 import drivers
-from graders.units.unit_03.drivers import Share
+from graders.units.unit_03.replies import Share
 
 
 @exercise(

@@ -9,8 +9,8 @@ from torch import Tensor
 from graders.grading.answer import AnswerFailed, FailureKind
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_03 import drivers
-from graders.units.unit_03.drivers import ProcessReply
 from graders.units.unit_03.fault_injection import RETURNED
+from graders.units.unit_03.replies import ProcessReply
 
 
 @exercise(

@@ -7,8 +7,8 @@ from pathlib import Path
 from graders.grading import compare
 from graders.grading.kit import Answer, AnswerFailed, Criterion, FailureKind, Finding, Findings, Rng, exercise
 from graders.units.unit_03 import drivers
-from graders.units.unit_03.drivers import SavedFile, SavingReply
 from graders.units.unit_03.fault_injection import RETURNED
+from graders.units.unit_03.replies import SavedFile, SavingReply
 from graders.units.unit_03.states import State, draw_state
 
 

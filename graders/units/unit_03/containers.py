@@ -1,0 +1,259 @@
+"""Unit 03, a program in an image."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.unit_03 import drivers
+
+
+@dataclass(frozen=True)
+class Site:
+    """A machine as the exercise describes it, what is run there, and what the answer should make of it."""
+
+    runtime: str
+    launcher: tuple[str, ...]
+    gpus: str | None = None
+    modules: tuple[str, ...] = ()
+    mounted: tuple[str, ...] = ("/home", "/tmp")
+    folders: dict[str, str] = field(default_factory=dict)
+    image: str = "pytorch.sif"
+    command: tuple[str, ...] = ("python", "train.py")
+
+    @property
+    def arguments(self) -> tuple[dict[str, Any], str, list[str]]:
+        """What container_command is called with."""
+        site = {
+            "runtime": self.runtime,
+            "gpus": self.gpus,
+            "modules": list(self.modules),
+            "launcher": list(self.launcher),
+            "mounted": list(self.mounted),
+            "folders": dict(self.folders),
+        }
+        return site, self.image, list(self.command)
+
+
+@dataclass(frozen=True)
+class Started:
+    """A command that starts a program in an image, as Apptainer reads it."""
+
+    launcher: tuple[str, ...]
+    options: tuple[str, ...]
+    binds: tuple[str, ...]
+    image: str
+    command: tuple[str, ...]
+
+
+@exercise(
+    minutes=20,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "the program in the image",
+            2,
+            "`RUNTIME exec OPTIONS IMAGE PROGRAM ARGUMENTS`: what stands behind the image is the program's.",
+        ),
+        Criterion(
+            "one container a task",
+            1,
+            "The launcher is a program of the machine, not of the image: it starts the containers, one "
+            "a task.",
+        ),
+        Criterion(
+            "GPUs", 1, "The driver's libraries are the machine's: --nv takes NVIDIA's along, --rocm AMD's."
+        ),
+        Criterion(
+            "modules",
+            1,
+            "What was loaded before is not yours to know: purge, then load, in the order of the list, "
+            "before the container starts.",
+        ),
+        Criterion(
+            "folders",
+            2,
+            "A folder that lies in a mounted one is there already; /homes does not lie in /home. Of the "
+            "others each is bound; one that is only read cannot be spoilt if it is bound with :ro.",
+        ),
+        Criterion(
+            "a folder within a folder",
+            1,
+            "Folders are bound in the order of the options, and what is bound later covers what was there.",
+            needs=("folders",),
+        ),
+        Criterion(
+            "words stay whole",
+            1,
+            "A shell splits at blanks, and replaces $5 and *: shlex.quote makes one word of any text.",
+        ),
+    ),
+    hints=(
+        "Which of these are programs of the machine, and which one is in the image? Their order follows.",
+        "When does one path lie within another? pathlib.PurePath has a method for it.",
+        "What turns a list of words into a text that a shell splits into the same list? See shlex.",
+    ),
+)
+def container_command(answer: Answer, rng: Rng) -> Findings:
+    """The text is run by a shell, in which the site's commands note the words that they were given."""
+    plain = Site(
+        rng.choice(("apptainer", "singularity")),
+        rng.choice((("srun", "--ntasks-per-node=4"), ("ibrun",), ("mpirun", "-n", "8"))),
+        image=f"/images/pytorch-{rng.integer(21, 26)}.06.sif",
+        command=("python", "train.py", "--epochs", str(rng.integer(2, 99))),
+    )
+    number = rng.integer(10, 99)
+    loaded = replace(plain, modules=(f"gcc/{number}", "WebProxy", f"cuda/12.{number}"))
+    odd = ("python", "-c", f"print('{number} * 2', \"a  b\")", "--note", f"$5 & *{number}", "")
+
+    def each(judge: Judge, sites: Sequence[Site]) -> Finding:
+        return compare.first_failure(judge(commands(answer, site), site) for site in sites)
+
+    alone = commands(answer, plain)
+    yield "the program in the image", right_program(alone, plain)
+    yield "one container a task", one_a_task(alone, plain)
+    others = [replace(plain, gpus=maker) for maker in ("NVIDIA", "AMD")]
+    yield "GPUs", compare.first_failure([gpus(alone, plain), each(gpus, others)])
+    yield "modules", compare.first_failure([modules(alone, plain), each(modules, [loaded])])
+    yield "folders", each(folders, with_folders(plain, number))
+    yield "a folder within a folder", each(folders, within_each_other(plain, number))
+    yield "words stay whole", each(right_program, [replace(plain, command=odd, image="/images/my image.sif")])
+
+
+Commands = Sequence[Sequence[str]] | Finding
+"""The words of each command that a shell runs, at least one; or why there are none."""
+
+Judge = Callable[[Commands, Site], Finding]
+
+
+def with_folders(site: Site, number: int) -> list[Site]:
+    """The site with folders that are mounted, that are not, and that only look as if they were."""
+    there = {f"/home/student{number}/code": "write", "/tmp": "write", "/data/sets": "read"}
+    missing = {f"/scratch/{number}/digits": "read", f"/scratch/{number}/runs": "write", "/homes": "read"}
+    return [
+        replace(site, mounted=("/home", "/tmp", "/data"), folders=missing | there),
+        replace(site, mounted=(), folders={"/data/my sets": "read", "/data2": "write"}),
+    ]
+
+
+def within_each_other(site: Site, number: int) -> list[Site]:
+    """The site with folders that lie in one another, with other rights, the inner ones first."""
+    project = f"/scratch/project_{number}"
+    return [
+        replace(site, folders={f"{project}/runs": "write", project: "read"}),
+        replace(site, folders={f"{project}/a/b": "write", f"{project}/a": "read", project: "write"}),
+    ]
+
+
+def right_program(ran: Commands, site: Site) -> Finding:
+    """Passes if the text starts the program, with its words as they are, in the image."""
+    started = start_of(ran, site)
+    if isinstance(started, Finding):
+        return started
+    image = compare.equal(started.image, site.image, "The image")
+    return image if not image.passed else compare.equal(started.command, site.command, "The program's words")
+
+
+def one_a_task(ran: Commands, site: Site) -> Finding:
+    """Passes if the launcher starts the containers, and not the other way round."""
+    started = start_of(ran, site)
+    if isinstance(started, Finding):
+        return started
+    return compare.equal(started.launcher, site.launcher, f"What stands before {site.runtime}")
+
+
+def gpus(ran: Commands, site: Site) -> Finding:
+    """Passes if the container sees the machine's GPUs, if there are any."""
+    started = start_of(ran, site)
+    if isinstance(started, Finding):
+        return started
+    wanted = {"NVIDIA": ("--nv",), "AMD": ("--rocm",)}.get(site.gpus or "", ())
+    return compare.equal(started.options, wanted, f"Options for GPUs, where they are {site.gpus}")
+
+
+def modules(ran: Commands, site: Site) -> Finding:
+    """Passes if exactly the site's modules are loaded when the container starts."""
+    if isinstance(ran, Finding):
+        return ran
+    changes = [change for words in ran[:-1] for change in _changes(words)]
+    wanted = ["purge", *site.modules] if site.modules else []
+    what = f"Before the container, for modules {list(site.modules)}, what is purged or loaded"
+    return compare.equal(changes, wanted, what)
+
+
+def _changes(words: Sequence[str]) -> list[str]:
+    """What a module command does, one step each: "purge", or the name of what it loads."""
+    match words:
+        case ["module" | "ml", "purge"]:
+            return ["purge"]
+        case ["module" | "ml", "load" | "add", *names]:
+            return list(names)
+        case ["ml", *names]:
+            return list(names)
+        case _:
+            return [" ".join(words)]
+
+
+def folders(ran: Commands, site: Site) -> Finding:
+    """Passes if the program finds each folder under its path, may write where it has to, and nowhere else."""
+    started = start_of(ran, site)
+    if isinstance(started, Finding):
+        return started
+    told = f"Folders {site.folders}, mounted {list(site.mounted)}, bound {list(started.binds)}"
+    missing = {path: mode for path, mode in site.folders.items() if not _lies_in(path, site.mounted)}
+    bound: list[tuple[str, str]] = []
+    for bind in started.binds:
+        source, _, rest = bind.partition(":")
+        target, _, mode = rest.partition(":")
+        if source not in missing or (target or source) != source or mode not in ("", "ro", "rw"):
+            return Finding(False, f"{told}: {bind!r} is not asked for.")
+        bound.append((source, "read" if mode == "ro" else "write"))
+    for path, wanted in missing.items():
+        modes = [mode for source, mode in bound if _lies_in(path, [source])]
+        seen = modes[-1] if modes else "absent"
+        if seen != wanted:
+            words = {"read": "can only be read", "write": "can be written", "absent": "is not there"}
+            return Finding(False, f"{told}: in the container {path} {words[seen]}; expected {wanted!r}.")
+    return Finding(True, f"{told}.")
+
+
+def _lies_in(path: str, parents: Sequence[str]) -> bool:
+    return any(path == parent or path.startswith(f"{parent}/") for parent in parents)
+
+
+def start_of(ran: Commands, site: Site) -> Started | Finding:
+    """The command that starts the container; a finding that says why there is none."""
+    if isinstance(ran, Finding):
+        return ran
+    words = list(ran[-1])
+    place = words.index(site.runtime) if site.runtime in words else len(words)
+    launcher, (verb, *rest) = words[:place], words[place + 1 :] or [""]
+    said = f"The last command is {words}"
+    if verb != "exec":
+        return Finding(False, f"{said}; expected {site.runtime} exec, the image, and the program.")
+    options: list[str] = []
+    binds: list[str] = []
+    while rest and rest[0].startswith("-"):
+        name, _, value = rest.pop(0).partition("=")
+        if name in ("--nv", "--rocm"):
+            options.append(name)
+        elif name in ("--bind", "-B") and (value or rest):
+            binds += (value or rest.pop(0)).split(",")
+        else:
+            return Finding(False, f"{said}; {name} is not asked for.")
+    if not rest:
+        return Finding(False, f"{said}: there is no image in it.")
+    return Started(tuple(launcher), tuple(options), tuple(binds), rest[0], tuple(rest[1:]))
+
+
+def commands(answer: Answer, site: Site) -> Commands:
+    """Which commands a shell runs for the site."""
+    names = sorted({"module", "ml", "apptainer", "singularity", site.launcher[0]})
+    reply = answer.call(drivers.in_a_shell, names, *site.arguments)
+    if not reply.text:
+        return Finding(False, "container_command returned no text; expected that of the commands.")
+    if reply.said or reply.status:
+        return Finding(False, f"The shell ends with status {reply.status} and says: {reply.said!r:.200}")
+    if not reply.commands:
+        return Finding(False, f"{reply.text!r:.80} runs none of the commands {', '.join(names)}.")
+    return reply.commands

@@ -1,0 +1,119 @@
+"""What the drivers of unit 03 return: what answers saved, loaded, trained and dealt out."""
+
+from dataclasses import dataclass
+
+from graders.grading.answer import DriverReply, PlainData
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(DriverReply):
+    """What `torch.load` makes of the checkpoint: a state, or an error in words."""
+
+    state: PlainData
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class SavedFile(DriverReply):
+    """A file of the folder."""
+
+    inode: int
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Change(DriverReply):
+    """Something that happened in the folder.
+
+    files: what is there from now on, by name, None if nothing has changed. synced: inodes of files that were
+    sent to the disk; directory: whether the folder was. renamed: source and target of what is about to move.
+    """
+
+    files: dict[str, SavedFile] | None
+    synced: list[int]
+    directory: bool
+    renamed: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class LastSave(DriverReply):
+    """How a save ended, see `fault_injection.run_forked`, and what it left under the checkpoint's name."""
+
+    ended: str
+    left: Loaded
+
+
+@dataclass(frozen=True, slots=True)
+class FailedSave(DriverReply):
+    """last: a save that cannot go well. remains: the files that it has added."""
+
+    last: LastSave
+    remains: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SavingReply(DriverReply):
+    """What a folder held during several saves.
+
+    directory: the folder. first, second: after the first two saves, which nothing disturbs. left_open:
+    whether the folder was still open after the first. changes: during the second. others: names of all
+    other files after it. killed, killed_writing: two more saves, ended in between. following: a save after
+    these. full: one on a full disk. refused: one of a state that torch.save refuses.
+    """
+
+    directory: str
+    first: Loaded
+    left_open: bool
+    changes: list[Change]
+    second: Loaded
+    others: list[str]
+    killed: LastSave
+    killed_writing: LastSave
+    following: LastSave
+    full: FailedSave
+    refused: FailedSave
+
+
+@dataclass(frozen=True, slots=True)
+class LoadingReply(DriverReply):
+    """state: what was loaded. said: to the user, meanwhile. unchanged: whether the folder's files are."""
+
+    state: PlainData
+    said: str
+    unchanged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReply(DriverReply):
+    """What one process of a training did.
+
+    ended: see `fault_injection.run_forked`. weights: [F], those that it ended with, None if it was killed.
+    batches: numbers of the samples of each step. saved: names of its checkpoints, in order.
+    """
+
+    ended: str
+    weights: PlainData
+    batches: list[list[int]]
+    saved: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Share(DriverReply):
+    """What one rank is given: positions in the global batch, and the weight of its mean loss."""
+
+    positions: list[int]
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShellReply(DriverReply):
+    """What a shell made of a text, empty if the answer returned none.
+
+    commands: each command that it ran of those that were watched, as its words. said: what it complained of.
+    status: that of the text's last command.
+    """
+
+    text: str
+    commands: list[list[str]]
+    said: str
+    status: int
