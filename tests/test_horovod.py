@@ -15,11 +15,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import BadLaunch, Cluster, RankFailed, RankLost, TimedOut, launch, per_rank, span
+from course_lib import BadLaunch, Cluster, RankFailed, TimedOut, launch, per_rank, span
 from course_lib.beside import missing
 from course_lib.data import load
 from course_lib.figures.horovod import horovod_figure
 from course_lib.launch import horovod as door
+from course_lib.launch.mpi import mpirun
 from course_lib.runtime.communication.events import Kind
 from course_lib.runtime.communication.horovod_timeline import load_trace, read_timeline, timeline_of
 from course_lib.training import data_parallel
@@ -177,20 +178,45 @@ def one_is_killed() -> None:
     hvd.allreduce(torch.ones(3), name="a")
 
 
+def one_exits() -> None:
+    import horovod.torch as hvd
+
+    if hvd.rank() == 1:
+        os._exit(3)
+    hvd.allreduce(torch.ones(3), name="a")
+
+
 @needs_horovod
-def test_a_rank_that_raises_is_the_root_cause() -> None:
+@pytest.mark.parametrize(
+    ("function", "kind", "said"),
+    [
+        (one_raises, "ValueError", 'raise ValueError("no such thing")'),
+        (one_is_killed, "SIGKILL", "the process was ended by signal SIGKILL"),
+        (one_exits, "ProcessExit", "the process ended with exit code 3 before its function returned"),
+    ],
+)
+def test_the_rank_that_fails_is_the_root_cause(function: Any, kind: str, said: str) -> None:
+    # Invariant: in the words of on="processes", whatever Horovod makes of it on the other ranks.
     with pytest.raises(RankFailed) as failed:
-        launch(one_raises, ranks=2, on="horovod")
-    assert (failed.value.root.rank, failed.value.root.type) == (1, "ValueError")
-    assert 'raise ValueError("no such thing")' in failed.value.report
+        launch(function, ranks=2, on="horovod")
+    assert (failed.value.root.rank, failed.value.root.type) == (1, kind)
+    assert failed.value.report.startswith(f"rank 1 failed with {kind}: ")
+    assert said in failed.value.report
+
+
+def one_returns() -> None:
+    import horovod.torch as hvd
+
+    if hvd.rank() == 0:
+        hvd.allreduce(torch.ones(3), name="a")
 
 
 @needs_horovod
-def test_a_killed_rank_is_lost() -> None:
-    with pytest.raises(RankLost) as lost:
-        launch(one_is_killed, ranks=2, on="horovod")
-    assert set(lost.value.lost) == {1}
-    assert "rank 1 failed with SIGKILL" in lost.value.report
+def test_a_rank_that_left_early_is_named() -> None:
+    with pytest.raises(TimedOut) as stopped:
+        launch(one_returns, ranks=2, on="horovod", timeout=2)
+    assert "allreduce.a waited for rank 1; rank 0 had submitted it" in stopped.value.report
+    assert "rank 1 had already returned." in stopped.value.report
 
 
 @needs_horovod
@@ -218,9 +244,25 @@ def test_what_makes_no_sense_is_said(monkeypatch: Any) -> None:
         launch(one_raises, ranks=2, beside="x")
     with pytest.raises(BadLaunch, match='not over "nccl"'):
         launch(one_raises, ranks=2, on="horovod", backend="nccl")
+    with pytest.raises(BadLaunch, match="make horovod MPI=1"):
+        launch(one_raises, ranks=2, on="horovod", backend="mpi")
     monkeypatch.setattr(door, "missing", lambda name: f"{name} is not installed: make {name}.")
     with pytest.raises(BadLaunch, match="make horovod"):
         launch(one_raises, ranks=2, on="horovod")
+
+
+def sum_over_mpi(comm: Any) -> tuple[int, float, bool]:
+    import horovod.torch as hvd
+
+    hvd.init()
+    total = hvd.allreduce(torch.tensor(float(comm.rank)), op=hvd.Sum, name="ranks")
+    return hvd.rank(), total.item(), hvd.mpi_enabled()
+
+
+@pytest.mark.skipif(bool(missing("horovod-mpi")), reason=missing("horovod-mpi") or "it is here")
+def test_under_mpirun_horovod_negotiates_over_mpi() -> None:
+    # Invariant: what the door says of backend="mpi" is so, and its ranks are MPI's.
+    assert mpirun(sum_over_mpi, ranks=2, timeout=240) == [(0, 1.0, True), (1, 1.0, True)]
 
 
 # --- Another environment
@@ -325,6 +367,42 @@ def test_one_recipe_by_horovod_ddp_and_an_optimizer_is_one_training() -> None:
     assert horovod[0].fingerprint == horovod[1].fingerprint
     for other in (ddp, optimizer):
         assert horovod[0].losses == pytest.approx(other[0].losses, abs=1e-4)
+
+
+@needs_horovod
+@pytest.mark.parametrize(
+    ("nccl", "gpus", "wanted", "expected"),
+    [
+        (1, 4, None, "cuda:2"),
+        # A batch system that shows each rank its own GPU alone.
+        (1, 1, None, "cuda:0"),
+        (0, 4, None, "cpu"),
+        (0, 4, "cuda", "cuda:2"),
+        (1, 0, None, "cpu"),
+        (1, 4, "cpu", "cpu"),
+    ],
+)
+def test_a_rank_has_its_own_gpu_where_horovod_is_built_with_nccl(
+    nccl: int, gpus: int, wanted: str | None, expected: str, monkeypatch: Any
+) -> None:
+    import horovod.torch as hvd
+
+    from course_lib.training.horovod import horovod_device
+
+    current: list[int] = []
+    found = torch.device("cuda") if gpus else None
+    monkeypatch.setattr(hvd, "local_rank", lambda: 2)
+    monkeypatch.setattr(hvd, "nccl_built", lambda: nccl)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: found)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", current.append)
+    # Set and taken away, so that what the function sets is gone with the test.
+    monkeypatch.setenv("LOCAL_RANK", "")
+    monkeypatch.delenv("LOCAL_RANK")
+    device = horovod_device(wanted)
+    assert str(device) == expected
+    assert current == ([device.index] if device.type == "cuda" else [])
 
 
 def horovodrun(*words: object, options: Sequence[str] = ("-np", "2"), folder: Path) -> str:

@@ -83,9 +83,9 @@ class Deadlock(LaunchError):
 
 
 class RankLost(Deadlock):
-    """A rank answers nothing any more: the cluster of the simulator lost it, or Horovod's process was killed.
+    """A rank answers nothing any more: the cluster of the simulator lost it.
 
-    lost: rank -> since when, in seconds of the run.
+    lost: rank -> since when, in virtual seconds.
     """
 
     def __init__(

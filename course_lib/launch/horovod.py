@@ -23,14 +23,7 @@ from course_lib.runtime.processes.horovod_group import BACKEND, CLOSE, TIMELINE,
 from course_lib.runtime.processes.protocol import Plan, Start
 from course_lib.runtime.processes.rank_environment import threads_of_a_rank
 from course_lib.runtime.processes.serialization import serialize_launch
-from course_lib.runtime.processes.watchdog import (
-    Ending,
-    PastDeadline,
-    RanksFailed,
-    RanksGone,
-    Watchdog,
-    Watched,
-)
+from course_lib.runtime.processes.watchdog import PastDeadline, Watchdog, Watched
 from course_lib.runtime.request import LaunchRequest
 from course_lib.scratch import scratch_folder
 
@@ -42,10 +35,7 @@ def run(request: LaunchRequest) -> Run:
     """Run a launch on Horovod. See `course_lib.launch.launch`."""
     check_here("horovod")
     if request.backend not in (None, "gloo"):
-        raise BadLaunch(
-            f'Horovod\'s ranks are launched over Gloo, not over "{request.backend}". Leave the backend out; '
-            f"for MPI, `horovodrun --mpi -np {request.ranks} python SCRIPT` in a terminal."
-        )
+        raise BadLaunch(_refused(request.backend, request.ranks))
     if request.beside is None and (sentence := missing(RECIPE)):
         raise BadLaunch(sentence)
     written = serialize_launch(
@@ -70,8 +60,10 @@ def run(request: LaunchRequest) -> Run:
     # Its clock is that of the day, the ranks' is the machine's.
     zero = timeline.began - (time.time() - time.monotonic())
     watched.run.told = list(timeline.events(request.ranks, zero))
-    ending = _ending(request, watched, timeline.waiting, time.perf_counter() - started)
-    return finished_run("horovod", request, started, replace(watched, ending=ending))
+    if isinstance(watched.ending, PastDeadline):
+        report = _stalled_report(request, watched, watched.ending.places, timeline.waiting)
+        watched = replace(watched, ending=replace(watched.ending, report=report))
+    return finished_run("horovod", request, started, watched)
 
 
 def _plan(request: LaunchRequest, own: Mapping[str, str]) -> Plan:
@@ -120,22 +112,27 @@ def _variables(request: LaunchRequest, rank: int) -> dict[str, str]:
     }
 
 
-# --- What a bad end means in Horovod's words
+# --- What is said
 
 
-def _ending(request: LaunchRequest, watched: Watched, waiting: Sequence[Waiting], seconds: float) -> Ending:
-    match watched.ending:
-        case RanksFailed(report, failures) if failures[0].type.startswith("SIG"):
-            lost = {each.rank: seconds for each in failures if each.type.startswith("SIG")}
-            return RanksGone(report, lost)
-        case PastDeadline(_, places):
-            return PastDeadline(_stalled_report(request, places, waiting), places)
-        case ending:
-            return ending
+def _refused(backend: str, ranks: int) -> str:
+    """Why ranks are not started over this backend, and what to do instead."""
+    if backend == "mpi":
+        return (
+            "Horovod's ranks meet over Gloo here. Over MPI they are mpirun's: "
+            f"course_lib.launch.mpi.mpirun(f, ranks={ranks}), where f takes MPI's communicator and begins "
+            "with hvd.init(). It needs `make horovod MPI=1`."
+        )
+    return (
+        f'Horovod\'s ranks meet over Gloo, not over "{backend}". Leave the backend out: what carries tensors '
+        "on GPUs, such as NCCL, was decided when Horovod was built (`horovodrun --check-build`)."
+    )
 
 
-def _stalled_report(request: LaunchRequest, places: Mapping[int, str], waiting: Sequence[Waiting]) -> str:
-    """Which tensors not all ranks have submitted, and in which line each rank was.
+def _stalled_report(
+    request: LaunchRequest, watched: Watched, places: Mapping[int, str], waiting: Sequence[Waiting]
+) -> str:
+    """Which tensors not all ranks have submitted, and in which line each rank was that had not returned.
 
     Horovod's own report of a stall never comes over Gloo: 0.28.1 counts the ranks of a list that it has not
     filled (common/gloo/gloo_controller.cc, `global_ranks_`).
@@ -145,6 +142,7 @@ def _stalled_report(request: LaunchRequest, places: Mapping[int, str], waiting: 
         late = ranks_in_words(set(range(request.ranks)) - each.ready.keys())
         parts.append(f"{each.tensor} waited for {late}; {ranks_in_words(each.ready)} had submitted it")
     parts += [f"rank {rank} was\n{at.rstrip()}" for rank, at in sorted(places.items())]
+    parts += [f"rank {rank} had already returned." for rank in watched.run.returned]
     advice = (
         "Horovod pairs tensors by their names, in any order, but every rank must submit each of them. Look "
         "for a call behind an `if hvd.rank() == ...`, ranks with different numbers of batches, or names that "

@@ -17,7 +17,6 @@ from course_lib.launch.failures import (
     Deadlock,
     LeftOpen,
     RankFailed,
-    RankLost,
     TimedOut,
 )
 from course_lib.launch.run import Run
@@ -36,7 +35,6 @@ from course_lib.runtime.processes.watchdog import (
     Mismatched,
     PastDeadline,
     RanksFailed,
-    RanksGone,
     Watchdog,
     Watched,
 )
@@ -100,8 +98,6 @@ def finished_run(engine: str, request: LaunchRequest, started: float, watched: W
             raise CollectiveMismatch(report, calls, run)
         case PastDeadline(report):
             raise TimedOut(report, run)
-        case RanksGone(report, lost):
-            raise RankLost(report, (), run=run, lost=lost)
     if run.unmatched:
         raise LeftOpen(left_open_report(run.unmatched), run)
     return run

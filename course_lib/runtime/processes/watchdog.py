@@ -82,15 +82,7 @@ class PastDeadline:
     places: dict[int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class RanksGone:
-    """Processes of ranks were killed. lost: rank -> after how many seconds that was seen."""
-
-    report: str
-    lost: dict[int, float]
-
-
-Ending = AllReturned | RanksFailed | Deadlocked | Mismatched | PastDeadline | RanksGone
+Ending = AllReturned | RanksFailed | Deadlocked | Mismatched | PastDeadline
 
 
 @dataclass(frozen=True, slots=True)
