@@ -5,6 +5,8 @@ import json
 import os
 import re
 import subprocess
+import symtable
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -64,6 +66,36 @@ def test_without_metadata_the_same_cells_are_run(unit: Unit):
     for cell in book.cells:
         cell.metadata = nbformat.NotebookNode()
     assert [cell.source for cell in from_notebook(book, "stripped").cells] == graded
+
+
+def scopes_in(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    """A scope and all that are within it."""
+    yield table
+    for child in table.get_children():
+        yield from scopes_in(child)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_unit_runs_without_the_libraries_beside_it(unit: Unit):
+    # Invariant: what cells make that wait for a library, only cells use that wait for it too.
+    waits: dict[str, set[str]] = {}
+    for cell in (cell for cell in unit.notebook.cells if cell.cell_type == "code"):
+        first, *others = re.sub(r"^# (?=%)", "", cell.source, flags=re.MULTILINE).splitlines()
+        needs = {word for word in first.split() if first.startswith("%%") and word.startswith("beside:")}
+        source = "\n".join(line for line in (first, *others) if not line.startswith("%"))
+        table = symtable.symtable(source, "cell", "exec")
+        makes = {each.get_name() for each in table.get_symbols() if each.is_assigned() or each.is_imported()}
+        scopes = {scope: scope is table for scope in scopes_in(table)}
+        uses = {
+            each.get_name()
+            for scope, outermost in scopes.items()
+            for each in scope.get_symbols()
+            if each.is_referenced() and (outermost or each.is_global())
+        }
+        for name in (uses - makes) & waits.keys():
+            assert waits[name] <= needs, f"{name}, in the cell that begins with {cell.source[:80]!r}"
+        for name in makes:
+            waits[name] = waits.get(name, needs) & needs
 
 
 def test_there_is_a_notebook_for_every_unit_and_no_other():

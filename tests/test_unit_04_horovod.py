@@ -22,7 +22,7 @@ from graders.grading.rng import Rng
 from graders.grading.run import grade
 from graders.protocol.proxy import RemoteAnswer
 from graders.student.kernel_answer import kernel_answer
-from graders.units.unit_04 import horovodrun
+from graders.units.unit_04 import horovodrun, six_steps
 from tests.answers import right_answers, solved
 from tests.test_forged_replies import Forger
 
@@ -132,3 +132,13 @@ def test_a_launcher_that_fails_blocks(
     result = grade(load_all()[UNIT]["six_steps"], answer, Rng(1))
     assert {each.verdict for each in result.criteria} == {Verdict.BLOCKED}
     assert said in result.criteria[0].seen
+
+
+def test_where_horovod_is_absent_the_script_is_blocked_and_the_reason_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(six_steps, "missing", lambda name: f"{name} is not installed: make {name}.")
+    answer = kernel_answer(solved(UNIT)["six_steps"], "six_steps")
+    result = grade(load_all()[UNIT]["six_steps"], answer, Rng(1))
+    assert {each.verdict for each in result.criteria} == {Verdict.BLOCKED}
+    assert "horovod is not installed: make horovod." in result.criteria[0].seen
