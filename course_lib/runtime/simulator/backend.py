@@ -69,7 +69,8 @@ class SimulatedWork(dist.Work):
     def wait(self, timeout: Any = None) -> bool:
         """Block until the operation is done."""
         self._engine.wait(self._operation)
-        self._buffers.end(self._operation)
+        if self._operation.call.asynchronous:
+            self._buffers.end(self._operation)
         return True
 
     def is_completed(self) -> bool:

@@ -5,8 +5,9 @@ out differently from run to run there, so here it is refused in every run.
 """
 
 import ctypes
+from collections.abc import Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +23,8 @@ SAMPLES = 512
 """Words that are looked at of more."""
 
 
-@dataclass(slots=True)
-class _Buffer:
+# A NamedTuple, for one is made for each tensor of a message.
+class _Buffer(NamedTuple):
     """Memory that a call reads or writes."""
 
     operation: Operation
@@ -33,13 +34,9 @@ class _Buffer:
     end: int
     writes: bool
 
-    def disturbs(self, other: "_Buffer") -> bool:
-        """Whether the two overlap, and not only in what both read."""
-        return self.begin < other.end and other.begin < self.end and (self.writes or other.writes)
-
     def content(self) -> bytes:
         """What stands there now. Read past PyTorch, which would charge the rank for computing."""
-        return ctypes.string_at(self.begin, self.end - self.begin)
+        return (ctypes.c_char * (self.end - self.begin)).from_address(self.begin).raw
 
 
 class _Sent:
@@ -82,7 +79,7 @@ class OpenBuffers:
     """Those of one rank."""
 
     def __init__(self) -> None:
-        self._open: dict[Operation, list[_Buffer]] = {}
+        self._open: dict[Operation, Sequence[_Buffer]] = {}
         self._sent: dict[Operation, bytes | _Sent] = {}
 
     def begin(self, operation: Operation) -> None:
@@ -93,8 +90,10 @@ class OpenBuffers:
         buffers = _buffers(operation)
         for others in self._open.values():
             for other in others:
-                for buffer in buffers:
-                    if buffer.disturbs(other):
+                _, _, other_begin, other_end, other_writes = other
+                for _, _, begin, end, writes in buffers:
+                    # They overlap, and not only in what both read.
+                    if begin < other_end and other_begin < end and (writes or other_writes):
                         raise BufferInUse(_told(operation, other))
         if call.asynchronous:
             self._open[operation] = buffers
@@ -119,7 +118,17 @@ open_buffers: ContextVar[OpenBuffers] = ContextVar("open_buffers")
 """Those of the rank that this thread is."""
 
 
-def _buffers(operation: Operation) -> list[_Buffer]:
+def _buffers(operation: Operation) -> Sequence[_Buffer]:
+    call = operation.call
+    if call.is_message:
+        # Its one tensor is contiguous, or the call would have been refused.
+        (tensor,) = operation.inputs or operation.outputs
+        begin = tensor.data_ptr()
+        return (
+            (_Buffer(operation, tensor, begin, begin + call.nbytes, call.op == "recv"),)
+            if call.nbytes
+            else ()
+        )
     return [
         _Buffer(operation, tensor, begin := tensor.data_ptr(), begin + tensor.nbytes, writes)
         for tensors, writes in ((operation.inputs, False), (operation.outputs, True))
