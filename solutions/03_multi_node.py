@@ -106,8 +106,10 @@ cluster_picture()
 # | Queue | `--partition` | a kind of node, with limits on their number and on time |
 # | Nodes | `--nodes` | how many machines |
 # | Tasks | `--ntasks` | how many processes altogether: for training, one a GPU |
-# | Time | `--time` | when the job is ended, whether or not it is ready |
+# | Job Name | `--job-name` | how lists of jobs call it; at most 20 characters |
+# | Time Limit | `--time` | when the job is ended, whether or not it is ready; two hours if nothing is typed in |
 # | Reservation | `--reservation` | nodes that are kept free for a course at its hour |
+# | VNC Desktop Resolution | | the size of a desktop's picture; Jupyter needs none |
 #
 # Three things surprise newcomers. Closing the browser does not end the job: it costs until its time is up or you end
 # it. Two nodes mean that Jupyter runs on the first and the second stands idle, until something is started there. And
@@ -492,6 +494,100 @@ except ClusterFailed as missing:
 # `--ntasks=4 --nodes=2` gives three tasks to one node and one to the other. Every node gets one, and then Slurm fills up
 # from the front, for what it hands out are cores. Say `--ntasks-per-node`.
 #
+# ### The form, once more
+#
+# What a portal does with its form is to write such a script. The lecture's form is filled in so: System `Frontera`, Application
+# `Jupyter notebook`, Project `Frontera-Training`, Queue `rtx`, Nodes `1`, Tasks `1`, no Job Name, Time Limit `04:00:00`,
+# Reservation `ML_Institute_Thu`, no VNC Desktop Resolution. A form also says no, before anything waits in a queue for hours to
+# be refused, and there a program is judged by its errors: who has made two mistakes should read of both.
+
+
+# %% exercise="form_to_script" points=8
+def form_to_script(form: dict[str, str], queues: dict[str, dict[str, dict[str, int]]]) -> str:
+    """The batch script for TACC's portal's form.
+
+    form: field -> what was typed in, by section 1's names. Fields that are missing are as if they were empty. Defaults: 1 node,
+        as many tasks as nodes, a time limit of 2:0:0; no project, job name or reservation.
+    queues: system -> queue -> its limits, {"nodes": the most of a job, "hours": the longest time limit}.
+
+    Returns a script that asks for what the form says (tasks: altogether), names nothing that is empty and nothing that TACC
+    refuses, and ends by `jupyter lab --no-browser`, whatever the application is called. What the VNC field says does not matter.
+
+    Raises ValueError for a system or a queue that is not there; for nodes and tasks that are no whole numbers from 1 on; for more
+    nodes than the queue has; for fewer tasks than nodes; for a job name of more than 20 characters; for a time limit that is
+    not hours:minutes:seconds, not above zero, or longer than the queue's. The message calls each field that is wrong by its
+    name in the form and, where there is a largest value, says it: nodes, characters, hours.
+    """
+    ### BEGIN SOLUTION
+    field = {name: text for name, text in form.items() if text}
+    limits = queues.get(field.get("System"), {}).get(field.get("Queue"), {})
+    nodes, name = field.get("Nodes", "1"), field.get("Job Name", "")
+    tasks, time_limit = field.get("Tasks", nodes), field.get("Time Limit", "2:0:0")
+    mistakes = []
+    if field.get("System") not in queues:
+        mistakes.append(f"System: choose one of {', '.join(queues)}")
+    elif not limits:
+        mistakes.append(f"Queue: choose one of {', '.join(queues[field['System']])}")
+    if _whole(nodes) < 1:
+        mistakes.append("Nodes: a whole number from 1 on")
+    elif _whole(nodes) > limits.get("nodes", math.inf):
+        mistakes.append(f"Nodes: this queue gives at most {limits['nodes']}")
+    if _whole(tasks) < max(1, _whole(nodes)):
+        mistakes.append("Tasks: a whole number, at least one a node")
+    if len(name) > 20:
+        mistakes.append("Job Name: at most 20 characters")
+    if _seconds(time_limit) == 0:
+        mistakes.append("Time Limit: hours:minutes:seconds, such as 2:0:0")
+    elif _seconds(time_limit) > 3600 * limits.get("hours", math.inf):
+        mistakes.append(f"Time Limit: this queue gives at most {limits['hours']} hours")
+    if mistakes:
+        raise ValueError("; ".join(mistakes))
+    options = {
+        "job-name": name,
+        "partition": field["Queue"],
+        "nodes": nodes,
+        "ntasks": tasks,
+        "time": time_limit,
+        "account": field.get("Project"),
+        "reservation": field.get("Reservation"),
+    }
+    lines = [f"#SBATCH --{option}={shlex.quote(value)}" for option, value in options.items() if value]
+    return "\n".join(["#!/bin/bash", *lines, "", "jupyter lab --no-browser", ""])
+
+
+def _whole(text: str) -> int:
+    """The number, or 0 if it is none."""
+    return int(text) if re.fullmatch("[0-9]+", text) else 0
+
+
+def _seconds(text: str) -> int:
+    """Those of "2:0:0", or 0 if the text is none such."""
+    found = re.fullmatch(r"(\d+):(\d+):(\d+)", text)
+    return sum(int(part) * unit for part, unit in zip(found.groups(), (3600, 60, 1))) if found else 0
+    ### END SOLUTION
+
+
+# %% demo=true
+# %%needs form_to_script
+# An example's limits: those of the day are in the system's user guide.
+tacc = {"Frontera": {"rtx": {"nodes": 22, "hours": 48}, "rtx-dev": {"nodes": 2, "hours": 2}}}
+lecture = {
+    "System": "Frontera",
+    "Application": "Jupyter notebook",
+    "Project": "Frontera-Training",
+    "Queue": "rtx",
+    "Nodes": "1",
+    "Tasks": "1",
+    "Time Limit": "04:00:00",
+    "Reservation": "ML_Institute_Thu",
+}
+print(form_to_script(lecture, tacc))
+try:
+    form_to_script(lecture | {"Queue": "rtx-dev", "Nodes": "3", "Tasks": "3"}, tacc)
+except ValueError as mistakes:
+    print("Not accepted:", mistakes)
+
+# %% [markdown]
 # ### Programs: modules and containers
 #
 # A cluster has many versions of the same compilers and libraries. A **module** puts one of them on your paths: `module load

@@ -122,6 +122,83 @@ def by_prefixes(env):
     return dict(zip(("rank", "local_rank", "node_rank", "world_size"), place, strict=True))
 
 
+@right("form_to_script")
+def short_options(form, queues):
+    """Short options, seconds by subtraction, mistakes as a list of lines."""
+    system, queue, project, name, reservation = (
+        form.get(field) or "" for field in ("System", "Queue", "Project", "Job Name", "Reservation")
+    )
+    wrong = []
+    most = queues.get(system, {}).get(queue, {"nodes": math.inf, "hours": math.inf})
+    if system not in queues:
+        wrong.append("System is none of " + ", ".join(queues))
+    elif queue not in queues[system]:
+        wrong.append("Queue is none of " + ", ".join(queues[system]))
+    numbers = {}
+    for field, least in (("Nodes", 1), ("Tasks", None)):
+        typed = form.get(field) or str(numbers.get("Nodes", 1))
+        try:
+            numbers[field] = int(typed)
+            if numbers[field] < (numbers.get("Nodes", 1) if least is None else least):
+                raise ValueError
+        except ValueError:
+            wrong.append(f"{field} cannot be {typed}")
+    if numbers.get("Nodes", 0) > most["nodes"]:
+        wrong.append(f"Nodes: {numbers['Nodes']} are more than {most['nodes']}")
+    if name[20:]:
+        wrong.append(f"Job Name is longer than 20 characters: {name[:20]}...")
+    try:
+        hours, minutes, seconds = map(int, (form.get("Time Limit") or "02:00:00").split(":"))
+        left = most["hours"] * 3600 - hours * 3600 - minutes * 60 - seconds
+        if left < 0 or hours + minutes + seconds == 0:
+            wrong.append(f"Time Limit has to be more than 0 and at most {most['hours']} hours")
+    except ValueError:
+        wrong.append("Time Limit is written as 2:0:0")
+    if wrong:
+        raise ValueError("\n".join(wrong))
+    lines = [f"-p {queue} -N {numbers['Nodes']} -n {numbers['Tasks']}", f"-t {hours}:{minutes}:{seconds}"]
+    lines += [f"-A {project}"] if project else []
+    lines += [f"--reservation {reservation}"] if reservation else []
+    lines += ['-J "{}"'.format(name.replace('"', ""))] if name else []
+    return (
+        "#!/bin/bash\n#SBATCH "
+        + "\n#SBATCH ".join(lines)
+        + "\n\nexport OMP_NUM_THREADS=4\njupyter lab --no-browser"
+    )
+
+
+@right("form_to_script")
+def field_by_field(form, queues):
+    """A function for each field; the time with days; a line for the output."""
+    there = queues.get(form.get("System", ""))
+    queue = (there or {}).get(form.get("Queue", ""))
+    typed = {"Nodes": "1", "Time Limit": "2:0:0"} | {field: text for field, text in form.items() if text}
+    typed.setdefault("Tasks", typed["Nodes"])
+    nodes, tasks = (int(typed[field]) if typed[field].isdigit() else 0 for field in ("Nodes", "Tasks"))
+    time = [int(part) if part.isdigit() else -1000 for part in typed["Time Limit"].split(":")]
+    total = time[0] * 3600 + time[1] * 60 + time[2] if len(time) == 3 else 0
+    checks = {
+        f"System must be one of {list(queues)}": there is not None,
+        f"Queue must be one of {list(queues.get(typed.get('System'), {}))}": queue
+        or typed.get("System") not in queues,
+        f"Nodes must be 1 to {queue and queue['nodes']}": nodes and (not queue or nodes <= queue["nodes"]),
+        "Tasks must be one a node or more": tasks >= nodes and tasks,
+        "Job Name has more than 20 letters": len(typed.get("Job Name", "")) <= 20,
+        f"Time Limit must be hours:minutes:seconds, up to {queue and queue['hours']}": total > 0
+        and (not queue or total <= 3600 * queue["hours"]),
+    }
+    if not all(checks.values()):
+        raise ValueError(". ".join(text for text, well in checks.items() if not well))
+    days, rest = divmod(total, 86_400)
+    lines = {"partition": typed["Queue"], "nodes": nodes, "ntasks": tasks, "output": "%x-%j.out"}
+    lines["time"] = f"{days}-{rest // 3600}:{rest // 60 % 60}:{rest % 60}"
+    for option, field in (("account", "Project"), ("reservation", "Reservation"), ("job-name", "Job Name")):
+        if field in typed:
+            lines[option] = shlex.quote(typed[field])
+    head = "\n".join(f"#SBATCH --{option}={value}" for option, value in lines.items())
+    return f"#!/bin/bash\n{head}\n\njupyter lab --no-browser\n"
+
+
 @right("container_command")
 def in_one_line(site, image, command):
     """Modules by `ml`, all joined by &&; each folder by -B, and one option that names several."""

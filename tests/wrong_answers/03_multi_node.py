@@ -289,6 +289,299 @@ def needs_a_launcher(env):
     )
 
 
+# ------------------------------------------------------------------------------------------ form_to_script
+
+
+def _filled(form):
+    """Right: the form without empty fields, with its defaults."""
+    typed = {name: text for name, text in form.items() if text}
+    return {"Nodes": "1", "Tasks": typed.get("Nodes", "1"), "Time Limit": "2:0:0"} | typed
+
+
+def _asked(field):
+    """Right: the options for what stands in the fields."""
+    options = {
+        "--partition": field["Queue"],
+        "--nodes": field["Nodes"],
+        "--ntasks": field["Tasks"],
+        "--time": field["Time Limit"],
+        "--account": field.get("Project"),
+        "--reservation": field.get("Reservation"),
+        "--job-name": field.get("Job Name"),
+    }
+    return {option: value for option, value in options.items() if value}
+
+
+def _script(options):
+    """Right: the script with these options."""
+    lines = [f"#SBATCH {option}={shlex.quote(value)}" for option, value in options.items()]
+    return "\n".join(["#!/bin/bash", *lines, "jupyter lab --no-browser"])
+
+
+def _number(text):
+    """Right: the whole number, 0 if there is none."""
+    return int(text) if re.fullmatch(r"\d+", text) else 0
+
+
+def _seconds(text):
+    """Right: of hours:minutes:seconds, 0 if it is none."""
+    parts = text.split(":")
+    right = len(parts) == 3 and all(map(_number, ["1" + part for part in parts]))
+    return sum(int(part) * unit for part, unit in zip(parts, (3600, 60, 1), strict=True)) if right else 0
+
+
+def _mistakes(field, queues):
+    """Right: each mistake in a sentence."""
+    system, queue = field.get("System"), field.get("Queue")
+    limits = queues.get(system, {}).get(queue, {"nodes": 10**9, "hours": 10**9})
+    nodes, seconds = _number(field["Nodes"]), _seconds(field["Time Limit"])
+    if system not in queues:
+        yield "System: there is no such"
+    elif queue not in queues[system]:
+        yield "Queue: not on this system"
+    if not 1 <= nodes <= limits["nodes"]:
+        yield f"Nodes: 1 to {limits['nodes']}"
+    if _number(field["Tasks"]) < max(1, nodes):
+        yield "Tasks: at least one a node"
+    if len(field.get("Job Name", "")) > 20:
+        yield "Job Name: at most 20 characters"
+    if not 0 < seconds <= 3600 * limits["hours"]:
+        yield f"Time Limit: hours:minutes:seconds, at most {limits['hours']} hours"
+
+
+def _judged(form, queues):
+    """Right: the filled form, if there is no mistake in it."""
+    field = _filled(form)
+    if mistakes := list(_mistakes(field, queues)):
+        raise ValueError("; ".join(mistakes))
+    return field
+
+
+@wrong("form_to_script", fails="sbatch reads it")
+def options_after_a_module(form, queues):
+    """sbatch reads no further than the first command."""
+    first, *options, last = _script(_asked(_judged(form, queues))).splitlines()
+    return "\n".join([first, "module load python3", *options, last])
+
+
+@wrong("form_to_script", fails="sbatch reads it")
+def asks_for_gpus(form, queues):
+    """TACC's queues have whole nodes, and refuse --gres."""
+    return _script(_asked(_judged(form, queues)) | {"--gres": "gpu:4"})
+
+
+@wrong("form_to_script", fails="sbatch reads it")
+def without_an_interpreter(form, queues):
+    """sbatch refuses what does not begin with #!."""
+    return _script(_asked(_judged(form, queues))).partition("\n")[2]
+
+
+@wrong("form_to_script", fails="sbatch reads it")
+def starts_nothing(form, queues):
+    """A job that ends at once."""
+    return _script(_asked(_judged(form, queues))).rpartition("\n")[0] + "\n"
+
+
+@wrong("form_to_script", fails="sbatch reads it")
+def prints_it(form, queues):
+    """Shows the script, and returns nothing."""
+    print(_script(_asked(_judged(form, queues))))
+
+
+@wrong("form_to_script", fails="what is asked for")
+def tasks_of_a_node(form, queues):
+    """Tasks are altogether, --ntasks-per-node are of a node."""
+    asked = _asked(_judged(form, queues))
+    return _script({"--ntasks-per-node" if name == "--ntasks" else name: asked[name] for name in asked})
+
+
+@wrong("form_to_script", fails="what is asked for")
+def name_not_quoted(form, queues):
+    """For sbatch a second word is another argument."""
+    return _script(_asked(_judged(form, queues))).replace("'", "")
+
+
+@wrong("form_to_script", fails="what is asked for")
+def a_reservation_is_a_queue(form, queues):
+    """Nodes that are kept free are asked for by --reservation."""
+    asked = _asked(_judged(form, queues))
+    return _script(asked | ({"--partition": asked.pop("--reservation")} if "--reservation" in asked else {}))
+
+
+@wrong("form_to_script", fails="what is asked for")
+def hours_only(form, queues):
+    """For Slurm a single number is minutes."""
+    field = _judged(form, queues)
+    return _script(_asked(field | {"Time Limit": field["Time Limit"].partition(":")[0]}))
+
+
+@wrong("form_to_script", fails="what is asked for")
+def below_the_limit(form, queues):
+    """What is at the limit is allowed."""
+    lower = {
+        system: {queue: {name: most - 1 for name, most in limits.items()} for queue, limits in own.items()}
+        for system, own in queues.items()
+    }
+    return _script(_asked(_judged(form, lower)))
+
+
+@wrong("form_to_script", fails="what is asked for")
+def nineteen_characters(form, queues):
+    """20 characters are allowed."""
+    if len(form.get("Job Name", "")) >= 20:
+        raise ValueError("Job Name: at most 20 characters")
+    return _script(_asked(_judged(form, queues)))
+
+
+@wrong("form_to_script", fails="defaults")
+def missing_but_not_empty(form, queues):
+    """dict.get has a default for what is missing only."""
+    field = _filled(form) | {name: text for name, text in form.items() if name in ("Nodes", "Time Limit")}
+    if mistakes := list(_mistakes(field, queues)):
+        raise ValueError("; ".join(mistakes))
+    return _script(_asked(field))
+
+
+@wrong("form_to_script", fails="defaults")
+def every_field_is_there(form, queues):
+    """A form may leave fields out."""
+    form["Reservation"], form["Time Limit"], form["Nodes"]
+    return _script(_asked(_judged(form, queues)))
+
+
+@wrong("form_to_script", fails="defaults")
+def one_task(form, queues):
+    """One task by default, for more nodes too."""
+    return _script(_asked(_judged({**form, "Tasks": form.get("Tasks") or "1"}, queues)))
+
+
+@wrong("form_to_script", fails="defaults")
+def empty_options(form, queues):
+    """--account= is an account without a name."""
+    field = _judged(form, queues)
+    return _script({"--account": field.get("Project", ""), **_asked(field)})
+
+
+@wrong("form_to_script", fails="defaults")
+def two_minutes(form, queues):
+    """2:0 is two minutes."""
+    field = _judged(form, queues)
+    return _script(_asked(field | ({} if form.get("Time Limit") else {"Time Limit": "2:0"})))
+
+
+@wrong("form_to_script", fails="what is asked for")
+def a_name_of_its_own(form, queues):
+    """Nobody has asked for the name."""
+    field = _judged(form, queues)
+    return _script({"--job-name": "tap_jupyter", **_asked(field)})
+
+
+@wrong("form_to_script", fails="limits")
+def believes_the_form(form, queues):
+    """sbatch will say it, in an hour."""
+    return _script(_asked(_filled(form)))
+
+
+def _but(form, queues, *overlooked):
+    """Right, but for mistakes of which it does not know: those that begin so."""
+    field = _filled(form)
+    if mistakes := [each for each in _mistakes(field, queues) if not each.startswith(overlooked)]:
+        raise ValueError("; ".join(mistakes))
+    return _script(_asked(field))
+
+
+@wrong("form_to_script", fails="limits")
+def any_number_of_tasks(form, queues):
+    """Two nodes cannot share a task."""
+    return _but(form, queues, "Tasks")
+
+
+@wrong("form_to_script", fails="limits")
+def any_name(form, queues):
+    """The form takes 20 characters."""
+    return _but(form, queues, "Job Name")
+
+
+@wrong("form_to_script", fails="limits")
+def any_time(form, queues):
+    """However long."""
+    return _but(form, queues, "Time Limit")
+
+
+@wrong("form_to_script", fails="limits")
+def queues_of_all_systems(form, queues):
+    """A queue of another system is none."""
+    everywhere = {name: limits for own in queues.values() for name, limits in own.items()}
+    return _script(_asked(_judged(form, dict.fromkeys(queues, everywhere))))
+
+
+@wrong("form_to_script", fails="limits")
+def compares_hours(form, queues):
+    """Minutes and seconds come on top of the hours."""
+    field = _filled(form)
+    whole = re.sub(r"^(\d+):\d+:\d+$", r"\1:0:0", field["Time Limit"])
+    if mistakes := list(_mistakes(field | {"Time Limit": whole}, queues)):
+        raise ValueError("; ".join(mistakes))
+    return _script(_asked(field))
+
+
+@wrong("form_to_script", fails="limits")
+def slurms_times(form, queues):
+    """01:30 is a minute and a half for Slurm, and nothing for the form."""
+    field = _filled(form)
+    return _script(
+        _asked(_judged({**form, "Time Limit": ":".join(["0", *field["Time Limit"].split(":")][-3:])}, queues))
+    )
+
+
+@wrong("form_to_script", fails="limits")
+def by_assertions(form, queues):
+    """An AssertionError is for programmers, and python -O makes none."""
+    mistakes = list(_mistakes(_filled(form), queues))
+    assert not mistakes, mistakes
+    return _script(_asked(_filled(form)))
+
+
+@wrong("form_to_script", fails="limits")
+def says_no(form, queues):
+    """Not what is wrong."""
+    if list(_mistakes(_filled(form), queues)):
+        raise ValueError("This form cannot be submitted.")
+    return _script(_asked(_filled(form)))
+
+
+@wrong("form_to_script", fails="limits")
+def without_the_limit(form, queues):
+    """Too many: and how many are allowed?"""
+    if mistakes := list(_mistakes(_filled(form), queues)):
+        raise ValueError(", ".join(each.partition(":")[0] for each in mistakes))
+    return _script(_asked(_filled(form)))
+
+
+@wrong("form_to_script", fails="limits")
+def suspects_all(form, queues):
+    """A message that always names everything says nothing."""
+    if mistakes := list(_mistakes(_filled(form), queues)):
+        raise ValueError(f"{'; '.join(mistakes)}. Look at Nodes, Tasks, Job Name and Time Limit again.")
+    return _script(_asked(_filled(form)))
+
+
+@wrong("form_to_script", fails="every mistake is named")
+def the_first_mistake(form, queues):
+    """The next one comes to light at the next attempt."""
+    for mistake in _mistakes(_filled(form), queues):
+        raise ValueError(mistake)
+    return _script(_asked(_filled(form)))
+
+
+@wrong("form_to_script", fails="every mistake is named")
+def system_first(form, queues):
+    """Without a system it does not look any further."""
+    if form.get("System") not in queues:
+        raise ValueError(f"System: one of {sorted(queues)}")
+    return _script(_asked(_judged(form, queues)))
+
+
 # --------------------------------------------------------------------------------------- container_command
 
 

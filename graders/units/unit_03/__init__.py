@@ -5,6 +5,7 @@ SECTIONS = (
     "hostlists",
     "ranks",
     "batch_scripts",
+    "forms",
     "containers",
     "binding",
     "intervals",

@@ -32,6 +32,7 @@ from graders.units.unit_03.fault_injection import (
 from graders.units.unit_03.replies import (
     Change,
     FailedSave,
+    FormReply,
     LastSave,
     Loaded,
     LoadingReply,
@@ -258,3 +259,17 @@ def in_a_shell(answer: AnswerFunction, names: list[str], *arguments: PlainData) 
 
 
 _SHELL_SECONDS = 5.0
+
+
+# --- form_to_script
+
+
+def fill_in(answer: AnswerFunction, form: dict[str, str], queues: dict[str, Any]) -> FormReply:
+    """The script that the answer writes for a form, or how it refuses the form."""
+    try:
+        script = answer(form, queues)
+    except NotImplementedError:  # the stub
+        raise
+    except Exception as error:  # which ones are right is the grader's affair
+        return FormReply("", type(error).__name__, str(error) or type(error).__name__)
+    return FormReply(script if type(script) is str else "", "", "")

@@ -117,3 +117,12 @@ class ShellReply(DriverReply):
     commands: list[list[str]]
     said: str
     status: int
+
+
+@dataclass(frozen=True, slots=True)
+class FormReply(DriverReply):
+    """What became of a form: a script, empty if it was no text; or an exception: its class, and its words."""
+
+    script: str
+    kind: str
+    error: str

@@ -1,0 +1,247 @@
+"""Unit 03, the portal's form as a batch script."""
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from course_lib.slurm.lint import Script, complaints_about, hours_of
+from course_lib.slurm.sites import site_named
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.unit_03 import drivers
+from graders.units.unit_03.replies import FormReply
+
+Form = Mapping[str, str]
+
+LECTURE = {
+    "System": "Frontera",
+    "Application": "Jupyter notebook",
+    "Project": "Frontera-Training",
+    "Queue": "rtx",
+    "Nodes": "1",
+    "Tasks": "1",
+    "Job Name": "",
+    "Time Limit": "04:00:00",
+    "Reservation": "ML_Institute_Thu",
+    "VNC Desktop Resolution": "",
+}
+"""The form as the lecture fills it in."""
+
+LONGEST_NAME = 20
+_WHOLE_NODES = replace(site_named("frontera"), partitions={})
+"""What all of TACC's systems refuse, without the limits of their queues, which are drawn."""
+
+
+@dataclass(frozen=True)
+class Mistakes:
+    """A form with mistakes. fields: those that are wrong; allowed: numbers that the message has to name."""
+
+    form: Form
+    fields: tuple[str, ...]
+    allowed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Portal:
+    """What is drawn for one grading: queues with their limits, and forms that keep to them."""
+
+    nodes: int
+    hours: int
+    small: int
+    short: int
+    number: int
+    systems: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
+
+    @classmethod
+    def drawn(cls, rng: Rng) -> "Portal":
+        nodes, hours = rng.integer(6, 16), rng.integer(30, 48)
+        small, short = rng.integer(2, 3), rng.integer(3, 5)
+        systems = {
+            "Frontera": {
+                "rtx": {"nodes": nodes, "hours": hours},
+                "rtx-dev": {"nodes": small, "hours": short},
+            },
+            "Vista": {"gh": {"nodes": 4 * nodes, "hours": 2 * hours}},
+        }
+        return cls(nodes, hours, small, short, rng.integer(10, 99), systems)
+
+    @property
+    def large(self) -> Form:
+        """As much as the queue allows, with a name of as many characters as the form takes."""
+        name = f"batch of {self.number} a step"
+        return LECTURE | {
+            "Nodes": str(self.nodes),
+            "Tasks": str(4 * self.nodes - 1),
+            "Job Name": name.ljust(LONGEST_NAME, "!"),
+            "Time Limit": f"{self.hours}:0:0",
+        }
+
+    @property
+    def with_defaults(self) -> list[Form]:
+        """Forms of which fields are empty, or missing."""
+        empty = dict.fromkeys(LECTURE, "") | {"System": "Vista", "Queue": "gh"}
+        bare = {name: text for name, text in empty.items() if text}
+        return [empty, bare, bare | {"Nodes": str(self.small)}, bare | {"Job Name": f"my {self.number}"}]
+
+    @property
+    def broken(self) -> list[Mistakes]:
+        """One mistake each."""
+        dev = LECTURE | {"Queue": "rtx-dev", "Time Limit": "1:30:0"}
+
+        def wrong(name: str, text: str, *allowed: int) -> Mistakes:
+            return Mistakes(dev | {name: text}, (name,), allowed)
+
+        return [
+            Mistakes(dev | {"Nodes": str(self.small + 1), "Tasks": "9"}, ("Nodes",), (self.small,)),
+            wrong("Nodes", "0"),
+            wrong("Nodes", "two"),
+            Mistakes(dev | {"Nodes": "2"}, ("Tasks",)),
+            wrong("Tasks", "1.5"),
+            wrong("Job Name", "x" * (LONGEST_NAME + 1), LONGEST_NAME),
+            wrong("Time Limit", f"{self.short}:0:1", self.short),
+            wrong("Time Limit", f"{self.short - 1}:61:0", self.short),
+            wrong("Time Limit", "0:0:0"),
+            wrong("Time Limit", "01:30"),
+            wrong("Queue", "gh"),
+            wrong("Queue", ""),
+            wrong("System", "Stampede"),
+        ]
+
+    @property
+    def broken_twice(self) -> list[Mistakes]:
+        """Several mistakes each."""
+        long = {"Job Name": "y" * 30, "Time Limit": f"{self.hours + 1}:00:00"}
+        return [
+            Mistakes(LECTURE | long, ("Job Name", "Time Limit"), (LONGEST_NAME, self.hours)),
+            Mistakes(LECTURE | {"System": "", "Job Name": "y" * 30}, ("System", "Job Name")),
+            Mistakes(LECTURE | long | {"Nodes": "-1"}, ("Nodes", "Job Name", "Time Limit")),
+        ]
+
+
+@exercise(
+    minutes=25,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "sbatch reads it",
+            1,
+            "#!/bin/bash first, then the lines #SBATCH, then the application. What TACC refuses has no "
+            "place in it.",
+        ),
+        Criterion(
+            "what is asked for",
+            2,
+            "Each field has its option, and --ntasks is the sum over all nodes. sbatch takes a name with "
+            "blanks for one word only if it is quoted.",
+        ),
+        Criterion(
+            "defaults",
+            2,
+            "A field may be missing, or be there and empty. Without a project, a reservation or a name the "
+            "script says nothing of them.",
+        ),
+        Criterion(
+            "limits",
+            2,
+            "Limits depend on the queue, and queues on the system. What is at the limit is allowed. 1:61:0 "
+            "is two hours and a minute; 01:30 is not of the form's shape.",
+        ),
+        Criterion(
+            "every mistake is named",
+            1,
+            "Who fills in a form wants to know of all mistakes at once: collect them, then raise.",
+            needs=("limits",),
+        ),
+    ),
+    hints=(
+        "Which fields can be judged alone, and which only when you know what stands in another one?",
+        "What do form.get(name) and `or` give together, if a field is missing, and if it is empty?",
+        "How many seconds are a time limit, and how many does the queue allow? Then compare once.",
+    ),
+)
+def form_to_script(answer: Answer, rng: Rng) -> Findings:
+    """The lecture's form, one at the limits, empty ones, and forms with mistakes."""
+    portal = Portal.drawn(rng)
+
+    def of(form: Form) -> FormReply:
+        return answer.call(drivers.fill_in, dict(form), portal.systems)
+
+    lecture = of(LECTURE)
+    yield "sbatch reads it", readable(lecture)
+    asked = ((form, lecture if form is LECTURE else of(form)) for form in (LECTURE, portal.large))
+    yield "what is asked for", compare.first_failure(asks_for(*each) for each in asked)
+    yield "defaults", compare.first_failure(asks_for(form, of(form)) for form in portal.with_defaults)
+    yield "limits", compare.first_failure(refused(each, of(each.form)) for each in portal.broken)
+    twice = (refused(each, of(each.form)) for each in portal.broken_twice)
+    yield "every mistake is named", compare.first_failure(twice)
+
+
+def readable(reply: FormReply) -> Finding:
+    """Passes if sbatch reads every line as it is meant, TACC takes it, and it ends by starting Jupyter."""
+    if reply.error or not reply.script:
+        return Finding(False, f"The lecture's form gives no text, but {reply.error or 'something else'}.")
+    complaints = complaints_about(Script(reply.script), _WHOLE_NODES)
+    if complaints:
+        return Finding(False, " ".join(complaints[:3]))
+    last = reply.script.strip().splitlines()[-1]
+    return Finding(
+        _words(last) == JUPYTER, f"The last line is {last!r:.80}; expected {shlex.join(JUPYTER)!r}."
+    )
+
+
+JUPYTER = ["jupyter", "lab", "--no-browser"]
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return [line]
+
+
+def asks_for(form: Form, reply: FormReply) -> Finding:
+    """Passes if the script asks for what the form says, and for nothing else."""
+    shown = {name: text for name, text in form.items() if text and name not in ("System", "Application")}
+    if reply.error or not reply.script:
+        return Finding(False, f"The form {shown} gives no text, but {reply.error or 'something else'}.")
+    seen = {option.name: option.value for option in Script(reply.script).options}
+    wanted = {name: form[title] for name, title in _OPTIONS.items() if form.get(title)}
+    nodes = form.get("Nodes") or "1"
+    wanted |= {"--nodes": nodes, "--ntasks": form.get("Tasks") or nodes}
+    hours, limit = hours_of(seen.pop("--time", "")), hours_of(form.get("Time Limit") or "2:0:0")
+    unasked = set(seen) - set(wanted) - {"--output", "--error"}
+    for name in sorted(set(wanted) | unasked):
+        if seen.get(name) != wanted.get(name):
+            text = f"{name} is {seen.get(name)!r}; expected {wanted.get(name)!r}"
+            return Finding(False, f"The form {shown}: {text}.")
+    return Finding(hours == limit, f"The form {shown}: --time is {hours} h; expected {limit:g} h.")
+
+
+_OPTIONS = {
+    "--partition": "Queue",
+    "--account": "Project",
+    "--reservation": "Reservation",
+    "--job-name": "Job Name",
+}
+"""Options that say what stands in a field, if anything does."""
+
+
+_JUDGED = ("System", "Queue", "Nodes", "Tasks", "Time Limit", "Job Name")
+
+
+def refused(case: Mistakes, reply: FormReply) -> Finding:
+    """Passes if a ValueError names each field that is wrong, what is allowed, and no field that is right."""
+    told = {name: text for name, text in case.form.items() if name in _JUDGED}
+    if reply.kind != "ValueError":
+        came = f"raises {reply.error}" if reply.kind else "gives a script"
+        return Finding(
+            False, f"The form {told} {came}; expected a ValueError for {' and '.join(case.fields)}."
+        )
+    said = f"The form {told}: the ValueError says {reply.error!r:.200}"
+    for word in (*case.fields, *map(str, case.allowed)):
+        if not re.search(rf"(?<!\w){word}(?!\w)", reply.error):
+            return Finding(False, f"{said}; {word} is not in it.")
+    for name in ("Job Name", "Time Limit", "Reservation"):
+        if name in reply.error and name not in case.fields:
+            return Finding(False, f"{said}; {name} is right.")
+    return Finding(True, f"{said}.")
