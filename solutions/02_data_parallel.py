@@ -29,6 +29,7 @@ dataset = "digits"
 epochs = 3
 
 # %%
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice
 
@@ -446,19 +447,141 @@ from course_lib.figures.pictures import bucket_picture
 bucket_picture(backward=[1.0, 1.0, 1.0, 1.0], communication=[0.8, 0.8, 0.8, 0.8])
 
 # %% [markdown]
-# PyTorch's `DistributedDataParallel` gets there by three means, and so will yours.
+# PyTorch's `DistributedDataParallel` gets there by three means: buckets, hooks and asynchronous calls. You build it from
+# them in three steps.
+#
+# ### Which gradients travel together
+#
+# One message a parameter would pay the latency many times. One message for all parameters could not start before the end of
+# backward. So gradients are gathered in **buckets** of a bounded size. Which gradients belong together, if a bucket is to be
+# on its way as early as possible?
+
+
+# %% exercise="make_buckets" points=3
+def make_buckets(model: nn.Module, bucket_bytes: int) -> list[list[nn.Parameter]]:
+    """The model's trainable parameters in buckets, in the order in which the buckets will be sent.
+
+    The parameters are in the reverse of the order of model.parameters(), over all buckets and within each. A
+    bucket is closed before the parameter that would take it above bucket_bytes, so a parameter larger than that
+    has a bucket to itself. A parameter that several layers share is in one bucket, once; frozen parameters are
+    in none. Returns the buckets, of which none is empty. No communication.
+    """
+    ### BEGIN SOLUTION
+    buckets = []
+    room = 0
+    for parameter in reversed([p for p in model.parameters() if p.requires_grad]):
+        if not buckets or parameter.nbytes > room:
+            buckets.append([])
+            room = bucket_bytes
+        buckets[-1].append(parameter)
+        room -= parameter.nbytes
+    return buckets
+    ### END SOLUTION
+
+
+# %% demo=true
+chain_of_eight = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8)))
+for kib in (2, 257, 514, 2056):
+    sizes = [sum(p.nbytes for p in bucket) / 1024 for bucket in make_buckets(chain_of_eight, kib * 1024)]
+    print(f"at most {kib:4} KiB: {len(sizes):2} buckets of " + ", ".join(f"{size:g}" for size in sizes))
+
+# %% [markdown]
+# ### When a bucket sets off
 #
 # - **Hooks.** `parameter.register_post_accumulate_grad_hook(hook)` makes autograd call `hook(parameter)` during
 #   backward, as soon as `parameter.grad` is complete.
-# - **Buckets.** One message a parameter would pay the latency many times. One message for all parameters could not start
-#   before the end of backward. So gradients are gathered in buckets of a bounded size. Backward goes through the layers
-#   in reverse, and so do the buckets.
 # - **Asynchronous calls.** `handle = dist.all_reduce(flat, async_op=True)` returns at once. Until `handle.wait()` has
 #   returned, `flat` belongs to the communication: do not read it, do not write it.
 #
-# The order of the calls must be the same on every rank, as always, but hooks fire in whatever order the rank's own
-# graph has, and for a parameter that its forward pass did not use no hook fires at all. The remedy: start the buckets
-# strictly in order, bucket $i + 1$ only after bucket $i$; and let `finish()` start those that are left.
+# First for one bucket alone.
+
+
+# %% exercise="Bucket" points=6
+class Bucket:
+    """Some parameters whose gradients are averaged over the ranks by one all_reduce, which starts in backward.
+
+    bucket = Bucket(parameters)     # once, on every rank, with the same parameters in the same order
+    loss.backward()                 # starts the all_reduce when the last of their gradients is complete
+    bucket.finish()                 # waits; now the .grad of each is the mean over ranks
+
+    In every backward each of the parameters gets a gradient, in any order. Backward never waits for
+    communication. After finish() all is as before, ready for the next backward. Communication: one all_reduce
+    for each backward, with async_op=True, of the bucket's gradients. Other gradients stay as they are.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        ### BEGIN SOLUTION
+        self.parameters = parameters
+        self.missing = len(parameters)
+        for parameter in parameters:
+            parameter.register_post_accumulate_grad_hook(self.gradient_ready)
+        ### END SOLUTION
+
+    # A suggestion: change it as you like.
+
+    def gradient_ready(self, parameter: nn.Parameter) -> None:
+        """The hook: the gradient of this parameter is complete."""
+        ### BEGIN SOLUTION
+        self.missing -= 1
+        if self.missing == 0:
+            self.flat = torch.cat([p.grad.flatten() for p in self.parameters])
+            self.handle = dist.all_reduce(self.flat, async_op=True)
+        ### END SOLUTION
+
+    def finish(self) -> None:
+        """Complete the averaging: call it after backward."""
+        ### BEGIN SOLUTION
+        self.handle.wait()
+        means = (self.flat / dist.get_world_size()).split([p.numel() for p in self.parameters])
+        for parameter, mean in zip(self.parameters, means, strict=True):
+            parameter.grad.copy_(mean.view_as(parameter))
+        self.missing = len(self.parameters)
+        ### END SOLUTION
+
+
+# %% [markdown]
+# Four layers, of which the last two are in a bucket. When is the
+# all-reduce called?
+
+
+# %% demo=true
+from course_lib import mark
+
+
+def with_one_bucket(width: int) -> None:
+    """One step in which the last two of four layers are averaged."""
+    model = nn.Sequential(*(nn.Linear(width, width) for _ in range(4)))
+    bucket = Bucket([*model[2].parameters(), *model[3].parameters()])
+    model(torch.ones(64, width)).sum().backward()
+    mark("backward ends")
+    bucket.finish()
+
+
+one_bucket = launch(
+    with_one_bucket,
+    256,
+    cluster=Cluster(
+        nodes=2, inter_node=Link(latency=20e-6, bandwidth=2.5e9), flops=1e11, memory_bandwidth=1e11
+    ),
+)
+[sent] = [event for event in one_bucket.events if event.op == "all_reduce" and event.rank == 0]
+[ended] = [event for event in one_bucket.events if event.op == "backward ends" and event.rank == 0]
+print(f"all_reduce called at {sent.start * 1e3:.2f} ms, backward ends at {ended.start * 1e3:.2f} ms")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs Bucket
+# It is called before backward ends.
+assert sent.start < ended.start
+
+# %% [markdown]
+# ### All buckets of a model
+#
+# Two things are new where there are several buckets. The order of the calls must be the same on every rank, as always, but
+# hooks fire in whatever order the rank's own graph has. And for a parameter that its forward pass did not use no hook fires
+# at all. So buckets start strictly in order, bucket $i + 1$ only after bucket $i$, and `finish()` starts those that are left.
+#
+# Where gradients are accumulated over micro-batches (unit 01), only the last backward pass has to communicate. PyTorch's
+# `with ddp.no_sync():` says so.
 
 
 # %% exercise="BucketedDDP" points=10
@@ -471,10 +594,8 @@ class BucketedDDP(nn.Module):
     ddp.finish()            # waits; now every p.grad is the mean over ranks
     optimizer.step()
 
-    Constructor, on every rank: the model gets rank 0's parameters and buffers, as by broadcast_parameters. Its trainable parameters are put
-    into buckets in the reverse of the order of model.parameters(): a bucket is closed before the parameter that
-    would take it above bucket_bytes, so a parameter larger than that has a bucket to itself. A parameter that
-    several layers share is in one bucket, once; frozen parameters are in none.
+    Constructor, on every rank: the model gets rank 0's parameters and buffers, as by broadcast_parameters. Its
+    trainable parameters are put into buckets as by make_buckets.
 
     backward: when the gradients of a bucket are complete, and all buckets before it have been started, its
     all_reduce is started with async_op=True. Backward never waits for communication.
@@ -482,6 +603,10 @@ class BucketedDDP(nn.Module):
     finish(), once after every backward: starts the buckets that are left, in order; waits for all; leaves in
     every trainable parameter's .grad the mean over ranks, where a gradient that a rank lacks counts as zero.
     Afterwards everything is as before the step, ready for the next.
+
+    no_sync(), for a `with` block: backward passes in the block communicate nothing, and finish() is not called
+    for them; their gradients add up in .grad. The next backward after the block averages the sums. A block that
+    raises ends too.
 
     Communication of a step: one all_reduce a bucket, in the same order on every rank, and nothing else.
     """
@@ -491,22 +616,28 @@ class BucketedDDP(nn.Module):
         self.module = model
         ### BEGIN SOLUTION
         broadcast_parameters(model, src=0)
-        self.buckets = []
-        room = 0
-        for parameter in reversed([p for p in model.parameters() if p.requires_grad]):
-            if not self.buckets or parameter.nbytes > room:
-                self.buckets.append([])
-                room = bucket_bytes
-            self.buckets[-1].append(parameter)
-            room -= parameter.nbytes
-            hook = partial(self.gradient_ready, len(self.buckets) - 1)
-            parameter.register_post_accumulate_grad_hook(hook)
+        self.buckets = make_buckets(model, bucket_bytes)
+        for number, bucket in enumerate(self.buckets):
+            for parameter in bucket:
+                parameter.register_post_accumulate_grad_hook(partial(self.gradient_ready, number))
+        self.synchronizes = True
         self.reset()
         ### END SOLUTION
 
     def forward(self, *args, **kwargs):
         """What the model itself computes."""
         return self.module(*args, **kwargs)
+
+    @contextmanager
+    def no_sync(self):
+        """In this block backward does not communicate."""
+        ### BEGIN SOLUTION
+        self.synchronizes = False
+        try:
+            yield
+        finally:
+            self.synchronizes = True
+        ### END SOLUTION
 
     # The next three are a suggestion: change them as you like.
 
@@ -520,6 +651,8 @@ class BucketedDDP(nn.Module):
     def gradient_ready(self, bucket: int, parameter: nn.Parameter) -> None:
         """The hook: the gradient of this parameter, which is in this bucket, is complete."""
         ### BEGIN SOLUTION
+        if not self.synchronizes:
+            return
         self.missing[bucket] -= 1
         while len(self.under_way) < len(self.buckets) and self.missing[len(self.under_way)] == 0:
             self.start_next()

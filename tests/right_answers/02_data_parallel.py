@@ -107,6 +107,99 @@ def into_a_buffer(model):
             parameter.grad.copy_(view)
 
 
+@right("make_buckets")
+def cut_recursively(model, bucket_bytes):
+    """Takes as many from the end as have room, and goes on with the rest."""
+    left = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    buckets = []
+    while left:
+        taken = [left.pop()]
+        while left and sum(p.nbytes for p in taken) + left[-1].nbytes <= bucket_bytes:
+            taken.append(left.pop())
+        buckets.append(taken)
+    return buckets
+
+
+@right("make_buckets")
+def with_tuples_of_names(model, bucket_bytes):
+    """By name, with the sizes added up first."""
+    named = {name: p for name, p in reversed(list(model.named_parameters())) if p.requires_grad}
+    buckets, filled = [], bucket_bytes
+    for parameter in named.values():
+        size = parameter.numel() * parameter.element_size()
+        if filled + size > bucket_bytes or not buckets:
+            buckets.append([])
+            filled = 0
+        filled += size
+        buckets[-1].append(parameter)
+    return buckets
+
+
+@right("Bucket")
+class WithASet:
+    """Knows who is missing, divides before sending, and exchanges the gradient tensors."""
+
+    def __init__(self, parameters):
+        self.all = list(parameters)
+        self.absent = set(self.all)
+        for parameter in parameters:
+            parameter.register_post_accumulate_grad_hook(self.came)
+
+    def came(self, parameter):
+        self.absent.discard(parameter)
+        if not self.absent:
+            self.sum = torch.cat([p.grad.reshape(-1) / _ranks() for p in self.all])
+            self.work = dist.all_reduce(self.sum, async_op=True)
+
+    def finish(self):
+        self.work.wait()
+        start = 0
+        for parameter in self.all:
+            parameter.grad = self.sum[start : start + parameter.numel()].view_as(parameter).clone()
+            start += parameter.numel()
+        self.absent.update(self.all)
+
+
+@right("Bucket")
+class WithAFixedBuffer:
+    """Each hook copies its gradient into one buffer; AVG divides, and a counter goes round."""
+
+    def __init__(self, parameters):
+        self.buffer = torch.zeros(sum(p.numel() for p in parameters))
+        self.views = {}
+        self.arrived = 0
+        start = 0
+        for parameter in parameters:
+            self.views[parameter] = self.buffer[start : start + parameter.numel()].view_as(parameter)
+            start += parameter.numel()
+            parameter.register_post_accumulate_grad_hook(self.copy)
+
+    def copy(self, parameter):
+        self.views[parameter].copy_(parameter.grad)
+        self.arrived += 1
+        if self.arrived % len(self.views) == 0:
+            self.work = dist.all_reduce(self.buffer, op=dist.ReduceOp.AVG, async_op=True)
+
+    def finish(self):
+        self.work.wait()
+        for parameter, view in self.views.items():
+            parameter.grad.copy_(view)
+
+
+class _Silent:
+    """no_sync of the wrappers below: a number says how many blocks one is in."""
+
+    blocks = 0
+
+    @contextmanager
+    def no_sync(self):
+        self.blocks += 1
+        try:
+            yield self
+        finally:
+            self.blocks -= 1
+
+
 class _Bucket:
     """Some parameters, and the one buffer that their gradients travel in."""
 
@@ -137,7 +230,7 @@ class _Bucket:
 
 
 @right("BucketedDDP")
-class WithBucketObjects(nn.Module):
+class WithBucketObjects(_Silent, nn.Module):
     """Buckets with buffers of their own, divided before they are sent."""
 
     def __init__(self, model, bucket_bytes):
@@ -159,6 +252,8 @@ class WithBucketObjects(nn.Module):
         return self.wrapped(*inputs, **named)
 
     def on_gradient(self, parameter):
+        if self.blocks:
+            return
         self.home[parameter].arrived.add(parameter)
         for bucket in self.buckets:
             if bucket.handle is None:
@@ -175,7 +270,7 @@ class WithBucketObjects(nn.Module):
 
 
 @right("BucketedDDP")
-class WithQueues(nn.Module):
+class WithQueues(_Silent, nn.Module):
     """Two queues, of buckets that wait and of buckets under way; AVG does the dividing."""
 
     def __init__(self, model, bucket_bytes):
@@ -205,6 +300,8 @@ class WithQueues(nn.Module):
         return self.model(*args, **kwargs)
 
     def advance(self, parameter):
+        if self.blocks:
+            return
         for _, absent in self.waiting:
             absent.discard(id(parameter))
         while self.waiting and not self.waiting[0][1]:
@@ -230,7 +327,7 @@ class WithQueues(nn.Module):
 
 
 @right("BucketedDDP")
-class WithFutures(nn.Module):
+class WithFutures(_Silent, nn.Module):
     """The mean is taken by what follows each all_reduce, and finish() waits for that."""
 
     def __init__(self, model, bucket_bytes):
@@ -251,6 +348,8 @@ class WithFutures(nn.Module):
         return self.module(*inputs, **named)
 
     def on_gradient(self, parameter):
+        if self.blocks:
+            return
         self.ready.add(parameter)
         while len(self.futures) < len(self.buckets) and self.ready.issuperset(self.next_bucket):
             self.send()

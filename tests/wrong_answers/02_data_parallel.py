@@ -1,6 +1,7 @@
 """Mistakes that people make in unit 02, each with the criterion that must find it."""
 
 import random
+from contextlib import contextmanager
 from itertools import chain
 
 import numpy as np
@@ -506,6 +507,268 @@ def one_call_a_parameter(model):
         parameter.grad /= dist.get_world_size()
 
 
+# --------------------------------------------------------------------------------------------- make_buckets
+
+
+def _cut(parameters, bucket_bytes, size=lambda parameter: parameter.nbytes):
+    """Parameters in their order, as full as the bound allows."""
+    buckets = []
+    for parameter in parameters:
+        if not buckets or sum(map(size, buckets[-1])) + size(parameter) > bucket_bytes:
+            buckets.append([])
+        buckets[-1].append(parameter)
+    return buckets
+
+
+@wrong("make_buckets", fails="each trainable parameter once")
+def puts_frozen_ones_in(model, bucket_bytes):
+    """Also those that are not trained."""
+    return _cut(list(model.parameters())[::-1], bucket_bytes)
+
+
+@wrong("make_buckets", fails="each trainable parameter once")
+def lists_tied_ones_twice(model, bucket_bytes):
+    """A shared parameter under each of its names."""
+    named = list(model.named_parameters(remove_duplicate=False))
+    return _cut([parameter for _, parameter in named if parameter.requires_grad][::-1], bucket_bytes)
+
+
+@wrong("make_buckets", fails="each trainable parameter once")
+def loses_the_last_bucket(model, bucket_bytes):
+    """Appends a bucket when the next one is opened, and the last one never."""
+    return _cut(_trainable(model)[::-1], bucket_bytes)[:-1]
+
+
+@wrong("make_buckets", fails="each trainable parameter once")
+def begins_with_an_empty_one(model, bucket_bytes):
+    """Opens a bucket before the first parameter, which is too large for it."""
+    buckets = _cut(_trainable(model)[::-1], bucket_bytes)
+    return [[], *buckets] if buckets[0][0].nbytes > bucket_bytes else buckets
+
+
+@wrong("make_buckets", fails="each trainable parameter once")
+def leaves_out_what_is_too_large(model, bucket_bytes):
+    """A parameter larger than a bucket is in none."""
+    return _cut([p for p in _trainable(model)[::-1] if p.nbytes <= bucket_bytes], bucket_bytes)
+
+
+@wrong("make_buckets", fails="each trainable parameter once")
+def gives_copies(model, bucket_bytes):
+    """Tensors with the parameters' values."""
+    return [[p.detach() for p in bucket] for bucket in _cut(_trainable(model)[::-1], bucket_bytes)]
+
+
+@wrong("make_buckets", fails="in the order of backward")
+def from_the_first_layer(model, bucket_bytes):
+    """As they are registered, so that the first bucket is complete last."""
+    return _cut(_trainable(model), bucket_bytes)
+
+
+@wrong("make_buckets", fails="in the order of backward")
+def turns_the_buckets_only(model, bucket_bytes):
+    """Cuts in the order of registration, and reverses the list of buckets."""
+    return _cut(_trainable(model), bucket_bytes)[::-1]
+
+
+@wrong("make_buckets", fails="in the order of backward")
+def largest_first(model, bucket_bytes):
+    """Sorts by size to fill the buckets better."""
+    return _cut(sorted(_trainable(model), key=lambda p: -p.nbytes), bucket_bytes)
+
+
+@wrong("make_buckets", fails="as full as they may be")
+def counts_numbers(model, bucket_bytes):
+    """Takes numbers for bytes."""
+    return _cut(_trainable(model)[::-1], bucket_bytes, size=lambda parameter: parameter.numel())
+
+
+@wrong("make_buckets", fails="as full as they may be")
+def takes_four_bytes_a_number(model, bucket_bytes):
+    """Right for float32 only."""
+    return _cut(_trainable(model)[::-1], bucket_bytes, size=lambda parameter: 4 * parameter.numel())
+
+
+@wrong("make_buckets", fails="as full as they may be")
+def closes_when_it_is_full(model, bucket_bytes):
+    """Leaves out what would fill a bucket to the byte."""
+    return _cut(_trainable(model)[::-1], bucket_bytes - 1)
+
+
+@wrong("make_buckets", fails="as full as they may be")
+def closes_when_it_overflows(model, bucket_bytes):
+    """Closes a bucket after the parameter that takes it above the bound."""
+    buckets = [[]]
+    for parameter in _trainable(model)[::-1]:
+        if sum(p.nbytes for p in buckets[-1]) >= bucket_bytes:
+            buckets.append([])
+        buckets[-1].append(parameter)
+    return buckets
+
+
+@wrong("make_buckets", fails="as full as they may be")
+def one_a_parameter(model, bucket_bytes):
+    """Ignores bucket_bytes."""
+    return [[parameter] for parameter in _trainable(model)[::-1]]
+
+
+# --------------------------------------------------------------------------------------------------- Bucket
+
+
+class _OneBucket:
+    """A right answer; each mistake overrides one of its methods."""
+
+    def __init__(self, parameters):
+        self.parameters = list(parameters)
+        self.prepare()
+        for parameter in self.parameters:
+            self.watch(parameter)
+
+    def watch(self, parameter):
+        parameter.register_post_accumulate_grad_hook(self.ready)
+
+    def prepare(self):
+        self.arrived = set()
+
+    def ready(self, parameter):
+        self.arrived.add(parameter)
+        if len(self.arrived) == len(self.parameters):
+            self.start()
+
+    def start(self):
+        self.flat = torch.cat([parameter.grad.flatten() for parameter in self.parameters])
+        self.handle = dist.all_reduce(self.flat, async_op=True)
+
+    def finish(self):
+        self.handle.wait()
+        self.write_back(self.flat / dist.get_world_size())
+        self.prepare()
+
+    def write_back(self, flat):
+        parts = flat.split([p.numel() for p in self.parameters])
+        for parameter, part in zip(self.parameters, parts, strict=True):
+            parameter.grad.copy_(part.view_as(parameter))
+
+
+@wrong("Bucket", fails="averages")
+class SumsTheBucket(_OneBucket):
+    """Does not divide."""
+
+    def write_back(self, flat):
+        super().write_back(flat * dist.get_world_size())
+
+
+@wrong("Bucket", fails="averages")
+class ReadsTooEarly(_OneBucket):
+    """Writes back what is still under way."""
+
+    def finish(self):
+        self.write_back(self.flat / dist.get_world_size())
+        self.handle.wait()
+        self.prepare()
+
+
+@wrong("Bucket", fails="averages")
+class NeverWritesBack(_OneBucket):
+    """The mean stays in the flat copy."""
+
+    def write_back(self, flat):
+        pass
+
+
+@wrong("Bucket", fails="averages")
+class StartsWithTheListsLast(_OneBucket):
+    """Takes the last parameter of the list for the last whose gradient comes."""
+
+    def watch(self, parameter):
+        if parameter is self.parameters[0]:
+            parameter.register_post_accumulate_grad_hook(lambda _: self.start())
+
+    def start(self):
+        _fill(self.parameters)
+        super().start()
+
+
+@wrong("Bucket", fails="averages")
+class HooksBeforeTheGradientIsThere(_OneBucket):
+    """register_hook comes before .grad is written."""
+
+    def watch(self, parameter):
+        parameter.register_hook(lambda gradient: self.ready(parameter))
+
+    def start(self):
+        _fill(self.parameters)
+        super().start()
+
+
+@wrong("Bucket", fails="one all_reduce")
+class OneCallAParameter(_OneBucket):
+    """Each gradient sets off by itself."""
+
+    def ready(self, parameter):
+        self.arrived.add((parameter, dist.all_reduce(parameter.grad, async_op=True)))
+
+    def finish(self):
+        for parameter, handle in self.arrived:
+            handle.wait()
+            parameter.grad /= dist.get_world_size()
+        self.prepare()
+
+
+@wrong("Bucket", fails="one all_reduce")
+class SendsTwice(_OneBucket):
+    """Starts in the hook, and once more in finish()."""
+
+    def finish(self):
+        self.handle.wait()
+        self.start()
+        super().finish()
+
+
+@wrong("Bucket", fails="every step")
+class NeverCountsAnew(_OneBucket):
+    """Later steps start nothing, and get the first one's means again."""
+
+    def prepare(self):
+        self.missing = getattr(self, "missing", len(self.parameters))
+
+    def ready(self, parameter):
+        self.missing -= 1
+        if self.missing == 0:
+            self.start()
+
+
+@wrong("Bucket", fails="every step")
+class KeepsTheFirstGradients(_OneBucket):
+    """Fills the flat tensor once, in the first step."""
+
+    def start(self):
+        if not hasattr(self, "first"):
+            self.first = torch.cat([parameter.grad.flatten() for parameter in self.parameters])
+        self.flat = self.first.clone()
+        self.handle = dist.all_reduce(self.flat, async_op=True)
+
+
+@wrong("Bucket", fails="starts with the last gradient")
+class StartsAtTheEnd(_OneBucket):
+    """finish() starts and waits: nothing overlaps."""
+
+    def ready(self, parameter):
+        pass
+
+    def finish(self):
+        self.start()
+        super().finish()
+
+
+@wrong("Bucket", fails="never waits in backward")
+class WaitsWhereItStarts(_OneBucket):
+    """The hook calls all_reduce without async_op."""
+
+    def start(self):
+        super().start()
+        self.handle.wait()
+
+
 # ---------------------------------------------------------------------------------------------- BucketedDDP
 
 
@@ -516,7 +779,7 @@ class _Bucketed(nn.Module):
         super().__init__()
         self.module = model
         self.make_equal()
-        self.buckets = []
+        self.buckets, self.silent = [], False
         self.fill_buckets(bucket_bytes)
         for index, bucket in enumerate(self.buckets):
             for parameter in bucket:
@@ -538,7 +801,15 @@ class _Bucketed(nn.Module):
                 self.buckets.append([parameter])
 
     def watch(self, parameter, index):
-        parameter.register_post_accumulate_grad_hook(lambda _: self.ready(index))
+        parameter.register_post_accumulate_grad_hook(lambda _: self.silent or self.ready(index))
+
+    @contextmanager
+    def no_sync(self):
+        self.silent = True
+        try:
+            yield
+        finally:
+            self.silent = False
 
     def reset(self):
         self.missing = [len(bucket) for bucket in self.buckets]
@@ -803,6 +1074,48 @@ class BroadcastsTrainableOnly(_Bucketed):
     def make_equal(self):
         for tensor in chain(_trainable(self.module), self.module.buffers()):
             dist.broadcast(tensor.detach(), 0)
+
+
+@wrong("BucketedDDP", fails="no_sync")
+class AlwaysSynchronizes(_Bucketed):
+    """no_sync() that changes nothing."""
+
+    @contextmanager
+    def no_sync(self):
+        yield
+
+
+@wrong("BucketedDDP", fails="no_sync")
+class NeverSynchronizesAgain(_Bucketed):
+    """After the block hooks stay silent, and finish() starts all buckets."""
+
+    @contextmanager
+    def no_sync(self):
+        self.silent = True
+        yield
+
+
+@wrong("BucketedDDP", fails="no_sync")
+class StaysSilentAfterAnError(_Bucketed):
+    """Without `finally`, a block that raises does not end."""
+
+    @contextmanager
+    def no_sync(self):
+        self.silent = True
+        yield
+        self.silent = False
+
+
+@wrong("BucketedDDP", fails="no_sync")
+class ForgetsWhatWasAccumulated(_Bucketed):
+    """Clears the gradients at the end of the block."""
+
+    @contextmanager
+    def no_sync(self):
+        with super().no_sync():
+            yield
+        for parameter in self.module.parameters():
+            parameter.grad = None
 
 
 @wrong("BucketedDDP", fails="tied and frozen parameters")

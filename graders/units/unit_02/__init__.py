@@ -6,6 +6,7 @@ SECTIONS = (
     "sharding",
     "replicas",
     "averaging",
+    "buckets",
     "overlap",
     "metrics",
     "loading",

@@ -1,6 +1,7 @@
 """Drivers of unit 02: each builds a small model, lets the answer work on it, and returns what came of it."""
 
 import random
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -217,6 +218,81 @@ def _descend(model: nn.Module, rate: float) -> None:
         for parameter in model.parameters():
             if parameter.grad is not None:
                 parameter.sub_(parameter.grad, alpha=rate)
+
+
+def accumulated(
+    answer: AnswerFunction,
+    widths: list[int],
+    values: list[Tensor],
+    batches: list[tuple[Tensor, Tensor]],
+    bucket_bytes: int,
+) -> Gradients:
+    """The gradients after a step in which all batches but the last were without communication; see `steps`.
+
+    Before it, something fails within no_sync.
+    """
+    model = Chain(widths)
+    load_values(list(model.parameters()), values)
+    wrapped = answer(model, bucket_bytes)
+    with suppress(KeyError), wrapped.no_sync():
+        raise KeyError("no such sample")
+    mark("step begins")
+    with wrapped.no_sync():
+        for inputs, targets in batches[:-1]:
+            functional.mse_loss(wrapped(inputs), targets).backward()  # type: ignore[no-untyped-call]
+    mark("leaves no_sync")
+    inputs, targets = batches[-1]
+    functional.mse_loss(wrapped(inputs), targets).backward()  # type: ignore[no-untyped-call]
+    wrapped.finish()
+    mark("finished")
+    return gradients_of(model)
+
+
+def cut_chain(answer: AnswerFunction, widths: list[int], limits: list[int], double: bool) -> list[PlainData]:
+    """The numbers of the parameters in the buckets of a `Chain`, for each bound on their bytes."""
+    model = Chain(widths)
+    return [_numbered(answer(model.double() if double else model, limit), model) for limit in limits]
+
+
+def cut_tied(answer: AnswerFunction, words: int, width: int, limit: int) -> list[PlainData]:
+    """The same for a `Tied`, and one bound."""
+    model = Tied(words, width)
+    return [_numbered(answer(model, limit), model)]
+
+
+def _numbered(buckets: Any, model: nn.Module) -> PlainData:
+    """Buckets with the numbers of the parameters in place of these; what is no list of lists, as a text."""
+    if not isinstance(buckets, list | tuple) or not all(isinstance(each, list | tuple) for each in buckets):
+        return f"a {type(buckets).__name__}"
+    numbers = {id(parameter): number for number, parameter in enumerate(model.parameters())}
+    return [[numbers.get(id(each), type(each).__name__) for each in bucket] for bucket in buckets]
+
+
+def one_bucket(
+    answer: AnswerFunction,
+    widths: list[int],
+    values: list[Tensor],
+    batches: list[tuple[Tensor, Tensor]],
+    chosen: list[int],
+) -> list[Gradients]:
+    """The gradients after each of some backward passes of a `Chain`; the chosen parameters are in a bucket.
+
+    values, batches: see `steps`. The parameters stay as they are.
+    """
+    model = Chain(widths)
+    parameters = list(model.parameters())
+    load_values(parameters, values)
+    made = answer([parameters[number] for number in chosen])
+    seen = []
+    for inputs, targets in batches:
+        mark("step begins")
+        model.zero_grad()
+        functional.mse_loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        mark("backward ends")
+        made.finish()
+        mark("finished")
+        seen.append(gradients_of(model))
+    return seen
 
 
 def branches(

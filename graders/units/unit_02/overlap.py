@@ -13,8 +13,9 @@ from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, 
 from graders.units.models import load_values
 from graders.units.unit_02 import drivers as drivers
 from graders.units.unit_02.averaging import gradients_as
+from graders.units.unit_02.buckets import never_waits_in_backward
 from graders.units.unit_02.drivers import Gradients
-from graders.units.unit_02.models import Branches, Tied, reaches
+from graders.units.unit_02.models import Branches, Chain, Tied, reaches
 from graders.units.unit_02.replicas import draw_normed, outside_of_autograd, same_tensors
 from graders.units.unit_02.training import Training, draw_training
 
@@ -31,7 +32,7 @@ from graders.units.unit_02.training import Training, draw_training
         ),
         Criterion(
             "averages",
-            2,
+            1,
             "After finish() every p.grad is the mean over ranks, as with average_gradients. Wait for each "
             "all_reduce before you read its bucket, and write the result back.",
         ),
@@ -76,14 +77,23 @@ from graders.units.unit_02.training import Training, draw_training
             "model.parameters() yields a tied parameter once; a frozen one is in no bucket and has no hook.",
             needs=("averages",),
         ),
+        Criterion(
+            "no_sync",
+            1,
+            "Within no_sync() the hooks have nothing to do. The next backward outside completes gradients "
+            "that hold the sums, and sends those. `finally` makes it end when the block raises, too.",
+            needs=("averages",),
+        ),
     ),
     hints=(
-        "Fill the buckets in the constructor, a list of lists of parameters; note each parameter's bucket.",
-        "p.register_post_accumulate_grad_hook(hook) calls hook(p) as soon as p.grad is complete.",
-        "Keep the number of gradients that each bucket still waits for, and the index of the next bucket to "
-        "start. A hook counts down, then starts buckets as long as the next one waits for nothing.",
-        "Starting bucket i + 1 only after bucket i keeps the order the same on every rank.",
-        "finish(): start the buckets that are left, wait for all, divide, copy back, reset the counts.",
+        "Which of the rank's buckets is complete first? It need not be the first bucket: keep for each how "
+        "many gradients are missing.",
+        "What may a hook start, if the order has to be the same on all ranks? Only the first bucket that has "
+        "not started; and then perhaps the one after it.",
+        "What is left for finish()? Start the buckets that no hook has started, with zeros for gradients "
+        "that are not there; wait for all; divide; write back; count anew.",
+        "What do hooks do within no_sync()? Nothing. contextlib.contextmanager makes such a method of a "
+        "generator.",
     ),
 )
 def bucketed_ddp(answer: Answer, rng: Rng) -> Findings:
@@ -100,6 +110,7 @@ def bucketed_ddp(answer: Answer, rng: Rng) -> Findings:
 
     yield "unused parameters", unused_parameters(answer, rng)
     yield "tied and frozen parameters", tied_and_frozen(answer, rng)
+    yield "no_sync", accumulated(answer, training)
 
 
 def starts_equal(answer: Answer, rng: Rng) -> Finding:
@@ -229,6 +240,31 @@ def _tied_means(model: Tied, inputs: list[Tensor], targets: list[Tensor]) -> lis
     return [own] * len(inputs)
 
 
+def accumulated(answer: Answer, training: Training) -> Finding:
+    """Passes if two backward passes within no_sync, and one after them, give the mean of their sums, and
+    nothing is sent before the third.
+    """
+    ranks = len(training.values)
+    given = training.widths, per_rank(training.values), per_rank(training.batches), training.bucket_bytes
+    observed = answer.launch(drivers.accumulated, *given, ranks=ranks)
+    model = Chain(training.widths)
+    parameters = list(model.parameters())
+    load_values(parameters, training.values[0])
+    losses = [
+        functional.mse_loss(model(inputs), targets) for of in training.batches for inputs, targets in of
+    ]
+    expected = [*torch.autograd.grad(torch.stack(losses).sum() / ranks, parameters)]
+    finding = gradients_as(observed.results, [[*expected]] * ranks, rtol=1e-4)
+    if not finding.passed:
+        return finding
+    for step in steps_of(observed, "finished"):
+        left = step.marks.get("leaves no_sync", step.marks["finished"])
+        early = sum(call.sequence < left.sequence for call in step.calls)
+        if early:
+            return Finding(False, f"{step}: {compare.counted(early, 'call')} within no_sync; expected none.")
+    return buckets_as_specified(training, observed)
+
+
 def starts_during_backward(training: Training, observed: Observed[Any]) -> Finding:
     """Passes if on every rank, in every step, each bucket set off as soon as its gradients were complete."""
     deadlines = training.deadlines()
@@ -243,14 +279,3 @@ def starts_during_backward(training: Training, observed: Observed[Any]) -> Findi
                 )
                 return Finding(False, f"{step}: {text}.")
     return Finding(True, "Every bucket sets off as soon as its gradients are complete, on every rank.")
-
-
-def never_waits_in_backward(observed: Observed[Any]) -> Finding:
-    """Passes if backward ended before the first all_reduce of its step did, on a slow link."""
-    for step in steps_of(observed, "finished"):
-        first = min((call.end for call in step.calls), default=float("inf"))
-        ended = step.marks.get("backward ends", step.marks["finished"])
-        if ended.end >= first:
-            text = f"backward ended {ended.end - first:.1f} s after the first all_reduce, so it waited for it"
-            return Finding(False, f"{step}: {text}.")
-    return Finding(True, "Backward ends while the first all_reduce is still under way.")

@@ -1,0 +1,261 @@
+"""Unit 02, buckets: which gradients travel together, and when one of them sets off."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from course_lib.cluster.topology import Cluster
+from graders.grading.communication import steps_of
+from graders.grading.kit import (
+    Answer,
+    Criterion,
+    Finding,
+    Findings,
+    Observed,
+    PlainData,
+    Rng,
+    compare,
+    exercise,
+    per_rank,
+)
+from graders.units.models import load_values
+from graders.units.unit_02 import drivers
+from graders.units.unit_02.averaging import gradients_as
+from graders.units.unit_02.drivers import Gradients
+from graders.units.unit_02.models import Chain, reaches
+from graders.units.unit_02.training import SLOW, greedy_buckets
+
+
+@exercise(
+    minutes=10,
+    difficulty=2,
+    rubric=(
+        Criterion(
+            "each trainable parameter once",
+            1,
+            "model.parameters() yields a parameter that has several names once. Leave out those whose "
+            "requires_grad is False.",
+        ),
+        Criterion(
+            "in the order of backward",
+            1,
+            "Backward begins at the last layer. So the last parameters are in the first bucket, and within a "
+            "bucket the order is reversed too.",
+        ),
+        Criterion(
+            "as full as they may be",
+            1,
+            "Close a bucket before the parameter that would take it above bucket_bytes, and not before one "
+            "that fills it to the byte. p.nbytes counts bytes, p.numel() numbers.",
+            needs=("in the order of backward",),
+        ),
+    ),
+    hints=(
+        "Which parameter's gradient does backward complete first? reversed() takes a list.",
+        "When does a parameter open a new bucket? If there is none yet, or if there is no room in the last.",
+    ),
+)
+def make_buckets(answer: Answer, rng: Rng) -> Findings:
+    """A chain whose layers differ in size, in two precisions, and a model with tied and frozen parameters."""
+    widths = [rng.integer(5, 8), 9, 9, rng.integer(5, 8), rng.integer(5, 8)]
+    numels = [(inputs * outputs, outputs) for inputs, outputs in pairwise(widths)]
+    sizes = [4 * numel for layer in numels for numel in layer]
+    # The last layer fills a bucket to the byte, and the largest weight is larger than a bucket.
+    limit = sizes[-1] + sizes[-2]
+    rest = [limit - 1, limit // 2, 1, sum(sizes)]
+    cases = [Cut(sizes, tuple(range(len(sizes))), each) for each in (limit, *rest)]
+    seen: list[PlainData] = answer.call(drivers.cut_chain, widths, [limit, *rest], False)
+    doubled = Cut([2 * size for size in sizes], tuple(range(len(sizes))), 2 * limit)
+    seen += answer.call(drivers.cut_chain, widths, [2 * limit], True)
+    words, width = rng.integer(5, 8), rng.integer(3, 5)
+    # Embedding, frozen weight and bias, weight and bias between.
+    tied = Cut([4 * n for n in (words * width, width**2, width, width**2, width)], (0, 3, 4), 4 * width)
+    seen += answer.call(drivers.cut_tied, words, width, tied.limit)
+    both = list(zip([*cases, doubled, tied], seen, strict=True))
+    yield "each trainable parameter once", compare.first_failure(cut.complete(got) for cut, got in both)
+    yield "in the order of backward", compare.first_failure(cut.reversed(got) for cut, got in both)
+    yield "as full as they may be", compare.first_failure(cut.full(got) for cut, got in both)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A model to be put into buckets. sizes: of all parameters in bytes. trainable: the numbers of some."""
+
+    sizes: Sequence[int]
+    trainable: tuple[int, ...]
+    limit: int
+
+    def complete(self, seen: PlainData) -> Finding:
+        """Passes if `seen` is a list of lists, not empty, with the trainable parameters once each."""
+        if type(seen) is not list or not all(type(bucket) is list and bucket for bucket in seen):
+            return Finding(False, f"got {seen!r:.80}; expected a list of buckets, none of them empty.")
+        numbers = [number for bucket in seen for number in bucket]
+        passed = sorted(numbers, key=str) == sorted(self.trainable, key=str)
+        text = f"of {len(self.sizes)} parameters those with the numbers {list(self.trainable)} are trainable"
+        return Finding(passed, f"{text}, and the buckets are {seen}.")
+
+    def reversed(self, seen: list[list[int]]) -> Finding:
+        """Passes if the parameters come from the last to the first."""
+        numbers = [number for bucket in seen for number in bucket]
+        passed = numbers == sorted(numbers, reverse=True)
+        return Finding(passed, f"the parameters, numbered as in model.parameters(), are put into {seen}.")
+
+    def full(self, seen: list[list[int]]) -> Finding:
+        """Passes if each bucket was closed before the parameter that would take it above the limit."""
+        got = [sum(self.sizes[number] for number in bucket) for bucket in seen]
+        expected = greedy_buckets([self.sizes[number] for number in self.trainable[::-1]], self.limit)
+        text = f"with at most {self.limit} bytes the buckets have {got} bytes; expected {expected}"
+        return Finding(got == expected, f"{text}.")
+
+
+@exercise(
+    name="Bucket",
+    minutes=20,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "averages",
+            2,
+            "After finish() the gradients of the bucket's parameters are the means over ranks, and those of "
+            "all others are as backward left them. Wait before you read what is under way.",
+        ),
+        Criterion(
+            "every step",
+            1,
+            "What has been counted in one step must be back at its start for the next.",
+        ),
+        Criterion(
+            "one all_reduce",
+            1,
+            "Lay the bucket's gradients end to end, and send them together: one call a step.",
+        ),
+        Criterion(
+            "starts with the last gradient",
+            1,
+            "The hook that finds all gradients complete starts the all_reduce, whichever parameter's it is; "
+            "finish() is too late.",
+            needs=("one all_reduce",),
+        ),
+        Criterion(
+            "never waits in backward",
+            1,
+            "all_reduce(..., async_op=True) returns a handle at once; only finish() calls its wait().",
+            needs=("one all_reduce",),
+        ),
+    ),
+    hints=(
+        "How do you learn that a gradient is complete? p.register_post_accumulate_grad_hook(hook) calls "
+        "hook(p) at that moment.",
+        "How does a hook know that it is the last? Count how many gradients are still missing.",
+        "What has to be kept from the hook to finish()? The flat tensor that is under way, and its handle.",
+    ),
+)
+def bucket(answer: Answer, rng: Rng) -> Findings:
+    """Three steps of a chain whose inner layers are in a bucket, on a link on which every call is slow."""
+    case = OneBucket.draw(rng)
+    observed = case.launch(answer)
+    yield "averages", case.averaged(observed, range(1))
+    yield "every step", case.averaged(observed, range(1, 3))
+    yield "one all_reduce", case.one_call(observed)
+    yield "starts with the last gradient", case.started(observed)
+    yield "never waits in backward", never_waits_in_backward(observed)
+
+
+@dataclass(frozen=True, slots=True)
+class OneBucket:
+    """A chain of layers, of which some are in a bucket.
+
+    values: of its parameters, the same on all ranks. batches[r]: inputs [B, widths[0]] and targets
+    [B, widths[-1]], one a step. chosen: the numbers of the parameters in the bucket, in the order given.
+    """
+
+    widths: list[int]
+    values: list[Tensor]
+    batches: list[list[tuple[Tensor, Tensor]]]
+    chosen: list[int]
+
+    @classmethod
+    def draw(cls, rng: Rng) -> "OneBucket":
+        """Two or three ranks. The bucket has the layers 1 and 2 of four; which is named first differs."""
+        ranks = rng.integer(2, 3)
+        widths = [rng.integer(3, 6) for _ in range(5)]
+        values = [rng.normal(*parameter.shape) for parameter in Chain(widths).parameters()]
+        batches = [
+            [(rng.normal(4, widths[0]), rng.normal(4, widths[-1])) for _ in range(3)] for _ in range(ranks)
+        ]
+        # Backward completes 5 and 4 before 3 and 2: the last of the list is not the last to come.
+        return cls(widths, values, batches, rng.choice([[2, 3, 4, 5], [4, 2, 5, 3], [3, 5, 2, 4]]))
+
+    def launch(self, answer: Answer) -> Observed[list[Gradients]]:
+        """Every collective outlasts backward, so that waiting for one shows."""
+        ranks = len(self.batches)
+        cluster = Cluster(devices_per_node=ranks, intra_node=SLOW)
+        given = self.widths, self.values, per_rank(self.batches), self.chosen
+        return answer.launch(drivers.one_bucket, *given, ranks=ranks, cluster=cluster)
+
+    def averaged(self, observed: Observed[list[Gradients]], steps: range) -> Finding:
+        """Passes if the bucket has the means in these steps, and all others the rank's own gradients."""
+        expected = self._expected()
+        for step in steps:
+            seen = [
+                [got for got, _ in compare.side_by_side(rank, expected)][step] for rank in observed.results
+            ]
+            finding = gradients_as(seen, expected[step], rtol=1e-4)
+            if not finding.passed:
+                return Finding(False, f"step {step}, parameters {self.chosen} in the bucket: {finding.seen}")
+        return Finding(True, "The bucket has the means over ranks, and the others stay as they are.")
+
+    def _expected(self) -> list[list[Gradients]]:
+        """For each step and each rank all gradients."""
+        model = Chain(self.widths)
+        parameters = list(model.parameters())
+        load_values(parameters, self.values)
+        steps: list[list[Gradients]] = []
+        for batches in zip(*self.batches, strict=True):
+            own = [
+                torch.autograd.grad(functional.mse_loss(model(inputs), targets), parameters)
+                for inputs, targets in batches
+            ]
+            means = [torch.stack(of_ranks).mean(0) for of_ranks in zip(*own, strict=True)]
+            steps.append(
+                [
+                    [means[i] if i in self.chosen else each for i, each in enumerate(gradients)]
+                    for gradients in own
+                ]
+            )
+        return steps
+
+    def one_call(self, observed: Observed[list[Gradients]]) -> Finding:
+        """Passes if every rank made one all_reduce of the bucket's bytes in every step."""
+        nbytes = sum(self.values[number].nbytes for number in self.chosen)
+        for step in steps_of(observed, "finished"):
+            seen = [(call.op, call.nbytes) for call in step.calls]
+            if seen != [("all_reduce", nbytes)]:
+                made = ", ".join(f"{op} of {size} bytes" for op, size in seen) or "nothing"
+                return Finding(False, f"{step}: {made}; expected one all_reduce of {nbytes} bytes.")
+        return Finding(True, f"Every step makes one all_reduce of {nbytes} bytes.")
+
+    def started(self, observed: Observed[list[Gradients]]) -> Finding:
+        """Passes if the all_reduce was called before backward came to the layer before the bucket's."""
+        for step in steps_of(observed, "finished"):
+            begun = step.marks.get(reaches(0))
+            if begun is None or not step.calls or step.calls[0].sequence >= begun.sequence:
+                text = "the bucket was complete when backward reached layer 0, and its all_reduce not started"
+                return Finding(False, f"{step}: {text}.")
+        return Finding(True, "The all_reduce starts as soon as the bucket is complete, on every rank.")
+
+
+def never_waits_in_backward(observed: Observed[Any]) -> Finding:
+    """Passes if backward ended before the first all_reduce of its step did, on a slow link."""
+    for step in steps_of(observed, "finished"):
+        first = min((call.end for call in step.calls), default=float("inf"))
+        ended = step.marks.get("backward ends", step.marks["finished"])
+        if ended.end >= first:
+            text = f"backward ended {ended.end - first:.1f} s after the first all_reduce, so it waited for it"
+            return Finding(False, f"{step}: {text}.")
+    return Finding(True, "Backward ends while the first all_reduce is still under way.")
