@@ -203,7 +203,8 @@ assert [round(2 * (workers - 1) / workers * resnet_mb) for workers in (8, 64)] =
 # worker of the ring stays below twice the gradient. With ResNet-50's 102 MB, the first prediction: 818 MB enter the server with
 # 8 workers and 6.5 GB with 64, and as much leaves it. Into a worker of the ring flow 179 MB with 8 and 201 MB with 64. That
 # is what the lecture means when it says of parameter servers that "the scaling is poor". (Several servers can share the
-# parameters, and workers need not wait for each other: unit 08.)
+# parameters, and workers need not wait for each other: unit 08.) No all-reduce sends less than a ring (Patarasuk and Yuan
+# 2009). It came from supercomputing to deep learning in 2017, by Gibiansky at Baidu; Horovod began as a copy of his code.
 #
 # ### Two published figures
 #
@@ -264,10 +265,10 @@ for axes, (title, bars) in zip(both, figures.items(), strict=True):
         if name in bars:
             (line,) = axes.plot([100 * low, 100 * high], [name, name], "k|-", markersize=12)
     axes.axvline(100, color="black", linestyle=":")
-    axes.set(title=title, xlabel="of perfect scaling (%)", xlim=(0, 105))
+    axes.set(title=title, xlabel="part of perfect scaling (%)", xlim=(0, 105))
     axes.invert_yaxis()
 line.set_label("bounds from the arithmetic")
-both[1].legend(loc="upper center", bbox_to_anchor=(0.5, -0.3))
+figure.legend(loc="outside lower right")
 figure
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -352,8 +353,8 @@ assert all(greeting.endswith("the mean is 1.5") for greeting in greetings)
 # | 2 one GPU a process | `torch.cuda.set_device(hvd.local_rank())` | `gpus = tf.config.list_physical_devices("GPU")`<br>`for gpu in gpus:`<br>`    tf.config.experimental.set_memory_growth(gpu, True)`<br>`tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")` |
 # | 3 scale the learning rate | `optimizer = SGD(model.parameters(), lr=rate * hvd.size())` | `optimizer = Adadelta(learning_rate=rate * hvd.size())` |
 # | 4 wrap the optimizer | `optimizer = hvd.DistributedOptimizer(optimizer,`<br>`    named_parameters=model.named_parameters())` | `optimizer = hvd.DistributedOptimizer(optimizer)`<br>or, in a loop of your own (`horovod.tensorflow`):<br>`tape = hvd.DistributedGradientTape(tape)` |
-# | 5 broadcast, after model *and* optimizer are initialised | if rank 0 has read a checkpoint (section 5): `hvd.broadcast_optimizer_state(optimizer, root_rank=0)`<br>always, and last: `hvd.broadcast_parameters(model.state_dict(), root_rank=0)` | callback `hvd.callbacks.BroadcastGlobalVariablesCallback(0)`<br>or, in a loop of your own:<br>`hvd.broadcast_variables(model.variables, root_rank=0)` |
-# | 6 checkpoint on one rank | `if hvd.rank() == 0:`<br>`    torch.save(...)` | `if hvd.rank() == 0:`<br>`    callbacks.append(ModelCheckpoint(...))` |
+# | 5 broadcast, after model *and* optimizer are initialised | if rank 0 has read a checkpoint (section 5): `hvd.broadcast_optimizer_state(optimizer, root_rank=0)`<br>always, and last: `hvd.broadcast_parameters(model.state_dict(), root_rank=0)` | callback `hvd.callbacks.BroadcastGlobalVariablesCallback(0)`<br>or, in a loop of your own:<br>`hvd.broadcast_variables(model.variables, root_rank=0)`<br>`hvd.broadcast_variables(optimizer.variables(), root_rank=0)` |
+# | 6 checkpoint on one rank | `if hvd.rank() == 0:`<br>`    torch.save(...)` | `if hvd.rank() == 0:`<br>`    callbacks.append(ModelCheckpoint(...))`<br>or, in a loop of your own, `checkpoint.save(...)` |
 #
 # Three things belong to them. The data must be dealt out: rank `hvd.rank()` of `hvd.size()` trains on its own part.
 # Metrics are averaged over ranks (`hvd.allreduce`, in Keras `hvd.callbacks.MetricAverageCallback()`). And the scaled learning
@@ -1800,7 +1801,7 @@ assert took["yours"] < 1.05 * defaults
 #
 # | It says of Horovod | What you have seen of it |
 # |---|---|
-# | simple to implement | six steps; but any of them can be forgotten, and few are missed by an error |
+# | simple to implement | six steps; but where one is forgotten, an error seldom says so (section 16) |
 # | suitable for large scale | a worker receives less than twice the gradient, however many there are (section 1); warm-up (4); elastic workers (13) |
 # | works with several frameworks | one tutorial in PyTorch and Keras, which differ from their scripts for one GPU in the same places (5) |
 # | ring all-reduce | and what makes it fast for many small tensors: fusion (6) and negotiation (7) |
@@ -1814,7 +1815,6 @@ assert took["yours"] < 1.05 * defaults
 #   [Horovod's documentation](https://horovod.readthedocs.io/en/stable/benchmarks_include.html), and so are the
 #   [phases of a timeline](https://horovod.readthedocs.io/en/stable/timeline_include.html).
 # - A. Gibiansky, *Bringing HPC techniques to deep learning*, Baidu Research, 2017: the ring all-reduce in a deep-learning framework.
-#   Horovod began as this code in a package of its own.
 # - P. Patarasuk, X. Yuan, *Bandwidth optimal all-reduce algorithms for clusters of workstations*, J. Parallel and Distributed
 #   Computing 69, 117-124, 2009: the ring, and that no all-reduce sends less.
 # - P. Goyal et al., *Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour*, 2017

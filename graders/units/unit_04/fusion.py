@@ -121,7 +121,7 @@ def _plans(answer: Answer, cases: Iterable[Tensors]) -> Finding:
     """Passes if every list of tensors is laid into the messages that Horovod would send."""
     given: list[list[Any]] = [[case.sizes, case.dtypes, case.threshold] for case in cases]
     seen = answer.call(drivers.given_and_left, given)
-    return compare.first_failure(
+    findings = (
         finding
         for reply, arguments in compare.side_by_side(seen, given)
         for finding in (
@@ -129,6 +129,7 @@ def _plans(answer: Answer, cases: Iterable[Tensors]) -> Finding:
             compare.equal(reply.left, arguments, "the arguments afterwards"),
         )
     )
+    return compare.first_failure(findings, f"{len(given)} lists are laid into the messages of Horovod.")
 
 
 def _plan(seen: object, sizes: list[int], dtypes: list[str], threshold: int) -> Finding:

@@ -75,7 +75,7 @@ class Timeline:
 
 def _judged(answer: Answer, timelines: Sequence[Timeline]) -> Finding:
     seen = answer.call(drivers.given_and_left, [[timeline.events] for timeline in timelines])
-    return compare.first_failure(
+    findings = (
         finding
         for reply, timeline in compare.side_by_side(seen, timelines)
         for finding in (
@@ -88,6 +88,7 @@ def _judged(answer: Answer, timelines: Sequence[Timeline]) -> Finding:
             Finding(compare.same(reply.left, [timeline.events]), "The trace is not what it was before."),
         )
     )
+    return compare.first_failure(findings, f"{len(timelines)} timelines have the fractions that they should.")
 
 
 def _drawn(
