@@ -33,6 +33,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import warnings
@@ -55,7 +56,6 @@ from graders import check, hint, progress, reset
 import inspect
 import json
 import random
-import signal
 import tempfile
 import threading
 import time
@@ -1317,6 +1317,85 @@ axes.legend(frameon=False)
 figure
 
 # %% [markdown]
+# ### Told to stop
+#
+# Not every end is a crash. Before a job's time is up Slurm sends its processes SIGTERM and, half a minute later unless the site
+# says otherwise, SIGKILL. Half a minute may be too short for a checkpoint, so a script can ask for a word before: `#SBATCH
+# --signal=USR1@120` sends SIGUSR1 to the tasks of the job's steps two minutes before the end, or up to a minute earlier
+# still. Who saves then loses nothing, however seldom it saves otherwise.
+#
+# In one process that is easy: `signal.signal(number, handler)` has Python call `handler(number, frame)` between two lines of whatever
+# runs then. Among ranks it is not. The signal reaches them at different moments, perhaps in different steps, and some not at
+# all; and a rank that stops by itself leaves the others waiting for it.
+
+
+# %% exercise="save_on_signal" points=10
+def save_on_signal(train_step, steps: int, save, set_handler) -> int:
+    """Train until the end, or until SIGTERM or SIGUSR1 comes to any rank; all stop after the same step, and save once.
+
+    train_step(step): makes step 0, 1, ... of this rank, all ranks together; it has a collective in it. steps: at least 1.
+    save(done): writes a checkpoint; done is how many steps have been made. One rank calls it, once, after its last step, whether
+        the training has ended or was stopped.
+    set_handler(number, handler): what signal.signal does, which works in a process's main thread only; so it is handed in.
+    Returns how many steps have been made, the same on all ranks.
+
+    A signal may come at any moment, from the call of set_handler to the return, to one rank or to several, and more than once. A
+    step that was begun is brought to its end; at most one more is made. A signal between two steps is one of the next step.
+    Beside what train_step does: one collective a step, of one number, and at most one more at the end.
+    """
+    ### BEGIN SOLUTION
+    asked = False
+
+    def note(number, frame):
+        nonlocal asked
+        asked = True
+
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        set_handler(number, note)
+    done, stop = 0, False
+    while done < steps and not stop:
+        train_step(done)
+        done += 1
+        # What comes after this line counts in the next step: on this rank, too, the sum decides.
+        told = torch.tensor(float(asked))
+        dist.all_reduce(told)
+        stop = told.item() > 0
+    if dist.get_rank() == 0:
+        save(done)
+    return done
+    ### END SOLUTION
+
+
+# %% [markdown]
+# On processes `set_handler` is `signal.signal`. One rank gets a signal from outside, in its sixth step:
+
+# %% demo=true
+# %%needs save_on_signal
+
+
+def told_from_outside() -> tuple[int, list[int]]:
+    """Train on this rank, the last of which is told to stop; returns its steps, and its checkpoints."""
+    saved = []
+
+    def train_step(step: int) -> None:
+        if step == 5 and dist.get_rank() == dist.get_world_size() - 1:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        dist.all_reduce(torch.ones(1000))
+
+    return save_on_signal(train_step, 100, saved.append, signal.signal), saved
+
+
+stopped = launch(told_from_outside, ranks=max(2, ranks), on="processes", quiet=True).results
+for rank, (done, saved) in enumerate(stopped):
+    print(f"rank {rank} stopped after {done} of 100 steps, and saved {saved}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds save_on_signal
+assert {done for done, _ in stopped} <= {6, 7}
+assert len({done for done, _ in stopped}) == 1
+assert sum(len(saved) for _, saved in stopped) == 1
+
+# %% [markdown]
 # ## 12 Fewer workers, more workers
 #
 # A node is lost and will not come back today. Waiting for a new one wastes the others; going on with three of four changes
@@ -1829,6 +1908,7 @@ assert done.returncode == 0, done.stderr
 # | After a restart the loss jumps up, then comes down | The optimizer's state was not saved | Both `state_dict`s |
 # | After a restart the loss is lower than it should be | Samples of this epoch were seen again | Save the position in the data |
 # | Restarts by `torchrun` on several nodes fail for ever | Stale keys in its store, [PyTorch 135712](https://github.com/pytorch/pytorch/issues/135712) | `export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` |
+# | One rank stops on a signal, and the others run into a timeout | It stopped by itself | All decide, after each step: section 11 |
 # | Rank 0 alone saves, and the others run into a timeout | They wait in the next collective while it writes | Save in parts, save in the background, or raise the group's timeout |
 # | Fewer workers, and the loss curve changes | The global batch shrank with them | Deal the same batch out to those who are left |
 

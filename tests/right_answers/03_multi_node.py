@@ -5,12 +5,14 @@ import math
 import os
 import re
 import shlex
+import signal
 import tempfile
 import warnings
 import zipfile
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from tests.answers import right
 
@@ -503,6 +505,74 @@ def saves_the_order(training, directory, save_every, save, load_latest):
             held = {"step": number, "left": left.clone(), "rng": torch.random.get_rng_state()}
             held |= {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
             save(directory / f"step-{number}.pt", held)
+
+
+@right("save_on_signal")
+def asks_before_each_step(train_step, steps, save, set_handler):
+    """The largest of whole numbers, asked for before a step; the last rank saves, and all wait for it."""
+    seen = set()
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        set_handler(number, lambda number, _: seen.add(number))
+    for step in range(steps):
+        asked = torch.tensor([len(seen)])
+        dist.all_reduce(asked, dist.ReduceOp.MAX)
+        if asked[0] > 0:
+            done = step
+            break
+        train_step(step)
+    else:
+        done = steps
+    if dist.get_rank() == dist.get_world_size() - 1:
+        save(done)
+    dist.barrier()
+    return done
+
+
+@right("save_on_signal")
+def asks_while_it_trains(train_step, steps, save, set_handler):
+    """The sum is under way during the next step, and is looked at after it."""
+    stop_file = {"asked": 0.0}
+
+    def note(*_):
+        stop_file.update(asked=1.0)
+
+    set_handler(signal.SIGTERM, note)
+    set_handler(signal.SIGUSR1, note)
+    train_step(0)
+    done = 1
+    while done < steps:
+        told = torch.full((), stop_file["asked"], dtype=torch.float64)
+        work = dist.all_reduce(told, async_op=True)
+        train_step(done)
+        done += 1
+        work.wait()
+        if told:
+            break
+    if not dist.get_rank():
+        save(done)
+    return done
+
+
+@right("save_on_signal")
+def gathers_flags(train_step, steps, save, set_handler):
+    """One byte from each rank; the handler is a method."""
+
+    class Asked:
+        by = None
+
+        def note(self, number, frame):
+            self.by = number
+
+    asked = Asked()
+    list(map(set_handler, [signal.SIGTERM, signal.SIGUSR1], [asked.note] * 2))
+    step, told = 0, []
+    while step != steps and not any(told):
+        train_step(step)
+        step += 1
+        told = [torch.zeros(1, dtype=torch.uint8) for _ in range(dist.get_world_size())]
+        dist.all_gather(told, torch.tensor([asked.by is not None], dtype=torch.uint8))
+    dist.get_rank() or save(step)
+    return step
 
 
 @right("elastic_batch")

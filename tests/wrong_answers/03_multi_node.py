@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 import warnings
@@ -14,6 +15,7 @@ from itertools import product
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from tests.answers import wrong
 
@@ -1658,6 +1660,393 @@ def trains_on_after_the_end(training, directory, save_every, save, load_latest):
     last = an_epoch * training.epochs
     begin = lambda step: min(step, last - 1)  # noqa: E731
     _train(training, directory, save_every, save, load_latest, begin=begin)
+
+
+# ------------------------------------------------------------------------------------------- save_on_signal
+
+
+def _noted(set_handler, *numbers):
+    """Right: a list that is empty until a signal has come."""
+    came = []
+    for number in numbers or (signal.SIGTERM, signal.SIGUSR1):
+        set_handler(number, lambda number, frame: came.append(number))
+    return came
+
+
+def _total(value, op=dist.ReduceOp.SUM):
+    """Right: a number of all ranks."""
+    told = torch.tensor(float(value))
+    dist.all_reduce(told, op)
+    return told.item()
+
+
+def _save_on(rank, save, done):
+    """Right: one rank saves."""
+    if dist.get_rank() == rank:
+        save(done)
+    return done
+
+
+@wrong("save_on_signal", fails="trains to the end")
+def one_step_short(train_step, steps, save, set_handler):
+    """Returns the number of the last step."""
+    came, step = _noted(set_handler), -1
+    while step + 1 < steps and not (step >= 0 and _total(bool(came))):
+        step += 1
+        train_step(step)
+    return _save_on(0, save, step)
+
+
+@wrong("save_on_signal", fails="trains to the end")
+def counts_from_one(train_step, steps, save, set_handler):
+    """The first step is step 0."""
+    came = _noted(set_handler)
+    for done in range(1, steps + 1):
+        train_step(done)
+        if _total(bool(came)):
+            break
+    return _save_on(0, save, done)
+
+
+@wrong("save_on_signal", fails="trains to the end")
+def makes_no_step(train_step, steps, save, set_handler):
+    """Only says that all is done."""
+    return _save_on(0, save, steps)
+
+
+@wrong("save_on_signal", fails="all stop after the same step")
+def each_for_itself(train_step, steps, save, set_handler):
+    """The others wait for it in the next step."""
+    came = _noted(set_handler)
+    for done in range(1, steps + 1):
+        train_step(done - 1)
+        if came:
+            break
+    return _save_on(0, save, done)
+
+
+@wrong("save_on_signal", fails="all stop after the same step")
+def never_listens(train_step, steps, save, set_handler):
+    """A signal without a handler ends the process."""
+    for step in range(steps):
+        train_step(step)
+    return _save_on(0, save, steps)
+
+
+@wrong("save_on_signal", fails="all stop after the same step")
+def ignores_signals(train_step, steps, save, set_handler):
+    """Until SIGKILL comes, which nobody can ignore."""
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        set_handler(number, signal.SIG_IGN)
+    for step in range(steps):
+        train_step(step)
+    return _save_on(0, save, steps)
+
+
+@wrong("save_on_signal", fails="all stop after the same step")
+def one_kind_of_signal(train_step, steps, save, set_handler):
+    """SIGTERM ends it as before."""
+    came = _noted(set_handler, signal.SIGUSR1)
+    for done in range(1, steps + 1):
+        train_step(done - 1)
+        if _total(bool(came)):
+            break
+    return _save_on(0, save, done)
+
+
+@wrong("save_on_signal", fails="all stop after the same step")
+def rank_0_decides(train_step, steps, save, set_handler):
+    """Nobody hears of a signal that another rank has."""
+    came = _noted(set_handler)
+    for done in range(1, steps + 1):
+        train_step(done - 1)
+        told = torch.tensor(float(bool(came)))
+        dist.broadcast(told, 0)
+        if told.item():
+            break
+    return _save_on(0, save, done)
+
+
+@wrong("save_on_signal", fails="all stop after the same step")
+def when_all_have_heard(train_step, steps, save, set_handler):
+    """Some ranks never hear of it."""
+    came = _noted(set_handler)
+    for done in range(1, steps + 1):
+        train_step(done - 1)
+        if _total(bool(came), dist.ReduceOp.MIN):
+            break
+    return _save_on(0, save, done)
+
+
+@wrong("save_on_signal", fails="all stop after the same step")
+def exactly_one(train_step, steps, save, set_handler):
+    """Slurm sends it to all ranks."""
+    came = _noted(set_handler)
+    for done in range(1, steps + 1):
+        train_step(done - 1)
+        if _total(bool(came)) == 1:
+            break
+    return _save_on(0, save, done)
+
+
+@wrong("save_on_signal", fails="all stop after the same step")
+def out_of_the_middle(train_step, steps, save, set_handler):
+    """An exception in the handler leaves the step where it is."""
+
+    class Told(Exception):
+        pass
+
+    def leave(number, frame):
+        raise Told
+
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        set_handler(number, leave)
+    done = 0
+    try:
+        for done in range(1, steps + 1):
+            train_step(done - 1)
+    except Told:
+        done -= 1
+    return _save_on(0, save, done)
+
+
+@wrong("save_on_signal", fails="all stop after the same step")
+def asks_in_the_handler(train_step, steps, save, set_handler):
+    """The others do not take part in a collective that they know nothing of."""
+    came = []
+
+    def tell(number, frame):
+        came.append(_total(1))
+
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        set_handler(number, tell)
+    for done in range(1, steps + 1):
+        train_step(done - 1)
+        if came:
+            break
+    return _save_on(0, save, done)
+
+
+@wrong("save_on_signal", fails="all stop after the same step")
+def every_fourth_step(train_step, steps, save, set_handler):
+    """Asks seldom, to be cheap; a step may take a minute."""
+    came = _noted(set_handler)
+    for done in range(1, steps + 1):
+        train_step(done - 1)
+        if done % 4 == 0 and _total(bool(came)):
+            break
+    return _save_on(0, save, done)
+
+
+@wrong("save_on_signal", fails="all stop after the same step")
+def two_more_steps(train_step, steps, save, set_handler):
+    """Goes on after all know of it."""
+    came, left = _noted(set_handler), steps
+    for done in range(1, steps + 1):
+        train_step(done - 1)
+        left -= 1
+        if _total(bool(came)):
+            left = min(left, 2)
+        if not left:
+            break
+        if left < steps - done:
+            came.clear()
+    return _save_on(0, save, done)
+
+
+@wrong("save_on_signal", fails="one writes")
+def all_write(train_step, steps, save, set_handler):
+    """All ranks write one file at the same time."""
+    came = _noted(set_handler)
+    for done in range(1, steps + 1):
+        train_step(done - 1)
+        if _total(bool(came)):
+            break
+    save(done)
+    return done
+
+
+@wrong("save_on_signal", fails="one writes")
+def saves_in_the_handler(train_step, steps, save, set_handler):
+    """In the middle of a step, in which the weights are half old and half new."""
+    came, made = [], []
+
+    def keep(number, frame):
+        came.append(number)
+        save(len(made))
+
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        set_handler(number, keep)
+    for done in range(1, steps + 1):
+        train_step(done - 1)
+        made.append(done)
+        if _total(bool(came)):
+            break
+    else:
+        _save_on(0, save, done)
+    return done
+
+
+@wrong("save_on_signal", fails="one writes")
+def who_heard_of_it(train_step, steps, save, set_handler):
+    """Those to whom the signal came, if any."""
+    came = _noted(set_handler)
+    for done in range(1, steps + 1):
+        train_step(done - 1)
+        if _total(bool(came)):
+            break
+    if came:
+        save(done)
+    return done
+
+
+@wrong("save_on_signal", fails="one writes")
+def only_when_stopped(train_step, steps, save, set_handler):
+    """What was trained to the end is not saved."""
+    came = _noted(set_handler)
+    for done in range(1, steps + 1):
+        train_step(done - 1)
+        if _total(bool(came)):
+            return _save_on(0, save, done)
+    return done
+
+
+@wrong("save_on_signal", fails="one writes")
+def number_of_the_last_step(train_step, steps, save, set_handler):
+    """Saves the number of the last step, not how many there were."""
+    came = _noted(set_handler)
+    for step in range(steps):
+        train_step(step)
+        if _total(bool(came)):
+            break
+    _save_on(0, save, step)
+    return step + 1
+
+
+@wrong("save_on_signal", fails="one writes")
+def saves_each_step(train_step, steps, save, set_handler):
+    """So it needs no signal; it only takes most of the time."""
+    came = _noted(set_handler)
+    for done in range(1, steps + 1):
+        train_step(done - 1)
+        _save_on(0, save, done)
+        if _total(bool(came)):
+            break
+    return done
+
+
+@wrong("save_on_signal", fails="whenever it comes")
+def forgets_what_came_first(train_step, steps, save, set_handler):
+    """A signal between the two lines is forgotten."""
+    asked = []
+
+    def note(number, frame):
+        asked[:] = [True]
+
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        set_handler(number, note)
+    asked[:] = [False]
+    for done in range(1, steps + 1):
+        train_step(done - 1)
+        if _total(asked[0]):
+            break
+    return _save_on(0, save, done)
+
+
+@wrong("save_on_signal", fails="whenever it comes")
+def its_own_eyes_too(train_step, steps, save, set_handler):
+    """What came after the sum was taken is known to this rank alone."""
+    came = _noted(set_handler)
+    for done in range(1, steps + 1):
+        train_step(done - 1)
+        if _total(bool(came)) or came:
+            break
+    return _save_on(0, save, done)
+
+
+@wrong("save_on_signal", fails="whenever it comes")
+def saves_twice_at_the_end(train_step, steps, save, set_handler):
+    """A signal in the last step, and the end."""
+    came = _noted(set_handler)
+    for done in range(1, steps + 1):
+        train_step(done - 1)
+        if _total(bool(came)):
+            _save_on(0, save, done)
+            break
+    if done == steps:
+        _save_on(0, save, done)
+    return done
+
+
+@wrong("save_on_signal", fails="whenever it comes")
+def impatient(train_step, steps, save, set_handler):
+    """The second signal leaves at once."""
+    came = []
+
+    def note(number, frame):
+        if came:
+            raise SystemExit(1)
+        came.append(number)
+
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        set_handler(number, note)
+    for done in range(1, steps + 1):
+        train_step(done - 1)
+        if _total(bool(came)):
+            break
+    return _save_on(0, save, done)
+
+
+@wrong("save_on_signal", fails="whenever it comes")
+def no_handler_while_it_saves(train_step, steps, save, set_handler):
+    """A signal during the save ends the process in its middle."""
+    came = _noted(set_handler)
+    for done in range(1, steps + 1):
+        train_step(done - 1)
+        if _total(bool(came)):
+            break
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        set_handler(number, signal.SIG_DFL)
+    return _save_on(0, save, done)
+
+
+@wrong("save_on_signal", fails="one number a step")
+def asks_and_waits(train_step, steps, save, set_handler):
+    """A barrier in each step that nobody needs."""
+    came = _noted(set_handler)
+    for done in range(1, steps + 1):
+        train_step(done - 1)
+        dist.barrier()
+        if _total(bool(came)):
+            break
+    return _save_on(0, save, done)
+
+
+@wrong("save_on_signal", fails="one number a step")
+def tells_all_about_it(train_step, steps, save, set_handler):
+    """Which rank has heard of what: two numbers a rank, and nobody asks."""
+    came = _noted(set_handler)
+    for done in range(1, steps + 1):
+        train_step(done - 1)
+        told = torch.zeros(dist.get_world_size(), 2)
+        told[dist.get_rank(), 0] = bool(came)
+        dist.all_reduce(told)
+        if told.any():
+            break
+    return _save_on(0, save, done)
+
+
+@wrong("save_on_signal", fails="one number a step")
+def by_objects(train_step, steps, save, set_handler):
+    """Pickles, sends their lengths, then sends them."""
+    came = _noted(set_handler)
+    for done in range(1, steps + 1):
+        train_step(done - 1)
+        told = [None] * dist.get_world_size()
+        dist.all_gather_object(told, bool(came))
+        if any(told):
+            break
+    return _save_on(0, save, done)
 
 
 # -------------------------------------------------------------------------------------------- elastic_batch

@@ -12,5 +12,6 @@ SECTIONS = (
     "saving",
     "loading",
     "resuming",
+    "stopping",
     "elastic",
 )

@@ -4,7 +4,6 @@ return what it has left behind.
 
 import os
 import signal
-import subprocess
 import tempfile
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
@@ -41,7 +40,10 @@ from graders.units.unit_03.replies import (
     SavingReply,
     Share,
     ShellReply,
+    StopReply,
 )
+from graders.units.unit_03.shells import commands_of_bash
+from graders.units.unit_03.signals import Signal, SignalledTraining
 from graders.units.unit_03.toy_training import Diary, Momentum, Weights
 
 State = dict[str, Any]
@@ -227,38 +229,11 @@ def world(answer: AnswerFunction, global_batch: int, world_size: int) -> list[Sh
 
 
 def in_a_shell(answer: AnswerFunction, names: list[str], *arguments: PlainData) -> ShellReply:
-    """Which words bash hands to the commands called `names`, when it runs the text that the answer returns.
-
-    The commands do nothing but note their words, and no program is found.
-    """
+    """What bash makes of the text that the answer returns, see `commands_of_bash`."""
     text = answer(*arguments)
     if type(text) is not str:
         return ShellReply("", [], "", 0)
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as notes:
-        # After each word a zero byte, which no word can hold; before a command's words their number.
-        note = f"note() {{ printf '%s\\0' $# \"$@\" >&{notes.fileno()}; }}\n"
-        watched_ones = "".join(f'{name}() {{ note {name} "$@"; }}\n' for name in names)
-        done = subprocess.run(
-            ["/bin/bash", "-c", f"{note}{watched_ones}{text}"],
-            env={"PATH": "", "LC_ALL": "C"},
-            cwd=folder,
-            pass_fds=[notes.fileno()],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_SHELL_SECONDS,
-            check=False,
-        )
-        notes.seek(0)
-        words = notes.read().decode(errors="replace").split("\0")[:-1]
-    commands = []
-    while words:
-        count = int(words.pop(0))
-        commands.append(words[:count])
-        del words[:count]
-    return ShellReply(text, commands, done.stderr.decode(errors="replace")[:300], done.returncode)
-
-
-_SHELL_SECONDS = 5.0
+    return ShellReply(text, *commands_of_bash(text, names))
 
 
 # --- form_to_script
@@ -273,3 +248,13 @@ def fill_in(answer: AnswerFunction, form: dict[str, str], queues: dict[str, Any]
     except Exception as error:  # which ones are right is the grader's affair
         return FormReply("", type(error).__name__, str(error) or type(error).__name__)
     return FormReply(script if type(script) is str else "", "", "")
+
+
+# --- save_on_signal
+
+
+def told_to_stop(answer: AnswerFunction, steps: int, plan: list[tuple[str, int, int, str]]) -> StopReply:
+    """A rank of a training in which signals come. plan: each as moment, step, rank, name; see `Signal`."""
+    training = SignalledTraining([Signal(*each) for each in plan])
+    returned = answer(training.train_step, steps, training.save, training.set_handler)
+    return StopReply(returned, training.made, training.saved)

@@ -126,3 +126,16 @@ class FormReply(DriverReply):
     script: str
     kind: str
     error: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopReply(DriverReply):
+    """What a rank did of a training that may be told to stop.
+
+    returned: what the answer returned on it. made: its steps, in order. saved: for each of its checkpoints,
+    the number of steps that the answer gave, and that of the steps that it had made.
+    """
+
+    returned: PlainData
+    made: list[int]
+    saved: list[list[int]]

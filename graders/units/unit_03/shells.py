@@ -1,0 +1,37 @@
+"""What a shell makes of a student's text: the words that it hands to commands."""
+
+import subprocess
+import tempfile
+from collections.abc import Sequence
+
+_SECONDS = 5.0
+
+
+def commands_of_bash(text: str, names: Sequence[str]) -> tuple[list[list[str]], str, int]:
+    """Which words bash hands to the commands called `names` when it runs the text, in the order of the calls.
+
+    The commands do nothing but note their words, and no program is found. Returns them as lists that begin
+    with the command's name, what bash complains of, and the status of the last command.
+    """
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as notes:
+        # After each word a zero byte, which no word can hold; before a command's words their number.
+        note = f"note() {{ printf '%s\\0' $# \"$@\" >&{notes.fileno()}; }}\n"
+        noted = "".join(f'{name}() {{ note {name} "$@"; }}\n' for name in names)
+        done = subprocess.run(
+            ["/bin/bash", "-c", f"{note}{noted}{text}"],
+            env={"PATH": "", "LC_ALL": "C"},
+            cwd=folder,
+            pass_fds=[notes.fileno()],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+        notes.seek(0)
+        words = notes.read().decode(errors="replace").split("\0")[:-1]
+    commands = []
+    while words:
+        count = int(words.pop(0))
+        commands.append(words[:count])
+        del words[:count]
+    return commands, done.stderr.decode(errors="replace")[:300], done.returncode

@@ -1,0 +1,189 @@
+"""Unit 03, told to stop."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from graders.grading.kit import (
+    Answer,
+    Criterion,
+    Finding,
+    Findings,
+    Observed,
+    Rng,
+    communication,
+    compare,
+    exercise,
+)
+from graders.units.unit_03 import drivers
+from graders.units.unit_03.replies import StopReply
+from graders.units.unit_03.signals import GRADIENT_BYTES
+
+RANKS = 3
+NUMBER_BYTES = 8
+"""Those of the largest number."""
+IN_A_STEP = ("before", "after")
+"""Moments of `signals.Signal` that lie within a step."""
+
+
+@dataclass(frozen=True)
+class Telling:
+    """A training of so many steps, and the signals that come: moment, step, rank, signal."""
+
+    steps: int
+    plan: tuple[tuple[str, int, int, str], ...] = ()
+    ranks: int = RANKS
+
+    def run(self, answer: Answer) -> Observed[StopReply]:
+        """Let the answer train on simulated ranks."""
+        plan = [list(each) for each in self.plan]
+        return answer.launch(drivers.told_to_stop, self.steps, plan, ranks=self.ranks)
+
+    @property
+    def allowed(self) -> tuple[int, int]:
+        """The smallest and the largest number of steps after which the ranks may stop.
+
+        A signal that comes between two steps counts as one of the next.
+        """
+        told = [
+            (step, step + (moment not in IN_A_STEP)) for moment, step, *_ in self.plan if moment != "saving"
+        ]
+        least = min((step + 1 for step, _ in told), default=self.steps)
+        most = min((within + 2 for _, within in told), default=self.steps)
+        return min(least, self.steps), min(most, self.steps)
+
+    def __str__(self) -> str:
+        words = {"listening": "before step 0", "waiting": "after step {}", "saving": "in save"}
+        told = [
+            f"{name} on rank {rank} {words.get(moment, 'in step {}').format(step)}"
+            for moment, step, rank, name in self.plan
+        ]
+        return f"{self.ranks} ranks, {self.steps} steps, {' and '.join(told) or 'no signal'}"
+
+
+@exercise(
+    minutes=30,
+    difficulty=4,
+    rubric=(
+        Criterion(
+            "trains to the end", 1, "Without a signal every rank makes every step, and returns their number."
+        ),
+        Criterion(
+            "all stop after the same step",
+            3,
+            "A rank that stops alone leaves the others waiting in the next step's collective. All decide "
+            "whether to stop: after each step, by what all of them know.",
+        ),
+        Criterion(
+            "one writes",
+            2,
+            "A handler does not save: it only notes that a signal came. When all have stopped, or made the "
+            "last step, one rank saves, once.",
+            needs=("all stop after the same step",),
+        ),
+        Criterion(
+            "whenever it comes",
+            2,
+            "A signal may come between any two lines: before the first step, after this rank has told the "
+            "others that none came, in the last step, during the save, or twice.",
+            needs=("all stop after the same step", "one writes"),
+        ),
+        Criterion(
+            "one number a step",
+            2,
+            "Every step of every training pays for this: one collective, of a single number.",
+            needs=("all stop after the same step",),
+        ),
+    ),
+    hints=(
+        "What does the rank know that has the signal, and what do the others? Which collective tells all of "
+        "them, and costs one number?",
+        "What may a handler do that can run in the middle of anything, even of a collective? Very little.",
+        "Which of two values should decide: what this rank knows now, or what came out of the collective?",
+    ),
+)
+def save_on_signal(answer: Answer, rng: Rng) -> Findings:
+    """Trainings to which signals come at drawn steps, on simulated ranks."""
+    steps, step = rng.integer(6, 9), rng.integer(1, 3)
+    rank, other = 1, RANKS - 1
+    whole = Telling(steps)
+    ended = whole.run(answer)
+    yield "trains to the end", stops(whole, ended)
+    one = [
+        Telling(steps, (("before", step, rank, "SIGUSR1"),)),
+        Telling(steps, (("after", step + 1, rank, "SIGTERM"),)),
+        Telling(steps, (("before", step, 0, "SIGTERM"),)),
+        Telling(steps, tuple(("before", step, each, "SIGUSR1") for each in range(RANKS))),
+        Telling(steps, (("after", step, 0, "SIGUSR1"),), ranks=1),
+    ]
+    runs: list[tuple[Telling, Observed[StopReply]]] = []
+    yield "all stop after the same step", compare.first_failure(_each(answer, one, runs))
+    saved = (saved_once(*each) for each in [(whole, ended), *runs])
+    yield "one writes", compare.first_failure(saved)
+    yield "whenever it comes", compare.first_failure(_any_moment(answer, steps, step, rank, other))
+    yield "one number a step", one_number(whole, ended)
+
+
+def _each(
+    answer: Answer, cases: Sequence[Telling], runs: list[tuple[Telling, Observed[StopReply]]]
+) -> Iterator[Finding]:
+    """Whether the ranks stop as they should, case by case; the runs are kept."""
+    for case in cases:
+        runs.append((case, case.run(answer)))
+        yield stops(*runs[-1])
+
+
+def _any_moment(answer: Answer, steps: int, step: int, rank: int, other: int) -> Iterator[Finding]:
+    """Whether all goes well, wherever the answer is when a signal comes."""
+    first, last = ("before", step, rank, "SIGTERM"), steps - 1
+    for plan in (
+        (("listening", -1, rank, "SIGUSR1"),),
+        (("listening", -1, other, "SIGTERM"),),
+        (("waiting", step, rank, "SIGTERM"),),
+        (("before", last, other, "SIGUSR1"),),
+        (("saving", 0, 0, "SIGTERM"),),
+        (first, ("before", step, rank, "SIGUSR1"), ("saving", 0, 0, "SIGUSR1")),
+        (first, ("before", step + 1, other, "SIGTERM"), ("after", step + 1, rank, "SIGUSR1")),
+    ):
+        case = Telling(steps, plan)
+        run = case.run(answer)
+        yield stops(case, run)
+        yield saved_once(case, run)
+
+
+def stops(case: Telling, run: Observed[StopReply]) -> Finding:
+    """Passes if all ranks make the same steps, one after the other, not too many, and say how many."""
+    least, most = case.allowed
+    done = len(run.results[0].made)
+    for rank, reply in enumerate(run.results):
+        if reply.made != list(range(done)):
+            return Finding(False, f"{case}: rank {rank} makes the steps {reply.made}, rank 0 {done} steps.")
+        if not compare.same(reply.returned, done):
+            said = compare.shown(reply.returned)
+            return Finding(False, f"{case}: rank {rank} makes {done} steps, and returns {said}.")
+    expected = f"{least}" if least == most else f"{least} to {most}"
+    return Finding(least <= done <= most, f"{case}: all stop after {done} steps; expected {expected}.")
+
+
+def saved_once(case: Telling, run: Observed[StopReply]) -> Finding:
+    """Passes if one rank saves, once, when it has made all its steps, and says how many."""
+    saved = {rank: reply.saved for rank, reply in enumerate(run.results) if reply.saved}
+    done = len(run.results[0].made)
+    right = list(saved.values()) == [[[done, done]]]
+    shown = ", ".join(
+        f"rank {rank} after {made} steps as {told}" for rank, all_ in saved.items() for told, made in all_
+    )
+    return Finding(right, f"{case}: saved by {shown or 'nobody'}; expected once, after {done} steps.")
+
+
+def one_number(case: Telling, run: Observed[StopReply]) -> Finding:
+    """Passes if each rank makes one collective a step, beside the step's own, and one at the end at most."""
+    for rank in range(case.ranks):
+        own = [event for event in run.communication(rank) if event.nbytes != GRADIENT_BYTES]
+        largest = max((event.nbytes for event in own), default=0)
+        if len(own) > case.steps + 1 or largest > NUMBER_BYTES:
+            calls = communication.in_words(sorted({event.op for event in own}))
+            text = (
+                f"rank {rank} makes {len(own)} calls in {case.steps} steps ({calls}) of up to {largest} bytes"
+            )
+            return Finding(False, f"{text}; one of at most {NUMBER_BYTES} bytes a step is enough.")
+    return Finding(True, f"{case}: at most one number a step.")
