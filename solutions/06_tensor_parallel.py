@@ -210,8 +210,8 @@ def g(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """Megatron's g: an all-reduce in forward, the identity in backward.
 
     x: of any shape and floating dtype, both the same on all ranks of the group (None: the default group). Returns
-    the sum of all ranks' x. The gradient that x gets from it is the one that arrives at it; what x gets by other
-    ways stays as it is.
+    the sum of all ranks' x, the same on all of them to the last bit. The gradient that x gets from it is the one that
+    arrives at it; what x gets by other ways stays as it is.
 
     Calls: in forward one dist.all_reduce, and no other; none in backward. x stays as it is, and so does the
     gradient that arrives.
@@ -294,7 +294,7 @@ class ColumnParallelLinear(nn.Module):
     there, and leave the random state that it would leave. While it is made the whole may be in memory, afterwards
     its part alone. No communication.
 
-    forward: x is the same on all ranks, with any number of dimensions, and stays as it is. x gets the gradient that
+    forward: x is the same on all ranks, with any number of dimensions, in any order in memory, and stays as it is. x gets the gradient that
     it has in nn.Linear, the same on all ranks; weight and bias their part of it.
 
     Calls: none in forward; in backward one all_reduce of x's bytes.
@@ -328,7 +328,7 @@ class RowParallelLinear(nn.Module):
     dimension, inputs at least as many as ranks, and `bias` [outputs] is whole on every rank.
 
     forward: x [..., part of inputs] is this rank's part of an x, cut along its last dimension; it stays as it is.
-    Returns what nn.Linear makes of the whole x, the same on all ranks. x and weight get their part of the
+    Returns what nn.Linear makes of the whole x, the same on all ranks to the last bit. x and weight get their part of the
     gradients in nn.Linear; bias gets the whole of its own, on every rank, so that all copies stay the same.
 
     Calls: in forward one all_reduce of the result's bytes; none in backward.
@@ -408,19 +408,20 @@ def parallel_mlp(mlp: MLP, group: dist.ProcessGroup | None = None) -> nn.Module:
     Returns a module with mlp's parameters, of the same names and dtype, that hold this rank's part: up.weight and
     up.bias cut by torch.tensor_split along F, and so is down.weight; down.bias is whole. It keeps no other part in memory.
 
-    The module: x_BTD, the same on all ranks, to what mlp makes of it. x gets the gradient that it has in mlp, every
+    The module: x_BTD, the same on all ranks, to what mlp makes of it, the same on all ranks to the last bit. x gets the gradient that it has in mlp, every
     parameter its part of it. Calls: one all_reduce of x's bytes in forward, and one in backward.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(group), dist.get_world_size(group)
-    width, inner = mlp.up.in_features, mlp.up.out_features
     cut = copy.deepcopy(mlp)
-    cut.up = ColumnParallelLinear(width, inner, group=group)
-    cut.down = RowParallelLinear(inner, width, group=group)
-    cut.up.weight = nn.Parameter(mlp.up.weight.tensor_split(size)[rank].clone())
-    cut.up.bias = nn.Parameter(mlp.up.bias.tensor_split(size)[rank].clone())
-    cut.down.weight = nn.Parameter(mlp.down.weight.tensor_split(size, dim=1)[rank].clone())
-    cut.down.bias = nn.Parameter(mlp.down.bias.clone())
+    cut.up = ColumnParallelLinear(mlp.up.in_features, mlp.up.out_features, group=group)
+    cut.down = RowParallelLinear(mlp.down.in_features, mlp.down.out_features, group=group)
+    cut.to(mlp.up.weight)  # its dtype, and its device
+    with torch.no_grad():
+        cut.up.weight.copy_(mlp.up.weight.tensor_split(size)[rank])
+        cut.up.bias.copy_(mlp.up.bias.tensor_split(size)[rank])
+        cut.down.weight.copy_(mlp.down.weight.tensor_split(size, dim=1)[rank])
+        cut.down.bias.copy_(mlp.down.bias)
     return cut
     ### END SOLUTION
 
@@ -511,8 +512,8 @@ def parallel_attention(attention: Attention, group: dist.ProcessGroup | None = N
     rows h K to (h + 1) K of query, key and value, and the same columns of output.weight; output.bias is whole.
     It keeps no other part in memory.
 
-    The module: x_BTD, the same on all ranks, to what attention makes of it, in training with its dropout. x gets the
-    gradient that it has in attention, every parameter its part of it. Calls: one all_reduce of x's bytes in forward,
+    The module: x_BTD, the same on all ranks, to what attention makes of it, in training with its dropout, the same on
+    all ranks to the last bit. x gets the gradient that it has in attention, every parameter its part of it. Calls: one all_reduce of x's bytes in forward,
     and one in backward.
     """
     ### BEGIN SOLUTION
@@ -1018,10 +1019,10 @@ def sequence_parallel_mlp(
     x_BTD: float [B, T / p, D], this rank's part of T tokens, as in gather_sequence. norm and bias [D] are the same on
     all ranks of the group (None: the default group). up, from D to F / p, with a bias, and down, from F / p to D,
     without one, are this rank's parts: other columns and other rows on every rank. GELU is functional.gelu.
-    Returns [B, T / p, D].
+    Returns [B, T / p, D]. x_BTD stays as it is.
 
     In backward every parameter, and x_BTD, gets the gradient that it has in the whole layer, of all tokens: norm's and
-    bias's are the same on all ranks. In forward one all-gather and one reduce-scatter; in backward one of each, and
+    bias's are the same on all ranks. What they get by other ways stays as it is, now and in later steps. In forward one all-gather and one reduce-scatter; in backward one of each, and
     besides no more than 3 D numbers are given to all-reduces.
     """
     ### BEGIN SOLUTION

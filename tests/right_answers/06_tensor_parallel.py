@@ -54,12 +54,6 @@ def waits_for_it(x, group=None):
     return _Waits.apply(x, group)
 
 
-@right("g")
-def straight_through(x, group=None):
-    """The sum as a constant beside x, whose derivative stays 1."""
-    return x + (_sum_of(x, group) - x).detach()
-
-
 class _Places(torch.autograd.Function):
     """The group by its keyword, an empty tensor to begin with."""
 
@@ -78,6 +72,12 @@ class _Places(torch.autograd.Function):
 def fills_an_empty_one(x, group=None):
     """Another copy, another call."""
     return _Places.apply(x, group)
+
+
+@right("g")
+def constant_beside_zero(x, group=None):
+    """The sum as a constant, and x less itself, which is exactly 0 and has the derivative 1."""
+    return _sum_of(x, group) + (x - x.detach())
 
 
 @right("ColumnParallelLinear")
@@ -126,7 +126,7 @@ class ColumnsOfALinear(nn.Linear):
         self.weight = nn.Parameter(self.weight.detach()[:, columns])
 
     def forward(self, x):
-        y = straight_through(functional.linear(x, self.weight), self.group)
+        y = constant_beside_zero(functional.linear(x, self.weight), self.group)
         return y if self.bias is None else y + self.bias
 
 
@@ -171,7 +171,7 @@ class _Hidden(nn.Module):
 
     def forward(self, x):
         inside = functional.gelu(self.up(_Waits.apply(x, self.group)))
-        return straight_through(inside @ self.down.weight.T, self.group) + self.down.bias
+        return constant_beside_zero(inside @ self.down.weight.T, self.group) + self.down.bias
 
 
 @right("parallel_mlp")
@@ -223,7 +223,7 @@ class _Heads(nn.Module):
         dropout = self.dropout if self.training else 0.0
         mixed = functional.scaled_dot_product_attention(query, key, value, None, dropout, is_causal=True)
         y = functional.linear(mixed.transpose(1, 2).flatten(2), self.output.weight)
-        return straight_through(y, self.group) + self.output.bias
+        return constant_beside_zero(y, self.group) + self.output.bias
 
 
 @right("parallel_attention")
@@ -244,7 +244,7 @@ def shortened_copy(attention, group=None):
     columns = cut.output.weight.detach().unflatten(1, (-1, width)).tensor_split(size, 1)[rank]
     cut.output.weight = nn.Parameter(columns.flatten(1).clone())
     cut.register_forward_pre_hook(lambda module, inputs: (_Waits.apply(inputs[0], group),))
-    cut.output.forward = lambda x: straight_through(x @ cut.output.weight.T, group) + cut.output.bias
+    cut.output.forward = lambda x: constant_beside_zero(x @ cut.output.weight.T, group) + cut.output.bias
     return cut
 
 

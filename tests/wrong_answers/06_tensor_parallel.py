@@ -120,6 +120,29 @@ def group_of_the_last_call(x, group=None):
     return _OneGroup.apply(x, group)
 
 
+@wrong("f", fails="gradient")
+def f_in_float(x, group=None):
+    """Sums up gradients of bfloat16 in float32, which autograd rounds again, but of matrices only."""
+    return _Passes.apply(
+        x, lambda x, _: x.view_as(x), lambda d, group: _summed(d.flatten(0, -2), group), group
+    )
+
+
+@wrong("f", fails="gradient")
+def hook_while_training(x, group=None):
+    """Takes it that what is not under no_grad needs a gradient; data does not."""
+    result = x.view_as(x)
+    if torch.is_grad_enabled():
+        result.register_hook(lambda gradient: _summed(gradient, group))
+    return result
+
+
+@wrong("g", fails="value")
+def straight_through(x, group=None):
+    """The sum as a constant beside x: right in exact arithmetic, and rounded otherwise on every rank."""
+    return x + (_summed(x.detach(), group) - x).detach()
+
+
 @wrong("g", fails="value")
 def always_float(x, group=None):
     """Sums up in float32 what is in bfloat16, and leaves it so."""
@@ -259,6 +282,42 @@ class SumsOnce(_Column):
 
 
 @wrong("ColumnParallelLinear", fails="outputs")
+class NeedsAnXToTrain(_Column):
+    """Cannot be the first layer of a model, whose x is data."""
+
+    def forward(self, x):
+        if torch.is_grad_enabled():
+            x = x.view_as(x)
+            x.register_hook(lambda gradient: _summed(gradient, self.group))
+        return functional.linear(x, self.weight, self.bias)
+
+
+@wrong("ColumnParallelLinear", fails="other widths and shapes")
+class ViewsTheGradient(_Column):
+    """Both passes of its own, for gradients in the usual order: a transposed one has no such view."""
+
+    def forward(self, x):
+        class Product(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, weight, bias):
+                ctx.save_for_backward(x, weight)
+                return functional.linear(x, weight, bias)
+
+            @staticmethod
+            def backward(ctx, gradient):
+                x, weight = ctx.saved_tensors
+                rows = gradient.view(-1, gradient.shape[-1])
+                return (
+                    _summed(gradient @ weight, self.group),
+                    rows.T @ x.reshape(-1, x.shape[-1]),
+                    rows.sum(0),
+                )
+
+        bias = self.weight.new_zeros(len(self.weight)) if self.bias is None else self.bias
+        return Product.apply(x, self.weight, bias)
+
+
+@wrong("ColumnParallelLinear", fails="outputs")
 class NeedsAGradient(_Column):
     """Cannot be evaluated: only what has a gradient has hooks."""
 
@@ -336,6 +395,24 @@ class KeepsTheWhole(_Column):
         size, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
         self.weight = nn.Parameter(whole.weight.detach().tensor_split(size)[rank])
         self.bias = None if whole.bias is None else nn.Parameter(_part(whole.bias, self.group))
+
+
+@wrong("ColumnParallelLinear", fails="memory")
+class KeepsTheLinear(_Column):
+    """The whole layer in a list, where no optimizer finds it, and memory has it."""
+
+    def make(self, whole):
+        super().make(whole)
+        self.whole = [whole]
+
+
+@wrong("ColumnParallelLinear", fails="memory")
+class KeepsABuffer(_Column):
+    """The whole weight in a buffer, to be saved with the model."""
+
+    def make(self, whole):
+        super().make(whole)
+        self.register_buffer("whole", whole.weight.detach().clone())
 
 
 @wrong("ColumnParallelLinear", fails="calls and bytes")
@@ -417,6 +494,32 @@ class NeverAddsUp(_Row):
 
     def forward(self, x):
         return functional.linear(x, self.weight, self.bias)
+
+
+@wrong("RowParallelLinear", fails="outputs")
+class RoundsOnEachRank(_Row):
+    """The sum as a constant beside this rank's part, rounded otherwise on every rank."""
+
+    def forward(self, x):
+        y = straight_through(functional.linear(x, self.weight), self.group)
+        return y if self.bias is None else y + self.bias
+
+
+@wrong("RowParallelLinear", fails="other widths and shapes")
+class ViewsX(_Row):
+    """A view of x as a matrix, which a transposed x does not have."""
+
+    def forward(self, x):
+        return super().forward(x.view(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+
+
+@wrong("RowParallelLinear", fails="memory")
+class KeepsTheWholeInAHook(_Row):
+    """A function at the layer still has the whole."""
+
+    def make(self, whole):
+        super().make(whole)
+        self.register_forward_hook(lambda module, inputs, y: y + 0 * whole.weight.sum())
 
 
 @wrong("RowParallelLinear", fails="gradients")
@@ -596,6 +699,44 @@ def views_of_the_whole(mlp, group=None):
     )
 
 
+@wrong("parallel_mlp", fails="memory")
+def keeps_a_copy(mlp, group=None):
+    """The whole MLP in a list, for checkpoints."""
+    cut = _cut_mlp(mlp, group)
+    cut.whole = [copy.deepcopy(mlp)]
+    return cut
+
+
+@wrong("parallel_mlp", fails="arguments unchanged")
+def freezes_the_mlp(mlp, group=None):
+    """It is not to be trained any more, it thinks."""
+    cut = _cut_mlp(mlp, group)
+    mlp.requires_grad_(False)
+    return cut
+
+
+@wrong("parallel_mlp", fails="arguments unchanged")
+def puts_the_mlp_to_rest(mlp, group=None):
+    """Leaves the MLP given in the mode of evaluation."""
+    cut = _cut_mlp(mlp, group)
+    mlp.eval()
+    return cut
+
+
+@wrong("parallel_mlp", fails="arguments unchanged")
+def shares_the_biass_memory(mlp, group=None):
+    """A Parameter of its own, over the numbers of the MLP's."""
+    cut = _cut_mlp(mlp, group)
+    cut.down.bias = nn.Parameter(mlp.down.bias.detach())
+    return cut
+
+
+@wrong("parallel_mlp", fails="outputs")
+def rounds_on_each_rank(mlp, group=None):
+    """Ranks whose residual streams drift apart in the last bit."""
+    return _cut_mlp(mlp, group, row=RoundsOnEachRank)
+
+
 @wrong("parallel_mlp", fails="arguments unchanged")
 def cuts_the_mlp_itself(mlp, group=None):
     """Nobody else can cut it any more."""
@@ -706,6 +847,22 @@ def keeps_all_heads(attention, group=None):
     whole = copy.deepcopy(attention).query.weight.detach()
     cut.query.weight = nn.Parameter(whole[own[0] : own[-1] + 1])
     return cut
+
+
+@wrong("parallel_attention", fails="memory")
+def hook_with_the_whole(attention, group=None):
+    """A function at what is returned still has the whole attention."""
+    whole = copy.deepcopy(attention)
+    cut = _cut_attention(attention, group, f_of=lambda x, group: x)
+    cut.register_forward_pre_hook(lambda module, inputs: (_f(inputs[0], group) * (whole.head_width > 0),))
+    return cut
+
+
+@wrong("parallel_attention", fails="arguments unchanged")
+def hook_before_the_copy(attention, group=None):
+    """Adds f to the attention given, and copies it then."""
+    attention.register_forward_pre_hook(lambda module, inputs: (_f(inputs[0], group),))
+    return _cut_attention(attention, group, f_of=lambda x, group: x)
 
 
 @wrong("parallel_attention", fails="arguments unchanged")
@@ -1134,6 +1291,14 @@ def of_its_own_columns(logits_shard, target, vocabulary, group=None):
 
 
 @wrong("vocab_parallel_cross_entropy", fails="loss")
+def for_training_only(logits_shard, target, vocabulary, group=None):
+    """A hook, which nobody can evaluate with."""
+    loss = _entropy(logits_shard, target, _start(vocabulary, group), group)
+    loss.register_hook(lambda gradient: gradient)
+    return loss
+
+
+@wrong("vocab_parallel_cross_entropy", fails="loss")
 def in_float32(logits_shard, target, vocabulary, group=None):
     """Reckons bfloat16 in float32, which is wise, and leaves the losses there."""
     wide = logits_shard if logits_shard.dtype == torch.float64 else logits_shard.float()
@@ -1330,6 +1495,26 @@ def gathers_from_the_world(x_BTD, group=None):
     return _Passes.apply(x_BTD, _gathered, backward if size else lambda g, _: _cut(g, group), group)
 
 
+def _with_its_own(part, group):
+    """Gathered, and its own part put where it thinks that it belongs."""
+    whole = _gathered(part, group)
+    parts = list(whole.chunk(dist.get_world_size(group), 1))
+    parts[dist.get_rank() % len(parts)] = part
+    return torch.cat(parts, 1)
+
+
+@wrong("gather_sequence", fails="group")
+def place_by_number(x_BTD, group=None):
+    """Its place is its number modulo p, as if the ranks of a group followed each other from 0 or p on."""
+    return _Passes.apply(x_BTD, _with_its_own, _scattered, group)
+
+
+@wrong("scatter_sequence", fails="group")
+def gradients_place_by_number(x_BTD, group=None):
+    """Its place in backward is its number modulo p, as if the ranks of a group followed each other."""
+    return _Passes.apply(x_BTD, _scattered, _with_its_own, group)
+
+
 @wrong("scatter_sequence", fails="its tokens of the sum")
 def cuts_without_adding(x_BTD, group=None):
     """Keeps its tokens of its own part of the sum."""
@@ -1467,10 +1652,33 @@ def one_more_hook_a_step(x_BTD, norm, up, down, bias, group=None):
     return _layer(x_BTD, norm, up, down, bias, group, replicated=lambda parameter, group: parameter)
 
 
+@wrong("sequence_parallel_mlp", fails="gradients of what all have")
+def one_hook_for_good(x_BTD, norm, up, down, bias, group=None):
+    """A hook at each parameter, once: it sums up what the parameter gets from elsewhere too."""
+    for parameter in (norm.weight, norm.bias, bias):
+        if not hasattr(parameter, "summed"):
+            parameter.summed = parameter.register_hook(lambda gradient: _summed(gradient, group))
+    return _layer(x_BTD, norm, up, down, bias, group, replicated=lambda parameter, group: parameter)
+
+
+@wrong("sequence_parallel_mlp", fails="its tokens")
+def adds_into_x(x_BTD, norm, up, down, bias, group=None):
+    """Saves memory: x is the result, and whoever still needed x has that."""
+    y_BTD = _layer(x_BTD.clone(), norm, up, down, bias, group)
+    x_BTD.data.copy_(y_BTD)
+    return y_BTD
+
+
 @wrong("sequence_parallel_mlp", fails="collectives")
 def whole_sum_then_cut(x_BTD, norm, up, down, bias, group=None):
     """All-reduces the sum, and cuts: the bytes of tensor and of sequence parallelism."""
     return _layer(x_BTD, norm, up, down, bias, group, scatter=(_summed_and_cut, _gathered))
+
+
+@wrong("sequence_parallel_mlp", fails="group")
+def tokens_place_by_number(x_BTD, norm, up, down, bias, group=None):
+    """Its tokens' place is its number modulo p."""
+    return _layer(x_BTD, norm, up, down, bias, group, gather=(_with_its_own, _scattered))
 
 
 @wrong("sequence_parallel_mlp", fails="group")

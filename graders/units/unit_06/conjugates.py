@@ -1,11 +1,12 @@
 """Unit 06, f and g: two functions, each of which communicates in one pass and not in the other."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from graders.grading.answer import PlainData
 from graders.grading.kit import (
     Answer,
     Criterion,
@@ -18,10 +19,10 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.unit_06 import drivers
-from graders.units.unit_06.passes import PASSES, calls_in_passes
-from graders.units.unit_06.replies import ConjugateReply
+from graders.units.unit_06.passes import PASSES, WITHOUT_GRADIENT, calls_in_passes
+from graders.units.unit_06.replies import ConjugateReply, HalfReply, LayerReply, LossReply
 
-MARKED = (*PASSES, "forward without gradient")
+MARKED = (*PASSES, *WITHOUT_GRADIENT)
 
 Replies = Observed[ConjugateReply]
 
@@ -53,23 +54,27 @@ Replies = Observed[ConjugateReply]
     ),
 )
 def f(answer: Answer, rng: Rng) -> Findings:
-    """Drawn tensors: x the same on every rank, the gradients that arrive not."""
+    """Drawn tensors: x the same on every rank, the gradients that arrive not; one number in bfloat16."""
     alone, both = (Case.drawn(rng, beside=beside) for beside in (False, True))
-    runs = [case.launch(answer) for case in (alone, both)]
-    yield "gradient", gradients(alone, runs[0], alone.summed(alone.arriving))
-    yield "value", compare.first_failure(map(values, runs, (alone.x, both.x)))
-    yield "other ways keep their gradient", gradients(both, runs[1], both.summed(both.arriving))
+    scalar = Case.drawn(rng, beside=False, dtype=torch.bfloat16, shape=[])
+    cases = (alone, both, scalar)
+    runs = [case.launch(answer) for case in cases]
+    yield "gradient", compare.first_failure(map(Case.gradient_summed, (alone, scalar), runs[::2]))
+    yield "value", compare.first_failure(map(values, runs, (case.x for case in cases)))
+    yield "other ways keep their gradient", both.gradient_summed(runs[1])
     yield "arguments unchanged", unchanged(answer, rng, both, runs[1])
-    yield "calls", calls_in_passes(runs[1], MARKED, ([], ["all_reduce"], []))
+    yield "calls", calls_in_passes(runs[1], MARKED, ([], ["all_reduce"], [], []))
     two = Case.drawn(rng, groups=drawn_groups(rng))
-    yield "group", gradients(two, two.launch(answer), two.summed(two.arriving))
+    yield "group", two.gradient_summed(two.launch(answer))
 
 
 @exercise(
     minutes=10,
     difficulty=2,
     rubric=(
-        Criterion("value", 2, "Every rank has a part of a sum; all of them want the whole sum."),
+        Criterion(
+            "value", 2, "Every rank has a part of a sum; all of them want the whole sum, to the last bit."
+        ),
         Criterion("gradient", 1, "Every rank has the whole gradient already: d(a + b)/da is 1."),
         Criterion(
             "other ways keep their gradient", 1, "What comes through g passes as it is; so does all else."
@@ -84,16 +89,18 @@ def f(answer: Answer, rng: Rng) -> Findings:
     ),
 )
 def g(answer: Answer, rng: Rng) -> Findings:
-    """Drawn tensors, other ones on every rank; whole numbers in bfloat16."""
+    """Drawn tensors, other ones on every rank; one number in bfloat16; parts far larger than their sum."""
     alone, both = (Case.drawn(rng, beside=beside) for beside in (False, True))
-    runs = [case.launch(answer) for case in (alone, both)]
-    whole = Case.drawn(rng, dtype=torch.bfloat16)
-    cases, launched = (alone, both, whole), (*runs, whole.launch(answer))
-    yield "value", compare.first_failure(map(values, launched, (case.summed(case.x) for case in cases)))
+    scalar = Case.drawn(rng, dtype=torch.bfloat16, shape=[])
+    cases = (alone, both, scalar)
+    runs = [case.launch(answer) for case in cases]
+    sums = [values(run, case.summed(case.x)) for run, case in zip(runs, cases, strict=True)]
+    cancelling = Case.cancelling(rng).launch(answer)
+    yield "value", compare.first_failure((*sums, alike([reply.result for reply in cancelling.results])))
     yield "gradient", gradients(alone, runs[0], alone.arriving)
     yield "other ways keep their gradient", gradients(both, runs[1], both.arriving)
     yield "arguments unchanged", unchanged(answer, rng, both, runs[1])
-    yield "calls", calls_in_passes(runs[1], MARKED, (["all_reduce"], [], ["all_reduce"]))
+    yield "calls", calls_in_passes(runs[1], MARKED, (["all_reduce"], [], *[["all_reduce"]] * 2))
     two = Case.drawn(rng, groups=drawn_groups(rng))
     yield "group", values(two.launch(answer), two.summed(two.x))
 
@@ -119,21 +126,30 @@ class Case:
         one_number: bool = False,
         groups: Sequence[list[int]] = (),
         dtype: torch.dtype | None = None,
+        shape: Sequence[int] | None = None,
     ) -> "Case":
         """beside: whether x has another way. one_number: the gradient that arrives is one, for all of x.
-        dtype: drawn if it is None; in bfloat16 they are whole numbers, whose sums are exact.
+        dtype, shape: drawn if None; in bfloat16 they are whole numbers, whose sums are exact.
         """
         ranks = sum(map(len, groups)) or rng.integer(2, 4)
         dtype = rng.choice((torch.float32, torch.float64)) if dtype is None else dtype
-        shape = [rng.integer(2, 4) for _ in range(rng.integer(1, 3))]
+        if shape is None:
+            shape = [rng.integer(2, 4) for _ in range(rng.integer(1, 3))]
 
         def of_each(*dimensions: int) -> list[Tensor]:
             if dtype is torch.bfloat16:
                 return [rng.integers(-9, 9, *dimensions).to(dtype) for _ in range(ranks)]
             return [rng.normal(*dimensions, dtype=dtype) for _ in range(ranks)]
 
-        others = of_each(*shape) if beside else [torch.zeros(shape, dtype=dtype)] * ranks
+        others = of_each(*shape) if beside else [torch.zeros(tuple(shape), dtype=dtype)] * ranks
         return cls(of_each(*shape), of_each(*([] if one_number else shape)), others, list(groups))
+
+    @classmethod
+    def cancelling(cls, rng: Rng) -> "Case":
+        """Three ranks, the x of two of which are thousands of times as large as the sum."""
+        case = cls.drawn(rng, groups=[[0, 1, 2]], shape=[8])
+        far, near, other = case.x
+        return replace(case, x=[10_000 * far, near - 10_000 * far, other], groups=[])
 
     def launch(self, answer: Answer) -> Replies:
         given = [per_rank(each) for each in (self.x, self.arriving, self.beside)]
@@ -145,6 +161,10 @@ class Case:
         own = {rank: group for group in groups for rank in group}
         return [torch.stack([tensors[r] for r in own[rank]]).sum(0) for rank in range(len(tensors))]
 
+    def gradient_summed(self, run: Replies) -> Finding:
+        """`gradients`, where what comes through the answer is the sum of what arrives in the group."""
+        return gradients(self, run, self.summed(self.arriving))
+
 
 def drawn_groups(rng: Rng) -> list[list[int]]:
     """Two pairs of four ranks, neighbours in neither."""
@@ -154,14 +174,28 @@ def drawn_groups(rng: Rng) -> list[list[int]]:
 def values(run: Replies, expected: list[Tensor]) -> Finding:
     """Passes if every rank has this result, with a gradient and without."""
     return compare.first_failure(
-        (
-            compare.close_on_all_ranks([reply.result for reply in run.results], expected, "the result"),
-            compare.close_on_all_ranks(
-                [reply.without_gradient for reply in run.results],
-                expected,
-                "the result under torch.no_grad()",
-            ),
+        compare.close_on_all_ranks(seen, expected, what) for what, seen in results_of(run.results).items()
+    )
+
+
+def results_of(
+    replies: Sequence[ConjugateReply | LayerReply | HalfReply | LossReply],
+) -> dict[str, list[PlainData]]:
+    """The ranks' results, with a gradient and without, each with its name."""
+    return {
+        "the result": [reply.result for reply in replies],
+        "the result under torch.no_grad()": [reply.without_gradient[0] for reply in replies],
+        "the result for an x without gradient": [reply.without_gradient[1] for reply in replies],
+    }
+
+
+def alike(results: Sequence[PlainData], what: str = "the result") -> Finding:
+    """Passes if all ranks have the same, to the last bit."""
+    return compare.first_failure(
+        compare.equal(
+            other, results[0], f"{what} on rank {rank}, which on rank 0 is another in its last bits"
         )
+        for rank, other in enumerate(results)
     )
 
 

@@ -1,6 +1,7 @@
 """Drivers of unit 06: they run beside the student's code, which could read an expected value here."""
 
 import gc
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from course_lib import Cluster, Link, mark
 from course_lib.models import MLP, Attention, TransformerConfig
 from graders.grading.answer import AnswerFunction, PlainData
-from graders.units.models import floating_bytes, load_values, sent
+from graders.units.models import floating_bytes, load_values, sent, transposed
 from graders.units.unit_06.replies import (
     ConjugateReply,
     DrawnReply,
@@ -25,7 +26,11 @@ from graders.units.unit_06.replies import (
 
 
 def conjugate(
-    answer: AnswerFunction, x: Tensor, arriving: Tensor, beside: Tensor, groups: list[list[int]]
+    answer: AnswerFunction,
+    x: Tensor,
+    arriving: Tensor,
+    beside: Tensor,
+    groups: list[list[int]],
 ) -> ConjugateReply:
     """Both passes of the answer on x, of any shape. arriving: the gradient of what it returns, of x's shape
     or one number for all of it. beside: the gradient that x gets by another way. groups: see `own_group`.
@@ -41,10 +46,17 @@ def conjugate(
         answer(torch.zeros_like(x).requires_grad_())
     mark("backward")
     (found,) = torch.autograd.grad(sent(result, gradient) + sent(given, beside), leaf)
-    mark("forward without gradient")
-    with torch.no_grad():
-        without = answer(x.clone(), **options)
+    without = without_gradient(lambda x: answer(x, **options), x)
     return ConjugateReply(result.detach(), without, found, given.detach(), gradient)
+
+
+def without_gradient(forward: Callable[[Tensor], Tensor], x: Tensor) -> list[PlainData]:
+    """What comes out for x [...] under no_grad, and for an x that needs no gradient."""
+    mark("forward under no_grad")
+    with torch.no_grad():
+        results = [forward(x.clone().requires_grad_())]
+    mark("forward of an x without gradient")
+    return [*results, forward(x.clone()).detach()]
 
 
 def own_group(groups: list[list[int]]) -> dist.ProcessGroup | None:
@@ -59,11 +71,12 @@ def layer(
     parameters: dict[str, Tensor],
     x: Tensor,
     arriving: Tensor,
+    gaps: bool,
 ) -> LayerReply:
     """Both passes of a layer. made: inputs, outputs, bias, a seed, and groups (see `own_group`).
 
     parameters: what it is to have in them, by name, of this rank's shapes. arriving: the gradient of what it
-    returns.
+    returns. gaps: see `passes_of`.
     """
     inputs, outputs, bias, seed, groups = made
     options = {"group": own_group(groups)} if groups else {}
@@ -72,10 +85,10 @@ def layer(
     mark("making")
     module = answer(inputs, outputs, bias, **options) if not bias else answer(inputs, outputs, **options)
     random, initial = torch.rand(3), named_copies(module)
-    storage = storage_bytes(module)
+    kept = floating_bytes(module)
     load_named(module, parameters)
     without_bias = module.bias is None
-    return LayerReply(initial, random, storage, without_bias, *passes_of(module, x, arriving))
+    return LayerReply(initial, random, kept, without_bias, *passes_of(module, x, arriving, gaps))
 
 
 def half(
@@ -94,11 +107,27 @@ def half(
     load_named(whole, parameters)
     mark("making")
     cut = answer(whole, **options).train(training)
-    storage = storage_bytes(cut)
-    parts = named_copies(cut)
+    kept, parts = floating_bytes(cut), named_copies(cut)
+    changed = list(changes(whole, cut, training))
     found = passes_of(cut, x, arriving)
-    used = [name for name, each in whole.named_parameters() if each.grad is not None]
-    return HalfReply(parts, storage, named_copies(whole), used, *found)
+    changed += [f"{name} has a gradient" for name, each in whole.named_parameters() if each.grad is not None]
+    mark("the one given")
+    leaf = x.clone().requires_grad_()
+    result = whole(leaf)
+    (gradient,) = torch.autograd.grad(sent(result, arriving), leaf)
+    return HalfReply(parts, kept, named_copies(whole), changed, [result.detach(), gradient], *found)
+
+
+def changes(whole: nn.Module, cut: nn.Module, training: bool) -> Iterator[str]:
+    """What is no longer as it was with the module given, of which `cut` is this rank's part."""
+    own = {each.untyped_storage().data_ptr() for each in cut.parameters()}
+    for name, parameter in whole.named_parameters():
+        if parameter.untyped_storage().data_ptr() in own:
+            yield f"{name} is shared"
+        if not parameter.requires_grad:
+            yield f"{name} gets no gradient"
+    if any(module.training is not training for module in whole.modules()):
+        yield f"training is {not training}"
 
 
 def whole_half(kind: str, sizes: tuple[int, int, int]) -> nn.Module:
@@ -109,28 +138,22 @@ def whole_half(kind: str, sizes: tuple[int, int, int]) -> nn.Module:
 
 
 def passes_of(
-    module: nn.Module, x: Tensor, arriving: Tensor
-) -> tuple[PlainData, PlainData, dict[str, Tensor | None], Tensor, Tensor]:
-    """What came out of forward, and out of one without gradient, the gradients of two steps by name, x and
+    module: nn.Module, x: Tensor, arriving: Tensor, gaps: bool = False
+) -> tuple[PlainData, list[PlainData], dict[str, Tensor | None], Tensor, Tensor]:
+    """What came out of forward, and out of those without gradient, the gradients of two steps by name, x and
     arriving afterwards; a mark before each pass. In each step x gets a gradient of ones by another way.
+    gaps: x and arriving stand transposed in memory.
     """
     leaf = x.clone().requires_grad_()
     for step in ("first", "second"):
-        given, gradient = leaf.clone(), arriving.clone()
+        given, gradient = (transposed(each) if gaps else each.clone() for each in (leaf, arriving))
         mark(f"{step} forward")
         result = module(given)
         mark(f"{step} backward")
         torch.autograd.backward(sent(result, gradient) + sent(given, torch.ones_like(given)))
-    mark("forward without gradient")
-    with torch.no_grad():
-        without = module(x.clone())
+    without = without_gradient(module, x)
     found = {name: parameter.grad for name, parameter in module.named_parameters()}
     return result.detach(), without, {**found, "x": leaf.grad}, given.detach(), gradient
-
-
-def storage_bytes(module: nn.Module) -> dict[str, int]:
-    """Bytes of the memory that each parameter lies in, more than its own where it is a view."""
-    return {name: each.untyped_storage().nbytes() for name, each in module.named_parameters()}
 
 
 def named_copies(module: nn.Module) -> dict[str, Tensor]:
@@ -218,7 +241,8 @@ def loss(
     result = answer(given, target, vocabulary, **options)
     mark("backward")
     (gradient,) = torch.autograd.grad(sent(result, arriving), leaf)
-    return LossReply(result.detach(), gradient, given.detach(), target)
+    without = without_gradient(lambda x: answer(x, target, vocabulary, **options), logits)
+    return LossReply(result.detach(), without, gradient, given.detach(), target)
 
 
 def sequence(
@@ -228,7 +252,7 @@ def sequence(
     is one number a token [B, T, 1], expanded to x's width.
     """
     leaf = x_BTD.clone().requires_grad_()
-    given = leaf.transpose(0, 2).contiguous().transpose(0, 2) if layout == "gaps" else leaf.clone()
+    given = transposed(leaf) if layout == "gaps" else leaf.clone()
     options = {"group": own_group(groups)} if groups else {}
     mark("forward")
     result = answer(given, **options)
@@ -245,7 +269,8 @@ def sequence_mlp(
     epsilon: float,
     groups: list[list[int]],
 ) -> SequenceReply:
-    """Both passes of the answer, twice; told is of the second time.
+    """Both passes of the answer, twice; told is of the second time. norm and bias are used beside it too,
+    which gives each number of theirs a gradient of one.
 
     values: of norm's weight and bias [D], up's [F / p, D] and [F / p], down's [D, F / p], and the bias [D].
     """
@@ -260,14 +285,16 @@ def sequence_mlp(
     # What an answer leaves at the parameters, such as hooks, shows in a second step.
     for forward, backward in (("first forward", "first backward"), ("forward", "backward")):
         leaf = x_BTD.clone().requires_grad_()
+        given = leaf.clone()
         for parameter in parameters:
             parameter.grad = None
         mark(forward)
-        result = answer(leaf.clone(), norm, up, down, bias, **options)
+        result = answer(given, norm, up, down, bias, **options)
         mark(backward)
-        torch.autograd.backward(sent(result, arriving_BTD))
+        beside = [sent(each, torch.ones_like(each)) for each in (norm.weight, norm.bias, bias)]
+        torch.autograd.backward([sent(result, arriving_BTD), *beside])
     gradients = [None if each.grad is None else each.grad.clone() for each in (leaf, *parameters)]
-    return SequenceReply(result.detach(), gradients)
+    return SequenceReply(result.detach(), gradients, given.detach())
 
 
 def layouts(answer: AnswerFunction, cases: list[tuple[str, dict[str, str]]]) -> list[LayoutReply]:

@@ -18,13 +18,13 @@ from graders.grading.kit import (
 )
 from graders.units.models import load_values, sent
 from graders.units.unit_06 import drivers
-from graders.units.unit_06.passes import OF_A_MODULE, bytes_in_passes, calls_in_passes
+from graders.units.unit_06.layers import GROUPS, memory, results
+from graders.units.unit_06.passes import OF_A_MODULE, bytes_in_passes, calls_by_pass, calls_in_passes
 from graders.units.unit_06.replies import HalfReply
 
 Replies = Observed[HalfReply]
 GRADIENT = "the gradient of {}, summed over two steps,"
-# No way to tell a rank's place in its group from its rank alone is right in both.
-GROUPS = ([[0, 1], [2, 3]], [[1, 2], [0, 3]])
+PASSES = (*OF_A_MODULE, "the one given")
 
 
 @exercise(
@@ -102,7 +102,7 @@ def _judged(answer: Answer, rng: Rng, kind: str, name: str) -> Findings:
     yield "calls and bytes", plain.communication(run)
     yield name, uneven.all_right(uneven.launch(answer))
     yield "memory", plain.memory(run)
-    yield "arguments unchanged", plain.unchanged(run)
+    yield "arguments unchanged", compare.first_failure(map(Case.unchanged, (plain, in_training), runs))
     yield "group", compare.first_failure(each.all_right(each.launch(answer)) for each in grouped)
 
 
@@ -174,14 +174,7 @@ class Case:
 
     def outputs(self, run: Replies) -> Finding:
         """Passes if every rank has what the whole module returns."""
-        expected = [self.whole(self.x).detach()] * self.ranks
-        return compare.first_failure(
-            compare.close_on_all_ranks(results, expected, what, 1e-4, 1e-4)
-            for results, what in (
-                ([reply.result for reply in run.results], "the result"),
-                ([reply.without_gradient for reply in run.results], "the result under torch.no_grad()"),
-            )
-        )
+        return results(run, [self.whole(self.x).detach()] * self.ranks, whole=True)
 
     def parts(self, run: Replies) -> Finding:
         """Passes if every rank has its part of every parameter."""
@@ -190,13 +183,19 @@ class Case:
 
     def gradients(self, run: Replies) -> Finding:
         """Passes if x has the whole gradient of two steps on every rank, and every parameter its part."""
-        leaf = self.x.clone().requires_grad_()
-        named = dict(self.whole.named_parameters())
-        found = torch.autograd.grad(sent(self.whole(leaf), 2 * self.arriving), [leaf, *named.values()])
-        of_x, *others = found
-        # By its other way x gets a one in each step.
-        expected = [{**part, "x": of_x + 2} for part in self.cut(dict(zip(named, others, strict=True)))]
+        named = self.whole_gradients()
+        # Each step has them once, and by its other way x gets a one.
+        expected = [
+            {**{name: 2 * each for name, each in part.items()}, "x": 2 * (named["x"] + 1)}
+            for part in self.cut({name: each for name, each in named.items() if name != "x"})
+        ]
         return _all_close([reply.gradients for reply in run.results], expected, GRADIENT, 1e-4)
+
+    def whole_gradients(self) -> dict[str, Tensor]:
+        """Of one step of the whole module, by name; of x it is "x"."""
+        named = {"x": self.x.clone().requires_grad_(), **dict(self.whole.named_parameters())}
+        found = torch.autograd.grad(sent(self.whole(named["x"]), self.arriving), list(named.values()))
+        return dict(zip(named, found, strict=True))
 
     def all_right(self, run: Replies) -> Finding:
         """Passes if parts, outputs and gradients are right."""
@@ -207,28 +206,40 @@ class Case:
         once = [[], *[["all_reduce"]] * (len(OF_A_MODULE) - 1)]
         nbytes = [[self.x.nbytes * len(calls) for calls in once]] * self.ranks
         return compare.first_failure(
-            (calls_in_passes(run, OF_A_MODULE, once), bytes_in_passes(run, OF_A_MODULE, nbytes))
+            (calls_in_passes(run, PASSES, once), bytes_in_passes(run, PASSES, nbytes))
         )
 
     def memory(self, run: Replies) -> Finding:
         """Passes if what is returned keeps no more memory than its own numbers take."""
-        for rank, reply in enumerate(run.results):
-            for name, tensor in reply.parameters.items():
-                if reply.storage.get(name, 0) > tensor.nbytes:
-                    said = f"{name} on rank {rank} keeps {reply.storage[name]} bytes in memory"
-                    return Finding(False, f"{said}; its numbers take {tensor.nbytes}.")
-        return Finding(True, "Every parameter keeps the memory of its own numbers, and no more.")
+        named = {name: each.detach() for name, each in self.whole.named_parameters()}
+        return memory([reply.kept for reply in run.results], self.cut(named))
 
     def unchanged(self, run: Replies) -> Finding:
-        """Passes if the module given, x and the gradient that arrives are what they were."""
+        """Passes if the module given, x and the gradient that arrives are what they were, and the module
+        still does by itself what it did.
+        """
         given = {name: each.detach() for name, each in self.whole.named_parameters()}
         expected = [{**given, "x": self.x, "the gradient that arrived": self.arriving}] * self.ranks
         seen = [{**r.given, "x": r.x, "the gradient that arrived": r.arriving} for r in run.results]
-        used = [reply.used for reply in run.results]
+        changed = [reply.changed for reply in run.results]
+        alone = [self.whole(self.x).detach(), self.whole_gradients()["x"]]
+        asked = [call.op for rank in range(self.ranks) for call in calls_by_pass(run, rank, PASSES)[-1]]
         return compare.first_failure(
             (
                 _all_close(seen, expected, "{}, given,", 0),
-                compare.equal(used, [[]] * self.ranks, "parameters given that have a gradient, rank by rank"),
+                compare.equal(
+                    changed, [[]] * self.ranks, "What has changed of the module given, rank by rank"
+                ),
+                compare.equal(asked, [], "Calls of the module given, afterwards"),
+                *(
+                    compare.close(
+                        got, wanted, f"{what} of the module given, afterwards on rank {rank},", 1e-4, 1e-4
+                    )
+                    for rank, reply in enumerate(run.results)
+                    for got, wanted, what in zip(
+                        reply.alone, alone, ("the result", "x's gradient"), strict=True
+                    )
+                ),
             )
         )
 

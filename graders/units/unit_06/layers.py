@@ -1,6 +1,8 @@
 """Unit 06, layers that are cut: by their outputs, and by their inputs."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +20,7 @@ from graders.grading.kit import (
 )
 from graders.units.models import sent
 from graders.units.unit_06 import drivers
+from graders.units.unit_06.conjugates import alike, results_of
 from graders.units.unit_06.passes import OF_A_MODULE, bytes_in_passes, calls_in_passes
 from graders.units.unit_06.replies import LayerReply
 
@@ -34,8 +37,8 @@ def _rubric(outputs: str, gradients: str, calls: str) -> tuple[Criterion, ...]:
         Criterion(
             "other widths and shapes",
             2,
-            "Dimensions in front of the last are kept, however many; the first ranks' parts are one longer "
-            "where a width cannot be shared out evenly.",
+            "Dimensions in front of the last are kept, however many, and in whatever order they stand in "
+            "memory; the first ranks' parts are one longer where a width cannot be shared out evenly.",
         ),
         Criterion(
             "initial values",
@@ -46,7 +49,8 @@ def _rubric(outputs: str, gradients: str, calls: str) -> tuple[Criterion, ...]:
         Criterion(
             "memory",
             1,
-            "A slice of a tensor keeps the whole tensor's memory alive: p.untyped_storage().nbytes().",
+            "A slice of a tensor keeps the whole tensor's memory alive: p.untyped_storage().nbytes(). So "
+            "does whatever attribute still has the whole.",
         ),
         Criterion("calls and bytes", 2, calls),
         Criterion("arguments unchanged", 1, "What comes in may be somebody else's, in both passes."),
@@ -161,6 +165,7 @@ class Case:
             per_rank(self._parts(dict(self.whole.named_parameters()))),
             per_rank([self._of_inputs(self.x, rank) for rank in range(self.ranks)]),
             per_rank([self._of_outputs(self.arriving, rank) for rank in range(self.ranks)]),
+            self.x.dim() > 2,
             ranks=self.ranks,
         )
 
@@ -194,13 +199,7 @@ class Case:
         """Passes if every rank has its part of what the whole layer returns."""
         expected = self.whole(self.x).detach()
         parts = [self._of_outputs(expected, rank) for rank in range(self.ranks)]
-        return compare.first_failure(
-            compare.close_on_all_ranks(results, parts, what, 1e-4, 1e-5)
-            for results, what in (
-                ([reply.result for reply in run.results], "the result"),
-                ([reply.without_gradient for reply in run.results], "the result under torch.no_grad()"),
-            )
-        )
+        return results(run, parts, whole=not self.by_outputs)
 
     def gradients(self, run: Replies) -> Finding:
         """Passes if x and every parameter have their part of the whole layer's gradients in two steps; x has
@@ -246,16 +245,8 @@ class Case:
         return compare.equal(seen, [True] * self.ranks, "bias is None with bias=False, rank by rank")
 
     def memory(self, run: Replies) -> Finding:
-        """Passes if no parameter keeps more memory than its own numbers take."""
-        for rank, (reply, part) in enumerate(
-            compare.side_by_side(run.results, self._parts(dict(self.whole.named_parameters())))
-        ):
-            for name, tensor in part.items():
-                seen = reply.storage.get(name, 0)
-                if seen > tensor.nbytes:
-                    said = f"{name} on rank {rank} keeps {seen} bytes in memory"
-                    return Finding(False, f"{said}; its numbers take {tensor.nbytes}.")
-        return Finding(True, "Every parameter keeps the memory of its own numbers, and no more.")
+        """Passes if no layer keeps more memory than its own numbers take."""
+        return memory([reply.kept for reply in run.results], self._parts(dict(self.whole.named_parameters())))
 
     def communication(self, run: Replies) -> list[Finding]:
         """The one call that is needed, and how many bytes it is given."""
@@ -280,3 +271,22 @@ class Case:
                 ),
             )
         )
+
+
+def results(run: Observed[Any], expected: list[Tensor], *, whole: bool) -> Finding:
+    """Passes if every rank has this result, with a gradient and without. whole: all ranks have the same, to
+    the last bit.
+    """
+    seen = results_of(run.results)
+    near = [compare.close_on_all_ranks(each, expected, what, 1e-4, 1e-4) for what, each in seen.items()]
+    return compare.first_failure((*near, *(alike(each, what) for what, each in seen.items() if whole)))
+
+
+def memory(kept: Sequence[int], parts: Sequence[Mapping[str, Tensor]]) -> Finding:
+    """Passes if no rank's module keeps more bytes than its parameters have."""
+    return compare.first_failure(
+        compare.at_most(
+            seen, sum(each.nbytes for each in part.values()), f"Bytes in memory by rank {rank}'s module"
+        )
+        for rank, (seen, part) in enumerate(compare.side_by_side(kept, parts))
+    )

@@ -21,7 +21,8 @@ from graders.grading.kit import (
 )
 from graders.units.models import sent
 from graders.units.unit_06 import drivers
-from graders.units.unit_06.passes import PAIRS, PASSES, at_places, calls_by_pass
+from graders.units.unit_06.conjugates import results_of
+from graders.units.unit_06.passes import PAIRS, PASSES, WITHOUT_GRADIENT, at_places, calls_by_pass
 from graders.units.unit_06.replies import LossReply
 from graders.units.unit_06.vocabulary import NOT_EVEN, at_borders
 
@@ -127,9 +128,11 @@ class Logits:
         return losses.detach().to(self.logits.dtype), logits.grad.to(self.logits.dtype)
 
     def losses(self, run: Observed[LossReply]) -> Finding:
-        seen = [reply.result for reply in run.results]
-        what = f"the loss with {self.logits.shape[1]} tokens"
-        return self._close(seen, [self._expected()[0]] * len(seen), what)
+        expected = [self._expected()[0]] * len(run.results)
+        return compare.first_failure(
+            self._close(seen, expected, f"{name}, with {self.logits.shape[1]} tokens,")
+            for name, seen in results_of(run.results).items()
+        )
 
     def gradients(self, run: Observed[LossReply]) -> Finding:
         parts = [part.clone() for part in self._expected()[1].tensor_split(self.ranks, 1)]
@@ -158,7 +161,7 @@ class Logits:
         allowed = 3 * (self.ranks - 1) * len(self.target) * self.logits.element_size()
         most = 0
         for rank in range(self.ranks):
-            forward, backward = calls_by_pass(run, rank, PASSES)
+            forward, backward, *_ = calls_by_pass(run, rank, (*PASSES, *WITHOUT_GRADIENT))
             if backward:
                 return Finding(False, f"In backward, rank {rank} calls {backward[0].op}.")
             most = max(most, sum(call.sent for call in forward))

@@ -35,9 +35,12 @@ class EmbeddingReply(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class LossReply(DriverReply):
-    """result: the losses [N]. gradient: of the logits. logits, target: the arguments afterwards."""
+    """result: the losses [N]; without_gradient: twice more, under no_grad and for logits that need no
+    gradient. gradient: of the logits. logits, target: the arguments afterwards.
+    """
 
     result: PlainData
+    without_gradient: list[PlainData]
     gradient: PlainData
     logits: Tensor
     target: Tensor
@@ -45,11 +48,11 @@ class LossReply(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class SequenceReply(DriverReply):
-    """result: of forward. gradients: of x and then of each parameter. x: afterwards, or None."""
+    """result: of forward. gradients: of x and then of each parameter. x: afterwards."""
 
     result: PlainData
     gradients: list[PlainData]
-    x: Tensor | None = None
+    x: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +69,12 @@ class LayoutReply(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class ConjugateReply(DriverReply):
-    """result: what came out of forward, without_gradient: of a second forward, under no_grad.
-
-    gradient: what arrived at x in backward, by both ways. x, arriving: the arguments afterwards.
+    """result: what came out of forward; without_gradient: of two more, under no_grad and for an x that needs
+    no gradient. gradient: what arrived at x in backward, by both ways. x, arriving: the arguments afterwards.
     """
 
     result: PlainData
-    without_gradient: PlainData
+    without_gradient: list[PlainData]
     gradient: PlainData
     x: Tensor
     arriving: Tensor
@@ -82,18 +84,17 @@ class ConjugateReply(DriverReply):
 class LayerReply(DriverReply):
     """initial: the parameters that the layer was made with, by name; random: what is drawn after that.
 
-    storage: bytes of the memory that each parameter keeps. without_bias: whether bias is None.
-    result, without_gradient: of forward, with the
-    parameters given, the latter under no_grad. gradients: of two steps, by name; of x it is "x".
-    x, arriving: the arguments afterwards.
+    kept: bytes of its floating tensors' memory. without_bias: whether bias is None. result: of forward, with
+    the parameters given; without_gradient: of two more, under no_grad and for an x that needs no gradient.
+    gradients: of two steps, by name; of x it is "x". x, arriving: the arguments afterwards.
     """
 
     initial: dict[str, Tensor]
     random: Tensor
-    storage: dict[str, int]
+    kept: int
     without_bias: bool
     result: PlainData
-    without_gradient: PlainData
+    without_gradient: list[PlainData]
     gradients: dict[str, Tensor | None]
     x: Tensor
     arriving: Tensor
@@ -101,19 +102,19 @@ class LayerReply(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class HalfReply(DriverReply):
-    """parameters, storage: of what the answer returned, and bytes of the memory that each keeps, by name.
+    """parameters: of what the answer returned, by name; kept: bytes of its floating tensors' memory.
 
-    result, without_gradient: of forward, the latter under no_grad. gradients: of two steps, by name; of x it
-    is "x". given, x, arriving: the arguments afterwards. used: which parameters of the module given have a
-    gradient.
+    result, without_gradient, gradients, x, arriving: as in LayerReply. given: the parameters of the module
+    given, afterwards; changed: what else of it is not as it was; alone: its result and the gradient of its x.
     """
 
     parameters: dict[str, Tensor]
-    storage: dict[str, int]
+    kept: int
     given: dict[str, Tensor]
-    used: list[str]
+    changed: list[str]
+    alone: list[Tensor]
     result: PlainData
-    without_gradient: PlainData
+    without_gradient: list[PlainData]
     gradients: dict[str, Tensor | None]
     x: Tensor
     arriving: Tensor

@@ -48,7 +48,8 @@ NAMES = ("x_BTD", "norm.weight", "norm.bias", "up.weight", "up.bias", "down.weig
         Criterion(
             "gradients of what all have",
             4,
-            "Each rank has used norm and bias for its own tokens only; all ranks' gradients add up.",
+            "Each rank has used norm and bias for its own tokens only; all ranks' gradients add up. What "
+            "else they are used for is not this function's: leave no hook at them.",
         ),
         Criterion(
             "collectives",
@@ -69,7 +70,9 @@ def sequence_parallel_mlp(answer: Answer, rng: Rng) -> Findings:
     run = case.launch(answer)
     results, gradients = case.expected()
     seen = [reply.result for reply in run.results]
-    yield "its tokens", compare.close_on_all_ranks(seen, results, "the result")
+    kept = [compare.equal(r.x, x, "x_BTD afterwards") for r, x in zip(run.results, case.tokens, strict=True)]
+    right = compare.close_on_all_ranks(seen, results, "the result")
+    yield "its tokens", compare.first_failure((right, *kept))
     yield (
         "gradients of what is cut",
         _gradients(run, gradients, ("x_BTD", "up.weight", "up.bias", "down.weight")),
@@ -122,13 +125,18 @@ class Layer:
             ranks=len(x),
         )
 
+    @property
+    def tokens(self) -> list[Tensor]:
+        """Each rank's x."""
+        return _parts(self.x, 1, self.size)
+
     def expected(self) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
-        """Of each rank the result, and by name the gradients."""
+        """Of each rank the result, and by name the gradients, with those from beside it: see the driver."""
         leaves = [each.clone().requires_grad_() for each in (self.x, *self.values)]
         x, weight, shift, up, up_bias, down, bias = leaves
         h = functional.layer_norm(x, weight.shape, weight, shift, self.epsilon)
         y = x + functional.gelu(h @ up.T + up_bias) @ down.T + bias
-        torch.autograd.backward(sent(y, self.arriving))
+        torch.autograd.backward([sent(y, self.arriving), weight.sum(), shift.sum(), bias.sum()])
         grads = [leaf.grad for leaf in leaves]
         dimensions = [1, None, None, 0, 0, 1, None]
         cut = [
