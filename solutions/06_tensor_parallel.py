@@ -33,9 +33,10 @@ on = "simulated"
 # %%
 import copy
 import math
+from bisect import bisect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from itertools import pairwise
+from itertools import accumulate
 
 import torch
 import torch.distributed as dist
@@ -53,6 +54,7 @@ from graders import check, hint, progress, reset
 # %% demo=true jupyter={"source_hidden": true}
 # `%%needs` waits until an exercise is solved. Folded cells check that the text's numbers are what was measured.
 # %load_ext course_lib.notebook.magics
+import inspect
 import runpy
 from functools import partial
 from pathlib import Path
@@ -70,11 +72,11 @@ from course_lib.models import Transformer, TransformerConfig, next_token_loss, p
 # are named as in `course_lib.models`: `x_BTD` has B samples, T tokens each, and D numbers for each token; H heads have K numbers
 # each, and F is the width inside the MLP.
 #
-# **Predict, before you measure.** Write your guesses down; sections 4, 5 and 10 measure them.
+# **Predict, before you measure.** Write your guesses down; sections 4 and 10 measure them.
 #
 # 1. The two layers of an MLP are cut over 8 ranks. How often do the ranks have to talk to each other in forward: never, once, twice?
-# 2. The same MLP is cut over 8 ranks instead of 2. How many times as many bytes does each rank send: a quarter, as many, four
-#    times as many?
+# 2. The same MLP is cut over 8 ranks instead of 2. How many times as many bytes does each rank send: a quarter, as many, less
+#    than twice as many, four times as many?
 # 3. A model is cut over 4 ranks, and has the same data and the same start as on one. After twenty steps its loss has changed in
 #    the second digit, in the seventh, or not at all?
 #
@@ -267,7 +269,8 @@ assert branches[False, True] == [(3, 1), (3, 2)]
 assert branches[True, False] == [(1, 3), (2, 3)]
 
 # %% [markdown]
-# Without $f$ forward is right, and each rank has another gradient: what stands before the branches, and should be the same on all
+# Without $g$ each rank goes on with its own branch alone, which the values show at once; the gradient of x is still right. Without $f$
+# forward is right, and each rank has another gradient: what stands before the branches, and should be the same on all
 # ranks, drifts apart. Nothing fails, and the loss may even fall. That is the mistake to look for.
 
 # %% [markdown]
@@ -294,8 +297,8 @@ class ColumnParallelLinear(nn.Module):
     there, and leave the random state that it would leave. While it is made the whole may be in memory, afterwards
     its part alone. No communication.
 
-    forward: x is the same on all ranks, with any number of dimensions, in any order in memory, and stays as it is. x gets the gradient that
-    it has in nn.Linear, the same on all ranks; weight and bias their part of it.
+    forward: x is the same on all ranks, with any number of dimensions, in any order in memory, and stays as it is. x gets
+    the gradient that it has in nn.Linear, the same on all ranks; weight and bias their part of it.
 
     Calls: none in forward; in backward one all_reduce of x's bytes.
     """
@@ -328,8 +331,8 @@ class RowParallelLinear(nn.Module):
     dimension, inputs at least as many as ranks, and `bias` [outputs] is whole on every rank.
 
     forward: x [..., part of inputs] is this rank's part of an x, cut along its last dimension; it stays as it is.
-    Returns what nn.Linear makes of the whole x, the same on all ranks to the last bit. x and weight get their part of the
-    gradients in nn.Linear; bias gets the whole of its own, on every rank, so that all copies stay the same.
+    Returns what nn.Linear makes of the whole x, the same on all ranks to the last bit. x and weight get their part of
+    the gradients in nn.Linear; bias gets the whole of its own, on every rank, so that all copies stay the same.
 
     Calls: in forward one all_reduce of the result's bytes; none in backward.
     """
@@ -395,7 +398,13 @@ branches_picture("mlp")
 
 # %% [markdown]
 # Each rank has some hidden units of its own, and computes them from beginning to end. The transformer of this course keeps
-# its MLP in two `nn.Linear`s, `up` and `down`. Cut it:
+# its MLP in two `nn.Linear`s:
+
+# %% demo=true
+print(inspect.getsource(MLP))
+
+# %% [markdown]
+# Cut it:
 
 
 # %% exercise="parallel_mlp" points=12
@@ -408,8 +417,9 @@ def parallel_mlp(mlp: MLP, group: dist.ProcessGroup | None = None) -> nn.Module:
     Returns a module with mlp's parameters, of the same names and dtype, that hold this rank's part: up.weight and
     up.bias cut by torch.tensor_split along F, and so is down.weight; down.bias is whole. It keeps no other part in memory.
 
-    The module: x_BTD, the same on all ranks, to what mlp makes of it, the same on all ranks to the last bit. x gets the gradient that it has in mlp, every
-    parameter its part of it. Calls: one all_reduce of x's bytes in forward, and one in backward.
+    The module: x_BTD, the same on all ranks, to what mlp makes of it, the same on all ranks to the last bit. x gets the
+    gradient that it has in mlp, every parameter its part of it. Calls: one all_reduce of x's bytes in forward, and one
+    in backward.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(group), dist.get_world_size(group)
@@ -497,7 +507,14 @@ assert list(dict.fromkeys(half)) == ["q0", "q1", "q2", "q3", "k0", "k1"]
 
 # %% [markdown]
 # All queries, half of the keys and no value: no head is complete. Such a matrix has to be cut into its three parts first, and each of them by heads.
-# Our model has three matrices. But its heads need not be a multiple of the ranks: GPT-2's largest model has 25.
+# Our model has three matrices:
+
+# %% demo=true
+print(inspect.getsource(Attention))
+
+# %% [markdown]
+# But its heads need not be a multiple of the ranks: GPT-2's largest model has 25. The dropout in it belongs to the weights of each head, so
+# every rank drops some of its own heads' weights. With which random numbers, section 6 says.
 
 
 # %% exercise="parallel_attention" points=14
@@ -512,9 +529,10 @@ def parallel_attention(attention: Attention, group: dist.ProcessGroup | None = N
     rows h K to (h + 1) K of query, key and value, and the same columns of output.weight; output.bias is whole.
     It keeps no other part in memory.
 
-    The module: x_BTD, the same on all ranks, to what attention makes of it, in training with its dropout, the same on
-    all ranks to the last bit. x gets the gradient that it has in attention, every parameter its part of it. Calls: one all_reduce of x's bytes in forward,
-    and one in backward.
+    The module: x_BTD, the same on all ranks, to what attention makes of it, the same on all ranks to the last bit. In
+    training it drops weights of its heads with attention's probability; the mask need not be the one that attention
+    would draw. x gets the gradient that it has in attention, every parameter its part of it. Calls: one all_reduce of
+    x's bytes in forward, and one in backward.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(group), dist.get_world_size(group)
@@ -559,8 +577,9 @@ assert calls == ["all_reduce"] * 2
 # %% [markdown]
 # ## 6 A dropout mask for many ranks
 #
-# Dropout sets numbers to zero at random, and every rank draws its masks from a random state of its own. So who cuts a
-# model has to say in which places the ranks draw the same numbers, and in which they do not:
+# Dropout sets numbers to zero at random. Every rank has a random generator of its own: seeded alike, they draw alike, until
+# one rank draws more than another. So who cuts a model has to say in which places the ranks draw the same numbers, and in
+# which they do not:
 #
 # - **Behind g** all ranks hold the same numbers. If their masks differ there, the ranks go on with different numbers, and
 #   nothing says so: every later all-reduce adds up parts of different models.
@@ -568,8 +587,7 @@ assert calls == ["all_reduce"] * 2
 #   rank 0 is dropped exactly when the first column of rank 1 is. What was to be independent repeats itself from rank to rank.
 #
 # So a rank needs two streams of random numbers. Neither may disturb the other: parts are not always equally large, and
-# who has more columns draws more numbers. (Megatron-LM keeps two as well, seeded with `seed` and `seed + 2718 + rank`:
-# `tensor_parallel/random.py`.)
+# who has more columns draws more numbers.
 
 
 # %% exercise="RandomStreams" points=10
@@ -578,7 +596,7 @@ class RandomStreams:
 
     seed: at least 0, the same on all ranks. rank: this rank's number among those that share the layer.
 
-    Once it is made, torch draws what it draws after torch.manual_seed(seed), as if no `with states.own():` were there.
+    Once it is made, torch draws what it draws after torch.manual_seed(seed), as if no `with streams.own():` were there.
     Within such a block it draws from a stream that is neither that one nor another rank's; each block goes on where the
     last one ended, also where an exception ended it. The same seed and rank give the same numbers once more. Nobody
     communicates.
@@ -605,6 +623,8 @@ class RandomStreams:
 
 
 # %% [markdown]
+# (Megatron-LM keeps two streams as well, seeded with `seed` and `seed + 2718 + rank`: `tensor_parallel/random.py`.)
+#
 # Five columns on four ranks: rank 0 has two of them, the others have one. Each rank draws a mask for its columns of 8
 # samples, then one for 4 columns that all hold. White is kept, black is dropped. Above as torch
 # does it by itself, below with your two streams:
@@ -662,7 +682,7 @@ assert not any(torch.equal(two[rank][0], two[other][0]) for rank, other in ((1, 
 class VocabParallelEmbedding(nn.Module):
     """An embedding of V tokens, of which every rank holds some of the rows [D].
 
-    embedding: the whole layer, with a weight [V, D] that is the same on all ranks of the group (None: the default
+    embedding: the whole layer, with a weight [V, D] that is the same on all p ranks of the group (None: the default
     group); V is at least p. It stays as it is. The rank at place r keeps a copy of part r of
     torch.tensor_split(embedding.weight, p), and of the others nothing: its one parameter is `weight` [V_r, D].
     """
@@ -729,11 +749,11 @@ assert found[3][1] < 0.01 * len(tokens)
 # $$ \ln \sum_j e^{z_j} - z_t, $$
 #
 # where $j$ runs over the whole vocabulary. Gather the logits, and `cross_entropy` does the rest. Count what that costs:
-# with 51,200 of them in float32, each token makes 204,800 bytes on every rank, where its vector of 3,072
-# numbers has 12,288. For a micro-batch of 8 sequences of 1,024 tokens the gathered logits are 1.68 GB.
+# with 51,200 of them in float32, each token makes 204,800 bytes on every rank, where its vector, of 3,072
+# numbers in the largest model of Megatron-LM's authors, has 12,288. For a micro-batch of 8 sequences of 1,024 tokens the gathered logits are 1.68 GB.
 #
 # **Predict:** which numbers of a token must a rank know of the others, to compute the loss and the gradient of its own
-# logits? How many are they?
+# logits?
 
 # %% demo=true jupyter={"source_hidden": true}
 assert (51_200 * 4, 3072 * 4, round(51_200 * 4 * 8 * 1024 / 1e9, 2)) == (204_800, 12_288, 1.68)
@@ -745,7 +765,7 @@ def vocab_parallel_cross_entropy(
 ) -> Tensor:
     """The cross-entropy of each of N tokens [N], the same on every rank, from logits that are cut by columns.
 
-    logits_shard: float [N, V_r], on the rank at place r of the group (None: the default group) part r of
+    logits_shard: float [N, V_r], on the rank at place r of the group of p (None: the default group) part r of
     torch.tensor_split(logits, p, dim=1), where logits [N, V] are those of the whole vocabulary. V is at least p. Any
     logits are allowed whose loss is a number of their dtype. target: int64 [N], from 0 to V - 1, the same on every
     rank. Both stay as they are.
@@ -923,15 +943,15 @@ assert theirs.traffic[0].calls == {"all_reduce": 7}
 #
 # A column-parallel layer needs all tokens, and a row-parallel one returns a sum for all tokens. So what stands before
 # the one is no longer f, which did nothing, but has to bring the tokens together; and what stands behind the other
-# need no longer give the whole sum to everyone. Each has one pass that you would have guessed; the other pass
-# follows, as f's follows from g's. Here with the letters of `course_lib.models`: B samples, T tokens, D numbers a token.
+# need no longer give the whole sum to everyone. Each has one pass that you would have guessed; in the other it
+# does what its conjugate does in that one, as with f and g. Here with the letters of `course_lib.models`: B samples, T tokens, D numbers a token.
 
 
 # %% exercise="gather_sequence" points=9
 def gather_sequence(x_BTD: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """All tokens, on every rank, from some of them on each.
 
-    x_BTD: float [B, T / p, D], on the rank at place r of the group (None: the default group) part r of
+    x_BTD: float [B, T / p, D], on the rank at place r of the group of p (None: the default group) part r of
     torch.tensor_split(whole, p, dim=1); of one shape on all ranks. It stays as it is. Returns the whole [B, T, D].
 
     Each rank goes on with the whole in its own way, so the gradients that arrive differ from rank to rank. x_BTD gets
@@ -967,8 +987,8 @@ class GatherSequence(torch.autograd.Function):
 def scatter_sequence(x_BTD: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """Some tokens of a sum, on each rank, from a part of the sum for all tokens on every rank.
 
-    x_BTD: float [B, T, D], on each rank of the group (None: the default group) another one, of one shape; T divides by
-    p. It stays as it is. Returns, on the rank at place r, part r of torch.tensor_split(sum, p, dim=1), [B, T / p, D].
+    x_BTD: float [B, T, D], on each of the group's p ranks (None: the default group) another one, of one shape; T divides
+    by p. It stays as it is. Returns, on the rank at place r, part r of torch.tensor_split(sum, p, dim=1), [B, T / p, D].
 
     In backward x_BTD gets the gradient that it has through the results of all ranks. One collective in each pass, in
     which no rank sends more than (p - 1) / p of what x_BTD has.
@@ -1017,13 +1037,14 @@ def sequence_parallel_mlp(
     """x + MLP(norm(x)) for this rank's tokens, where MLP(h) is down(gelu(up(h))) + bias of the whole, uncut layers.
 
     x_BTD: float [B, T / p, D], this rank's part of T tokens, as in gather_sequence. norm and bias [D] are the same on
-    all ranks of the group (None: the default group). up, from D to F / p, with a bias, and down, from F / p to D,
+    all p ranks of the group (None: the default group). up, from D to F / p, with a bias, and down, from F / p to D,
     without one, are this rank's parts: other columns and other rows on every rank. GELU is functional.gelu.
     Returns [B, T / p, D]. x_BTD stays as it is.
 
     In backward every parameter, and x_BTD, gets the gradient that it has in the whole layer, of all tokens: norm's and
-    bias's are the same on all ranks. What they get by other ways stays as it is, now and in later steps. In forward one all-gather and one reduce-scatter; in backward one of each, and
-    besides no more than 3 D numbers are given to all-reduces.
+    bias's are the same on all ranks. What they get by other ways stays as it is, now and in later steps. In forward one
+    all-gather and one reduce-scatter; in backward one of each, and besides no more than 3 D numbers are given to
+    all-reduces.
     """
     ### BEGIN SOLUTION
     weight, shift = f(norm.weight, group), f(norm.bias, group)
@@ -1628,6 +1649,7 @@ WAYS = "data", "pipeline", "tensor", "sequence"
 shape = samples, length, width = 8, 32, 128
 measured = {}
 print(f"{'':10}" + "".join(f"{name:>26}" for name in ("sent", "parameters", "kept", "flops")))
+print(f"{'':10}" + f"{'predicted':>13}{'measured':>13}" * 4)
 for way in WAYS:
     run = launch(costs, way, shape, ranks=4, on=on)
     measured[way] = {"sent": run.traffic[1].sent // 4, **run.results[1]}
@@ -1643,11 +1665,14 @@ for way in WAYS:
     for name in ("sent", "parameters", "flops"):
         assert predicted[name] == measured[way][name], (way, name)
     assert math.isclose(predicted["kept"], measured[way]["kept"], rel_tol=0.02), way
+border = (4, 2 * (4 - 1) * width, width, 4)
+assert stack_costs("data", *border)["sent"] == stack_costs("pipeline", *border)["sent"]
 
 # %% [markdown]
-# Predicted on the left, measured on the right. Nobody computes more than another. Only data parallelism has all the parameters
-# on every rank, and what it sends depends on them alone, where what the other three send depends on the tokens. A
-# pipeline sends least by far, and tensor parallelism 2 (p - 1) times as much as a pipeline, whatever the sizes are.
+# Nobody computes more than another. Only data parallelism has all the parameters
+# on every rank, and what it sends depends on them alone, where what the other three send depends on the tokens. Here a
+# pipeline sends least by far; with more than 8 (p - 1) D tokens in B T, data parallelism would. Tensor parallelism sends
+# 2 (p - 1) times as much as a pipeline, whatever the sizes are.
 #
 # So why not always a pipeline? Because bytes are not all. Alpa (Zheng et al., 2022) puts it like this: splitting
 # *between* operators means less communication and more idle time, splitting *within* them more communication and less
@@ -1818,7 +1843,7 @@ assert counted["simulated"] == counted["real"] == 20 * 8 * 4 * 32 * 64 * 4
 # mesh = init_device_mesh("cuda", (nodes, gpus_per_node), mesh_dim_names=("data", "tensor"))
 # tensor, data = mesh["tensor"].get_group(), mesh["data"].get_group()
 # block.mlp = parallel_mlp(block.mlp, group=tensor)      # ranks of one node, neighbours by number
-# model = DistributedDataParallel(model, process_group=data)   # the same part of the model on all nodes
+# model = DistributedDataParallel(model, process_group=data)   # broadcasts, and averages, this part of it on all nodes
 # ```
 #
 # The last dimension of a mesh has neighbouring ranks, and Slurm numbers the tasks of a node one after another, so the groups that talk
@@ -1886,29 +1911,33 @@ def overlapped_mlp(x_TD: Tensor, up: nn.Linear, down: nn.Linear, cluster: Cluste
     cluster has flops (FLOP/s) and a memory_bandwidth (bytes/s).
 
     Returns what the whole MLP makes of x_TD, on every rank. Its score is the virtual time until the last rank has
-    it. Everything is computed with tensor operations, which the simulator counts.
+    it: points are for half of what can be saved, for a tenth more than the best known time, and for a thirtieth more.
+    Everything is computed with tensor operations, which the simulator counts: whatever reads and writes all of y, as
+    adding a bias at the end or putting chunks together does, takes its time too.
     """
     ### BEGIN SOLUTION
     ranks, tokens = dist.get_world_size(), len(x_TD)
+    computing = [mlp_seconds(size, up, down, cluster) for size in range(tokens + 1)]
+    summing = [all_reduce_seconds(x_TD[:size].nbytes, ranks, cluster) for size in range(tokens + 1)]
+
+    def chunks(size: int) -> list[int]:
+        """The first of this size, each other one as large as can be computed while the one before it is summed."""
+        sizes = []
+        while sum(sizes) < tokens:
+            sizes.append(min(size, tokens - sum(sizes)))
+            size = max(1, bisect(computing, summing[sizes[-1]]) - 1)
+        return sizes
 
     def seconds(sizes: list[int]) -> float:
         """When the last all-reduce of chunks of these sizes has ended."""
-        computed = summed = 0.0
-        for size in sizes:
-            computed += mlp_seconds(size, up, down, cluster)
-            summed = max(summed, computed) + all_reduce_seconds(size * x_TD[0].nbytes, ranks, cluster)
-        return summed
+        ended = 0.0
+        for size, ready in zip(sizes, accumulate(computing[size] for size in sizes), strict=True):
+            ended = max(ended, ready) + summing[size]
+        return ended
 
-    def chunks(count: int, growth: float) -> list[int]:
-        """Each `growth` times as large as the one before."""
-        weights = [growth**place for place in range(count)]
-        ends = [round(tokens * sum(weights[:place]) / sum(weights)) for place in range(count + 1)]
-        return [end - start for start, end in pairwise(ends) if end > start]
-
-    plans = [chunks(count, growth) for count in range(1, 17) for growth in (0.5, 0.7, 0.85, 1, 1.2, 1.5, 2)]
     bias = down.bias if dist.get_rank() == 0 else None
     parts, works = [], []
-    for x in x_TD.split(min(plans, key=seconds)):
+    for x in x_TD.split(min(map(chunks, range(4, tokens, 4)), key=seconds)):
         parts.append(functional.linear(functional.gelu(up(x)), down.weight, bias))
         works.append(dist.all_reduce(parts[-1], async_op=True))
     for work in works:

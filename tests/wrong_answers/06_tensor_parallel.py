@@ -191,7 +191,7 @@ def gathers_everything(x, group=None):
     """All tensors to all ranks, to add them up there."""
     parts = [torch.empty_like(x) for _ in range(dist.get_world_size(group))]
     dist.all_gather(parts, x.detach().contiguous(), group=group)
-    return x + (torch.stack(parts).sum(0) - x).detach()
+    return torch.stack(parts).sum(0) + (x - x.detach())
 
 
 @wrong("g", fails="group")
@@ -441,7 +441,9 @@ class FirstTakesTheRest(_Column):
         each = whole.out_features // size
         sizes = [whole.out_features - (size - 1) * each, *[each] * (size - 1)]
         self.weight = nn.Parameter(whole.weight.detach().split(sizes)[rank].clone())
-        self.bias = None if whole.bias is None else nn.Parameter(whole.bias.detach().split(sizes)[rank])
+        self.bias = (
+            None if whole.bias is None else nn.Parameter(whole.bias.detach().split(sizes)[rank].clone())
+        )
 
 
 @wrong("ColumnParallelLinear", fails="initial values")

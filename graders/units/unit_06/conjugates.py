@@ -191,12 +191,8 @@ def results_of(
 
 def alike(results: Sequence[PlainData], what: str = "the result") -> Finding:
     """Passes if all ranks have the same, to the last bit."""
-    return compare.first_failure(
-        compare.equal(
-            other, results[0], f"{what} on rank {rank}, which on rank 0 is another in its last bits"
-        )
-        for rank, other in enumerate(results)
-    )
+    what = f"{what}, which all ranks have to have to the last bit,"
+    return compare.close_on_all_ranks(results, [results[0]] * len(results), what, rtol=0, atol=0)
 
 
 def gradients(case: Case, run: Replies, through: list[Tensor]) -> Finding:

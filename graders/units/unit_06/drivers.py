@@ -65,6 +65,11 @@ def own_group(groups: list[list[int]]) -> dist.ProcessGroup | None:
     return next((group for ranks, group in made if dist.get_rank() in ranks), None)
 
 
+def gradient_of(leaf: Tensor, result: Tensor, arriving: Tensor) -> Tensor | None:
+    """What the leaf gets where `arriving`, of its shape, arrives at the result; None without a history."""
+    return torch.autograd.grad(sent(result, arriving), leaf)[0] if result.requires_grad else None
+
+
 def layer(
     answer: AnswerFunction,
     made: tuple[int, int, bool, int, list[list[int]]],
@@ -207,7 +212,8 @@ def embedding(
     mark("forward")
     result = layer(tokens)
     mark("backward")
-    torch.autograd.backward(sent(result, arriving))
+    if result.requires_grad:
+        torch.autograd.backward(sent(result, arriving))
     mark("forward again")
     again = layer(tokens.flip(0))
     named = dict(layer.named_parameters())
@@ -240,7 +246,7 @@ def loss(
     mark("forward")
     result = answer(given, target, vocabulary, **options)
     mark("backward")
-    (gradient,) = torch.autograd.grad(sent(result, arriving), leaf)
+    gradient = gradient_of(leaf, result, arriving)
     without = without_gradient(lambda x: answer(x, target, vocabulary, **options), logits)
     return LossReply(result.detach(), without, gradient, given.detach(), target)
 
@@ -257,7 +263,7 @@ def sequence(
     mark("forward")
     result = answer(given, **options)
     mark("backward")
-    (gradient,) = torch.autograd.grad(sent(result, arriving_BTD.expand(-1, -1, x_BTD.shape[2])), leaf)
+    gradient = gradient_of(leaf, result, arriving_BTD.expand(-1, -1, x_BTD.shape[2]))
     return SequenceReply(result.detach(), [gradient], given.detach())
 
 

@@ -34,7 +34,8 @@ PASSES = (*OF_A_MODULE, "the one given")
         Criterion(
             "outputs",
             2,
-            "What does a rank with some of the hidden units lack at the end, and only there?",
+            "What does a rank with some of the hidden units lack at the end, and only there? Is down's bias "
+            "in it once?",
             needs=("parts",),
         ),
         Criterion("parts", 2, "A hidden unit is a row of up, a number of its bias and a column of down."),

@@ -35,12 +35,6 @@ def _rubric(outputs: str, gradients: str, calls: str) -> tuple[Criterion, ...]:
         Criterion("outputs", 2, outputs),
         Criterion("gradients", 3, gradients),
         Criterion(
-            "other widths and shapes",
-            2,
-            "Dimensions in front of the last are kept, however many, and in whatever order they stand in "
-            "memory; the first ranks' parts are one longer where a width cannot be shared out evenly.",
-        ),
-        Criterion(
             "initial values",
             2,
             "Together the parts are what nn.Linear draws from the same random state, and what is drawn after "
@@ -54,7 +48,19 @@ def _rubric(outputs: str, gradients: str, calls: str) -> tuple[Criterion, ...]:
         ),
         Criterion("calls and bytes", 2, calls),
         Criterion("arguments unchanged", 1, "What comes in may be somebody else's, in both passes."),
-        Criterion("group", 1, "Rank and size are those of the group, and so is every call."),
+        Criterion(
+            "other widths and shapes",
+            2,
+            "Dimensions in front of the last are kept, however many, and in whatever order they stand in "
+            "memory; the first ranks' parts are one longer where a width cannot be shared out evenly.",
+            needs=("outputs", "gradients"),
+        ),
+        Criterion(
+            "group",
+            1,
+            "Rank and size are those of the group, and so is every call.",
+            needs=("outputs", "gradients"),
+        ),
     )
 
 
@@ -84,7 +90,8 @@ def column_parallel_linear(answer: Answer, rng: Rng) -> Findings:
     difficulty=3,
     rubric=_rubric(
         "Each rank has a part of each product, and the whole is their sum. Is the bias in it once?",
-        "Every rank keeps the whole bias, and all of them have to give it the same whole gradient.",
+        "Nobody else adds to the gradient of a rank's own part of x. Every rank keeps the whole bias, and "
+        "all of them have to give it the same whole gradient.",
         "Forward needs one sum, of a tensor as large as the result; backward needs nobody.",
     ),
     hints=(
@@ -103,14 +110,15 @@ def _judged(answer: Answer, rng: Rng, *, by_outputs: bool) -> Findings:
     run = plain.launch(answer)
     yield "outputs", plain.outputs(run)
     yield "gradients", plain.gradients(run)
-    odd = [Case.drawn(rng, by_outputs, odd=True, dimensions=dimensions) for dimensions in (0, 2)]
-    runs = [case.launch(answer) for case in odd]
-    yield "other widths and shapes", compare.first_failure(map(Case.both_passes, odd, runs))
-    initial = [case.initial(each) for case, each in zip((plain, *odd), (run, *runs), strict=True)]
-    yield "initial values", compare.first_failure((*initial, odd[0].without_bias(runs[0])))
+    yield "initial values", plain.initial(run)
     yield "memory", plain.memory(run)
     yield "calls and bytes", compare.first_failure(plain.communication(run))
     yield "arguments unchanged", plain.unchanged(run)
+    odd = [Case.drawn(rng, by_outputs, odd=True, dimensions=dimensions) for dimensions in (0, 2)]
+    yield (
+        "other widths and shapes",
+        compare.first_failure(each.all_right(each.launch(answer)) for each in odd),
+    )
     grouped = [Case.drawn(rng, by_outputs, groups=groups) for groups in GROUPS]
     yield "group", compare.first_failure(each.both_passes(each.launch(answer)) for each in grouped)
 
@@ -194,6 +202,11 @@ class Case:
     def both_passes(self, run: Replies) -> Finding:
         """Passes if outputs and gradients are right."""
         return compare.first_failure((self.outputs(run), self.gradients(run)))
+
+    def all_right(self, run: Replies) -> Finding:
+        """Passes if what it is made with is right, too."""
+        made = [self.initial(run), *([self.without_bias(run)] if self.whole.bias is None else [])]
+        return compare.first_failure((self.both_passes(run), *made))
 
     def outputs(self, run: Replies) -> Finding:
         """Passes if every rank has its part of what the whole layer returns."""

@@ -1,5 +1,6 @@
 """Unit 06, layouts: which collective an einsum needs on a mesh."""
 
+from string import ascii_lowercase
 from typing import NamedTuple
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
@@ -43,6 +44,7 @@ class Case(NamedTuple):
             "two letters along one axis",
             2,
             "A rank has one place along an axis. Raise ValueError, and only for letters that the einsum has.",
+            needs=("forward", "backward"),
         ),
         Criterion("arguments unchanged", 1, "The layout stays as it is.", needs=("forward", "backward")),
     ),
@@ -71,6 +73,8 @@ def required_collectives(answer: Answer, rng: Rng) -> Findings:
     )
 
 
+LETTERS = ascii_lowercase
+
 SHAPES = (
     "ab,bc->ac",
     "ab,cb->ca",
@@ -86,7 +90,7 @@ SHAPES = (
 
 def _drawn(rng: Rng) -> list[str]:
     """All shapes, with drawn letters."""
-    alphabet = [chr(ord("a") + number) for number in range(26)]
+    alphabet = list(LETTERS)
     table = {}
     for letter in "abcde":
         table[letter] = alphabet.pop(rng.integer(0, len(alphabet) - 1))
@@ -106,8 +110,13 @@ def _cut_often(rng: Rng, einsum: str) -> list[Case]:
     left = rng.choice(letters)
     return [
         Case(einsum, layout),
-        Case(einsum, {"*": layout[left], **{x: layout[x] for x in letters if x != left}}),
+        Case(einsum, {_strangers(einsum)[0]: layout[left], **{x: layout[x] for x in letters if x != left}}),
     ]
+
+
+def _strangers(einsum: str) -> list[str]:
+    """Letters that it does not have."""
+    return [letter for letter in LETTERS if letter not in einsum]
 
 
 def _asked(answer: Answer, cases: list[Case]) -> list[LayoutReply]:
@@ -144,11 +153,12 @@ def _refused(answer: Answer, rng: Rng) -> Finding:
         Case(einsum, {first: "all", einsum[1]: "all"}),
         # In a chain "ab,bc,cd->ad" no tensor has a and c.
         Case(chain, {chain[0]: "all", chain[4]: "all"}),
-        Case(vector, {vector[0]: "rows", vector[1]: "rows", "*": "columns"}),
+        Case(vector, {vector[0]: "rows", vector[1]: "rows", _strangers(vector)[0]: "columns"}),
     ]
     for case, reply in zip(wrong, _asked(answer, wrong), strict=True):
         if reply.raised != "ValueError":
             said = f"raised {reply.raised}" if reply.raised else f"returned {compare.shown(reply.result)}"
             return Finding(False, f"{case.einsum} with {case.layout} {said}; expected a ValueError.")
-    allowed = [Case(einsum, {first: "all", "*": "all", "+": "rows", "-": "rows"})]
+    one, two, three, *_ = _strangers(einsum)
+    allowed = [Case(einsum, {first: "all", one: "all", two: "rows", three: "rows"})]
     return compare.first_failure(map(_whole, allowed, _asked(answer, allowed)))

@@ -34,7 +34,12 @@ FAR = 800.0
     minutes=40,
     difficulty=4,
     rubric=(
-        Criterion("loss", 3, "Sum over all columns, of all ranks; the target's logit is on one rank alone."),
+        Criterion(
+            "loss",
+            3,
+            "Sum over all columns, of all ranks; the target's logit is on one rank alone. What is subtracted "
+            "before exp has to be one number on all ranks.",
+        ),
         NOT_EVEN,
         Criterion(
             "any logits",

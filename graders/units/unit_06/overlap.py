@@ -121,7 +121,8 @@ class Case:
                     compare.equal(reply.layers, given, "up and down afterwards")
                     for reply, given in zip(run.results, layers, strict=True)
                 ),
-            )
+            ),
+            "Every rank has what the whole MLP makes of x, and the arguments are what they were.",
         )
 
     def within(self, run: Replies, allowed: float) -> Finding:

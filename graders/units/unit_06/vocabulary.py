@@ -44,7 +44,12 @@ def at_borders(vocabulary: int, ranks: int) -> Tensor:
             needs=("calls",),
         ),
         NOT_EVEN,
-        Criterion("gradient", 2, "A row gets a gradient from its own tokens only, and once."),
+        Criterion(
+            "gradient",
+            2,
+            "A row gets a gradient from its own tokens only, and once.",
+            needs=("the rows of the tokens", NOT_EVEN.name),
+        ),
         Criterion(
             "its rows only",
             2,
@@ -52,7 +57,12 @@ def at_borders(vocabulary: int, ranks: int) -> Tensor:
             needs=(),
         ),
         Criterion("calls", 2, "One all-reduce of the result in forward, nothing in backward."),
-        Criterion("group", 1, "Rank and size are those in the group."),
+        Criterion(
+            "group",
+            1,
+            "Rank and size are those in the group.",
+            needs=("the rows of the tokens", NOT_EVEN.name, "gradient"),
+        ),
     ),
     hints=(
         "If a rank returned zeros for the tokens that it does not know, what would the sum over ranks be?",
