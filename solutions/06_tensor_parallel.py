@@ -179,8 +179,8 @@ def f(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """Megatron's f: the identity in forward, an all-reduce in backward.
 
     x: of any shape and floating dtype, on every rank of the group (None: the default group). Returns a tensor
-    with x's numbers. The gradient that x gets from it is the sum, over the ranks of the group, of the gradients that
-    arrive at it; what x gets by other ways stays as it is.
+    with x's numbers. The gradient that x gets from it is the sum, over the ranks of the group, of the
+    gradients that arrive at it; what x gets by other ways stays as it is.
 
     Calls: none in forward; in backward one dist.all_reduce, and no other. x stays as it is, and so does the
     gradient that arrives, which may be an expanded tensor.
@@ -211,9 +211,9 @@ class SumInBackward(torch.autograd.Function):
 def g(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """Megatron's g: an all-reduce in forward, the identity in backward.
 
-    x: of any shape and floating dtype, both the same on all ranks of the group (None: the default group). Returns
-    the sum of all ranks' x, the same on all of them to the last bit. The gradient that x gets from it is the one that
-    arrives at it; what x gets by other ways stays as it is.
+    x: of any shape and floating dtype, both the same on all ranks of the group (None: the default group).
+    Returns the sum of all ranks' x, the same on all of them to the last bit. The gradient that x gets from it
+    is the one that arrives at it; what x gets by other ways stays as it is.
 
     Calls: in forward one dist.all_reduce, and no other; none in backward. x stays as it is, and so does the
     gradient that arrives.
@@ -291,14 +291,14 @@ class ColumnParallelLinear(nn.Module):
 
     layer = ColumnParallelLinear(inputs, outputs, bias=True, group=None)
 
-    Constructor: called on all ranks of the group (None: the default group), in the same random state. Its parameters
-    are called `weight` [part of outputs, inputs] and `bias` [part of outputs] (None with bias=False): this rank's part
-    of torch.tensor_split, outputs at least as many as ranks. They hold what nn.Linear(inputs, outputs, bias) would have
-    there, and leave the random state that it would leave. While it is made the whole may be in memory, afterwards
-    its part alone. No communication.
+    Constructor: called on all ranks of the group (None: the default group), in the same random state. Its
+    parameters are called `weight` [part of outputs, inputs] and `bias` [part of outputs] (None with
+    bias=False): this rank's part of torch.tensor_split, outputs at least as many as ranks. They hold what
+    nn.Linear(inputs, outputs, bias) would have there, and leave the random state that it would leave. While
+    it is made the whole may be in memory, afterwards its part alone. No communication.
 
-    forward: x is the same on all ranks, with any number of dimensions, in any order in memory, and stays as it is. x gets
-    the gradient that it has in nn.Linear, the same on all ranks; weight and bias their part of it.
+    forward: x is the same on all ranks, with any number of dimensions, in any order in memory, and stays as
+    it is. x gets the gradient that it has in nn.Linear, the same on all ranks; weight and bias get their part.
 
     Calls: none in forward; in backward one all_reduce of x's bytes.
     """
@@ -327,12 +327,13 @@ class RowParallelLinear(nn.Module):
 
     layer = RowParallelLinear(inputs, outputs, bias=True, group=None)
 
-    Constructor: as that of ColumnParallelLinear, but `weight` [outputs, part of inputs] is cut along its other
-    dimension, inputs at least as many as ranks, and `bias` [outputs] is whole on every rank.
+    Constructor: as that of ColumnParallelLinear, but `weight` [outputs, part of inputs] is cut along its
+    other dimension, inputs at least as many as ranks, and `bias` [outputs] is whole on every rank.
 
-    forward: x [..., part of inputs] is this rank's part of an x, cut along its last dimension; it stays as it is.
-    Returns what nn.Linear makes of the whole x, the same on all ranks to the last bit. x and weight get their part of
-    the gradients in nn.Linear; bias gets the whole of its own, on every rank, so that all copies stay the same.
+    forward: x [..., part of inputs] is this rank's part of an x, cut along its last dimension; it stays as it
+    is. Returns what nn.Linear makes of the whole x, the same on all ranks to the last bit. x and weight get
+    their part of the gradients in nn.Linear; bias gets the whole of its own, on every rank, so that all
+    copies stay the same.
 
     Calls: in forward one all_reduce of the result's bytes; none in backward.
     """
@@ -411,15 +412,16 @@ print(inspect.getsource(MLP))
 def parallel_mlp(mlp: MLP, group: dist.ProcessGroup | None = None) -> nn.Module:
     """This rank's part of an MLP: some of its F hidden units.
 
-    mlp: one of course_lib.models, whole and the same on all ranks of the group (None: the default group); F at least
-    as many as ranks. It stays as it is.
+    mlp: one of course_lib.models, whole and the same on all ranks of the group (None: the default group); F
+    at least as many as ranks. It stays as it is.
 
-    Returns a module with mlp's parameters, of the same names and dtype, that hold this rank's part: up.weight and
-    up.bias cut by torch.tensor_split along F, and so is down.weight; down.bias is whole. It keeps no other part in memory.
+    Returns a module with mlp's parameters, of the same names and dtype, that hold this rank's part: up.weight
+    and up.bias cut by torch.tensor_split along F, and so is down.weight; down.bias is whole. It keeps no
+    other part in memory.
 
-    The module: x_BTD, the same on all ranks, to what mlp makes of it, the same on all ranks to the last bit. x gets the
-    gradient that it has in mlp, every parameter its part of it. Calls: one all_reduce of x's bytes in forward, and one
-    in backward.
+    The module: x_BTD, the same on all ranks, to what mlp makes of it, the same on all ranks to the last bit.
+    x gets the gradient that it has in mlp, every parameter its part of it. Calls: one all_reduce of x's bytes
+    in forward, and one in backward.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(group), dist.get_world_size(group)
@@ -521,18 +523,18 @@ print(inspect.getsource(Attention))
 def parallel_attention(attention: Attention, group: dist.ProcessGroup | None = None) -> nn.Module:
     """This rank's part of an attention: some of its heads.
 
-    attention: one of course_lib.models, whole and the same on all ranks of the group (None: the default group), with
-    at least as many heads as ranks. It stays as it is.
+    attention: one of course_lib.models, whole and the same on all ranks of the group (None: the default
+    group), with at least as many heads as ranks. It stays as it is.
 
-    Returns a module with attention's parameters, of the same names and dtype, that hold this rank's part. Heads are
-    dealt out as by torch.tensor_split of their numbers, so the first ranks may have one more. Head h of width K has the
-    rows h K to (h + 1) K of query, key and value, and the same columns of output.weight; output.bias is whole.
-    It keeps no other part in memory.
+    Returns a module with attention's parameters, of the same names and dtype, that hold this rank's part.
+    Heads are dealt out as by torch.tensor_split of their numbers, so the first ranks may have one more. Head
+    h of width K has the rows h K to (h + 1) K of query, key and value, and the same columns of output.weight;
+    output.bias is whole. It keeps no other part in memory.
 
-    The module: x_BTD, the same on all ranks, to what attention makes of it, the same on all ranks to the last bit. In
-    training it drops weights of its heads with attention's probability; the mask need not be the one that attention
-    would draw. x gets the gradient that it has in attention, every parameter its part of it. Calls: one all_reduce of
-    x's bytes in forward, and one in backward.
+    The module: x_BTD, the same on all ranks, to what attention makes of it, the same on all ranks to the last
+    bit. In training it drops weights of its heads with attention's probability; the mask need not be the one
+    that attention would draw. x gets the gradient that it has in attention, every parameter its part of it.
+    Calls: one all_reduce of x's bytes in forward, and one in backward.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(group), dist.get_world_size(group)
@@ -592,14 +594,14 @@ assert calls == ["all_reduce"] * 2
 
 # %% exercise="RandomStreams" points=10
 class RandomStreams:
-    """Two streams of random numbers for torch's default generator: one the same on all ranks, one of this rank's own.
+    """Two streams of random numbers for torch: one the same on all ranks, one of this rank's own.
 
     seed: at least 0, the same on all ranks. rank: this rank's number among those that share the layer.
 
-    Once it is made, torch draws what it draws after torch.manual_seed(seed), as if no `with streams.own():` were there.
-    Within such a block it draws from a stream that is neither that one nor another rank's; each block goes on where the
-    last one ended, also where an exception ended it. The same seed and rank give the same numbers once more. Nobody
-    communicates.
+    Once it is made, torch draws what it draws after torch.manual_seed(seed), as if no `with streams.own():`
+    were there. Within such a block it draws from a stream that is neither that one nor another rank's; each
+    block goes on where the last one ended, also where an exception ended it. The same seed and rank give the
+    same numbers once more. Nobody communicates.
     """
 
     def __init__(self, seed: int, rank: int) -> None:
@@ -657,6 +659,7 @@ for row, apart in zip(panels, masks):
         for axes, mask, what in zip(row[2 * rank :], drawn, ("its own", "of all")):
             axes.imshow(mask, cmap="gray", vmin=0, vmax=1, aspect="auto")
             axes.set(xticks=[], yticks=[], title=f"rank {rank}", xlabel=what)
+            axes.spines[:].set_visible(True)
     row[0].set_ylabel("two streams: 8 samples" if apart else "one stream: 8 samples")
 figure
 
@@ -682,9 +685,10 @@ assert not any(torch.equal(two[rank][0], two[other][0]) for rank, other in ((1, 
 class VocabParallelEmbedding(nn.Module):
     """An embedding of V tokens, of which every rank holds some of the rows [D].
 
-    embedding: the whole layer, with a weight [V, D] that is the same on all p ranks of the group (None: the default
-    group); V is at least p. It stays as it is. The rank at place r keeps a copy of part r of
-    torch.tensor_split(embedding.weight, p), and of the others nothing: its one parameter is `weight` [V_r, D].
+    embedding: the whole layer, with a weight [V, D] that is the same on all p ranks of the group (None: the
+    default group); V is at least p. It stays as it is. The rank at place r keeps a copy of part r of
+    torch.tensor_split(embedding.weight, p), and of the others nothing: its one parameter is
+    `weight` [V_r, D].
     """
 
     def __init__(self, embedding: nn.Embedding, group: dist.ProcessGroup | None = None) -> None:
@@ -699,8 +703,9 @@ class VocabParallelEmbedding(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """The rows of the tokens, [..., D], the same on every rank.
 
-        tokens: int64 [...], from 0 to V - 1, the same on every rank; they stay as they are. In backward `weight` gets the
-        gradient that its rows have in the whole layer. One all-reduce, of [..., D], in forward; nothing in backward.
+        tokens: int64 [...], from 0 to V - 1, the same on every rank; they stay as they are. In backward
+        `weight` gets the gradient that its rows have in the whole layer. One all-reduce, of [..., D], in
+        forward; nothing in backward.
         """
         ### BEGIN SOLUTION
         row = tokens - self.first
@@ -766,13 +771,13 @@ def vocab_parallel_cross_entropy(
     """The cross-entropy of each of N tokens [N], the same on every rank, from logits that are cut by columns.
 
     logits_shard: float [N, V_r], on the rank at place r of the group of p (None: the default group) part r of
-    torch.tensor_split(logits, p, dim=1), where logits [N, V] are those of the whole vocabulary. V is at least p. Any
-    logits are allowed whose loss is a number of their dtype. target: int64 [N], from 0 to V - 1, the same on every
-    rank. Both stay as they are.
+    torch.tensor_split(logits, p, dim=1), where logits [N, V] are those of the whole vocabulary. V is at least
+    p. Any logits are allowed whose loss is a number of their dtype. target: int64 [N], from 0 to V - 1, the
+    same on every rank. Both stay as they are.
 
-    The result has the dtype of the logits. In backward logits_shard gets its part of the whole loss's gradient.
-    Nothing is communicated in backward, and in forward at most 3 (p - 1) numbers a token are sent by a rank,
-    however large the vocabulary is.
+    The result has the dtype of the logits. In backward logits_shard gets its part of the whole loss's
+    gradient. Nothing is communicated in backward, and in forward at most 3 (p - 1) numbers a token are sent
+    by a rank, however large the vocabulary is.
     """
     ### BEGIN SOLUTION
     parts = torch.arange(vocabulary).tensor_split(dist.get_world_size(group))
@@ -930,7 +935,7 @@ for own, other in zip(yours.results, theirs.results):
 assert theirs.traffic[0].calls == {"all_reduce": 7}
 
 # %% [markdown]
-# Seven all-reduces: one behind the embedding, one behind the row-parallel matrix, two for what goes into the column-parallel
+# Megatron-core makes seven all-reduces: one behind the embedding, one behind the row-parallel matrix, two for what goes into the column-parallel
 # ones, in backward, and three for the loss, whose three numbers a token it adds up one after the other.
 
 # %% [markdown]
@@ -952,10 +957,12 @@ def gather_sequence(x_BTD: Tensor, group: dist.ProcessGroup | None = None) -> Te
     """All tokens, on every rank, from some of them on each.
 
     x_BTD: float [B, T / p, D], on the rank at place r of the group of p (None: the default group) part r of
-    torch.tensor_split(whole, p, dim=1); of one shape on all ranks. It stays as it is. Returns the whole [B, T, D].
+    torch.tensor_split(whole, p, dim=1); of one shape on all ranks. It stays as it is. Returns the whole
+    [B, T, D].
 
-    Each rank goes on with the whole in its own way, so the gradients that arrive differ from rank to rank. x_BTD gets
-    its part of their sum. One collective in each pass, in which no rank sends more than (p - 1) / p of the whole.
+    Each rank goes on with the whole in its own way, so the gradients that arrive differ from rank to rank.
+    x_BTD gets its part of their sum. One collective in each pass, in which no rank sends more than
+    (p - 1) / p of the whole.
     """
     return GatherSequence.apply(x_BTD, group)
 
@@ -987,11 +994,12 @@ class GatherSequence(torch.autograd.Function):
 def scatter_sequence(x_BTD: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """Some tokens of a sum, on each rank, from a part of the sum for all tokens on every rank.
 
-    x_BTD: float [B, T, D], on each of the group's p ranks (None: the default group) another one, of one shape; T divides
-    by p. It stays as it is. Returns, on the rank at place r, part r of torch.tensor_split(sum, p, dim=1), [B, T / p, D].
+    x_BTD: float [B, T, D], on each of the group's p ranks (None: the default group) another one, of one
+    shape; T divides by p. It stays as it is. Returns, on the rank at place r, part r of
+    torch.tensor_split(sum, p, dim=1), [B, T / p, D].
 
-    In backward x_BTD gets the gradient that it has through the results of all ranks. One collective in each pass, in
-    which no rank sends more than (p - 1) / p of what x_BTD has.
+    In backward x_BTD gets the gradient that it has through the results of all ranks. One collective in each
+    pass, in which no rank sends more than (p - 1) / p of what x_BTD has.
     """
     return ScatterSequence.apply(x_BTD, group)
 
@@ -1034,17 +1042,17 @@ def sequence_parallel_mlp(
     bias: Tensor,
     group: dist.ProcessGroup | None = None,
 ) -> Tensor:
-    """x + MLP(norm(x)) for this rank's tokens, where MLP(h) is down(gelu(up(h))) + bias of the whole, uncut layers.
+    """x + MLP(norm(x)) for this rank's tokens, where MLP(h) is down(gelu(up(h))) + bias, uncut.
 
-    x_BTD: float [B, T / p, D], this rank's part of T tokens, as in gather_sequence. norm and bias [D] are the same on
-    all p ranks of the group (None: the default group). up, from D to F / p, with a bias, and down, from F / p to D,
-    without one, are this rank's parts: other columns and other rows on every rank. GELU is functional.gelu.
-    Returns [B, T / p, D]. x_BTD stays as it is.
+    x_BTD: float [B, T / p, D], this rank's part of T tokens, as in gather_sequence. norm and bias [D] are the
+    same on all p ranks of the group (None: the default group). up, from D to F / p, with a bias, and down,
+    from F / p to D, without one, are this rank's parts: other columns and other rows on every rank. GELU is
+    functional.gelu. Returns [B, T / p, D]. x_BTD stays as it is.
 
-    In backward every parameter, and x_BTD, gets the gradient that it has in the whole layer, of all tokens: norm's and
-    bias's are the same on all ranks. What they get by other ways stays as it is, now and in later steps. In forward one
-    all-gather and one reduce-scatter; in backward one of each, and besides no more than 3 D numbers are given to
-    all-reduces.
+    In backward every parameter, and x_BTD, gets the gradient that it has in the whole layer, of all tokens:
+    norm's and bias's are the same on all ranks. What they get by other ways stays as it is, now and in later
+    steps. In forward one all-gather and one reduce-scatter; in backward one of each, and besides no more than
+    3 D numbers are given to all-reduces.
     """
     ### BEGIN SOLUTION
     weight, shift = f(norm.weight, group), f(norm.bias, group)
@@ -1167,6 +1175,7 @@ def train(new_model: Callable[[], nn.Module], steps: int) -> tuple[list[float], 
         tokens_BT, next_BT = text.train.batch(torch.randint(len(text.train), (4,), generator=order))
         optimizer.zero_grad()
         loss = next_token_loss(model(tokens_BT), next_BT)
+        mark("backward")
         loss.backward()
         if step == 0:
             gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
@@ -1189,8 +1198,8 @@ assert losses[0] - losses[-1] > 1
 assert 0 < max(off.values()) < 1e-4
 
 # %% [markdown]
-# The third prediction: the seventh digit. Sums over ranks add up in another order, and nothing else is different. A mistake in
-# $f$, $g$ or a bias shows in the second digit after some steps, so compare losses before you train for a week.
+# The third prediction: the seventh digit. Sums over ranks add up in another order, and nothing else is different. So compare
+# losses, over some steps and to their last digits, before you train for a week: a forgotten $f$ leaves the first loss as it is.
 #
 # Two kinds of parameters are here, and the gradients of both have to be right, each in its way:
 
@@ -1231,7 +1240,7 @@ assert largest > 0.1
 #
 # PyTorch has all this as well, without a line of communication in the model. A `DTensor` knows how it is cut: `Shard(0)` along its
 # first dimension, `Replicate()` whole everywhere, `Partial()` as a sum over ranks that nobody has computed yet. Every operation on it knows
-# what comes out: a `Replicate` times columns in a `Shard` is a `Shard`, a `Shard` times a `Shard` is a `Partial`, and where a whole tensor is
+# what comes out: a `Replicate` times columns in a `Shard` is a `Shard`, columns in a `Shard` times rows in a `Shard` are a `Partial`, and where a whole tensor is
 # wanted a collective turns the one into the other (section 12). `parallelize_module` takes a model as it is, and a plan of how its
 # layers are cut. The two ways beside each other:
 
@@ -1289,7 +1298,8 @@ assert without_sizes == [nbytes] * 12
 # The loss is the same, and so are the collectives, number for number: in each of the two blocks two all-reduces forward and two backward.
 # Look at the last line. A plan that speaks of the layers only is right too, but each of query, key and value turns x into a DTensor
 # of its own, and each of these has an $f$: 12 all-reduces where 8 are enough. `PrepareModuleInput` says that what goes
-# into the attention is one whole tensor. Nothing warns of its absence; the timeline shows it:
+# into the attention is one whole tensor. Nothing warns of its absence; the timeline shows it. Before
+# "backward" stand four all-reduces, those of g, and behind it eight (at half height, for DTensor's are asynchronous):
 
 # %% demo=true
 # %%needs f g parallel_mlp parallel_attention
@@ -1319,16 +1329,17 @@ run.timeline(title="by plan, attention left out", start=made)
 def required_collectives(einsum: str, layout: dict[str, str]) -> list[list[str]]:
     """Along which axes of the mesh what the ranks have computed has to be added up.
 
-    einsum: such as "bd,df->bf", of one operand or more. A letter stands at most once in a tensor, and in at least two
-    of the tensors, the result among them. layout: letter -> axis; what it does not name is not cut, and it may name
-    letters that the einsum does not have. It stays as it is.
+    einsum: such as "bd,df->bf", of one operand or more. A letter stands at most once in a tensor, and in at
+    least two of the tensors, the result among them. layout: letter -> axis; what it does not name is not cut,
+    and it may name letters that the einsum does not have. It stays as it is.
 
-    All tensors, gradients too, are cut as the layout says. Returns a list for each tensor: first for the result, in
-    forward; then for the gradient of each operand, in their order, in backward. It names the axes along which the
-    all-reduces go that make it right on every rank, sorted, each once; where none is needed, it is empty.
+    All tensors, gradients too, are cut as the layout says. Returns a list for each tensor: first for the
+    result, in forward; then for the gradient of each operand, in their order, in backward. It names the axes
+    along which the all-reduces go that make it right on every rank, sorted, each once; where none is needed,
+    it is empty.
 
-    Raises ValueError if two letters of the einsum are cut along one axis: no rank would have the parts that belong
-    together.
+    Raises ValueError if two letters of the einsum are cut along one axis: no rank would have the parts that
+    belong together.
     """
     ### BEGIN SOLUTION
     operands, result = einsum.split("->")
@@ -1513,7 +1524,7 @@ assert told["searched"][:2] == ["b:all", "f:all"]
 assert set(told["searched"][2].split(";")) == {"d:columns", "f:rows", "v:columns"}
 
 # %% [markdown]
-# With many samples and small matrices it finds data parallelism. With few samples and large matrices it finds Megatron's cut,
+# With many samples and small matrices Mesh-TensorFlow finds data parallelism. With few samples and large matrices it finds Megatron's cut,
 # without having heard of it. On a mesh of 2 x 4 it cuts the weights along both axes: since every einsum has at most one of
 # `d` and `v`, both may use one axis. But it looks at memory alone. What a layout sends does not count for it: that is what
 # unit 13 adds.
@@ -1529,23 +1540,26 @@ assert set(told["searched"][2].split(";")) == {"d:columns", "f:rows", "v:columns
 # - **tensor**: each rank has 1 / p of every layer, between f and g;
 # - **sequence**: the same, between `gather_sequence` and `scatter_sequence`.
 #
-# Before you measure, predict. Four numbers a rank: what it sends, what it learns, what it keeps for backward, what it
+# Before you measure, predict. Four numbers a rank: what it sends, what parameters it has, what it keeps for backward, what it
 # computes.
 
 
 # %% exercise="stack_costs" points=12
 def stack_costs(way: str, samples: int, tokens: int, width: int, ranks: int) -> dict[str, int]:
-    """What one step, forward and backward, of the stack above costs a rank; a rank in the middle of a pipeline.
+    """What one step, forward and backward, of the stack above costs a rank; a rank in the middle of a
+    pipeline.
 
-    way: "data", "pipeline", "tensor" or "sequence". samples, tokens, width, ranks: B, T, D, p. p is at least 3, and
-    divides B, T and D. Returns
-        "sent"        numbers that it sends; an all-reduce is a ring's, of which each rank sends 2 (p - 1) / p of
+    way: "data", "pipeline", "tensor" or "sequence". samples, tokens, width, ranks: B, T, D, p. p is at least
+    3, and divides B, T and D. Returns
+        "sent"        numbers that it sends; an all-reduce is a ring's, of which each rank sends 2 (p - 1) / p
+        of
                       what it is given, and a reduce-scatter or an all-gather half as much
-        "parameters"  numbers that it learns
-        "kept"        numbers that autograd keeps for backward when the forward pass of all its samples is over: the
+        "parameters"  numbers in the weights of the layers, or parts of layers, that it has "kept"
+        numbers that autograd keeps for backward when the forward pass of all its samples is over: the
                       inputs of its layers' norm, up, gelu and down. What the norm itself keeps, two numbers a
                       token, does not count, nor do parameters
-        "flops"       floating-point operations of matrix products, two for each multiplication; the first layer's
+        "flops"       floating-point operations of matrix products, two for each multiplication; the first
+        layer's
                       input gets a gradient, too
     """
     ### BEGIN SOLUTION
@@ -1785,10 +1799,10 @@ assert bad[0] > 1.3 * good[0], grouped
 assert bad[1] > 5 * good[1], grouped
 
 # %% [markdown]
-# The all-reduces between f and g take more than five times as long, and the whole layer more than 1.3 times.
+# The all-reduces of f and g take more than five times as long, and the whole layer more than 1.3 times.
 # They cannot be hidden, for what follows needs their result, while a data-parallel all-reduce can wait for the end of the
-# backward pass. Megatron-LM's largest model of 2019 was cut into 8: its servers, DGX-2H, have 16 GPUs behind one NVSwitch,
-# so that no group left its server, and 64 of them made up 512 GPUs.
+# backward pass. Megatron-LM's largest model of 2019 was cut into 8: its servers, DGX-2H, have 16 GPUs behind NVSwitches,
+# so that no group left its server, and 64 groups made up 512 GPUs.
 #
 # ### 8.3 billion
 #
@@ -1813,7 +1827,7 @@ assert round(16 * megatron.parameters / 1e9) == 133
 assert round(16 * megatron.parameters / 8e9, 1) == 16.6
 
 # %% [markdown]
-# A V100 of that machine had 32 GB: a quarter of what the parameters alone need, with their gradients and Adam's two
+# A V100 of that machine had 32 GB: a quarter of what the parameters need with their gradients and Adam's two
 # moments. An eighth of it leaves room for activations.
 
 # %% [markdown]
@@ -1905,15 +1919,15 @@ def all_reduce_seconds(nbytes: float, ranks: int, cluster: Cluster) -> float:
 def overlapped_mlp(x_TD: Tensor, up: nn.Linear, down: nn.Linear, cluster: Cluster) -> Tensor:
     """An MLP that is cut over all ranks, forward only, in as little time as possible.
 
-    x_TD: T tokens of D numbers, the same on all ranks. up: D to this rank's part of F. down: from there to D; its
-    bias is whole on every rank. All float32, all without gradients; they stay as they are. cluster: the machine
-    that this runs on, all ranks in one node: cluster.intra_node has a latency (s) and a bandwidth (bytes/s),
-    cluster has flops (FLOP/s) and a memory_bandwidth (bytes/s).
+    x_TD: T tokens of D numbers, the same on all ranks. up: D to this rank's part of F. down: from there to D;
+    its bias is whole on every rank. All float32, all without gradients; they stay as they are. cluster: the
+    machine that this runs on, all ranks in one node: cluster.intra_node has a latency (s) and a bandwidth
+    (bytes/s), cluster has flops (FLOP/s) and a memory_bandwidth (bytes/s).
 
-    Returns what the whole MLP makes of x_TD, on every rank. Its score is the virtual time until the last rank has
-    it: points are for half of what can be saved, for a tenth more than the best known time, and for a thirtieth more.
-    Everything is computed with tensor operations, which the simulator counts: whatever reads and writes all of y, as
-    adding a bias at the end or putting chunks together does, takes its time too.
+    Returns what the whole MLP makes of x_TD, on every rank. Its score is the virtual time until the last rank
+    has it: points are for half of what can be saved, for a tenth more than the best known time, and for a
+    thirtieth more. Everything is computed with tensor operations, which the simulator counts: whatever reads
+    and writes all of y, as adding a bias at the end or putting chunks together does, takes its time too.
     """
     ### BEGIN SOLUTION
     ranks, tokens = dist.get_world_size(), len(x_TD)
@@ -1921,7 +1935,7 @@ def overlapped_mlp(x_TD: Tensor, up: nn.Linear, down: nn.Linear, cluster: Cluste
     summing = [all_reduce_seconds(x_TD[:size].nbytes, ranks, cluster) for size in range(tokens + 1)]
 
     def chunks(size: int) -> list[int]:
-        """The first of this size, each other one as large as can be computed while the one before it is summed."""
+        """The first of this size, then each as large as can be computed while the last one is summed."""
         sizes = []
         while sum(sizes) < tokens:
             sizes.append(min(size, tokens - sum(sizes)))
@@ -1947,7 +1961,7 @@ def overlapped_mlp(x_TD: Tensor, up: nn.Linear, down: nn.Linear, cluster: Cluste
 
 
 # %% [markdown]
-# A machine on which communicating takes as long as computing:
+# A machine on which communicating takes about as long as computing:
 
 
 # %% demo=true
@@ -1959,7 +1973,7 @@ def plain_mlp(x_TD: Tensor, up: nn.Linear, down: nn.Linear, cluster: Cluster) ->
     return y_TD + down.bias
 
 
-slow = Cluster(devices_per_node=4, intra_node=Link(2e-6, 50e6), flops=4e9, memory_bandwidth=4e9)
+slow = Cluster(devices_per_node=4, intra_node=Link(2e-6, 90e6), flops=4e9, memory_bandwidth=4e9)
 up, down = nn.Linear(32, 64).requires_grad_(False), nn.Linear(64, 32).requires_grad_(False)
 x_TD = torch.randn(256, 32)
 took = {}
@@ -1977,6 +1991,9 @@ assert abs(took["all at once"] - at_once - last_sum) < 0.03 * at_once
 assert took["in chunks"] < 0.8 * took["all at once"]
 
 # %% [markdown]
+# Sums are under way nearly from the beginning to the end, and products too. What nothing hides is the first chunk's product and
+# the last one's sum, so neither may be large.
+#
 # In backward there is another chance. Where $f$ waits for its all-reduce, the gradients of the weights are still to be computed, and nobody
 # waits for these: Megatron-LM starts the sum, computes the weights' gradients, and waits then.
 
