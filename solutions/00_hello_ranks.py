@@ -18,7 +18,7 @@
 # - tell rank, local rank, node, world size, process group and backend apart;
 # - write one function that runs on every rank, and run it on simulated ranks and on real processes;
 # - pass messages with `send` and `recv`, and read from a report why a program hangs;
-# - name the collective operation that a sentence describes.
+# - name the collective operation that a sentence describes, and mend a program whose ranks do not make the same calls.
 
 # %% tags=["parameters"]
 ranks = 4
@@ -31,7 +31,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib import Cluster, Deadlock, Link, launch, per_rank
+from course_lib import Cluster, CollectiveMismatch, Deadlock, Link, launch, per_rank
 from graders import check, hint, progress, reset
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -67,7 +67,7 @@ layout_picture(nodes=2, gpus_per_node=4)
 # %% [markdown]
 # ## 1 Why distribute at all
 #
-# There are two reasons, time and memory.
+# There are four reasons.
 
 # %% demo=true
 flop, flop_per_second = 3.14e23, 6.7e13
@@ -77,10 +77,54 @@ print(f"time:   {years:.0f} years on one GPU that keeps up 67 TFLOP/s")
 parameters, bytes_each = 175e9, 2
 print(f"memory: {parameters * bytes_each / 1e9:.0f} GB for 175 billion parameters of 16 bits each")
 
+text_bytes, disk = 45e12, 1e9
+print(f"data:   {text_bytes / disk / 3600:.1f} hours to read 45 TB of text once, at 1 GB/s")
+
 # %% [markdown]
-# Nobody waits 150 years, and 350 GB are more than two H200 GPUs hold, which have 141 GB each. So the work is cut up, and
-# the parts run side by side. (TFLOP/s are $10^{12}$ floating-point operations a second. Section 8 says where these numbers
-# come from.)
+# - **Time.** Nobody waits 150 years. (TFLOP/s are $10^{12}$ floating-point operations a second. The numbers are GPT-3's;
+#   section 8 says where they come from.)
+# - **Memory.** 350 GB are more than four H100 GPUs hold, which have 80 GB each, and more than two H200 with 141 GB. And
+#   training needs several times as much as the weights alone (unit 01).
+# - **Data.** GPT-3's text began with 45 TB, which is half a day of reading for one disk. Other data must not be brought
+#   together at all: hospitals keep their patients' images, and each trains where its own lie. This is called **federated**
+#   learning.
+# - **Batch size.** What one GPU's memory leaves for activations limits how many samples it can take at a time. Small batches
+#   use a GPU badly, and with few samples gradients are noisy. Four GPUs take a batch four times as large.
+#
+# Models have grown faster than GPUs. Mind the scale: each line up is ten times as many parameters.
+
+# %% demo=true
+from course_lib.figures.pictures import frameworks_picture, models_picture
+
+models_picture()
+
+# %% [markdown]
+# In eight years, from AlexNet to GPT-3, the number of parameters grew almost three thousand times. Data has grown as well, but there is no
+# one axis for it: images, words and seconds of speech cannot be counted together, so Epoch AI's survey of notable systems compares
+# data sets within one domain only.
+#
+# So the work is cut up, and the parts run side by side. What can be cut? **Data**: each device has a part of the batch (unit 02).
+# The **layers dealt out**: each device has some of them, one after another (unit 05). The **layers cut up**: each has a part of every
+# layer (unit 06). Here are ten systems, each with the most devices and the largest network that it had been shown with:
+
+# %% demo=true
+frameworks_picture()
+
+# %% demo=true jupyter={"source_hidden": true}
+# What the text says of the two figures.
+from course_lib.figures.pictures.growth import FRAMEWORKS, MODELS
+
+grown = {model.name: model.parameters for model in MODELS}
+assert 2_900 < grown["GPT-3"] / grown["AlexNet"] < 3_000
+assert len(FRAMEWORKS) == 10
+most = {kind: max(f.devices for f in FRAMEWORKS if f.kind == kind) for kind in {f.kind for f in FRAMEWORKS}}
+assert most["layers dealt out"] == 16 < most["layers cut up"] == 512 < most["data"] == 3072
+
+# %% [markdown]
+# Pipelines of layers ran on 16 devices at most, cut layers on 512, and data was shared out over as many as 3,072: data parallelism goes
+# furthest, where the model fits. (ZeRO cuts up what data parallelism would hold many times over. Other names for the same: layers
+# dealt out are also called *inter-layer*, *inter-operator* or *pipeline* parallelism, layers cut up *intra-layer*,
+# *intra-operator* or *tensor* parallelism, and *model* parallelism may mean either.)
 #
 # A **serial** program does one thing after another. A **parallel** one does some of its work at the same time on several
 # workers, and the rest still one after another: reading a file, waiting for the slowest, adding up results. Amdahl
@@ -118,7 +162,8 @@ for workers in (1, 10, 100, 1_000, 10_000):
 # %%needs amdahl_speedup
 # The numbers in the text of this section.
 assert round(years, -1) == 150
-assert parameters * bytes_each == 350e9 > 2 * 141e9
+assert parameters * bytes_each == 350e9 > max(4 * 80e9, 2 * 141e9)
+assert 12 <= text_bytes / disk / 3600 < 13
 assert amdahl_speedup(0.95, 10_000) < 20
 assert amdahl_speedup(0.95, 10_000) - amdahl_speedup(0.95, 1_000) < 0.5
 assert amdahl_speedup(0.9985, 1024) < 500 < amdahl_speedup(0.999, 1024)
@@ -516,6 +561,48 @@ for count in (2, 4, 16):
 #
 # ## 5 Collectives: everybody at once
 #
+# Why do ranks have to talk at all? Take three products of matrices, $A = BC$, $D = EF$ and $G = AD$. The first two do not need each
+# other, so rank 0 computes $A$ while rank 1 computes $D$. For the third, three kinds of communication come in:
+#
+# - **Synchronization.** $G$ cannot begin before both are there. Rank 0, which is done first, has to wait.
+# - **Data movement.** $D$ is on rank 1, and has to be sent.
+# - **Collective computation.** A result of all ranks' values, such as the sum of the squares of $A$ and $D$, to which each contributes.
+
+
+# %% demo=true
+def three_products(width: int) -> None:
+    """Rank 0 computes A and G, rank 1 computes D, whose factors are twice as long."""
+    rank = dist.get_rank()
+    inner = width * (1 + rank)
+    mine = torch.ones(width, inner) @ torch.ones(inner, width)  # A = B C on rank 0, D = E F on rank 1
+    if rank == 1:
+        dist.send(mine, dst=0)
+    else:
+        theirs = torch.empty_like(mine)
+        dist.recv(theirs, src=1)
+    squares = mine.square().sum()
+    dist.all_reduce(squares)
+    if rank == 0:
+        mine @ theirs  # G = A D
+
+
+two_devices = Cluster(
+    nodes=2, inter_node=Link(latency=20e-6, bandwidth=2.5e9), flops=1e11, memory_bandwidth=1e11
+)
+products = launch(three_products, 256, cluster=two_devices)
+products.timeline()
+
+# %% demo=true jupyter={"source_hidden": true}
+# Rank 0 waits for D for about as long as it has computed A, before anything is sent.
+[waits] = [event for event in products.events if event.op == "recv"]
+[gives] = [event for event in products.events if event.op == "send"]
+assert waits.start < gives.start < waits.end
+assert 0.9 < (gives.start - waits.start) / waits.start < 1.1
+
+# %% [markdown]
+# The bar of rank 0's `recv` is both: first synchronization, for as long as rank 1 still computes, and then data movement. Unit 02 has
+# the same three in every step of a training. All ranks wait for the slowest; weights are moved at the start; gradients are added up.
+#
 # Most communication in training follows a few patterns in which the whole group takes part. They have names, and a
 # backend has a good algorithm for each. In `torch.distributed` **every rank of the group makes the call**, also those that
 # only give or only receive.
@@ -561,6 +648,74 @@ mine.item()
 #
 # </details>
 #
+# ### Find the mistakes
+#
+# A colleague's program computes the mean and the largest of numbers that are spread over all ranks. It has worked for a year, on
+# one rank. Now it runs on four:
+
+
+# %% demo=true
+def statistics(mine: Tensor) -> tuple[float, float]:
+    """The mean and the largest of all ranks' numbers, on every rank. mine: this rank's, float32."""
+    if len(mine) == 0:
+        return 0.0, 0.0
+    total, largest = mine.sum(), mine.max()
+    dist.all_reduce(total)
+    if dist.get_rank() == 0:
+        count = torch.tensor(len(mine))
+        dist.all_reduce(count)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return total.item() / count.item(), largest.item()
+
+
+def shared_out(count: int) -> list[Tensor]:
+    """The numbers 1 to count on four ranks; where they are few, some rank has none."""
+    return list(torch.arange(1.0, count + 1).tensor_split(4))
+
+
+try:
+    launch(statistics, per_rank(shared_out(10)), ranks=4)
+except CollectiveMismatch as mismatch:
+    print(mismatch)
+
+# %% [markdown]
+# A **mismatch**: the ranks' calls do not belong together. The report names the call by its number, and for each rank the line. Rank 0
+# is in another line than all others. Which line should all of them have come to?
+#
+# When that is mended the program works, until somebody has three numbers only. Then the report is another one. Mend both mistakes,
+# and run your program on `shared_out(10)` and on `shared_out(3)` before you check it.
+
+
+# %% exercise="mend_statistics" points=6
+def mend_statistics(mine: Tensor) -> tuple[float, float]:
+    """The mean and the largest of all ranks' numbers, two floats, the same on every rank.
+
+    Called on every rank of the default group. mine: this rank's numbers, 1-D float32, which stay as they are.
+    A rank may have none, but not all ranks. Communication: the same on every rank, at most three calls of at
+    most 8 bytes each.
+    """
+    ### BEGIN SOLUTION
+    total = mine.sum()
+    count = torch.tensor(len(mine))
+    largest = mine.max() if len(mine) > 0 else torch.tensor(float("-inf"))
+    dist.all_reduce(total)
+    dist.all_reduce(count)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return total.item() / count.item(), largest.item()
+    ### END SOLUTION
+
+
+# %% demo=true
+for count in (10, 3):
+    print(f"1 to {count}:", launch(mend_statistics, per_rank(shared_out(count)), ranks=4).results[0])
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs mend_statistics
+for count in (10, 3):
+    mended = launch(mend_statistics, per_rank(shared_out(count)), ranks=4)
+    assert mended.results == [((count + 1) / 2, count)] * 4
+
+# %% [markdown]
 # ## 6 Now on real processes
 #
 # `on="processes"` starts real processes of the operating system, each with its own Python and its own memory. They talk
@@ -658,9 +813,13 @@ Write this to `hello.sbatch`, add what your site wants (account, partition, GPUs
 # | Horovod (A. Sergeev, M. Del Balso 2018, and its documentation) | scaled: each GPU keeps its batch | 512 GPUs: 90 % on Inception V3 and ResNet-101, 68 % on VGG-16 |
 # | Megatron-LM (M. Shoeybi et al. 2019) | scaled: the model grows with the GPUs | 8.3 billion parameters on 512 GPUs at 15.1 PFLOP/s: 76 % of 512 times one GPU |
 #
-# - **The first prediction.** GPT-3's operations: T. Brown et al., *Language models are few-shot learners*, 2020
-#   ([arXiv:2005.14165](https://arxiv.org/abs/2005.14165)), Table D.1. $6.7 \cdot 10^{13}$ operations a second are what
+# - **The first prediction.** GPT-3's operations and its text: T. Brown et al., *Language models are few-shot learners*, 2020
+#   ([arXiv:2005.14165](https://arxiv.org/abs/2005.14165)), Table D.1 and section 2.2. $6.7 \cdot 10^{13}$ operations a second are what
 #   NVIDIA states for an H100 SXM with 32-bit numbers and without its matrix units.
+#
+# - **Growth.** Parameters are those of the papers that introduced the models. The ten systems: D. Nichols et al., *A Survey and
+#   Empirical Evaluation of Parallel Deep Learning Frameworks*, 2021 ([arXiv:2111.04949](https://arxiv.org/abs/2111.04949)). Data
+#   sets: Epoch AI, *Parameter, Compute and Data Trends in Machine Learning*, 2022 ([epoch.ai](https://epoch.ai/data/notable-ai-models)).
 #
 # A. Karp and H. Flatt use Amdahl's formula backwards: from a speedup that was measured on a problem of fixed size they
 # compute which part of the work would have to be serial. The rows with a fixed problem give

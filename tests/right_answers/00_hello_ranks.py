@@ -107,3 +107,26 @@ def by_times(parallel_fraction, workers):
 @right("amdahl_speedup")
 def over_one_denominator(parallel_fraction, workers):
     return workers / (workers - parallel_fraction * (workers - 1))
+
+
+@right("mend_statistics")
+def sum_and_count_together(mine):
+    """Two calls: sum and count in one tensor, and the smallest of the negatives."""
+    both = torch.tensor([mine.sum().item(), len(mine)])
+    dist.all_reduce(both)
+    smallest = torch.cat([-mine, torch.tensor([torch.inf])]).min().reshape(1)
+    dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
+    return (both[0] / both[1]).item(), -smallest.item()
+
+
+@right("mend_statistics")
+def gathered(mine):
+    """Gathers each rank's results, in double precision."""
+
+    def of_all(number):
+        every = [torch.zeros(1, dtype=torch.float64) for _ in range(dist.get_world_size())]
+        dist.all_gather(every, torch.tensor([number], dtype=torch.float64))
+        return [each.item() for each in every]
+
+    sums, counts = of_all(mine.double().sum().item()), of_all(len(mine))
+    return sum(sums) / sum(counts), max(of_all(max(mine.tolist(), default=float("-inf"))))

@@ -466,3 +466,129 @@ def precedence(parallel_fraction, workers):
         if parallel_fraction < 1 and workers > 1
         else workers
     )
+
+
+# ------------------------------------------------------------------------------------------- mend_statistics
+
+
+def _over_all(value, op=dist.ReduceOp.SUM):
+    """One number of all ranks."""
+    dist.all_reduce(value, op=op)
+    return value.item()
+
+
+def _mean(mine):
+    return _over_all(mine.sum()) / _over_all(torch.tensor(len(mine)))
+
+
+@wrong("mend_statistics", fails="the mean")
+def leaves_it_as_it_is(mine):
+    """The colleague's program."""
+    if len(mine) == 0:
+        return 0.0, 0.0
+    total, largest = mine.sum(), mine.max()
+    dist.all_reduce(total)
+    if dist.get_rank() == 0:
+        count = torch.tensor(len(mine))
+        dist.all_reduce(count)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return total.item() / count.item(), largest.item()
+
+
+@wrong("mend_statistics", fails="the mean")
+def counts_only_here(mine):
+    """Takes the faulty call out: this rank's count is not that of all."""
+    return _over_all(mine.sum()) / max(len(mine), 1), _over_all(mine.max(), dist.ReduceOp.MAX)
+
+
+@wrong("mend_statistics", fails="the mean")
+def mean_of_the_means(mine):
+    """Right where all ranks have equally many."""
+    return _over_all(mine.mean()) / dist.get_world_size(), _over_all(mine.max(), dist.ReduceOp.MAX)
+
+
+@wrong("mend_statistics", fails="the mean")
+def only_rank_0_is_right(mine):
+    """Reduces to rank 0, and the others return what they have."""
+    total, count = mine.sum(), torch.tensor(len(mine))
+    dist.reduce(total, 0)
+    dist.reduce(count, 0)
+    return total.item() / max(count.item(), 1), _over_all(mine.max(), dist.ReduceOp.MAX)
+
+
+@wrong("mend_statistics", fails="the mean")
+def returns_tensors(mine):
+    """Tensors of one number instead of floats."""
+    total, count, largest = mine.sum(), torch.tensor(len(mine)), mine.max()
+    dist.all_reduce(total)
+    dist.all_reduce(count)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return total / count, largest
+
+
+@wrong("mend_statistics", fails="the mean")
+def adds_into_the_first_number(mine):
+    """Sums in place, in the memory that it was given."""
+    mine[0] = mine.sum()
+    return _over_all(mine[0]) / _over_all(torch.tensor(len(mine))), _over_all(mine.max(), dist.ReduceOp.MAX)
+
+
+@wrong("mend_statistics", fails="the largest")
+def sums_the_largest(mine):
+    """all_reduce without an op adds."""
+    return _mean(mine), _over_all(mine.max())
+
+
+@wrong("mend_statistics", fails="the largest")
+def its_own_largest(mine):
+    """Never asks the others."""
+    return _mean(mine), mine.max().item()
+
+
+@wrong("mend_statistics", fails="the largest")
+def begins_at_zero(mine):
+    """The largest of the numbers and 0, as if none were below."""
+    return _mean(mine), _over_all(torch.cat([mine, torch.zeros(1)]).max(), dist.ReduceOp.MAX)
+
+
+@wrong("mend_statistics", fails="a rank without numbers")
+def still_leaves_early(mine):
+    """Mends the first mistake only."""
+    if len(mine) == 0:
+        return 0.0, 0.0
+    return _mean(mine), _over_all(mine.max(), dist.ReduceOp.MAX)
+
+
+@wrong("mend_statistics", fails="a rank without numbers")
+def leaves_out_one_call(mine):
+    """A rank without numbers takes part in the sums, and not in the maximum."""
+    mean = _mean(mine)
+    return mean, _over_all(mine.max(), dist.ReduceOp.MAX) if len(mine) else 0.0
+
+
+@wrong("mend_statistics", fails="a rank without numbers")
+def gives_zero_to_the_maximum(mine):
+    """0 changes a maximum of numbers below it."""
+    largest = mine.max() if len(mine) else torch.tensor(0.0)
+    return _mean(mine), _over_all(largest, dist.ReduceOp.MAX)
+
+
+@wrong("mend_statistics", fails="no more than three small calls")
+def sends_all_numbers(mine):
+    """Gathers the numbers themselves."""
+    counts = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(counts, torch.tensor([len(mine)]))
+    padded = torch.full([int(max(counts))], float("-inf"))
+    padded[: len(mine)] = mine
+    rows = [torch.empty_like(padded) for _ in counts]
+    dist.all_gather(rows, padded)
+    everything = torch.cat([row[: int(count)] for row, count in zip(rows, counts, strict=True)])
+    return everything.mean().item(), everything.max().item()
+
+
+@wrong("mend_statistics", fails="no more than three small calls")
+def meets_in_a_barrier_first(mine):
+    """A barrier mends nothing, and is one more call."""
+    dist.barrier()
+    largest = mine.max() if len(mine) else torch.tensor(float("-inf"))
+    return _mean(mine), _over_all(largest, dist.ReduceOp.MAX)

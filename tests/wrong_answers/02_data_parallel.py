@@ -1619,6 +1619,25 @@ class LeavesBatchesOnTheHost(_Training):
 
 
 @wrong("train_ddp", fails="on the device")
+class LeavesLabelsOnTheHost(_Training):
+    """Moves the model and the inputs, and not the targets."""
+
+    def move(self, inputs, targets):
+        return inputs.to(self.device), targets
+
+
+@wrong("train_ddp", fails="every sample once an epoch")
+class OneStepTooMany(_Training):
+    """Where all batches are full, goes on with an empty one."""
+
+    def epoch(self, dataset, epoch):
+        mean = super().epoch(dataset, epoch)
+        if self.length % (dist.get_world_size() * self.batch_size) == 0:
+            self.step(None, 1)
+        return mean
+
+
+@wrong("train_ddp", fails="on the device")
 class LeavesTheModelOnTheHost(_Training):
     """Moves the batches only."""
 

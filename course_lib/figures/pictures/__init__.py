@@ -10,6 +10,7 @@ from course_lib.figures.pictures.data_parallel import (
     speedup_picture,
     weighted_average_picture,
 )
+from course_lib.figures.pictures.growth import frameworks_picture, models_picture
 from course_lib.figures.pictures.horovod import negotiation_picture, server_and_ring_picture
 from course_lib.figures.pictures.machines import layout_picture, ring_picture
 from course_lib.figures.pictures.nodes import (
@@ -28,7 +29,9 @@ __all__ = [
     "cluster_picture",
     "collective_picture",
     "cut_picture",
+    "frameworks_picture",
     "layout_picture",
+    "models_picture",
     "moments_picture",
     "negotiation_picture",
     "network_hops",

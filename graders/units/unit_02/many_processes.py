@@ -96,8 +96,9 @@ SET_UP = 256
     ),
 )
 def train_ddp(answer: Answer, rng: Rng) -> Findings:
-    """Two trainings: one in whose last step some ranks have nothing, and one with unequal batches."""
-    cases = [Case.draw(rng, 3, full=3, rest=1, epochs=3), Case.draw(rng, 2, full=1, rest=3, epochs=2)]
+    """Trainings in whose last step some ranks have nothing, the batches are unequal, and all are full."""
+    sizes = ((3, 3, 1, 3), (2, 1, 3, 2), (2, 2, 0, 1))
+    cases = [Case.draw(rng, *size) for size in sizes]
     runs = [case.launch(answer) for case in cases]
     both = list(zip(cases, runs, strict=True))
     yield "every sample once an epoch", compare.first_failure(case.dealt(run) for case, run in both)

@@ -80,24 +80,28 @@ class Descent:
 
 
 class MovesNoted(TorchFunctionMode):
-    """Keeps what `to` gave for the device."""
+    """Keeps what `to` gave for the device, and the labels that losses were computed with."""
 
     def __init__(self) -> None:
         super().__init__()
         self._moved: list[Tensor] = []
+        self._labels: list[Tensor] = []
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if getattr(func, "__name__", "") == "to" and _names_the_device((*args, *(kwargs or {}).values())):
+        name = getattr(func, "__name__", "")
+        if name == "to" and _names_the_device((*args, *(kwargs or {}).values())):
             self._moved.append(result)
+        if name == "cross_entropy" and len(args) > 1:
+            self._labels.append(args[1])
         return result
 
     def all_of(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether each of the tensors, of any shapes, was moved."""
+        """Whether each of the tensors, of any shapes, was moved, and so were the labels."""
         moved = {id(tensor) for tensor in self._moved}
-        return all(id(tensor) in moved for tensor in tensors)
+        return all(id(tensor) in moved for tensor in (*tensors, *self._labels))
 
 
 def _names_the_device(arguments: Sequence[Any]) -> bool:

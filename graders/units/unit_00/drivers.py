@@ -1,0 +1,20 @@
+"""Drivers of unit 00: each lets the answer work on what it is given, and returns what came of it."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsReply(DriverReply):
+    """result: what the answer returned on this rank. numbers: what it left of those that it got."""
+
+    result: PlainData
+    numbers: Tensor
+
+
+def statistics(answer: AnswerFunction, numbers: Tensor) -> StatisticsReply:
+    """What the answer says of this rank's numbers, [n]."""
+    return StatisticsReply(answer(numbers), numbers)

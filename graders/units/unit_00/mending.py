@@ -1,0 +1,118 @@
+"""Unit 00, find the mistakes: what all ranks have to do, some ranks did not."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from graders.grading.kit import (
+    Answer,
+    Criterion,
+    Finding,
+    Findings,
+    Observed,
+    PlainData,
+    Rng,
+    compare,
+    exercise,
+    per_rank,
+)
+from graders.units.unit_00 import drivers
+from graders.units.unit_00.drivers import StatisticsReply
+
+SMALL = 8
+"""Bytes of a call: one number, or two of 32 bits."""
+
+
+@exercise(
+    minutes=12,
+    difficulty=2,
+    rubric=(
+        Criterion(
+            "the mean",
+            2,
+            "Every rank needs the sum and the count of all ranks: what stands behind `if rank == 0` for one "
+            "of them is missing on all others.",
+        ),
+        Criterion(
+            "the largest",
+            1,
+            "The largest of all ranks' largest, by an all_reduce with ReduceOp.MAX. All may be below 0.",
+        ),
+        Criterion(
+            "a rank without numbers",
+            2,
+            "It must not leave before the calls, and what it contributes must change nothing: 0 to a sum. "
+            "And to a maximum?",
+        ),
+        Criterion(
+            "no more than three small calls",
+            1,
+            "Every rank works on its own numbers; only results are sent.",
+        ),
+    ),
+    hints=(
+        "Which call does the report name for rank 0, and which for the others? Which of them is the first "
+        "that not all ranks make?",
+        "What does the second report say of the rank that has already returned? The others wait for it.",
+        "What can a rank without numbers give to a maximum, so that no other rank's number is below it? "
+        'float("-inf") is a number like any other there.',
+    ),
+)
+def mend_statistics(answer: Answer, rng: Rng) -> Findings:
+    """Ranks with different counts, all numbers below 0, then with a first and a last rank that have none."""
+    counts = [rng.integer(2, 4) for _ in range(rng.integer(2, 3))]
+    full = _drawn(rng, [*counts, 5])
+    observed = _launched(answer, full)
+    yield "the mean", _right(observed, full, 0)
+    yield "the largest", _right(observed, full, 1)
+    empty = [_drawn(rng, [rng.integer(1, 3), 4, 0]), _drawn(rng, [0, 3, 0, 1])]
+    runs = [_launched(answer, numbers) for numbers in empty]
+    yield (
+        "a rank without numbers",
+        compare.first_failure(
+            _right(run, numbers, position)
+            for numbers, run in zip(empty, runs, strict=True)
+            for position in (0, 1)
+        ),
+    )
+    yield "no more than three small calls", compare.first_failure(map(_small, [observed, *runs]))
+
+
+def _drawn(rng: Rng, counts: Sequence[int]) -> list[Tensor]:
+    """So many numbers for each rank, [n], all below 0, in fourths, so that their sums are exact."""
+    return [-rng.integers(1, 200, count) / 4 for count in counts]
+
+
+def _launched(answer: Answer, numbers: list[Tensor]) -> Observed[StatisticsReply]:
+    return answer.launch(drivers.statistics, per_rank(numbers), ranks=len(numbers))
+
+
+def _right(observed: Observed[StatisticsReply], numbers: list[Tensor], position: int) -> Finding:
+    """Passes if every rank returned a pair with the right float at `position`, and left its numbers alone."""
+    everything = torch.cat(numbers)
+    expected = (everything.mean() if position == 0 else everything.max()).item()
+    name = ("mean", "largest")[position]
+    told = f"with the numbers {[own.tolist() for own in numbers]!r:.160}"
+    for rank, reply in enumerate(observed.results):
+        result: PlainData = reply.result
+        if type(result) is not tuple or len(result) != 2:
+            return Finding(False, f"{told}, rank {rank} returned {result!r:.80}; expected a pair (a tuple).")
+        finding = compare.near(result[position], expected, f"{told}, the {name} on rank {rank}", rtol=1e-5)
+        if not finding.passed:
+            return finding
+        if not compare.same(reply.numbers, numbers[rank]):
+            return Finding(False, f"{told}, rank {rank} has changed its numbers.")
+    return Finding(True, f"{told}, the {name} is {expected:g} on every rank.")
+
+
+def _small(observed: Observed[StatisticsReply]) -> Finding:
+    """Passes if no rank makes more than three calls, or a large one."""
+    for rank in range(len(observed.results)):
+        made = [(event.op, event.nbytes) for event in observed.communication(rank)]
+        if len(made) > 3 or any(nbytes > SMALL for _, nbytes in made):
+            calls = ", ".join(f"{op} of {nbytes} bytes" for op, nbytes in made)
+            return Finding(
+                False, f"rank {rank} makes these calls: {calls}; allowed are three of {SMALL} bytes."
+            )
+    return Finding(True, f"No rank makes more than three calls, none of more than {SMALL} bytes.")
