@@ -45,7 +45,7 @@ pytestmark = [
 ]
 
 FOLDER = Path(__file__).parent / "attacks"
-WORTH = {"amdahl_speedup": 3, "who_am_i": 3, "rank_coordinates": 3, "pass_the_token": 5}
+WORTH = {"amdahl_speedup": 3, "who_am_i": 3, "rank_coordinates": 3, "pass_the_token": 5, "mend_statistics": 6}
 
 
 @dataclass(frozen=True)
