@@ -67,6 +67,7 @@ from course_lib import Cluster, RankFailed, launch
 from course_lib.data import load
 from course_lib.figures.style import COLOURS, draw_lines, line_figure, new_figure
 from course_lib.notebook.widgets import Slider, explore
+from course_lib.slurm.sites import site_named
 from course_lib.slurm.virtual.lifecycle import ClusterFailed, Shape, temporary_cluster
 
 # %% demo=true
@@ -432,6 +433,21 @@ for gpus in (2, 4, 8):
 #
 # ## 6 A batch script
 #
+# Slurm has three parts. **slurmctld**, one for the cluster, keeps the queue and decides which job gets which nodes. **slurmd**,
+# one a node, starts a job's processes there, and ends them. **slurmdbd** keeps the accounts in a database, often for several
+# clusters: who may use how much, and what has become of each job. You talk to them by commands:
+#
+# | Command | What it does |
+# |---|---|
+# | `sinfo` | lists partitions and nodes: idle, allocated, down |
+# | `squeue --me` | lists your jobs that wait or run, and why they wait |
+# | `sbatch FILE` | hands in a script, prints the job's number, and returns |
+# | `salloc` | waits for nodes, and gives you a shell that holds them |
+# | `srun` | starts tasks on the nodes that you hold; without any, it asks for some first |
+# | `scancel JOB` | ends a job |
+# | `scontrol show job JOB` | tells all that slurmctld knows of a job |
+# | `sacct -j JOB` | tells what became of it, when slurmctld has long forgotten it |
+#
 # A **batch script** is a shell script whose first lines tell Slurm what it needs. `sbatch train.sbatch` hands it in;
 # when the nodes are there, Slurm runs it **once, on the first of them**. What is to run on all of them is started from
 # there, by srun.
@@ -481,6 +497,7 @@ srun --kill-on-bad-exit=1 {command}
 
 try:
     with temporary_cluster(Shape(nodes=2)) as cluster:
+        print("$ sinfo", cluster.run(["sinfo"], capture_output=True, timeout=60).stdout, sep="\n")
         for request in (["--nodes=2", "--ntasks=4"], ["--nodes=2", "--ntasks-per-node=2"]):
             done = cluster.run(["srun", *request, "hostname"], capture_output=True, timeout=60)
             assert done.returncode == 0, done.stderr
@@ -494,6 +511,29 @@ except ClusterFailed as missing:
 # `--ntasks=4 --nodes=2` gives three tasks to one node and one to the other. Every node gets one, and then Slurm fills up
 # from the front, for what it hands out are cores. Say `--ntasks-per-node`.
 #
+# ### What it costs
+#
+# A project has so many hours, and a job is charged for what it holds, whether or not it computes. What a script may cost at most
+# follows from its lines, before anything is submitted: nodes times time limit. What that is in a site's units, the site says: TACC
+# counts node-hours, times a rate of the partition; LUMI counts hours of cards, of which each has two of the dies that Slurm
+# calls GPUs. `course slurm render` and `course slurm submit` say it of each script; here of yours:
+
+# %% demo=true
+# %%needs batch_script
+from course_lib.slurm.cost import cost_of
+from course_lib.slurm.lint import Script
+
+yours = Script(batch_script(2, 4, "python train.py"))
+for name in ("frontera", "lumi"):
+    cost = cost_of(yours, site_named(name))
+    print(cost.sentence(site_named(name)))
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds batch_script
+assert cost.gpu_minutes == 2 * 4 * cost.hours * 60
+assert 80 <= cost.gpu_minutes <= 240
+
+# %% [markdown]
 # ### The form, once more
 #
 # What a portal does with its form is to write such a script. The lecture's form is filled in so: System `Frontera`, Application
@@ -878,10 +918,72 @@ assert sorted(done.stdout.split()[3::4]) == [f"TORCHELASTIC_RESTART_COUNT={count
 # 2. What is not in the checkpoint is lost: weights, optimizer, random state, place in the data.
 # 3. Nothing may depend on a rank's number being the same as before.
 #
-# `--nnodes=2:4` makes the number of nodes itself elastic: the job begins as soon as 2 are there, takes in up to 4, and goes
-# on when some are lost, each time by a restart of all with another `WORLD_SIZE`. Section 12 is about what that does to
-# training. On several nodes PyTorch 2.13 needs `export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`: without it every restart
-# that we tried on two nodes failed, with it every one worked.
+# torchrun is the older `torch.distributed.launch` and three things more: it survives the loss of workers, sets these variables by
+# itself, and is **elastic**: `--nnodes=1:2` begins as soon as one node is there, and takes in a second. Here both are this machine.
+# The second comes late, and leaves again; then the worker of the first fails, as any does whose peer is gone:
+
+# %% demo=true
+ELASTIC = """
+import os, time
+from pathlib import Path
+names = ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
+rank, world, count = (os.environ[name] for name in names)
+os.write(1, f"rank {rank} of {world}, restart {count}\\n".encode())
+said = Path(__file__).parent
+(said / f"{rank} of {world}, restart {count}").touch()
+while not (said / "done").exists():
+    if world == "2" and (said / "left").exists():
+        raise SystemExit("Connection closed by peer")
+    time.sleep(0.02)
+"""
+
+
+def wait_for(path: Path) -> None:
+    """Until the file is there, at most for two minutes."""
+    deadline = time.monotonic() + 120
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path.name} has not come"
+        time.sleep(0.02)
+
+
+def elastic_job(folder: Path) -> str:
+    """What the workers say of a job of one node, then two, then one."""
+    (folder / "elastic.py").write_text(ELASTIC)
+    meeting = dist.TCPStore("127.0.0.1", 0, is_master=True)
+    agent = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1"]
+    agent += ["--max-restarts=1", "--monitor-interval=0.1", "--rdzv-conf=last_call_timeout=1,is_host=0"]
+    agent += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{meeting.port}", folder / "elastic.py"]
+    options = {"stdout": (folder / "out").open("w"), "stderr": subprocess.DEVNULL}
+    options["env"] = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    nodes = [subprocess.Popen(agent, **options)]
+    try:
+        wait_for(folder / "0 of 1, restart 0")
+        nodes.append(subprocess.Popen(agent, **options))
+        wait_for(folder / "0 of 2, restart 0")
+        wait_for(folder / "1 of 2, restart 0")
+        nodes[1].terminate()
+        nodes[1].wait(60)
+        (folder / "left").touch()
+        wait_for(folder / "0 of 1, restart 1")
+        (folder / "done").touch()
+        assert nodes[0].wait(60) == 0
+    finally:
+        for node in nodes:
+            node.kill()
+            node.wait()
+        options["stdout"].close()
+    return (folder / "out").read_text()
+
+
+with tempfile.TemporaryDirectory() as name:
+    told = elastic_job(Path(name))
+print(told)
+assert sorted(told.splitlines()[1:3]) == ["rank 0 of 2, restart 0", "rank 1 of 2, restart 0"]
+
+# %% [markdown]
+# All workers are started anew each time, with another `WORLD_SIZE`; that somebody joins is not counted as a failure. Section
+# 12 is about what that does to training. On several nodes PyTorch 2.13 needs `export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`:
+# without it every restart that we tried on two nodes failed, with it every one worked.
 #
 # ## 9 How often to save
 #
@@ -1793,7 +1895,6 @@ print(f"The same weights in every bit: {survived[:16]}")
 
 # %% demo=true
 from course_lib.slurm.scripts import Job, render
-from course_lib.slurm.sites import site_named
 
 MORTAL = """
 import os, signal, sys
