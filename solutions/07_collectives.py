@@ -1692,6 +1692,107 @@ def mpi_ring_all_reduce(comm, x: np.ndarray) -> np.ndarray:
 
 
 # %% [markdown]
+# ## 13 Open task
+#
+# You have a dozen all-reduces now, and none is best everywhere. Libraries choose by the length of the tensor and by the machine
+# (NCCL's `tuning.cc`, the tables of MPICH and Open MPI). Write one that is given the cluster: nodes of several GPUs, a latency and a
+# bandwidth within nodes, and others between them. You may choose among what you have; and there is better than that.
+#
+# What a message takes you know from section 7. A rank may have several messages under way: their bytes leave one after another, and
+# arrive so. But while the bytes of one are still leaving, those of the message before are on their way already: three messages of
+# $b$ bytes that leave together have all arrived after $\alpha + 3 b \beta$, and not after $3(\alpha + b \beta)$. If two messages meet at
+# their receiver, one waits: let every rank begin with the rank after its own.
+
+
+# %% exercise="design_all_reduce" points=8
+def design_all_reduce(x: Tensor, cluster: Cluster) -> Tensor:
+    """Replace x by the sum of all ranks' x in as little virtual time as possible; returns x.
+
+    x: [length], float32, contiguous, of one length on all ranks; it may be shorter than there are ranks. cluster:
+    the machine that this runs on, with cluster.nodes nodes of cluster.devices_per_node GPUs, rank r on node
+    r // cluster.devices_per_node. cluster.intra_node and cluster.inter_node have a latency (s) and a bandwidth
+    (bytes/s). Each GPU has a network card of its own, and adding up takes no time. The score is the virtual
+    time until the last rank has the sum, for a short, a middling and a long tensor.
+    """
+    ### BEGIN SOLUTION
+    nodes, gpus, rank = cluster.nodes, cluster.devices_per_node, dist.get_rank()
+
+    def seconds(near: int, far: int, nbytes: float) -> float:
+        """Of messages of so many bytes to `near` ranks of this node and `far` of others, all at once."""
+        latency = cluster.inter_node.latency if far else cluster.intra_node.latency
+        return latency + nbytes * (near / cluster.intra_node.bandwidth + far / cluster.inter_node.bandwidth)
+
+    def cheaper(near: int, far: int, nbytes: float) -> tuple[float, bool]:
+        """The less of both ways to sum up with so many others, and whether that is in parts."""
+        parts = 2 * seconds(near, far, nbytes / (near + far + 1))
+        return min((seconds(near, far, nbytes), False), (parts, True))
+
+    def swap(outgoing: dict[int, Tensor], incoming: dict[int, Tensor]) -> None:
+        works = [dist.irecv(part, other) for other, part in incoming.items()]
+        works += [dist.isend(part, other) for other, part in outgoing.items()]
+        for work in works:
+            work.wait()
+
+    def add_up(own: Tensor, outgoing: dict[int, Tensor]) -> None:
+        arriving = {other: torch.empty_like(own) for other in outgoing}
+        swap(outgoing, arriving)
+        for part in arriving.values():
+            own += part
+
+    def sum_up(data: Tensor, members: list[int], in_parts: bool, between=lambda chunk: None) -> None:
+        """Among members, in one round, or in parts; what each has summed up then goes through `between`."""
+        me = members.index(rank)
+        others = members[me + 1 :] + members[:me]
+        chunks = dict(zip(members, data.tensor_split(len(members)), strict=True))
+        if in_parts:
+            add_up(chunks[rank], {other: chunks[other] for other in others})
+            between(chunks[rank])
+            swap(dict.fromkeys(others, chunks[rank]), {other: chunks[other] for other in others})
+        else:
+            add_up(data, dict.fromkeys(others, data))
+
+    first = rank - rank % gpus
+    everyone, node = list(range(nodes * gpus)), list(range(first, first + gpus))
+    rail = everyone[rank % gpus :: gpus]
+    at_once, at_once_in_parts = cheaper(gpus - 1, gpus * (nodes - 1), x.nbytes)
+    across, across_in_parts = cheaper(0, nodes - 1, x.nbytes / gpus)
+    if at_once < 2 * seconds(gpus - 1, 0, x.nbytes / gpus) + across:
+        sum_up(x, everyone, at_once_in_parts)
+    else:
+        sum_up(x, node, True, lambda chunk: sum_up(chunk, rail, across_in_parts))
+    return x
+    ### END SOLUTION
+
+
+# %% [markdown]
+# On four nodes of four GPUs, from 64 bytes to 4 MB:
+
+# %% demo=true
+# %%needs ring_all_reduce halving_doubling_all_reduce hierarchical_all_reduce design_all_reduce
+four_by_four = Cluster(nodes=4, devices_per_node=4, intra_node=Link(2e-6, 20e9), inter_node=Link(20e-6, 1e9))
+designs = {
+    "ring": ring_all_reduce,
+    "halving-doubling": halving_doubling_all_reduce,
+    "hierarchical": lambda x: hierarchical_all_reduce(x, 4),
+    "yours": lambda x: design_all_reduce(x, four_by_four),
+}
+design_seconds = {
+    name: [
+        launch(way, torch.ones(length), cluster=four_by_four).seconds
+        for length in (16, 1_000, 10_000, 100_000, 1_000_000)
+    ]
+    for name, way in designs.items()
+}
+print(f"{'':17}" + "".join(f"{4 * length:>14,} B" for length in (16, 1_000, 10_000, 100_000, 1_000_000)))
+for name, row in design_seconds.items():
+    print(f"{name:17}" + "".join(f"{seconds * 1e6:13,.0f} µs" for seconds in row))
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds ring_all_reduce halving_doubling_all_reduce hierarchical_all_reduce design_all_reduce
+for *others, own in zip(*design_seconds.values(), strict=True):
+    assert own <= 1.001 * min(others)
+
+# %% [markdown]
 # ## Where it comes from
 #
 # - R. Hockney, The communication challenge for MPP, Parallel Computing 20(3), 1994: $\alpha + b\beta$.

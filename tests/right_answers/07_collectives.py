@@ -838,3 +838,113 @@ def with_irecv_first(comm, x):
         request.Wait()
         chunks[take][...] = chunks[take] + arriving if step < size - 1 else arriving
     return x
+
+
+# ------------------------------------------------------------------------------------------ design_all_reduce
+
+
+def _exchange_with(parts, own):
+    """Sends parts[rank] to each rank and adds up what they send; begins with the rank after this one."""
+    me, ranks = dist.get_rank(), dist.get_world_size()
+    order = sorted(parts, key=lambda rank: (rank - me) % ranks)
+    works = [dist.isend(parts[rank], rank) for rank in order]
+    arriving = {rank: torch.empty_like(own) for rank in order}
+    works += [dist.irecv(arriving[rank], rank) for rank in order]
+    for work in works:
+        work.wait()
+    own += sum(arriving.values())
+
+
+def _spread(own, parts):
+    """Each rank's part to the others."""
+    me, ranks = dist.get_rank(), dist.get_world_size()
+    order = sorted(parts, key=lambda rank: (rank - me) % ranks)
+    works = [work for rank in order for work in (dist.irecv(parts[rank], rank), dist.isend(own, rank))]
+    for work in works:
+        work.wait()
+
+
+@right("design_all_reduce")
+def by_three_thresholds(x, cluster):
+    """Short: everyone with everyone. Else in parts within the node, and between nodes whole or in parts."""
+    me, gpus, nodes = dist.get_rank(), cluster.devices_per_node, cluster.nodes
+    wait, byte = cluster.inter_node.latency, 1 / cluster.inter_node.bandwidth
+    others = [rank for rank in range(cluster.size) if rank != me]
+    if not others:
+        return x
+    if x.nbytes * byte * gpus * (nodes - 1) < wait / 4:
+        _exchange_with(dict.fromkeys(others, x), x)
+        return x
+    home, place = divmod(me, gpus)
+    chunks = x.tensor_split(gpus)
+    mates = {rank: chunks[rank % gpus] for rank in others if rank // gpus == home}
+    rail = [rank for rank in others if rank % gpus == place]
+    own = chunks[place]
+    _exchange_with(mates, own)
+    whole, halves = own.nbytes * byte * (nodes - 1), 2 * own.nbytes * byte * (nodes - 1) / nodes
+    if whole < wait + halves:
+        _exchange_with(dict.fromkeys(rail, own), own)
+    else:
+        pieces = own.tensor_split(nodes)
+        theirs = {rank: pieces[rank // gpus] for rank in rail}
+        _exchange_with(theirs, pieces[home])
+        _spread(pieces[home], theirs)
+    _spread(own, mates)
+    return x
+
+
+def _batch(outgoing, incoming):
+    works = [dist.P2POp(dist.irecv, part, rank) for rank, part in incoming.items()]
+    works += [dist.P2POp(dist.isend, part, rank) for rank, part in outgoing.items()]
+    for work in dist.batch_isend_irecv(works) if works else []:
+        work.wait()
+
+
+@right("design_all_reduce")
+def the_least_of_all_plans(x, cluster):
+    """Groups of ranks one after another, each at once or in parts, reckoned by the model; batches."""
+    me, gpus, nodes = dist.get_rank(), cluster.devices_per_node, cluster.nodes
+    node = [rank for rank in range(cluster.size) if rank // gpus == me // gpus]
+    rail = [rank for rank in range(cluster.size) if rank % gpus == me % gpus]
+
+    def reckon(members, nbytes):
+        far = sum(rank // gpus != me // gpus for rank in members)
+        near = len(members) - 1 - far
+        link = cluster.inter_node if far else cluster.intra_node
+        return link.latency + nbytes * (
+            near / cluster.intra_node.bandwidth + far / cluster.inter_node.bandwidth
+        )
+
+    def plans(groups, nbytes):
+        if not groups:
+            yield 0.0, ()
+            return
+        members, rest = groups[0], groups[1:]
+        for seconds, ways in plans(rest, nbytes):
+            yield seconds + reckon(members, nbytes), ("whole", *ways)
+        for seconds, ways in plans(rest, nbytes / len(members)):
+            yield seconds + 2 * reckon(members, nbytes / len(members)), ("parts", *ways)
+
+    def work(data, groups, ways):
+        if not groups:
+            return
+        place = groups[0].index(me)
+        others = groups[0][place + 1 :] + groups[0][:place]
+        whole = ways[0] == "whole"
+        parts = [data] * len(groups[0]) if whole else data.tensor_split(len(groups[0]))
+        by_rank, own = dict(zip(groups[0], parts, strict=True)), parts[place]
+        arriving = {rank: torch.empty_like(own) for rank in others}
+        _batch({rank: by_rank[rank] for rank in others}, arriving)
+        own += sum(arriving.values())
+        work(own, groups[1:], ways[1:])
+        if not whole:
+            _batch(dict.fromkeys(others, own), {rank: by_rank[rank] for rank in others})
+
+    ways = [
+        (plan, groups)
+        for groups in ([node, rail], [list(range(nodes * gpus))])
+        for plan in plans(groups, x.nbytes)
+    ]
+    (_, chosen), groups = min(ways)
+    work(x, groups, chosen)
+    return x

@@ -2553,3 +2553,119 @@ def mpi_whole_arrays(comm, x):
         passing = arriving
     x[:] = total
     return x
+
+
+# ------------------------------------------------------------------------------------------ design_all_reduce
+
+
+def _swap(outgoing, incoming):
+    """All at once: outgoing and incoming are tensors by rank."""
+    works = [dist.irecv(part, other) for other, part in incoming.items()]
+    works += [dist.isend(part, other) for other, part in outgoing.items()]
+    for work in works:
+        work.wait()
+
+
+def _add(own, outgoing):
+    arriving = {other: torch.empty_like(own) for other in outgoing}
+    _swap(outgoing, arriving)
+    for part in arriving.values():
+        own += part
+
+
+def _direct(data, members, between=None, in_parts=True):
+    """An all-reduce in one round, or in two, and `between` for the part that this rank has added up."""
+    rank = dist.get_rank()
+    me = members.index(rank)
+    others = members[me + 1 :] + members[:me]
+    if not in_parts:
+        return _add(data, dict.fromkeys(others, data))
+    chunks = dict(zip(members, data.tensor_split(len(members)), strict=True))
+    _add(chunks[rank], {other: chunks[other] for other in others})
+    if between:
+        between(chunks[rank])
+    _swap(dict.fromkeys(others, chunks[rank]), {other: chunks[other] for other in others})
+    return None
+
+
+def _node_and_rail(cluster):
+    rank, gpus, ranks = dist.get_rank(), cluster.devices_per_node, list(range(cluster.size))
+    return ranks[rank - rank % gpus :][:gpus], ranks[rank % gpus :: gpus]
+
+
+@wrong("design_all_reduce", fails="the sum on every rank")
+def each_node_for_itself(x, cluster):
+    """No node hears of another."""
+    _direct(x, _node_and_rail(cluster)[0])
+    return x
+
+
+@wrong("design_all_reduce", fails="the sum on every rank")
+def a_part_a_gpu(x, cluster):
+    """Cuts x in parts of one length: what is left over at its end is never added up."""
+    node, rail = _node_and_rail(cluster)
+    data = x[: len(x) // len(node) * len(node)]
+    _direct(data, node, lambda chunk: _direct(chunk, rail))
+    return x
+
+
+@wrong("design_all_reduce", fails="half of what can be saved")
+def the_librarys(x, cluster):
+    """dist.all_reduce knows nothing of this cluster."""
+    dist.all_reduce(x)
+    return x
+
+
+@wrong("design_all_reduce", fails="half of what can be saved")
+def always_in_two_stages_of_rings(x, cluster):
+    """The unit's own hierarchy: many latencies for a short tensor."""
+    return _hierarchy(x, cluster.devices_per_node, None)
+
+
+@wrong("design_all_reduce", fails="half of what can be saved")
+def always_everyone_with_everyone(x, cluster):
+    """The fewest latencies, and far too many bytes between nodes for a long tensor."""
+    _direct(x, list(range(cluster.size)), in_parts=False)
+    return x
+
+
+@wrong("design_all_reduce", fails="within a tenth of the best known")
+def never_everyone_with_everyone(x, cluster):
+    """Cuts x within the node, however short it is: two rounds more than a short one needs."""
+    node, rail = _node_and_rail(cluster)
+    across = x.nbytes / len(node) / cluster.inter_node.bandwidth
+    in_parts = across > 4 * cluster.inter_node.latency
+    _direct(x, node, lambda chunk: _direct(chunk, rail, in_parts=in_parts))
+    return x
+
+
+@wrong("design_all_reduce", fails="within a thirtieth of the best known")
+def halves_the_long_ones(x, cluster):
+    """Between nodes by halving and doubling: two latencies more than with all messages at once."""
+    node, rail = _node_and_rail(cluster)
+    if x.nbytes < 2000:
+        _direct(x, list(range(cluster.size)), in_parts=False)
+        return x
+
+    def halve(chunk):
+        if chunk.nbytes < 4 * cluster.inter_node.latency * cluster.inter_node.bandwidth or len(rail) != 4:
+            return _direct(chunk, rail, in_parts=False)
+        me, part, rounds = rail.index(dist.get_rank()), chunk, []
+        for distance in (2, 1):
+            lower, upper = part.tensor_split(2)
+            kept, given = (upper, lower) if me & distance else (lower, upper)
+            _add_from(kept, given, rail[me ^ distance])
+            rounds.append((rail[me ^ distance], kept, given))
+            part = kept
+        for partner, kept, given in reversed(rounds):
+            _swap({partner: kept}, {partner: given})
+        return None
+
+    _direct(x, node, halve)
+    return x
+
+
+def _add_from(kept, given, partner):
+    arriving = torch.empty_like(kept)
+    _swap({partner: given}, {partner: arriving})
+    kept += arriving

@@ -14,4 +14,5 @@ SECTIONS = (
     "hangs",
     "hangs_of_many",
     "mpi",
+    "design",
 )

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from course_lib.cluster.topology import Cluster, Link
 from course_lib.launch.failures import RankFailed
 from course_lib.launch.mpi import mpirun
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
@@ -120,7 +121,7 @@ class MendedReply(DriverReply):
     argument: PlainData
 
 
-def mended(answer: AnswerFunction, argument: PlainData, *more: PlainData) -> MendedReply:
+def mended(answer: AnswerFunction, argument: PlainData, *more: object) -> MendedReply:
     """What the answer makes of its arguments."""
     result = answer(argument, *more)
     return MendedReply(_copied(result), _copied(argument))
@@ -151,6 +152,21 @@ def mended_at_once(answer: AnswerFunction, argument: PlainData) -> MendedReply:
         if told:
             raise RuntimeError(f"the ValueError ({error}) came out after {', '.join(told)}") from error
         raise
+
+
+def designed(
+    answer: AnswerFunction, x: Tensor, numbers: tuple[int, int, float, float, float, float]
+) -> MendedReply:
+    """What an all-reduce makes of x [length] on the cluster that `machine` makes of the numbers."""
+    return mended(answer, x, machine(*numbers))
+
+
+def machine(
+    nodes: int, gpus: int, latency: float, bandwidth: float, far_latency: float, far_bandwidth: float
+) -> Cluster:
+    """Nodes of so many GPUs; latencies (s) and bandwidths (bytes/s) within a node, and between nodes."""
+    inside, outside = Link(latency, bandwidth), Link(far_latency, far_bandwidth)
+    return Cluster(nodes=nodes, devices_per_node=gpus, intra_node=inside, inter_node=outside)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,189 @@
+"""Unit 07, the open task: an all-reduce for a given cluster, scored by virtual time."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from course_lib.runtime.communication.events import Kind
+from graders.grading.kit import (
+    Answer,
+    Criterion,
+    Finding,
+    Findings,
+    Observed,
+    Rng,
+    compare,
+    exercise,
+    per_rank,
+)
+from graders.units.unit_07 import drivers
+from graders.units.unit_07.drivers import MendedReply
+from graders.units.unit_07.worlds import BYTES, World, drawn_of
+
+SUM = "the sum on every rank"
+HALF, TENTH, THIRTIETH = (
+    "half of what can be saved",
+    "within a tenth of the best known",
+    "within a thirtieth of the best known",
+)
+
+
+@exercise(
+    minutes=45,
+    difficulty=5,
+    rubric=(
+        Criterion(SUM, 2, "Whatever the cluster and the length, x becomes the sum, and x is returned."),
+        Criterion(HALF, 2, "For a short tensor, which of your all-reduces waits for the fewest latencies?"),
+        Criterion(
+            TENTH,
+            2,
+            "Messages that are under way at the same time wait for one latency together. How few rounds can "
+            "a reduce-scatter have?",
+            needs=(SUM, HALF),
+        ),
+        Criterion(
+            THIRTIETH,
+            2,
+            "Within nodes, between nodes, or at once; each in parts, or whole: reckon the seconds of each, "
+            "then choose.",
+            needs=(SUM, TENTH),
+        ),
+    ),
+    hints=(
+        "Which of the three numbers counts for 100 bytes, and which for 100 MB?",
+        "Where p - 1 messages leave a rank at once, when has the last of them arrived?",
+        "Two rounds of parts, or one round of the whole: from how many bytes on does the first one win?",
+    ),
+)
+def design_all_reduce(answer: Answer, rng: Rng) -> Findings:
+    """Short, middling and long tensors on drawn clusters; odd worlds for the sum alone."""
+    cases = [Case.short(rng), Case.middling(rng), Case.long(rng)]
+    odd = [Case.odd(rng, nodes, gpus, length) for nodes, gpus, length in ((1, 1, 3), (1, 3, 2), (3, 1, 7))]
+    odd.append(Case.odd(rng, 2, 3, 4_000))
+    runs = [case.launch(answer) for case in cases + odd]
+    yield SUM, compare.first_failure(map(Case.right, cases + odd, runs))
+    limits = {
+        # Of a long tensor's time little can be saved.
+        HALF: [max((case.best_of_unit() + case.best()) / 2, 1.1 * case.best()) for case in cases],
+        TENTH: [1.1 * case.best() for case in cases],
+        THIRTIETH: [(1 + 1 / 30) * case.best() for case in cases],
+    }
+    for name, allowed in limits.items():
+        yield name, compare.first_failure(map(Case.within, cases, runs, allowed))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A cluster, and each rank's x [length].
+
+    numbers: nodes, GPUs a node, latency and bandwidth within a node, and between nodes.
+    """
+
+    x: list[Tensor]
+    numbers: tuple[int, int, float, float, float, float]
+
+    @classmethod
+    def short(cls, rng: Rng) -> "Case":
+        """So short that latency is all that counts."""
+        return cls._drawn(rng, rng.choice((2, 4)), rng.choice((2, 4)), 0.002)
+
+    @classmethod
+    def middling(cls, rng: Rng) -> "Case":
+        """Too long to send it whole to everyone, too short to cut it between two nodes."""
+        return cls._drawn(rng, 2, 4, rng.integer(8, 12) / 10)
+
+    @classmethod
+    def long(cls, rng: Rng) -> "Case":
+        """So long that bytes count most; latencies of a few rounds are seen."""
+        return cls._drawn(rng, 4, rng.choice((2, 4)), rng.integer(18, 24))
+
+    @classmethod
+    def _drawn(cls, rng: Rng, nodes: int, gpus: int, ratio: float) -> "Case":
+        """ratio: of the seconds that one GPU's part takes between nodes to the latency there."""
+        outside, bandwidth = rng.choice((10e-6, 20e-6)), rng.choice((50e6, 100e6))
+        length = max(2, int(ratio * outside * bandwidth * gpus / BYTES))
+        numbers = nodes, gpus, rng.choice((2e-6, 3e-6)), 20 * bandwidth, outside, bandwidth
+        return cls._filled(rng, length, numbers)
+
+    @classmethod
+    def odd(cls, rng: Rng, nodes: int, gpus: int, length: int) -> "Case":
+        """Judged by its sum alone."""
+        return cls._filled(rng, length, (nodes, gpus, 1e-6, 2e9, 10e-6, 100e6))
+
+    @classmethod
+    def _filled(cls, rng: Rng, length: int, numbers: tuple[int, int, float, float, float, float]) -> "Case":
+        ranks = numbers[0] * numbers[1]
+        return cls([drawn_of(rng, World(ranks, length), place) for place in range(ranks)], numbers)
+
+    def launch(self, answer: Answer) -> Observed[MendedReply]:
+        machine = drivers.machine(*self.numbers)
+        return answer.launch(
+            drivers.designed, per_rank(self.x), self.numbers, ranks=len(self.x), cluster=machine
+        )
+
+    def right(self, run: Observed[MendedReply]) -> Finding:
+        """Passes if x became the sum on every rank, and was returned."""
+        expected = [torch.stack(self.x).sum(0)] * len(self.x)
+        return compare.first_failure(
+            compare.close_on_all_ranks(
+                [getattr(reply, name) for reply in run.results], expected, f"{what}, {self}", 1e-5, 1e-5
+            )
+            for name, what in (("argument", "x afterwards"), ("result", "the result"))
+        )
+
+    def within(self, run: Observed[MendedReply], allowed: float) -> Finding:
+        """Passes if the last rank had the sum in time."""
+        calls = [event for event in run.events if event.kind is not Kind.SPAN]
+        taken = max((event.end for event in calls), default=0.0)
+        unit, known = (f"{seconds * 1e6:.1f} µs" for seconds in (self.best_of_unit(), self.best()))
+        return Finding(
+            taken <= allowed,
+            f"{self}: it takes {taken * 1e6:.1f} µs; {allowed * 1e6:.1f} µs are allowed here (the best of "
+            f"this unit {unit}, the best known {known}).",
+        )
+
+    def __str__(self) -> str:
+        nodes, gpus, near, near_bandwidth, far, far_bandwidth = self.numbers
+        return (
+            f"{self.nbytes:,} bytes on {compare.counted(nodes, 'node')} of {compare.counted(gpus, 'GPU')} "
+            f"({near * 1e6:.0f} µs and {near_bandwidth / 1e6:.0f} MB/s within, "
+            f"{far * 1e6:.0f} µs and {far_bandwidth / 1e6:.0f} MB/s between nodes)"
+        )
+
+    @property
+    def nbytes(self) -> int:
+        return BYTES * len(self.x[0])
+
+    def seconds(self, near: int, far: int, nbytes: float) -> float:
+        """Of messages of so many bytes to `near` ranks of the node and `far` ranks of others, all at once."""
+        _, _, inside, inside_bandwidth, outside, outside_bandwidth = self.numbers
+        latency = outside if far else inside if near else 0.0
+        return latency + nbytes * (near / inside_bandwidth + far / outside_bandwidth)
+
+    def group(self, near: int, far: int, nbytes: float) -> float:
+        """Of the better all-reduce with so many others, messages at once: whole, or in parts to and fro."""
+        parts = 2 * self.seconds(near, far, nbytes / (near + far + 1))
+        return min(self.seconds(near, far, nbytes), parts)
+
+    def best(self) -> float:
+        """Of the best of: everyone with everyone; nodes first, each rank with its part or with all."""
+        nodes, gpus = self.numbers[:2]
+        part = self.nbytes / gpus
+        staged = 2 * self.seconds(gpus - 1, 0, part) + self.group(0, nodes - 1, part)
+        whole = self.seconds(gpus - 1, 0, self.nbytes) + self.group(0, nodes - 1, self.nbytes)
+        return min(self.group(gpus - 1, gpus * (nodes - 1), self.nbytes), staged, whole)
+
+    def best_of_unit(self) -> float:
+        """Seconds of the best all-reduce of the unit: ring, doubling, halving-doubling, hierarchical."""
+        nodes, gpus = self.numbers[:2]
+        ranks, whole = nodes * gpus, self.nbytes
+        ring = 2 * (ranks - 1) * self.seconds(0, 1, whole / ranks)
+        far = [1 << step for step in range((nodes - 1).bit_length())]
+        near = [1 << step for step in range((gpus - 1).bit_length())]
+        doubling = len(far) * self.seconds(0, 1, whole) + len(near) * self.seconds(1, 0, whole)
+        halving = sum(2 * self.seconds(0, 1, whole / (2 * distance)) for distance in far)
+        halving += sum(2 * self.seconds(1, 0, whole / (2 * nodes * distance)) for distance in near)
+        rings = 2 * (gpus - 1) * self.seconds(1, 0, whole / gpus)
+        rings += 2 * (nodes - 1) * self.seconds(0, 1, whole / ranks)
+        return min(ring, doubling, halving, rings)
