@@ -204,7 +204,7 @@ assert [round(2 * (workers - 1) / workers * resnet_mb) for workers in (8, 64)] =
 # 8 workers and 6.5 GB with 64, and as much leaves it. Into a worker of the ring flow 179 MB with 8 and 201 MB with 64. That
 # is what the lecture means when it says of parameter servers that "the scaling is poor". (Several servers can share the
 # parameters, and workers need not wait for each other: unit 08.) No all-reduce sends less than a ring (Patarasuk and Yuan
-# 2009). It came from supercomputing to deep learning in 2017, by Gibiansky at Baidu; Horovod began as a copy of his code.
+# 2009). It came from supercomputing to deep learning in 2017, with Gibiansky's work at Baidu; Horovod began with that code.
 #
 # ### Two published figures
 #
