@@ -344,17 +344,51 @@ assert all(greeting.endswith("the mean is 1.5") for greeting in greetings)
 #
 # ## 3 Six steps
 #
-# These steps make a script for one GPU one for many:
+# These steps make a script for one GPU one for many. In PyTorch:
 #
-# | Step | PyTorch | TensorFlow with Keras |
-# |---|---|---|
-# | 0 import | `import horovod.torch as hvd` | `import horovod.tensorflow.keras as hvd` |
-# | 1 begin | `hvd.init()` | `hvd.init()` |
-# | 2 one GPU a process | `torch.cuda.set_device(hvd.local_rank())` | `gpus = tf.config.list_physical_devices("GPU")`<br>`for gpu in gpus:`<br>`    tf.config.experimental.set_memory_growth(gpu, True)`<br>`tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")` |
-# | 3 scale the learning rate | `optimizer = SGD(model.parameters(), lr=rate * hvd.size())` | `optimizer = Adadelta(learning_rate=rate * hvd.size())` |
-# | 4 wrap the optimizer | `optimizer = hvd.DistributedOptimizer(optimizer,`<br>`    named_parameters=model.named_parameters())` | `optimizer = hvd.DistributedOptimizer(optimizer)`<br>or, in a loop of your own (`horovod.tensorflow`):<br>`tape = hvd.DistributedGradientTape(tape)` |
-# | 5 broadcast, after model *and* optimizer are initialised | if rank 0 has read a checkpoint (section 5): `hvd.broadcast_optimizer_state(optimizer, root_rank=0)`<br>always, and last: `hvd.broadcast_parameters(model.state_dict(), root_rank=0)` | callback `hvd.callbacks.BroadcastGlobalVariablesCallback(0)`<br>or, in a loop of your own:<br>`hvd.broadcast_variables(model.variables, root_rank=0)`<br>`hvd.broadcast_variables(optimizer.variables(), root_rank=0)` |
-# | 6 checkpoint on one rank | `if hvd.rank() == 0:`<br>`    torch.save(...)` | `if hvd.rank() == 0:`<br>`    callbacks.append(ModelCheckpoint(...))`<br>or, in a loop of your own, `checkpoint.save(...)` |
+# ```python
+# import horovod.torch as hvd                                  # 0 import
+#
+# hvd.init()                                                   # 1 begin
+# torch.cuda.set_device(hvd.local_rank())                      # 2 one GPU a process
+# optimizer = SGD(model.parameters(), lr=rate * hvd.size())    # 3 scale the learning rate
+# optimizer = hvd.DistributedOptimizer(                        # 4 wrap the optimizer
+#     optimizer, named_parameters=model.named_parameters()
+# )
+# # 5 broadcast, after model and optimizer are initialised. Only if rank 0 has read a checkpoint (section 5):
+# hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+# # and always, and last:
+# hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+# if hvd.rank() == 0:                                          # 6 checkpoint on one rank
+#     torch.save(...)
+# ```
+#
+# In TensorFlow with Keras:
+#
+# ```python
+# import horovod.tensorflow.keras as hvd                       # 0
+#
+# hvd.init()                                                   # 1
+# gpus = tf.config.list_physical_devices("GPU")                # 2
+# for gpu in gpus:
+#     tf.config.experimental.set_memory_growth(gpu, True)
+# tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+# optimizer = Adadelta(learning_rate=rate * hvd.size())        # 3
+# optimizer = hvd.DistributedOptimizer(optimizer)              # 4
+# callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]    # 5
+# if hvd.rank() == 0:                                          # 6
+#     callbacks.append(ModelCheckpoint(...))
+# ```
+#
+# And in a training loop of your own in TensorFlow, with `import horovod.tensorflow as hvd`:
+#
+# ```python
+# tape = hvd.DistributedGradientTape(tape)                     # 4, in every step
+# hvd.broadcast_variables(model.variables, root_rank=0)        # 5, after the first step, which makes the optimizer's
+# hvd.broadcast_variables(optimizer.variables(), root_rank=0)
+# if hvd.rank() == 0:                                          # 6
+#     checkpoint.save(...)
+# ```
 #
 # Three things belong to them. The data must be dealt out: rank `hvd.rank()` of `hvd.size()` trains on its own part.
 # Metrics are averaged over ranks (`hvd.allreduce`, in Keras `hvd.callbacks.MetricAverageCallback()`). And the scaled learning
@@ -396,9 +430,9 @@ def warmup_lr(step: int, warmup_steps: int, base_lr: float, size: int) -> float:
 
 
 # %% [markdown]
-# What happens without it? A network of four layers, its initial weights scaled as for ReLUs (He et al. 2015), sees the digits twelve times: once with one
-# worker and a batch of 16, and then as eight workers would, with a batch of 128. Each training is done eight times, with
-# other weights and other orders of the samples.
+# What happens without it? A network of five layers, its initial weights scaled as for ReLUs (He et al. 2015), is trained for
+# twelve epochs: by one worker with a batch of 16, or as eight workers would, with a batch of 128. Each training is done eight
+# times, with other weights and other orders of the samples.
 
 
 # %% demo=true
@@ -490,11 +524,11 @@ if dataset == "digits":
 # epoch has only eleven steps.) On this small problem the rate of one worker would do for eight as well; unit 02 has a batch
 # for which it does not.
 #
-# ### Find the mistake
+# ### Find the mistakes
 #
 # In Keras, `LearningRateWarmupCallback` does nearly the same: it is one step further on, so its first step is already a
 # little above the rate of one worker. `WarmupCallback` stands for it here, and `tutorials_warmup` has what the
-# lecture's script does. It runs, and nothing warns. But the rate is not what its author wanted.
+# lecture's script does. It runs, and nothing warns. But the rate is not what its author wanted, for two reasons.
 
 
 # %%
@@ -585,7 +619,7 @@ def broadcast_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def after_broadcasts(resumed: bool, calls: list[str]) -> float:
-    """A weight of 1 after these broadcasts. resumed: whether rank 0's optimizer has a state, as from a checkpoint."""
+    """A weight of 1 after these broadcasts. resumed: whether rank 0's optimizer has a state."""
     import horovod.torch as hvd
 
     weight = nn.Parameter(torch.ones(1))
@@ -788,9 +822,11 @@ def plan_fusion(sizes: list[int], dtypes: list[str], threshold: int) -> list[lis
     Returns the messages in the order in which they are sent, each a list of positions in `sizes`, ascending;
     every tensor is in one of them. A message begins with the first tensor that is in none yet, however large it
     is. It takes the tensors of its dtype that come next, as long as all in it together do not exceed the
-    threshold: the first that would ends the message. A tensor of another dtype does not end it, if there is room
-    for it: it is passed over, and waits, as long as it, all that were passed over before it and all that the
-    message holds by then together do not exceed the threshold.
+    threshold: the first that would ends the message. A tensor of another dtype is passed over, and waits for a
+    later message, if it, all that were passed over before it and all that the message holds by then together do
+    not exceed the threshold; if they do, it ends the message too.
+
+    Sizes 4, 5, 6, 2 of the dtypes a, b, a, a are sent as [[0, 2], [1], [3]] where the threshold is 10.
     """
     ### BEGIN SOLUTION
     messages = []
@@ -820,8 +856,8 @@ def fuse(tensors: list[Tensor]) -> Tensor:
 
     tensors: at least one, all of one dtype. Of any shape, () and those without a number too, laid out in memory
     in any way, perhaps part of an autograd graph. They stay as they are, requires_grad and memory too.
-    Returns a new, contiguous 1-D tensor without history, with memory of its own: the numbers of tensors[0], as flatten()
-    orders them, then those of tensors[1], and so on.
+    Returns a new, contiguous 1-D tensor without history, with memory of its own: the numbers of tensors[0], as
+    flatten() orders them, then those of tensors[1], and so on.
     """
     ### BEGIN SOLUTION
     return torch.cat([tensor.detach().flatten() for tensor in tensors])
@@ -832,7 +868,8 @@ def fuse(tensors: list[Tensor]) -> Tensor:
 def unfuse(flat: Tensor, shapes: list[torch.Size]) -> list[Tensor]:
     """The tensors that lie end to end in a fusion buffer.
 
-    flat: 1-D, perhaps part of a larger tensor. shapes: of the tensors, in order; () and those without a number are possible.
+    flat: 1-D, perhaps part of a larger tensor. shapes: of the tensors, in order; () and those without a number
+    are possible.
     Returns one tensor a shape. No number is copied: what is written into one of them is written into `flat`.
     Raises ValueError if the shapes do not take up exactly the numbers that `flat` has.
     """
@@ -1308,7 +1345,8 @@ for operation in last_step:
 messages = [group for group in timeline.fused() if group[0] in last_step]
 largest = max(messages, key=len)
 print(
-    f"In the last step a tensor waited up to {waited[0] * 1e3:.0f} ms for rank 0, up to {waited[1] * 1e3:.0f} ms for rank 1."
+    f"In the last step a tensor waited up to {waited[0] * 1e3:.0f} ms for rank 0, "
+    f"up to {waited[1] * 1e3:.0f} ms for rank 1."
 )
 print(
     f"Its {len(last_step)} sums went in {len(messages)} messages. The largest one has {len(largest)} tensors:"
@@ -1380,6 +1418,9 @@ hidden = overlap_fraction([event for event in trace if event["ph"] == "M" or eve
 print(f"{hidden:.0%} of the time on the network is hidden behind backward.")
 
 # %% [markdown]
+# It is hidden behind the backward of rank 1, which is the later one. What is not hidden is, above all, the last message: nothing
+# is left to compute while it is on the network. (The share changes from run to run.)
+#
 # ## 10 Your script
 #
 # Now the six steps are yours. This is a script for one GPU, as a function, so that it can be checked. It can resume from a checkpoint,
@@ -1630,7 +1671,7 @@ assert step_ms[64, 20] > 15
 # The weights are the same. Which one is faster is a matter of how long a step computes. DDP knows its buckets beforehand,
 # and sends one as soon as it is full. Horovod asks: a gradient waits for the next cycle and for the answer of the coordinator.
 # With cycles of 20 ms a step takes at least about as long as a cycle, even where it computes for less. With 1 ms it waits
-# far less. Then which of the two is ahead differs from machine to machine, and from run to run on a busy one: at width 512 it
+# far less. Then which of the two is ahead differs from machine to machine, and from run to run on a busy one: it
 # may well be Horovod. What Horovod gets for its question is freedom: any order of the tensors, a different graph in each
 # step, four frameworks.
 
@@ -1642,8 +1683,9 @@ assert step_ms[64, 20] > 15
 # and then, and a training function that can be called again:
 
 # %% demo=true
-elastic = (examples / "elastic_torch.py").read_text()
-print(elastic)
+from IPython.display import Markdown
+
+Markdown(f"```python\n{(examples / 'elastic_torch.py').read_text()}```")
 
 # %% [markdown]
 # When a worker is lost, the others get an error out of their all-reduce. `hvd.elastic.run` catches it, puts back the state of the last
@@ -1651,8 +1693,10 @@ print(elastic)
 # workers can run, a script of yours says each time that Horovod asks:
 
 # %% demo=true
+Markdown(f"```bash\n{(examples / 'discover_hosts.sh').read_text()}```")
+
+# %% demo=true
 # %%needs beside:horovod
-print((examples / "discover_hosts.sh").read_text())
 # As `horovodrun -np 2 --min-np 1 --host-discovery-script discover_hosts.sh python elastic_torch.py digits.npz`.
 command = "--gloo --network-interface lo -np 2 --min-np 1 --host-discovery-script"
 survived = subprocess.run(
@@ -1694,11 +1738,10 @@ def step_seconds(
 ) -> float:
     """Seconds from the beginning of backward until the last gradient is averaged, in a model of Horovod.
 
-    sizes: bytes of the gradients. ready: seconds after which each is complete, ascending. link: between two of the
-    ranks, which stand in a ring. The ranks negotiate cycle_seconds after the beginning, and then cycle_seconds after
-    they last did or when those messages are through, whichever is later. That takes two latencies; then what is
-    ready everywhere is sent as plan_fusion says, one message
-    after another. Each takes a ring all-reduce, and the copies into the fusion buffer and out of it take as long as
+    sizes: bytes of the gradients. ready: seconds after which each is complete, ascending. link: between two of
+    the ranks, which stand in a ring. The ranks negotiate cycle_seconds after the beginning, and then
+    cycle_seconds after they last did or when those messages are through, whichever is later. That takes two
+    latencies; then what is ready everywhere is sent as plan_fusion says, one message after another. Each takes a ring all-reduce, and the copies into the fusion buffer and out of it take as long as
     its bytes do at 10 GB/s; the copy of a message goes on while the one before it is on the network.
     """
     start, sent, done = 0.0, 0, 0.0
@@ -1721,8 +1764,8 @@ def tune_fusion(sizes: list[int], ready: list[float], ranks: int, link: Link) ->
     """A fusion threshold, in bytes, and a cycle time, in seconds, for a model on a cluster.
 
     The arguments are those of step_seconds, which says what a choice costs (and needs your plan_fusion). The
-    threshold is an int of at least 1, the cycle time a float of at least 0.1 ms. The answer has to
-    come within a few seconds.
+    threshold is an int of at least 1, the cycle time a float of at least 0.1 ms. The answer has to come within a
+    few seconds.
 
     Points, for each of which three networks have to agree: for a third of the time that the best choice known saves
     against Horovod's defaults (128 MiB, 1 ms), for at most 10 %, and for at most 5 % more time than with that choice.

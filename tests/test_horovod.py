@@ -106,8 +106,11 @@ def test_the_figure_has_a_row_a_tensor_and_says_what_it_shows() -> None:
     figure = horovod_figure(timeline_of(TRACE))
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["a", "b", "c"]
     words = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert {"phase: negotiation", "phase: gloo allreduce", "mark: rank 1 ready"} <= set(words)
+    assert {"negotiation", "GLOO_ALLREDUCE", "rank 1 ready"} <= set(words)
     assert "3 operations, carried by 2 messages" in figure.alt
+    # Of a part only what is in it.
+    end = horovod_figure(timeline_of(TRACE), tensors=["c"], start=260e-6)
+    assert [text.get_text() for text in end.legends[0].get_texts()] == ["GLOO_ALLREDUCE"]
     with pytest.raises(ValueError, match=r"its tensors are \['a', 'b', 'c'\]"):
         horovod_figure(timeline_of(TRACE), tensors=["z"])
 

@@ -45,12 +45,20 @@ def horovod_figure(
         alt=alt or _alt_text(timeline, rows, shown, view),
         height=max(0.9, len(rows) * _ROW * _UNIT_INCHES) + 1.25 + (0.3 if title else 0.0),
     )
-    events = [(rows.index(each.tensor), event) for each in shown for event in _events(each, begin)]
+    events = [
+        (rows.index(each.tensor), event)
+        for each in shown
+        for event in _events(each, begin)
+        if event.end >= view.start and event.start <= view.end
+    ]
     bars = [Bar(event, row * _ROW, MAIN_HEIGHT) for row, event in events]
     handles = [
         *draw_marks(axes, [bar for bar in bars if bar.event.end == bar.event.start], view, _UNIT_INCHES),
         *draw_phases(axes, [bar for bar in bars if bar.event.end > bar.event.start], view, _UNIT_INCHES),
     ]
+    for handle in handles:
+        # Without the words "phase: " and "mark: ", which tell them from calls elsewhere.
+        handle.set_label(str(handle.get_label()).partition(": ")[2])
     _finish(axes, rows, view, title)
     draw_legend(figure, handles)
     return figure
@@ -64,16 +72,11 @@ def _events(operation: TensorOperation, zero: float) -> Iterator[Event]:
     """The phases and marks of an operation, as events that a row can hold; their time counts from `zero`."""
     phases: list[tuple[str, float, float]] = [
         (_NEGOTIATION, operation.asked, max(operation.ready.values(), default=operation.start)),
-        *((_in_words(each.name), each.start, each.end) for each in operation.activities),
+        *((each.name, each.start, each.end) for each in operation.activities),
         *((f"rank {rank} ready", at, at) for rank, at in sorted(operation.ready.items())),
     ]
     for name, start, end in phases:
         yield Event(0, name, Kind.SPAN, start - zero, end - zero, 0)
-
-
-def _in_words(activity: str) -> str:
-    """`MEMCPY_IN_FUSION_BUFFER` -> "memcpy in fusion buffer"."""
-    return activity.replace("_", " ").lower()
 
 
 def _finish(axes: Axes, rows: Sequence[str], view: View, title: str) -> None:

@@ -10,6 +10,8 @@ from IPython.display import display
 _MARK = "▸"
 _LEFT = "text-align:left"
 _CODE = "display:block;white-space:pre-wrap;overflow-wrap:anywhere;background:transparent"
+_BREAK = "(<wbr>"
+"""A long line is broken behind a bracket, before it is within a word."""
 _HANGING = 6
 """What stands below a line that is too long is indented by so many characters more than that: the mark's, and
 four.
@@ -49,7 +51,8 @@ def _cell(line: str, differs: bool) -> str:
     mark = _MARK if differs and line.strip() else " "
     weight = "bold" if mark == _MARK else "normal"
     hanging = len(line) - len(line.lstrip()) + _HANGING
+    code = html.escape(line).replace("(", _BREAK)
     return (
         f'<td style="{_LEFT};vertical-align:top;padding:0 0.5em"><code style="{_CODE};font-weight:{weight};'
-        f'padding-left:{hanging}ch;text-indent:-{hanging}ch">{mark} {html.escape(line)}</code></td>'
+        f'padding-left:{hanging}ch;text-indent:-{hanging}ch">{mark} {code}</code></td>'
     )

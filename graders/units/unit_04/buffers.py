@@ -112,8 +112,11 @@ def unfuse(answer: Answer, rng: Rng) -> Findings:
     yield (
         "no copies",
         compare.first_failure(
-            compare.close(reply.flat, flat, "the buffer, after 1 was added to every tensor,")
-            for reply, flat in zip(seen, written, strict=True)
+            (
+                compare.close(reply.flat, flat, "the buffer, after 1 was added to every tensor,")
+                for reply, flat in zip(seen, written, strict=True)
+            ),
+            "What is written into the tensors is written into the buffer.",
         ),
     )
     odd = [flats[0][:-1], rng.normal(len(flats[0]) + 1), rng.normal(2 * len(flats[0]))]

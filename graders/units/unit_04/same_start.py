@@ -121,8 +121,11 @@ class Case:
     def options_of(self, run: Observed[BroadcastReply]) -> Finding:
         """Passes if every rank's optimizer has rank 0's options."""
         return compare.first_failure(
-            compare.equal(reply.options, self.options[0], f"options on rank {rank}")
-            for rank, reply in enumerate(run.results)
+            (
+                compare.equal(reply.options, self.options[0], f"options on rank {rank}")
+                for rank, reply in enumerate(run.results)
+            ),
+            "All optimizers have rank 0's options.",
         )
 
     def state_of(self, run: Observed[BroadcastReply]) -> Finding:
