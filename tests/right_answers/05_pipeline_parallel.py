@@ -48,7 +48,7 @@ def remembers_what_it_has_found(costs, stages):
 def by_a_bound(costs, stages):
     """The smallest bound that can be kept by filling stages from the front, found by halving."""
     if len(costs) < stages:
-        raise ValueError("Each stage needs a layer.")
+        raise ValueError(f"Each of {stages} stages needs a layer, and there are {len(costs)}.")
 
     def filled(bound):
         lengths, total = [0], 0.0
@@ -75,7 +75,7 @@ def by_a_bound(costs, stages):
 
 
 @right("run_stage")
-def asks_autograd_for_all(stage, x, target, loss_function):
+def asks_autograd_for_all(stage, x, target, loss_function, share=1.0):
     """No backward(): gradients come as values, and are added by hand. Messages by irecv and isend."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     trained = [parameter for parameter in stage.parameters() if parameter.requires_grad]
@@ -87,7 +87,7 @@ def asks_autograd_for_all(stage, x, target, loss_function):
         wanted.append(given.requires_grad_(True))
     output = stage(given)
     if rank == ranks - 1:
-        loss = loss_function(output, target)
+        loss = loss_function(output, target) * share
         gradients = torch.autograd.grad(loss, wanted) if wanted else []
     else:
         sending = dist.isend(output.detach().clone(memory_format=torch.contiguous_format), rank + 1)
@@ -103,10 +103,10 @@ def asks_autograd_for_all(stage, x, target, loss_function):
 
 
 @right("run_stage")
-def an_inner_product(stage, x, target, loss_function):
+def an_inner_product(stage, x, target, loss_function, share=1.0):
     """The gradient of (output * gradient).sum() is that of the output times this gradient."""
     rank, last = dist.get_rank(), dist.get_world_size() - 1
-    given = x.clone()
+    given = x.clone(memory_format=torch.contiguous_format)
     if rank > 0:
         dist.recv(given, rank - 1)
         given.requires_grad = True
@@ -117,7 +117,7 @@ def an_inner_product(stage, x, target, loss_function):
         dist.recv(gradient, rank + 1)
         total = (output * gradient).sum()
     else:
-        total = loss_function(output, target)
+        total = share * loss_function(output, target)
     if total.requires_grad:
         total.backward()
     if rank > 0:

@@ -175,6 +175,14 @@ def fewer_stages_than_asked(costs, stages):
     return _by_bisection(costs, min(stages, len(costs)))
 
 
+@wrong("balance_stages", fails="too few layers")
+def raises_by_accident(costs, stages):
+    """max of nothing raises a ValueError too, which says nothing."""
+    if len(costs) < stages:
+        return max([])
+    return _by_bisection(costs, stages)
+
+
 @wrong("balance_stages", fails="many layers")
 def tries_all_cuts(costs, stages):
     """Right, and for ever."""
@@ -193,7 +201,7 @@ def _arrived(x):
     """x on rank 0; on the others what the rank before sends."""
     if dist.get_rank() == 0:
         return x
-    arrived = torch.empty_like(x)
+    arrived = torch.empty(x.shape, dtype=x.dtype)
     dist.recv(arrived, dist.get_rank() - 1)
     return arrived.requires_grad_()
 
@@ -210,16 +218,16 @@ def _back(output):
     return _exchanged(output.detach().contiguous(), torch.empty(output.shape, dtype=output.dtype))
 
 
-def _step(stage, x, target, loss_function, share=1.0, back=_back):
-    """All of it, with the loss times `share`, and what `back(output)` gives as the output's gradient."""
+def _step(stage, x, target, loss_function, share, back=_back, scale=1.0, arrive=_arrived):
+    """All of it: `back(output)` gives the output's gradient, and that of the loss is taken times `scale`."""
     first, last = _ends()
-    arrived = _arrived(x)
+    arrived = arrive(x)
     output = stage(arrived)
     loss = None
     if last:
-        loss = loss_function(output, target)
+        loss = share * loss_function(output, target)
         if loss.requires_grad:
-            (loss * share).backward()
+            (loss * scale).backward()
         loss = loss.detach()
     else:
         gradient = back(output)
@@ -231,22 +239,22 @@ def _step(stage, x, target, loss_function, share=1.0, back=_back):
 
 
 @wrong("run_stage", fails="loss")
-def broadcasts_the_loss(stage, x, target, loss_function):
+def broadcasts_the_loss(stage, x, target, loss_function, share=1.0):
     """Every rank gets it, though it is asked of the last one."""
-    loss = _step(stage, x, target, loss_function)
+    loss = _step(stage, x, target, loss_function, share)
     told = torch.zeros(()) if loss is None else loss.float()
     dist.broadcast(told, dist.get_world_size() - 1)
     return told
 
 
 @wrong("run_stage", fails="loss")
-def keeps_the_graph(stage, x, target, loss_function):
+def keeps_the_graph(stage, x, target, loss_function, share=1.0):
     """Returns the loss with all that autograd holds for it."""
     first, last = _ends()
     arrived = _arrived(x)
     output = stage(arrived)
     if last:
-        output = loss_function(output, target)
+        output = share * loss_function(output, target)
         output.backward()
     else:
         output.backward(_back(output))
@@ -256,14 +264,14 @@ def keeps_the_graph(stage, x, target, loss_function):
 
 
 @wrong("run_stage", fails="gradients")
-def no_gradient_for_the_input(stage, x, target, loss_function):
+def no_gradient_for_the_input(stage, x, target, loss_function, share=1.0):
     """What has arrived asks for no gradient; zeros are sent back."""
     first, last = _ends()
     arrived = _arrived(x).detach()
     output = stage(arrived)
     loss = None
     if last:
-        loss = loss_function(output, target)
+        loss = share * loss_function(output, target)
         loss.backward()
         loss = loss.detach()
     else:
@@ -274,14 +282,14 @@ def no_gradient_for_the_input(stage, x, target, loss_function):
 
 
 @wrong("run_stage", fails="gradients")
-def sends_the_outputs_gradient_on(stage, x, target, loss_function):
+def sends_the_outputs_gradient_on(stage, x, target, loss_function, share=1.0):
     """Backward by ones: as if each stage's output were the loss."""
     first, last = _ends()
     arrived = _arrived(x)
     output = stage(arrived)
     loss = None
     if last:
-        loss = loss_function(output, target)
+        loss = share * loss_function(output, target)
         loss.backward()
         loss = loss.detach()
     else:
@@ -292,20 +300,20 @@ def sends_the_outputs_gradient_on(stage, x, target, loss_function):
 
 
 @wrong("run_stage", fails="gradients")
-def divides_by_the_number_of_stages(stage, x, target, loss_function):
+def divides_by_the_number_of_stages(stage, x, target, loss_function, share=1.0):
     """As data parallelism divides by the number of ranks."""
-    return _step(stage, x, target, loss_function, share=1 / dist.get_world_size())
+    return _step(stage, x, target, loss_function, share, scale=1 / dist.get_world_size())
 
 
 @wrong("run_stage", fails="once more")
-def clears_gradients_first(stage, x, target, loss_function):
+def clears_gradients_first(stage, x, target, loss_function, share=1.0):
     """The second micro-batch wipes out the first."""
     stage.zero_grad()
-    return _step(stage, x, target, loss_function)
+    return _step(stage, x, target, loss_function, share)
 
 
 @wrong("run_stage", fails="once more")
-def receives_into_x(stage, x, target, loss_function):
+def receives_into_x(stage, x, target, loss_function, share=1.0):
     """The buffer keeps its gradient, to which the next call adds."""
     first, last = _ends()
     if not first:
@@ -314,7 +322,7 @@ def receives_into_x(stage, x, target, loss_function):
     output = stage(x)
     loss = None
     if last:
-        loss = loss_function(output, target)
+        loss = share * loss_function(output, target)
         loss.backward()
         loss = loss.detach()
     else:
@@ -327,7 +335,7 @@ def receives_into_x(stage, x, target, loss_function):
 
 
 @wrong("run_stage", fails="any number of stages")
-def one_stage_sends_to_itself(stage, x, target, loss_function):
+def one_stage_sends_to_itself(stage, x, target, loss_function, share=1.0):
     """The first rank always sends, and there is nobody to send to."""
     if dist.get_rank() == 0:
         output = stage(x)
@@ -337,55 +345,55 @@ def one_stage_sends_to_itself(stage, x, target, loss_function):
         if output.requires_grad:
             output.backward(gradient)
         return None
-    return _step(stage, x, target, loss_function)
+    return _step(stage, x, target, loss_function, share)
 
 
 @wrong("run_stage", fails="any layout")
-def sends_what_the_stage_returns(stage, x, target, loss_function):
+def sends_what_the_stage_returns(stage, x, target, loss_function, share=1.0):
     """Column by column in memory, which a message cannot carry."""
 
     def back(output):
         return _exchanged(output.detach(), torch.empty(output.shape, dtype=output.dtype))
 
-    return _step(stage, x, target, loss_function, back=back)
+    return _step(stage, x, target, loss_function, share, back=back)
 
 
 @wrong("run_stage", fails="any layout")
-def makes_room_like_the_output(stage, x, target, loss_function):
+def makes_room_like_the_output(stage, x, target, loss_function, share=1.0):
     """empty_like keeps the order in memory, and a message does not arrive in it."""
 
     def back(output):
         return _exchanged(output.detach().contiguous(), torch.empty_like(output))
 
-    return _step(stage, x, target, loss_function, back=back)
+    return _step(stage, x, target, loss_function, share, back=back)
 
 
 @wrong("run_stage", fails="tokens and doubles")
-def gradient_of_the_batch_too(stage, x, target, loss_function):
+def gradient_of_the_batch_too(stage, x, target, loss_function, share=1.0):
     """Asks for the gradient of the batch itself, which tokens cannot have."""
     arrived = x.detach().requires_grad_() if dist.get_rank() == 0 else x
-    return _step(stage, arrived, target, loss_function)
+    return _step(stage, arrived, target, loss_function, share)
 
 
 @wrong("run_stage", fails="tokens and doubles")
-def room_for_float32(stage, x, target, loss_function):
+def room_for_float32(stage, x, target, loss_function, share=1.0):
     """The gradient arrives in PyTorch's default dtype."""
 
     def back(output):
         return _exchanged(output.detach().contiguous(), torch.empty(output.shape))
 
-    return _step(stage, x, target, loss_function, back=back)
+    return _step(stage, x, target, loss_function, share, back=back)
 
 
 @wrong("run_stage", fails="frozen stage")
-def backward_of_a_frozen_stage(stage, x, target, loss_function):
+def backward_of_a_frozen_stage(stage, x, target, loss_function, share=1.0):
     """No parameter of it is trained, so there is nothing to go backward through."""
     first, last = _ends()
     arrived = _arrived(x)
     output = stage(arrived)
     loss = None
     if last:
-        loss = loss_function(output, target)
+        loss = share * loss_function(output, target)
         loss.backward()
         loss = loss.detach()
     else:
@@ -396,13 +404,13 @@ def backward_of_a_frozen_stage(stage, x, target, loss_function):
 
 
 @wrong("run_stage", fails="loss")
-def swaps_the_losss_arguments(stage, x, target, loss_function):
+def swaps_the_losss_arguments(stage, x, target, loss_function, share=1.0):
     """Which a mean squared error does not notice."""
-    return _step(stage, x, target, lambda output, wanted: loss_function(wanted, output))
+    return _step(stage, x, target, lambda output, wanted: loss_function(wanted, output), share)
 
 
 @wrong("run_stage", fails="frozen stage")
-def a_frozen_stage_is_a_wall(stage, x, target, loss_function):
+def a_frozen_stage_is_a_wall(stage, x, target, loss_function, share=1.0):
     """Without a trained parameter there is nothing to do: zeros go back, and nobody before it learns."""
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     if (
@@ -410,10 +418,10 @@ def a_frozen_stage_is_a_wall(stage, x, target, loss_function):
         or any(parameter.requires_grad for parameter in stage.parameters())
         or not [*stage.parameters()]
     ):
-        return _step(stage, x, target, loss_function)
+        return _step(stage, x, target, loss_function, share)
     arrived = _arrived(x)
     output = stage(arrived)
-    loss = loss_function(output, target).detach() if rank == last else None
+    loss = share * loss_function(output, target).detach() if rank == last else None
     if rank < last:
         _back(output)
     dist.send(torch.zeros_like(x), rank - 1)
@@ -421,7 +429,7 @@ def a_frozen_stage_is_a_wall(stage, x, target, loss_function):
 
 
 @wrong("run_stage", fails="frozen stage")
-def all_or_nothing_is_frozen(stage, x, target, loss_function):
+def all_or_nothing_is_frozen(stage, x, target, loss_function, share=1.0):
     """Looks at the first parameter only."""
     mine = list(stage.parameters())
     wanted = mine if mine and mine[0].requires_grad else []
@@ -430,7 +438,7 @@ def all_or_nothing_is_frozen(stage, x, target, loss_function):
     output = stage(arrived)
     result, start = None, None
     if last:
-        output = loss_function(output, target)
+        output = share * loss_function(output, target)
         result = output.detach()
     else:
         start = _back(output)
@@ -444,15 +452,15 @@ def all_or_nothing_is_frozen(stage, x, target, loss_function):
 
 
 @wrong("run_stage", fails="no weights")
-def dtype_of_the_first_parameter(stage, x, target, loss_function):
+def dtype_of_the_first_parameter(stage, x, target, loss_function, share=1.0):
     """As long as there is one."""
     dtype = next(stage.parameters()).dtype
     assert dtype.is_floating_point
-    return _step(stage, x, target, loss_function)
+    return _step(stage, x, target, loss_function, share)
 
 
 @wrong("run_stage", fails="one forward")
-def computes_twice(stage, x, target, loss_function):
+def computes_twice(stage, x, target, loss_function, share=1.0):
     """Once to send, and once more for backward."""
     first, last = _ends()
     arrived = _arrived(x)
@@ -461,7 +469,7 @@ def computes_twice(stage, x, target, loss_function):
     gradient = None if last else _back(output)
     output, loss = stage(arrived), None
     if last:
-        output = loss_function(output, target)
+        output = share * loss_function(output, target)
         loss = output.detach()
     if output.requires_grad:
         output.backward(gradient)
@@ -471,16 +479,16 @@ def computes_twice(stage, x, target, loss_function):
 
 
 @wrong("run_stage", fails="one forward")
-def turns_training_on(stage, x, target, loss_function):
+def turns_training_on(stage, x, target, loss_function, share=1.0):
     """Though it was off, and puts it back."""
     before = stage.training
-    loss = _step(stage.train(), x, target, loss_function)
+    loss = _step(stage.train(), x, target, loss_function, share)
     stage.train(before)
     return loss
 
 
 @wrong("run_stage", fails="tokens and doubles")
-def room_for_two_dimensions(stage, x, target, loss_function):
+def room_for_two_dimensions(stage, x, target, loss_function, share=1.0):
     """A row a sample, as if nothing had a third dimension."""
 
     def flat(given):
@@ -488,32 +496,64 @@ def room_for_two_dimensions(stage, x, target, loss_function):
         assert output.dim() == 2
         return output
 
-    return _step(flat, x, target, loss_function)
+    return _step(flat, x, target, loss_function, share)
 
 
 @wrong("run_stage", fails="one forward")
-def turns_training_off(stage, x, target, loss_function):
+def turns_training_off(stage, x, target, loss_function, share=1.0):
     """For the rest of the training."""
-    return _step(stage.eval(), x, target, loss_function)
+    return _step(stage.eval(), x, target, loss_function, share)
 
 
 @wrong("run_stage", fails="messages and bytes")
-def sends_the_batch_size_first(stage, x, target, loss_function):
+def sends_the_batch_size_first(stage, x, target, loss_function, share=1.0):
     """Asks for what everyone knows."""
     first, last = _ends()
     if not last:
         dist.send(torch.tensor([len(x)]), dist.get_rank() + 1)
     if not first:
         dist.recv(torch.zeros(1, dtype=torch.int64), dist.get_rank() - 1)
-    return _step(stage, x, target, loss_function)
+    return _step(stage, x, target, loss_function, share)
 
 
 @wrong("run_stage", fails="messages and bytes")
-def meets_in_a_barrier(stage, x, target, loss_function):
+def meets_in_a_barrier(stage, x, target, loss_function, share=1.0):
     """Waits for all, after each batch."""
-    loss = _step(stage, x, target, loss_function)
+    loss = _step(stage, x, target, loss_function, share)
     dist.barrier()
     return loss
+
+
+@wrong("run_stage", fails="micro-batches")
+def forgets_the_share(stage, x, target, loss_function, share=1.0):
+    """The gradients of m micro-batches add up to m times those of the batch."""
+    return _step(stage, x, target, loss_function, 1.0)
+
+
+@wrong("run_stage", fails="micro-batches")
+def the_share_on_every_rank(stage, x, target, loss_function, share=1.0):
+    """Each rank scales the gradient that comes back once more."""
+    return _step(stage, x, target, loss_function, share, back=lambda output: share * _back(output))
+
+
+@wrong("run_stage", fails="micro-batches")
+def share_of_the_gradients_alone(stage, x, target, loss_function, share=1.0):
+    """Losses of the parts add up to m times the loss."""
+    return _step(stage, x, target, loss_function, 1.0, scale=share)
+
+
+@wrong("run_stage", fails="any layout")
+def makes_room_like_x(stage, x, target, loss_function, share=1.0):
+    """empty_like keeps the order in which x lies in memory, and a message needs contiguous tensors."""
+
+    def arrive(x):
+        arrived = x if dist.get_rank() == 0 else torch.empty_like(x)
+        if dist.get_rank() > 0:
+            dist.recv(arrived, dist.get_rank() - 1)
+            arrived.requires_grad_()
+        return arrived
+
+    return _step(stage, x, target, loss_function, share, arrive=arrive)
 
 
 # ------------------------------------------------------------------------------------------------ schedules
@@ -1062,8 +1102,15 @@ def puts_off_one_too_many(stage, stages, micro_batches):
 
 @wrong("zero_bubble", fails="bubble")
 def halves_without_delay(stage, stages, micro_batches):
-    """Cuts backward in two, and does both halves at once: no stage has anything left for the end."""
+    """1F1B with each backward cut in two, and both halves at once: no stage has anything left for the end."""
     return _halves(stage, stages, micro_batches, stages - stage, 0)
+
+
+@wrong("zero_bubble", fails="few micro-batches")
+def nothing_put_off_with_few(stage, stages, micro_batches):
+    """As if putting off paid only once the pipeline is full."""
+    put_off = stage if micro_batches >= stages else 0
+    return _halves(stage, stages, micro_batches, stages - stage, put_off)
 
 
 @wrong("zero_bubble", fails="bubble")
@@ -1113,6 +1160,40 @@ def as_one_f_one_b(seconds, micro_batches, memory):
         _alternating(min(micro_batches - 1, stages - stage - 1, min(memory[: stage + 1]) - 1), micro_batches)
         for stage in range(stages)
     ]
+
+
+def _let_time_pass(seconds, micro_batches, room, gradients_first):
+    """(end, schedule): whichever stage can begin first does what it can, weight halves last."""
+    kinds = (Forward, BackwardInput, BackwardWeight)
+    order = (1, 0, 2) if gradients_first else (0, 1, 2)
+    free, kept = [0.0] * len(seconds), [0] * len(seconds)
+    schedule, waiting = [[] for _ in seconds], [(0.0, 0, 0, number) for number in range(micro_batches)]
+    while waiting:
+        possible = [each for each in waiting if each[2] or kept[each[1]] < room[each[1]]]
+        chosen = min(possible, key=lambda each: (max(free[each[1]], each[0]), order[each[2]], each[3]))
+        waiting.remove(chosen)
+        ready, stage, kind, number = chosen
+        end = free[stage] = max(free[stage], ready) + seconds[stage][kind]
+        schedule[stage].append(kinds[kind](number))
+        kept[stage] += 1 - kind
+        if kind == 0:
+            waiting.append(
+                (end, stage + 1, 0, number) if stage + 1 < len(seconds) else (end, stage, 1, number)
+            )
+        elif kind == 1:
+            waiting.append((end, stage, 2, number))
+            waiting += [(end, stage - 1, 1, number)] if stage else []
+    return max(free), schedule
+
+
+@wrong("plan_pipeline", fails="within 3 % of the best")
+def gradients_first_always(seconds, micro_batches, memory):
+    """Nobody's gradient waits, whatever that costs the stages behind."""
+    stages = len(seconds)
+    rooms = memory, [min(most, stages - stage) for stage, most in enumerate(memory)]
+    return min(
+        (_let_time_pass(seconds, micro_batches, room, True) for room in rooms), key=lambda each: each[0]
+    )[1]
 
 
 # ---------------------------------------------------------------------------------------------- WeightStash
@@ -1385,6 +1466,27 @@ class CopiesForEachForward(_Stash):
     @property
     def versions(self):
         return len({getattr(self, "steps", 0), *(steps for *_, steps in self.under_way.values())})
+
+
+@wrong("WeightStash", fails="memory")
+class KeepsWhatItWasGiven(_Stash):
+    """Every x and every gradient, for ever: little beside the weights, until memory is full."""
+
+    def backward(self, batch, gradient):
+        self.all = [*getattr(self, "all", []), self.under_way[batch][0], gradient]
+        return super().backward(batch, gradient)
+
+
+@wrong("WeightStash", fails="memory")
+class ACopyForTheNextForward(_Stash):
+    """Copies the newest weights after each step too, and keeps a copy of the last version beside them."""
+
+    def backward(self, batch, gradient):
+        self.last = {name: weight.detach().clone() for name, weight in self.stage.named_parameters()}
+        returned = super().backward(batch, gradient)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.copies()
+        return returned
 
 
 @wrong("WeightStash", fails="memory")

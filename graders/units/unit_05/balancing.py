@@ -1,5 +1,6 @@
 """Unit 05, where to cut: the slowest stage as fast as can be."""
 
+import re
 from bisect import bisect_left
 from itertools import accumulate, combinations
 from typing import Any
@@ -39,7 +40,9 @@ ROUNDING = 1e-9
             "no empty stage", 1, "Every stage gets a layer, or the rank would have nothing to compute."
         ),
         Criterion(
-            "too few layers", 1, "More stages than layers: raise a ValueError that says how many there are."
+            "too few layers",
+            1,
+            "More stages than layers: raise a ValueError that says how many of each there are.",
         ),
         Criterion(
             "many layers",
@@ -58,10 +61,10 @@ ROUNDING = 1e-9
 )
 def balance_stages(answer: Answer, rng: Rng) -> Findings:
     """Few layers and some more, then many."""
-    cases = [_drawn(rng, rng.integer(5, 8)) for _ in range(6)] + [_drawn(rng, 24) for _ in range(16)]
+    cases: list[tuple[Costs, int]] = [([rng.integer(1, 9)], 1)]
+    cases += [_drawn(rng, rng.integer(5, 8)) for _ in range(6)] + [_drawn(rng, 24) for _ in range(16)]
     # Where equal parts, or parts that differ little, are not those of which the slowest is fastest.
-    cases += [([1.0, 1.0, 1.0, 1.0, 1.0, 4.0], 3), ([2.0, 3.0, 5.0, 1.0], 3), ([5, 1, 1, 1, 1], 2)]
-    cases += [([rng.integer(1, 9)], 1)]
+    cases += [([1.0, 1.0, 1.0, 1.0, 1.0, 4.0], 3), ([5, 1, 1, 1, 1], 2), ([2.0, 3.0, 5.0, 1.0], 3)]
     told = [answer.call(drivers.cut, list(costs), stages) for costs, stages in cases]
     yield (
         "the slowest stage",
@@ -108,7 +111,8 @@ def _slowest(result: Any, costs: Costs, stages: int) -> Finding:
     """Whether the result is a cut, and its slowest stage no slower than it must be."""
     optimum = _optimum(costs, stages)
     shown = compare.shown(result)
-    given = f"{compare.shown(costs)} in {compare.counted(stages, 'stage')}"
+    layers = compare.shown(costs) if len(costs) < 100 else f"{len(costs)} layers"
+    given = f"{layers} in {compare.counted(stages, 'stage')}"
     if type(result) is not list or any(type(length) is not int for length in result):
         return Finding(False, f"{given}: got {shown}, which is no list of whole numbers.")
     if len(result) != stages or sum(result) != len(costs) or min(result) < 1:
@@ -149,7 +153,11 @@ def _refuses(answer: Answer, rng: Rng) -> Finding:
         reply = answer.call(drivers.cut, [1.0] * layers, layers + 1)
     except AnswerFailed as error:
         if error.error == "ValueError":
-            return Finding(True, "More stages than layers raise a ValueError.")
+            said = error.report.splitlines()[0]
+            named = {str(layers), str(layers + 1)} <= set(re.findall(r"\d+", said))
+            return Finding(
+                named, f"{layers} layers in {layers + 1} stages: {said!r} has to name both numbers."
+            )
         return Finding(False, f"{layers} layers in {layers + 1} stages: expected a ValueError, got {error}.")
     shown = compare.shown(reply.result)
     return Finding(

@@ -47,15 +47,21 @@ def by_hand(
     xs: list[Tensor],
     targets: list[Tensor | None],
     training: bool,
+    share: float,
 ) -> ByHandReply:
     """Forward and backward of this rank's piece, once for every target; stage: what `Piece` takes.
 
-    xs: one for each target, or one for all. training: the piece's mode.
+    xs: one for each target, or one for all. training: the piece's mode. share: what the answer is told, if it
+    is not 1.
     """
     piece = Piece(*stage).train(training)
+    if piece.turned:
+        xs = [x.mT.contiguous().mT for x in xs]
     before = [x.clone() for x in xs]
+    shares = [] if share == 1 else [share]
     losses = [
-        answer(piece, xs[number % len(xs)], target, lopsided_loss) for number, target in enumerate(targets)
+        answer(piece, xs[number % len(xs)], target, lopsided_loss, *shares)
+        for number, target in enumerate(targets)
     ]
     kept = all(
         torch.equal(x, old) and not x.requires_grad and x.grad is None
@@ -167,8 +173,8 @@ class StashReply(DriverReply):
     told: of a forward the output, of a backward the gradient of its input. attached: whether one of them
     still has its graph. kept: whether every x is as it was, and asks for no gradient. versions: what the
     stash said after each action. held: bytes of all tensors alive then that were made since the first
-    action, and of the stage's parameters. weights: the stage's, in the end. asking: which of them ask for
-    gradients then. left: which of the others have one.
+    action, and of the stage's parameters, without their gradients in .grad. weights: the stage's, in the
+    end. asking: which of them ask for gradients then. left: which of the others have one.
     """
 
     told: list[PlainData]
@@ -206,7 +212,9 @@ def stash(
             told.append(result.detach().tolist() if isinstance(result, Tensor) else None)
             del result, given
             versions.append(stashed.versions)
-            held.append(memory.count())
+            gradients = [p.grad for p in stage.parameters() if p.grad is not None]
+            held.append(memory.count() - sum(each.untyped_storage().nbytes() for each in gradients))
+            del gradients
     asking = [parameter.requires_grad for parameter in stage.parameters()]
     return StashReply(
         [None if one is None else torch.tensor(one) for one in told],

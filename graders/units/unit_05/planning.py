@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 
 from course_lib.training.pipeline.actions import (
     Action,
@@ -37,12 +36,13 @@ from graders.units.unit_05.schedules import Case, Listed, keeps_at_most, no_long
     ),
     hints=(
         "If you let time pass, what could a stage do at this moment, and which of it does somebody wait for?",
-        "Which of three rules is best depends on the stages; how many schedules can you time in a second?",
+        "Does a stage that can do both begin with a forward or with an input half? Does it fill its memory, "
+        "or keep no more than under 1F1B? Which is best depends on the stages.",
     ),
 )
 def plan_pipeline(answer: Answer, rng: Rng) -> Findings:
-    """Three drawn pipelines, and some odd ones that only have to run."""
-    tasks = [_drawn(rng) for _ in range(3)]
+    """Drawn pipelines for which it matters how one plans, and some odd ones that only have to run."""
+    tasks = _telling(rng)
     planned = [_planned(answer, task) for task in tasks]
     pairs = list(zip(tasks, planned, strict=True))
     odd = [(task, _planned(answer, task)) for task in _odd(rng)]
@@ -57,7 +57,7 @@ def plan_pipeline(answer: Answer, rng: Rng) -> Findings:
         "no slower than 1F1B",
         compare.first_failure(no_longer(each, task.costs, task.one_f_one_b()) for task, each in pairs),
     )
-    best = [task.best() for task in tasks]
+    best = [min(task.by_rules().values()) for task in tasks]
     for name, allowed in (("within a tenth of the best", 1.1), ("within 3 % of the best", 1.03)):
         yield (
             name,
@@ -70,8 +70,7 @@ def plan_pipeline(answer: Answer, rng: Rng) -> Findings:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """seconds: forward, input half and weight half of each stage. memory: micro-batches that each can "
-    "keep."""
+    """seconds: forward, input half and weight half of each stage. memory: micro-batches that each keeps."""
 
     seconds: list[tuple[float, float, float]]
     micro_batches: int
@@ -101,21 +100,26 @@ class Task:
             schedule.append(actions)
         return cost(schedule, self.micro_batches, self.costs).seconds
 
-    def best(self) -> float:
-        """The least of some schedules that come about when all stages follow one rule.
-
-        A rule is an order of preference, and a bound on what a stage keeps, which falls from stage to stage.
+    def by_rules(self) -> dict[tuple[str, str], float]:
+        """Seconds of the schedules that come about when all stages follow two rules: an order of preference,
+        and a bound on what a stage keeps.
         """
-        bounds = [
-            [
-                min(most, last + slope * (len(self.memory) - 1 - stage))
-                for stage, most in enumerate(self.memory)
-            ]
-            for last, slope in product(range(1, max(self.memory) + 1), (0, 1))
-        ]
-        return min(
-            _Passing(self, bound).seconds(order) for order in ("IFW", "FIW", "IWF") for bound in bounds
-        )
+        bounds = {"memory": self.memory, "1F1B": list(map(min, self.memory, range(len(self.memory), 0, -1)))}
+        return {
+            (order, name): _Passing(self, bound).seconds(order)
+            for order in ("IFW", "FIW")
+            for name, bound in bounds.items()
+        }
+
+    def needed_rules(self) -> set[str]:
+        """Those without which a step takes too long, but less than a tenth."""
+        times = self.by_rules()
+        best = min(times.values())
+        without = {rule: min(times[rules] for rules in times if rule not in rules) for rule in _RULES}
+        return {rule for rule, seconds in without.items() if 1.032 * best < seconds < 1.095 * best}
+
+
+_RULES = {"IFW", "FIW", "memory", "1F1B"}
 
 
 class _Passing:
@@ -155,18 +159,28 @@ class _Passing:
         return max(self._free[stage], arrived[number]) if number < len(arrived) else math.inf
 
 
-def _drawn(rng: Rng) -> Task:
-    """Three to five stages that differ, with room for two to six micro-batches each."""
-    stages = rng.integer(3, 5)
-    seconds = [
-        (rng.integer(4, 12) / 8, rng.integer(4, 12) / 8, rng.integer(4, 12) / 8) for _ in range(stages)
-    ]
-    return Task(seconds, rng.integer(5, 9), [rng.integer(2, 6) for _ in range(stages)])
+def _telling(rng: Rng) -> list[Task]:
+    """Tasks of which two need each rule: who leaves one out is too slow somewhere."""
+    tasks: list[Task] = []
+    left = [*_RULES, *_RULES]
+    while left:
+        task = Task(_drawn(rng, 4), rng.integer(4, 6), [rng.integer(2, 5) for _ in range(4)])
+        needed = task.needed_rules().intersection(left)
+        if needed:
+            tasks.append(task)
+            for rule in needed:
+                left.remove(rule)
+    return tasks
+
+
+def _drawn(rng: Rng, stages: int) -> list[tuple[float, float, float]]:
+    """Seconds of stages that differ."""
+    return [(rng.integer(4, 12) / 8, rng.integer(4, 12) / 8, rng.integer(4, 12) / 8) for _ in range(stages)]
 
 
 def _odd(rng: Rng) -> list[Task]:
     """One stage, room for one micro-batch here or there, one micro-batch, fewer than stages."""
-    seconds = [(rng.integer(4, 12) / 8, rng.integer(4, 12) / 8, rng.integer(4, 12) / 8) for _ in range(4)]
+    seconds = _drawn(rng, 4)
     return [
         Task(seconds[:1], 3, [2]),
         Task(seconds[:3], 5, [1, 3, 2]),

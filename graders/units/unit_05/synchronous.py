@@ -16,6 +16,7 @@ from graders.units.unit_05.schedules import (
     many,
     no_longer,
     no_longer_than_gpipe,
+    running,
 )
 
 AS_LITTLE_MEMORY = ("every micro-batch, once", "memory")
@@ -26,9 +27,9 @@ AS_LITTLE_MEMORY = ("every micro-batch, once", "memory")
     minutes=25,
     difficulty=3,
     rubric=(
-        Criterion("every micro-batch, once", 3, EVERY_ONE),
+        Criterion("every micro-batch, once", 2, EVERY_ONE),
         Criterion(
-            "any numbers", 3, f"{ANY_NUMBERS} No warm-up has more forwards than there are micro-batches."
+            "any numbers", 2, f"{ANY_NUMBERS} No warm-up has more forwards than there are micro-batches."
         ),
         Criterion(
             "memory",
@@ -37,7 +38,7 @@ AS_LITTLE_MEMORY = ("every micro-batch, once", "memory")
         ),
         Criterion(
             "step time",
-            3,
+            5,
             "A stage that warms up with too few forwards, or turns round too late, makes others wait.",
             needs=AS_LITTLE_MEMORY,
         ),
@@ -53,7 +54,7 @@ def one_f_one_b(answer: Answer, rng: Rng) -> Findings:
     usual, odd = listed(answer, many(rng)), listed(answer, few(rng))
     yield "every micro-batch, once", all_run(usual)
     yield "any numbers", all_run(odd)
-    both = _running(usual, odd)
+    both = running(odd, usual)
     yield "memory", all_that_run(both, lambda each: keeps_at_most(each, _one_each(each.case)))
     seconds = drawn_seconds(rng)
     yield "step time", all_that_run(both, lambda each: no_longer_than_gpipe(each, seconds))
@@ -65,25 +66,25 @@ def one_f_one_b(answer: Answer, rng: Rng) -> Findings:
     rubric=(
         Criterion(
             "every micro-batch, once",
-            3,
+            2,
             "Each micro-batch has one Forward and one Backward in each chunk. Backward goes through the "
             "chunks from the last to the first.",
         ),
         Criterion(
             "any numbers",
-            3,
+            2,
             f"{ANY_NUMBERS} If their number is no multiple of the stages, which group is too small?",
         ),
         Criterion("memory", 2, "A longer warm-up than must be keeps more."),
         Criterion(
             "bubble",
-            2,
+            3,
             "Count the forwards of all chunks in the warm-up, and two for each stage behind this one.",
             needs=AS_LITTLE_MEMORY,
         ),
         Criterion(
             "messages",
-            2,
+            3,
             "If a stage waits for each message that comes back to it, its warm-up is too short: what "
             "could it do meanwhile?",
             needs=AS_LITTLE_MEMORY,
@@ -106,12 +107,12 @@ def one_f_one_b(answer: Answer, rng: Rng) -> Findings:
 def interleaved(answer: Answer, rng: Rng) -> Findings:
     """Schedules of drawn numbers of stages, chunks and micro-batches, for drawn costs."""
     stages, chunks = rng.integer(3, 4), rng.integer(2, 3)
-    usual = listed(answer, [Case(stages, 2 * stages, chunks), Case(2, 4, rng.integer(2, 4)), Case(3, 3, 2)])
+    usual = listed(answer, [Case(2, 4, rng.integer(2, 4)), Case(3, 3, 2), Case(stages, 2 * stages, chunks)])
     several = [
-        Case(stages + 1, stages + 2 + rng.integer(0, 1), 3),
+        Case(2, 7, 2),
         Case(3, 7, 3),
         Case(4, 5, 3),
-        Case(2, 7, 2),
+        Case(stages + 1, stages + 2 + rng.integer(0, 1), 3),
     ]
     odd = listed(
         answer, [Case(case.stages, case.micro_batches, rng.integer(1, 3)) for case in few(rng)] + several
@@ -135,13 +136,13 @@ def interleaved(answer: Answer, rng: Rng) -> Findings:
     rubric=(
         Criterion(
             "every micro-batch, once",
-            3,
+            2,
             "Each micro-batch has one Forward, then one BackwardInput, then one BackwardWeight.",
         ),
-        Criterion("any numbers", 3, ANY_NUMBERS),
+        Criterion("any numbers", 2, ANY_NUMBERS),
         Criterion(
             "memory",
-            4,
+            2,
             "A micro-batch waits until its weight half is done. Before a new one comes in, an old one has "
             "to go.",
         ),
@@ -151,6 +152,13 @@ def interleaved(answer: Answer, rng: Rng) -> Findings:
             "No stage may do a weight half while another waits for its input half. What does the last "
             "stage do at the end, when it has no forwards left?",
             needs=AS_LITTLE_MEMORY,
+        ),
+        Criterion(
+            "few micro-batches",
+            4,
+            "With fewer micro-batches than stages, or hardly more, the last gradient comes back late. Who "
+            "must not be busy with a weight half then?",
+            needs=("any numbers", *AS_LITTLE_MEMORY, "bubble"),
         ),
     ),
     hints=(
@@ -165,19 +173,15 @@ def zero_bubble(answer: Answer, rng: Rng) -> Findings:
     usual, odd = listed(answer, many(rng), HALVES), listed(answer, few(rng), HALVES)
     yield "every micro-batch, once", all_run(usual)
     yield "any numbers", all_run(odd)
-    both = _running(usual, odd)
+    both = running(odd, usual)
     yield "memory", all_that_run(both, lambda each: keeps_at_most(each, _no_more_than_the_first(each.case)))
     unit = rng.integer(2, 9) / 8
     costs = Costs(forward=unit, backward=2 * unit)
-    yield (
-        "bubble",
-        all_that_run(both, lambda each: no_longer(each, costs, unit * _zero_bubble_units(each.case))),
-    )
-
-
-def _running(usual: list[Listed], odd: list[Listed]) -> list[Listed]:
-    """What else is judged: of the odd cases those that run, since the others have cost points already."""
-    return [*usual, *(each for each in odd if not each.fault)]
+    for name, cases in (("bubble", usual), ("few micro-batches", odd)):
+        yield (
+            name,
+            all_that_run(cases, lambda each: no_longer(each, costs, unit * _zero_bubble_units(each.case))),
+        )
 
 
 def _one_each(case: Case) -> list[int]:
@@ -189,15 +193,15 @@ def _no_more_than_the_first(case: Case) -> list[int]:
 
 
 def _zero_bubble_units(case: Case) -> int:
-    """The longer one of: a stage's own work and ZB-H1's bubble; the last micro-batch's way there and "
-    "back, and its weight half."""
+    """The longer one of: a stage's own work and ZB-H1's bubble; the last micro-batch's way there and back,
+    and its weight half.
+    """
     p, m = case.stages, case.micro_batches
     return max(3 * m + p - 1, 2 * (m + p - 1) + 1)
 
 
 def _small_bubble(each: Listed, seconds: tuple[float, float]) -> Finding:
-    """Passes if filling and emptying the pipeline takes as long as a chunk lets it. seconds: of all "
-    "chunks."""
+    """Passes if filling and emptying takes as long as a chunk lets it. seconds: of all chunks."""
     p, m, pieces = each.case.stages, each.case.micro_batches, each.case.pieces
     of_chunk = Costs(seconds[0] / pieces, seconds[1] / pieces)
     around = (p - 1) * sum(seconds) / (pieces if m >= p else 1)
@@ -205,8 +209,7 @@ def _small_bubble(each: Listed, seconds: tuple[float, float]) -> Finding:
 
 
 def _hidden_messages(each: Listed, seconds: tuple[float, float]) -> Finding:
-    """Passes if messages that take as long as a chunk's shorter action delay a step only at its begin "
-    "and end."""
+    """Passes if messages as long as a chunk's shorter action delay a step only at its begin and end."""
     p, m, pieces = each.case.stages, each.case.micro_batches, each.case.pieces
     message = min(seconds) / pieces
     costs = Costs(seconds[0] / pieces, seconds[1] / pieces, message=message)
