@@ -215,7 +215,8 @@ from course_lib.torchvision_compat import import_torchvision
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What each layer of a model takes for a batch: operations of forward and backward, bytes that it hands on, bytes of weights."""
+    """What each layer of a model takes for a batch: operations of forward and backward, bytes that it hands on, and
+    bytes of weights."""
 
     operations: list[int]
     activation_bytes: list[int]
@@ -301,8 +302,8 @@ slower = [
     for (costs, stages), lengths in zip(drawn, theirs, strict=True)
 ]
 print(
-    f"torchgpipe's slowest stage takes {statistics.mean(slower):.2f} times as long as it must, at worst {max(slower):.2f} times; "
-    f"in {sum(ratio == 1 for ratio in slower)} of {len(slower)} cases it is as good as can be."
+    f"torchgpipe's slowest stage takes {statistics.mean(slower):.2f} times as long as it must, at "
+    f"worst {max(slower):.2f} times; in {sum(ratio == 1 for ratio in slower)} of {len(slower)} cases it is as good as can be."
 )
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -329,16 +330,17 @@ def run_stage(
 ) -> Tensor | None:
     """Forward and backward of a batch, or a part of one, through a model whose stages lie on the ranks, in order.
 
-    stage: this rank's; it takes one tensor, which it does not change, and returns one, which may lie in memory in any order. It computes
-    once, in the mode in which it is. Some of its parameters, or all, may be frozen, and it may have none.
+    stage: this rank's; it takes one tensor, which it does not change, and returns one, which may lie in memory in
+    any order. It computes once, in the mode in which it is. Some of its parameters, or all, may be frozen, and it
+    may have none.
     x: on rank 0 the samples, of any dtype; on every other rank a tensor of the shape and dtype of what arrives
-    there, whose values and order in memory mean nothing. It stays as it is. target: on the last rank the targets of the
-    samples, on all others None. loss_function(output, target): a scalar, their mean.
+    there, whose values and order in memory mean nothing. It stays as it is. target: on the last rank the targets of
+    the samples, on all others None. loss_function(output, target): a scalar, their mean.
     share: of the samples of a whole batch, how much x has.
 
-    Afterwards the gradients of the whole model's loss, times the share, have been added to those of the stage's parameters, in
-    place or not. Returns the loss times the share on the last rank, without its graph, on all others None: called
-    for each part of a batch, losses and gradients add up to the batch's.
+    Afterwards the gradients of the whole model's loss, times the share, have been added to those of the stage's
+    parameters, in place or not. Returns the loss times the share on the last rank, without its graph, on all others
+    None: called for each part of a batch, losses and gradients add up to the batch's.
 
     Every rank but the last sends its output to the next rank, once; every rank but the first sends the gradient
     of its input, of the same shape and dtype, to the rank before, once. Nothing else is sent.
@@ -382,7 +384,7 @@ whole_loss.backward()
 
 
 def by_hand(layer: nn.Module, parts: int = 1) -> tuple[Tensor | None, list[Tensor]]:
-    """One step of a stage, the batch in so many parts: the loss of the last one, and the gradients of the stage's parameters."""
+    """One step of a stage, the batch in so many parts: the last one's loss, and the gradients of the parameters."""
     layer = copy.deepcopy(layer)
     for x, target in zip(batch.chunk(parts), wanted.chunk(parts), strict=True):
         loss = run_stage(layer, x, target if dist.get_rank() == 3 else None, functional.mse_loss, 1 / parts)
@@ -1271,8 +1273,9 @@ curves = {
 units = {"one batch at a time": 12, "GPipe, 4 micro-batches": 3 * (4 + 3) / 4, "PipeDream": 3}
 seen = 22 * np.arange(1, 9)
 figure, (by_batch, by_time) = new_figure(
-    alt="Training loss on digits with four stages. Against batches the synchronous curve falls fastest, PipeDream's and the "
-    "one without stashing lag behind. Against time PipeDream and GPipe with four micro-batches are about level, and one batch at a time is last.",
+    alt="Training loss on digits with four stages. Against batches the synchronous curve falls fastest, PipeDream's "
+    "and the one without stashing lag behind. Against time PipeDream and GPipe with four micro-batches are about "
+    "level, and one batch at a time is last.",
     columns=2,
     sharey=True,
 )
@@ -1334,8 +1337,8 @@ def plan_seconds(
     """Seconds a batch, in PipeDream's model, of a plan: (layers, replicas) for each stage, in order.
 
     seconds: of each layer, forward and backward, for one batch. activation_bytes: what each layer hands on.
-    weight_bytes: of its weights. bandwidth: bytes a second of the network, which the replicas of a stage share; each cut
-    has as much for itself.
+    weight_bytes: of its weights. bandwidth: bytes a second of the network, which the replicas of a stage share; each
+    cut has as much for itself.
 
     k replicas take turns at the batches, so they are k times as fast. After k batches they average their gradients,
     which moves 2 (k - 1) times the stage's bytes of weights altogether. A cut is crossed by the activations and by
@@ -1417,7 +1420,8 @@ for name, model in {"VGG-16": vgg16, "ResNet-50": resnet50}.items():
     for gigabits in (10, 100, 1600):
         plan, ours, data_parallel = plans[name, gigabits] = planned(model, gigabits * 1e9 / 8)
         print(
-            f"{name:9} {gigabits:4} Gbit/s: (layers, replicas) {plan}, {data_parallel / ours:.1f} times as fast as data parallelism"
+            f"{name:9} {gigabits:4} Gbit/s: (layers, replicas) {plan}, {data_parallel / ours:.1f} times as fast as "
+            "data parallelism"
         )
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -1461,8 +1465,8 @@ def plan_bars(gigabits: int, teraflops: int):
         names=list(bars),
         y="ms a batch",
         title=f"VGG-16 on 16 workers of {teraflops} TFLOP/s, {gigabits} Gbit/s",
-        alt=f"PipeDream's plan for VGG-16 at {gigabits} Gbit/s and {teraflops} TFLOP/s: {plan} as (layers, replicas), with the "
-        "milliseconds that each stage computes, exchanges gradients, and sends.",
+        alt=f"PipeDream's plan for VGG-16 at {gigabits} Gbit/s and {teraflops} TFLOP/s: {plan} as (layers, replicas), "
+        "with the milliseconds that each stage computes, exchanges gradients, and sends.",
     )
 
 
@@ -1503,7 +1507,8 @@ for name, blocks, width, tokens in (
 ):
     reduced, cut = 2 * 12 * blocks * width**2, 2 * tokens * width
     print(
-        f"{name:30} all-reduce {reduced:.2e} numbers, a cut {cut:.2e}: {reduced / cut:5.1f} times; equal at {12 * blocks * width:,} tokens"
+        f"{name:30} all-reduce {reduced:.2e} numbers, a cut {cut:.2e}: {reduced / cut:5.1f} times; "
+        f"equal at {12 * blocks * width:,} tokens"
     )
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -1766,7 +1771,8 @@ in_a_row = {False: MICRO_BATCHES * STAGES, True: MICRO_BATCHES + STAGES - 1}
 for threads, seconds in waited.items():
     print(
         f"{'a thread a stage' if threads else 'one thread':16} forward takes {1e3 * seconds:4.0f} ms; "
-        f"{in_a_row[threads]} forwards of {1e3 * UNIT:.0f} ms one after another take {1e3 * UNIT * in_a_row[threads]:.0f} ms"
+        f"{in_a_row[threads]} forwards of {1e3 * UNIT:.0f} ms one after another take "
+        f"{1e3 * UNIT * in_a_row[threads]:.0f} ms"
     )
 
 # %% demo=true jupyter={"source_hidden": true}
