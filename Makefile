@@ -1,17 +1,18 @@
-# make workbook | test | lab | lint | notebooks | docs | bench | mutants | horovod | horovod-tensorflow | beside; each
-# sets up first, once.
+# make workbook | test | lab | lint | notebooks | docs | bench | mutants | mutants-changed | horovod | horovod-tensorflow
+# | beside; each sets up first, once.
 # With another Python: make workbook PYTHON=python3.12
 
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
+SINCE ?= HEAD~1
 
 SHELL := /bin/bash
 BIN := $(abspath $(VENV))/bin
 export PATH := $(BIN):$(PATH)
 export JUPYTER_CONFIG_PATH := $(CURDIR)/.jupyter$(addprefix :,$(JUPYTER_CONFIG_PATH))
 
-.PHONY: workbook test lab lint notebooks docs bench mutants horovod horovod-tensorflow beside setup
+.PHONY: workbook test lab lint notebooks docs bench mutants mutants-changed horovod horovod-tensorflow beside setup
 
 workbook: setup
 	@$(BIN)/course workbook --jobs $(JOBS)
@@ -43,6 +44,10 @@ bench: setup
 # NAMES="02_data_parallel pass_the_token" for some units or exercises only.
 mutants: setup
 	$(BIN)/python -m mutants --jobs $(JOBS) $(NAMES)
+
+# SINCE=main: of the exercises whose source or grader differs from that revision, a sample within some minutes.
+mutants-changed: setup
+	$(BIN)/python -m mutants --jobs $(JOBS) --changed-since $(SINCE) --at-most 60 --minutes 6
 
 # MPI=1: with Open MPI as well.
 horovod: setup

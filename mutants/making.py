@@ -47,7 +47,11 @@ class Mutant:
 
 def read_solutions(path: Path) -> list[Solution]:
     """The solutions of a unit, in its order."""
-    text = path.read_text()
+    return solutions_in(path, path.read_text())
+
+
+def solutions_in(path: Path, text: str) -> list[Solution]:
+    """The solutions in a text that stands, or has stood, in a unit's file."""
     return [
         Solution(path.stem, cell.metadata["exercise"], path, _line_of(text, cell.source), cell.source)
         for cell in jupytext.reads(text, fmt="py:percent").cells

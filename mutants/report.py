@@ -18,12 +18,17 @@ AIM = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """A run's mutants, what became of each, and the reviewed list."""
+    """A run's mutants, what became of each, and the reviewed list. made: all mutants of these solutions."""
 
     solutions: Sequence[Solution]
-    mutants: Sequence[Mutant]
+    made: Sequence[Mutant]
     verdicts: Mapping[Mutant, Judged]
     listed: Mapping[reviewed.Key, reviewed.Equivalent]
+
+    @property
+    def mutants(self) -> list[Mutant]:
+        """Those that have been judged."""
+        return [mutant for mutant in self.made if mutant in self.verdicts]
 
     def survivors(self) -> list[Mutant]:
         """Those that earn all points and are not on the list."""
@@ -37,7 +42,7 @@ class Tally:
         """A sentence for every entry that no longer holds."""
         killed = {reviewed.key(m): each.how for m, each in self.verdicts.items() if not each.survived}
         names = {solution.exercise for solution in self.solutions}
-        return reviewed.stale(self.listed, killed, self.mutants, names)
+        return reviewed.stale(self.listed, killed, self.made, names)
 
     def row(self, name: str, mutants: Sequence[Mutant]) -> tuple[str, ...]:
         """Name, mutants, killed, survived, equivalent, and the rate of those killed."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mutants.changed import UnknownRevision, changed_since
 from mutants.making import Solution, make_mutants, read_solutions
 from mutants.reviewed import BadList, read_lists
 from tests import toy_mutants
@@ -64,7 +65,7 @@ def test_a_hole_is_shown_and_closed(tmp_path: Path) -> None:
     for listed, text in (("some", EQUIVALENT), ("more", EQUIVALENT + STALE), ("none", "")):
         (tmp_path / listed).mkdir()
         (tmp_path / listed / "91_toy.toml").write_text(text)
-    half, whole, again = runs(tmp_path, "half:more", "whole:some", "whole:none")
+    half, whole, again, few = runs(tmp_path, "half:more", "whole:some", "whole:none", "whole:some:3")
 
     # A mutant that differs only where the grader does not look survives and is shown with its place, one on
     # the list is not counted, entries that do not hold are told, and a mutant that hangs is killed.
@@ -90,6 +91,11 @@ def test_a_hole_is_shown_and_closed(tmp_path: Path) -> None:
     # What was judged before is not judged again, and what is not on the list counts.
     assert counts(again) == {**seen, "survived": 2, "equivalent": 0}
     assert len((tmp_path / "whole.jsonl").read_text().splitlines()) == shown["mutants"]
+
+    # Of a sample only what was drawn counts, from a seed that is told; no entry is stale for not being drawn.
+    assert f"Of {shown['mutants']} mutants 3 are drawn: --seed=" in few
+    assert counts(few)["mutants"] == len((tmp_path / "whole3.jsonl").read_text().splitlines()) == 3
+    assert few.endswith("┘\n")
 
 
 def test_each_mutant_changes_the_solution_in_one_place() -> None:
@@ -148,3 +154,53 @@ def test_the_list_is_about_lines_that_there_are() -> None:
         for solution in read_solutions(path)
     }
     assert not [entry for entry in read_lists().values() if entry.line not in lines[entry.exercise]]
+
+
+CELL = """\
+# %% exercise="{0}" points=1
+def {0}():
+    ### BEGIN SOLUTION
+    return {1}
+    ### END SOLUTION
+
+"""
+
+
+def test_an_exercise_has_changed_with_its_cell_or_with_what_grades_it(tmp_path: Path) -> None:
+    # Its own cell, its grader's module, or a module that this one imports; not what stands beside them.
+    def git(*arguments: str) -> None:
+        names = ["-c", "user.name=Nobody", "-c", "user.email=nobody@example.org"]
+        subprocess.run(["git", *names, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    def write(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def changed(revision: str = "HEAD") -> list[str]:
+        found = changed_since(revision, read_solutions(unit), tmp_path, lambda each: graders[each.exercise])
+        return [solution.exercise for solution in found]
+
+    unit = write("solutions/90_sample.py", CELL.format("one", 1) + CELL.format("two", 2))
+    graders = {
+        "one": write("graders/units/unit_90/first.py", "from graders.units.unit_90 import drivers\n"),
+        "two": write("graders/units/unit_90/second.py", "from graders.units.unit_90.shared import x\n"),
+    }
+    write("graders/units/unit_90/drivers.py", "y = 1\n")
+    write("graders/units/unit_90/shared.py", "x = 1\n")
+    git("init")
+    git("add", ".")
+    git("commit", "--message", "first")
+    assert changed() == []
+    write("solutions/90_sample.py", "# %%\nz = 1\n\n" + CELL.format("one", 1) + CELL.format("two", 22))
+    assert changed() == ["two"]
+    write("graders/units/unit_90/drivers.py", "y = 2\n")
+    assert changed() == ["one", "two"]
+    git("commit", "--all", "--message", "second")
+    assert changed() == []
+    write("graders/units/unit_90/shared.py", "x = 2\n")
+    assert changed() == ["two"]
+    assert changed("HEAD~1") == ["one", "two"]
+    with pytest.raises(UnknownRevision, match="HEAD~2 is not in this clone"):
+        changed("HEAD~2")

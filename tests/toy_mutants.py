@@ -1,4 +1,5 @@
-"""Judges the mutants of a toy exercise: `python -m tests.toy_mutants FOLDER GRADER:LIST ...`, a run for each.
+"""Judges the mutants of a toy exercise: `python -m tests.toy_mutants FOLDER GRADER:LIST[:AT_MOST] ...`, a run
+for each.
 
 GRADER `half` never gives the larger number first, which is a hole; `whole` does.
 LIST is the folder of reviewed mutants in FOLDER, where the verdicts of each grader are kept too.
@@ -48,11 +49,15 @@ def grade_with(cases: Sequence[tuple[int, int]]) -> None:
 def main(folder: Path, runs: Sequence[str]) -> None:
     judging.GRACE_SECONDS, judging.TIMES_SLOWER = 0.3, 1
     (folder / "91_toy.py").write_text(SOURCE)
-    for grader, listed in (run.split(":") for run in runs):
+    for grader, listed, *at_most in (run.split(":") for run in runs):
         grade_with(CASES[grader])
         try:
             command.run(
-                jobs=2, solutions=folder, equivalents=folder / listed, kept=folder / f"{grader}.jsonl"
+                jobs=2,
+                solutions=folder,
+                equivalents=folder / listed,
+                kept=folder / f"{grader}{''.join(at_most)}.jsonl",
+                at_most=int(at_most[0]) if at_most else None,
             )
         except SystemExit as status:
             print(status)
