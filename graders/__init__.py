@@ -2,7 +2,8 @@
 
 from graders.student.check_cell import check
 from graders.student.hints import hint
+from graders.student.predictions import predict
 from graders.student.progress import progress
 from graders.student.reset_cell import reset
 
-__all__ = ["check", "hint", "progress", "reset"]
+__all__ = ["check", "hint", "predict", "progress", "reset"]

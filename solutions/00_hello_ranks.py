@@ -32,7 +32,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import Cluster, CollectiveMismatch, Deadlock, Link, launch, per_rank
-from graders import check, hint, progress, reset
+from graders import check, hint, predict, progress, reset
 
 # %% demo=true jupyter={"source_hidden": true}
 # `%%ranks` runs a cell on every rank (section 2); `%%needs` waits until an exercise is solved.
@@ -56,13 +56,22 @@ layout_picture(nodes=2, gpus_per_node=4)
 # Links inside a node are fast, links between nodes are slower, and what is not sent is not shared: every process has a
 # memory of its own.
 #
-# **Predict, before you measure.** Write your guesses down.
+# **Predict, before you measure.** Write your guesses into the cell below.
 #
 # 1. GPT-3 took $3.14 \cdot 10^{23}$ floating-point operations to train. How long does one GPU need that really does
 #    $6.7 \cdot 10^{13}$ of them a second? (Section 1)
 # 2. Of a program's work, 95 % can be shared out among workers. How much faster do 1,000 workers make it? (Section 1)
 # 3. Eight ranks stand in a ring, a message to a neighbour takes a millisecond, and a token goes once round. How long
 #    does it take? For how long does each rank send or receive, and for how long does it do nothing? (Section 4)
+
+# %% demo=true
+guesses = predict(
+    "00_hello_ranks",
+    years_on_one_gpu=None,
+    speedup_of_1000_workers=None,
+    milliseconds_for_a_round=None,
+    milliseconds_a_rank_sends_or_receives=None,
+)
 
 # %% [markdown]
 # ## 1 Why distribute at all
@@ -168,6 +177,7 @@ assert amdahl_speedup(0.95, 10_000) < 20
 assert amdahl_speedup(0.95, 10_000) - amdahl_speedup(0.95, 1_000) < 0.5
 assert amdahl_speedup(0.9985, 1024) < 500 < amdahl_speedup(0.999, 1024)
 assert round(amdahl_speedup(0.999, 1024)) == 506
+guesses.measured(years_on_one_gpu=years, speedup_of_1000_workers=amdahl_speedup(0.95, 1_000))
 
 # %% [markdown]
 # With ever more workers the parallel part takes almost no time, and the serial part is all that is left. So the speedup
@@ -549,6 +559,9 @@ assert round(eight.seconds * 1e3, 1) == 8
 assert all(round(seconds * 1e3, 1) == 2 for seconds in busy)
 for count in (2, 4, 16):
     assert round(one_round(count).seconds * 1e3, 1) == count
+guesses.measured(
+    milliseconds_for_a_round=eight.seconds * 1e3, milliseconds_a_rank_sends_or_receives=busy[0] * 1e3
+)
 
 # %% [markdown]
 # Eight ranks, eight messages, eight milliseconds: the time grows with the number of ranks. Each rank sends or receives for
@@ -851,6 +864,12 @@ for system, workers, speedup in [("DistBelief", 81, 12), ("FireCaffe, GoogLeNet"
 # - **It returns, and a message is lost.** An `isend` or `irecv` was never waited for (section 4).
 # - **`RANK` is missing.** The script was started with `python` and not by a launcher. Under plain `srun` the rank is in
 #   `SLURM_PROCID`, under `mpirun` in `OMPI_COMM_WORLD_RANK`; unit 03 reads them all.
+
+# %% [markdown]
+# What you predicted, beside what was measured:
+
+# %% demo=true
+guesses
 
 # %% demo=true
 progress()

@@ -35,7 +35,7 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from course_lib import launch, per_rank
-from graders import check, hint, progress, reset
+from graders import check, hint, predict, progress, reset
 
 if dataset == "digits":
     # The images are tiny. Two threads that wait for each other at every layer cost more than they share.
@@ -59,13 +59,24 @@ steps_picture()
 # train together have to agree: who reads the data, who gets which part, whose gradients count, who validates what, who
 # writes the checkpoint.
 #
-# **Predict, before you measure.** Write your guesses down.
+# **Predict, before you measure.** Write your guesses into the cell below.
 #
 # 1. Of the time that a batch takes, how much goes into taking and preparing it, into forward, into backward, and into the
 #    update? (Section 5)
 # 2. How many more samples a second does a batch of 256 bring than a batch of 1? (Section 5)
 # 3. A model has 7.5 billion parameters and trains with Adam in mixed precision. How much memory is taken before the first
 #    image goes in? (Section 6)
+
+# %% demo=true
+guesses = predict(
+    "01_single_gpu",
+    percent_of_a_step_that_takes_and_prepares=None,
+    percent_of_a_step_in_forward=None,
+    percent_of_a_step_in_backward=None,
+    percent_of_a_step_in_the_update=None,
+    times_as_many_samples_with_batches_of_256=None,
+    gigabytes_before_the_first_image=None,
+)
 
 # %% [markdown]
 # ## 1 One step
@@ -571,6 +582,14 @@ bar_figure(
 if device.type == "cpu":
     assert rates[4] > 2 * rates[0]
     assert times[2] > times[1]
+percent = [100 * spent / sum(times) for spent in times]
+guesses.measured(
+    percent_of_a_step_that_takes_and_prepares=percent[0],
+    percent_of_a_step_in_forward=percent[1],
+    percent_of_a_step_in_backward=percent[2],
+    percent_of_a_step_in_the_update=percent[3],
+    times_as_many_samples_with_batches_of_256=rates[4] / rates[0],
+)
 
 # %% [markdown]
 # On a CPU backward takes longer than forward: it computes two gradients for each layer, for its weights and for its inputs.
@@ -737,6 +756,7 @@ assert training_memory_bytes(7_500_000_000, "adam", "fp32") == 120e9
 assert training_memory_bytes(5_000_000_000, "adam", "mixed") == 80e9
 assert training_memory_bytes(13_000_000_000, "momentum", "bf16") < 80e9
 assert training_memory_bytes(14_000_000_000, "momentum", "bf16") > 80e9
+guesses.measured(gigabytes_before_the_first_image=training_memory_bytes(7_500_000_000, "adam", "mixed") / 1e9)
 
 # %% [markdown]
 # Five billion parameters, at 16 bytes each; thirteen billion at 6 bytes. And no activation is counted yet. Those can be
@@ -873,6 +893,12 @@ Compute nodes often have no network. Get the data before, on a login node:
 - **Other numbers in each run.** Seed `torch.manual_seed`; the same seed on other hardware, or with another number of
   threads, may still differ in the last digits.
 """
+
+# %% [markdown]
+# What you predicted, beside what was measured:
+
+# %% demo=true
+guesses
 
 # %% demo=true
 progress()

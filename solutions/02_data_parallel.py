@@ -40,7 +40,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, DistributedSampler
 
 from course_lib import Cluster, Link, launch, per_rank
-from graders import check, hint, progress, reset
+from graders import check, hint, predict, progress, reset
 
 # %% demo=true jupyter={"source_hidden": true}
 # `%%needs` waits until an exercise is solved. The folded cells below hold the text to what was measured.
@@ -65,13 +65,22 @@ weighted_average_picture((8, 8, 5))
 # 4. Each takes the same optimizer step from the same weights with the same gradient. So the weights are the same
 #    again, and are never sent.
 #
-# **Predict, before you measure.** Write your guesses down; sections 4 and 5 measure them.
+# **Predict, before you measure.** Write your guesses into the cell below; sections 4 and 5 measure them.
 #
 # 1. ResNet-50 has 25,557,032 parameters, so its gradients take 97.5 MiB in 32 bits. Four workers average them with an
 #    all-reduce that sends no more than it must. How much does each worker send in a step? How much with 1,000 workers?
 # 2. Every worker now computes on twice as many samples. How much does it send then?
 # 3. Gradients can be sent while backward is still computing others. Does that go faster in many small messages or in
 #    few large ones?
+
+# %% demo=true
+guesses = predict(
+    "02_data_parallel",
+    mib_sent_by_each_of_4_workers=None,
+    mib_sent_by_each_of_1000_workers=None,
+    times_as_much_with_twice_the_samples=None,
+    many_small_or_few_large_messages=None,
+)
 
 # %% [markdown]
 # ## 1 The average that is right
@@ -364,6 +373,10 @@ assert all(abs(ratio - 2 * (size - 1) / size) < 1e-3 for size, ratio in ratios.i
 assert round(2 * 3 / 4 * resnet_bytes / 2**20) == 146
 assert round(2 * 999 / 1000 * resnet_bytes / 2**20) == 195
 assert round(2 * 999 * 20e-6 * 1e3) == 40
+guesses.measured(
+    mib_sent_by_each_of_4_workers=2 * 3 / 4 * resnet_bytes / 2**20,
+    mib_sent_by_each_of_1000_workers=2 * 999 / 1000 * resnet_bytes / 2**20,
+)
 
 # %% [markdown]
 # It is $2\frac{p-1}{p}$ times the gradients: 146 MiB for ResNet-50 on 4 workers, 195 MiB on 1,000. The bytes that a worker
@@ -383,7 +396,9 @@ for samples in (8, 16):
 # %% demo=true jupyter={"source_hidden": true}
 # %%needs average_gradients
 # The bytes do not depend on the batch.
-assert run.traffic[0].sent == launch(backward_and_average, new_model(), 8, ranks=ranks).traffic[0].sent
+half = launch(backward_and_average, new_model(), 8, ranks=ranks)
+assert run.traffic[0].sent == half.traffic[0].sent
+guesses.measured(times_as_much_with_twice_the_samples=run.traffic[0].sent / half.traffic[0].sent)
 
 # %% [markdown]
 # the same: there are as many gradients as parameters, whatever the batch. It computes twice as long, though. So with
@@ -822,6 +837,8 @@ if ranks == 4:
     assert milliseconds(steps[2, 1]) < 1.02 * milliseconds(steps[257, 1])
     assert milliseconds(steps[2056, 100]) < 1.02 * milliseconds(steps[1028, 100])
     assert 2.9 < milliseconds(steps[2, 100]) / milliseconds(steps[1028, 100]) < 3.1
+best_sizes = ", ".join(f"{kib} KiB with a latency of {us} µs" for us, kib in best.items())
+guesses.measured(many_small_or_few_large_messages=f"it depends: best are {best_sizes}")
 
 # %% [markdown]
 # So it depends on the network. On four ranks: with a latency of 1 µs, small buckets are best, since they overlap best.
@@ -1391,3 +1408,9 @@ assert often.traffic[0].sent == 2 * once.traffic[0].sent
 #
 # Data parallelism keeps a whole model on every worker. When the model no longer fits, its layers are split over
 # workers (unit 05), or each layer is (unit 06).
+
+# %% [markdown]
+# What you predicted, beside what was measured:
+
+# %% demo=true
+guesses

@@ -45,7 +45,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.training.checkpoints import Training
-from graders import check, hint, progress, reset
+from graders import check, hint, predict, progress, reset
 
 # %% [markdown]
 # ## The picture
@@ -80,7 +80,7 @@ cluster_picture()
 # decides when and where. Slurm is the one on most large machines; it gives a job its nodes, starts it there, and ends
 # it when its time is up.
 #
-# **Predict, before you measure.** Write your guesses down; sections 5, 6, 7, 9 and 14 have the answers.
+# **Predict, before you measure.** Write your guesses into the cell below; sections 5, 6, 7, 9 and 14 have the answers.
 #
 # 1. Eight ranks on two nodes stand in a ring, each sends to the next. How many of the eight connections lead over the
 #    network if the ranks fill one node after the other? How many if the two nodes get ranks in turn?
@@ -88,6 +88,17 @@ cluster_picture()
 # 3. On a node of LUMI, 64 cores and eight GPUs: which core is beside GPU 0?
 # 4. A node fails once in 264 days, and a checkpoint takes two minutes. How often should a job on 2,048 nodes save?
 # 5. One GPU of a thousand computes at half the speed. How much slower is a step of all?
+
+# %% demo=true
+guesses = predict(
+    "03_multi_node",
+    connections_over_the_network_in_blocks=None,
+    connections_over_the_network_in_turn=None,
+    tasks_of_the_first_and_the_second_node=None,
+    core_beside_gpu_0=None,
+    minutes_between_two_checkpoints=None,
+    times_as_long_a_step_with_one_slow_gpu=None,
+)
 
 # %% [markdown]
 # ## 1 Login nodes and compute nodes
@@ -424,6 +435,10 @@ for gpus in (2, 4, 8):
     assert network_hops(dealt("block", gpus)) == 2
     assert network_hops(dealt("plane=2", gpus)) == (2 if gpus == 2 else connections // 2)
     assert network_hops(dealt("cyclic", gpus)) == connections
+guesses.measured(
+    connections_over_the_network_in_blocks=network_hops(dealt("block", 4)),
+    connections_over_the_network_in_turn=network_hops(dealt("cyclic", 4)),
+)
 
 # %% [markdown]
 # The first prediction: two of eight in blocks, all eight in turn. In blocks it stays at one connection a node,
@@ -504,6 +519,8 @@ try:
             tasks = sorted(map(done.stdout.split().count, ("node1", "node2")), reverse=True)
             print(f"srun {' '.join(request):33} gives the nodes {tasks[0]} and {tasks[1]} tasks")
             assert tasks == ([3, 1] if "--ntasks=4" in request else [2, 2])
+            if "--ntasks=4" in request:
+                guesses.measured(tasks_of_the_first_and_the_second_node=f"{tasks[0]} and {tasks[1]}")
 except ClusterFailed as missing:
     print(missing)
 
@@ -798,6 +815,7 @@ binding = cpu_bind_map(lumi)
 print("--cpu-bind=map_cpu:" + ",".join(map(str, binding)))
 # A mask has a bit for each core: seven cores, from the given one on.
 print("--cpu-bind=mask_cpu:" + ",".join(hex(0b1111111 << core) for core in binding))
+guesses.measured(core_beside_gpu_0=binding[0])
 
 # %% [markdown]
 # The third prediction: core 49. The first form gives each rank one core. The second gives it the seven of its block,
@@ -1093,6 +1111,7 @@ explore(
 assert round(54 * 2048 / 419) == 264
 assert round(264 * 24 / 2048) == 3
 at_start = checkpoint_interval(120, NODE, 2048)
+guesses.measured(minutes_between_two_checkpoints=at_start / 60)
 lost = expected_overhead(at_start, 120, NODE / 2048, 60)
 assert (round(at_start / 60), round(100 * lost), round(100 * lost / (1 + lost))) == (27, 17, 14)
 for factor in (0.5, 2):
@@ -1772,6 +1791,7 @@ waiting = [
     for rank in range(ranks)
 ]
 assert min(waiting) == waiting[last]
+guesses.measured(times_as_long_a_step_with_one_slow_gpu=among_many[1] / among_many[0])
 
 # %% [markdown]
 # One rank at half the speed makes all compute at half the speed. The delay is the same among a few ranks and among a
@@ -2035,3 +2055,9 @@ assert done.returncode == 0, done.stderr
 #   first, write while training goes on, and a data loader that can be taken up again.
 # - J. Dean, L. A. Barroso, *The Tail at Scale*, Communications of the ACM 56(2), 2013: when many must answer, the slowest
 #   sets the time.
+
+# %% [markdown]
+# What you predicted, beside what was measured:
+
+# %% demo=true
+guesses

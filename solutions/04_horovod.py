@@ -41,7 +41,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from course_lib import Link, launch, per_rank
-from graders import check, hint, progress, reset
+from graders import check, hint, predict, progress, reset
 
 # %% demo=true jupyter={"source_hidden": true}
 # `%%needs` waits until an exercise is solved, or says how to install Horovod. Folded cells check that the text's
@@ -89,7 +89,7 @@ negotiation_picture()
 # **negotiation**. At 2 ms that is d. At 4 ms it is c and b, which are **fused**: copied into one buffer and summed in a
 # single all-reduce. Rank 0 has a after 4 ms, but nobody can sum it before rank 1 has it too.
 #
-# **Predict, before you measure.** Write your guesses down; sections 1, 7 and 12 measure them.
+# **Predict, before you measure.** Write your guesses into the cell below; sections 1, 7 and 12 measure them.
 #
 # 1. ResNet-50's gradients have 102 MB. How many MB enter the network card of a parameter server in a step with 8 workers,
 #    and how many with 64? How many enter the card of a worker in a ring?
@@ -97,7 +97,19 @@ negotiation_picture()
 #    what with Horovod?
 # 3. Two processes on this machine train the same model, once with Horovod and once with PyTorch's
 #    `DistributedDataParallel`. Are the weights the same? Which is faster?
-#
+
+# %% demo=true
+guesses = predict(
+    "04_horovod",
+    mb_into_the_server_of_8_workers=None,
+    mb_into_the_server_of_64_workers=None,
+    mb_into_a_worker_of_a_ring_of_64=None,
+    sums_with_torch_distributed=None,
+    are_the_weights_the_same=None,
+    which_is_faster=None,
+)
+
+# %% [markdown]
 # ## 1 A server or a ring
 #
 # There are $N$ workers, and each computes on $B$ samples, so a step has $NB$ samples. The lecture writes its gradient as
@@ -197,6 +209,11 @@ resnet_mb = 4 * 25_557_032 / 1e6
 assert round(resnet_mb) == 102
 assert [round(workers * resnet_mb) for workers in (8, 64)] == [818, 6543]
 assert [round(2 * (workers - 1) / workers * resnet_mb) for workers in (8, 64)] == [179, 201]
+guesses.measured(
+    mb_into_the_server_of_8_workers=8 * resnet_mb,
+    mb_into_the_server_of_64_workers=64 * resnet_mb,
+    mb_into_a_worker_of_a_ring_of_64=2 * 63 / 64 * resnet_mb,
+)
 
 # %% [markdown]
 # All workers end with the same weights both ways. But what enters the server grows with the number of workers; what enters a
@@ -953,6 +970,7 @@ calls = even * a + odd * b, even * b + odd * a
 assert mixed == [calls if rank % 2 == 0 else calls[::-1] for rank in range(ranks)]
 if ranks == 4:
     assert mixed[0] == (202, 202)
+guesses.measured(sums_with_torch_distributed=f"refused, or wrong: {mixed[0][0].item():g} for a")
 
 # %% [markdown]
 # Of different lengths, the two calls are refused here, and on a real cluster they hang or abort. Of equal lengths nobody
@@ -1666,6 +1684,11 @@ print(f"largest difference of a weight {difference:.0e}")
 assert difference < 1e-6
 # A step cannot end before the next cycle, however busy the machine is.
 assert step_ms[64, 20] > 15
+first = ", ".join(
+    f"{'Horovod' if step_ms[width, 1] < step_ms[width, 'DDP'] else 'DDP'} at width {width}"
+    for width in (64, 512)
+)
+guesses.measured(are_the_weights_the_same="yes" if difference < 1e-6 else "no", which_is_faster=first)
 
 # %% [markdown]
 # The weights are the same. Which one is faster is a matter of how long a step computes. DDP knows its buckets beforehand,
@@ -1900,3 +1923,9 @@ assert took["yours"] < 1.05 * defaults
 # | ZeRO | data | 400 | 100 billion |
 #
 # Units 05, 06, 09, 12 and 13 are about what DDP and Horovod do not do: splitting the model, or its state.
+
+# %% [markdown]
+# What you predicted, beside what was measured:
+
+# %% demo=true
+guesses

@@ -61,14 +61,14 @@ from course_lib.training.pipeline import (
     schedule_of,
 )
 from course_lib.training.pipeline.drawing import schedule_figure
-from graders import check, hint, progress, reset
+from graders import check, hint, predict, progress, reset
 
 # %% demo=true jupyter={"source_hidden": true}
 # `%%needs` waits until an exercise is solved.
 # %load_ext course_lib.notebook.magics
 
 # %% [markdown]
-# **Predict, before you measure.** Write your guesses down; the sections in parentheses have the answers.
+# **Predict, before you measure.** Write your guesses into the cell below; the sections in parentheses have the answers.
 #
 # 1. A model lies on four GPUs, and a batch is cut into four parts. Each GPU does the forward of all parts, then their
 #    backward. What share of the time do GPUs stand idle (section 4)? And with 32 parts?
@@ -77,6 +77,16 @@ from graders import check, hint, progress, reset
 # 3. On one GPU, computing every forward a second time to save memory makes a step a third longer. On four GPUs in a
 #    row too (section 5)?
 # 4. Can the idle time be made shorter with the same parts and the same gradients (section 8)?
+
+# %% demo=true
+guesses = predict(
+    "05_pipeline_parallel",
+    percent_idle_with_4_parts=None,
+    percent_idle_with_32_parts=None,
+    times_as_long_with_early_backward=None,
+    times_as_long_with_recomputation=None,
+    can_the_idle_time_be_shorter=None,
+)
 
 # %% [markdown]
 # ## 1 Four layers on four workers
@@ -488,6 +498,9 @@ assert math.isclose(gpipe_timing.bubble, 3 / 7)
 assert math.isclose(gpipe_timing.seconds, (4 + 3) * (1 + 2))
 many = cost(schedule_of(gpipe, 4, 32), 32)
 assert f"{many.bubble:.1%}" == f"{3 / 35:.1%}" == "8.6%"
+guesses.measured(
+    percent_idle_with_4_parts=100 * gpipe_timing.bubble, percent_idle_with_32_parts=100 * many.bubble
+)
 
 # %% [markdown]
 # Grey is the bubble. Take stage 3, the last: it waits for three forwards before its first micro-batch arrives, and
@@ -721,6 +734,7 @@ schedule_figure(in_bubble, "GPipe that recomputes")
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds gpipe peak_activations with_recomputation
 assert (keeping.seconds, too_late.seconds, in_bubble.seconds) == (33, 44, 40)
+guesses.measured(times_as_long_with_recomputation=in_bubble.seconds / keeping.seconds)
 assert largest_difference(recomputing_gpipe, sizes) < 1e-7
 assert max(peak_activations(actions) for actions in schedule_of(recomputing_gpipe, 4, 8)) == 1
 
@@ -795,6 +809,9 @@ for name, plan in (("GPipe", gpipe), ("1F1B", one_f_one_b)):
 # %%holds gpipe peak_activations one_f_one_b
 assert counts == [4, 3, 2, 1]
 assert timing.seconds == cost(schedule_of(gpipe, 4, 64), 64).seconds == (64 + 3) * 3
+guesses.measured(
+    times_as_long_with_early_backward=timing.seconds / cost(schedule_of(gpipe, 4, 64), 64).seconds
+)
 assert largest_difference(one_f_one_b, sizes) < 1e-7
 
 # %% [markdown]
@@ -949,6 +966,7 @@ schedule_figure(zero_timing, "Zero bubble (ZB-H1)")
 # %%holds one_f_one_b peak_activations zero_bubble
 waiting = [timing.seconds - 8 * 3 for timing in (cost(schedule_of(one_f_one_b, 4, 8), 8), zero_timing)]
 assert waiting == [9, 3]
+guesses.measured(can_the_idle_time_be_shorter="yes" if waiting[1] < waiting[0] else "no")
 assert [peak_activations(actions) for actions in schedule_of(zero_bubble, 4, 8)] == [4] * 4
 assert largest_difference(zero_bubble, sizes) < 1e-7
 
@@ -1994,3 +2012,9 @@ assert all(peak <= most for peak, most in zip(planned.peaks, room, strict=True))
 # | Dropout is the same in all micro-batches after recomputation | The random state was not put back | Keep the generator's state with the inputs |
 # | Stages are not in the order of your list | `dist.new_group` sorts its ranks | `dist.get_rank(group)` is the stage |
 # | Twice the pipeline, hardly faster | $p - 1$ grew with $p$, and $m$ did not | More micro-batches, or chunks |
+
+# %% [markdown]
+# What you predicted, beside what was measured:
+
+# %% demo=true
+guesses

@@ -49,7 +49,7 @@ from course_lib.data import load_text
 from course_lib.figures.style import line_figure, new_figure
 from course_lib.models import MLP, Attention
 from course_lib.training.activation_memory import KeptForBackward
-from graders import check, hint, progress, reset
+from graders import check, hint, predict, progress, reset
 
 # %% demo=true jupyter={"source_hidden": true}
 # `%%needs` waits until an exercise is solved. Folded cells check that the text's numbers are what was measured.
@@ -72,14 +72,23 @@ from course_lib.models import Transformer, TransformerConfig, next_token_loss, p
 # are named as in `course_lib.models`: `x_BTD` has B samples, T tokens each, and D numbers for each token; H heads have K numbers
 # each, and F is the width inside the MLP.
 #
-# **Predict, before you measure.** Write your guesses down; sections 4 and 10 measure them.
+# **Predict, before you measure.** Write your guesses into the cell below; sections 4 and 10 measure them.
 #
 # 1. The two layers of an MLP are cut over 8 ranks. How often do the ranks have to talk to each other in forward: never, once, twice?
 # 2. The same MLP is cut over 8 ranks instead of 2. How many times as many bytes does each rank send: a quarter, as many, less
 #    than twice as many, four times as many?
 # 3. A model is cut over 4 ranks, and has the same data and the same start as on one. After twenty steps its loss has changed in
 #    the second digit, in the seventh, or not at all?
-#
+
+# %% demo=true
+guesses = predict(
+    "06_tensor_parallel",
+    times_the_ranks_talk_in_forward=None,
+    times_as_many_bytes_with_8_ranks=None,
+    digit_after_the_point_where_the_loss_has_changed=None,
+)
+
+# %% [markdown]
 # ## 1 Two ways to cut a matrix
 #
 # A layer computes $Y = XA$: $X$ has a row for each token, $A$ a column for each output. There are two ways to give each rank a part of $A$:
@@ -476,6 +485,11 @@ for size, run in mlp_runs.items():
     torch.testing.assert_close(run.results[0], mlp_runs[2].results[0], rtol=1e-3, atol=1e-3)
 assert mlp_runs[8].traffic.ranks[0].sent / mlp_runs[2].traffic.ranks[0].sent == 1.75
 assert mlp_runs[4].seconds < min(mlp_runs[2].seconds, mlp_runs[8].seconds)
+guesses.measured(
+    # Half of the calls are those of backward.
+    times_the_ranks_talk_in_forward=len(calls) // 2,
+    times_as_many_bytes_with_8_ranks=mlp_runs[8].traffic.ranks[0].sent / mlp_runs[2].traffic.ranks[0].sent,
+)
 
 # %% [markdown]
 # One all-reduce forward and one backward, of the bytes of `x_BTD`. In a ring a rank sends $2\frac{p-1}{p}$ times these bytes (unit
@@ -1196,6 +1210,7 @@ for size, run in trained.items():
 # %%holds f g parallel_mlp parallel_attention
 assert losses[0] - losses[-1] > 1
 assert 0 < max(off.values()) < 1e-4
+guesses.measured(digit_after_the_point_where_the_loss_has_changed=-math.floor(math.log10(off[4])))
 
 # %% [markdown]
 # The third prediction: the seventh digit. Sums over ranks add up in another order, and nothing else is different. So compare
@@ -2037,3 +2052,9 @@ assert took["in chunks"] < 0.8 * took["all at once"]
 #   different models, and with one seed for all, all parts are the same. Draw the whole and cut, or count where the part begins.
 # - **Checkpoints of parts** fit the number of ranks that wrote them. PyTorch's distributed checkpoints store how a tensor is cut, and
 #   load into other cuts.
+
+# %% [markdown]
+# What you predicted, beside what was measured:
+
+# %% demo=true
+guesses

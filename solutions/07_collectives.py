@@ -39,7 +39,7 @@ from torch import Tensor
 
 from course_lib import Cluster, CollectiveMismatch, Deadlock, Link, RankFailed, RankLost, launch, per_rank
 from course_lib.figures.style import draw_lines, legend_beside, line_figure, new_figure, show
-from graders import check, hint, progress, reset
+from graders import check, hint, predict, progress, reset
 
 # %% [markdown]
 # ## The picture
@@ -102,14 +102,23 @@ assert math.ceil(into_server / 12.5e9) == 7
 assert round(12.5e9 / (resnet_bytes * 3)) == 41
 
 # %% [markdown]
-# **Predict, before you measure.** Write your guesses down; sections 3, 7 and 9 measure them.
+# **Predict, before you measure.** Write your guesses into the cell below; sections 3, 7 and 9 measure them.
 #
 # 1. In the best all-reduce there is, how many bytes must a rank send for each byte of its tensor: 1, 2, or more with
 #    more ranks?
 # 2. An all-reduce of these 102.2 MB round a ring of 8 GPUs takes 14 ms, if each message takes 10 µs and 12.5 GB/s flow
 #    over each link. How long does it take with 10,000 GPUs?
 # 3. Two ranks each send a tensor to the other, then receive. Does that always work, sometimes, or never?
-#
+
+# %% demo=true
+guesses = predict(
+    "07_collectives",
+    bytes_sent_for_each_byte_of_the_tensor=None,
+    milliseconds_on_10000_gpus=None,
+    two_ranks_send_first=None,
+)
+
+# %% [markdown]
 # ## Rules for all exercises
 #
 # - **In place.** What a `torch.distributed` call would change in place, your function changes in place and returns.
@@ -471,6 +480,7 @@ for place, p in enumerate(sizes):
             p,
             measured,
         )
+guesses.measured(bytes_sent_for_each_byte_of_the_tensor=busiest["ring"][1][-1])
 
 # %% [markdown]
 # (Left, master and ring need the same number; right, all but the exchange send the same.) The middle panel answers the first
@@ -1012,6 +1022,7 @@ assert 120_000 < milliseconds["master", 10_000] < 180_000
 assert crossover("halving_doubling", "ring", 1024, 10e-6, 1 / 12.5e9) is None
 assert meeting is not None
 assert 10_000 - 8192 == 1808
+guesses.measured(milliseconds_on_10000_gpus=milliseconds["ring", 10_000])
 
 # %% [markdown]
 # From 8 ranks to 10,000 the ring goes from 14 ms to 216 ms: 16 ms for the bytes, hardly more than with 8, and 200 ms of
@@ -1272,6 +1283,7 @@ try:
 except Deadlock as error:
     print(f"8,000 bytes: {error.report}")
     show(error.figure())
+    guesses.measured(two_ranks_send_first="sometimes: 12 bytes arrive, 8,000 do not")
 
 # %% [markdown]
 # The third prediction: it works sometimes. Many systems keep a short message in a buffer, so that its send returns at
@@ -1821,3 +1833,9 @@ for *others, own in zip(*design_seconds.values(), strict=True):
 #   the rank that did not come: it raised, ran out of data, or is in another collective. `TORCH_NCCL_DUMP_ON_TIMEOUT=1`
 #   with `TORCH_NCCL_TRACE_BUFFER_SIZE=2000` writes down the last calls of every rank.
 # - **Short messages hide deadlocks**, as `shift` does. Test with long ones, or with synchronous sends (`MPI_Ssend`).
+
+# %% [markdown]
+# What you predicted, beside what was measured:
+
+# %% demo=true
+guesses

@@ -9,6 +9,7 @@ import torch
 from graders.grading.answer import AnswerFailed
 from graders.grading.compare import as_float, close, equal, first_failure, near, same, side_by_side
 from graders.grading.exercise import Finding
+from graders.grading.kinds import Kind
 
 ALIKE: list[tuple[Any, Any]] = [
     ([True], [1]),
@@ -48,6 +49,19 @@ def test_no_answer_stops_a_comparison(seen: Any, expected: float) -> None:
     ):
         assert not finding.passed
         assert len(finding.seen) < 400
+
+
+def test_what_a_wrong_tensor_has_in_common_with_the_right_one_is_told() -> None:
+    # A sum in place of a mean, parts in another order, another dtype; all else has no name.
+    right = torch.tensor([1.0, -2.0, 4.0])
+    scaled, turned = close(4 * right, right, "it"), close(right.roll(1), right, "it")
+    assert (scaled.kind, turned.kind) == (Kind.SCALED, Kind.REORDERED)
+    assert "4 times what it should be" in scaled.seen
+    assert close(right.double(), right, "it").kind is Kind.OTHER_SHAPE
+    for wrong in (right + 1, 0 * right, right * math.nan, right * torch.tensor([1.0, 1.0, math.inf])):
+        assert close(wrong, right, "it").kind is Kind.OTHER
+    assert close(right * (1 + 2e-5), right, "it").kind is Kind.OTHER
+    assert close(torch.tensor([4.0]), torch.tensor([1.0]), "it").kind is Kind.OTHER
 
 
 def test_numbers_as_floats() -> None:

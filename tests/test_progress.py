@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from graders import check, commands, hint, progress
+from graders import check, commands, hint, predict, progress
 from graders.grading.report import Report
 from graders.grading.run import grade
 from graders.student.kernel_answer import kernel_answer
@@ -80,6 +80,7 @@ def test_a_check_is_one_record() -> None:
         "max_points": 3,
         "verdicts": {"doubles": "passed", "whole numbers too": "failed"},
         "hints": 1,
+        "kind": "another shape or dtype",
     }
     assert record["time"].endswith("+00:00")
 
@@ -124,6 +125,26 @@ def test_many_checks_at_once_lose_none(home: Path) -> None:
     assert all(json.loads(line)["points"] == 3 for line in lines)
 
 
+def test_predictions_stand_beside_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    # They outlive the notebook; what nobody answered is asked again; a guess that was kept stays once the
+    # measurement is known.
+    guesses = predict("90_sample", milliseconds=16, who_waits="all", messages=None)
+    assert "messages." in capsys.readouterr().out
+    guesses.measured(milliseconds=8.0, who_waits="All", messages=8)
+    again = predict("90_sample", milliseconds=8, who_waits=None, messages=8)
+    assert "your first prediction, 16, stays" in capsys.readouterr().out
+    assert [row.texts for row in again.rows.values()] == [
+        ("milliseconds", "16", "8", "2 times too much"),
+        ("who waits", "all", "All", "the same"),
+        ("messages", "8", "8", "close"),
+    ]
+    for shown in (again.html(), repr(again)):
+        assert "2 times too much" in shown
+    assert predict("91_other", milliseconds=None).rows["milliseconds"].measured is None
+    with pytest.raises(KeyError, match="seconds"):
+        guesses.measured(seconds=3)
+
+
 def test_unwritable_home_does_not_stop_a_check(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     # The table is shown all the same, and says that it was not recorded.
     (home / "file").touch()
@@ -133,12 +154,16 @@ def test_unwritable_home_does_not_stop_a_check(monkeypatch: pytest.MonkeyPatch, 
     assert report.passed
     assert "could not be recorded" in report.text()
     assert "Hint 1 of 2" in hint("double").sentence
+    guesses = predict("90_sample", milliseconds=16)
+    guesses.measured(milliseconds=8)
+    assert guesses.rows["milliseconds"].apart == "2 times too much"
     assert standing()[0] == "not attempted"
 
 
 def test_progress_shows_units_exercises_and_time(capsys: pytest.CaptureFixture[str]) -> None:
     # On a terminal, in a notebook and as the command `course progress`, with the totals below.
     check(half_right)
+    hint("double")  # on what was seen
     hint("double")
     capsys.readouterr()
     table = progress()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from graders.grading.exercise import Verdict
+from graders.grading.kinds import kind_with
 from graders.grading.registry import exercises
 from graders.grading.report import Report
 from graders.grading.run import CriterionResult, ExerciseResult
@@ -124,7 +125,14 @@ def _result_from_json(report: dict[str, Any], plain: dict[str, Any]) -> Exercise
     exercise = exercises(report["unit"])[plain["name"]]
     printed, mistakes, figures = report["printed"], report["mistakes"], report["figures"][exercise.name]
     criteria = tuple(
-        CriterionResult(criterion, Verdict(told["verdict"]), told["seen"], figure, not told["hint"])
+        CriterionResult(
+            criterion,
+            Verdict(told["verdict"]),
+            told["seen"],
+            figure,
+            not told["hint"],
+            kind_with(told["hint"]),
+        )
         for criterion, told, figure in zip(exercise.rubric, plain["criteria"], figures, strict=True)
         if criterion.name == told["name"]
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from course_lib.cluster.topology import Link
 from course_lib.runtime.communication.events import Event, Kind
+from graders.grading import kinds
 from graders.grading.answer import AnswerFailed, FailureKind, Observed
 from graders.grading.compare import at_most
 from graders.grading.exercise import Finding
@@ -69,7 +70,7 @@ def traffic_within(observed: Observed[Any], allowance: Sequence[Allowance], wher
         if seen.messages > allowed.messages or seen.sent > allowed.nbytes:
             text = f"with {where}, rank {rank} sends {seen.messages:,} messages of {seen.sent:,} bytes"
             limit = f"at most {allowed.messages:,} messages, {allowed.nbytes:,} bytes are allowed"
-            return Finding(False, f"{text} altogether; {limit}.")
+            return Finding(False, f"{text} altogether; {limit}.", kinds.Kind.TOO_MUCH)
     return Finding(True, f"with {where}, no rank sends more than {most:,} bytes.")
 
 
@@ -81,7 +82,8 @@ def payload_of(observed: Observed[Any], op: str, nbytes: int) -> Finding:
             return Finding(False, f"rank {rank} calls {', '.join(others)}; only {op} is needed.")
         payload = sum(event.nbytes for event in observed.communication(rank))
         if payload != nbytes:
-            return Finding(False, f"rank {rank} gave {op} {payload:,} bytes in all; expected {nbytes:,}.")
+            said = f"rank {rank} gave {op} {payload:,} bytes in all; expected {nbytes:,}."
+            return Finding(False, said, kinds.Kind.TOO_MUCH if payload > nbytes else kinds.Kind.OTHER)
     return Finding(True, f"Every rank gave {op} {nbytes:,} bytes in all: each tensor once.")
 
 
@@ -105,7 +107,12 @@ def bytes_between_nodes(observed: Observed[Any], per_node: int, allowed: int) ->
     for event, peer in _sends(observed):
         if event.rank // per_node != peer // per_node:
             sent[event.rank // per_node] += event.sent
-    return at_most(max(sent.values(), default=0), allowed, "Bytes that a node sends to other nodes")
+    return at_most(
+        max(sent.values(), default=0),
+        allowed,
+        "Bytes that a node sends to other nodes",
+        kind=kinds.Kind.TOO_MUCH,
+    )
 
 
 def bytes_within_nodes(observed: Observed[Any], per_node: int, allowed: int) -> Finding:
@@ -114,7 +121,12 @@ def bytes_within_nodes(observed: Observed[Any], per_node: int, allowed: int) -> 
     for event, peer in _sends(observed):
         if event.rank // per_node == peer // per_node:
             sent[event.rank] += event.sent
-    return at_most(max(sent.values(), default=0), allowed, "Bytes that a rank sends within its node")
+    return at_most(
+        max(sent.values(), default=0),
+        allowed,
+        "Bytes that a rank sends within its node",
+        kind=kinds.Kind.TOO_MUCH,
+    )
 
 
 def _sends(observed: Observed[Any]) -> Iterator[tuple[Event, int]]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from graders.grading.answer import AnswerFailed, FailureKind
 from graders.grading.exercise import Finding
+from graders.grading.kinds import Kind
 
 Item = TypeVar("Item")
 Other = TypeVar("Other")
@@ -43,12 +44,14 @@ def close(seen: Any, expected: Tensor, what: str, rtol: float = 1e-5, atol: floa
     if type(seen) is not Tensor:
         return Finding(False, f"{what} is {shown(seen)}; expected a tensor, {_kind(expected)}.")
     if seen.shape != expected.shape or seen.dtype != expected.dtype:
-        return Finding(False, f"{what} is {_kind(seen)}; expected {_kind(expected)}.")
+        said = f"{what} is {_kind(seen)}; expected {_kind(expected)}."
+        return Finding(False, said, Kind.OTHER_SHAPE)
     # equal_nan stays off: a NaN where a number is expected is wrong.
     if torch.allclose(seen, expected, rtol=rtol, atol=atol):
         return Finding(True, f"{what} is as expected: {shown(expected)}.")
     text = f"{what} is {shown(seen)}; expected {shown(expected)}"
-    return Finding(False, f"{text}{_difference(seen, expected, rtol, atol)}.")
+    kind, words = _likeness(seen, expected, rtol, atol)
+    return Finding(False, f"{text}{_difference(seen, expected, rtol, atol)}{words}.", kind)
 
 
 def close_on_all_ranks(
@@ -104,9 +107,9 @@ def as_float(value: Any) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def at_most(seen: float, limit: float, what: str, unit: str = "") -> Finding:
-    """Passes if seen <= limit."""
-    return Finding(seen <= limit, f"{what}: {seen:,}{unit}; allowed are at most {limit:,}{unit}.")
+def at_most(seen: float, limit: float, what: str, unit: str = "", kind: Kind = Kind.OTHER) -> Finding:
+    """Passes if seen <= limit. kind: what kind of failure it is if not."""
+    return Finding(seen <= limit, f"{what}: {seen:,}{unit}; allowed are at most {limit:,}{unit}.", kind)
 
 
 def shown(value: Any, characters: int = 120) -> str:
@@ -142,6 +145,19 @@ def _difference(seen: Tensor, expected: Tensor, rtol: float, atol: float) -> str
     return (
         f"; {int(wrong.sum())} of {wrong.numel()} numbers differ, the first at {place}: {got}, not {wanted}"
     )
+
+
+def _likeness(seen: Tensor, expected: Tensor, rtol: float, atol: float) -> tuple[Kind, str]:
+    """What a wrong tensor has in common with the right one of its shape: a kind, and words for it."""
+    a, b = (torch.view_as_real(tensor.to(torch.complex128)).flatten() for tensor in (seen, expected))
+    if not (a.isfinite().all() and b.isfinite().all() and a.any() and b.any()) or expected.numel() < 2:
+        return Kind.OTHER, ""
+    factor = float(a @ b / (b @ b))
+    if abs(factor - 1) > 1e-3 and torch.allclose(a, factor * b, rtol=rtol, atol=atol * abs(factor)):
+        return Kind.SCALED, f"; all of it is {factor:.4g} times what it should be"
+    if torch.equal(a.sort().values, b.sort().values):
+        return Kind.REORDERED, "; the same numbers in another order"
+    return Kind.OTHER, ""
 
 
 def _number(value: Any) -> str:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from graphlib import TopologicalSorter
 
 from graders.grading.answer import Answer
+from graders.grading.kinds import Kind
 from graders.grading.rng import Rng
 
 
@@ -48,6 +49,8 @@ class Finding:
     passed: bool
     seen: str
     """One sentence with the values: what came out, and what was expected."""
+    kind: Kind = Kind.OTHER
+    """What kind of failure it is, if that can be told."""
 
 
 class MachineLacks(Exception):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from course_lib.runtime.communication.errors import BufferInUse
 from graders.grading.answer import Answer, AnswerFailed, FailureKind, GraderMistake
 from graders.grading.exercise import Criterion, Exercise, Finding, Findings, MachineLacks, Verdict
+from graders.grading.kinds import HINTS, INSTEAD, Kind
 from graders.grading.rng import Rng
 from graders.grading.text import shortened
 
@@ -26,11 +27,14 @@ class CriterionResult:
     """A picture of what was seen, as HTML that needs nothing else."""
     explained: bool = False
     """What was seen says all: the criterion's hint would be about something else."""
+    kind: Kind = Kind.OTHER
 
     @property
     def hint(self) -> str:
-        """The criterion's; empty where it would not help."""
-        return "" if self.explained else self.criterion.hint
+        """The criterion's, or what to look at where nothing came out; empty where it would not help."""
+        if self.explained:
+            return ""
+        return HINTS[self.kind] if self.kind in INSTEAD else self.criterion.hint
 
     @property
     def points(self) -> float:
@@ -56,6 +60,12 @@ class ExerciseResult:
         return all(result.verdict is Verdict.PASSED for result in self.criteria)
 
     @property
+    def kind(self) -> Kind:
+        """What kind of failure the first row that failed shows."""
+        failed = (result.kind for result in self.criteria if result.verdict is Verdict.FAILED)
+        return next(failed, Kind.OTHER)
+
+    @property
     def attempted(self) -> bool:
         return not all(result.verdict is Verdict.NOT_ATTEMPTED for result in self.criteria)
 
@@ -73,7 +83,8 @@ def grade(exercise: Exercise, answer: Answer, rng: Rng | None = None) -> Exercis
     try:
         for finding in _in_rubric_order(exercise, exercise.grade(answer, rng or Rng())):
             verdict = Verdict.PASSED if finding.passed else Verdict.FAILED
-            results.append(CriterionResult(exercise.rubric[len(results)], verdict, readable(finding.seen)))
+            criterion, seen = exercise.rubric[len(results)], readable(finding.seen)
+            results.append(CriterionResult(criterion, verdict, seen, kind=finding.kind))
             rest = _rest_if_none_counts(exercise, results)
             if rest:
                 results += rest
@@ -191,11 +202,23 @@ def _after_failure(remaining: Sequence[Criterion], failure: AnswerFailed) -> lis
         return []
     first, *others = remaining
     return [
-        CriterionResult(first, Verdict.FAILED, _told(failure), _figure(failure), _explains_itself(failure)),
+        CriterionResult(
+            first,
+            Verdict.FAILED,
+            _told(failure),
+            _figure(failure),
+            _explains_itself(failure),
+            _KINDS.get(failure.kind, Kind.OTHER),
+        ),
         *(_not_judged(criterion, first.name) for criterion in others),
     ]
 
 
+_KINDS = {
+    FailureKind.DEADLOCK: Kind.DEADLOCK,
+    FailureKind.MISMATCH: Kind.MISMATCH,
+    FailureKind.TIMED_OUT: Kind.TIMED_OUT,
+}
 _OTHER_KINDS = frozenset(
     {FailureKind.LEFT_OPEN, FailureKind.NOT_PLAIN, FailureKind.ENDED, FailureKind.UNREADABLE}
 )

@@ -1,14 +1,17 @@
-"""`hint("average_gradients")`: an exercise's hints, one by one, on demand."""
+"""`hint("average_gradients")`: an exercise's hints, on demand; first the one on what went wrong."""
 
 from contextlib import suppress
 
+from graders.grading.kinds import HINTS, Kind
 from graders.student.display import Notice, shown
 from graders.student.lookup import NoSuchExercise, named_exercise
-from graders.student.progress_log import hints_seen, record_hint
+from graders.student.progress_log import hints_seen, kind_to_explain, record_hint, record_hint_on
 
 
 def hint(exercise: object = None, number: int | None = None) -> Notice:
     """Show the next hint of an exercise, or hint `number`: `hint("average_gradients")`.
+
+    If the last check failed in a way that has a hint of its own, such as a deadlock, that one comes first.
 
     Which hints you have seen is recorded with your progress.
     """
@@ -31,6 +34,12 @@ def hint_text(
     found = named_exercise(exercise, "hint")
     name = found.name
     count = len(found.hints)
+    kind = kind_to_explain(found.unit, name) if number is None else ""
+    if kind in set(Kind) - {Kind.OTHER}:
+        with suppress(OSError):
+            record_hint_on(found, kind)
+        more = f"\nThe next one: {following.format(name)}" if count else ""
+        return f"Your last check saw {kind}. {HINTS[Kind(kind)]}{more}"
     if not count:
         return f"{name} has no hints, but a criterion that fails has one: see the table of check({name})."
     if number is not None and (type(number) is not int or not 1 <= number <= count):

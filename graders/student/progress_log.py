@@ -1,6 +1,7 @@
 """What a student has done so far: kept outside of every notebook, so that a lost browser loses nothing.
 
-One line of JSON a check or hint, appended to `progress.jsonl` in `course_lib.home.course_home()`.
+One line of JSON a check, hint, prediction or measurement, appended to `progress.jsonl` in
+`course_lib.home.course_home()`.
 """
 
 import json
@@ -20,6 +21,11 @@ FILE = "progress.jsonl"
 
 Record = Mapping[str, Any]
 
+Value = int | float | str
+"""What is predicted, and what is measured."""
+
+PREDICTION, MEASUREMENT = "prediction", "measurement"
+
 
 def record_check(result: "ExerciseResult") -> None:
     """Note the outcome of a check. Raises OSError if it cannot be written."""
@@ -34,6 +40,7 @@ def record_check(result: "ExerciseResult") -> None:
             "max_points": exercise.points,
             "verdicts": {each.criterion.name: each.verdict.value for each in result.criteria},
             "hints": hints_seen(exercise.unit, exercise.name),
+            "kind": result.kind.value,
         }
     )
 
@@ -45,6 +52,34 @@ def record_hint(exercise: "Exercise", number: int) -> None:
     )
 
 
+def record_hint_on(exercise: "Exercise", kind: str) -> None:
+    """Note that the hint on a kind of failure was shown. Raises OSError if it cannot be written."""
+    _append(
+        {
+            "event": "hint",
+            "unit": exercise.unit,
+            "exercise": exercise.name,
+            "time": _now(),
+            "number": 0,
+            "kind": kind,
+        }
+    )
+
+
+def kind_to_explain(unit: str, exercise: str) -> str:
+    """The kind of failure that the last check of an exercise saw, if its hint has not been shown; else ""."""
+    records = list(read_records())
+    checks = list(records_of(records, "check", unit, exercise))
+    last = str(checks[-1].get("kind", "")) if checks else ""
+    shown = {record.get("kind") for record in records_of(records, "hint", unit, exercise)}
+    return "" if last in shown else last
+
+
+def record_value(event: str, unit: str, question: str, value: Value) -> None:
+    """Note a prediction or a measurement. Raises OSError if it cannot be written."""
+    _append({"event": event, "unit": unit, "question": question, "time": _now(), "value": value})
+
+
 def hints_seen(unit: str, exercise: str) -> int:
     """The number of the furthest hint that was shown for an exercise; 0 if none was."""
     return max((int(r["number"]) for r in records_of(read_records(), "hint", unit, exercise)), default=0)
@@ -53,7 +88,7 @@ def hints_seen(unit: str, exercise: str) -> int:
 def records_of(records: Iterable[Record], event: str, unit: str, exercise: str) -> Iterator[Record]:
     """Those of the records that are of one kind and about one exercise."""
     wanted = (event, unit, exercise)
-    return (r for r in records if (r["event"], r["unit"], r["exercise"]) == wanted)
+    return (r for r in records if (r["event"], r["unit"], r.get("exercise")) == wanted)
 
 
 def read_records() -> Iterator[Record]:
@@ -80,7 +115,11 @@ def _append(record: Record) -> None:
 
 def _is_record(record: Any) -> bool:
     """Whether a line's content is one that this module wrote."""
-    if not isinstance(record, dict) or not {"event", "unit", "exercise"} <= record.keys():
+    if not isinstance(record, dict) or not {"event", "unit"} <= record.keys():
+        return False
+    if record["event"] in (PREDICTION, MEASUREMENT):
+        return isinstance(record.get("question"), str) and isinstance(record.get("value"), Value)
+    if "exercise" not in record:
         return False
     number = record.get("points") if record["event"] == "check" else record.get("number")
     return isinstance(number, int | float)

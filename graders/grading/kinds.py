@@ -1,0 +1,42 @@
+"""Kinds of failure that any exercise may show, and what to look at for each: hints by what was seen."""
+
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What was seen, in words that end a sentence about a check."""
+
+    OTHER = ""
+    DEADLOCK = "a deadlock"
+    MISMATCH = "calls that do not match"
+    TIMED_OUT = "no end within the time"
+    SCALED = "the right result times a number"
+    REORDERED = "the right numbers in another order"
+    OTHER_SHAPE = "another shape or dtype"
+    TOO_MUCH = "more messages or bytes than are needed"
+
+
+INSTEAD = frozenset({Kind.DEADLOCK, Kind.MISMATCH, Kind.TIMED_OUT})
+"""Nothing came out, so the hint of a criterion would be about something else."""
+
+HINTS = {
+    Kind.DEADLOCK: "Take the ranks that wait one by one: which line of which other rank would end the wait? "
+    "If they all wait in the same line, which of them could do something else first?",
+    Kind.MISMATCH: "Write down each rank's calls in order, with the shapes. At which call do two ranks "
+    "differ first, and which `if` or loop has led them there?",
+    Kind.TIMED_OUT: "Which loop does not end? Print what its condition reads, on the smallest case.",
+    Kind.SCALED: "Where does this factor come from? Look for a number of ranks, batches or micro-batches "
+    "that is multiplied or divided by once too often, or not at all.",
+    Kind.REORDERED: "Give two or three ranks values that you recognise, such as the rank's number. Which "
+    "value came from where, and which line decides its place?",
+    Kind.OTHER_SHAPE: "Print shape and dtype after each line. After which one are they no longer what the "
+    "specification says?",
+    Kind.TOO_MUCH: "Count by hand what each of two or three ranks has to send. `launch(...).traffic` and "
+    "`.timeline()` show what your answer sends: which message is not in your count?",
+}
+"""For each kind a question, and where to look."""
+
+
+def kind_with(hint: str) -> Kind:
+    """The kind whose hint this is."""
+    return next((kind for kind, text in HINTS.items() if text == hint), Kind.OTHER)
