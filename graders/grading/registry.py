@@ -19,6 +19,18 @@ def load_all() -> dict[str, dict[str, Exercise]]:
     return REGISTRY
 
 
+def no_such_unit(unit: str) -> str:
+    """A sentence for those who name a unit that has no graders here, with the reason where there is one."""
+    known = sorted(load_all())
+    folder = _UNITS / f"unit_{unit[:2]}"
+    if folder.is_dir() and not any(name.startswith(unit[:2]) for name in known):
+        return (
+            f'The graders of "{unit}" are in {folder} now, but were not when this process loaded them. '
+            f"The course is just being changed or updated: wait until that is done, then try again."
+        )
+    return f'There is no unit "{unit}". The units are {", ".join(known)}.'
+
+
 def exercises(unit: str) -> dict[str, Exercise]:
     """The exercises of a unit by name, in the order in which the unit has them; empty if it has none."""
     return load_all().get(unit, {})

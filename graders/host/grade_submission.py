@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from graders.grading.exercise import Exercise
-from graders.grading.registry import load_all
+from graders.grading.registry import load_all, no_such_unit
 from graders.grading.report import Report
 from graders.grading.run import ExerciseResult, grade
 from graders.host.sandbox import DEFAULT_LIMITS, Sandbox
@@ -62,7 +62,7 @@ def guess_unit(submission: Submission) -> str:
 def _exercises(unit: str) -> list[Exercise]:
     units = load_all()
     if unit not in units:
-        raise BadSubmission(f'There is no unit "{unit}". The units are {", ".join(sorted(units))}.')
+        raise BadSubmission(no_such_unit(unit))
     return list(units[unit].values())
 
 

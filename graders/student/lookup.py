@@ -19,11 +19,11 @@ def find_exercise(name: str, unit: str | None = None) -> "Exercise":
 
     If several units have one, `unit` decides, or else the name of the notebook that this kernel belongs to.
     """
-    from graders.grading.registry import load_all
+    from graders.grading.registry import load_all, no_such_unit
 
     units = load_all()
     if unit is not None and unit not in units:
-        raise NoSuchExercise(f'There is no unit "{unit}". The units are {", ".join(sorted(units))}.')
+        raise NoSuchExercise(no_such_unit(unit))
     searched = {unit: units[unit]} if unit is not None else units
     found = {unit: exercises[name] for unit, exercises in searched.items() if name in exercises}
     if not found:

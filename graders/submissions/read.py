@@ -62,7 +62,11 @@ def from_cells(cells: Iterable[Any], name: str, main: bool) -> Submission:
         raise BadSubmission(
             f"{name} has {code:,} characters of code; allowed are {MOST_CODE:,}. Keep data out of its cells."
         )
-    return Submission(name, tuple(_graded(cells)), main)
+    graded = tuple(_graded(cells))
+    if len(graded) == 1 and not main:
+        # A file without "# %%" lines: its name says more than any of the definitions in it.
+        graded = (Cell(f"<file {name}>", graded[0].source),)
+    return Submission(name, graded, main)
 
 
 def read_notebook(path: Path) -> Any:
@@ -196,8 +200,10 @@ def _graded(cells: Iterable[Any]) -> Iterator[Cell]:
 
 
 def _subject(cell: Any) -> str:
-    """What a cell is about: its exercise, or the last thing that it defines; empty if it defines nothing."""
+    """What a cell is about: its exercise, or what it defines, or of much of that the first and the last."""
     exercise = cell.metadata.get("exercise", "")
     if isinstance(exercise, str) and exercise.isidentifier():
         return exercise
-    return next(iter(Cell("", cell.source).definitions[-1:]), "")
+    defined = Cell("", cell.source).definitions
+    named = [name for name in defined if not name.startswith("_")] or defined
+    return " and ".join(named) if len(named) < 3 else f"{named[0]} to {named[-1]}"
