@@ -103,6 +103,24 @@ def grade(root: Path, order: "Order") -> int:
     return NOT_ALL_GRADED if left or mistaken else DONE
 
 
+def report(unit: str, file: Path, page: Path) -> int:
+    """Write a page about one's own work on a unit: `course report UNIT`."""
+    from graders.host.fork_server_client import SandboxFailed
+    from graders.host.grade_submission import grade_file
+    from graders.student.progress_log import read_records
+    from graders.student.unit_report import unit_page
+    from graders.submissions.read import BadSubmission, read_cells
+
+    try:
+        graded = grade_file(file, unit)
+        page.write_text(unit_page(graded, file, read_cells(file), list(read_records())), encoding="utf-8")
+    except (BadSubmission, SandboxFailed) as error:
+        print(error, file=sys.stderr)
+        return BAD_INPUT
+    print(f"Written: {page.resolve()}")
+    return ALL_POINTS if graded.passed else NOT_ALL_POINTS
+
+
 def progress() -> int:
     """Show how far the user has come: `course progress`."""
     from graders.student.progress_log import read_records
@@ -116,6 +134,19 @@ def hint(exercise: str, number: int | None = None) -> int:
     """Show the next hint, or hint `number`: `course hint EXERCISE [NUMBER]`."""
     try:
         print(hint_text(exercise, number, "course hint {}", "course hint {} 1"))
+    except NoSuchExercise as error:
+        print(error, file=sys.stderr)
+        return BAD_INPUT
+    return ALL_POINTS
+
+
+def second_way(exercise: str) -> int:
+    """Show another right answer to a solved exercise: `course second-way EXERCISE`."""
+    from graders.student.lookup import find_exercise
+    from graders.student.second_way import second_way_if_solved
+
+    try:
+        print(second_way_if_solved(find_exercise(exercise)))
     except NoSuchExercise as error:
         print(error, file=sys.stderr)
         return BAD_INPUT

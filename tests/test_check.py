@@ -19,16 +19,20 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from course_lib import launch
 from graders import check, commands, hint, reset
+from graders.grading import registry
 from graders.grading.answer import Answer
 from graders.grading.exercise import REGISTRY, Criterion, Exercise, Finding, Findings, Verdict
+from graders.grading.kinds import HINTS, Kind
 from graders.grading.report import Report
 from graders.grading.rng import Rng
 from graders.grading.run import grade
+from graders.student import second_way
 from graders.student.display import Notice
 from graders.student.kernel_answer import kernel_answer
 from graders.student.progress_log import read_records
 from graders.student.reset_cell import CannotReset, reset_in_file
 from graders.submissions import released_cells
+from graders.submissions.read import from_notebook
 from tests import sample_unit
 from tests.sample_unit import DOUBLE, TOTAL
 from workbook.run_notebook import OwnSocketsManager
@@ -343,6 +347,36 @@ def test_hints_come_one_by_one() -> None:
     assert "You have seen all 2 hints" in hint("double").sentence
 
 
+def test_the_first_hint_is_on_what_the_last_check_saw() -> None:
+    # Once for each kind of failure, then the exercise's own go on; a criterion's hint does not stand beside a
+    # deadlock, which it says nothing about.
+    def waits(x: torch.Tensor) -> torch.Tensor:
+        dist.recv(x, (dist.get_rank() + 1) % dist.get_world_size())
+        return x
+
+    def halves(x: Any) -> Any:
+        return x / 2
+
+    def floats(x: Any) -> Any:
+        return 2.0 * x
+
+    waits.__name__, halves.__name__, floats.__name__ = "total", "double", "double"
+    report = check(waits)
+    assert isinstance(report, Report)
+    assert report.exercises[0].criteria[0].hint == HINTS[Kind.DEADLOCK]
+    assert hint("total").sentence == f"Your last check saw a deadlock. {HINTS[Kind.DEADLOCK]}"
+    check(halves)
+    first, second, third = (hint("double").sentence for _ in range(3))
+    assert first.startswith("Your last check saw the right result times a number.")
+    assert f"{HINTS[Kind.SCALED]}\nThe next one:" in first
+    assert second.startswith("Hint 1 of 2")
+    check(halves)
+    assert third.startswith("Hint 2 of 2")
+    assert "all 2 hints" in hint("double").sentence
+    check(floats)
+    assert "another shape" in hint("double").sentence
+
+
 def test_a_single_hint_is_told_of_in_the_singular() -> None:
     hint("who_am_i")
     assert "You have seen the only hint for who_am_i." in hint("who_am_i").sentence
@@ -569,6 +603,61 @@ def test_wrong_unit_gives_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "defines none of the exercises of 90_sample, which are double, total" in capsys.readouterr().err
     assert commands.check(path, "77") == commands.BAD_INPUT
     assert 'There is no unit "77"' in capsys.readouterr().err
+
+
+def test_a_second_way_is_there_to_read_once_the_exercise_is_solved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Folded under the table of a check that gives all points, and as a command; not a word of it before.
+    monkeypatch.setattr(second_way, "FOLDER", tmp_path)
+    (tmp_path / "90_sample.py").write_text('def double(x):\n    """A sum."""\n    return x + x\n')
+
+    def halves(x: Any) -> Any:
+        return x / 2
+
+    halves.__name__ = "double"
+    for report in (check(halves), check(total)):
+        assert isinstance(report, Report)
+        assert "second" not in report.html() + report.text()
+    capsys.readouterr()
+    assert commands.second_way("double") == commands.ALL_POINTS
+    assert "x + x" not in (said := capsys.readouterr().out)
+    assert "Solve double first" in said
+    solved = check(double)
+    assert isinstance(solved, Report)
+    assert "<details><summary>A second way to do it</summary>" in solved.html()
+    assert "return x + x" in solved.html()
+    assert "course second-way double" in solved.text()
+    capsys.readouterr()
+    commands.second_way("double")
+    assert capsys.readouterr().out == 'def double(x):\n    """A sum."""\n    return x + x\n'
+
+
+def test_a_unit_that_came_after_the_graders_were_loaded_is_said_to_be_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # While a checkout changes, a folder may be missing for a moment: then "there is no unit" is no reason.
+    monkeypatch.setattr(registry, "_UNITS", tmp_path)
+    assert "There is no unit" in registry.no_such_unit("92_late")
+    (tmp_path / "unit_92").mkdir()
+    (tmp_path / "unit_90").mkdir()
+    assert "There is no unit" in registry.no_such_unit("90_simple")
+    assert "just being changed" in registry.no_such_unit("92_late")
+
+
+def test_a_traceback_names_the_file_where_it_has_no_cells(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Of a plain file with several answers none is the name of all the others' lines.
+    path = tmp_path / "mine.py"
+    broken = sample_unit.SOLVED["double"].replace("return", "raise ValueError;")
+    path.write_text(f"{broken}\n\n\n{sample_unit.SOLVED['total']}\n")
+    assert commands.check(path, "90_sample", as_json=True) == commands.NOT_ALL_POINTS
+    double, _ = json.loads(capsys.readouterr().out)["exercises"]
+    assert "in double, <file mine.py>, line 2" in double["criteria"][0]["seen"]
+    cells = [new_code_cell("def a(): pass\ndef _b(): pass\ndef c(): pass"), new_code_cell("import os")]
+    names = [cell.name for cell in from_notebook(new_notebook(cells=cells), "mine.ipynb").cells]
+    assert names == ["<cell of a and c>", "<code cell 2>"]
 
 
 def test_course_check_gives_the_json_of_the_design(

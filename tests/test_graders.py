@@ -1,5 +1,6 @@
 """Every grader is proved: by the stub, the solution, mistakes that people make, and right answers."""
 
+import ast
 import copy
 import json
 from collections import Counter
@@ -21,7 +22,7 @@ from graders.grading.run import ExerciseResult, grade
 from graders.guest.run_cells import run_cells
 from graders.student.kernel_answer import kernel_answer
 from graders.submissions.cells import Cell
-from tests.answers import Proof, right_answers, solved, wrong_answers
+from tests.answers import SECOND_WAYS, Proof, right_answers, second_ways, solved, wrong_answers
 
 SOLUTIONS = Path(__file__).parents[1] / "solutions"
 SEEDS = (1, 2, 3)
@@ -117,6 +118,16 @@ def test_enough_proofs(exercise: Exercise) -> None:
         "two proofs have one name"
     )
     assert {proof.fails for proof in wrong} <= {criterion.name for criterion in exercise.rubric}
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_second_ways_can_be_read_alone(unit: str) -> None:
+    # Invariant: what students may read after an exercise is one function that says how it differs.
+    path = SECOND_WAYS / f"{unit}.py"
+    defined = {proof.name: proof.answer.__doc__ for proof in second_ways(unit)}
+    written = ast.parse(path.read_text()).body if path.exists() else []
+    others = [each for each in written[1:] if not isinstance(each, ast.Import | ast.ImportFrom)]
+    assert [getattr(each, "name", "?") for each in others] == [name for name in defined if defined[name]]
 
 
 @pytest.mark.parametrize("unit", UNITS)

@@ -56,7 +56,7 @@ def test_a_new_unit_is_whole_and_green(checkout: Path) -> None:
     tested = run(checkout, "pytest", *options, "tests/test_graders.py")
     assert tested.returncode == 0, tested.stdout
     # The stub, the solution, the proofs' number, the points, the order; seven proofs; the sandbox.
-    assert tested.stdout.count(".") == 13, tested.stdout
+    assert tested.stdout.count(".") == 14, tested.stdout
     linted = run(
         checkout,
         "ruff",

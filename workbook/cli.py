@@ -99,6 +99,23 @@ def grade(
 
 
 @app.command()
+def report(
+    unit: Annotated[str, typer.Argument(help="Its name: 02_data_parallel.")],
+    file: Annotated[
+        Path | None, typer.Option(help="Your notebook or Python file; by default the one in notebooks/.")
+    ] = None,
+    page: Annotated[Path | None, typer.Option(help="Where to write it; by default report-UNIT.html.")] = None,
+) -> None:
+    """Write one page for a tutor: answers, verdicts, predictions beside measurements, timelines."""
+    from graders import commands
+    from workbook.paths import Places
+
+    places = Places(HERE)
+    notebook = file or places.of_unit(places.notebooks, unit)
+    raise typer.Exit(commands.report(unit, notebook, page or Path(f"report-{unit}.html")))
+
+
+@app.command()
 def progress() -> None:
     """Show how far you have come."""
     from graders import commands
@@ -115,6 +132,14 @@ def hint(
     from graders import commands
 
     raise typer.Exit(commands.hint(exercise, number))
+
+
+@app.command("second-way")
+def second_way(exercise: str) -> None:
+    """Show another right answer to an exercise that you have solved."""
+    from graders import commands
+
+    raise typer.Exit(commands.second_way(exercise))
 
 
 @app.command()

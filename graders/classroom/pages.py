@@ -7,22 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from graders.classroom.result_store import Graded, write_whole
 from graders.classroom.standings import standings
 from graders.grading.exercise import Verdict
+from graders.grading.page import page_templates
 from graders.grading.words import LOOKS, earned
 from graders.isolation.backends import UNSANDBOXED
 
 SLOWEST = 5
 
-_TEMPLATES = Environment(
-    loader=FileSystemLoader(Path(__file__).parent / "templates"),
-    autoescape=True,
-    trim_blocks=True,
-    undefined=StrictUndefined,
-)
+_TEMPLATES = page_templates(Path(__file__).parent / "templates")
 
 _COLOURS = {
     "solved": LOOKS[Verdict.PASSED].background,

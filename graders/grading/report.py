@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from graders.grading.exercise import Verdict
-from graders.grading.report_html import exercise_as_html, note_as_html
+from graders.grading.report_html import exercise_as_html, note_as_html, second_way_as_html
 from graders.grading.run import CriterionResult, ExerciseResult
 from graders.grading.words import (
     LOOKS,
@@ -29,12 +29,14 @@ from graders.grading.words import (
 class Report:
     """The results of one exercise, or of a unit's. In a notebook it shows itself as a table.
 
-    notes: sentences about the submission as a whole, such as a cell that raised.
+    notes: sentences about the submission as a whole, such as a cell that raised. second_way: source of
+    another right answer to the one exercise, which has passed.
     """
 
     unit: str
     exercises: tuple[ExerciseResult, ...]
     notes: tuple[str, ...] = field(default=())
+    second_way: str = ""
 
     @property
     def points(self) -> float:
@@ -76,7 +78,8 @@ class Report:
 
     def html(self) -> str:
         """The tables as HTML that needs no style sheet."""
-        return "".join([*map(note_as_html, self.notes), *map(exercise_as_html, self.exercises)])
+        tables = [*map(note_as_html, self.notes), *map(exercise_as_html, self.exercises)]
+        return "".join([*tables, second_way_as_html(self.second_way)])
 
     def text(self) -> str:
         """The tables as text, without colours."""
@@ -87,6 +90,8 @@ class Report:
         for result in self.exercises:
             parts.append(_rich_exercise(result))
             parts.extend(_rich_printed(result))
+        if self.second_way:
+            parts.append(Text(f"A second way to do it: course second-way {self.exercises[0].exercise.name}"))
         return Group(*parts)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:

@@ -85,3 +85,10 @@ def _html_box(text: str) -> str:
 def note_as_html(note: str) -> str:
     """A sentence about the submission as a whole."""
     return _html_box(note) if "\n" in note else f'<p style="margin:4px 0;">{escape(note)}</p>'
+
+
+def second_way_as_html(source: str) -> str:
+    """Another right answer, folded; nothing if there is none."""
+    if not source:
+        return ""
+    return f"<details><summary>A second way to do it</summary>{_html_box(source)}</details>"

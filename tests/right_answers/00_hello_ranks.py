@@ -82,31 +82,11 @@ def neighbours_first(token):
     return token
 
 
-@right("pass_the_token")
-def from_whoever_sends(token):
-    rank, size = dist.get_rank(), dist.get_world_size()
-    if size == 1:
-        return token
-    if rank == 0:
-        dist.send(token, group_dst=1)
-        dist.recv(token)
-    else:
-        dist.recv(token)
-        token.add_(rank)
-        dist.send(token, group_dst=(rank + 1) % size)
-    return token
-
-
 @right("amdahl_speedup")
 def by_times(parallel_fraction, workers):
     serial = 1 - parallel_fraction
     shared = parallel_fraction / workers
     return (serial + parallel_fraction) / (serial + shared)
-
-
-@right("amdahl_speedup")
-def over_one_denominator(parallel_fraction, workers):
-    return workers / (workers - parallel_fraction * (workers - 1))
 
 
 @right("mend_statistics")

@@ -21,18 +21,6 @@ def with_a_loss_module(model, inputs, targets, optimizer):
     return loss.detach().clone()
 
 
-@right("train_step")
-def by_hand(model, inputs, targets, optimizer):
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = None
-    log_probabilities = functional.log_softmax(model(inputs), dim=1)
-    loss = -log_probabilities[torch.arange(len(targets)), targets].mean()
-    torch.autograd.backward(loss)
-    optimizer.step()
-    return loss.data
-
-
 # ------------------------------------------------------------------------------------------------ evaluate
 
 
@@ -118,23 +106,11 @@ def _one_epoch(model, train, validation, optimizer):
     seen, mean = 0, torch.tensor(0.0)
     for inputs, targets in train:
         seen += len(targets)
-        mean += (by_hand(model, inputs, targets, optimizer) - mean) * (len(targets) / seen)
+        mean += (with_a_loss_module(model, inputs, targets, optimizer) - mean) * (len(targets) / seen)
     return (float(mean), *as_inference(model, validation))
 
 
 # ------------------------------------------------------------------------------------ accumulate_gradients
-
-
-@right("accumulate_gradients")
-def scaled_gradient(model, micro_batches, loss_fn):
-    n = sum(targets.numel() for _, targets in micro_batches)
-    losses = []
-    for inputs, targets in micro_batches:
-        share = targets.numel() / n
-        loss = loss_fn(model(inputs), targets)
-        loss.backward(gradient=torch.tensor(share))
-        losses.append(loss.detach() * share)
-    return torch.stack(losses).sum()
 
 
 @right("accumulate_gradients")

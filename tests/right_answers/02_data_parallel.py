@@ -17,15 +17,6 @@ from tests.answers import right
 
 
 @right("combine_gradients")
-def by_tensordot(gradients, counts):
-    """One contraction over the workers that had samples."""
-    used = [(gradient, count) for gradient, count in zip(gradients, counts, strict=True) if count]
-    stacked = torch.stack([gradient for gradient, _ in used])
-    weights = torch.tensor([count for _, count in used], dtype=stacked.dtype)
-    return torch.tensordot(weights / weights.sum(), stacked, dims=1)
-
-
-@right("combine_gradients")
 def sum_of_sums(gradients, counts):
     """Adds up the gradients of the summed losses, divides once at the end."""
     total = torch.zeros_like(gradients[0])
@@ -372,14 +363,6 @@ class WithFutures(_Silent, nn.Module):
                     parameter.grad = torch.empty_like(parameter)
                 parameter.grad.copy_(mean.view_as(parameter))
         self.ready, self.futures = set(), []
-
-
-@right("global_accuracy")
-def gathers_tensors(correct, total):
-    """All ranks see all counts."""
-    counts = [torch.zeros(2, dtype=torch.int64) for _ in range(_ranks())]
-    dist.all_gather(counts, torch.tensor([correct, total]))
-    return (torch.stack(counts).sum(0)[0] / torch.stack(counts).sum(0)[1]).item()
 
 
 @right("global_accuracy")

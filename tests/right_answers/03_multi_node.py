@@ -322,27 +322,6 @@ def with_names_for_torch(nodes, gpus_per_node, command):
 
 
 @right("checkpoint_interval")
-def by_search(checkpoint_seconds, mean_time_between_failures, nodes=1):
-    """Looks for the least waste."""
-    mean_time = mean_time_between_failures / nodes
-
-    def waste(logarithm):
-        interval = math.exp(logarithm)
-        return checkpoint_seconds / interval + interval / (2 * mean_time)
-
-    low, high = 0.0, math.log(10 * (mean_time + checkpoint_seconds))
-    ratio = (math.sqrt(5) - 1) / 2
-    for _ in range(60):
-        left, right_ = high - ratio * (high - low), low + ratio * (high - low)
-        low, high = (low, right_) if waste(left) < waste(right_) else (left, high)
-    # A minimum is flat: the search comes near it, Newton's method for the derivative comes close.
-    interval = math.exp((low + high) / 2)
-    for _ in range(3):
-        interval = (interval + 2 * checkpoint_seconds * mean_time / interval) / 2
-    return interval
-
-
-@right("checkpoint_interval")
 def geometric_mean(checkpoint_seconds, mean_time_between_failures, nodes=1):
     """The geometric mean of a checkpoint and of twice the job's mean time."""
     return math.exp((math.log(checkpoint_seconds) + math.log(2 * mean_time_between_failures / nodes)) / 2)
@@ -573,13 +552,6 @@ def gathers_flags(train_step, steps, save, set_handler):
         dist.all_gather(told, torch.tensor([asked.by is not None], dtype=torch.uint8))
     dist.get_rank() or save(step)
     return step
-
-
-@right("elastic_batch")
-def every_pth(global_batch, world_size, rank):
-    """Deals the positions out like cards."""
-    part = range(rank, global_batch, world_size)
-    return part, len(part) / (global_batch / world_size)
 
 
 @right("elastic_batch")

@@ -120,32 +120,6 @@ def far_ones_first(x, src=0, group=None):
     return x.copy_(data)
 
 
-@right("broadcast_tree")
-def recursively(x, src=0, group=None):
-    rank, size = _place(group)
-    members = _members(group)
-    order = [*members[members.index(src) :], *members[: members.index(src)]]
-    me = order.index(members[rank])
-    data = x.contiguous()
-
-    def tell(first, last):
-        """Place `first` has the data; the places up to `last` get it."""
-        if last - first <= 1:
-            return
-        middle = (first + last + 1) // 2
-        if me == first:
-            dist.send(data, order[middle], group=group)
-        elif me == middle:
-            dist.recv(data, order[first], group=group)
-        if me < middle:
-            tell(first, middle)
-        else:
-            tell(middle, last)
-
-    tell(0, size)
-    return x.copy_(data)
-
-
 @right("reduce_tree")
 def recursive_sum(x, dst=0, group=None):
     rank, size = _place(group)
@@ -660,20 +634,6 @@ def shift_with_irecv(x):
     receiving = dist.irecv(arriving, (rank - 1) % size)
     dist.send(x, (rank + 1) % size)
     receiving.wait()
-    return arriving
-
-
-@right("mend_shift")
-def odd_and_even(x):
-    """Even ranks send first, odd ones receive first: three rounds where the number of ranks is odd."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    arriving = torch.empty_like(x)
-    if rank % 2 == 0:
-        dist.send(x, (rank + 1) % size)
-        dist.recv(arriving, (rank - 1) % size)
-    else:
-        dist.recv(arriving, (rank - 1) % size)
-        dist.send(x, (rank + 1) % size)
     return arriving
 
 
