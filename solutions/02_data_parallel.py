@@ -91,17 +91,11 @@ guesses = predict(
 # $$ g_k = \nabla \frac{1}{m_k} \sum_{i \in S_k} \ell_i, \qquad\text{so}\qquad
 #    \sum_{i \in S_k} \nabla \ell_i = m_k \, g_k . $$
 #
-# The gradient of the whole batch is the sum over all samples, taken worker by worker:
+# From here on nobody knows the gradients of single samples: the $g_k$ and the $m_k$ are all there is. What has to be made of
+# them to get $\nabla L$? When is it the plain mean of the $g_k$? And if it is not, of which loss is the plain mean the gradient?
 #
-# $$ \nabla L = \frac1n \sum_{k=1}^{p} \sum_{i \in S_k} \nabla \ell_i = \sum_{k=1}^{p} \frac{m_k}{n} \, g_k . $$
-#
-# If all shards are equally large, $m_k / n = 1/p$, and this is the plain mean. If not, the plain mean is the gradient
-# of another loss, in which a sample of a small shard counts more than one of a large shard. A worker without samples
-# ($m_k = 0$) contributes nothing. Take care there: its mean loss is $0/0$, NaN. PyTorch's gradient is zero for an empty
-# batch, but NaN where a mask, `(losses * mask).sum() / mask.sum()`, leaves no sample; and $0 \cdot$ NaN is NaN.
-#
-# The derivation uses one property of the loss: it is a mean of terms, one a sample. A batch norm breaks that, since
-# it makes each $\ell_i$ depend on the other samples of its shard.
+# A worker without samples ($m_k = 0$) contributes nothing. Take care there: its mean loss is $0/0$, NaN. PyTorch's gradient
+# is zero for an empty batch, but NaN where a mask, `(losses * mask).sum() / mask.sum()`, leaves no sample.
 
 
 # %% exercise="combine_gradients" points=4
@@ -122,6 +116,15 @@ def combine_gradients(gradients: list[Tensor], counts: list[int]) -> Tensor:
 
 
 # %% [markdown]
+# The gradient of the whole batch is the sum over all samples, taken worker by worker:
+#
+# $$ \nabla L = \frac1n \sum_{k=1}^{p} \sum_{i \in S_k} \nabla \ell_i = \sum_{k=1}^{p} \frac{m_k}{n} \, g_k . $$
+#
+# If all shards are equally large, $m_k / n = 1/p$, and this is the plain mean. If not, the plain mean is the gradient
+# of another loss, in which a sample of a small shard counts more than one of a large shard. The derivation uses one
+# property of the loss: it is a mean of terms, one a sample. A batch norm breaks that, since it makes each $\ell_i$
+# depend on the other samples of its shard.
+#
 # With a real model: 32 images on three workers that get 20, 8 and 4 of them.
 
 # %% demo=true
@@ -168,10 +171,10 @@ if dataset == "digits":
 #
 # PyTorch's `DistributedSampler` deals the samples of an epoch in four moves, without any communication:
 #
-# - **shuffle**: every rank draws the same permutation, from a generator seeded with `seed + epoch`;
+# - **shuffle**: all ranks have the samples in the same random order, though none has told the others;
 # - **pad**: if the number of samples does not divide by the number of ranks, some are given out twice, so that all
 #   ranks get equally many (with `drop_last=True` some are left out instead);
-# - **partition**: rank $r$ of $p$ takes the entries $r, r + p, r + 2p, \dots$ of the permutation;
+# - **partition**: each rank takes its part of this order;
 # - **reshuffle**: the training loop calls `sampler.set_epoch(epoch)` before each epoch. Without it every epoch deals
 #   out the samples in the same way.
 
@@ -254,8 +257,8 @@ figure
 # a step. But it happens once in a training, and a training has many thousands of steps. Buffers are sent too: the running
 # statistics of a batch norm are not parameters, yet a replica with other statistics is another model.
 #
-# Autograd does not know about communication. Give it `tensor.detach()`, which is the same memory without a history.
-# Otherwise a later backward may warn that it went through an operation that it cannot differentiate.
+# Autograd does not know about communication. Where it has recorded some, a later backward may warn that it went through
+# an operation that it cannot differentiate.
 
 
 # %% exercise="broadcast_parameters" points=5
@@ -304,8 +307,7 @@ for rank, (before, after) in enumerate(launch(first_weights, models, ranks=ranks
 #
 # $$ 2(p-1)\Big(\alpha + \frac{b}{p}\,\beta\Big) = 2(p-1)\,\alpha + 2\,\frac{p-1}{p}\,b\,\beta . $$
 #
-# The first part does not depend on $b$: a small tensor pays it in full. So lay all gradients end to end in one flat tensor
-# and call once.
+# The first part does not depend on $b$: a small tensor pays it in full. How few calls can it be done with?
 
 
 # %% exercise="average_gradients" points=6
@@ -912,7 +914,7 @@ if ranks == 4:
 #
 # Each rank evaluates its part of the test set. What rank 0 prints should be the accuracy on the whole test set, so the
 # ranks' numbers have to be combined first. It is section 1 again: the mean of the accuracies is right only if all parts
-# are equally large. What can be added are the two counts. Add them over the ranks, and divide at the end.
+# are equally large.
 
 
 # %% exercise="global_accuracy" points=3

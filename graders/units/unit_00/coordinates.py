@@ -27,8 +27,9 @@ from graders.units.drivers import call
         ),
     ),
     hints=(
-        "Write ranks 0 to 7 down in two rows of four. Row and column are what is asked for.",
-        "Whole-number division and its remainder: `//` and `%`, or `divmod`, which gives both.",
+        "What do you see when you write ranks 0 to 7 down in two rows of four? Row and column are what is "
+        "asked for.",
+        "Which two operations on whole numbers give them? `//` and `%`, or `divmod`, which gives both.",
     ),
 )
 def rank_coordinates(answer: Answer, rng: Rng) -> Findings:

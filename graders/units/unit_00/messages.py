@@ -45,11 +45,13 @@ from graders.units.drivers import call
         Criterion("a world of one", 1, "Rank 0 has no neighbour then, and nobody can send to itself."),
     ),
     hints=(
-        "What rank 0 does differs from what all others do: write `if rank == 0: ... else: ...`.",
-        "Rank 0: send to the next, then receive from the last. All others: receive, add, send.",
-        "dist.recv(tensor, src) writes into the tensor that it is given, and any tensor of the right shape "
-        "and dtype will do: the one that your function got, for example.",
-        "With one rank there is no one to send to: return at once.",
+        "Why must not all ranks receive first? Then nobody sends. What rank 0 does differs from what all "
+        "others do.",
+        "In which order does each act? Rank 0: send to the next, then receive from the last. All others: "
+        "receive, add, send.",
+        "Into what does recv write? Into the tensor that it is given; any of the right shape and dtype will "
+        "do, such as the one that your function got.",
+        "With whom can a single rank talk? With nobody: it returns at once.",
     ),
 )
 def pass_the_token(answer: Answer, rng: Rng) -> Findings:

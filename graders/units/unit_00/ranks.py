@@ -31,7 +31,10 @@ from graders.units.drivers import call
             needs=("rank", "world size"),
         ),
     ),
-    hints=("torch.distributed has a function for each of the two: get_rank() and get_world_size().",),
+    hints=(
+        "Whom can a process ask without a message? torch.distributed has a function for each number: "
+        "get_rank() and get_world_size().",
+    ),
 )
 def who_am_i(answer: Answer, rng: Rng) -> Findings:
     """On one node and on several, where local numbers differ from global ones."""

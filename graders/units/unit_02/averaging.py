@@ -44,9 +44,11 @@ from graders.units.unit_02.drivers import AverageReply, Gradients
         ),
     ),
     hints=(
-        "First make it right with one all_reduce a parameter; then flatten.",
-        "torch.cat([g.flatten() for g in gradients]) lays them end to end; flat.split(sizes) cuts them.",
-        "Give a trainable parameter without a gradient a tensor of zeros before you do anything else.",
+        "How would you do it with one all_reduce a parameter? Make that right first.",
+        "How do many tensors become one? torch.cat([g.flatten() for g in gradients]) lays them end to end; "
+        "flat.split(sizes) cuts them.",
+        "What does a rank send for a gradient that it lacks? Zeros, in a tensor that it makes before "
+        "anything else.",
     ),
 )
 def average_gradients(answer: Answer, rng: Rng) -> Findings:

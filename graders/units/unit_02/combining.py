@@ -36,8 +36,10 @@ from graders.units.unit_02.drivers import CombineReply
         ),
     ),
     hints=(
-        "Write the loss over all n samples as a sum over workers of that worker's sum, divided by n.",
-        "Worker k's sum is m_k times its mean. What does that make of its gradient?",
+        "What is the loss over all n samples, written as a sum over workers? That worker's sum, divided by "
+        "n.",
+        "What is a worker's sum, if you know its mean and how many samples it has? And so its gradient?",
+        "What is 0 times NaN? NaN: a worker without samples must not come into the sum at all.",
     ),
 )
 def combine_gradients(answer: Answer, rng: Rng) -> Findings:

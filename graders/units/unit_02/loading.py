@@ -42,7 +42,10 @@ from graders.units.unit_02.drivers import LoadingReply
         ),
     ),
     hints=(
-        "All ranks call dist.barrier() exactly once; what differs is whether load() comes before or after.",
+        "How often does each rank call dist.barrier()? Exactly once; what differs is whether load() comes "
+        "before or after.",
+        "What must happen on a first rank whose load() raises? It comes to the barrier all the same: "
+        "`finally`.",
     ),
 )
 def load_once(answer: Answer, rng: Rng) -> Findings:

@@ -31,7 +31,10 @@ from graders.units.unit_02 import drivers as drivers
             "one collective", 1, "Put both counts in one tensor: latency is paid a call, not a number."
         ),
     ),
-    hints=("torch.tensor([correct, total]) is one tensor, and all_reduce adds it up element by element.",),
+    hints=(
+        "Which two numbers of the ranks can be added? torch.tensor([correct, total]) is one tensor, and "
+        "all_reduce adds it up element by element.",
+    ),
 )
 def global_accuracy(answer: Answer, rng: Rng) -> Findings:
     """Sums over ranks, one collective, one division."""

@@ -46,7 +46,10 @@ from graders.units.unit_02.models import Normed
         ),
     ),
     hints=(
-        "model.parameters() and model.buffers() yield tensors, and dist.broadcast(tensor, src) fills one.",
+        "Where are a model's tensors, all of them? model.parameters() and model.buffers() yield them; the "
+        "state dict may lack some.",
+        "What does autograd see, if you hand it a parameter? tensor.detach() is the same memory without a "
+        "history.",
     ),
 )
 def broadcast_parameters(answer: Answer, rng: Rng) -> Findings:

@@ -52,8 +52,12 @@ from graders.units.unit_02 import drivers as drivers
         ),
     ),
     hints=(
-        "torch.randperm(length, generator=torch.Generator().manual_seed(...)) leaves the global state alone.",
-        "A slice with a step, permutation[rank::world_size], gives parts whose sizes differ by at most one.",
+        "How can all ranks have the same order without a message? By drawing it from generators with the "
+        "same seed.",
+        "How do you draw without touching the rank's own random state? torch.randperm(length, "
+        "generator=torch.Generator().manual_seed(...)).",
+        "How do you cut the order so that sizes differ by at most one? A slice with a step, "
+        "permutation[rank::world_size], does it.",
     ),
 )
 def shard_indices(answer: Answer, rng: Rng) -> Findings:
