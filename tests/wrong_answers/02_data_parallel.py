@@ -801,7 +801,7 @@ class _Bucketed(nn.Module):
                 self.buckets.append([parameter])
 
     def watch(self, parameter, index):
-        parameter.register_post_accumulate_grad_hook(lambda _: self.silent or self.ready(index))
+        parameter.register_post_accumulate_grad_hook(lambda _: None if self.silent else self.ready(index))
 
     @contextmanager
     def no_sync(self):
@@ -1112,10 +1112,12 @@ class ForgetsWhatWasAccumulated(_Bucketed):
 
     @contextmanager
     def no_sync(self):
-        with super().no_sync():
-            yield
-        for parameter in self.module.parameters():
-            parameter.grad = None
+        try:
+            with super().no_sync():
+                yield
+        finally:
+            for parameter in self.module.parameters():
+                parameter.grad = None
 
 
 @wrong("BucketedDDP", fails="tied and frozen parameters")

@@ -229,20 +229,20 @@ def accumulated(
 ) -> Gradients:
     """The gradients after a step in which all batches but the last were without communication; see `steps`.
 
-    Before it, something fails within no_sync.
+    Their block ends with an error.
     """
     model = Chain(widths)
     load_values(list(model.parameters()), values)
     wrapped = answer(model, bucket_bytes)
-    with suppress(KeyError), wrapped.no_sync():
-        raise KeyError("no such sample")
     mark("step begins")
-    with wrapped.no_sync():
+    with suppress(KeyError), wrapped.no_sync():
         for inputs, targets in batches[:-1]:
             functional.mse_loss(wrapped(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        raise KeyError("no more samples")
     mark("leaves no_sync")
     inputs, targets = batches[-1]
     functional.mse_loss(wrapped(inputs), targets).backward()  # type: ignore[no-untyped-call]
+    mark("backward ends")
     wrapped.finish()
     mark("finished")
     return gradients_of(model)

@@ -262,6 +262,10 @@ def accumulated(answer: Answer, training: Training) -> Finding:
         early = sum(call.sequence < left.sequence for call in step.calls)
         if early:
             return Finding(False, f"{step}: {compare.counted(early, 'call')} within no_sync; expected none.")
+        ended = step.marks.get("backward ends", step.marks["finished"])
+        if not any(call.sequence < ended.sequence for call in step.calls):
+            text = "the backward after the block, which ended with an error, started nothing"
+            return Finding(False, f"{step}: {text}; expected all buckets.")
     return buckets_as_specified(training, observed)
 
 
