@@ -761,47 +761,38 @@ Cpus_allowed_list:	1-7,9-15,17-23,25-31,33-39,41-47,49-55,57-63
 # nodes without a single CPU: they are the GPU's memory.
 
 
+# %% demo=true
+from course_lib.cluster.numa import read_topology
+
+lumi_node = read_topology(lumi)
+for name, value in lumi_node.items():
+    print(f"{name}: {value}")
+
+# %% [markdown]
+# To read such texts is no art; `read_topology` does it, for both tools. What to do with the numbers is yours.
+
+
 # %% exercise="cpu_bind_map" points=7
-def cpu_bind_map(topology: str) -> list[int]:
+def cpu_bind_map(node: dict) -> list[int]:
     """For each GPU of a node the core to which its rank is bound, in the order of the GPUs' numbers.
 
-    topology: what these commands print, one after the other: `rocm-smi --showtoponuma` or `nvidia-smi topo -m`,
-        which tell the NUMA node of each GPU; `lscpu`; and `grep Cpus_allowed_list /proc/self/status`, which
-        tells the CPUs that the job may use (without that line, all).
+    node: as read_topology returns it: "numa_of_gpu", for each GPU its NUMA node; "cpus_of_numa", for each NUMA node its CPUs in
+        ascending order; "threads_per_core"; "allowed", the CPUs that the job may use, None for all.
 
-    The usable cores of a NUMA node are dealt to its GPUs in the order of their numbers, in equal consecutive blocks
-    (what is left over goes to nobody); a GPU's core is the first of its block. Where a core has t hardware threads
-    ("Thread(s) per core"), n CPUs are n / t cores, whose first threads have the numbers below n / t; a rank is bound
-    to one of these.
+    The usable cores of a NUMA node are dealt to its GPUs in the order of their numbers, in equal consecutive blocks (what is
+    left over goes to nobody); a GPU's core is the first of its block. Where a core has t hardware threads, n CPUs are n / t
+    cores, whose first threads have the numbers below n / t; a rank is bound to one of these.
     """
     ### BEGIN SOLUTION
-    listed = re.findall(r"NUMA node(\d+) CPU\(s\):[ \t]*(\S*)", topology)
-    cpus = {int(node): _cpus(text) for node, text in listed}
-    threads = int(re.search(r"Thread\(s\) per core:\s*(\d+)", topology)[1])
-    usable = set(range(sum(map(len, cpus.values())) // threads))
-    if allowed := re.search(r"Cpus_allowed_list:\s*(\S+)", topology):
-        usable &= set(_cpus(allowed[1]))
-    nodes = _node_of_each_gpu(topology)
+    cpus, nodes = node["cpus_of_numa"], node["numa_of_gpu"]
+    usable = set(range(sum(map(len, cpus)) // node["threads_per_core"]))
+    if node["allowed"] is not None:
+        usable &= set(node["allowed"])
     cores = []
-    for gpu, node in enumerate(nodes):
-        own = [cpu for cpu in cpus[node] if cpu in usable]
-        cores.append(own[nodes[:gpu].count(node) * (len(own) // nodes.count(node))])
+    for gpu, numa in enumerate(nodes):
+        own = [cpu for cpu in cpus[numa] if cpu in usable]
+        cores.append(own[nodes[:gpu].count(numa) * (len(own) // nodes.count(numa))])
     return cores
-
-
-def _cpus(text: str) -> list[int]:
-    """The numbers of "0-15,64-79"; none of an empty text."""
-    parts = (part.split("-") for part in text.split(",") if part)
-    return [number for part in parts for number in range(int(part[0]), int(part[-1]) + 1)]
-
-
-def _node_of_each_gpu(topology: str) -> list[int]:
-    """The NUMA nodes of GPU 0, GPU 1, ..."""
-    if found := re.findall(r"GPU\[\d+\]\s*: \(Topology\) Numa Node: (\d+)", topology):
-        return list(map(int, found))
-    rows = [line.split("\t") for line in topology.splitlines()]
-    place = next(row.index("NUMA Affinity") for row in rows if "NUMA Affinity" in row)
-    return [int(row[place]) for row in rows if re.fullmatch(r"GPU\d+", row[0])]
     ### END SOLUTION
 
 
@@ -811,7 +802,7 @@ from course_lib.figures.pictures import binding_picture
 
 numa_of_gpu = (3, 3, 1, 1, 0, 0, 2, 2)
 cores_of_numa = [range(first, first + 16) for first in (0, 16, 32, 48)]
-binding = cpu_bind_map(lumi)
+binding = cpu_bind_map(lumi_node)
 print("--cpu-bind=map_cpu:" + ",".join(map(str, binding)))
 # A mask has a bit for each core: seven cores, from the given one on.
 print("--cpu-bind=mask_cpu:" + ",".join(hex(0b1111111 << core) for core in binding))
@@ -820,6 +811,63 @@ guesses.measured(core_beside_gpu_0=binding[0])
 # %% [markdown]
 # The third prediction: core 49. The first form gives each rank one core. The second gives it the seven of its block,
 # as a **mask**, which is better for training: the threads that read and augment data need cores too.
+#
+# In a mask bit b stands for CPU b, so two hexadecimal digits are eight CPUs. The lecture writes `0x${fe}000000000000`, in which the
+# variable `fe` holds the digits fe, the last seven of eight CPUs; 12 zeros behind them make them the CPUs 49 to 55. It asks for
+# the whole node, by `--exclusive` and `--gpus=8`, eight altogether: only then all these CPUs are the job's.
+#
+# Masks are hard to read, and some misprints in them cost nothing but speed. The lecture's slide has two.
+
+
+# %% exercise="misplaced_cpus" points=6
+def misplaced_cpus(option: str, node: dict) -> list[list[int]]:
+    """For each rank the CPUs, in ascending order, that srun gives to it and that it should not have.
+
+    option: "--cpu-bind=mask_cpu:MASK,MASK,..." or "--cpu-bind=map_cpu:CPU,CPU,...", with one entry for each rank, the first for
+        rank 0. Masks are hexadecimal, with 0x before them or without; CPUs are decimal, or hexadecimal with 0x.
+    node: as for cpu_bind_map; rank r uses GPU r.
+
+    A rank should have CPUs beside its GPU only, which the job may use, and on whose cores no other rank runs whose GPU is beside
+    the same NUMA node. (A rank that came from another NUMA node is wrong itself.) CPU c is a thread of core c modulo the number
+    of cores.
+    """
+    ### BEGIN SOLUTION
+    kind, _, entries = option.removeprefix("--cpu-bind=").partition(":")
+    if kind == "mask_cpu":
+        masks = [int(entry, 16) for entry in entries.split(",")]
+        given = [[cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1] for mask in masks]
+    else:
+        given = [[int(entry, 0)] for entry in entries.split(",")]
+    cpus, nodes = node["cpus_of_numa"], node["numa_of_gpu"]
+    cores = sum(map(len, cpus)) // node["threads_per_core"]
+    misplaced = []
+    for rank, own in enumerate(given):
+        right = set(cpus[nodes[rank]])
+        if node["allowed"] is not None:
+            right &= set(node["allowed"])
+        others = [other for other in range(len(given)) if other != rank and nodes[other] == nodes[rank]]
+        taken = {cpu % cores for other in others for cpu in given[other]}
+        misplaced.append([cpu for cpu in own if cpu not in right or cpu % cores in taken])
+    return misplaced
+    ### END SOLUTION
+
+
+# %% demo=true
+# %%needs misplaced_cpus
+# The lecture's masks: fe, and so many zeros behind it.
+slide = [f"0xfe{'0' * zeros}" for zeros in (12, 16, 4, 6, 0, 2, 8, 12)]
+found_misplaced = misplaced_cpus(f"--cpu-bind=mask_cpu:{','.join(slide)}", lumi_node)
+for rank, (mask, cpus) in enumerate(zip(slide, found_misplaced, strict=True)):
+    print(f"rank {rank}: {mask:>20}", f"should not have {cpus}" if cpus else "")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds misplaced_cpus
+assert found_misplaced == [[], list(range(65, 72)), [], [], [], [], [], list(range(49, 56))]
+
+# %% [markdown]
+# Rank 1 would get second hardware threads of cores beside GPU 4, and rank 7 the cores of rank 0. Both masks have two zeros too
+# many. The slide also sets a variable `MASK` and uses `$MYMASKS`, and its map has blanks after
+# commas, at which the shell splits it. Computed masks have no misprints.
 #
 # What does it matter? Move the slider: with which binding do how many ranks sit beside their GPU?
 

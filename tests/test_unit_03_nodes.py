@@ -218,6 +218,35 @@ def test_pictures_tell_in_words_what_they_show():
         binding_picture([0], [range(99)], [1])
 
 
+LSCPU = """CPU(s):                  8
+Thread(s) per core:      2
+NUMA node0 CPU(s):       0,2,4,6
+NUMA node1 CPU(s):       1,3,5,7
+NUMA node2 CPU(s):
+"""
+ROCM = """GPU[0]\t\t: (Topology) Numa Node: 1
+GPU[0]\t\t: (Topology) Numa Affinity: 1
+GPU[1]\t\t: (Topology) Numa Node: 0
+"""
+NVIDIA = """\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
+GPU0\t X \tNV12\tSYS\t1,3,5,7\t1\t\tN/A
+GPU1\tNV12\t X \tSYS\t0,2,4,6\t0\t\tN/A
+NIC0\tSYS\tSYS\t X
+"""
+
+
+@pytest.mark.parametrize("tool", [ROCM, NVIDIA])
+@pytest.mark.parametrize(("status", "allowed"), [("", None), ("Cpus_allowed_list:\t2-4,7\n", [2, 3, 4, 7])])
+def test_a_topology_is_read_from_either_tool(tool: str, status: str, allowed: list[int] | None):
+    # Invariant: both makers' tools tell of one node; more columns, network cards, GPU memory change nothing.
+    assert numa.read_topology(tool + LSCPU + status) == {
+        "numa_of_gpu": [1, 0],
+        "cpus_of_numa": [[0, 2, 4, 6], [1, 3, 5, 7], []],
+        "threads_per_core": 2,
+        "allowed": allowed,
+    }
+
+
 def test_numa_nodes_are_read_from_the_system(tmp_path: Path):
     # Invariant: CPUs that this process may use, by node; a node without CPUs, a GPU's memory, is left out.
     usable = sorted(os.sched_getaffinity(0))

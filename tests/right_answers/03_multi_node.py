@@ -235,61 +235,82 @@ def over_several_lines(site, image, command):
 
 
 @right("cpu_bind_map")
-def line_by_line(topology):
-    """Reads line by line, and asks each line what it is."""
-    nodes, cpus, threads, allowed, place = {}, {}, 1, None, None
-    for line in topology.splitlines():
-        name, _, value = (part.strip() for part in line.partition(":"))
-        fields = line.split("\t")
-        if "Numa Node" in line and "GPU[" in line:
-            nodes[int(line[4 : line.index("]")])] = int(line.split()[-1])
-        elif "NUMA Affinity" in fields:
-            place = fields.index("NUMA Affinity")
-        elif fields[0][:3] == "GPU" and fields[0][3:].isdigit():
-            nodes[int(fields[0][3:])] = int(fields[place])
-        elif name.startswith("NUMA node") and name.endswith("CPU(s)"):
-            cpus[int(name.split()[1].removeprefix("node"))] = _listed_numbers(value)
-        elif name == "Thread(s) per core":
-            threads = int(value)
-        elif name == "Cpus_allowed_list":
-            allowed = set(_listed_numbers(value))
-    cores = sum(len(own) for own in cpus.values()) // threads
+def numa_node_by_numa_node(node):
+    """Deals out one NUMA node after the other, and puts the GPUs in order at the end."""
+    cores = sum(len(own) for own in node["cpus_of_numa"]) // node["threads_per_core"]
     result = {}
-    for node in set(nodes.values()):
-        usable = [c for c in cpus[node] if c < cores and (allowed is None or c in allowed)]
-        mine = sorted(gpu for gpu in nodes if nodes[gpu] == node)
+    for numa in set(node["numa_of_gpu"]):
+        allowed = node["cpus_of_numa"][numa] if node["allowed"] is None else node["allowed"]
+        usable = sorted(set(allowed) & set(node["cpus_of_numa"][numa]) & set(range(cores)))
+        mine = [gpu for gpu, where in enumerate(node["numa_of_gpu"]) if where == numa]
         share = len(usable) // len(mine)
         result |= {gpu: usable[number * share] for number, gpu in enumerate(mine)}
     return [result[gpu] for gpu in sorted(result)]
 
 
-def _listed_numbers(text):
-    numbers = []
-    for part in filter(None, text.split(",")):
-        first, *last = map(int, part.split("-"))
-        numbers.extend(range(first, (last or [first])[0] + 1))
-    return numbers
-
-
 @right("cpu_bind_map")
-def by_affinity_of_the_gpus(topology):
-    """With NVIDIA's tool takes the CPU list that stands beside the GPU; otherwise that of its NUMA node."""
-    lists = dict(re.findall(r"^NUMA node(\d+) CPU\(s\):[ \t]*(.*)$", topology, re.MULTILINE))
-    texts = [lists[node] for node in re.findall(r"Numa Affinity: (\d+)", topology)]
-    if not texts:
-        head = re.search(r"^\tGPU0.*$", topology, re.MULTILINE)[0].split("\t")
-        rows = re.findall(r"^GPU\d+\t.*$", topology, re.MULTILINE)
-        texts = [row.split("\t")[head.index("CPU Affinity")] for row in rows]
-    threads = int(re.search(r"per core: *(\d+)", topology)[1])
-    total = int(re.search(r"^CPU\(s\): *(\d+)", topology, re.MULTILINE)[1])
-    allowed = re.search(r"Cpus_allowed_list:\t(.*)", topology)
-    kept = _listed_numbers(allowed[1]) if allowed else range(total)
-    result, given = [], {}
-    for text in texts:
-        own = [c for c in _listed_numbers(text) if c < total / threads and c in kept]
-        result.append(own[given.get(text, 0) * (len(own) // texts.count(text))])
-        given[text] = given.get(text, 0) + 1
+def by_counting(node):
+    """Counts how many GPUs of each NUMA node have been served."""
+    nodes, served, result = node["numa_of_gpu"], [0] * len(node["cpus_of_numa"]), []
+    everything = [cpu for own in node["cpus_of_numa"] for cpu in own]
+    for numa in nodes:
+        own = [
+            cpu
+            for cpu in node["cpus_of_numa"][numa]
+            if cpu * node["threads_per_core"] < len(everything) and (node["allowed"] or everything).count(cpu)
+        ]
+        result.append(own[len(own) // nodes.count(numa) * served[numa]])
+        served[numa] += 1
     return result
+
+
+@right("misplaced_cpus")
+def by_bits(option, node):
+    """Masks all the way: a bit a CPU, and a CPU's core by folding the mask."""
+    kind, _, entries = option.rpartition("=")[2].partition(":")
+    masks = [
+        int(entry, 16) if kind.startswith("mask") else 1 << int(entry, 0) for entry in entries.split(",")
+    ]
+    near = [sum(1 << cpu for cpu in cpus) for cpus in node["cpus_of_numa"]]
+    everything = sum(near)
+    allowed = everything if node["allowed"] is None else sum(1 << cpu for cpu in node["allowed"])
+    cores = everything.bit_count() // node["threads_per_core"]
+    answer = []
+    for rank, mask in enumerate(masks):
+        numa = node["numa_of_gpu"][rank]
+        wrong = mask & ~(near[numa] & allowed)
+        for other, theirs in enumerate(masks):
+            if other != rank and node["numa_of_gpu"][other] == numa:
+                for shift in range(-node["threads_per_core"], node["threads_per_core"] + 1):
+                    wrong |= mask & (theirs << cores * shift if shift >= 0 else theirs >> cores * -shift)
+        answer.append([cpu for cpu in range(wrong.bit_length()) if wrong & 1 << cpu])
+    return answer
+
+
+@right("misplaced_cpus")
+def by_who_is_on_a_core(option, node):
+    """First notes which ranks run on each core, then asks each CPU."""
+    kind, entries = option[len("--cpu-bind=") :].split(":")
+    total = sum(len(cpus) for cpus in node["cpus_of_numa"])
+    cores = total // node["threads_per_core"]
+    home = {cpu: numa for numa, cpus in enumerate(node["cpus_of_numa"]) for cpu in cpus}
+    given, on_core = [], {}
+    for rank, entry in enumerate(entries.split(",")):
+        number = int(entry, 16 if kind == "mask_cpu" else 0)
+        own = [cpu for cpu in range(2000) if number & (1 << cpu)] if kind == "mask_cpu" else [number]
+        given.append(own)
+        for cpu in own:
+            on_core.setdefault(cpu % cores, set()).add((node["numa_of_gpu"][rank], rank))
+    return [
+        [
+            cpu
+            for cpu in own
+            if home.get(cpu) != numa
+            or (node["allowed"] is not None and cpu not in node["allowed"])
+            or any(where == numa and other != rank for where, other in on_core[cpu % cores])
+        ]
+        for rank, (own, numa) in enumerate(zip(given, node["numa_of_gpu"], strict=True))
+    ]
 
 
 @right("batch_script")

@@ -803,33 +803,13 @@ def without_empty_words(site, image, command):
 # -------------------------------------------------------------------------------------------- cpu_bind_map
 
 
-def _cpus(text):
-    """Right: the numbers of "0-15,64-79"."""
-    parts = (part.split("-") for part in text.split(",") if part)
-    return [number for part in parts for number in range(int(part[0]), int(part[-1]) + 1)]
-
-
-def _node_of_each_gpu(topology):
-    """Right: the NUMA nodes of GPU 0, GPU 1, ..."""
-    if found := re.findall(r"GPU\[\d+\]\s*: \(Topology\) Numa Node: (\d+)", topology):
-        return list(map(int, found))
-    rows = [line.split("\t") for line in topology.splitlines()]
-    place = next(row.index("NUMA Affinity") for row in rows if "NUMA Affinity" in row)
-    return [int(row[place]) for row in rows if re.fullmatch(r"GPU\d+", row[0])]
-
-
-def _cores(topology, threads=None, allowed=None):
+def _cores(node, threads=None, allowed=None):
     """Right unless told otherwise: for each NUMA node its usable cores."""
-    listed = re.findall(r"NUMA node(\d+) CPU\(s\):[ \t]*(\S*)", topology)
-    cpus = {int(node): _cpus(text) for node, text in listed}
-    threads = threads or int(re.search(r"Thread\(s\) per core:\s*(\d+)", topology)[1])
-    usable = set(range(sum(map(len, cpus.values())) // threads))
-    found = re.search(r"Cpus_allowed_list:\s*(\S+)", topology)
-    if found and allowed is None:
-        allowed = _cpus(found[1])
-    return {
-        node: [c for c in own if c in usable and (not found or c in allowed)] for node, own in cpus.items()
-    }
+    count = sum(map(len, node["cpus_of_numa"])) // (threads or node["threads_per_core"])
+    usable = set(range(count)) if allowed is None else set(range(count)) & set(allowed)
+    if node["allowed"] is not None and allowed is None:
+        usable &= set(node["allowed"])
+    return [[cpu for cpu in own if cpu in usable] for own in node["cpus_of_numa"]]
 
 
 def _dealt(nodes, cores):
@@ -841,101 +821,205 @@ def _dealt(nodes, cores):
 
 
 @wrong("cpu_bind_map", fails="LUMI-G")
-def gpu_beside_node_of_its_number(topology):
+def gpu_beside_node_of_its_number(node):
     """GPU 0 beside core 0: the order in which Slurm would deal the cores out."""
-    cores = sorted(core for own in _cores(topology).values() for core in own)
-    gpus = len(_node_of_each_gpu(topology))
+    cores = sorted(core for own in _cores(node).values() for core in own)
+    gpus = len(node["numa_of_gpu"])
     return [cores[gpu * (len(cores) // gpus)] for gpu in range(gpus)]
 
 
 @wrong("cpu_bind_map", fails="LUMI-G")
-def cores_as_floats(topology):
+def cores_as_floats(node):
     """What a division gives: srun takes 49, and no 49.0."""
-    return [float(core) for core in _dealt(_node_of_each_gpu(topology), _cores(topology))]
+    return [float(core) for core in _dealt(node["numa_of_gpu"], _cores(node))]
 
 
 @wrong("cpu_bind_map", fails="LUMI-G")
-def one_core_for_all_of_a_node(topology):
+def one_core_for_all_of_a_node(node):
     """Both GPUs of a NUMA node get its first core."""
-    cores = _cores(topology)
-    return [cores[node][0] for node in _node_of_each_gpu(topology)]
+    cores = _cores(node)
+    return [cores[node][0] for node in node["numa_of_gpu"]]
 
 
 @wrong("cpu_bind_map", fails="LUMI-G")
-def neighbours_on_neighbouring_cores(topology):
+def neighbours_on_neighbouring_cores(node):
     """The second GPU of a NUMA node gets the second core, not the second share."""
-    nodes, cores = _node_of_each_gpu(topology), _cores(topology)
+    nodes, cores = node["numa_of_gpu"], _cores(node)
     return [cores[node][nodes[:gpu].count(node)] for gpu, node in enumerate(nodes)]
 
 
 @wrong("cpu_bind_map", fails="LUMI-G")
-def reserved_cores_too(topology):
+def reserved_cores_too(node):
     """Forgets that the first core of each eight is not the job's: srun refuses such a map."""
-    return _dealt(_node_of_each_gpu(topology), _cores(topology, allowed=range(10**6)))
+    return _dealt(node["numa_of_gpu"], _cores(node, allowed=range(10**6)))
 
 
 @wrong("cpu_bind_map", fails="any machine")
-def copied_from_the_manual(topology):
+def copied_from_the_manual(node):
     """LUMI's line, which is right on LUMI."""
     return [49, 57, 17, 25, 1, 9, 33, 41]
 
 
 @wrong("cpu_bind_map", fails="any machine")
-def two_gpus_a_node(topology):
+def two_gpus_a_node(node):
     """Takes for granted that two GPUs share a NUMA node."""
-    nodes, cores = _node_of_each_gpu(topology), _cores(topology)
+    nodes, cores = node["numa_of_gpu"], _cores(node)
     return [
         cores[node][nodes[:gpu].count(node) % 2 * (len(cores[node]) // 2)] for gpu, node in enumerate(nodes)
     ]
 
 
-@wrong("cpu_bind_map", fails="any machine")
-def gpus_sorted_as_texts(topology):
-    """Sorts the GPUs by text: GPU 10 before GPU 2."""
-    found = re.findall(r"GPU\[(\d+)\]\s*: \(Topology\) Numa Node: (\d+)", topology)
-    return _dealt([int(node) for _, node in sorted(found)], _cores(topology))
-
-
 @wrong("cpu_bind_map", fails="allowed cores")
-def one_core_further(topology):
+def one_core_further(node):
     """If a core is not allowed, the next one is: so it was on LUMI."""
-    nodes, cores = _node_of_each_gpu(topology), _cores(topology, allowed=range(10**6))
-    found = re.search(r"Cpus_allowed_list:\s*(\S+)", topology)
-    allowed = _cpus(found[1]) if found else range(10**6)
+    nodes, cores = node["numa_of_gpu"], _cores(node, allowed=range(10**6))
+    allowed = range(10**6) if node["allowed"] is None else node["allowed"]
     return [core if core in allowed else core + 1 for core in _dealt(nodes, cores)]
 
 
 @wrong("cpu_bind_map", fails="hardware threads")
-def threads_are_cores(topology):
+def threads_are_cores(node):
     """Deals out second hardware threads as if they were cores."""
-    return _dealt(_node_of_each_gpu(topology), _cores(topology, threads=1))
+    return _dealt(node["numa_of_gpu"], _cores(node, threads=1))
 
 
 @wrong("cpu_bind_map", fails="hardware threads")
-def two_threads_a_core(topology):
+def two_threads_a_core(node):
     """One thread a core or two; other processors have four."""
-    threads = min(2, int(re.search(r"Thread\(s\) per core:\s*(\d+)", topology)[1]))
-    return _dealt(_node_of_each_gpu(topology), _cores(topology, threads=threads))
+    threads = min(2, node["threads_per_core"])
+    return _dealt(node["numa_of_gpu"], _cores(node, threads=threads))
 
 
-@wrong("cpu_bind_map", fails="NVIDIA")
-def the_last_column(topology):
-    """NUMA Affinity is the last column, until a driver adds one."""
-    if "GPU[0]" in topology:
-        return _dealt(_node_of_each_gpu(topology), _cores(topology))
-    rows = [line.split("\t") for line in topology.splitlines() if re.match(r"GPU\d+\t", line)]
-    return _dealt([int(row[-1]) for row in rows], _cores(topology))
+# ------------------------------------------------------------------------------------------ misplaced_cpus
 
 
-@wrong("cpu_bind_map", fails="NVIDIA")
-def every_row_is_a_gpu(topology):
-    """Network cards have rows too."""
-    if "GPU[0]" in topology:
-        return _dealt(_node_of_each_gpu(topology), _cores(topology))
-    rows = [line.split("\t") for line in topology.splitlines()]
-    place = next(row.index("NUMA Affinity") for row in rows if "NUMA Affinity" in row)
-    rows = [row for row in rows if " X " in row]
-    return _dealt([int(row[place]) if len(row) > place else 0 for row in rows], _cores(topology))
+def _given(option):
+    """Right: the CPUs of each rank."""
+    kind, entries = option.removeprefix("--cpu-bind=").split(":")
+    if kind == "map_cpu":
+        return [[int(entry, 0)] for entry in entries.split(",")]
+    masks = [int(entry, 16) for entry in entries.split(",")]
+    return [[cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1] for mask in masks]
+
+
+def _judged_cpus(given, node, beside=True, allowed=True, taken=None):
+    """Right, unless something is overlooked, or another rule says who takes a core from whom."""
+    nodes, cores = node["numa_of_gpu"], sum(map(len, node["cpus_of_numa"])) // node["threads_per_core"]
+    usable = node["allowed"] if allowed and node["allowed"] is not None else range(10**6)
+    neighbours = taken or (lambda rank, other: rank != other and nodes[rank] == nodes[other])
+    found = []
+    for rank, own in enumerate(given):
+        others = [theirs for other, theirs in enumerate(given) if neighbours(rank, other)]
+        theirs = {cpu % cores for each in others for cpu in each}
+        near = node["cpus_of_numa"][nodes[rank]] if beside else range(10**6)
+        found.append([c for c in own if c not in near or c not in usable or c % cores in theirs])
+    return found
+
+
+@wrong("misplaced_cpus", fails="the lecture's masks")
+def bits_from_the_left(option, node):
+    """The last digit of a number is its smallest."""
+    masks = [bin(int(entry, 16))[2:] for entry in option.rpartition(":")[2].split(",")]
+    return _judged_cpus([[cpu for cpu, bit in enumerate(mask) if bit == "1"] for mask in masks], node)
+
+
+@wrong("misplaced_cpus", fails="the lecture's masks")
+def a_digit_a_cpu(option, node):
+    """A hexadecimal digit is four CPUs."""
+    entries = [entry.removeprefix("0x")[::-1] for entry in option.rpartition(":")[2].split(",")]
+    return _judged_cpus([[cpu for cpu, digit in enumerate(entry) if digit != "0"] for entry in entries], node)
+
+
+@wrong("misplaced_cpus", fails="the lecture's masks")
+def bits_from_one(option, node):
+    """The first bit is CPU 0."""
+    return _judged_cpus([[cpu + 1 for cpu in own] for own in _given(option)], node)
+
+
+@wrong("misplaced_cpus", fails="the lecture's masks")
+def the_victim_too(option, node):
+    """Rank 0 is where it should be; the other is wrong there."""
+    return _judged_cpus(_given(option), node, taken=lambda rank, other: rank != other)
+
+
+@wrong("misplaced_cpus", fails="the lecture's masks")
+def the_ranks_only(option, node):
+    """Which ranks, but not which CPUs."""
+    return [rank for rank, cpus in enumerate(_judged_cpus(_given(option), node)) if cpus]
+
+
+@wrong("misplaced_cpus", fails="beside the GPU")
+def knows_the_slide(option, node):
+    """Two misprints, wherever one looks."""
+    return [[], list(range(65, 72)), [], [], [], [], [], list(range(49, 56))]
+
+
+@wrong("misplaced_cpus", fails="beside the GPU")
+def node_by_division(option, node):
+    """Takes for granted that NUMA nodes have consecutive cores."""
+    size = len(node["cpus_of_numa"][0]) // node["threads_per_core"]
+    count = len(node["cpus_of_numa"])
+    cpus = [[] for _ in range(count)]
+    for cpu in range(sum(map(len, node["cpus_of_numa"]))):
+        cpus[cpu // size % count].append(cpu)
+    return _judged_cpus(_given(option), {**node, "cpus_of_numa": cpus})
+
+
+@wrong("misplaced_cpus", fails="beside the GPU")
+def always_with_0x(option, node):
+    """Masks are hexadecimal without it, too."""
+    entries = option.rpartition(":")[2].split(",")
+    masks = [int(entry, 0) if entry.startswith("0x") or entry.isdigit() else 0 for entry in entries]
+    return _judged_cpus([[c for c in range(mask.bit_length()) if mask >> c & 1] for mask in masks], node)
+
+
+@wrong("misplaced_cpus", fails="beside the GPU")
+def if_all_are_wrong(option, node):
+    """A rank with some right CPUs may have wrong ones."""
+    given = _given(option)
+    found = _judged_cpus(given, node)
+    return [cpus if cpus == own else [] for cpus, own in zip(found, given, strict=True)]
+
+
+@wrong("misplaced_cpus", fails="allowed")
+def all_cpus_of_the_node(option, node):
+    """Forgets what the job may not use."""
+    return _judged_cpus(_given(option), node, allowed=False)
+
+
+@wrong("misplaced_cpus", fails="one rank a core")
+def each_rank_for_itself(option, node):
+    """Two ranks on one core are not seen."""
+    return _judged_cpus(_given(option), node, taken=lambda rank, other: False)
+
+
+@wrong("misplaced_cpus", fails="one rank a core")
+def same_cpu_only(option, node):
+    """Two threads of one core are one core."""
+    return _judged_cpus(_given(option), {**node, "threads_per_core": 1})
+
+
+@wrong("misplaced_cpus", fails="one rank a core")
+def the_second_rank_only(option, node):
+    """Who comes later is wrong; but the first is disturbed as much."""
+    nodes = node["numa_of_gpu"]
+    return _judged_cpus(
+        _given(option), node, taken=lambda rank, other: other < rank and nodes[rank] == nodes[other]
+    )
+
+
+@wrong("misplaced_cpus", fails="maps")
+def masks_only(option, node):
+    """A CPU's number is read as a mask."""
+    return _judged_cpus(_given(option.replace("map_cpu", "mask_cpu")), node)
+
+
+@wrong("misplaced_cpus", fails="maps")
+def decimal_only(option, node):
+    """0x10 is no decimal number."""
+    if "map_cpu" not in option:
+        return _judged_cpus(_given(option), node)
+    return _judged_cpus([[int(entry)] for entry in option.rpartition(":")[2].split(",")], node)
 
 
 # -------------------------------------------------------------------------------------------- batch_script

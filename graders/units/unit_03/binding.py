@@ -9,7 +9,7 @@ from graders.units.unit_03.topologies import (
     GRACE_HOPPER,
     LUMI_G,
     Machine,
-    draw_nvidia,
+    blocks,
     draw_plain,
     draw_reserved,
     draw_threads,
@@ -29,58 +29,133 @@ from graders.units.unit_03.topologies import (
         Criterion(
             "any machine",
             2,
-            "Take everything from the text: which NUMA node a GPU is on, which cores that node has (a "
-            "list may be 0,2,4,6), how many GPUs share them. GPU 10 comes after GPU 9.",
+            "Take everything from the node: which NUMA node a GPU is on, which cores that one has (they may "
+            "be 0, 2, 4, 6, or none at all), how many GPUs share them.",
             needs=(),
         ),
         Criterion(
             "allowed cores",
-            1,
-            "Which cores are reserved differs from site to site: keep those of the node that are in "
-            "Cpus_allowed_list, then deal them out.",
+            2,
+            "Which cores are reserved differs from site to site: keep those of the node that are "
+            "allowed, then deal them out.",
         ),
         Criterion(
             "hardware threads",
-            1,
+            2,
             "With two threads a core, half of a node's CPUs are second threads of the other half's cores, "
             "with four, three quarters are: a rank that starts there shares a core with another rank.",
             needs=("any machine",),
         ),
-        Criterion(
-            "NVIDIA",
-            2,
-            "The columns of nvidia-smi topo -m are separated by tabs, and the header tells which is NUMA "
-            "Affinity; newer drivers have one more after it. Network cards have rows too. A NUMA node may "
-            "have no cores.",
-            needs=(),
-        ),
     ),
     hints=(
-        'Write a function that turns "0-3,8" into [0, 1, 2, 3, 8], and use it for all three kinds of lists.',
-        r're.findall(r"NUMA node(\d+) CPU\(s\):[ \t]*(\S*)", topology) gives each node with its list.',
-        "A node's cores in n equal blocks: block number k begins at k * (len(cores) // n).",
+        "Which CPUs are cores at all, which of these may the job use, and which are beside the GPU?",
+        "How many GPUs share a NUMA node, and how many of them have a smaller number than this one?",
+        "If a node's cores are cut into n equal blocks, with which of them does block number k begin?",
     ),
 )
 def cpu_bind_map(answer: Answer, rng: Rng) -> Findings:
-    """A real machine of each maker, and drawn ones."""
-    yield "LUMI-G", bindings(answer, [(LUMI_G.by_rocm_smi(), LUMI_G)])
-    for criterion, machines in (
-        ("any machine", draw_plain(rng)),
-        ("allowed cores", draw_reserved(rng)),
-        ("hardware threads", draw_threads(rng)),
-    ):
-        yield criterion, bindings(answer, [(machine.by_rocm_smi(), machine) for machine in machines])
-    (drawn,) = draw_nvidia(rng)
-    real = [(DGX_A100.by_nvidia_smi(12, newer=False), DGX_A100), (drawn.by_nvidia_smi(2, newer=True), drawn)]
-    alone = (GRACE_HOPPER.by_nvidia_smi(0, newer=True), GRACE_HOPPER)
-    yield "NVIDIA", bindings(answer, [*real, alone])
+    """Real machines, and drawn ones."""
+    yield "LUMI-G", bindings(answer, [LUMI_G])
+    yield "any machine", bindings(answer, [*draw_plain(rng), GRACE_HOPPER])
+    yield "allowed cores", bindings(answer, draw_reserved(rng))
+    yield "hardware threads", bindings(answer, [*draw_threads(rng), DGX_A100])
 
 
-def bindings(answer: Answer, cases: Sequence[tuple[str, Machine]]) -> Finding:
-    """Passes if the answer finds the core of every GPU in each text, which tells of the machine beside it."""
+def bindings(answer: Answer, machines: Sequence[Machine]) -> Finding:
+    """Passes if the answer finds the core of every GPU of each machine."""
 
-    def one(text: str, machine: Machine) -> Finding:
+    def one(machine: Machine) -> Finding:
         gpus = ", ".join(f"GPU {gpu} on node {node}" for gpu, node in enumerate(machine.numa_of_gpu))
-        return compare.equal(answer.call(call, text), machine.expected, f"cores for {gpus}")
+        return compare.equal(answer.call(call, machine.data), machine.expected, f"cores for {gpus}")
 
-    return compare.first_failure(one(*case) for case in cases)
+    return compare.first_failure(map(one, machines))
+
+
+SLIDE = (12, 16, 4, 6, 0, 2, 8, 12)
+"""The zeros behind fe in each mask of the lecture; the second and the last are misprints of 14 and 10."""
+
+
+@exercise(
+    minutes=25,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "the lecture's masks",
+            2,
+            "Bit b of a mask stands for CPU b. The numbers are hexadecimal, with 0x or without: two of their "
+            "digits are eight CPUs.",
+        ),
+        Criterion(
+            "beside the GPU",
+            1,
+            "Rank r has GPU r, and its CPUs are those of that GPU's NUMA node, whatever their numbers.",
+        ),
+        Criterion("allowed", 1, "A CPU beside the GPU may still be the system's, or a second thread."),
+        Criterion(
+            "one rank a core",
+            1,
+            "Two ranks get in each other's way on one core, on one thread or on two: with n cores, the "
+            "threads of core c are the CPUs c, c + n, c + 2 n, ... Both ranks are told of it.",
+        ),
+        Criterion("maps", 1, "map_cpu names one CPU a rank: decimal, or with 0x hexadecimal."),
+    ),
+    hints=(
+        "What has to be true of a CPU so that a rank may have it? Write one condition after the other.",
+        "Which core is a CPU a thread of, if the node has n cores?",
+        "What does int(text, 16) make of 0xfe, and of fe? And int(text, 0) of 0x10, and of 10?",
+    ),
+)
+def misplaced_cpus(answer: Answer, rng: Rng) -> Findings:
+    """The lecture's slide, then options for drawn machines of which some CPUs are wrong."""
+    slide = [0xFE << 4 * zeros for zeros in SLIDE]
+    yield "the lecture's masks", misplaced(answer, LUMI_G, [_bits(mask) for mask in slide], _masks(slide))
+
+    each = 4 * rng.integer(2, 5)
+    plain = Machine((1, 1, 0), blocks(2, each))
+    shifted = [_range(each - 1, 3), _range(each + 4, 2), _range(each - 2, 4)]
+    in_turn = Machine((1, 0), (tuple(range(0, 2 * each, 2)), tuple(range(1, 2 * each, 2))))
+    yield "beside the GPU", _all(answer, [(plain, shifted), (in_turn, [_range(0, 4), _range(2, 3)])])
+
+    job = Machine(
+        (0, 1), blocks(2, each), threads=2, reserved=frozenset({0, each, *range(2 * each, 4 * each)})
+    )
+    with_threads = [{0, 1, 2, 2 * each + 1}, {each + 1, 3 * each + 1, 3 * each + 2}]
+    yield "allowed", _all(answer, [(job, with_threads), (job, [{1, 2}, {each + 1}])])
+
+    free = Machine((0, 0, 1), blocks(2, each), threads=2)
+    shared = [{0, 1, 2, 2 * each}, {2, 3, 2 * each + 1}, {each, 3 * each}]
+    four = Machine((0, 0), blocks(1, each), threads=4)
+    yield "one rank a core", _all(answer, [(free, shared), (four, [{0, 1}, {2, 3 * each + 1}])])
+
+    cores = [1, each + 3, 2, each + 3]
+    texts = [str(cores[0]), hex(cores[1]), hex(cores[2]), str(cores[3])]
+    two = Machine((0, 1, 1, 1), blocks(2, each))
+    yield "maps", misplaced(answer, two, [{core} for core in cores], f"map_cpu:{','.join(texts)}")
+
+
+def misplaced(answer: Answer, machine: Machine, cpus: Sequence[set[int]], option: str) -> Finding:
+    """Passes if the answer finds each rank's wrong CPUs. cpus: those that the option gives to each rank."""
+    seen = answer.call(call, f"--cpu-bind={option}", machine.data)
+    where = f"{option} for GPUs beside the NUMA nodes {list(machine.numa_of_gpu)}"
+    return compare.equal(seen, machine.misplaced(cpus), where)
+
+
+def _all(answer: Answer, cases: Sequence[tuple[Machine, Sequence[set[int]]]]) -> Finding:
+    """Passes if the answer is right for all of these, given as masks."""
+    return compare.first_failure(
+        misplaced(answer, machine, cpus, _masks([sum(1 << cpu for cpu in own) for own in cpus], number % 2))
+        for number, (machine, cpus) in enumerate(cases)
+    )
+
+
+def _masks(masks: Sequence[int], plain: int = 0) -> str:
+    """srun's option. plain: without 0x."""
+    return f"mask_cpu:{','.join(f'{mask:x}' if plain else hex(mask) for mask in masks)}"
+
+
+def _bits(mask: int) -> set[int]:
+    return {bit for bit in range(mask.bit_length()) if mask >> bit & 1}
+
+
+def _range(first: int, count: int) -> set[int]:
+    return set(range(first, first + count))

@@ -1,13 +1,12 @@
-"""What tools print about a machine's GPUs, NUMA nodes and cores, and which core belongs beside which GPU.
+"""Nodes: their GPUs, NUMA nodes and cores, and which core belongs beside which GPU.
 
-The forms are those of real machines: `rocm-smi --showtoponuma` of LUMI-G (LUMI's documentation, "Distribution
-and binding"), `nvidia-smi topo -m` of a DGX A100 and of today's drivers, which print one column more, lscpu,
-and the line of /proc/self/status that says which cores a job may use.
+The real ones are LUMI-G (LUMI's documentation, "Distribution and binding"), a DGX A100, and a Grace Hopper.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from graders.grading.kit import Rng
 
@@ -45,101 +44,46 @@ class Machine:
         neighbours = [other for other, numa in enumerate(self.numa_of_gpu) if numa == node]
         return usable[neighbours.index(gpu) * (len(usable) // len(neighbours))]
 
-    def lscpu(self) -> str:
-        """The lines of lscpu that matter, among others."""
-        nodes = [f"NUMA node{node} CPU(s):" for node in range(len(self.cores))]
-        rows = {
-            "Architecture:": "x86_64",
-            "CPU(s):": str(self.core_count * self.threads),
-            "On-line CPU(s) list:": f"0-{self.core_count * self.threads - 1}",
-            "Thread(s) per core:": str(self.threads),
-            "Core(s) per socket:": str(self.core_count),
-            "Socket(s):": "1",
-            "NUMA node(s):": str(len(self.cores)),
-            **{name: _list(self.cpus(node)) for node, name in enumerate(nodes)},
+    def misplaced(self, cpus: Sequence[set[int]]) -> list[list[int]]:
+        """Of the CPUs that each rank is given, those that it should not have."""
+        return [sorted(cpu for cpu in own if self._wrong(rank, cpu, cpus)) for rank, own in enumerate(cpus)]
+
+    def _wrong(self, rank: int, cpu: int, cpus: Sequence[set[int]]) -> bool:
+        """Whether a CPU is far from the rank's GPU, not the job's, or on a core of a neighbour's."""
+        node = self.numa_of_gpu[rank]
+        beside = (other for other, numa in enumerate(self.numa_of_gpu) if numa == node and other != rank)
+        taken = {theirs % self.core_count for other in beside for theirs in cpus[other]}
+        allowed = cpu in self.cpus(node) and cpu not in (self.reserved or ())
+        return not allowed or cpu % self.core_count in taken
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What an answer is told."""
+        cpus = [sorted(self.cpus(node)) for node in range(len(self.cores))]
+        allowed = sorted(cpu for own in cpus for cpu in own if cpu not in (self.reserved or ()))
+        return {
+            "numa_of_gpu": list(self.numa_of_gpu),
+            "cpus_of_numa": cpus,
+            "threads_per_core": self.threads,
+            "allowed": None if self.reserved is None else allowed,
         }
-        return "".join(f"{name:<25}{value}".rstrip() + "\n" for name, value in rows.items())
-
-    def status(self) -> str:
-        """The line of /proc/self/status; nothing where nothing is reserved."""
-        if self.reserved is None:
-            return ""
-        everything = (cpu for node in range(len(self.cores)) for cpu in self.cpus(node))
-        allowed = [cpu for cpu in everything if cpu not in self.reserved]
-        return f"Cpus_allowed_list:\t{_list(sorted(allowed))}\n"
-
-    def by_rocm_smi(self) -> str:
-        """The whole text, with AMD's tool."""
-        rows = [
-            f"GPU[{gpu}]\t\t: (Topology) Numa {what}: {node}"
-            for gpu, node in enumerate(self.numa_of_gpu)
-            for what in ("Node", "Affinity")
-        ]
-        title = f"{' ROCm System Management Interface ':=^90}\n{' Numa Nodes ':=^90}"
-        end = f"{' End of ROCm SMI Log ':=^90}"
-        return "\n".join([title, *rows, end, self.lscpu()]) + self.status()
-
-    def by_nvidia_smi(self, cards: int, newer: bool) -> str:
-        """The whole text, with NVIDIA's tool. cards: network cards, which have columns and rows too.
-
-        newer: with the column of a GPU's own NUMA node, which today's drivers print.
-        """
-        gpus = [f"GPU{number}" for number in range(len(self.numa_of_gpu))]
-        names = [*gpus, *(f"NIC{number}" for number in range(cards))]
-        header = ["", *names, "CPU Affinity", "NUMA Affinity", *(["GPU NUMA ID"] if newer else [])]
-        lines = ["\t".join(header)]
-        for number, name in enumerate(names):
-            links = [" X " if other == name else _link(name, other) for other in names]
-            lines.append("\t".join([name, *links, *self._affinity(number, newer)]))
-        return "\n".join([*lines, _LEGEND, self.lscpu()]) + self.status()
-
-    def _affinity(self, number: int, newer: bool) -> list[str]:
-        """The last columns of a row; a network card has none."""
-        if number >= len(self.numa_of_gpu):
-            return []
-        node = self.numa_of_gpu[number]
-        return [_list(self.cpus(node)), str(node), *(["", "N/A"] if newer else [])]
 
 
-_LEGEND = """
-Legend:
-
-  X    = Self
-  SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes (e.g., QPI/UPI)
-  NODE = Connection traversing PCIe as well as the interconnect between PCIe Host Bridges within a NUMA node
-  NV#  = Connection traversing a bonded set of # NVLinks
-"""
-
-
-def _link(name: str, other: str) -> str:
-    return "NV12" if name.startswith("GPU") and other.startswith("GPU") else "SYS"
-
-
-def _list(numbers: Sequence[int]) -> str:
-    """Numbers as Linux lists them: 0-15,128-143; even ones, one by one."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-
-
-def _blocks(nodes: int, each: int) -> tuple[tuple[int, ...], ...]:
+def blocks(nodes: int, each: int) -> tuple[tuple[int, ...], ...]:
+    """The cores of so many NUMA nodes with `each` cores, numbered one node after the other."""
     return tuple(tuple(range(node * each, (node + 1) * each)) for node in range(nodes))
 
 
 LUMI_G = Machine(
     numa_of_gpu=(3, 3, 1, 1, 0, 0, 2, 2),
-    cores=_blocks(4, 16),
+    cores=blocks(4, 16),
     threads=2,
     reserved=frozenset({*range(0, 64, 8), *range(64, 128)}),
 )
 """One EPYC 7A53 with four MI250X of two GPUs each; the first core of each group of eight is the system's, and
 a job gets no second threads unless it asks for them."""
 
-DGX_A100 = Machine(numa_of_gpu=(3, 3, 1, 1, 7, 7, 5, 5), cores=_blocks(8, 16), threads=2)
+DGX_A100 = Machine(numa_of_gpu=(3, 3, 1, 1, 7, 7, 5, 5), cores=blocks(8, 16), threads=2)
 """Two EPYC 7742 with eight A100, beside every second of eight NUMA nodes."""
 
 GRACE_HOPPER = Machine(numa_of_gpu=(0,), cores=(tuple(range(72)), (), (), (), ()))
@@ -150,8 +94,8 @@ def draw_plain(rng: Rng) -> list[Machine]:
     """Twelve GPUs, three a NUMA node; NUMA nodes without GPU; cores numbered in turn over two sockets."""
     first = rng.integer(0, 3)
     nodes = [(first + step) % 4 for step in (0, 3, 1, 2)]
-    many = Machine(tuple(node for node in nodes for _ in range(3)), _blocks(4, 3 * rng.integer(4, 8)))
-    some = Machine(tuple(nodes[:2]), _blocks(4, rng.integer(6, 12)))
+    many = Machine(tuple(node for node in nodes for _ in range(3)), blocks(4, 3 * rng.integer(4, 8)))
+    some = Machine(tuple(nodes[:2]), blocks(4, rng.integer(6, 12)))
     half = rng.integer(8, 12)
     in_turn = Machine((1, 0, 1, 0), (tuple(range(0, 2 * half, 2)), tuple(range(1, 2 * half, 2))))
     return [many, some, in_turn]
@@ -165,7 +109,7 @@ def draw_reserved(rng: Rng) -> list[Machine]:
     first = frozenset(start + core for start in starts for core in range(taken))
     last = frozenset(start + each // 2 - 1 for start in starts)
     gpus = (2, 2, 0, 0, 3, 3, 1, 1)
-    return [Machine(gpus, _blocks(4, each), reserved=gone) for gone in (first, last)]
+    return [Machine(gpus, blocks(4, each), reserved=gone) for gone in (first, last)]
 
 
 def draw_threads(rng: Rng) -> list[Machine]:
@@ -173,13 +117,7 @@ def draw_threads(rng: Rng) -> list[Machine]:
     core too few for another share.
     """
     each = rng.integer(3, 8)
-    even = Machine((1, 1, 0, 0), _blocks(2, 4 * each), threads=2)
-    odd = Machine((1, 1, 1, 0, 0, 0), _blocks(2, 3 * each + 2), threads=2, reserved=frozenset())
-    four = Machine((0, 0, 1, 1), _blocks(2, 2 * each), threads=4)
+    even = Machine((1, 1, 0, 0), blocks(2, 4 * each), threads=2)
+    odd = Machine((1, 1, 1, 0, 0, 0), blocks(2, 3 * each + 2), threads=2, reserved=frozenset())
+    four = Machine((0, 0, 1, 1), blocks(2, 2 * each), threads=4)
     return [even, odd, four]
-
-
-def draw_nvidia(rng: Rng) -> list[Machine]:
-    """Two sockets, the GPUs of the second first."""
-    far = rng.integer(1, 2)
-    return [Machine((far, far, 0, 0), _blocks(3, 2 * rng.integer(8, 28)), threads=2)]
