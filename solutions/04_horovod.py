@@ -538,8 +538,8 @@ if dataset == "digits":
 # Without a warm-up, eight times the rate is a gamble: of the eight trainings some end above 90 %, others far below, down to
 # the 10 % of a guess. The first steps throw the weights so far that the training does not come back. With a warm-up over the first half of the training nearly
 # all of them end where one worker does, in an eighth of the steps. (Goyal et al. warmed up for 5 of 90 epochs. Here an
-# epoch has only eleven steps.) On this small problem the rate of one worker would do for eight as well; unit 02 has a batch
-# for which it does not.
+# epoch has only eleven steps.) On this small problem the rate of one worker would do for eight as well: look at its row. Section 9
+# of unit 02 has a batch for which it does not.
 #
 # ### Find the mistakes
 #
