@@ -49,7 +49,7 @@ from course_lib.figures.pictures import layout_picture
 layout_picture(nodes=2, gpus_per_node=4)
 
 # %% [markdown]
-# - The **rank** is a process's number among all, from 0.
+# - The **rank**, also called global rank, is a process's number among all, from 0.
 # - The **world size** is how many there are: 8.
 # - The **local rank** is its number on its own node, from 0 on every node. It chooses the GPU.
 #

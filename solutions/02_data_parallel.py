@@ -49,8 +49,9 @@ from graders import check, hint, predict, progress, reset
 # %% [markdown]
 # ## The picture
 #
-# Each worker is a rank with a device of its own. One step with three workers, whose parts of the batch need not be equally
-# large:
+# Each worker is a rank with a device of its own. On two workers a batch of six is three samples each. (Some say that each
+# worker has a mini-batch of its own, others that one mini-batch is split. They mean the same.) One step with three workers,
+# whose parts of the batch need not be equally large:
 
 # %% demo=true
 from course_lib.figures.pictures import weighted_average_picture
@@ -169,7 +170,9 @@ if dataset == "digits":
 #
 # ## 2 Who gets which sample
 #
-# PyTorch's `DistributedSampler` deals the samples of an epoch in four moves, without any communication:
+# Samples can be dealt out in several ways: one rank reads them and sends each other rank its part; a worker that is free
+# fetches the next batch, which unit 08 does; or all ranks can read everything, and each takes its own part. The third is the
+# usual one. PyTorch's `DistributedSampler` deals the samples of an epoch so, in four moves, without any communication:
 #
 # - **shuffle**: all ranks have the samples in the same random order, though none has told the others;
 # - **pad**: if the number of samples does not divide by the number of ranks, some are given out twice, so that all
@@ -291,7 +294,7 @@ for rank, (before, after) in enumerate(launch(first_weights, models, ranks=ranks
 # ## 4 The same gradient
 #
 # Now the average itself. From here on shards are equally large or the loss is scaled so that the plain mean over
-# ranks is right; section 8 shows how.
+# ranks is right; section 8 comes back to it.
 #
 # Two things make this more than a loop over `model.parameters()`.
 #

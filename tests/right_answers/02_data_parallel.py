@@ -431,26 +431,25 @@ def with_a_group_for_each_node(load):
 
 @right("train_ddp")
 def with_pytorchs_ddp(model, dataset, optimizer, epochs, batch_size, seed, device):
-    """PyTorch's wrapper; a rank without samples goes through the model with an empty batch."""
+    """PyTorch's wrapper, and all samples on the device at once; a rank without some takes an empty batch."""
     ddp = nn.parallel.DistributedDataParallel(model.to(device))
     rank, ranks = dist.get_rank(), dist.get_world_size()
     longest = -(-len(dataset) // ranks)
+    samples = [dataset[index] for index in range(len(dataset))]
+    everything = [torch.stack(parts).to(device) for parts in zip(*samples, strict=True)]
     told = []
     for epoch in range(epochs):
         generator = torch.Generator().manual_seed(1000 * seed + epoch)
-        mine = torch.randperm(len(dataset), generator=generator)[rank::ranks].tolist()
+        mine = torch.randperm(len(dataset), generator=generator)[rank::ranks]
         lost = torch.zeros(2, dtype=torch.float64, device=device)
         for first in range(0, longest, batch_size):
-            part = [dataset[index] for index in mine[first : first + batch_size]]
-            # An epoch has at least one sample; of none that is left, its shape and dtype stay.
-            inputs = torch.stack([each for each, _ in part or [dataset[0]]])[: len(part)].to(device)
-            targets = torch.stack([each for _, each in part or [dataset[0]]])[: len(part)].to(device)
+            inputs, targets = (each[mine[first : first + batch_size]] for each in everything)
             whole = sum(len(range(r + first * ranks, len(dataset), ranks)[:batch_size]) for r in range(ranks))
             losses = functional.cross_entropy(ddp(inputs), targets, reduction="none")
             optimizer.zero_grad(set_to_none=False)
             (losses.sum() / whole * ranks).backward()
             optimizer.step()
-            lost += torch.tensor([losses.sum().item(), len(part)], dtype=torch.float64)
+            lost += torch.tensor([losses.sum().item(), len(targets)], dtype=torch.float64)
         dist.all_reduce(lost)
         told.append((lost[0] / lost[1]).item())
         rank or print("epoch", epoch, told[-1])

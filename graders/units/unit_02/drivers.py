@@ -432,5 +432,5 @@ def many_processes(
     optimizer = Descent(model, rate)
     with torch.enable_grad(), MovesNoted() as moves:
         history = answer(model, Samples(*samples), optimizer, epochs, batch_size, seed, DEVICE)
-    moved = model.moved and moves.all_of(model.inputs)
+    moved = model.moved and moves.all_of([*model.inputs, *moves.labels])
     return TrainingReply(history, copies_of(model.parameters()), optimizer.batches, moved)

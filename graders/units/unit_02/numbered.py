@@ -13,6 +13,8 @@ from graders.units.models import load_values
 
 DEVICE = torch.device("cpu")
 """It is the only one that is always there; what counts is that somebody names it."""
+_PICKS = frozenset({"__getitem__", "index_select", "stack", "cat"})
+"""What makes a batch of samples that are on the device already."""
 
 
 class Samples(Dataset[tuple[Tensor, Tensor]]):
@@ -85,23 +87,26 @@ class MovesNoted(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self._moved: list[Tensor] = []
-        self._labels: list[Tensor] = []
+        self.labels: list[Tensor] = []
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
+        picked = args[0] if args and isinstance(args[0], list | tuple) else args[:1]
+        if name in _PICKS and picked and self.all_of(picked):
+            self._moved.append(result)
         if name == "to" and _names_the_device((*args, *(kwargs or {}).values())):
             self._moved.append(result)
         if name == "cross_entropy" and len(args) > 1:
-            self._labels.append(args[1])
+            self.labels.append(args[1])
         return result
 
     def all_of(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether each of the tensors, of any shapes, was moved, and so were the labels."""
+        """Whether each of the tensors, of any shapes, was moved, or picked out of what was."""
         moved = {id(tensor) for tensor in self._moved}
-        return all(id(tensor) in moved for tensor in (*tensors, *self._labels))
+        return all(id(tensor) in moved for tensor in tensors)
 
 
 def _names_the_device(arguments: Sequence[Any]) -> bool:
