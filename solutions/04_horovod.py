@@ -1764,8 +1764,9 @@ def step_seconds(
     sizes: bytes of the gradients. ready: seconds after which each is complete, ascending. link: between two of
     the ranks, which stand in a ring. The ranks negotiate cycle_seconds after the beginning, and then
     cycle_seconds after they last did or when those messages are through, whichever is later. That takes two
-    latencies; then what is ready everywhere is sent as plan_fusion says, one message after another. Each takes a ring all-reduce, and the copies into the fusion buffer and out of it take as long as
-    its bytes do at 10 GB/s; the copy of a message goes on while the one before it is on the network.
+    latencies; then what is ready everywhere is sent as plan_fusion says, one message after another. Each takes a
+    ring all-reduce, and the copies into the fusion buffer and out of it take as long as its bytes do at 10 GB/s;
+    the copy of a message goes on while the one before it is on the network.
     """
     start, sent, done = 0.0, 0, 0.0
     while sent < len(sizes):
