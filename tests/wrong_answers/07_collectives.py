@@ -2609,6 +2609,30 @@ def a_part_a_gpu(x, cluster):
     return x
 
 
+@wrong("design_all_reduce", fails="the sum on every rank")
+def nodes_in_pairs(x, cluster):
+    """Partners by exclusive or: right for 2, 4, 8 nodes."""
+    node, rail = _node_and_rail(cluster)
+    if x.nbytes < 2000:
+        _direct(x, list(range(cluster.size)), in_parts=False)
+        return x
+    me = rail.index(dist.get_rank())
+
+    def pairs(chunk):
+        _add(chunk, {rail[me ^ step]: chunk for step in range(1, len(rail))})
+
+    _direct(x, node, pairs)
+    return x
+
+
+@wrong("design_all_reduce", fails="the sum on every rank")
+def hands_back_a_copy(x, cluster):
+    """Neither x itself nor what the caller holds."""
+    node, rail = _node_and_rail(cluster)
+    _direct(x, node, lambda chunk: _direct(chunk, rail))
+    return x.clone()
+
+
 @wrong("design_all_reduce", fails="half of what can be saved")
 def the_librarys(x, cluster):
     """dist.all_reduce knows nothing of this cluster."""

@@ -121,7 +121,7 @@ class MendedReply(DriverReply):
     argument: PlainData
 
 
-def mended(answer: AnswerFunction, argument: PlainData, *more: object) -> MendedReply:
+def mended(answer: AnswerFunction, argument: PlainData, *more: PlainData) -> MendedReply:
     """What the answer makes of its arguments."""
     result = answer(argument, *more)
     return MendedReply(_copied(result), _copied(argument))
@@ -154,11 +154,20 @@ def mended_at_once(answer: AnswerFunction, argument: PlainData) -> MendedReply:
         raise
 
 
+@dataclass(frozen=True, slots=True)
+class DesignReply(DriverReply):
+    """argument: x [length] after the call. returned: whether that very tensor was returned."""
+
+    argument: Tensor
+    returned: bool
+
+
 def designed(
     answer: AnswerFunction, x: Tensor, numbers: tuple[int, int, float, float, float, float]
-) -> MendedReply:
+) -> DesignReply:
     """What an all-reduce makes of x [length] on the cluster that `machine` makes of the numbers."""
-    return mended(answer, x, machine(*numbers))
+    returned = answer(x, machine(*numbers)) is x
+    return DesignReply(x, returned)
 
 
 def machine(
