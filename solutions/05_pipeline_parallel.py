@@ -118,13 +118,13 @@ assert naive.bubble == 3 / 4
 
 # %% [markdown]
 # A **utilisation** of 1/4: each worker needs the output of another one as its input, so one works and three wait. Four GPUs
-# are as fast as one. What they wait is called the **bubble**, here 3/4 of the time, and all of
+# are as fast as one. The time that they wait is called the **bubble**, here 3/4 of all, and
 # this unit is about making it smaller. The way out is known from data parallelism. A batch is a sum over its samples
 # (unit 02), so it can be cut into smaller ones; while worker 1 has the first, worker 0 computes the second.
 #
 # ### Its names
 #
-# Three lectures use the word "model parallel" for three things, and two words stand for nearly the same:
+# "Model parallel" means three things in three lectures, and "inter-layer" and "inter-operator" mean nearly the same:
 #
 # | Name | Used by | Meaning |
 # |---|---|---|
@@ -133,7 +133,7 @@ assert naive.bubble == 3 / 4
 # | model parallel | a course on training costs | all of pipeline, tensor and expert parallelism |
 # | inter-layer, intra-layer | a course on HPC | between layers: this unit; within layers: unit 06 |
 # | inter-operator, intra-operator | Alpa (2022), and the course on training costs | the same for graphs of operators, of which a layer has several |
-# | pipeline parallel | GPipe (2018), PipeDream (2018) | between layers, with several parts of a batch under way |
+# | pipeline parallel | GPipe (2019), PipeDream (2019) | between layers, with several parts of a batch under way |
 #
 # The supercomputer centre says of pipeline parallelism that "weights are distributed to all nodes", and of data parallelism that
 # "parameters are duplicated on all nodes". That is the difference in memory: $1/p$ of the model on each of $p$ workers,
@@ -173,7 +173,7 @@ assert slowest([3, 3, 3, 3, 4, 4], [2, 2, 2]) == 8
 
 # %% [markdown]
 # Six layers, 20 units of work, three stages. Greedy closes the first stage at 9, the second at 7, and the rest is 4. Two layers a stage
-# would take 6, 6 and 8. What is cut off once cannot be taken back.
+# would take 6, 6 and 8. Greedy never moves a border again that it has set.
 
 
 # %% exercise="balance_stages" points=8
@@ -510,8 +510,8 @@ guesses.measured(
 # $$ \frac{p - 1}{m + p - 1} $$
 #
 # is bubble: 3/7 with four micro-batches, and 8.6 % with 32. (Some papers give the bubble as a share of the time that
-# is *not* bubble, $(p - 1) / m$. Look which one it is before you compare two numbers.) What the one or the other
-# takes does not matter. More micro-batches make the bubble smaller, but they are smaller themselves for the same
+# is *not* bubble, $(p - 1) / m$. Look which one it is before you compare two numbers.) How long a forward or a backward
+# takes does not matter, as long as all stages are equal. More micro-batches make the bubble smaller, but they are smaller themselves for the same
 # batch, and small products of matrices use a GPU badly; and more of them wait in memory, which is section 5.
 #
 # All that is true for equal stages and messages that take no time. Real stages differ (section 2), and messages take
@@ -675,13 +675,12 @@ assert counts == [64] * 4
 
 # %% [markdown]
 # There is the catch: GPipe keeps all $m$ micro-batches, on every stage. Of one batch that is no more than without
-# micro-batches. But who makes the batch larger, so that the bubble gets smaller, pays with memory.
+# micro-batches. But if you make the batch larger to shrink the bubble, you pay with memory.
 #
 # **Recomputation** (Chen et al. 2016; unit 01) buys memory with time: keep the input of each stage only, and do the
 # forward once more when backward comes. GPipe does so from the start. A backward of two units and a forward of one
-# make three; with a second forward it is four, a third more. In a pipeline, though, somebody is waiting anyway. A
-# lecture says of GPipe's figure: "some tensors for backprop can be precomputed, these fill up the bubble, too". A
-# recomputation needs no gradient from the next stage. So it need not wait for one.
+# make three; with a second forward it is four, a third more. In a pipeline, though, somebody is waiting anyway, and a
+# recomputation needs no gradient from the next stage. So it need not wait for one: it can fill up the bubble.
 
 
 # %% exercise="with_recomputation" points=8
@@ -820,7 +819,7 @@ assert largest_difference(one_f_one_b, sizes) < 1e-7
 # $m$, however many there are. So one can take more of them, and *that* makes the bubble smaller.
 #
 # Memory is not the same everywhere: stage 0 keeps the most, the last stage the least. If memory is what is scarce,
-# give the first stages fewer layers, or have them alone recompute.
+# give the first stages fewer layers, or let only them recompute.
 #
 # ## 7 Several chunks a worker
 #
@@ -838,8 +837,8 @@ assert largest_difference(one_f_one_b, sizes) < 1e-7
 #
 # In which order? A worker that has several chunks to choose from does the micro-batches in groups. It lets a group
 # through its first chunk, then the same group through the second one, and so on, then the next group. Backward has
-# the same groups, but begins with the last chunk. A group must be so large that its first micro-batch has been round
-# all workers when it is needed again. If the number of micro-batches is no multiple of $p$, make $\lfloor m / p \rfloor$
+# the same groups, but begins with the last chunk. While a group goes through a worker's chunk, its first
+# micro-batch has to get round all $p$ workers: so a group needs at least $p$ of them. If the number of micro-batches is no multiple of $p$, make $\lfloor m / p \rfloor$
 # groups that differ by one at most, or one group where $m < p$. Forwards and backwards take turns as in 1F1B, after a longer warm-up: long
 # enough that a stage has something to do while its messages are on their way.
 
@@ -915,7 +914,7 @@ assert largest_difference(interleaved, sizes, chunks=2) < 1e-7
 #
 # In the bubble of 1F1B a stage waits for the stage behind it to end a backward. What it waits for is the gradient of
 # that stage's *input*. But half of the backward is for the gradients of the weights, and those nobody needs before
-# the end of the step. **Zero bubble** (Qi et al. 2023) cuts every backward in two:
+# the end of the step. **Zero bubble** (Qi et al. 2024) cuts every backward in two:
 #
 # - `BackwardInput` first, since the stage before waits for it;
 # - `BackwardWeight` at any time later. It can be put where otherwise there would be nothing to do.
@@ -923,8 +922,8 @@ assert largest_difference(interleaved, sizes, chunks=2) < 1e-7
 # So gradients come back twice as fast, and at the end of the step, where 1F1B's last stages have nothing left, they
 # have weight halves to do. The later a weight half comes, the longer its activations wait. The schedule that is
 # called ZB-H1 in the paper allows itself no more memory than 1F1B has anyway on stage 0: $p$ micro-batches, now on
-# every stage. Its order is that of 1F1B, with one forward more in the warm-up; each stage puts its weight halves off
-# for as long as that memory allows, and when it has no forward left, it does one between every two input halves.
+# every stage. Forwards and input halves keep the order of 1F1B; each stage puts its weight halves off for as long as that
+# memory allows, and when it has no forward left, it does one between every two input halves.
 # With $W$ seconds for a weight half, of the $B$ for a backward, its bubble has
 #
 # $$ (p - 1)(F + B - 2 W) $$
@@ -1054,7 +1053,8 @@ for p, m, v in ((2, 4, 2), (4, 8, 2), (4, 12, 3), (8, 16, 4)):
 #
 # The price is written into the order. A batch goes forward through a stage; until it comes back, other batches come back
 # and change the stage's weights. How many? On the last stage none, for its forward is followed by its own backward. The stage before it
-# does one backward in between, and stage 0 of $p$ does $p - 1$. So many steps **stale** is what it learns.
+# does one backward in between, and stage 0 of $p$ does $p - 1$. A gradient for weights of $d$ steps ago is
+# called $d$ steps **stale**: $p - 1$ on stage 0, none on the last.
 #
 # What does PyTorch make of that? Two batches go forward, the first comes back and changes the weights, the second
 # comes back:
@@ -1099,14 +1099,15 @@ assert (wrong - right).norm() > 0.1 * right.norm()
 
 # %% [markdown]
 # Autograd refuses, and rightly. The gradient of a product is made of its other factor; if that factor has changed since forward, then
-# what comes out is the gradient of no function at all. Whoever changes `.data` in place gets it without a word.
+# what comes out is the gradient of no function at all. Changing `.data` in place hides this
+# from autograd: no error, and a wrong gradient.
 #
 # PipeDream's answer is **weight stashing**: a stage keeps the weights with which a batch went forward until this batch has come back. The
-# gradient is then that of a loss, if of an old one, and is applied to the newest weights:
+# gradient is then the right one for older weights, and is applied to the newest weights:
 #
 # $$ w_{j+1} = w_j - \eta\, g(w_{j-d}), $$
 #
-# where $d$ is $p - 1$ on stage 0, and one less on each stage after it.
+# where $d$ is $p - 1$ on stage 0, and one less on each stage after it: no one set of weights of the whole model ever was like this.
 
 
 # %% exercise="WeightStash" points=14
@@ -1339,7 +1340,7 @@ assert units["GPipe, 4 micro-batches"] * 4 * 22 == units["PipeDream"] * 7 * 22
 #   average their gradients;
 # - every cut is crossed twice, by activations and by their gradients.
 #
-# Early layers of a convolutional network have large activations and few weights; late ones the reverse. So what would be best is data
+# Early layers of a convolutional network have large activations and few weights; late ones the reverse. So one expects data
 # parallelism in front and a pipeline behind. In the model of the paper (section 3.1), with computing and communication at the same
 # time, a plan is as slow as its slowest part:
 
@@ -1510,7 +1511,7 @@ assert plans["ResNet-50", 1600][0] == [(23, 16)]
 #
 # Splitting between layers is said to need little communication, and splitting a batch to need much. Is that so? For a transformer both can be
 # counted. Its $L$ blocks have $12 D^2$ weights each, for a width of $D$. Let a step have $n$ tokens. Data parallelism moves nearly two times all
-# gradients through each of many workers (unit 07), however large the batch is. A pipeline moves $D$ numbers a token over each cut, and as many gradients:
+# gradients through each of many workers (each number goes round once to be added and once to be told: unit 07), however large the batch is. A pipeline moves $D$ numbers a token over each cut, and as many gradients:
 #
 # $$ \text{all-reduce: } 2 \cdot 12 L D^2, \qquad \text{cut: } 2 n D. $$
 #
@@ -1742,8 +1743,8 @@ assert all(bubbles[name][0] > formulas[name] - 0.01 for name in contests)
 # ### torchgpipe
 #
 # And GPipe itself, as PyTorch users first had it: torchgpipe 0.0.7 still runs, on today's PyTorch. It is one process with a thread for each *device*,
-# which share autograd's one engine. Its threads take micro-batches in the order of GPipe; backward needs no schedule of its own, for the
-# graph of autograd has been tied together so that it comes back in reverse. "cpu" is one device and would get one
+# which share autograd's one engine. Its threads take micro-batches in the order of GPipe; backward needs no schedule of its own, for
+# edges that it adds to autograd's graph bring the micro-batches back in reverse. "cpu" is one device and would get one
 # thread, so the cell below gives each stage a thread, in ten lines.
 
 
@@ -1868,7 +1869,7 @@ for one, other in ((0, 4), (0, 2)):
 # What needs few bytes goes over the slow links: one cut, crossed by a micro-batch's activations, in place of all gradients. And neighbours in the
 # pipeline should be neighbours on the machine. `torchrun` and `srun` fill one node after the other; with `--distribution=cyclic` they do not, and
 # then every cut lies between nodes. `init_device_mesh("cuda", (4, 2), mesh_dim_names=("pipeline", "data"))` makes both sorts of groups; the ranks of its
-# last dimension are consecutive.
+# last dimension are consecutive, so its pipelines are 0, 2, 4, 6 and 1, 3, 5, 7, with one cut between the nodes each, as here "over both nodes".
 #
 # On GPUs, NCCL takes the messages between two ranks in the order in which they are issued. Two neighbours that send to each other at once, as in 1F1B,
 # have to put both into one `batch_isend_irecv`, or they wait for each other for ever; PyTorch's schedules do so.
