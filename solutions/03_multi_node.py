@@ -572,7 +572,7 @@ def form_to_script(form: dict[str, str], queues: dict[str, dict[str, dict[str, i
 
     Raises ValueError for a system or a queue that is not there; for nodes and tasks that are no whole numbers from 1 on; for more
     nodes than the queue has; for fewer tasks than nodes; for a job name of more than 20 characters; for a time limit that is
-    not hours:minutes:seconds, not above zero, or longer than the queue's. The message calls each field that is wrong by its
+    not hours:minutes:seconds (the latter two below 60), not above zero, or longer than the queue's. The message calls each field that is wrong by its
     name in the form and, where there is a largest value, says it: nodes, characters, hours.
     """
     ### BEGIN SOLUTION
@@ -593,9 +593,9 @@ def form_to_script(form: dict[str, str], queues: dict[str, dict[str, dict[str, i
         mistakes.append("Tasks: a whole number, at least one a node")
     if len(name) > 20:
         mistakes.append("Job Name: at most 20 characters")
-    if _seconds(time_limit) == 0:
+    if _time(time_limit) == (0, 0, 0):
         mistakes.append("Time Limit: hours:minutes:seconds, such as 2:0:0")
-    elif _seconds(time_limit) > 3600 * limits.get("hours", math.inf):
+    elif _time(time_limit) > (limits.get("hours", math.inf), 0, 0):
         mistakes.append(f"Time Limit: this queue gives at most {limits['hours']} hours")
     if mistakes:
         raise ValueError("; ".join(mistakes))
@@ -608,8 +608,8 @@ def form_to_script(form: dict[str, str], queues: dict[str, dict[str, dict[str, i
         "account": field.get("Project"),
         "reservation": field.get("Reservation"),
     }
-    lines = [f"#SBATCH --{option}={shlex.quote(value)}" for option, value in options.items() if value]
-    return "\n".join(["#!/bin/bash", *lines, "", "jupyter lab --no-browser", ""])
+    lines = [f"#SBATCH --{option}={shlex.quote(value)}\n" for option, value in options.items() if value]
+    return f"#!/bin/bash\n{''.join(lines)}\njupyter lab --no-browser\n"
 
 
 def _whole(text: str) -> int:
@@ -617,10 +617,10 @@ def _whole(text: str) -> int:
     return int(text) if re.fullmatch("[0-9]+", text) else 0
 
 
-def _seconds(text: str) -> int:
-    """Those of "2:0:0", or 0 if the text is none such."""
-    found = re.fullmatch(r"(\d+):(\d+):(\d+)", text)
-    return sum(int(part) * unit for part, unit in zip(found.groups(), (3600, 60, 1))) if found else 0
+def _time(text: str) -> tuple[int, ...]:
+    """Hours, minutes and seconds of "2:0:0"; no time if the text is none such."""
+    found = re.fullmatch(r"(\d+):([0-5]?\d):([0-5]?\d)", text)
+    return tuple(map(int, found.groups())) if found else (0, 0, 0)
     ### END SOLUTION
 
 

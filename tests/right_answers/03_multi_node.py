@@ -152,7 +152,7 @@ def short_options(form, queues):
     try:
         hours, minutes, seconds = map(int, (form.get("Time Limit") or "02:00:00").split(":"))
         left = most["hours"] * 3600 - hours * 3600 - minutes * 60 - seconds
-        if left < 0 or hours + minutes + seconds == 0:
+        if left < 0 or hours + minutes + seconds == 0 or max(minutes, seconds) > 59:
             wrong.append(f"Time Limit has to be more than 0 and at most {most['hours']} hours")
     except ValueError:
         wrong.append("Time Limit is written as 2:0:0")
@@ -178,7 +178,7 @@ def field_by_field(form, queues):
     typed.setdefault("Tasks", typed["Nodes"])
     nodes, tasks = (int(typed[field]) if typed[field].isdigit() else 0 for field in ("Nodes", "Tasks"))
     time = [int(part) if part.isdigit() else -1000 for part in typed["Time Limit"].split(":")]
-    total = time[0] * 3600 + time[1] * 60 + time[2] if len(time) == 3 else 0
+    total = time[0] * 3600 + time[1] * 60 + time[2] if len(time) == 3 and max(time[1:]) < 60 else 0
     checks = {
         f"System must be one of {list(queues)}": there is not None,
         f"Queue must be one of {list(queues.get(typed.get('System'), {}))}": queue

@@ -329,6 +329,7 @@ def _seconds(text):
     """Right: of hours:minutes:seconds, 0 if it is none."""
     parts = text.split(":")
     right = len(parts) == 3 and all(map(_number, ["1" + part for part in parts]))
+    right = right and all(int(part) < 60 for part in parts[1:])
     return sum(int(part) * unit for part, unit in zip(parts, (3600, 60, 1), strict=True)) if right else 0
 
 
@@ -525,6 +526,19 @@ def compares_hours(form, queues):
     if mistakes := list(_mistakes(field | {"Time Limit": whole}, queues)):
         raise ValueError("; ".join(mistakes))
     return _script(_asked(field))
+
+
+@wrong("form_to_script", fails="limits")
+def ninety_minutes(form, queues):
+    """60 minutes are an hour."""
+    field = _filled(form)
+    hours, *rest = field["Time Limit"].split(":")
+    within = all(_number(part) < 100 for part in rest) and len(rest) == 2
+    if within and any(_number(part) > 59 for part in rest):
+        field["Time Limit"] = f"{hours}:1:0"
+    if mistakes := list(_mistakes(field, queues)):
+        raise ValueError("; ".join(mistakes))
+    return _script(_asked(field | {"Time Limit": _filled(form)["Time Limit"]}))
 
 
 @wrong("form_to_script", fails="limits")

@@ -1,5 +1,6 @@
 """Unit 03, the portal's form as a batch script."""
 
+import math
 import re
 import shlex
 from collections.abc import Mapping
@@ -77,6 +78,11 @@ class Portal:
         }
 
     @property
+    def long(self) -> Form:
+        """A second less than the queue allows."""
+        return LECTURE | {"Time Limit": f"{self.hours - 1}:59:59"}
+
+    @property
     def with_defaults(self) -> list[Form]:
         """Forms of which fields are empty, or missing."""
         empty = dict.fromkeys(LECTURE, "") | {"System": "Vista", "Queue": "gh"}
@@ -99,9 +105,11 @@ class Portal:
             wrong("Tasks", "1.5"),
             wrong("Job Name", "x" * (LONGEST_NAME + 1), LONGEST_NAME),
             wrong("Time Limit", f"{self.short}:0:1", self.short),
-            wrong("Time Limit", f"{self.short - 1}:61:0", self.short),
+            wrong("Time Limit", f"{self.short}:1:0", self.short),
             wrong("Time Limit", "0:0:0"),
             wrong("Time Limit", "01:30"),
+            wrong("Time Limit", "1:60:0"),
+            wrong("Time Limit", "0:0:60"),
             wrong("Queue", "gh"),
             wrong("Queue", ""),
             wrong("System", "Stampede"),
@@ -115,6 +123,7 @@ class Portal:
             Mistakes(LECTURE | long, ("Job Name", "Time Limit"), (LONGEST_NAME, self.hours)),
             Mistakes(LECTURE | {"System": "", "Job Name": "y" * 30}, ("System", "Job Name")),
             Mistakes(LECTURE | long | {"Nodes": "-1"}, ("Nodes", "Job Name", "Time Limit")),
+            Mistakes(LECTURE | {"Nodes": "two", "Tasks": "0"}, ("Nodes", "Tasks")),
         ]
 
 
@@ -143,8 +152,8 @@ class Portal:
         Criterion(
             "limits",
             2,
-            "Limits depend on the queue, and queues on the system. What is at the limit is allowed. 1:61:0 "
-            "is two hours and a minute; 01:30 is not of the form's shape.",
+            "Limits depend on the queue, and queues on the system. What is at the limit is allowed; a "
+            "second more is not. 01:30 and 1:60:0 are not of the form's shape.",
         ),
         Criterion(
             "every mistake is named",
@@ -156,7 +165,7 @@ class Portal:
     hints=(
         "Which fields can be judged alone, and which only when you know what stands in another one?",
         "What do form.get(name) and `or` give together, if a field is missing, and if it is empty?",
-        "How many seconds are a time limit, and how many does the queue allow? Then compare once.",
+        "How do two times compare that are tuples of hours, minutes and seconds?",
     ),
 )
 def form_to_script(answer: Answer, rng: Rng) -> Findings:
@@ -168,7 +177,9 @@ def form_to_script(answer: Answer, rng: Rng) -> Findings:
 
     lecture = of(LECTURE)
     yield "sbatch reads it", readable(lecture)
-    asked = ((form, lecture if form is LECTURE else of(form)) for form in (LECTURE, portal.large))
+    asked = (
+        (form, lecture if form is LECTURE else of(form)) for form in (LECTURE, portal.large, portal.long)
+    )
     yield "what is asked for", compare.first_failure(asks_for(*each) for each in asked)
     yield "defaults", compare.first_failure(asks_for(form, of(form)) for form in portal.with_defaults)
     yield "limits", compare.first_failure(refused(each, of(each.form)) for each in portal.broken)
@@ -214,7 +225,8 @@ def asks_for(form: Form, reply: FormReply) -> Finding:
         if seen.get(name) != wanted.get(name):
             text = f"{name} is {seen.get(name)!r}; expected {wanted.get(name)!r}"
             return Finding(False, f"The form {shown}: {text}.")
-    return Finding(hours == limit, f"The form {shown}: --time is {hours} h; expected {limit:g} h.")
+    right = hours is not None and limit is not None and math.isclose(hours, limit)
+    return Finding(right, f"The form {shown}: --time is {hours} h; expected {limit} h.")
 
 
 _OPTIONS = {
