@@ -220,6 +220,7 @@ def test_a_student_solves_an_exercise_and_runs_the_unit(page: Any) -> None:
     run_cell(page, cell_with(page, f"check({EXERCISE})"))
     playwright.expect(verdicts).not_to_contain_text("failed", timeout=PATIENCE)
     playwright.expect(verdicts).to_contain_text("passed")
+    playwright.expect(verdicts).to_contain_text("A second way to do it")
     keep(page, "3-passed")
 
     # With everything solved the whole unit runs: the last cell has run, and none has stopped with an error.

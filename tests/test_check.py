@@ -376,6 +376,15 @@ def test_the_first_hint_is_on_what_the_last_check_saw() -> None:
     check(floats)
     assert "another shape" in hint("double").sentence
 
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(x)
+        dist.all_reduce(x.clone())
+        return x
+
+    twice.__name__ = "total"
+    check(twice)
+    assert "more calls, messages or bytes" in hint("total").sentence
+
 
 def test_a_single_hint_is_told_of_in_the_singular() -> None:
     hint("who_am_i")

@@ -41,7 +41,10 @@ def each_rank_calls(runs: Sequence[Observed[Any]], expected: Sequence[str], pass
             calls = run.calls(rank)
             if sorted(calls) != sorted(expected):
                 text = f"rank {rank} of {len(run.results)} calls {in_words(calls)}"
-                return Finding(False, f"{text}; expected one {' and one '.join(expected)} on every rank.")
+                kind = kinds.Kind.TOO_MUCH if len(calls) > len(expected) else kinds.Kind.OTHER
+                return Finding(
+                    False, f"{text}; expected one {' and one '.join(expected)} on every rank.", kind
+                )
     return Finding(True, passed)
 
 

@@ -13,7 +13,7 @@ class Kind(StrEnum):
     SCALED = "the right result times a number"
     REORDERED = "the right numbers in another order"
     OTHER_SHAPE = "another shape or dtype"
-    TOO_MUCH = "more messages or bytes than are needed"
+    TOO_MUCH = "more calls, messages or bytes than are needed"
 
 
 INSTEAD = frozenset({Kind.DEADLOCK, Kind.MISMATCH, Kind.TIMED_OUT})

@@ -4,6 +4,7 @@ from course_lib.runtime.request import per_rank
 from graders.grading import communication, compare
 from graders.grading.answer import Answer, AnswerFailed, FailureKind, Observed, PlainData
 from graders.grading.exercise import Criterion, Finding, Findings, MachineLacks, exercise
+from graders.grading.kinds import Kind
 from graders.grading.rng import Rng
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "FailureKind",
     "Finding",
     "Findings",
+    "Kind",
     "MachineLacks",
     "Observed",
     "PlainData",

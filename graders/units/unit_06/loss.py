@@ -13,6 +13,7 @@ from graders.grading.kit import (
     Criterion,
     Finding,
     Findings,
+    Kind,
     Observed,
     Rng,
     compare,
@@ -170,7 +171,8 @@ class Logits:
             if backward:
                 return Finding(False, f"In backward, rank {rank} calls {backward[0].op}.")
             most = max(most, sum(call.sent for call in forward))
-        return compare.at_most(most, allowed, f"Bytes that a rank sends for {len(self.target)} tokens")
+        what = f"Bytes that a rank sends for {len(self.target)} tokens"
+        return compare.at_most(most, allowed, what, kind=Kind.TOO_MUCH)
 
 
 def extreme(rng: Rng, kind: str) -> Logits:
