@@ -66,6 +66,8 @@ from course_lib.cluster import presets
 from course_lib.figures.pictures import branches_picture, cut_picture
 from course_lib.models import Transformer, TransformerConfig, next_token_loss, parameter_count
 
+examples = Path(course_lib.__file__).parents[1] / "examples" / "tensor_parallel"
+
 # %% [markdown]
 # **Three names.** Splitting within layers is called *intra-layer* in one lecture, *intra-operator* in another, and *tensor
 # parallelism* by most people today. *Model parallelism* may mean this or the pipeline of unit 05, so it is better not said. Tensors
@@ -554,15 +556,14 @@ def parallel_attention(attention: Attention, group: dist.ProcessGroup | None = N
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     cut = copy.deepcopy(attention)
     width = attention.output.out_features
-    own = torch.arange(width).unflatten(0, (-1, attention.head_width)).tensor_split(size)[rank].flatten()
+    own = torch.arange(width).view(-1, attention.head_width).tensor_split(size)[rank].flatten()
     for layer in (cut.query, cut.key, cut.value):
         layer.weight = nn.Parameter(layer.weight[own])
         layer.bias = nn.Parameter(layer.bias[own])
-        layer.out_features = len(own)
     cut.output = RowParallelLinear(width, width, group=group)
     cut.output.weight = nn.Parameter(attention.output.weight[:, own])
     cut.output.bias = nn.Parameter(attention.output.bias.clone())
-    cut.register_forward_pre_hook(lambda module, inputs: (f(inputs[0], group),))
+    cut.register_forward_pre_hook(lambda module, inputs: (f(*inputs, group),))
     return cut
     ### END SOLUTION
 
@@ -1161,7 +1162,6 @@ assert (real.sent, real.calls) == (simulated.sent, simulated.calls)
 
 # %% demo=true
 # %%needs f g parallel_mlp parallel_attention
-examples = Path(course_lib.__file__).parents[1] / "examples" / "tensor_parallel"
 by_hand = runpy.run_path(str(examples / "by_hand.py"))["cut"]
 text = load_text(32)
 
@@ -2037,8 +2037,8 @@ assert took["in chunks"] < 0.8 * took["all at once"]
 # - **g without f.** The loss falls, and nothing raises. But what stands before f gets the gradient of one branch only, another
 #   one on each rank, so weights that all ranks have drift apart. Compare them between ranks now and then: they have to be the
 #   same to the last bit.
-# - **An all-reduce too many.** `torch.distributed.nn.all_reduce` sums in both passes. As g it makes gradients p times too large;
-#   with Adam, which divides by their size, the loss hardly shows it.
+# - **An all-reduce too many.** `torch.distributed.nn.all_reduce` sums in both passes. As g it makes gradients p times too large,
+#   for each g that they come through; Adam divides by their size, so the loss falls all the same.
 # - **The bias p times.** In a row-parallel layer it is added behind the sum. And weight decay, or a gradient's norm, has to
 #   count what all ranks have once, and what is cut on every rank: Megatron-LM asks
 #   `param_is_not_tensor_parallel_duplicate` of every parameter before it clips.

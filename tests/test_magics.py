@@ -257,6 +257,17 @@ def test_a_cell_that_needs_an_unsolved_exercise_says_so_and_raises_nothing(shell
     assert "result" not in shell.user_ns
 
 
+def test_an_exercise_is_unsolved_as_long_as_what_stands_in_its_cell_is(shell, capsys):
+    begins = "import torch\nclass Inner:\n    @staticmethod\n    def run():\n        "
+    run(shell, STUBS)
+    run(shell, f"{begins}raise NotImplementedError()\ndef outer():\n    return Inner.run() or answer()")
+    run(shell, "%%needs outer\nresult = outer()")
+    assert "This cell uses your outer." in capsys.readouterr().out
+    # Invariant: an exercise of another cell, which it uses too, is another one's matter.
+    run(shell, f"{begins}return 42\ndef outer():\n    return Inner.run() or answer()")
+    assert run(shell, "%%needs outer\nouter()").result == 42
+
+
 def test_a_cell_whose_exercises_are_solved_runs_as_any_other(shell):
     run(shell, "def answer():\n    return 41")
     assert run(shell, "%%needs answer\nresult = answer()\nresult + 1").result == 42

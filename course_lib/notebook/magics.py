@@ -138,10 +138,26 @@ def _run(text: str) -> Any:
 
 
 def is_written(answer: Any) -> bool:
-    """Whether an exercise's function or class is there and is no stub, which raises NotImplementedError."""
-    members = vars(answer).values() if isinstance(answer, type) else (answer,)
-    codes = [member.__code__ for member in members if isinstance(member, FunctionType)]
-    return bool(codes) and not any("NotImplementedError" in code.co_names for code in codes)
+    """Whether an exercise's function or class is there and is no stub, which raises NotImplementedError; nor
+    is what it uses of the same cell.
+    """
+    own = _functions(answer)
+    beside = [
+        function
+        for each in own
+        for name in each.__code__.co_names
+        for function in _functions(each.__globals__.get(name))
+        if function.__code__.co_filename == each.__code__.co_filename
+    ]
+    return bool(own) and not any("NotImplementedError" in each.__code__.co_names for each in (*own, *beside))
+
+
+def _functions(thing: Any) -> list[FunctionType]:
+    """A function itself, or those of a class."""
+    members = vars(thing).values() if isinstance(thing, type) else (thing,)
+    return [
+        each for each in (getattr(each, "__func__", each) for each in members) if type(each) is FunctionType
+    ]
 
 
 class _Parser(argparse.ArgumentParser):
