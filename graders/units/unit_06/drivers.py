@@ -50,13 +50,13 @@ def conjugate(
     return ConjugateReply(result.detach(), without, found, given.detach(), gradient)
 
 
-def without_gradient(forward: Callable[[Tensor], Tensor], x: Tensor) -> list[PlainData]:
+def without_gradient(forward: Callable[[Tensor], Tensor], x: Tensor) -> tuple[PlainData, PlainData]:
     """What comes out for x [...] under no_grad, and for an x that needs no gradient."""
     mark("forward under no_grad")
     with torch.no_grad():
-        results = [forward(x.clone().requires_grad_())]
+        result = forward(x.clone().requires_grad_())
     mark("forward of an x without gradient")
-    return [*results, forward(x.clone()).detach()]
+    return result, forward(x.clone()).detach()
 
 
 def own_group(groups: list[list[int]]) -> dist.ProcessGroup | None:
@@ -120,7 +120,7 @@ def half(
     leaf = x.clone().requires_grad_()
     result = whole(leaf)
     (gradient,) = torch.autograd.grad(sent(result, arriving), leaf)
-    return HalfReply(parts, kept, named_copies(whole), changed, [result.detach(), gradient], *found)
+    return HalfReply(parts, kept, named_copies(whole), changed, (result.detach(), gradient), *found)
 
 
 def changes(whole: nn.Module, cut: nn.Module, training: bool) -> Iterator[str]:
@@ -144,7 +144,7 @@ def whole_half(kind: str, sizes: tuple[int, int, int]) -> nn.Module:
 
 def passes_of(
     module: nn.Module, x: Tensor, arriving: Tensor, gaps: bool = False
-) -> tuple[PlainData, list[PlainData], dict[str, Tensor | None], Tensor, Tensor]:
+) -> tuple[PlainData, tuple[PlainData, PlainData], dict[str, Tensor | None], Tensor, Tensor]:
     """What came out of forward, and out of those without gradient, the gradients of two steps by name, x and
     arriving afterwards; a mark before each pass. In each step x gets a gradient of ones by another way.
     gaps: x and arriving stand transposed in memory.

@@ -134,7 +134,7 @@ class Case:
         training: bool = False,
     ) -> "Case":
         """uneven: heads and hidden units cannot be shared out evenly over the ranks. training: in float64."""
-        ranks = 4 if groups or uneven else rng.integer(2, 3)
+        ranks = 4 if groups or uneven else 3
         size = 2 if groups else ranks
         heads = inner = 2 * size + 2 * uneven
         sizes = (heads * rng.integer(2, 3), heads, inner)
@@ -143,7 +143,7 @@ class Case:
         load_values(
             whole.parameters(), [0.3 * rng.normal(*each.shape, dtype=dtype) for each in whole.parameters()]
         )
-        shape = (rng.integer(1, 2), rng.integer(2, 4), sizes[0])
+        shape = (rng.integer(1, 2), rng.integer(4, 5), sizes[0])
         x, arriving = (rng.normal(*shape, dtype=dtype) for _ in range(2))
         return cls(kind, sizes, whole, x, arriving, groups or [], ranks, training)
 

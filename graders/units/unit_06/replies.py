@@ -40,7 +40,7 @@ class LossReply(DriverReply):
     """
 
     result: PlainData
-    without_gradient: list[PlainData]
+    without_gradient: tuple[PlainData, PlainData]
     gradient: PlainData
     logits: Tensor
     target: Tensor
@@ -74,7 +74,7 @@ class ConjugateReply(DriverReply):
     """
 
     result: PlainData
-    without_gradient: list[PlainData]
+    without_gradient: tuple[PlainData, PlainData]
     gradient: PlainData
     x: Tensor
     arriving: Tensor
@@ -94,7 +94,7 @@ class LayerReply(DriverReply):
     kept: int
     without_bias: bool
     result: PlainData
-    without_gradient: list[PlainData]
+    without_gradient: tuple[PlainData, PlainData]
     gradients: dict[str, Tensor | None]
     x: Tensor
     arriving: Tensor
@@ -112,9 +112,9 @@ class HalfReply(DriverReply):
     kept: int
     given: dict[str, Tensor]
     changed: list[str]
-    alone: list[Tensor]
+    alone: tuple[Tensor, Tensor]
     result: PlainData
-    without_gradient: list[PlainData]
+    without_gradient: tuple[PlainData, PlainData]
     gradients: dict[str, Tensor | None]
     x: Tensor
     arriving: Tensor
