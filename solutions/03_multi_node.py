@@ -1060,11 +1060,9 @@ assert sorted(told.splitlines()[1:3]) == ["rank 0 of 2, restart 0", "rank 1 of 2
 # for every $T$ seconds of work. A failure strikes anywhere between two checkpoints, in the middle on average, so it loses
 # $T / 2$ of every $M$ seconds. The time that is lost, divided by the time of the work, is about
 #
-# $$ w(T) = \frac{C}{T} + \frac{T}{2M}, \qquad w'(T) = -\frac{C}{T^2} + \frac{1}{2M} = 0 \quad\text{at}\quad
-#    T = \sqrt{2\,C\,M} . $$
+# $$ w(T) = \frac{C}{T} + \frac{T}{2M} . $$
 #
-# This is Young's interval (1974). At the optimum both losses are equal, and together they are $\sqrt{2C/M}$: to waste half
-# as much, checkpoints must become four times as fast.
+# Where it is least is Young's interval (1974), for you to find.
 #
 # $M$ is the job's, not a node's. If nodes fail independently of each other, $N$ nodes fail $N$ times as often as one.
 
@@ -1084,6 +1082,9 @@ def checkpoint_interval(
 
 
 # %% [markdown]
+# At the optimum both losses are equal, and together they are $\sqrt{2C/M}$: to waste half as much, checkpoints must become four
+# times as fast.
+#
 # Young leaves out that failures strike during checkpoints and restarts too. With failures that come at random (a Poisson
 # process), a restart of $R$ seconds and pieces of work of $T$ seconds, the expected time for one piece is
 # $M e^{R/M}\,(e^{(T + C)/M} - 1)$. Daly (2006) looks for the $T$ at which this is least for each second of work, and finds
@@ -1574,7 +1575,7 @@ assert sum(len(saved) for _, saved in stopped) == 1
 # The parts then differ by one, and their mean losses must not count alike. Let the global batch have $n$ samples, rank $k$
 # of $p$ ranks $m_k$ of them, and let $g_k$ be the gradient of rank $k$'s mean loss. As unit 02 has shown, the gradient of the
 # whole batch's mean loss is $\sum_k \frac{m_k}{n} g_k$. An all-reduce that averages gives the plain mean, $\frac1p \sum_k g_k$.
-# So rank $k$ multiplies its loss, and with it $g_k$, by $p\,m_k / n$.
+# So a rank's loss, and with it $g_k$, needs a weight.
 
 
 # %% exercise="elastic_batch" points=6

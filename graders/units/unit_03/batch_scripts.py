@@ -48,6 +48,7 @@ from graders.units.unit_03.batch_job import JOB_SECONDS, JobReport, Trial, job_r
         ),
     ),
     hints=(
+        "How often does Slurm run the script, and where? What has to start on all nodes, then?",
         "The options that count are four: --nodes, --ntasks-per-node, --gpus-per-node, --time.",
         'scontrol show hostnames "$SLURM_JOB_NODELIST" prints the hosts, one a line; `head -n 1`.',
         "Let `srun` followed by the command be the last line.",

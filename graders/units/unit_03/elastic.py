@@ -35,6 +35,7 @@ from graders.units.unit_03.replies import Share
         Criterion("more ranks than samples", 1, "A rank without samples has weight 0, and still takes part."),
     ),
     hints=(
+        "How much should a rank's mean loss count in the whole, and how much does it count in a plain mean?",
         "rank * n // p and (rank + 1) * n // p are the ends of parts that differ by one at most.",
         "Unit 02: the gradient of the whole is the sum of m_k / n times g_k. The ranks average: 1 / p times "
         "the sum.",

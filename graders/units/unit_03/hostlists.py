@@ -42,6 +42,7 @@ from graders.units.drivers import call_alone
         ),
     ),
     hints=(
+        "Which commas separate names, and which separate numbers? How would you tell them apart by eye?",
         "A regular expression can say what a name is: anything but a comma, or a whole bracket, repeatedly.",
         "re.split with a group in its pattern keeps what the group matched: texts and brackets in turn.",
         'itertools.product yields every combination, the last counting fastest; f"{n:0{width}}" fills up.',

@@ -24,6 +24,7 @@ from graders.units.drivers import call
         ),
     ),
     hints=(
+        "For which T do the two losses change by equally much, in opposite directions?",
         "d/dT of C / T is -C / T^2, of T / 2M it is 1 / 2M.",
         "The job's mean time between failures is what belongs into the formula, not the node's.",
     ),

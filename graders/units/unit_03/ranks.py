@@ -48,6 +48,7 @@ from graders.units.unit_03.launchers import Environment, Launcher, Seat
         ),
     ),
     hints=(
+        "Which process has started this one, and which of the variables did that process set?",
         "Write a table: for each launcher the names of its four variables. Then look which launcher's are "
         "there.",
         'The answer is the first launcher whose rank variable is in env: `"RANK" in env`.',

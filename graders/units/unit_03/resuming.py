@@ -64,6 +64,7 @@ from graders.units.unit_03.replies import ProcessReply
         ),
     ),
     hints=(
+        "On what does the next step depend, and which of it would a new process not know?",
         "One number says where you are: step. epoch, position = divmod(step, steps_an_epoch).",
         "torch.randperm(N, generator=torch.Generator().manual_seed(epoch)) is the same after every restart.",
         "Save the state as it is after the step, with the number of steps done.",

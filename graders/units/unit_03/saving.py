@@ -54,6 +54,7 @@ from graders.units.unit_03.states import State, draw_state
         ),
     ),
     hints=(
+        "At which moments could the power fail, and what would be found under the name at each of them?",
         "Five steps: write beside it, flush, fsync, os.replace, fsync of the directory.",
         'path.with_name(path.name + ".tmp") is a name beside path.',
         "try: ... except BaseException: remove the temporary file; raise.",
