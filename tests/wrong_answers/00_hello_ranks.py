@@ -573,6 +573,13 @@ def gives_zero_to_the_maximum(mine):
     return _mean(mine), _over_all(largest, dist.ReduceOp.MAX)
 
 
+@wrong("mend_statistics", fails="a rank without numbers")
+def leaves_out_single_numbers(mine):
+    """Takes a rank with one number for one without."""
+    largest = mine.max() if len(mine) > 1 else torch.tensor(float("-inf"))
+    return _mean(mine), _over_all(largest, dist.ReduceOp.MAX)
+
+
 @wrong("mend_statistics", fails="no more than three small calls")
 def sends_all_numbers(mine):
     """Gathers the numbers themselves."""

@@ -67,6 +67,7 @@ def mend_statistics(answer: Answer, rng: Rng) -> Findings:
     yield "the mean", _right(observed, full, 0)
     yield "the largest", _right(observed, full, 1)
     empty = [_drawn(rng, [rng.integer(1, 3), 4, 0]), _drawn(rng, [0, 3, 0, 1])]
+    empty[1][-1] = torch.tensor([-0.25])  # a rank's only number is the largest of all
     runs = [_launched(answer, numbers) for numbers in empty]
     yield (
         "a rank without numbers",
@@ -81,7 +82,7 @@ def mend_statistics(answer: Answer, rng: Rng) -> Findings:
 
 def _drawn(rng: Rng, counts: Sequence[int]) -> list[Tensor]:
     """So many numbers for each rank, [n], all below 0, in fourths, so that their sums are exact."""
-    return [-rng.integers(1, 200, count) / 4 for count in counts]
+    return [-rng.integers(2, 200, count) / 4 for count in counts]
 
 
 def _launched(answer: Answer, numbers: list[Tensor]) -> Observed[StatisticsReply]:
