@@ -52,7 +52,11 @@ class Telling:
         return min(least, self.steps), min(most, self.steps)
 
     def __str__(self) -> str:
-        words = {"listening": "before step 0", "waiting": "after step {}", "saving": "in save"}
+        words = {
+            "listening": "before step 0",
+            "told": "after step {} and the collective that follows it",
+            "saving": "in save",
+        }
         told = [
             f"{name} on rank {rank} {words.get(moment, 'in step {}').format(step)}"
             for moment, step, rank, name in self.plan
@@ -138,7 +142,7 @@ def _any_moment(answer: Answer, steps: int, step: int, rank: int, other: int) ->
     for plan in (
         (("listening", -1, rank, "SIGUSR1"),),
         (("listening", -1, other, "SIGTERM"),),
-        (("waiting", step, rank, "SIGTERM"),),
+        (("told", step, rank, "SIGTERM"),),
         (("before", last, other, "SIGUSR1"),),
         (("saving", 0, 0, "SIGTERM"),),
         (first, ("before", step, rank, "SIGUSR1"), ("saving", 0, 0, "SIGUSR1")),
