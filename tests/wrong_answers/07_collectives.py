@@ -2663,6 +2663,17 @@ def never_everyone_with_everyone(x, cluster):
     return x
 
 
+@wrong("design_all_reduce", fails="half of what can be saved")
+def by_bytes_alone(x, cluster):
+    """Thresholds in bytes, as they were best on the machine where they were tried."""
+    node, rail = _node_and_rail(cluster)
+    if x.nbytes < 512:
+        _direct(x, list(range(cluster.size)), in_parts=False)
+    else:
+        _direct(x, node, lambda chunk: _direct(chunk, rail, in_parts=x.nbytes > 16_000))
+    return x
+
+
 @wrong("design_all_reduce", fails="within a thirtieth of the best known")
 def halves_the_long_ones(x, cluster):
     """Between nodes by halving and doubling: two latencies more than with all messages at once."""

@@ -86,25 +86,29 @@ class Case:
     @classmethod
     def short(cls, rng: Rng) -> "Case":
         """So short that latency is all that counts."""
-        return cls._drawn(rng, rng.choice((2, 4)), rng.choice((2, 4)), 0.002)
+        return cls._drawn(rng, (4, rng.choice((2, 4))), 0.002, rng.choice((10e-6, 20e-6)), 100e6)
 
     @classmethod
     def middling(cls, rng: Rng) -> "Case":
-        """Too long to send it whole to everyone, too short to cut it between two nodes."""
-        return cls._drawn(rng, 2, 4, rng.integer(8, 12) / 10)
+        """Too long to send it whole to everyone, too short to cut it between two nodes. On a fast network it
+        has more bytes than a long tensor on a slow one: bytes alone say nothing.
+        """
+        return cls._drawn(rng, (2, 4), rng.integer(8, 12) / 10, 20e-6, 400e6)
 
     @classmethod
     def long(cls, rng: Rng) -> "Case":
         """So long that bytes count most; latencies of a few rounds are seen."""
-        return cls._drawn(rng, 4, rng.choice((2, 4)), rng.integer(18, 24))
+        return cls._drawn(rng, (4, rng.choice((2, 4))), rng.integer(18, 24), 10e-6, 20e6)
 
     @classmethod
-    def _drawn(cls, rng: Rng, nodes: int, gpus: int, ratio: float) -> "Case":
-        """ratio: of the seconds that one GPU's part takes between nodes to the latency there."""
-        outside, bandwidth = rng.choice((10e-6, 20e-6)), rng.choice((50e6, 100e6))
-        length = max(2, int(ratio * outside * bandwidth * gpus / BYTES))
-        numbers = nodes, gpus, rng.choice((2e-6, 3e-6)), 20 * bandwidth, outside, bandwidth
-        return cls._filled(rng, length, numbers)
+    def _drawn(
+        cls, rng: Rng, size: tuple[int, int], ratio: float, latency: float, bandwidth: float
+    ) -> "Case":
+        """size: nodes, and GPUs a node. latency, bandwidth: between nodes. ratio: of the seconds that a GPU's
+        part takes there to the latency.
+        """
+        length = max(2, int(ratio * latency * bandwidth * size[1] / BYTES))
+        return cls._filled(rng, length, (*size, rng.choice((2e-6, 3e-6)), 20 * bandwidth, latency, bandwidth))
 
     @classmethod
     def odd(cls, rng: Rng, nodes: int, gpus: int, length: int) -> "Case":
