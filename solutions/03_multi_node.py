@@ -1034,9 +1034,9 @@ def elastic_job(folder: Path) -> str:
         (folder / "done").touch()
         assert nodes[0].wait(60) == 0
     finally:
-        for node in nodes:
-            node.kill()
-            node.wait()
+        for node in nodes:  # An agent that is told to end ends its workers.
+            node.terminate()
+            node.wait(60)
         options["stdout"].close()
     return (folder / "out").read_text()
 
