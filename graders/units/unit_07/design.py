@@ -86,7 +86,7 @@ class Case:
     @classmethod
     def short(cls, rng: Rng) -> "Case":
         """So short that latency is all that counts."""
-        return cls._drawn(rng, (4, rng.choice((2, 4))), 0.002, rng.choice((10e-6, 20e-6)), 100e6)
+        return cls._drawn(rng, (4, rng.choice((2, 4))), 0.0005, rng.choice((10e-6, 20e-6)), 400e6)
 
     @classmethod
     def middling(cls, rng: Rng) -> "Case":
