@@ -47,7 +47,7 @@ mutants: setup
 
 # SINCE=main: of the exercises whose source or grader differs from that revision, a sample within some minutes.
 mutants-changed: setup
-	$(BIN)/python -m mutants --jobs $(JOBS) --changed-since $(SINCE) --at-most 60 --minutes 6
+	$(BIN)/python -m mutants --jobs $(JOBS) --changed-since $(SINCE) --at-most 40 --minutes 4
 
 # MPI=1: with Open MPI as well.
 horovod: setup

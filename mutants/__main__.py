@@ -35,8 +35,8 @@ def run(
     minutes: Annotated[float, typer.Option(help="Judge no more of them after so long.")] = math.inf,
     seed: Annotated[int | None, typer.Option(help="What the sample is drawn from; by default anew.")] = None,
 ) -> None:
-    """Judge every mutant. Exit status 1 if the graders see less than 95 % of what is not equivalent, or if an
-    entry of the list does not hold.
+    """Judge every mutant. Exit status 1 if the graders see less than 95 % of what is not equivalent (of a
+    sample 90 %), or if an entry of the list does not hold.
     """
     console = Console()
     try:

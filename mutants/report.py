@@ -14,6 +14,8 @@ from mutants.making import Mutant, Solution
 
 AIM = 0.95
 """So much of what is not equivalent the graders have to see."""
+AIM_OF_SAMPLE = 0.90
+"""And of a sample, which may have drawn most of those that they do not see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,8 @@ class Tally:
         """Whether the graders see enough of the mutants, and the list holds."""
         survived = len(self.survivors())
         killed = len(self.mutants) - survived - len(self.equivalent())
-        return killed >= AIM * (killed + survived) and not self.stale()
+        aim = AIM if len(self.mutants) == len(self.made) else AIM_OF_SAMPLE
+        return killed >= aim * (killed + survived) and not self.stale()
 
 
 def show(tally: Tally, console: Console) -> bool:
@@ -107,7 +110,8 @@ def _table(tally: Tally) -> Table:
         table.add_column(name, justify="right")
     for solution in tally.solutions:
         own = [mutant for mutant in tally.mutants if mutant.solution == solution]
-        table.add_row(*tally.row(solution.exercise, own))
+        if own or len(tally.mutants) == len(tally.made):
+            table.add_row(*tally.row(solution.exercise, own))
     table.add_section()
     table.add_row(*tally.row("all", tally.mutants))
     return table
