@@ -48,6 +48,7 @@ source = "pebble==1.0"
 programs = { "g++" = "g++" }
 compiler_flags = "-std=c++17"
 environment = { KIND = "small" }
+variables = ["SHADE"]
 check = "import pebble._native"
 minutes = 0.5
 
@@ -173,6 +174,19 @@ def test_it_is_built_and_installed_once(kept, tmp_path):
     assert said == f"Pebble 1.0 is installed. Its Python: {clone.folder / 'bin' / 'python'}\n"
     # Nothing of the build is left.
     assert not list((kept / "building").rglob("*.cpp"))
+
+
+def test_what_the_user_chooses_is_built_anew(kept, tmp_path):
+    # Invariant: a wheel that was kept without a choice (NCCL, in Horovod's case) does not stand for one with
+    # it; who says nothing later takes what is there.
+    clone = new_clone(tmp_path)
+    assert clone.run("pebble")[0] == 0
+    begun = clone.count()
+    status, said = clone.run("pebble", SHADE="dark")
+    assert (status, clone.count() > begun, len(list(kept.glob("wheels/*/*.whl")))) == (0, True, 2), said
+    begun = clone.count()
+    assert [clone.run("pebble", **choice)[0] for choice in ({}, {"SHADE": "dark"})] == [0, 0]
+    assert clone.count() == begun
 
 
 def test_without_a_compiler_it_says_what_to_install(kept, tmp_path):

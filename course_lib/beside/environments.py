@@ -63,11 +63,16 @@ def is_there(recipe: Recipe) -> bool:
         return (folder / COMPLETE).exists() and python_in(folder).exists()
     built = _installed_build(recipe.distribution)
     # What somebody has installed in another way, as sites do, is taken as it is.
-    return built == key_of(recipe) or (built == "" and not recipe.includes)
+    if built is None or built == "":
+        return built == "" and not recipe.includes
+    # Whoever sets no variables takes what was built with some.
+    return built == key_of(recipe) or built.startswith(f"{key_of(recipe)}-")
 
 
 def key_of(recipe: Recipe) -> str:
-    """What a build depends on, as the name of a folder: recipe, Python, platform, and PyTorch if used."""
+    """What a build depends on, as the name of a folder: recipe, Python, platform, PyTorch if used, and what
+    the user has set of the recipe's variables.
+    """
     python = recipe.python or sysconfig.get_python_version()
     torch = f"-torch{_torch_version()}" if recipe.uses_workbook else ""
     built = (
@@ -78,8 +83,13 @@ def key_of(recipe: Recipe) -> str:
         sorted(recipe.environment.items()),
         sysconfig.get_platform(),
     )
-    digest = hashlib.sha256(repr(built).encode()).hexdigest()[:8]
-    return f"{recipe.name}-python{python}{torch}-{digest}"
+    key = f"{recipe.name}-python{python}{torch}-{_digest(built)}"
+    chosen = [(name, os.environ[name]) for name in sorted(recipe.variables) if os.environ.get(name)]
+    return f"{key}-{_digest(chosen)}" if chosen else key
+
+
+def _digest(what: object) -> str:
+    return hashlib.sha256(repr(what).encode()).hexdigest()[:8]
 
 
 def wheel_folder(recipe: Recipe) -> Path:

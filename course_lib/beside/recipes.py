@@ -50,6 +50,8 @@ class Recipe:
     """For the C++ compiler, after all that the library's own build gives it."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables while it is built."""
+    variables: tuple[str, ...] = ()
+    """Names of environment variables of the user's that change what is built."""
     check: str = "pass"
     """Python that runs without an error where it is installed well."""
     python: str = ""
