@@ -108,10 +108,11 @@ def test_environments_of_mpirun_are_open_mpis_own():
 def test_cores_of_real_machines():
     # Invariant: LUMI's own documentation gives this map; a DGX A100's second threads are no cores.
     assert LUMI_G.expected == [49, 57, 17, 25, 1, 9, 33, 41]
-    assert "Cpus_allowed_list:\t1-7,9-15,17-23,25-31,33-39,41-47,49-55,57-63\n" in LUMI_G.by_rocm_smi()
-    assert "NUMA node3 CPU(s):       48-63,112-127\n" in LUMI_G.by_rocm_smi()
+    told = LUMI_G.data
+    assert [cpu for cpu in range(64) if cpu not in told["allowed"]] == list(range(0, 64, 8))
+    assert told["cpus_of_numa"][3] == [*range(48, 64), *range(112, 128)]
     assert DGX_A100.expected == [48, 56, 16, 24, 112, 120, 80, 88]
-    assert "\t48-63,176-191\t3\n" in DGX_A100.by_nvidia_smi(0, newer=False)
+    assert DGX_A100.data["cpus_of_numa"][3] == [*range(48, 64), *range(176, 192)]
 
 
 # --- A submitted script
