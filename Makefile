@@ -47,7 +47,7 @@ mutants: setup
 
 # SINCE=main: of the exercises whose source or grader differs from that revision, a sample within some minutes.
 mutants-changed: setup
-	$(BIN)/python -m mutants --jobs $(JOBS) --changed-since $(SINCE) --at-most 40 --minutes 4
+	$(BIN)/python -m mutants --jobs $(JOBS) --changed-since $(SINCE) --at-most 24 --minutes 2
 
 # MPI=1: with Open MPI as well.
 horovod: setup
