@@ -1785,6 +1785,20 @@ def _save_on(rank, save, done):
     return done
 
 
+def _train_until(told, train_step, steps):
+    """Right: trains until told(number of steps made); that number."""
+    for done in range(1, steps + 1):
+        train_step(done - 1)
+        if told(done):
+            break
+    return done
+
+
+def _until_told(train_step, steps, came):
+    """Right: until all ranks hear that one of them has had a signal."""
+    return _train_until(lambda done: _total(bool(came)), train_step, steps)
+
+
 @wrong("save_on_signal", fails="trains to the end")
 def one_step_short(train_step, steps, save, set_handler):
     """Returns the number of the last step."""
@@ -1816,10 +1830,7 @@ def makes_no_step(train_step, steps, save, set_handler):
 def each_for_itself(train_step, steps, save, set_handler):
     """The others wait for it in the next step."""
     came = _noted(set_handler)
-    for done in range(1, steps + 1):
-        train_step(done - 1)
-        if came:
-            break
+    done = _train_until(lambda done: came, train_step, steps)
     return _save_on(0, save, done)
 
 
@@ -1845,11 +1856,7 @@ def ignores_signals(train_step, steps, save, set_handler):
 def one_kind_of_signal(train_step, steps, save, set_handler):
     """SIGTERM ends it as before."""
     came = _noted(set_handler, signal.SIGUSR1)
-    for done in range(1, steps + 1):
-        train_step(done - 1)
-        if _total(bool(came)):
-            break
-    return _save_on(0, save, done)
+    return _save_on(0, save, _until_told(train_step, steps, came))
 
 
 @wrong("save_on_signal", fails="all stop after the same step")
@@ -1869,10 +1876,7 @@ def rank_0_decides(train_step, steps, save, set_handler):
 def when_all_have_heard(train_step, steps, save, set_handler):
     """Some ranks never hear of it."""
     came = _noted(set_handler)
-    for done in range(1, steps + 1):
-        train_step(done - 1)
-        if _total(bool(came), dist.ReduceOp.MIN):
-            break
+    done = _train_until(lambda done: _total(bool(came), dist.ReduceOp.MIN), train_step, steps)
     return _save_on(0, save, done)
 
 
@@ -1880,10 +1884,7 @@ def when_all_have_heard(train_step, steps, save, set_handler):
 def exactly_one(train_step, steps, save, set_handler):
     """Slurm sends it to all ranks."""
     came = _noted(set_handler)
-    for done in range(1, steps + 1):
-        train_step(done - 1)
-        if _total(bool(came)) == 1:
-            break
+    done = _train_until(lambda done: _total(bool(came)) == 1, train_step, steps)
     return _save_on(0, save, done)
 
 
@@ -1918,10 +1919,7 @@ def asks_in_the_handler(train_step, steps, save, set_handler):
 
     for number in (signal.SIGTERM, signal.SIGUSR1):
         set_handler(number, tell)
-    for done in range(1, steps + 1):
-        train_step(done - 1)
-        if came:
-            break
+    done = _train_until(lambda done: came, train_step, steps)
     return _save_on(0, save, done)
 
 
@@ -1929,10 +1927,7 @@ def asks_in_the_handler(train_step, steps, save, set_handler):
 def every_fourth_step(train_step, steps, save, set_handler):
     """Asks seldom, to be cheap; a step may take a minute."""
     came = _noted(set_handler)
-    for done in range(1, steps + 1):
-        train_step(done - 1)
-        if done % 4 == 0 and _total(bool(came)):
-            break
+    done = _train_until(lambda done: done % 4 == 0 and _total(bool(came)), train_step, steps)
     return _save_on(0, save, done)
 
 
@@ -1956,10 +1951,7 @@ def two_more_steps(train_step, steps, save, set_handler):
 def all_write(train_step, steps, save, set_handler):
     """All ranks write one file at the same time."""
     came = _noted(set_handler)
-    for done in range(1, steps + 1):
-        train_step(done - 1)
-        if _total(bool(came)):
-            break
+    done = _until_told(train_step, steps, came)
     save(done)
     return done
 
@@ -1989,10 +1981,7 @@ def saves_in_the_handler(train_step, steps, save, set_handler):
 def who_heard_of_it(train_step, steps, save, set_handler):
     """Those to whom the signal came, if any."""
     came = _noted(set_handler)
-    for done in range(1, steps + 1):
-        train_step(done - 1)
-        if _total(bool(came)):
-            break
+    done = _until_told(train_step, steps, came)
     if came:
         save(done)
     return done
@@ -2044,10 +2033,7 @@ def forgets_what_came_first(train_step, steps, save, set_handler):
     for number in (signal.SIGTERM, signal.SIGUSR1):
         set_handler(number, note)
     asked[:] = [False]
-    for done in range(1, steps + 1):
-        train_step(done - 1)
-        if _total(asked[0]):
-            break
+    done = _train_until(lambda done: _total(asked[0]), train_step, steps)
     return _save_on(0, save, done)
 
 
@@ -2055,10 +2041,7 @@ def forgets_what_came_first(train_step, steps, save, set_handler):
 def its_own_eyes_too(train_step, steps, save, set_handler):
     """What came after the sum was taken is known to this rank alone."""
     came = _noted(set_handler)
-    for done in range(1, steps + 1):
-        train_step(done - 1)
-        if _total(bool(came)) or came:
-            break
+    done = _train_until(lambda done: _total(bool(came)) or came, train_step, steps)
     return _save_on(0, save, done)
 
 
@@ -2088,21 +2071,14 @@ def impatient(train_step, steps, save, set_handler):
 
     for number in (signal.SIGTERM, signal.SIGUSR1):
         set_handler(number, note)
-    for done in range(1, steps + 1):
-        train_step(done - 1)
-        if _total(bool(came)):
-            break
-    return _save_on(0, save, done)
+    return _save_on(0, save, _until_told(train_step, steps, came))
 
 
 @wrong("save_on_signal", fails="whenever it comes")
 def no_handler_while_it_saves(train_step, steps, save, set_handler):
     """A signal during the save ends the process in its middle."""
     came = _noted(set_handler)
-    for done in range(1, steps + 1):
-        train_step(done - 1)
-        if _total(bool(came)):
-            break
+    done = _until_told(train_step, steps, came)
     for number in (signal.SIGTERM, signal.SIGUSR1):
         set_handler(number, signal.SIG_DFL)
     return _save_on(0, save, done)
