@@ -1516,6 +1516,16 @@ class NeverClears(_Training):
 
 
 @wrong("train_ddp", fails="the step of the whole batch")
+class ScalesTheRate(_Training):
+    """Linear scaling, as Horovod's six steps have it: the caller has chosen the rate."""
+
+    def start(self):
+        super().start()
+        for group in self.optimizer.param_groups:
+            group["lr"] *= dist.get_world_size()
+
+
+@wrong("train_ddp", fails="the step of the whole batch")
 class StartsFromTheLastRank(_Training):
     """Broadcasts the weights of another rank than 0."""
 

@@ -64,8 +64,8 @@ class Descent:
     """
 
     def __init__(self, model: Numbered, rate: float) -> None:
-        self._model, self._rate = model, rate
-        self.param_groups = [{"params": list(model.parameters()), "lr": rate}]
+        self._model = model
+        self.param_groups: list[dict[str, Any]] = [{"params": list(model.parameters()), "lr": rate}]
         self.batches: list[list[int]] = []
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -78,7 +78,7 @@ class Descent:
         with torch.no_grad():
             for parameter in self._model.parameters():
                 if parameter.grad is not None:
-                    parameter.sub_(parameter.grad, alpha=self._rate)
+                    parameter.sub_(parameter.grad, alpha=self.param_groups[0]["lr"])
 
 
 class MovesNoted(TorchFunctionMode):
