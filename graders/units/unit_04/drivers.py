@@ -191,6 +191,24 @@ def train(
 OWN = ("param_groups", "state", "defaults")
 
 
+class _Phases:
+    """Steps of an optimizer around `plain`, numbered; what each leaves behind."""
+
+    def __init__(self, model: Paths, plain: PlainSGD, optimizer: Any) -> None:
+        self._model, self._plain, self._optimizer = model, plain, optimizer
+        self.taken: list[int] = []
+        self.parameters: list[list[Tensor]] = []
+
+    def step(self, *closure: Callable[[], float]) -> PlainData:
+        """A step, which ends the phase; what it returned."""
+        returned: PlainData = self._optimizer.step(*closure)
+        mark(f"phase {len(self.taken)} ends")
+        self.taken.append(self._plain.taken)
+        self.parameters.append(copies_of(self._model.parameters()))
+        self._optimizer.zero_grad()
+        return returned
+
+
 def own(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> OwnReply:
     """One layer, in six phases, each marked: a step before any backward; one with a closure; one at another
     rate; one with gradients halved after synchronize(); one whose backward came after synchronize(); and one
@@ -202,51 +220,40 @@ def own(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> OwnRepl
     plain = PlainSGD(model.parameters(), 0.1)
     optimizer = answer(plain, model.named_parameters())
     shared = [name for name in OWN if getattr(optimizer, name, None) is getattr(plain, name)]
-    taken: list[int] = []
-    parameters: list[list[Tensor]] = []
-
-    def backward() -> None:
-        model(inputs, [0]).square().mean().backward()
-
-    def step(*closure: Callable[[], float]) -> PlainData:
-        returned: PlainData = optimizer.step(*closure)
-        mark(f"phase {len(taken)} ends")
-        taken.append(plain.taken)
-        parameters.append(copies_of(model.parameters()))
-        optimizer.zero_grad()
-        return returned
-
-    step()
-    backward()
+    phases = _Phases(model, plain, optimizer)
     closures: list[float] = []
+
+    def backward(inputs: Tensor = inputs) -> None:
+        model(inputs, [0]).square().mean().backward()
 
     def closure() -> float:
         closures.append(4.5)
         return 4.5
 
-    returned = step(closure)
+    phases.step()
+    backward()
+    returned = phases.step(closure)
     optimizer.param_groups[0]["lr"] = 0.01
     backward()
-    step()
+    phases.step()
     backward()
     optimizer.synchronize()
     for parameter in model.parameters():
         assert parameter.grad is not None
         parameter.grad.mul_(0.5)
-    step()
+    phases.step()
     backward()
     optimizer.synchronize()
     optimizer.zero_grad()
     backward()
-    step()
-    step()
-    model(inputs * torch.nan, [0]).square().mean().backward()
+    phases.step()
+    phases.step()
+    backward(inputs * torch.nan)
     optimizer.synchronize()
     lost = sum(each is None or not each.isnan().all() for each in gradients_of(model))
     state = hands_on_state(optimizer, plain)
-    return OwnReply(
-        shared, state, returned, len(closures), taken, parameters, lost, cleared(model, optimizer)
-    )
+    left = cleared(model, optimizer)
+    return OwnReply(shared, state, returned, len(closures), phases.taken, phases.parameters, lost, left)
 
 
 def refusals(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> list[str]:
