@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 from course_lib import mark
 
+Gradients = list[Tensor | None]
+"""Of a model's parameters in their order; None where there is none."""
+
 
 def state_of(model: nn.Module) -> list[Tensor]:
     """Parameters, then buffers, each of its own shape."""
@@ -29,7 +32,7 @@ def copies_of(tensors: Iterable[Tensor]) -> list[Tensor]:
     return [tensor.detach().clone() for tensor in tensors]
 
 
-def gradients_of(model: nn.Module) -> list[Tensor | None]:
+def gradients_of(model: nn.Module) -> Gradients:
     """A copy of each parameter's gradient, None where there is none."""
     return [None if p.grad is None else p.grad.detach().clone() for p in model.parameters()]
 

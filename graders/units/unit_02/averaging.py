@@ -10,8 +10,9 @@ from torch import Tensor
 from graders.grading import compare
 from graders.grading.communication import payload_of
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Kind, Observed, Rng, exercise, per_rank
+from graders.units.models import Gradients
 from graders.units.unit_02 import drivers as drivers
-from graders.units.unit_02.drivers import AverageReply, Gradients
+from graders.units.unit_02.replies import AverageReply
 
 
 @exercise(

@@ -23,10 +23,9 @@ from graders.grading.kit import (
     exercise,
     per_rank,
 )
-from graders.units.models import load_values
+from graders.units.models import Gradients, load_values
 from graders.units.unit_02 import drivers
 from graders.units.unit_02.averaging import gradients_as
-from graders.units.unit_02.drivers import Gradients
 from graders.units.unit_02.models import Chain, reaches
 from graders.units.unit_02.training import SLOW, greedy_buckets
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_02 import drivers as drivers
-from graders.units.unit_02.drivers import CombineReply
+from graders.units.unit_02.replies import CombineReply
 
 
 @exercise(

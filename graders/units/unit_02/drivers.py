@@ -1,37 +1,33 @@
 """Drivers of unit 02: each builds a small model, lets the answer work on it, and returns what came of it."""
 
-import random
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
 from course_lib import mark, span
-from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.grading.answer import AnswerFunction, PlainData
 from graders.units.hashing import hashes_salted
-from graders.units.models import copies_of, gradients_of, load_values, state_of
-from graders.units.unit_02.models import Branches, Chain, Normed, Tied, chain_of
+from graders.units.models import Gradients, copies_of, gradients_of, load_values, state_of
+from graders.units.unit_02.models import Branches, Chain, Normed, Tied, chain_of, descend, numbers_in
 from graders.units.unit_02.numbered import DEVICE, Descent, MovesNoted, Numbered, Samples
-
-Gradients = list[Tensor | None]
-"""Of a model's parameters in their order; None where there is none."""
+from graders.units.unit_02.replies import (
+    AverageReply,
+    BroadcastReply,
+    CombineReply,
+    ConstructedReply,
+    FailingLoadReply,
+    LoadingReply,
+    ShardsReply,
+    TrainingReply,
+)
+from graders.units.unit_02.watching import broadcasts_in_autograd, random_states
 
 LOAD_SIDE = 64
 """Side of the square matrices that the drivers' `load` multiplies, so that loading takes virtual time."""
-
-
-@dataclass(frozen=True, slots=True)
-class CombineReply(DriverReply):
-    """result: the combination. gradients: as the answer left them. shared: whether the two share memory."""
-
-    result: PlainData
-    gradients: list[PlainData]
-    shared: bool
 
 
 def combine(answer: AnswerFunction, gradients: list[Tensor], counts: list[int]) -> CombineReply:
@@ -42,18 +38,6 @@ def combine(answer: AnswerFunction, gradients: list[Tensor], counts: list[int]) 
     return CombineReply(result, gradients, shared)
 
 
-@dataclass(frozen=True, slots=True)
-class ShardsReply(DriverReply):
-    """What one rank got.
-
-    first: its part for each (epoch, seed). again: asked for once more. changed: libraries that drew numbers.
-    """
-
-    first: list[PlainData]
-    again: list[PlainData]
-    changed: list[str]
-
-
 def shards(answer: AnswerFunction, length: int, epochs: list[int], seeds: list[int]) -> ShardsReply:
     """This rank's indices for every (epoch, seed), twice.
 
@@ -61,11 +45,11 @@ def shards(answer: AnswerFunction, length: int, epochs: list[int], seeds: list[i
     what `hash` makes of a text, as in processes that torchrun starts.
     """
     torch.default_generator.manual_seed(1000 + dist.get_rank())
-    before = _random_states()
+    before = random_states()
     pairs = list(zip(epochs, seeds, strict=True))
     with hashes_salted(answer, dist.get_rank):
         first = [answer(length, epoch, seed) for epoch, seed in pairs]
-        after = _random_states()
+        after = random_states()
         torch.rand(1 + dist.get_rank())
         again = [answer(length, epoch, seed) for epoch, seed in pairs]
     return ShardsReply(
@@ -73,37 +57,12 @@ def shards(answer: AnswerFunction, length: int, epochs: list[int], seeds: list[i
     )
 
 
-def _random_states() -> dict[str, bytes]:
-    """This rank's random state in each library that has one."""
-    numpy_state = np.random.get_state()
-    return {
-        "torch": bytes(torch.get_rng_state().numpy()),
-        "random": repr(random.getstate()).encode(),
-        "numpy.random": repr(
-            [part.tobytes() if isinstance(part, np.ndarray) else part for part in numpy_state]
-        ).encode(),
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class BroadcastReply(DriverReply):
-    """A rank's model afterwards: copies of its tensors, whether they are the ones that were there before,
-    which parameters are trainable, and whether autograd saw a broadcast.
-    """
-
-    parameters: list[Tensor]
-    buffers: list[Tensor]
-    in_place: bool
-    trainable: list[bool]
-    recorded: bool
-
-
 def broadcast(answer: AnswerFunction, values: list[Tensor], src: int) -> BroadcastReply:
     """What a broadcast makes of a `Normed` with these values, of the shapes of `state_of`."""
     model = Normed()
     load_values(state_of(model), values)
     before = [(id(tensor), tensor.data_ptr()) for tensor in state_of(model)]
-    recorded = _broadcasts_in_autograd()
+    recorded = broadcasts_in_autograd()
     answer(model, src)
     return BroadcastReply(
         copies_of(model.parameters()),
@@ -112,33 +71,6 @@ def broadcast(answer: AnswerFunction, values: list[Tensor], src: int) -> Broadca
         [parameter.requires_grad for parameter in model.parameters()],
         any(recorded),
     )
-
-
-def _broadcasts_in_autograd() -> list[bool]:
-    """A list that gets, with each tensor that this rank broadcasts from now on, whether autograd sees it.
-
-    Simulated ranks run what PyTorch has above the group. Below it, on processes, autograd notes the operation
-    and warns in the next backward.
-    """
-    seen: list[bool] = []
-    group: Any = dist.group.WORLD
-    broadcast = group.broadcast
-
-    def noted(tensors: list[Tensor], *options: Any) -> Any:
-        seen.extend(torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors)
-        return broadcast(tensors, *options)
-
-    group.broadcast = noted
-    return seen
-
-
-@dataclass(frozen=True, slots=True)
-class AverageReply(DriverReply):
-    """gradients: of all parameters, afterwards. in_place: whether they are the tensors that they were."""
-
-    gradients: Gradients
-    parameters: list[Tensor]
-    in_place: bool
 
 
 def average(answer: AnswerFunction, values: list[Tensor], gradients: Gradients) -> AverageReply:
@@ -160,23 +92,11 @@ def average(answer: AnswerFunction, values: list[Tensor], gradients: Gradients) 
     return AverageReply(gradients_of(model), copies_of(parameters), in_place)
 
 
-@dataclass(frozen=True, slots=True)
-class ConstructedReply(DriverReply):
-    """The model's state after wrapping, whether autograd saw a broadcast, and the wrapper's output beside the
-    model's own.
-    """
-
-    state: list[Tensor]
-    recorded: bool
-    output: PlainData
-    own_output: Tensor
-
-
 def constructed(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> ConstructedReply:
     """How the answer wraps a `Normed` without frozen layers. inputs: [B, 5]."""
     model = Normed().eval().requires_grad_()
     load_values(state_of(model), values)
-    recorded = _broadcasts_in_autograd()
+    recorded = broadcasts_in_autograd()
     wrapped = answer(model, 64)
     with torch.no_grad():
         seen, expected = wrapped(inputs), model(inputs)
@@ -202,22 +122,18 @@ def steps(
     for inputs, targets in batches:
         mark("step begins")
         model.zero_grad()
-        loss = functional.mse_loss(wrapped(inputs), targets)
-        loss.backward()  # type: ignore[no-untyped-call]
-        mark("backward ends")
-        wrapped.finish()
-        mark("finished")
-        used.append(gradients_of(model))
-        _descend(model, rate)
+        used.append(_finished(wrapped, model, functional.mse_loss(wrapped(inputs), targets)))
+        descend(model, rate)
     return used
 
 
-def _descend(model: nn.Module, rate: float) -> None:
-    """One step of plain gradient descent; importing torch.optim's would take longer than all the rest."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.grad is not None:
-                parameter.sub_(parameter.grad, alpha=rate)
+def _finished(made: Any, model: nn.Module, loss: Tensor) -> Gradients:
+    """A step's backward and then finish(), each with a mark at its end; the gradients afterwards."""
+    loss.backward()  # type: ignore[no-untyped-call]
+    mark("backward ends")
+    made.finish()
+    mark("finished")
+    return gradients_of(model)
 
 
 def accumulated(
@@ -241,31 +157,19 @@ def accumulated(
         raise KeyError("no more samples")
     mark("leaves no_sync")
     inputs, targets = batches[-1]
-    functional.mse_loss(wrapped(inputs), targets).backward()  # type: ignore[no-untyped-call]
-    mark("backward ends")
-    wrapped.finish()
-    mark("finished")
-    return gradients_of(model)
+    return _finished(wrapped, model, functional.mse_loss(wrapped(inputs), targets))
 
 
 def cut_chain(answer: AnswerFunction, widths: list[int], limits: list[int], double: bool) -> list[PlainData]:
     """The numbers of the parameters in the buckets of a `Chain`, for each bound on their bytes."""
     model = Chain(widths)
-    return [_numbered(answer(model.double() if double else model, limit), model) for limit in limits]
+    return [numbers_in(answer(model.double() if double else model, limit), model) for limit in limits]
 
 
 def cut_tied(answer: AnswerFunction, words: int, width: int, limit: int) -> list[PlainData]:
     """The same for a `Tied`, and one bound."""
     model = Tied(words, width)
-    return [_numbered(answer(model, limit), model)]
-
-
-def _numbered(buckets: Any, model: nn.Module) -> PlainData:
-    """Buckets with the numbers of the parameters in place of these; what is no list of lists, as a text."""
-    if not isinstance(buckets, list | tuple) or not all(isinstance(each, list | tuple) for each in buckets):
-        return f"a {type(buckets).__name__}"
-    numbers = {id(parameter): number for number, parameter in enumerate(model.parameters())}
-    return [[numbers.get(id(each), type(each).__name__) for each in bucket] for bucket in buckets]
+    return [numbers_in(answer(model, limit), model)]
 
 
 def one_bucket(
@@ -287,11 +191,7 @@ def one_bucket(
     for inputs, targets in batches:
         mark("step begins")
         model.zero_grad()
-        functional.mse_loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
-        mark("backward ends")
-        made.finish()
-        mark("finished")
-        seen.append(gradients_of(model))
+        seen.append(_finished(made, model, functional.mse_loss(model(inputs), targets)))
     return seen
 
 
@@ -311,11 +211,7 @@ def branches(
     for branch in used:
         mark("step begins")
         model.zero_grad()
-        wrapped(inputs, branch=branch).square().mean().backward()
-        mark("backward ends")
-        wrapped.finish()
-        mark("finished")
-        collected.append(gradients_of(model))
+        collected.append(_finished(wrapped, model, wrapped(inputs, branch=branch).square().mean()))
     return collected
 
 
@@ -336,19 +232,7 @@ def tied(
     wrapped = answer(model, bucket_bytes)
     model.frozen.weight.grad = model.frozen.weight.detach().clone()
     mark("step begins")
-    loss = functional.cross_entropy(wrapped(words), targets)
-    loss.backward()  # type: ignore[no-untyped-call]
-    wrapped.finish()
-    mark("finished")
-    return gradients_of(model)
-
-
-@dataclass(frozen=True, slots=True)
-class LoadingReply(DriverReply):
-    """result: what the answer returned on this rank. calls: how often it called `load`."""
-
-    result: PlainData
-    calls: int
+    return _finished(wrapped, model, functional.cross_entropy(wrapped(words), targets))
 
 
 def loading(answer: AnswerFunction, value: Tensor | None) -> LoadingReply:
@@ -365,14 +249,6 @@ def loading(answer: AnswerFunction, value: Tensor | None) -> LoadingReply:
         return value
 
     return LoadingReply(answer(load), calls)
-
-
-@dataclass(frozen=True, slots=True)
-class FailingLoadReply(DriverReply):
-    """raised: what the answer raised on this rank, as text, None where it returned. calls: of `load`."""
-
-    raised: str | None
-    calls: int
 
 
 def failing_load(answer: AnswerFunction, value: Tensor, failing: list[int]) -> FailingLoadReply:
@@ -401,21 +277,6 @@ def _take_time() -> None:
     with span("load"):
         square = torch.ones(LOAD_SIDE, LOAD_SIDE)
         torch.mm(square, square)
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingReply(DriverReply):
-    """How one rank trained.
-
-    history: what the answer returned. parameters: copies, afterwards. batches[t]: the numbers of the samples
-    that went through the model before the optimizer's step t. moved: whether the model and all inputs were
-    moved to the device.
-    """
-
-    history: PlainData
-    parameters: list[Tensor]
-    batches: list[list[int]]
-    moved: bool
 
 
 def many_processes(

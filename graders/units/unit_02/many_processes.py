@@ -21,8 +21,8 @@ from graders.grading.kit import (
 )
 from graders.units.models import copies_of
 from graders.units.unit_02 import drivers
-from graders.units.unit_02.drivers import TrainingReply
 from graders.units.unit_02.numbered import Numbered
+from graders.units.unit_02.replies import TrainingReply
 
 SMALL = 16
 """Bytes that a collective may have which is not about gradients: some numbers for the loss."""

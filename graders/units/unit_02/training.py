@@ -10,9 +10,8 @@ from torch.nn import functional
 
 from course_lib.cluster.topology import Cluster, Link
 from graders.grading.kit import Answer, Observed, Rng, per_rank
-from graders.units.models import load_values
+from graders.units.models import Gradients, load_values
 from graders.units.unit_02 import drivers
-from graders.units.unit_02.drivers import Gradients
 from graders.units.unit_02.models import Chain, reaches
 
 SLOW = Link(latency=1.0, bandwidth=1e6)

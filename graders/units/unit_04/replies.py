@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from graders.grading.answer import DriverReply, PlainData
-
-Gradients = list[Tensor | None]
-"""Of a model's parameters in their order; None where there is none."""
+from graders.units.models import Gradients
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """Drivers of unit 06: they run beside the student's code, which could read an expected value here."""
 
 import gc
-from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 
 import torch
@@ -9,9 +8,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib import Cluster, Link, mark
-from course_lib.models import MLP, Attention, TransformerConfig
-from graders.grading.answer import AnswerFunction, PlainData
+from graders.grading.answer import AnswerFunction
 from graders.units.models import floating_bytes, load_values, sent, transposed
+from graders.units.unit_06.modules import (
+    changes,
+    load_named,
+    named_copies,
+    passes_of,
+    whole_half,
+    without_gradient,
+)
 from graders.units.unit_06.replies import (
     ConjugateReply,
     DrawnReply,
@@ -35,7 +41,7 @@ def conjugate(
     """Both passes of the answer on x, of any shape. arriving: the gradient of what it returns, of x's shape
     or one number for all of it. beside: the gradient that x gets by another way. groups: see `own_group`.
     """
-    options = {"group": own_group(groups)} if groups else {}
+    options = group_option(groups)
     leaf = x.clone().requires_grad_()
     given = leaf.clone()
     gradient = arriving.clone().expand_as(x)
@@ -50,19 +56,15 @@ def conjugate(
     return ConjugateReply(result.detach(), without, found, given.detach(), gradient)
 
 
-def without_gradient(forward: Callable[[Tensor], Tensor], x: Tensor) -> tuple[PlainData, PlainData]:
-    """What comes out for x [...] under no_grad, and for an x that needs no gradient."""
-    mark("forward under no_grad")
-    with torch.no_grad():
-        result = forward(x.clone().requires_grad_())
-    mark("forward of an x without gradient")
-    return result, forward(x.clone()).detach()
-
-
 def own_group(groups: list[list[int]]) -> dist.ProcessGroup | None:
     """The group of these lists of ranks that this rank is in; every rank makes all of them."""
     made = [(ranks, dist.new_group(ranks)) for ranks in groups]
     return next((group for ranks, group in made if dist.get_rank() in ranks), None)
+
+
+def group_option(groups: list[list[int]]) -> dict[str, dist.ProcessGroup | None]:
+    """What the answer is called with, beside the rest: no group where there are no lists."""
+    return {"group": own_group(groups)} if groups else {}
 
 
 def gradient_of(leaf: Tensor, result: Tensor, arriving: Tensor) -> Tensor | None:
@@ -84,7 +86,7 @@ def layer(
     returns. gaps: see `passes_of`.
     """
     inputs, outputs, bias, seed, groups = made
-    options = {"group": own_group(groups)} if groups else {}
+    options = group_option(groups)
     torch.manual_seed(seed)
     torch.rand(1)
     mark("making")
@@ -107,7 +109,7 @@ def half(
     training: bool,
 ) -> HalfReply:
     """Both passes of what the answer makes of a whole half of a block. See `whole_half` and `own_group`."""
-    options = {"group": own_group(groups)} if groups else {}
+    options = group_option(groups)
     whole = whole_half(kind, sizes).to(x.dtype).train(training)
     load_named(whole, parameters)
     mark("making")
@@ -121,61 +123,6 @@ def half(
     result = whole(leaf)
     (gradient,) = torch.autograd.grad(sent(result, arriving), leaf)
     return HalfReply(parts, kept, named_copies(whole), changed, (result.detach(), gradient), *found)
-
-
-def changes(whole: nn.Module, cut: nn.Module, training: bool) -> Iterator[str]:
-    """What is no longer as it was with the module given, of which `cut` is this rank's part."""
-    own = {each.untyped_storage().data_ptr() for each in cut.parameters()}
-    for name, parameter in whole.named_parameters():
-        if parameter.untyped_storage().data_ptr() in own:
-            yield f"{name} is shared"
-        if not parameter.requires_grad:
-            yield f"{name} gets no gradient"
-    if any(module.training is not training for module in whole.modules()):
-        yield f"training is {not training}"
-
-
-def whole_half(kind: str, sizes: tuple[int, int, int]) -> nn.Module:
-    """An "mlp" or an "attention", which in training drops everything. sizes: D, heads, F."""
-    width, heads, inner = sizes
-    config = TransformerConfig(width=width, heads=heads, mlp_width=inner, dropout=1.0)
-    return MLP(config) if kind == "mlp" else Attention(config)
-
-
-def passes_of(
-    module: nn.Module, x: Tensor, arriving: Tensor, gaps: bool = False
-) -> tuple[PlainData, tuple[PlainData, PlainData], dict[str, Tensor | None], Tensor, Tensor]:
-    """What came out of forward, and out of those without gradient, the gradients of two steps by name, x and
-    arriving afterwards; a mark before each pass. In each step x gets a gradient of ones by another way.
-    gaps: x and arriving stand transposed in memory.
-    """
-    leaf = x.clone().requires_grad_()
-    for step in ("first", "second"):
-        given, gradient = (transposed(each) if gaps else each.clone() for each in (leaf, arriving))
-        mark(f"{step} forward")
-        result = module(given)
-        mark(f"{step} backward")
-        torch.autograd.backward(sent(result, gradient) + sent(given, torch.ones_like(given)))
-    without = without_gradient(module, x)
-    found = {name: parameter.grad for name, parameter in module.named_parameters()}
-    return result.detach(), without, {**found, "x": leaf.grad}, given.detach(), gradient
-
-
-def named_copies(module: nn.Module) -> dict[str, Tensor]:
-    """What the parameters hold now, by name."""
-    return {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
-
-
-def load_named(module: nn.Module, parameters: dict[str, Tensor]) -> None:
-    """Copy values into the parameters, which have the same names and shapes, else it raises LookupError."""
-    own = dict(module.named_parameters())
-    seen = {name: list(parameter.shape) for name, parameter in own.items()}
-    expected = {name: list(value.shape) for name, value in parameters.items()}
-    if seen != expected:
-        raise LookupError(f"The parameters on rank {dist.get_rank()} are {seen}; expected are {expected}.")
-    with torch.no_grad():
-        for name, value in parameters.items():
-            own[name].copy_(value)
 
 
 def random_states(
@@ -206,7 +153,7 @@ def embedding(
     load_values([whole.weight], [weight])
     storage = whole.weight.untyped_storage()
     before = torch._C._storage_Use_Count(storage._cdata)
-    layer = answer(whole, **({"group": own_group(groups)} if groups else {}))
+    layer = answer(whole, **group_option(groups))
     gc.collect()
     held = torch._C._storage_Use_Count(storage._cdata) - before
     mark("forward")
@@ -242,7 +189,7 @@ def loss(
     """Both passes of the answer on this rank's logits [N, V_r]. target, arriving: [N]."""
     leaf = logits.clone().requires_grad_()
     given = leaf.clone()
-    options = {"group": own_group(groups)} if groups else {}
+    options = group_option(groups)
     mark("forward")
     result = answer(given, target, vocabulary, **options)
     mark("backward")
@@ -259,7 +206,7 @@ def sequence(
     """
     leaf = x_BTD.clone().requires_grad_()
     given = transposed(leaf) if layout == "gaps" else leaf.clone()
-    options = {"group": own_group(groups)} if groups else {}
+    options = group_option(groups)
     mark("forward")
     result = answer(given, **options)
     mark("backward")
@@ -287,7 +234,7 @@ def sequence_mlp(
     bias = nn.Parameter(torch.empty_like(values[-1]))
     parameters = [norm.weight, norm.bias, up.weight, up.bias, down.weight, bias]
     load_values(parameters, values)
-    options = {"group": own_group(groups)} if groups else {}
+    options = group_option(groups)
     # What an answer leaves at the parameters, such as hooks, shows in a second step.
     for forward, backward in (("first forward", "first backward"), ("forward", "backward")):
         leaf = x_BTD.clone().requires_grad_()

@@ -18,7 +18,9 @@ from graders.grading.kit import (
 )
 from graders.units.models import load_values, sent
 from graders.units.unit_06 import drivers
-from graders.units.unit_06.layers import GROUPS, memory, results
+from graders.units.unit_06.layers import GROUPS
+from graders.units.unit_06.module_findings import memory, results
+from graders.units.unit_06.modules import whole_half
 from graders.units.unit_06.passes import OF_A_MODULE, bytes_in_passes, calls_by_pass, calls_in_passes
 from graders.units.unit_06.replies import HalfReply
 
@@ -111,7 +113,7 @@ def _judged(answer: Answer, rng: Rng, kind: str, name: str) -> Findings:
 class Case:
     """A module with drawn parameters, and what passes through it: x and arriving [B, T, D].
 
-    sizes: D, heads, F. training: see `drivers.whole_half`.
+    sizes: D, heads, F. training: see `whole_half`.
     """
 
     kind: str
@@ -139,7 +141,7 @@ class Case:
         heads = inner = 2 * size + 2 * uneven
         sizes = (heads * rng.integer(2, 3), heads, inner)
         dtype = torch.float64 if training else torch.float32
-        whole = drivers.whole_half(kind, sizes).to(dtype).train(training)
+        whole = whole_half(kind, sizes).to(dtype).train(training)
         load_values(
             whole.parameters(), [0.3 * rng.normal(*each.shape, dtype=dtype) for each in whole.parameters()]
         )

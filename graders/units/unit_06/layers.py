@@ -1,8 +1,6 @@
 """Unit 06, layers that are cut: by their outputs, and by their inputs."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +18,7 @@ from graders.grading.kit import (
 )
 from graders.units.models import sent
 from graders.units.unit_06 import drivers
-from graders.units.unit_06.conjugates import alike, results_of
+from graders.units.unit_06.module_findings import memory, results
 from graders.units.unit_06.passes import OF_A_MODULE, bytes_in_passes, calls_in_passes
 from graders.units.unit_06.replies import LayerReply
 
@@ -285,22 +283,3 @@ class Case:
                 ),
             )
         )
-
-
-def results(run: Observed[Any], expected: list[Tensor], *, whole: bool) -> Finding:
-    """Passes if every rank has this result, with a gradient and without. whole: all ranks have the same, to
-    the last bit.
-    """
-    seen = results_of(run.results)
-    near = [compare.close_on_all_ranks(each, expected, what, 1e-4, 1e-4) for what, each in seen.items()]
-    return compare.first_failure((*near, *(alike(each, what) for what, each in seen.items() if whole)))
-
-
-def memory(kept: Sequence[int], parts: Sequence[Mapping[str, Tensor]]) -> Finding:
-    """Passes if no rank's module keeps more bytes than its parameters have."""
-    return compare.first_failure(
-        compare.at_most(
-            seen, sum(each.nbytes for each in part.values()), f"Bytes in memory by rank {rank}'s module"
-        )
-        for rank, (seen, part) in enumerate(compare.side_by_side(kept, parts))
-    )

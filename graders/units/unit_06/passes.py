@@ -14,7 +14,7 @@ PASSES = ("forward", "backward")
 
 WITHOUT_GRADIENT = ("forward under no_grad", "forward of an x without gradient")
 
-# The marks of `drivers.passes_of`, after one before the module is made.
+# The marks of `modules.passes_of`, after one before the module is made.
 OF_A_MODULE = (
     "making",
     "first forward",

@@ -1,0 +1,94 @@
+"""What the drivers of unit 02 tell: plain data, checked against these annotations when it comes back."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from graders.grading.answer import DriverReply, PlainData
+from graders.units.models import Gradients
+
+
+@dataclass(frozen=True, slots=True)
+class CombineReply(DriverReply):
+    """result: the combination. gradients: as the answer left them. shared: whether the two share memory."""
+
+    result: PlainData
+    gradients: list[PlainData]
+    shared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShardsReply(DriverReply):
+    """What one rank got.
+
+    first: its part for each (epoch, seed). again: asked for once more. changed: libraries that drew numbers.
+    """
+
+    first: list[PlainData]
+    again: list[PlainData]
+    changed: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class BroadcastReply(DriverReply):
+    """A rank's model afterwards: copies of its tensors, whether they are the ones that were there before,
+    which parameters are trainable, and whether autograd saw a broadcast.
+    """
+
+    parameters: list[Tensor]
+    buffers: list[Tensor]
+    in_place: bool
+    trainable: list[bool]
+    recorded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AverageReply(DriverReply):
+    """gradients: of all parameters, afterwards. in_place: whether they are the tensors that they were."""
+
+    gradients: Gradients
+    parameters: list[Tensor]
+    in_place: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConstructedReply(DriverReply):
+    """The model's state after wrapping, whether autograd saw a broadcast, and the wrapper's output beside the
+    model's own.
+    """
+
+    state: list[Tensor]
+    recorded: bool
+    output: PlainData
+    own_output: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LoadingReply(DriverReply):
+    """result: what the answer returned on this rank. calls: how often it called `load`."""
+
+    result: PlainData
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailingLoadReply(DriverReply):
+    """raised: what the answer raised on this rank, as text, None where it returned. calls: of `load`."""
+
+    raised: str | None
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingReply(DriverReply):
+    """How one rank trained.
+
+    history: what the answer returned. parameters: copies, afterwards. batches[t]: the numbers of the samples
+    that went through the model before the optimizer's step t. moved: whether the model and all inputs were
+    moved to the device.
+    """
+
+    history: PlainData
+    parameters: list[Tensor]
+    batches: list[list[int]]
+    moved: bool
