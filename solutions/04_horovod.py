@@ -372,7 +372,8 @@ assert all(greeting.endswith("the mean is 1.5") for greeting in greetings)
 # optimizer = hvd.DistributedOptimizer(                        # 4 wrap the optimizer
 #     optimizer, named_parameters=model.named_parameters()
 # )
-# # 5 broadcast, after model and optimizer are initialised. Only if rank 0 has read a checkpoint (section 5):
+# # A checkpoint is loaded here, into the wrapped optimizer (section 5).
+# # 5 broadcast, after model and optimizer are initialised. Only if rank 0 has read a checkpoint:
 # hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 # # and always, and last:
 # hvd.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -681,6 +682,36 @@ torch.testing.assert_close(torch.tensor(weights), expected)
 # smaller weight. But then there is no state to send, so leave that broadcast out. If rank 0 has a state from a checkpoint and
 # the others do not, only theirs shrink: broadcast the parameters last, and they are right again.
 #
+# There is a second trap in step 4. `hvd.DistributedOptimizer` makes a new optimizer, with the options of the one that it is
+# given and without its state:
+
+# %% demo=true
+# %%needs beside:horovod
+
+
+def states_after_wrapping() -> tuple[int, int]:
+    """Of how many parameters an optimizer has a state after a step; and of how many the one that wraps it."""
+    import horovod.torch as hvd
+
+    weight = nn.Parameter(torch.ones(1))
+    plain = torch.optim.AdamW([weight])
+    weight.grad = torch.ones(1)
+    plain.step()
+    wrapped = hvd.DistributedOptimizer(plain, named_parameters=[("weight", weight)])
+    return len(plain.state), len(wrapped.state)
+
+
+kept = launch(states_after_wrapping, ranks=2, on="horovod").results
+print(f"parameters with a state: {kept[0][0]} before wrapping, {kept[0][1]} after")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds beside:horovod
+assert kept == [(1, 0)] * 2
+
+# %% [markdown]
+# So wrap first and load the checkpoint into the wrapped optimizer. What was loaded before is gone, on rank 0 too, and then the first
+# trap is open again.
+#
 # What is printed should not depend on the number of ranks either.
 
 
@@ -885,8 +916,8 @@ def fuse(tensors: list[Tensor]) -> Tensor:
 def unfuse(flat: Tensor, shapes: list[torch.Size]) -> list[Tensor]:
     """The tensors that lie end to end in a fusion buffer.
 
-    flat: 1-D, perhaps part of a larger tensor. shapes: of the tensors, in order; () and those without a number
-    are possible.
+    flat: 1-D, contiguous, perhaps part of a larger tensor. shapes: of the tensors, in order; () and those
+    without a number are possible.
     Returns one tensor a shape. No number is copied: what is written into one of them is written into `flat`.
     Raises ValueError if the shapes do not take up exactly the numbers that `flat` has.
     """
@@ -1855,7 +1886,8 @@ assert took["yours"] < 1.05 * defaults
 # | Hangs, no message | A rank lacks a tensor; over Gloo 0.28.1 says nothing | Record a timeline: a negotiation that never ends has marks of the ranks that were there |
 # | Hangs at the end of an epoch | Shards of different length | Equal numbers of steps, or `hvd.join()` on the ranks that have finished |
 # | The loss starts well and then jumps | Rate scaled, no warm-up; or the warm-up and the optimizer have two different rates | One number, from which both are computed |
-# | Replicas differ | Broadcast before the optimizer existed, or before the checkpoint was read | Model, optimizer, checkpoint, then broadcast |
+# | Replicas differ | Broadcast before the optimizer existed, or before the checkpoint was read | Model, optimizer, wrapper, checkpoint, then broadcast |
+# | A resumed training jumps | The checkpoint was loaded before `hvd.DistributedOptimizer` made a new optimizer, without a state | Wrap, then load |
 # | Weights shrink a little at the start | `broadcast_optimizer_state` took a step with zero gradients, with weight decay | No broadcast of a new optimizer's state; after a checkpoint's, broadcast the parameters |
 # | A torn or mixed checkpoint | All ranks write the same file | `if hvd.rank() == 0:`, but never around a collective |
 # | "Gradients were computed more than backward_passes_per_step times" | Accumulation that Horovod was not told of | `backward_passes_per_step=n` |

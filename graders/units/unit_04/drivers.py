@@ -104,8 +104,8 @@ def metrics(answer: AnswerFunction, own: dict[str, float], samples: int, hashes:
         own = {HashedName(*name): own[name[0]] for name in zip(own, hashes, strict=True)}
     before = list(own.items())
     means = answer(own, samples)
-    kept = means is not own and list(own.items()) == before
-    return MeansReply({str(name): mean for name, mean in means.items()}, kept)
+    named = {str(name): mean for name, mean in means.items()}
+    return MeansReply(named, means is not own, list(own.items()) == before)
 
 
 def fused(answer: AnswerFunction, tensors: list[Tensor], layout: str, trained: bool) -> FusedReply:

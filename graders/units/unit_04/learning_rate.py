@@ -16,7 +16,11 @@ from graders.units.unit_04 import drivers
             "Each of `size` workers has a batch of its own, so the whole batch is `size` times as large. "
             "Step warmup_steps, counted from 0, is the first one with the full rate.",
         ),
-        Criterion("the first step", 1, "The warm-up begins with the rate that is right for one worker."),
+        Criterion(
+            "the first step",
+            1,
+            "The warm-up begins with the rate that is right for one worker, be it of one step alone.",
+        ),
         Criterion("between", 1, "The rate grows by the same amount in every step, not by the same factor."),
         Criterion("no warm-up", 1, "With warmup_steps = 0 every step has the full rate."),
     ),

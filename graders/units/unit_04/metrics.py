@@ -23,7 +23,9 @@ from graders.units.unit_04.replies import MeansReply
     minutes=15,
     difficulty=2,
     rubric=(
-        Criterion("means over samples", 2, "A rank with twice as many samples counts twice."),
+        Criterion(
+            "means over samples", 2, "A rank with twice as many samples counts twice, in double precision."
+        ),
         Criterion(
             "names in any order",
             1,
@@ -96,6 +98,10 @@ def means_of(
 
     def one(rank: int, reply: MeansReply) -> Finding:
         seen = reply.means
+        if not reply.new:
+            return Finding(
+                False, f"On rank {rank} the dictionary that was given came back; expected a new one."
+            )
         if not reply.kept:
             return Finding(
                 False, f"On rank {rank} average_metrics wrote into the dictionary that it was given."
@@ -118,6 +124,9 @@ def means_of(
 
 def _near(seen: object, expected: float, what: str) -> Finding:
     if not math.isnan(expected):
-        return compare.near(seen, expected, what, rtol=1e-12)
+        found = compare.near(seen, expected, what, rtol=1e-12)
+        if not found.passed and compare.near(seen, expected, what, rtol=1e-5).passed:
+            return Finding(False, f"{found.seen} It is right to some digits: in double precision to all.")
+        return found
     passed = type(seen) is float and math.isnan(seen)
     return Finding(passed, f"{what} is {compare.shown(seen)}; expected NaN, as a rank with samples had.")

@@ -28,7 +28,9 @@ from graders.units.unit_04.training import Training, draw_tied, draw_training, e
             "averages and steps",
             3,
             "After step() every .grad is the mean over ranks and the weights have taken one step with it. "
-            "Wait for each all_reduce before you read what it brings.",
+            "Wait for each all_reduce before you read what it brings, and copy it into the .grad that is "
+            "there. Zeros where others are right: which gradients were still missing when the message was "
+            "filled?",
         ),
         Criterion("every step", 1, "What one step has counted and started must be gone before the next."),
         Criterion(

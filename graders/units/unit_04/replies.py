@@ -51,9 +51,13 @@ class BroadcastReply(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class MeansReply(DriverReply):
-    """means: what this rank gets. kept: whether the dictionary that was given is what it was."""
+    """means: what this rank gets. new: whether in a dictionary of its own.
+
+    kept: whether the one that was given is what it was.
+    """
 
     means: dict[str, PlainData]
+    new: bool
     kept: bool
 
 

@@ -1,6 +1,6 @@
 """Unit 04, the same start: rank 0's model and optimizer for all."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,12 @@ from graders.units.unit_04.replies import BroadcastReply
     minutes=25,
     difficulty=3,
     rubric=(
-        Criterion("parameters and buffers", 2, "All of rank 0's, frozen ones too, and every buffer."),
+        Criterion(
+            "parameters and buffers",
+            2,
+            "All of rank 0's, frozen ones too, and every buffer. No step may be taken, not even one with "
+            "gradients of zero.",
+        ),
         Criterion(
             "options",
             1,
@@ -122,11 +127,18 @@ class Case:
         """Passes if every rank's optimizer has rank 0's options."""
         return compare.first_failure(
             (
-                compare.equal(reply.options, self.options[0], f"options on rank {rank}")
+                compare.equal(seen, wanted, f"{what} on rank {rank}")
                 for rank, reply in enumerate(run.results)
+                for seen, wanted, what in self._options(reply.options)
             ),
             "All optimizers have rank 0's options.",
         )
+
+    def _options(self, seen: list[dict[str, Any]]) -> Iterator[tuple[Any, Any, str]]:
+        """Seen and wanted, group by group, so that the difference is not cut off."""
+        yield len(seen), len(self.options[0]), "the number of groups"
+        for group, pair in enumerate(zip(seen, self.options[0], strict=False)):
+            yield *pair, f"the options of group {group}"
 
     def state_of(self, run: Observed[BroadcastReply]) -> Finding:
         """Passes if every rank's optimizer has rank 0's state, or like it none."""

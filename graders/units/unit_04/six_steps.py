@@ -69,7 +69,8 @@ SECONDS = 90.0
             "goes on",
             2,
             "Only rank 0 has the checkpoint: weights, the optimizer's state, and the number of epochs have "
-            "to reach the others.",
+            "to reach the others. Section 5 names two traps: what does wrapping do to an optimizer's state, "
+            "and what does sending a state do to weights?",
             needs=("scaled learning rate", "checkpoints of rank 0"),
         ),
     ),
@@ -235,8 +236,34 @@ class Case:
         if counts != [wanted] * RANKS:
             text = f"With one of two epochs done, the ranks trained on {counts} batches"
             return Finding(False, f"{text}; expected {wanted} each.")
+        if not (start := _starts_from(later, model)).passed:
+            return start
         self._train(model, optimizer, 1)
-        return _weights_as(later, model)
+        found = _weights_as(later, model)
+        without = _model_of(first[0])
+        self._train(without, _optimizer(without), 1)
+        if not found.passed and _weights_as(later, without).passed:
+            return Finding(False, f"All ranks went on without the checkpoint's momentum: {_LOST}")
+        return found
+
+
+_LOST = "wrapping makes a new optimizer, without a state; the checkpoint has to be loaded into that one."
+
+
+def _starts_from(later: list[ProcessReply], model: Shifted) -> Finding:
+    """Passes if the first batch found the checkpoint's weights on every rank."""
+    weight = state_of(model)[0].detach()
+    for rank, process in enumerate(later):
+        seen = process.starts[0][0] if process.starts else None
+        start = compare.close(seen, weight, f"the weight before the first batch on rank {rank}", 1e-6, 1e-7)
+        if not start.passed:
+            cause = (
+                f"The checkpoint is rank 0's, so a step must have changed it: {_LOST}"
+                if rank == 0
+                else "The parameters have to be sent, and after the optimizer's state."
+            )
+            return Finding(False, f"{start.seen} {cause}")
+    return Finding(True, "All ranks go on from the checkpoint's weights.")
 
 
 def _optimizer(model: nn.Module) -> PlainSGD:
