@@ -1,0 +1,4 @@
+"""Unit 08: Asynchrony."""
+
+UNIT = "08_asynchrony"
+SECTIONS = ("example",)

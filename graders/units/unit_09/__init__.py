@@ -1,0 +1,4 @@
+"""Unit 09: Memory."""
+
+UNIT = "09_memory"
+SECTIONS = ("example",)
