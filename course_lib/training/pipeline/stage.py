@@ -1,9 +1,11 @@
 """One stage of a pipeline, with real modules: it does the actions that it is given, and their messages.
 
 Every rank of the group is a stage, and has the chunks of the model that are its own. Sends run in the
-background; a receive waits. Shapes: B samples of a micro-batch; what follows is the model's own affair.
+background; so does a receive, while the stage computes what comes before it. Shapes: B samples of a
+micro-batch; what follows is the model's own affair.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +17,7 @@ from torch.func import functional_call
 
 from course_lib.runtime.communication.events import span
 from course_lib.training.pipeline.actions import (
+    COMPUTING,
     Action,
     Backward,
     BackwardInput,
@@ -55,6 +58,8 @@ class _Step:
     random: dict[Where, Tensor] = field(default_factory=dict)
     """The state of the generator before a forward that will be repeated."""
     losses: dict[int, Tensor] = field(default_factory=dict)
+    arriving: dict[int, tuple[dist.Work, Tensor]] = field(default_factory=dict)
+    """Tag -> a message to come, and the room for it."""
     sending: list[tuple[dist.Work, Tensor]] = field(default_factory=list)
     """Messages under way. The tensors must live until they have left."""
 
@@ -91,7 +96,10 @@ class Stage:
             self._look_at_cuts(inputs[0])
         recomputed = {_where(action) for action in actions if isinstance(action, Recompute)}
         step = _Step(inputs, targets, recomputed)
-        for action in with_messages(actions, self.stage, self.stages, len(self.chunks)):
+        todo = list(with_messages(actions, self.stage, self.stages, len(self.chunks)))
+        for place, action in enumerate(todo):
+            if isinstance(action, COMPUTING):
+                self._open_next(step, itertools.islice(todo, place + 1, None))
             with span(repr(action)):
                 _DO[type(action)](self, step, action)
         for work, _ in step.sending:
@@ -158,11 +166,37 @@ class Stage:
 
     # --- Messages. Cut k lies before piece k.
 
+    def _open_next(self, step: _Step, following: Iterable[Action]) -> None:
+        """Have what the next computation needs received during this one: the sender finds the room ready."""
+        for action in itertools.takewhile(lambda action: not isinstance(action, COMPUTING), following):
+            if isinstance(action, ReceiveActivation | ReceiveGradient):
+                self._open(step, action)
+
+    def _open(self, step: _Step, action: Action) -> None:
+        cut, source, tag = self._way(action)
+        if source != self.stage and tag not in step.arriving:
+            room = self._empty(step, action.micro_batch, cut)
+            work = dist.irecv(room, group_src=source, group=self._group, tag=tag)
+            assert work is not None, "this rank belongs to the group"
+            step.arriving[tag] = work, room
+
+    def _receive(self, step: _Step, action: Action) -> Tensor:
+        _, source, tag = self._way(action)
+        if source == self.stage:
+            return self._to_myself.pop(tag).clone()
+        self._open(step, action)
+        work, room = step.arriving.pop(tag)
+        work.wait()
+        return room
+
+    def _way(self, action: Action) -> tuple[int, int, int]:
+        """Of a message to this stage: the cut that it crosses, the stage that sends it, and its tag."""
+        gradient = isinstance(action, ReceiveGradient)
+        cut = self._piece(action.chunk) + gradient
+        return cut, (cut - 1 + gradient) % self.stages, self._tag(action.micro_batch, cut) + gradient
+
     def _receive_activation(self, step: _Step, action: Action) -> None:
-        cut = self._piece(action.chunk)
-        arriving = self._empty(step, action.micro_batch, cut)
-        self._receive(arriving, cut - 1, self._tag(action.micro_batch, cut))
-        step.received[_where(action)] = arriving.requires_grad_()
+        step.received[_where(action)] = self._receive(step, action).requires_grad_()
 
     def _send_activation(self, step: _Step, action: Action) -> None:
         where, cut = _where(action), self._piece(action.chunk) + 1
@@ -172,10 +206,7 @@ class Stage:
             del step.outputs[where]
 
     def _receive_gradient(self, step: _Step, action: Action) -> None:
-        cut = self._piece(action.chunk) + 1
-        arriving = self._empty(step, action.micro_batch, cut)
-        self._receive(arriving, cut, self._tag(action.micro_batch, cut) + 1)
-        step.gradients[_where(action)] = arriving
+        step.gradients[_where(action)] = self._receive(step, action)
 
     def _send_gradient(self, step: _Step, action: Action) -> None:
         cut = self._piece(action.chunk)
@@ -196,12 +227,6 @@ class Stage:
         work = dist.isend(tensor, group_dst=piece % self.stages, group=self._group, tag=tag)
         assert work is not None, "this rank belongs to the group"
         step.sending.append((work, tensor))
-
-    def _receive(self, into: Tensor, piece: int, tag: int) -> None:
-        if piece % self.stages == self.stage:
-            into.copy_(self._to_myself.pop(tag))
-        else:
-            dist.recv(into, group_src=piece % self.stages, group=self._group, tag=tag)
 
     # --- Pieces and cuts
 
@@ -228,14 +253,21 @@ class Stage:
             if piece == 0:
                 given = torch.empty_like(inputs, device="meta")
             else:
-                head = torch.empty(_LONGEST_SHAPE + 2, dtype=torch.int64, device=inputs.device)
-                self._receive(head, piece - 1, self._tag(0, piece))
+                head = self._head_of(piece, inputs.device)
                 given = self._crossing[piece] = _from_head(head)
             if piece + 1 < self._pieces:
                 crossing = self._crossing[piece + 1] = _on_meta(module, given)
                 self._send(step, _head(crossing, inputs.device), piece + 1, self._tag(0, piece + 1))
         for work, _ in step.sending:
             work.wait()
+
+    def _head_of(self, piece: int, device: torch.device) -> Tensor:
+        source, tag = (piece - 1) % self.stages, self._tag(0, piece)
+        if source == self.stage:
+            return self._to_myself.pop(tag)
+        head = torch.empty(_LONGEST_SHAPE + 2, dtype=torch.int64, device=device)
+        dist.recv(head, group_src=source, group=self._group, tag=tag)
+        return head
 
 
 def _where(action: Action) -> Where:
