@@ -1,4 +1,4 @@
 """Unit 09: Memory."""
 
 UNIT = "09_memory"
-SECTIONS = ("example",)
+SECTIONS = ("shards",)
