@@ -1170,10 +1170,10 @@ class DistributedOptimizer:
 
     Constructor: no communication. The trainable parameters of named_parameters, in the reverse of their order,
     are laid into messages by plan_fusion's rules, with `threshold` bytes. One that comes under two names is
-    sent once; frozen ones are not sent.
+    sent once, at either place; frozen ones are not sent.
 
     backward: every backward_passes_per_step-th pass since the last synchronize() starts the messages; those before it
-    only add to the gradients. A message is started, with async_op=True, as soon as all its gradients are complete
+    only add to the gradients. Passes are counted for each parameter by itself. A message is started, with async_op=True, as soon as all its gradients are complete
     and all messages before it have been started. Backward never waits for communication. One pass more than
     backward_passes_per_step raises RuntimeError: its gradients would not be sent.
 

@@ -1282,7 +1282,7 @@ class AveragesWeights(Averaging):
         """Nothing is sent before the step."""
 
 
-@wrong("DistributedOptimizer", fails="averages and steps")
+@wrong("DistributedOptimizer", fails="the optimizer's own")
 class GradientsInOtherTensors(Averaging):
     """Puts a part of the buffer in the place of each gradient."""
 
@@ -1757,6 +1757,17 @@ def every_tensor_counts(trace):
     return hidden / busy
 
 
+@wrong("overlap_fraction", fails="what else is there")
+def any_negotiation(trace):
+    """Takes the negotiation of a broadcast for that of a gradient."""
+    spans = _spans(_in_time(trace))
+    negotiated = [end for _, name, _, end in spans if name.startswith("NEGOTIATE")]
+    return _shares(
+        ([end for end in negotiated if end <= max(end for _, end in network)], network)
+        for _, network in _by_step(spans)
+    )
+
+
 @wrong("overlap_fraction", fails="every step")
 def one_backward(trace):
     """The last negotiation of all ends the only backward pass."""
@@ -1846,6 +1857,7 @@ class Steps:
     """A program in parts, of which the wrong ones below leave one out or do it otherwise."""
 
     rate: float = 2.0
+    clears: bool = True
     part: str = "own"
     broadcast: str = "after"
     what: str = "state_dict"
@@ -1897,7 +1909,8 @@ def _train(steps, new_model, data, folder, epochs, use_gpu):
         inputs, labels = inputs.chunk(size)[rank], labels.chunk(size)[rank]
     for epoch in range(first, epochs):
         for batch in range(0, len(inputs), 4):
-            optimizer.zero_grad()
+            if steps.clears:
+                optimizer.zero_grad()
             functional.cross_entropy(model(inputs[batch : batch + 4]), labels[batch : batch + 4]).backward()
             optimizer.step()
         if steps.writes == "everybody" or (steps.writes == "rank 0" and rank == 0):
@@ -1962,6 +1975,12 @@ def plain_optimizer(*program):
 def rate_of_one(*program):
     """Keeps the learning rate of one process."""
     return _train(Steps(rate=1.0), *program)
+
+
+@wrong("six_steps", fails="scaled learning rate")
+def never_clears(*program):
+    """Has lost zero_grad() on the way."""
+    return _train(Steps(clears=False), *program)
 
 
 @wrong("six_steps", fails="one GPU a process")

@@ -51,7 +51,7 @@ def warmup(answer: AnswerFunction, learning_rate: float, size: int, steps_per_ep
     callback = answer(new_optimizer, learning_rate, size, steps_per_epoch)
     own = any(getattr(callback, "optimizer", None) is optimizer for optimizer in optimizers)
     rate, steps, workers = (getattr(callback, name, None) for name in ("initial_lr", "warmup_steps", "size"))
-    return WarmupReply(rate, steps, workers, made, own)
+    return WarmupReply(callback is not None, rate, steps, workers, made, own)
 
 
 def broadcast(

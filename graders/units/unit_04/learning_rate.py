@@ -19,7 +19,7 @@ from graders.units.unit_04 import drivers
         Criterion(
             "the first step",
             1,
-            "The warm-up begins with the rate that is right for one worker, be it of one step alone.",
+            "The warm-up begins with the rate that is right for one worker. How many steps may it have?",
         ),
         Criterion("between", 1, "The rate grows by the same amount in every step, not by the same factor."),
         Criterion("no warm-up", 1, "With warmup_steps = 0 every step has the full rate."),
@@ -87,6 +87,9 @@ def mend_warmup(answer: Answer, rng: Rng) -> Findings:
     """What the callback was made with, for a drawn cluster."""
     rate, size, steps = rng.integer(2, 60) / 40, rng.integer(3, 32), rng.integer(5, 300)
     seen = answer.call(drivers.warmup, rate, size, steps)
+    if not seen.there:
+        yield "the rates", Finding(False, "mend_warmup returned None; expected a WarmupCallback.")
+        return
     where = f"with learning_rate={rate}, size={size}, steps_per_epoch={steps}"
     first = compare.as_float(seen.initial_lr) / (compare.as_float(seen.size) or 1)
     yield (

@@ -18,10 +18,11 @@ class CallReply(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class WarmupReply(DriverReply):
-    """The callback's fields, None where it has none, the rates with which new_optimizer was called, and
-    whether the callback has one of those optimizers.
+    """Whether there is a callback; its fields, None where it has none; the rates with which new_optimizer was
+    called; and whether the callback has one of those optimizers.
     """
 
+    there: bool
     initial_lr: PlainData
     warmup_steps: PlainData
     size: PlainData

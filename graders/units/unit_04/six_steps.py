@@ -159,16 +159,21 @@ class Case:
 
     def trained(self, run: list[ProcessReply]) -> Finding:
         """Passes if every rank has the weights of one process with batches of eight and twice the rate."""
-        model = Shifted(self.values[0])
+        model, uncleared = Shifted(self.values[0]), Shifted(self.values[0])
         self._train(model, _optimizer(model), epochs=2)
-        return _weights_as(run, model)
+        found = _weights_as(run, model)
+        self._train(uncleared, _optimizer(uncleared), epochs=2, clear=False)
+        if not found.passed and _weights_as(run, uncleared).passed:
+            return Finding(False, "The gradients of one step are added to those of the steps before it.")
+        return found
 
-    def _train(self, model: nn.Module, optimizer: PlainSGD, epochs: int) -> None:
+    def _train(self, model: nn.Module, optimizer: PlainSGD, epochs: int, clear: bool = True) -> None:
         for _ in range(epochs):
             whole = (torch.split(self.data[name], 4 * RANKS) for name in ("inputs", "labels"))
             batches = zip(*whole, strict=True)
             for inputs, labels in batches:
-                optimizer.zero_grad()
+                if clear:
+                    optimizer.zero_grad()
                 functional.cross_entropy(model(inputs), labels).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
 

@@ -148,14 +148,17 @@ def _reduced(rng: Rng, library: str, pid: int, moments: tuple[int, int, int]) ->
 
 
 def _with_more(rng: Rng, timeline: Timeline) -> Timeline:
-    """The same with a broadcast before and after, and with moments at which ranks were ready."""
+    """The same with moments at which ranks were ready, and with broadcasts: before, after, and one that is
+    negotiated while gradients are still on the network.
+    """
     shift, last = 5000, 10**6
     moved = [{**event, "ts": event["ts"] + shift} if "ts" in event else event for event in timeline.events]
     pid = 1000
     extra: list[dict[str, Any]] = [
         {"name": "process_name", "ph": "M", "pid": pid, "args": {"name": "broadcast.layer1.weight"}}
     ]
-    for begin in (rng.integer(1, 99), last):
+    ends = max(event["ts"] for event in moved if "ts" in event)
+    for begin in (rng.integer(1, 99), ends - 100, last):
         extra += _span("NEGOTIATE_BROADCAST", pid, begin, begin + 50)
         outer = _span("BROADCAST", pid, begin + 60, begin + 900)
         extra += [outer[0], *_span("GLOO_BCAST", pid, begin + 70, begin + 800), outer[1]]
