@@ -1,4 +1,4 @@
-"""Unit 08: Asynchrony."""
+"""Unit 08: parameter servers and asynchrony."""
 
 UNIT = "08_asynchrony"
-SECTIONS = ("example",)
+SECTIONS = ("one_server", "synchronous", "placement")

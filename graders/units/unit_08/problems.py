@@ -1,0 +1,96 @@
+"""What unit 08 trains: gradients that depend on weights and batch, and take as long as they are told."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from course_lib.cluster.topology import Cluster, Link
+from graders.grading.kit import Rng
+
+RATE = 1e12
+"""Bytes a second of a device's memory: an answer's own arithmetic takes next to no time."""
+
+LINK = Link(latency=1e-6, bandwidth=1e9)
+
+Batches = list[dict[str, Tensor | float]]
+"""What `Gradients` takes: for each batch slope [D], turn [D, D], offset [D], and seconds."""
+
+
+def star(ranks: int, link: Link = LINK) -> Cluster:
+    """So many devices with one server in their midst: computing takes time, as do messages."""
+    return Cluster(devices_per_node=ranks, intra_node=link, memory_bandwidth=RATE)
+
+
+class Gradients:
+    """The gradient of a worker's next batch, at weights of any shape with D numbers.
+
+    seen: the weights of each call. given: what it returned.
+    """
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+        self.seen: list[Tensor] = []
+        self.given: list[Tensor] = []
+
+    def __call__(self, w: Tensor) -> Tensor:
+        if not self._batches:
+            raise RuntimeError("Rank 0 has no batches: it serves, and computes no gradient.")
+        if len(self.seen) == len(self._batches):
+            raise RuntimeError(f"A gradient too many: there are {len(self._batches)} batches.")
+        batch = self._batches[len(self.seen)]
+        pass_time(float(batch["seconds"]))
+        self.seen.append(w.detach().clone())
+        gradient = gradient_of(batch, w.detach())
+        self.given.append(gradient.clone())
+        return gradient
+
+
+def pass_time(seconds: float) -> None:
+    """Compute for so many seconds of virtual time: a tensor without data takes them to be made."""
+    torch.empty(int(seconds * RATE), dtype=torch.uint8, device="meta")
+
+
+def gradient_of(batch: dict[str, Tensor | float], w: Tensor) -> Tensor:
+    """That of a batch, at weights w of any shape."""
+    slope, turn, offset = (torch.as_tensor(batch[name]) for name in ("slope", "turn", "offset"))
+    flat = w.reshape(-1)
+    return (slope * flat + turn @ flat + offset).reshape(w.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A training: weights to begin with, and each rank's batches; the server, rank 0, has none."""
+
+    w: Tensor
+    batches: list[Batches]
+
+    @classmethod
+    def drawn(
+        cls,
+        rng: Rng,
+        shape: tuple[int, ...],
+        seconds: list[list[float]],
+        dtype: torch.dtype = torch.float32,
+    ) -> "Problem":
+        """seconds: for each worker those of each of its batches."""
+        w = 3 * rng.normal(*shape, dtype=dtype)
+        size = w.numel()
+
+        def batch(each: float) -> dict[str, Tensor | float]:
+            return {
+                "slope": 1 + rng.normal(size, dtype=dtype).abs(),
+                "turn": rng.normal(size, size, dtype=dtype) / size,
+                "offset": 2 * rng.normal(size, dtype=dtype),
+                "seconds": each,
+            }
+
+        return cls(w, [[], *([batch(each) for each in worker] for worker in seconds)])
+
+    @property
+    def workers(self) -> int:
+        return len(self.batches) - 1
+
+    def weights_of(self, rank: int) -> Tensor:
+        """What the answer gets on this rank: the weights on the server, on others numbers without meaning."""
+        return self.w.clone() if rank == 0 else torch.full_like(self.w, torch.nan)
