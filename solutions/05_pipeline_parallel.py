@@ -1605,7 +1605,7 @@ assert sent["data parallelism"] > 9 * sent["pipeline"]
 # backward. The processes, their messages and their waiting are real.
 
 
-# %% demo=true
+# %% demo=true jupyter={"source_hidden": true}
 class Sleep(torch.autograd.Function):
     """The identity, which sleeps so many seconds now, and so many in backward."""
 

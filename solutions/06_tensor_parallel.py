@@ -858,7 +858,7 @@ assert sent[gathered_cross_entropy] == [3 * 64 * vocabulary // 4 * 4 for vocabul
 # weights. Its constructors want to be told much that on GPUs is chosen otherwise; what remains has the names that you know.
 
 
-# %% demo=true
+# %% demo=true jupyter={"source_hidden": true}
 # %%needs beside:megatron-core VocabParallelEmbedding ColumnParallelLinear RowParallelLinear vocab_parallel_cross_entropy f g
 def load_part(layer: nn.Module, whole: Tensor, dim: int) -> nn.Module:
     """The layer, with this rank's part of a weight."""
@@ -1459,7 +1459,7 @@ for einsum, layout in trials:
 # the gradients of both matrices, for each of the layouts. Your function and the sizes say what to expect: the numbers of the
 # part, on each of 4 ranks.
 
-# %% demo=true
+# %% demo=true jupyter={"source_hidden": true}
 # %%needs beside:mesh-tensorflow required_collectives
 import json
 import subprocess
@@ -1592,7 +1592,7 @@ def stack_costs(way: str, samples: int, tokens: int, width: int, ranks: int) -> 
 # %% [markdown]
 # Now build all four, and let the runs say.
 
-# %% demo=true
+# %% demo=true jupyter={"source_hidden": true}
 # %%needs stack_costs gather_sequence scatter_sequence f g
 from torch.utils.flop_counter import FlopCounterMode
 

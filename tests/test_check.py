@@ -642,6 +642,28 @@ def test_a_second_way_is_there_to_read_once_the_exercise_is_solved(
     assert capsys.readouterr().out == 'def double(x):\n    """A sum."""\n    return x + x\n'
 
 
+def test_an_answer_built_of_another_that_is_wrong_is_told_so() -> None:
+    # Not before that other one has been checked, and no longer once it is right.
+    def total(x: torch.Tensor) -> torch.Tensor:
+        return double(x) / 3
+
+    def halves(x: Any) -> Any:
+        return x / 2
+
+    halves.__name__ = "double"
+
+    def said() -> str:
+        report = check(total)
+        assert isinstance(report, Report)
+        return report.text()
+
+    assert "uses double" not in said()
+    check(halves)
+    assert "This answer uses double (0 of" in said()
+    check(double)
+    assert "uses double" not in said()
+
+
 def test_a_unit_that_came_after_the_graders_were_loaded_is_said_to_be_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,11 +29,14 @@ def check(answer: object = None, unit: str | None = None) -> "Report | Notice":
     from graders.grading.report import Report
     from graders.grading.run import grade
     from graders.student.kernel_answer import kernel_answer
+    from graders.student.parts import unsolved_parts
 
     result = grade(exercise, kernel_answer(answer, exercise.name))
-    report = Report(exercise.unit, (result,), second_way=second_way(exercise) if result.passed else "")
+    parts = "" if result.passed else unsolved_parts(answer, exercise)
+    second = second_way(exercise) if result.passed else ""
+    report = Report(exercise.unit, (result,), (parts,) if parts else (), second)
     try:
         record_check(result)
     except OSError as error:
-        report = replace(report, notes=(f"This check could not be recorded: {error}.",))
+        report = replace(report, notes=(*report.notes, f"This check could not be recorded: {error}."))
     return shown(report)

@@ -169,15 +169,15 @@ def _variables(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """The variables from outside that a function uses, and its defaults."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     yield from ((name, cell.cell_contents) for name, cell in cells)
-    names = sorted(_global_names(function.__code__))
+    names = sorted(global_names(function.__code__))
     yield from ((name, function.__globals__[name]) for name in names if name in function.__globals__)
     yield from ((f"the default {value!r}", value) for value in function.__defaults__ or ())
 
 
-def _global_names(code: CodeType) -> set[str]:
+def global_names(code: CodeType) -> set[str]:
     """Names that the code, or a function inside it, may look up as globals."""
     inner = (each for each in code.co_consts if isinstance(each, CodeType))
-    return set(code.co_names).union(*(_global_names(each) for each in inner))
+    return set(code.co_names).union(*(global_names(each) for each in inner))
 
 
 def _refusal(value: Any) -> str | None:
