@@ -453,12 +453,207 @@ assert [f"{part:.0%}" for part in part_of_perfect.values()] == ["34%", "58%"]
 # share of all 128.
 #
 # ## 4 Whose turn is it
+#
+# Who works on which data? The lecture names three ways. The data can be split evenly over the workers before training;
+# they can be shared, and the master sends batches out; or workers fetch them as they need them. With the first, the slowest worker decides
+# when an epoch ends. With the third it need not: a worker that is done takes the next batch, and who is fast gets more.
+# The server has to listen to all at once for that. `dist.recv(tensor)` without a source takes the message that comes first, and
+# returns the rank that it came from.
+
+
+# %% exercise="deal_dynamically" points=9
+def deal_dynamically(batches: int, work: Callable[[int], None]) -> list[int]:
+    """Rank 0 deals the batches 0 to batches - 1 to the other ranks, in this order, each to whoever is free first.
+
+    work(batch): this rank works on the batch. Every batch is worked on once, and nothing else; rank 0 works on none.
+    As long as there are batches left, no worker waits.
+
+    Rank 0 returns for each batch the rank that worked on it; a worker the batches that it worked on, in order.
+    Messages only, between a worker and rank 0, each of at most 8 bytes: to and fro one for each batch, and one more
+    for each worker.
+    """
+    ### BEGIN SOLUTION
+    number = torch.zeros(1, dtype=torch.int64)
+    if dist.get_rank() > 0:
+        mine: list[int] = []
+        while True:
+            dist.send(number, 0)
+            dist.recv(number, 0)
+            if number < 0:
+                return mine
+            mine.append(int(number))
+            work(mine[-1])
+    whose = []
+    for batch in range(batches):
+        whose.append(dist.recv(number))
+        dist.send(torch.tensor([batch]), whose[-1])
+    for _ in range(1, dist.get_world_size()):
+        dist.send(torch.tensor([-1]), dist.recv(number))
+    return whose
+    ### END SOLUTION
+
 
 # %% [markdown]
 # ## 5 Nobody waits
+#
+# Now the weights themselves. In 2012 DistBelief trained on thousands of processor cores, on machines that were never
+# equally fast. In its **Downpour SGD** a worker fetches the weights when it wants them, computes, and pushes
+# its gradient when it is done. The server steps with each gradient as it comes. Nobody waits for any other worker. To save
+# messages a worker may fetch and push only every few steps; in between it goes on with a copy of its own.
+
+
+# %% exercise="downpour_sgd" points=12
+def downpour_sgd(
+    w: Tensor, gradient: Callable[[Tensor], Tensor], steps: int, lr: float, n_push: int, n_fetch: int
+) -> Tensor | None:
+    """Asynchronous SGD as in DistBelief. Rank 0 serves, all others work, each for `steps` steps of its own.
+
+    w, gradient: as in parameter_server_sgd. A worker's step: in the steps 0, n_fetch, 2 n_fetch ... it first fetches
+    the server's weights as they are then. It computes a gradient at its copy of the weights, takes lr times the
+    gradient off the copy, and adds it to a sum. After every n_push steps, and after its last, it sends the sum to the
+    server, and begins a new one. The server takes lr times each sum off its weights as soon as it arrives.
+
+    Rank 0 returns the weights when all is done, a worker None. Messages only, between a worker and rank 0: the
+    weights for each fetch, a sum for each push, and for each of them at most one message of up to 16 bytes.
+    """
+    ### BEGIN SOLUTION
+    fetch, push = torch.zeros(1), torch.ones(1)
+    weights = w.clone()
+    if dist.get_rank() > 0:
+        total = torch.zeros_like(w)
+        for step in range(steps):
+            if step % n_fetch == 0:
+                dist.send(fetch, 0)
+                dist.recv(weights, 0)
+            each = gradient(weights)
+            weights -= lr * each
+            total += each
+            if (step + 1) % n_push == 0 or step + 1 == steps:
+                dist.send(push, 0)
+                dist.send(total, 0)
+                total.zero_()
+        return None
+    wish, total = torch.empty(1), torch.empty_like(w)
+    requests = math.ceil(steps / n_fetch) + math.ceil(steps / n_push)
+    for _ in range(requests * (dist.get_world_size() - 1)):
+        worker = dist.recv(wish)
+        if wish == push:
+            dist.recv(total, worker)
+            weights -= lr * total
+        else:
+            dist.send(weights, worker)
+    return weights
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ### How old is a gradient?
+#
+# What is the price? Between the moment when a worker reads the weights and the moment when its gradient arrives, others
+# have changed them. The number of updates in between is the gradient's **staleness**. Unit 05 met it in PipeDream, where
+# it is fixed by the schedule. Here it comes from chance, so it has to be counted, from a log of what the server did.
+
+
+# %% exercise="staleness" points=6
+def staleness(log: list[tuple[str, int]]) -> list[int]:
+    """How many updates the weights had had, for each update, since its worker last read them.
+
+    log: what the server did, in order: ("read", worker) when it sent a worker the weights, ("write", worker) when it
+    updated them with what the worker had sent; stays as it is. The updates of all workers count, its own too. A
+    worker may read and not write, or write several times for one reading.
+
+    Raises a ValueError that names the worker if one writes that has read nothing before.
+    """
+    ### BEGIN SOLUTION
+    version, read, ages = 0, {}, []
+    for what, worker in log:
+        if what == "read":
+            read[worker] = version
+            continue
+        if worker not in read:
+            raise ValueError(f"Worker {worker} writes, and has read nothing.")
+        ages.append(version - read[worker])
+        version += 1
+    return ages
+    ### END SOLUTION
+
 
 # %% [markdown]
 # ## 6 A bound on how far ahead
+#
+# Between waiting for all and waiting for nobody there is a middle. In **stale synchronous parallel** training (SSP), which
+# Petuum brought, a worker may be ahead of the slowest one by a few steps, and no more. The lecture's table of frameworks calls this
+# bounded asynchronous, and has TensorFlow, MXNet and Petuum in that row. Each worker has a clock, which ticks when it
+# has finished a step.
+
+
+# %% exercise="BoundedClock" points=7
+class BoundedClock:
+    """Who may go on, of `workers` workers with the numbers 0, 1, ..., when none may be too far ahead.
+
+    Each has finished 0 steps at first. bound: a whole number of at least 0, or math.inf.
+    """
+
+    def __init__(self, workers: int, bound: float) -> None:
+        ### BEGIN SOLUTION
+        self.steps = [0] * workers
+        self.bound = bound
+        ### END SOLUTION
+
+    def may_go_on(self, worker: int) -> bool:
+        """Whether it may begin its next step: it has finished at most `bound` steps more than the slowest one."""
+        ### BEGIN SOLUTION
+        return self.steps[worker] - min(self.steps) <= self.bound
+        ### END SOLUTION
+
+    def tick(self, worker: int) -> None:
+        """The worker has finished a step. Raises a RuntimeError if it could not have begun one."""
+        ### BEGIN SOLUTION
+        if not self.may_go_on(worker):
+            raise RuntimeError(f"Worker {worker} is {self.bound} steps ahead, and may not go on.")
+        self.steps[worker] += 1
+        ### END SOLUTION
+
+
+# %% exercise="ssp_sgd" points=11
+def ssp_sgd(
+    w: Tensor, gradient: Callable[[Tensor], Tensor], steps: int, lr: float, bound: float
+) -> Tensor | None:
+    """Bounded asynchronous SGD. Rank 0 serves, all others work, each for `steps` steps of its own.
+
+    w, gradient: as in parameter_server_sgd. With K workers, the server takes lr / K times each gradient off its
+    weights as soon as it arrives. A worker begins its first step at once, and each other one when it has finished
+    at most `bound` steps more than the slowest worker: no earlier, and no later. It computes at the server's weights
+    as they are then. bound: a whole number of at least 0, or math.inf. With bound 0 the weights are those of
+    parameter_server_sgd.
+
+    Rank 0 returns the weights when all is done, a worker None. Messages only, between a worker and rank 0: in each
+    step the weights and a gradient, and for each of them at most one message of up to 16 bytes.
+    """
+    ### BEGIN SOLUTION
+    weights, arrived = w.clone(), torch.empty_like(w)
+    if dist.get_rank() > 0:
+        for _ in range(steps):
+            dist.recv(weights, 0)
+            dist.send(gradient(weights), 0)
+        return None
+    workers = dist.get_world_size() - 1
+    clock = BoundedClock(workers, bound)
+    to_begin, waiting = [steps] * workers, list(range(workers))
+    for _ in range(steps * workers):
+        free = [worker for worker in waiting if clock.may_go_on(worker)]
+        for worker in free:
+            dist.send(weights, worker + 1)
+            to_begin[worker] -= 1
+        waiting = [worker for worker in waiting if worker not in free]
+        worker = dist.recv(arrived) - 1
+        weights -= lr / workers * arrived
+        clock.tick(worker)
+        if to_begin[worker]:
+            waiting.append(worker)
+    return weights
+    ### END SOLUTION
+
 
 # %% [markdown]
 # ## 7 A tree instead of a server

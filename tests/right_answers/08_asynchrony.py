@@ -103,3 +103,251 @@ def shares_that_differ_by_one(sizes, servers):
             before += size
         placed.append(pieces)
     return placed
+
+
+# --- deal_dynamically
+
+
+@right("deal_dynamically")
+def first_round_unasked(batches, work):
+    """Each worker is sent its first batch without asking, and says afterwards that it is done."""
+    workers, number = dist.get_world_size() - 1, torch.empty(1)
+    if dist.get_rank() > 0:
+        mine = []
+        dist.recv(number, 0)
+        while number < batches:
+            mine.append(int(number))
+            work(mine[-1])
+            dist.send(number, 0)
+            dist.recv(number, 0)
+        return mine
+    whose = {}
+    for batch in range(batches + workers):
+        worker = batch + 1 if batch < workers else dist.recv(number)
+        dist.send(torch.tensor([float(batch)]), worker)
+        whose[batch] = worker
+    return [whose[batch] for batch in range(batches)]
+
+
+@right("deal_dynamically")
+def as_many_answers_as_questions(batches, work):
+    """One loop for batches and ends alike, with 32-bit numbers."""
+    number = torch.full((1,), -1, dtype=torch.int32)
+    if dist.get_rank():
+        had = []
+        while not had or had[-1] >= 0:
+            dist.isend(number, 0).wait()
+            dist.irecv(number, 0).wait()
+            had.append(int(number))
+            if had[-1] >= 0:
+                work(had[-1])
+        return had[:-1]
+    left, whose = list(range(batches)), [0] * batches
+    for _ in range(batches + dist.get_world_size() - 1):
+        worker = dist.recv(number)
+        batch = left.pop(0) if left else -1
+        if batch >= 0:
+            whose[batch] = worker
+        dist.send(torch.tensor([batch], dtype=torch.int32), worker)
+    return whose
+
+
+# --- downpour_sgd
+
+
+@right("downpour_sgd")
+def says_when_it_is_done(w, gradient, steps, lr, n_push, n_fetch):
+    """The server does not count messages: each worker says in the end that it is done."""
+    if dist.get_rank():
+        return _downpour_worker(w, gradient, steps, lr, n_push, n_fetch)
+    weights, wish, done = w.clone(), torch.empty(2), 0
+    while done < dist.get_world_size() - 1:
+        worker = dist.recv(wish)
+        if wish[0] == 2:
+            done += 1
+        elif wish[0] == 1:
+            arrived = torch.empty_like(w)
+            dist.recv(arrived, worker)
+            weights = weights - lr * arrived
+        else:
+            dist.send(weights, worker)
+    return weights
+
+
+def _downpour_worker(w, gradient, steps, lr, n_push, n_fetch):
+    kept = []
+    for step in range(steps):
+        if not step % n_fetch:
+            weights = torch.empty_like(w)
+            dist.send(torch.tensor([0.0, step]), 0)
+            dist.recv(weights, 0)
+        kept.append(gradient(weights))
+        weights = weights - lr * kept[-1]
+        if len(kept) == n_push or step == steps - 1:
+            dist.send(torch.tensor([1.0, step]), 0)
+            dist.send(torch.stack(kept).sum(0), 0)
+            kept = []
+    dist.send(torch.tensor([2.0, steps]), 0)
+
+
+@right("downpour_sgd")
+def sum_as_a_difference(w, gradient, steps, lr, n_push, n_fetch):
+    """Workers keep what each step moved; the server takes it off as it is."""
+    weights, wish = w.clone(), torch.empty(1, dtype=torch.int64)
+    if not dist.get_rank():
+        often = len(range(0, steps, n_fetch)) + len(range(0, steps, n_push))
+        for _ in range((dist.get_world_size() - 1) * often):
+            worker = dist.recv(wish)
+            if int(wish) == 7:
+                dist.send(weights, worker)
+                continue
+            moved = torch.empty_like(w)
+            dist.recv(moved, worker)
+            weights -= moved
+        return weights
+    moved = torch.zeros_like(w)
+    for step in range(1, steps + 1):
+        if (step - 1) % n_fetch == 0:
+            dist.send(wish.fill_(7), 0)
+            dist.recv(weights, 0)
+        change = lr * gradient(weights)
+        weights -= change
+        moved += change
+        if step % n_push == 0 or step == steps:
+            dist.send(wish.fill_(8), 0)
+            dist.send(moved, 0)
+            moved = torch.zeros_like(w)
+    return None
+
+
+# --- staleness
+
+
+@right("staleness")
+def looks_back(log):
+    """For each update, back to the worker's last reading."""
+    ages = []
+    for place, (what, worker) in enumerate(log):
+        if what != "write":
+            continue
+        before = [line for line in range(place) if log[line] == ("read", worker)]
+        if not before:
+            raise ValueError(f"nothing read by {worker}")
+        ages.append(sum(other == "write" for other, _ in log[before[-1] : place]))
+    return ages
+
+
+@right("staleness")
+def counts_up_for_everyone(log):
+    """Each reader's count grows with every update, and a reading begins it anew."""
+    ages, since = [], {}
+    for what, worker in log:
+        if what == "read":
+            since[worker] = 0
+        elif worker in since:
+            ages.append(since[worker])
+            since = {each: count + 1 for each, count in since.items()}
+        else:
+            raise ValueError(f"{worker} has no weights")
+    return ages
+
+
+# --- BoundedClock
+
+
+@right("BoundedClock")
+class TensorOfSteps:
+    """Steps as a tensor."""
+
+    def __init__(self, workers, bound):
+        self.finished = torch.zeros(workers, dtype=torch.int64)
+        self.bound = float(bound)
+
+    def may_go_on(self, worker):
+        return bool(self.finished[worker] <= self.finished.min() + self.bound)
+
+    def tick(self, worker):
+        if self.may_go_on(worker):
+            self.finished[worker] += 1
+        else:
+            raise RuntimeError(f"worker {worker} has to wait")
+
+
+@right("BoundedClock")
+class AskEveryone:
+    """Nobody else may be further behind than the bound; an error of its own kind."""
+
+    class TooEarly(RuntimeError):
+        pass
+
+    def __init__(self, workers, bound):
+        self._steps, self._bound = dict.fromkeys(range(workers), 0), bound
+
+    def may_go_on(self, worker):
+        return all(self._steps[worker] - steps <= self._bound for steps in self._steps.values())
+
+    def tick(self, worker):
+        if not self.may_go_on(worker):
+            raise self.TooEarly
+        self._steps[worker] += 1
+
+
+# --- ssp_sgd
+
+
+def _plain_worker(w, gradient, steps):
+    weights = torch.empty_like(w)
+    for _ in range(steps):
+        dist.recv(weights, 0)
+        dist.send(gradient(weights), 0)
+
+
+@right("ssp_sgd")
+def counts_gradients(w, gradient, steps, lr, bound):
+    """Sent copies and arrived gradients are counted; who may go on is asked of all, again and again."""
+    if dist.get_rank():
+        return _plain_worker(w, gradient, steps)
+    workers = range(1, dist.get_world_size())
+    weights, arrived = w.clone(), torch.empty_like(w)
+    sent, came = dict.fromkeys(workers, 0), dict.fromkeys(workers, 0)
+    while min(came.values()) < steps:
+        for worker in workers:
+            ready = sent[worker] == came[worker] < steps
+            if ready and came[worker] - min(came.values()) <= bound:
+                dist.send(weights, worker)
+                sent[worker] += 1
+        worker = dist.recv(arrived)
+        weights = weights - arrived * (lr / len(workers))
+        came[worker] += 1
+    return weights
+
+
+@right("ssp_sgd")
+def asks_for_weights(w, gradient, steps, lr, bound):
+    """A worker asks before each step, with the number of the step; the server keeps the questions."""
+    step_of = torch.empty(1, dtype=torch.int64)
+    if dist.get_rank():
+        weights = torch.empty_like(w)
+        for step in range(steps):
+            dist.send(torch.tensor([step]), 0)
+            dist.recv(weights, 0)
+            each = gradient(weights)
+            dist.send(torch.tensor([-1]), 0)
+            dist.send(each, 0)
+        return None
+    workers = dist.get_world_size() - 1
+    weights, arrived, asked = w.clone(), torch.empty_like(w), {}
+    finished = [0] * workers
+    for _ in range(2 * steps * workers):
+        worker = dist.recv(step_of)
+        if step_of >= 0:
+            asked[worker] = int(step_of)
+        else:
+            dist.recv(arrived, worker)
+            weights -= lr * arrived / workers
+            finished[worker - 1] += 1
+        for waiting in sorted(asked):
+            if asked[waiting] <= min(finished) + bound:
+                dist.send(weights, waiting)
+                del asked[waiting]
+    return weights

@@ -1,4 +1,4 @@
 """Unit 08: parameter servers and asynchrony."""
 
 UNIT = "08_asynchrony"
-SECTIONS = ("one_server", "synchronous", "placement")
+SECTIONS = ("one_server", "synchronous", "placement", "dealing", "downpour", "bounded")

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from course_lib import span
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
-from graders.units.unit_08.problems import Batches, Gradients
+from graders.units.unit_08.problems import Batches, Gradients, pass_time
 
 # --- Parameter servers, and those who wait for nobody
 
@@ -47,3 +48,87 @@ def trained(
         result = answer(w, gradients, *arguments)
         replies.append(TrainedReply(result, w, gradients.seen, gradients.given))
     return replies
+
+
+WORK = "work"
+"""The span of one batch's work."""
+
+
+@dataclass(frozen=True, slots=True)
+class DealtReply(DriverReply):
+    """result: what the answer returned. worked: the batches that this rank was asked to work on, in order."""
+
+    result: PlainData
+    worked: list[int]
+
+
+def dealt(answer: AnswerFunction, batches: int, seconds: list[float]) -> DealtReply:
+    """Deal batches; seconds: what each takes this rank, and none on rank 0, which does not work."""
+    worked: list[int] = []
+
+    def work(batch: int) -> None:
+        if not seconds:
+            raise RuntimeError("Rank 0 deals, and works on no batch.")
+        with span(WORK):
+            pass_time(seconds[batch])
+        worked.append(int(batch))
+
+    return DealtReply(answer(batches, work), worked)
+
+
+@dataclass(frozen=True, slots=True)
+class AgedReply(DriverReply):
+    """result: what the answer returned. log: afterwards."""
+
+    result: PlainData
+    log: PlainData
+
+
+def aged(answer: AnswerFunction, log: list[tuple[str, int]]) -> AgedReply:
+    """How old the answer says that the updates of a log are."""
+    return AgedReply(answer(log), log)
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedReply(DriverReply):
+    """raised: what the answer raised, by name, empty if nothing; message: what it said."""
+
+    raised: str
+    message: str
+
+
+def refused(answer: AnswerFunction, log: list[tuple[str, int]]) -> RefusedReply:
+    """What the answer says to a log that cannot be."""
+    try:
+        answer(log)
+    except Exception as error:
+        kind = "ValueError" if isinstance(error, ValueError) else type(error).__name__
+        return RefusedReply(kind, str(error))
+    return RefusedReply("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class TickedReply(DriverReply):
+    """told: for each moment, the first before any tick, who may go on. raised: what the tick before it
+    raised, by name, empty if nothing.
+    """
+
+    told: list[list[PlainData]]
+    raised: list[str]
+
+
+def ticked(answer: AnswerFunction, workers: int, bound: float, ticks: list[int], beside: bool) -> TickedReply:
+    """Have a clock tick. beside: so does another one, in which worker 0 is one step ahead."""
+    clock = answer(workers, bound)
+    if beside:
+        answer(workers, bound).tick(0)
+    told = [[clock.may_go_on(worker) for worker in range(workers)]]
+    raised = [""]
+    for worker in ticks:
+        try:
+            clock.tick(worker)
+            raised.append("")
+        except Exception as error:
+            raised.append("RuntimeError" if isinstance(error, RuntimeError) else type(error).__name__)
+        told.append([clock.may_go_on(each) for each in range(workers)])
+    return TickedReply(told, raised)

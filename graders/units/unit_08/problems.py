@@ -5,8 +5,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from course_lib import span
 from course_lib.cluster.topology import Cluster, Link
 from graders.grading.kit import Rng
+
+GRADIENT = "gradient"
+"""The span of one."""
 
 RATE = 1e12
 """Bytes a second of a device's memory: an answer's own arithmetic takes next to no time."""
@@ -39,7 +43,8 @@ class Gradients:
         if len(self.seen) == len(self._batches):
             raise RuntimeError(f"A gradient too many: there are {len(self._batches)} batches.")
         batch = self._batches[len(self.seen)]
-        pass_time(float(batch["seconds"]))
+        with span(GRADIENT):
+            pass_time(float(batch["seconds"]))
         self.seen.append(w.detach().clone())
         gradient = gradient_of(batch, w.detach())
         self.given.append(gradient.clone())

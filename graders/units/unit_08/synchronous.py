@@ -1,6 +1,8 @@
 """Unit 08, a step with a server: synchronous training on a star."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -147,7 +149,7 @@ def synchronous(problem: Problem, steps: int, lr: float) -> Tensor:
     return w
 
 
-def on_a_star(runs: list[Observed[list[TrainedReply]]]) -> Finding:
+def on_a_star(runs: Sequence[Observed[Any]]) -> Finding:
     """Passes if all calls are messages, each with rank 0 at one end."""
     if not (only := communication.only_messages(runs, "the answer")).passed:
         return only
