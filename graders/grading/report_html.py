@@ -23,6 +23,9 @@ _BOX = (
 )
 _BADGE = "display:inline-block;padding:1px 8px;border-radius:9px;white-space:nowrap;color:#000;"
 
+_WRAPPING = "display:inline;white-space:normal;line-height:1.7;-webkit-box-decoration-break:clone;"
+"""Of a badge of several lines: as a block it would begin below the triangle that unfolds it."""
+
 
 def exercise_as_html(result: ExerciseResult) -> str:
     """Points, the rows to look at, those that passed folded to their names, advice, what was printed."""
@@ -40,7 +43,7 @@ def exercise_as_html(result: ExerciseResult) -> str:
 
 def _html_passed(rows: Rows, name: str) -> str:
     """The rows that passed, folded to their names."""
-    said = _html_badge(Verdict.PASSED, passed_in_a_line(rows), "white-space:normal;")
+    said = _html_badge(Verdict.PASSED, passed_in_a_line(rows), _WRAPPING)
     return f'<details style="margin:4px 0;"><summary>{said}</summary>{_html_table(rows, name)}</details>'
 
 
