@@ -32,7 +32,7 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from course_lib import Cluster, Link, launch, mark, per_rank
@@ -657,15 +657,157 @@ def ssp_sgd(
 
 # %% [markdown]
 # ## 7 A tree instead of a server
+#
+# A server is busy because it speaks with everyone. It need not: whoever has two gradients can add them, and send on one.
+# FireCaffe (Iandola et al., CVPR 2016) trained on 128 GPUs in this way. Gradients go up a binomial tree, which unit 07 has
+# drawn, and are added on the way; what comes of the sum goes down the same tree. In the first round every second worker
+# sends to its neighbour and is done, in the next every second of those that are left, until one has it all. No rank
+# keeps the weights for the others: all of them make the same step.
+
+
+# %% exercise="tree_step" points=14
+def tree_step(model: nn.Module, lr: float) -> None:
+    """One step of gradient descent on the mean of all ranks' gradients, which is added up along a tree.
+
+    model: a replica of one model on every rank, all with the same weights, after backward on a batch of its
+    own. Its trainable parameters, at least one, are of one dtype. Each becomes w - lr * mean, in place, where
+    the mean is over ranks, and a rank whose p.grad is None counts as zero. All ranks end with the same
+    weights, to the last bit. Frozen parameters and buffers stay. What is in p.grad afterwards is left open.
+
+    send and recv only, on any number p of ranks. Every rank but one sends one message towards the root of the
+    tree, with as many numbers as there are trainable ones, and gets one back: 2 (p - 1) messages in
+    2 ceil(log2 p) rounds, and no rank gets more than ceil(log2 p).
+    """
+    ### BEGIN SOLUTION
+    rank, size = dist.get_rank(), dist.get_world_size()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    total = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in trained])
+    arriving = torch.empty_like(total)
+    distance = 1
+    while distance < size and rank % (2 * distance) == 0:
+        if rank + distance < size:
+            dist.recv(arriving, rank + distance)
+            total += arriving
+        distance *= 2
+    if rank:
+        dist.send(total, rank - distance)
+        dist.recv(total, rank - distance)
+    while distance > 1:
+        distance //= 2
+        if rank + distance < size:
+            dist.send(total, rank + distance)
+    with torch.no_grad():
+        for p, gradient in zip(trained, total.split([p.numel() for p in trained]), strict=True):
+            p.sub_(gradient.view_as(p), alpha=lr / size)
+    ### END SOLUTION
+
 
 # %% [markdown]
 # ## 8 Backup workers
 
 # %% [markdown]
 # ## 9 Local steps
+#
+# So far, whoever has made a step has also sent something. A worker can as well make several steps on its own, with its own
+# copy of the weights, and average *weights* with the others only now and then. That is **local SGD**. Between two
+# averagings nobody waits for anybody, and all that travels is one copy of the weights for `period` steps. In exchange the
+# copies drift apart in between, as each follows its own data.
+
+
+# %% exercise="local_sgd" points=13
+def local_sgd(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: list[tuple[Tensor, Tensor]],
+    loss_fn: Callable[[Tensor, Tensor], Tensor],
+    period: int,
+) -> list[float]:
+    """Train on this rank's batches, one step each, and average weights over all ranks now and then.
+
+    model: the same on all ranks when it begins. optimizer: this rank's own, of model's trainable parameters;
+    gradients that stand there from before play no part. batches: (inputs, targets), as many on every rank.
+    loss_fn: of outputs and targets. Returns the loss of each step.
+
+    After each `period` steps, and after the last step, the trainable parameters of all ranks become their
+    mean over ranks, in place: those too that have no gradient on this rank. Buffers, frozen parameters and
+    the optimizer's state stay each rank's own.
+
+    Calls: one dist.all_reduce an averaging, of all trainable parameters together, of one dtype, and none
+    where two averagings would follow one another without a step.
+    """
+    ### BEGIN SOLUTION
+    trained = [p for p in model.parameters() if p.requires_grad]
+    losses = []
+    for step, (inputs, targets) in enumerate(batches, start=1):
+        optimizer.zero_grad()
+        loss = loss_fn(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if step % period == 0 or step == len(batches):
+            with torch.no_grad():
+                flat = torch.cat([p.flatten() for p in trained])
+                dist.all_reduce(flat)
+                flat /= dist.get_world_size()
+                for p, mean in zip(trained, flat.split([p.numel() for p in trained]), strict=True):
+                    p.copy_(mean.view_as(p))
+    return losses
+    ### END SOLUTION
+
 
 # %% [markdown]
 # ## 10 Data that stays where it is
+#
+# In **federated learning** the workers are phones, or hospitals, and what they have may not leave them. So there is no
+# shuffling: each client has its own samples, some many and some few, some only of one kind. Most of the time most of
+# them cannot be reached, and their network is slow. In each round of *federated averaging* (McMahan et al., 2017) a server
+# chooses a few clients and sends them the weights; each trains for a while on its own samples and sends weights back,
+# and the server takes their mean. A client with many samples has learned from more, so it counts for more.
+
+
+# %% exercise="federated_round" points=17
+def federated_round(
+    w: Tensor, client_update: Callable[[Tensor, Tensor], Tensor], samples: Tensor, fraction: float, seed: int
+) -> Tensor | None:
+    """A round of federated averaging: rank 0 is the server, and every other rank a client with its own data.
+
+    w: [n], a floating dtype; on rank 0 the model's weights, on clients a tensor that only has their shape and
+    dtype. samples: this rank's, [m, ...], of which clients may have none and rank 0 has none.
+    client_update(w, samples): the weights after this client's training from w, which it may overwrite; called
+    once by a chosen client that has samples, and by nobody else.
+
+    Chosen are max(1, round(fraction * clients)) of the clients, at random: the seed alone says which, every
+    set of that size is as likely, and no message tells who. Rank 0 returns, as a new tensor, the mean of
+    their weights, in which a client with m_k samples counts m_k / n, n being the samples of all chosen
+    clients; w's numbers if these have none. All others return None.
+
+    send and recv only: rank 0 sends w once to each chosen client, all of which train at the same time and
+    send their weights back, once, with the number of their samples; nobody else makes any call. w, samples
+    and the random states of torch, NumPy and random stay as they are.
+    """
+    ### BEGIN SOLUTION
+    rank, clients = dist.get_rank(), dist.get_world_size() - 1
+    count = max(1, round(fraction * clients))
+    generator = torch.Generator().manual_seed(seed)
+    chosen = [1 + client for client in torch.randperm(clients, generator=generator)[:count].tolist()]
+    if rank in chosen:
+        weights = torch.empty_like(w)
+        dist.recv(weights, 0)
+        weights = client_update(weights, samples) if len(samples) else weights
+        dist.send(torch.cat([weights, weights.new_tensor([len(samples)])]), 0)
+    if rank:
+        return None
+    for client in chosen:
+        dist.send(w, client)
+    total = w.new_zeros(len(w) + 1)
+    for client in chosen:
+        arriving = torch.empty_like(total)
+        dist.recv(arriving, client)
+        total[:-1] += arriving[-1] * arriving[:-1]
+        total[-1] += arriving[-1]
+    return total[:-1] / total[-1] if total[-1] else w.clone()
+    ### END SOLUTION
+
 
 # %% [markdown]
 # ## 11 On real processes

@@ -1,5 +1,8 @@
 """Right answers of unit 08, written differently."""
 
+import random
+
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -351,3 +354,153 @@ def asks_for_weights(w, gradient, steps, lr, bound):
                 dist.send(weights, waiting)
                 del asked[waiting]
     return weights
+
+
+def _flat(parameters):
+    return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in parameters])
+
+
+@right("tree_step")
+def weights_come_down(model, lr):
+    """Rank 0 makes the step, and its weights travel; the halves of a range are the tree."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    rank, size, total = dist.get_rank(), dist.get_world_size(), _flat(trained)
+    distances = [1 << k for k in reversed(range((size - 1).bit_length()))]
+    for distance in distances:
+        if distance <= rank < 2 * distance:
+            dist.send(total, rank - distance)
+        elif rank < distance and rank + distance < size:
+            arriving = torch.empty_like(total)
+            dist.recv(arriving, rank + distance)
+            total = total + arriving
+    weights = torch.nn.utils.parameters_to_vector(trained).detach() - lr * total / size
+    for distance in reversed(distances):
+        if distance <= rank < 2 * distance:
+            dist.recv(weights, rank - distance)
+        elif rank < distance and rank + distance < size:
+            dist.send(weights, rank + distance)
+    torch.nn.utils.vector_to_parameters(weights, trained)
+
+
+@right("tree_step")
+def by_recursion(model, lr):
+    """The sum of a range of ranks is that of its first half and that of its second."""
+
+    def sum_over(first, count):
+        """Of the ranks from `first`, on the first of them; then back to all."""
+        if count == 1:
+            return
+        half = 1 << ((count - 1).bit_length() - 1)
+        inner = (first, half) if rank < first + half else (first + half, count - half)
+        ups.append((first, first + half))
+        sum_over(*inner)
+
+    rank, size, ups = dist.get_rank(), dist.get_world_size(), []
+    trained = [p for p in model.parameters() if p.requires_grad]
+    total = _flat(trained)
+    sum_over(0, size)
+    for low, high in reversed(ups):
+        if rank == high:
+            dist.isend(total, low).wait()
+        elif rank == low:
+            arriving = torch.empty_like(total)
+            dist.irecv(arriving, high).wait()
+            total += arriving
+    for low, high in ups:
+        if rank == low:
+            dist.send(total, high)
+        elif rank == high:
+            dist.recv(total, low)
+    for p, gradient in zip(trained, total.split([p.numel() for p in trained]), strict=True):
+        p.data -= lr * (gradient / size).view(p.shape)
+
+
+@right("local_sgd")
+def period_by_period(model, optimizer, batches, loss_fn, period):
+    """Slices of the batches."""
+    losses = []
+    for start in range(0, len(batches), period):
+        for inputs, targets in batches[start : start + period]:
+            model.zero_grad()
+            losses.append(loss_fn(model(inputs), targets))
+            losses[-1].backward()
+            optimizer.step()
+        trained = [p for p in model.parameters() if p.requires_grad]
+        flat = torch.nn.utils.parameters_to_vector(trained).detach() / dist.get_world_size()
+        dist.all_reduce(flat)
+        torch.nn.utils.vector_to_parameters(flat, trained)
+    return [float(loss) for loss in losses]
+
+
+@right("local_sgd")
+def the_optimizers_parameters(model, optimizer, batches, loss_fn, period):
+    """Those of its groups; asynchronously; counts down."""
+    trained = [p for group in optimizer.param_groups for p in group["params"]]
+    losses, left = [], period
+    for number, (inputs, targets) in enumerate(batches):
+        loss = loss_fn(model(inputs), targets)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+        left -= 1
+        if left and number < len(batches) - 1:
+            continue
+        left = period
+        flat = torch.cat([p.detach().reshape(-1) for p in trained])
+        dist.all_reduce(flat, async_op=True).wait()
+        for p in trained:
+            p.data.copy_(flat[: p.numel()].view_as(p) / dist.get_world_size())
+            flat = flat[p.numel() :]
+    return losses
+
+
+@right("federated_round")
+def the_sum_travels(w, client_update, samples, fraction, seed):
+    """Clients send m_k times their weights; Python's own generator; from whoever comes first."""
+    rank, clients = dist.get_rank(), dist.get_world_size() - 1
+    chosen = random.Random(seed).sample(range(1, clients + 1), max(1, round(fraction * clients)))
+    if not rank:
+        for work in [dist.isend(w, client) for client in chosen]:
+            work.wait()
+        parts = []
+        for _ in chosen:
+            arriving = w.new_empty(len(w) + 1)
+            dist.recv(arriving)
+            parts.append(arriving)
+        total = torch.stack(parts).sum(0)
+        return total[:-1] / total[-1] if total[-1] > 0 else w + 0
+    if rank in chosen:
+        mine = w.clone()
+        dist.recv(mine, 0)
+        m = len(samples)
+        mine = m * client_update(mine, samples) if m else torch.zeros_like(mine)
+        dist.send(torch.cat([mine, mine.new_full((1,), m)]), 0)
+    return None
+
+
+@right("federated_round")
+def two_messages(w, client_update, samples, fraction, seed):
+    """The number of samples first, as a whole number; NumPy's generator; a running mean."""
+    rank, clients = dist.get_rank(), dist.get_world_size() - 1
+    picked = np.random.default_rng(seed).choice(clients, max(1, round(fraction * clients)), replace=False)
+    chosen = sorted(int(client) + 1 for client in picked)
+    if rank in chosen:
+        mine = torch.empty_like(w)
+        dist.recv(mine, 0)
+        mine = client_update(mine, samples) if len(samples) else mine
+        dist.send(torch.tensor([len(samples)]), 0)
+        dist.send(mine, 0)
+    if rank:
+        return None
+    for client in chosen:
+        dist.send(w, client)
+    mean, seen = w.clone(), 0
+    for client in chosen:
+        count, theirs = torch.zeros(1, dtype=torch.int64), torch.empty_like(w)
+        dist.recv(count, client)
+        dist.recv(theirs, client)
+        if count:
+            seen += count.item()
+            mean += (theirs - mean) * (count.item() / seen)
+    return mean

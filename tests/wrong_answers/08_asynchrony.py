@@ -1054,3 +1054,711 @@ def weights_as_they_were(w, gradient, steps, lr, bound):
     if dist.get_rank() > 0:
         return _worker(w, gradient, steps)
     return _bounded(w.clone(), lr / (dist.get_world_size() - 1), steps, bound, copies=True)
+
+
+# ----------------------------------------------------------------------------------------------- tree_step
+
+
+def _trainable(model):
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def _end_to_end(parameters):
+    return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters])
+
+
+def _descend(parameters, mean, lr):
+    with torch.no_grad():
+        for p, gradient in zip(parameters, mean.split([p.numel() for p in parameters]), strict=True):
+            p.sub_(lr * gradient.view_as(p))
+
+
+def _along_a_tree(total):
+    """The solution's sum."""
+    rank, size, distance = dist.get_rank(), dist.get_world_size(), 1
+    arriving = torch.empty_like(total)
+    while distance < size and rank % (2 * distance) == 0:
+        if rank + distance < size:
+            dist.recv(arriving, rank + distance)
+            total += arriving
+        distance *= 2
+    if rank:
+        dist.send(total, rank - distance)
+        dist.recv(total, rank - distance)
+    while distance > 1:
+        distance //= 2
+        if rank + distance < size:
+            dist.send(total, rank + distance)
+    return total
+
+
+@wrong("tree_step", fails="the step")
+def the_sum_instead_of_the_mean(model, lr):
+    """A step that grows with the number of ranks."""
+    trained = _trainable(model)
+    _descend(trained, _along_a_tree(_end_to_end(trained)), lr)
+
+
+@wrong("tree_step", fails="the step")
+def every_rank_for_itself(model, lr):
+    """Nobody is asked."""
+    trained = _trainable(model)
+    _descend(trained, _end_to_end(trained), lr)
+
+
+@wrong("tree_step", fails="the step")
+def means_of_means(model, lr):
+    """Half of the sum in each round: right for powers of two only if all have gone through as many."""
+    trained = _trainable(model)
+    _descend(trained, _along_a_tree(_end_to_end(trained) / 2), lr)
+
+
+@wrong("tree_step", fails="any number of ranks")
+def powers_of_two(model, lr):
+    """Receives from ranks that do not exist."""
+    trained = _trainable(model)
+    total = _end_to_end(trained)
+    rank, size, distance = dist.get_rank(), dist.get_world_size(), 1
+    arriving = torch.empty_like(total)
+    while distance < size and rank % (2 * distance) == 0:
+        dist.recv(arriving, rank + distance)
+        total += arriving
+        distance *= 2
+    if rank:
+        dist.send(total, rank - distance)
+        dist.recv(total, rank - distance)
+    while distance > 1:
+        distance //= 2
+        dist.send(total, rank + distance)
+    _descend(trained, total / size, lr)
+
+
+@wrong("tree_step", fails="missing gradients")
+def skips_what_has_no_gradient(model, lr):
+    """Ranks then send messages of different lengths."""
+    trained = [p for p in _trainable(model) if p.grad is not None]
+    _descend(trained, _along_a_tree(_end_to_end(trained)) / dist.get_world_size(), lr)
+
+
+@wrong("tree_step", fails="missing gradients")
+def divides_by_those_who_have_one(model, lr):
+    """A gradient that a rank lacks does not count there, in place of counting as zero."""
+    trained = _trainable(model)
+    has = torch.cat([torch.full((p.numel(),), float(p.grad is not None)) for p in trained])
+    both = _along_a_tree(torch.cat([_end_to_end(trained), has.to(trained[0].dtype)]))
+    total, count = both.chunk(2)
+    _descend(trained, total / count.clamp(min=1), lr)
+
+
+@wrong("tree_step", fails="the same model everywhere")
+def frozen_ones_too(model, lr):
+    """Whatever has a gradient, be it from long ago."""
+    everything = list(model.parameters())
+    _descend(everything, _along_a_tree(_end_to_end(everything)) / dist.get_world_size(), lr)
+
+
+@wrong("tree_step", fails="the same model everywhere")
+def each_adds_in_its_own_order(model, lr):
+    """Everyone sends to everyone and begins with its own: the last digits differ."""
+    trained = _trainable(model)
+    mine = _end_to_end(trained)
+    rank, size, total = dist.get_rank(), dist.get_world_size(), mine.clone()
+    for distance in range(1, size):
+        arriving = torch.empty_like(mine)
+        sending = dist.isend(mine, (rank + distance) % size)
+        dist.recv(arriving, (rank - distance) % size)
+        sending.wait()
+        total += arriving
+    _descend(trained, total / size, lr)
+
+
+@wrong("tree_step", fails="only send and recv")
+def calls_all_reduce(model, lr):
+    """Somebody else's tree."""
+    trained = _trainable(model)
+    total = _end_to_end(trained)
+    dist.all_reduce(total)
+    _descend(trained, total / dist.get_world_size(), lr)
+
+
+@wrong("tree_step", fails="messages")
+def a_message_a_parameter(model, lr):
+    """The tree once for each parameter."""
+    for p in _trainable(model):
+        _descend([p], _along_a_tree(_end_to_end([p])) / dist.get_world_size(), lr)
+
+
+@wrong("tree_step", fails="messages")
+def doubling(model, lr):
+    """All ranks exchange in each round: as fast, and p / 2 times as many messages."""
+    trained = _trainable(model)
+    total = _end_to_end(trained)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    largest, distance = 1 << (size.bit_length() - 1), 1
+    arriving = torch.empty_like(total)
+    if rank >= largest:
+        dist.send(total, rank - largest)
+        dist.recv(total, rank - largest)
+        _descend(trained, total / size, lr)
+        return
+    if rank + largest < size:
+        dist.recv(arriving, rank + largest)
+        total += arriving
+    while distance < largest:
+        sending = dist.isend(total.clone(), rank ^ distance)
+        dist.recv(arriving, rank ^ distance)
+        sending.wait()
+        total = total + arriving if rank & distance == 0 else arriving + total
+        distance *= 2
+    if rank + largest < size:
+        dist.send(total, rank + largest)
+    _descend(trained, total / size, lr)
+
+
+@wrong("tree_step", fails="no bottleneck")
+def a_star(model, lr):
+    """The parameter server once more."""
+    trained = _trainable(model)
+    total = _end_to_end(trained)
+    arriving = torch.empty_like(total)
+    if dist.get_rank():
+        dist.send(total, 0)
+        dist.recv(total, 0)
+    else:
+        others = range(1, dist.get_world_size())
+        for other in others:
+            dist.recv(arriving, other)
+            total += arriving
+        for other in others:
+            dist.send(total, other)
+    _descend(trained, total / dist.get_world_size(), lr)
+
+
+@wrong("tree_step", fails="rounds")
+def a_chain(model, lr):
+    """Each passes the sum on to the one before: p - 1 rounds up, and as many down."""
+    trained = _trainable(model)
+    total = _end_to_end(trained)
+    rank, size, arriving = dist.get_rank(), dist.get_world_size(), torch.empty_like(total)
+    if rank + 1 < size:
+        dist.recv(arriving, rank + 1)
+        total += arriving
+    if rank:
+        dist.send(total, rank - 1)
+        dist.recv(total, rank - 1)
+    if rank + 1 < size:
+        dist.send(total, rank + 1)
+    _descend(trained, total / size, lr)
+
+
+@wrong("tree_step", fails="rounds")
+def a_heap(model, lr):
+    """Two children for everyone: each level takes two rounds."""
+    trained = _trainable(model)
+    total = _end_to_end(trained)
+    rank, size, arriving = dist.get_rank(), dist.get_world_size(), torch.empty_like(total)
+    children = [child for child in (2 * rank + 1, 2 * rank + 2) if child < size]
+    for child in children:
+        dist.recv(arriving, child)
+        total += arriving
+    if rank:
+        dist.send(total, (rank - 1) // 2)
+        dist.recv(total, (rank - 1) // 2)
+    for child in children:
+        dist.send(total, child)
+    _descend(trained, total / size, lr)
+
+
+# ----------------------------------------------------------------------------------------------- local_sgd
+
+
+def _average(parameters):
+    with torch.no_grad():
+        flat = torch.cat([p.flatten() for p in parameters])
+        dist.all_reduce(flat)
+        flat /= dist.get_world_size()
+        for p, mean in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+            p.copy_(mean.view_as(p))
+
+
+def _trains(model, optimizer, batches, loss_fn, after_step, clear=True, before_step=lambda: None):
+    """A training that does something after each step, which it is told the number of, from 1."""
+    losses = []
+    for step, (inputs, targets) in enumerate(batches, start=1):
+        if clear:
+            optimizer.zero_grad()
+        loss = loss_fn(model(inputs), targets)
+        loss.backward()
+        before_step()
+        optimizer.step()
+        losses.append(loss.item())
+        after_step(step)
+    return losses
+
+
+def _due(step, batches, period):
+    return step % period == 0 or step == len(batches)
+
+
+@wrong("local_sgd", fails="the weights")
+def never_speaks(model, optimizer, batches, loss_fn, period):
+    """Each rank has its own model."""
+    return _trains(model, optimizer, batches, loss_fn, lambda step: None)
+
+
+@wrong("local_sgd", fails="the weights")
+def averages_gradients(model, optimizer, batches, loss_fn, period):
+    """Of each period's last step: what the ranks did before stays apart."""
+    step_number = [0]
+
+    def before_step():
+        step_number[0] += 1
+        if _due(step_number[0], batches, period):
+            for p in _trainable(model):
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad.contiguous()
+                dist.all_reduce(p.grad)
+                p.grad /= dist.get_world_size()
+
+    return _trains(model, optimizer, batches, loss_fn, lambda step: None, before_step=before_step)
+
+
+@wrong("local_sgd", fails="the weights")
+def keeps_old_gradients(model, optimizer, batches, loss_fn, period):
+    """No zero_grad."""
+
+    def after_step(step):
+        if _due(step, batches, period):
+            _average(_trainable(model))
+
+    return _trains(model, optimizer, batches, loss_fn, after_step, clear=False)
+
+
+@wrong("local_sgd", fails="the weights")
+def counts_from_zero(model, optimizer, batches, loss_fn, period):
+    """Averages after the first step, and then one step late."""
+
+    def after_step(step):
+        if (step - 1) % period == 0 or step == len(batches):
+            _average(_trainable(model))
+
+    return _trains(model, optimizer, batches, loss_fn, after_step)
+
+
+@wrong("local_sgd", fails="the weights")
+def forgets_the_momentum(model, optimizer, batches, loss_fn, period):
+    """Begins each period with a new optimizer."""
+
+    def after_step(step):
+        if _due(step, batches, period):
+            _average(_trainable(model))
+            optimizer.state.clear()
+
+    return _trains(model, optimizer, batches, loss_fn, after_step)
+
+
+@wrong("local_sgd", fails="any period, any number of ranks")
+def leaves_the_rest(model, optimizer, batches, loss_fn, period):
+    """Seven steps by threes: after the seventh the ranks are apart."""
+
+    def after_step(step):
+        if step % period == 0:
+            _average(_trainable(model))
+
+    return _trains(model, optimizer, batches, loss_fn, after_step)
+
+
+@wrong("local_sgd", fails="any period, any number of ranks")
+def drops_the_rest(model, optimizer, batches, loss_fn, period):
+    """Whole periods only."""
+    whole = batches[: len(batches) // period * period]
+
+    def after_step(step):
+        if step % period == 0:
+            _average(_trainable(model))
+
+    return _trains(model, optimizer, whole, loss_fn, after_step)
+
+
+@wrong("local_sgd", fails="layers that only some ranks train")
+def what_has_a_gradient(model, optimizer, batches, loss_fn, period):
+    """As torch's averagers do: a layer that this rank has not used is left out."""
+
+    def after_step(step):
+        if _due(step, batches, period):
+            for p in _trainable(model):
+                if p.grad is not None:
+                    _average([p])
+
+    return _trains(model, optimizer, batches, loss_fn, after_step)
+
+
+@wrong("local_sgd", fails="what stays a rank's own")
+def buffers_too(model, optimizer, batches, loss_fn, period):
+    """Everything in the state dict."""
+
+    def after_step(step):
+        if _due(step, batches, period):
+            _average([*_trainable(model), *model.buffers()])
+
+    return _trains(model, optimizer, batches, loss_fn, after_step)
+
+
+@wrong("local_sgd", fails="what stays a rank's own")
+def new_parameters(model, optimizer, batches, loss_fn, period):
+    """At the end the model has parameters that its optimizer does not know."""
+
+    def after_step(step):
+        if _due(step, batches, period):
+            _average(_trainable(model))
+
+    losses = _trains(model, optimizer, batches, loss_fn, after_step)
+    new = {p: torch.nn.Parameter(p.detach().clone(), p.requires_grad) for p in model.parameters()}
+    for module in model.modules():
+        for name, p in list(module.named_parameters(recurse=False)):
+            setattr(module, name, new[p])
+    return losses
+
+
+@wrong("local_sgd", fails="losses")
+def tensors_with_a_history(model, optimizer, batches, loss_fn, period):
+    """The mean loss of each period."""
+
+    def after_step(step):
+        if _due(step, batches, period):
+            _average(_trainable(model))
+
+    losses = _trains(model, optimizer, batches, loss_fn, after_step)
+    return [sum(losses[i : i + period]) / period for i in range(0, len(losses), period)]
+
+
+@wrong("local_sgd", fails="all-reduces")
+def once_more_at_the_end(model, optimizer, batches, loss_fn, period):
+    """Also where the last step was the last of a period."""
+
+    def after_step(step):
+        if step % period == 0:
+            _average(_trainable(model))
+
+    losses = _trains(model, optimizer, batches, loss_fn, after_step)
+    _average(_trainable(model))
+    return losses
+
+
+@wrong("local_sgd", fails="all-reduces")
+def a_call_a_parameter(model, optimizer, batches, loss_fn, period):
+    """Many short messages."""
+
+    def after_step(step):
+        if _due(step, batches, period):
+            for p in _trainable(model):
+                _average([p])
+
+    return _trains(model, optimizer, batches, loss_fn, after_step)
+
+
+@wrong("local_sgd", fails="all-reduces")
+def sends_what_is_frozen(model, optimizer, batches, loss_fn, period):
+    """The frozen layer travels, and comes back as it was."""
+
+    def after_step(step):
+        if _due(step, batches, period):
+            frozen = [p.detach().clone() for p in model.parameters() if not p.requires_grad]
+            _average([*_trainable(model), *frozen])
+
+    return _trains(model, optimizer, batches, loss_fn, after_step)
+
+
+# ----------------------------------------------------------------------------------------- federated_round
+
+
+class _Round:
+    """A right round, of which each mistake replaces a part."""
+
+    def __init__(self, w, client_update, samples, fraction, seed):
+        self.w, self.update, self.samples = w, client_update, samples
+        self.rank, self.clients = dist.get_rank(), dist.get_world_size() - 1
+        self.fraction, self.seed = fraction, seed
+
+    def count(self):
+        return max(1, round(self.fraction * self.clients))
+
+    def chosen(self):
+        generator = torch.Generator().manual_seed(self.seed)
+        return [
+            1 + client
+            for client in torch.randperm(self.clients, generator=generator)[: self.count()].tolist()
+        ]
+
+    def trained(self, weights):
+        return self.update(weights, self.samples) if len(self.samples) else weights
+
+    def answer(self):
+        weights = torch.empty_like(self.w)
+        dist.recv(weights, 0)
+        weights = self.trained(weights)
+        dist.send(torch.cat([weights, weights.new_tensor([len(self.samples)])]), 0)
+
+    def ask(self, client):
+        dist.send(self.w, client)
+
+    def take(self, client):
+        arriving = self.w.new_empty(len(self.w) + 1)
+        dist.recv(arriving, client)
+        return arriving[:-1], arriving[-1]
+
+    def mean(self, parts):
+        n = sum(count for _, count in parts)
+        return sum(count * weights for weights, count in parts) / n if n else self.w.clone()
+
+    def serve(self, chosen):
+        for client in chosen:
+            self.ask(client)
+        return self.mean([self.take(client) for client in chosen])
+
+    def hold(self):
+        chosen = self.chosen()
+        if self.rank in chosen:
+            self.answer()
+        return None if self.rank else self.serve(chosen)
+
+
+def _held(kind, arguments):
+    return kind(*arguments).hold()
+
+
+@wrong("federated_round", fails="the mean of the chosen")
+def all_count_alike(*arguments):
+    """1 / K for each, however many samples it has."""
+
+    class Alike(_Round):
+        def mean(self, parts):
+            return torch.stack([weights for weights, _ in parts]).mean(0)
+
+    return _held(Alike, arguments)
+
+
+@wrong("federated_round", fails="the mean of the chosen")
+def trains_from_its_own(*arguments):
+    """From the client's w, in place of what the server sent."""
+
+    class Own(_Round):
+        def trained(self, weights):
+            return super().trained(self.w.clone())
+
+    return _held(Own, arguments)
+
+
+@wrong("federated_round", fails="the mean of the chosen")
+def keeps_the_server_in_the_mean(*arguments):
+    """The old weights count as one more client."""
+
+    class Damped(_Round):
+        def mean(self, parts):
+            return (super().mean(parts) + self.w) / 2
+
+    return _held(Damped, arguments)
+
+
+@wrong("federated_round", fails="the mean of the chosen")
+def returns_on_all_ranks(*arguments):
+    """Clients return what they had."""
+    result = _held(_Round, arguments)
+    return arguments[0] if result is None else result
+
+
+@wrong("federated_round", fails="how many are chosen")
+def rounds_down(*arguments):
+    """int() for round()."""
+
+    class Down(_Round):
+        def count(self):
+            return max(1, int(self.fraction * self.clients))
+
+    return _held(Down, arguments)
+
+
+@wrong("federated_round", fails="how many are chosen")
+def rounds_up(*arguments):
+    """So many at least."""
+
+    class Up(_Round):
+        def count(self):
+            return max(1, -int(-self.fraction * self.clients // 1))
+
+    return _held(Up, arguments)
+
+
+@wrong("federated_round", fails="how many are chosen")
+def nobody_if_few(*arguments):
+    """Without the 1."""
+
+    class Few(_Round):
+        def count(self):
+            return round(self.fraction * self.clients)
+
+    return _held(Few, arguments)
+
+
+@wrong("federated_round", fails="chosen at random")
+def always_the_first(*arguments):
+    """Clients 1 to m."""
+
+    class First(_Round):
+        def chosen(self):
+            return list(range(1, self.count() + 1))
+
+    return _held(First, arguments)
+
+
+@wrong("federated_round", fails="chosen at random")
+def one_after_the_other(*arguments):
+    """Neighbours, beginning with the seed's."""
+
+    class Neighbours(_Round):
+        def chosen(self):
+            return [1 + (self.seed + place) % self.clients for place in range(self.count())]
+
+    return _held(Neighbours, arguments)
+
+
+@wrong("federated_round", fails="chosen at random")
+def whatever_comes(*arguments):
+    """From the state that the ranks happen to have."""
+
+    class Next(_Round):
+        def chosen(self):
+            return [1 + client for client in torch.randperm(self.clients)[: self.count()].tolist()]
+
+    return _held(Next, arguments)
+
+
+@wrong("federated_round", fails="clients without samples")
+def divides_by_nothing(*arguments):
+    """0 / 0."""
+
+    class Zero(_Round):
+        def mean(self, parts):
+            return sum(count * weights for weights, count in parts) / sum(count for _, count in parts)
+
+    return _held(Zero, arguments)
+
+
+@wrong("federated_round", fails="clients without samples")
+def trains_on_nothing(*arguments):
+    """The mean of no samples is no number."""
+
+    class Nothing(_Round):
+        def trained(self, weights):
+            return self.update(weights, self.samples)
+
+    return _held(Nothing, arguments)
+
+
+@wrong("federated_round", fails="what was given")
+def seeds_everybody(*arguments):
+    """torch.manual_seed: whoever drops out next does so as in the round before."""
+
+    class Global(_Round):
+        def chosen(self):
+            torch.manual_seed(self.seed)
+            return [1 + client for client in torch.randperm(self.clients)[: self.count()].tolist()]
+
+    return _held(Global, arguments)
+
+
+@wrong("federated_round", fails="what was given")
+def receives_into_w(*arguments):
+    """And trains in it."""
+
+    class Into(_Round):
+        def answer(self):
+            dist.recv(self.w, 0)
+            weights = self.trained(self.w)
+            dist.send(torch.cat([weights, weights.new_tensor([len(self.samples)])]), 0)
+
+    return _held(Into, arguments)
+
+
+@wrong("federated_round", fails="samples stay where they are")
+def a_sample_for_good_measure(*arguments):
+    """Sends its first sample along, as an example."""
+
+    class Example(_Round):
+        def answer(self):
+            weights = torch.empty_like(self.w)
+            dist.recv(weights, 0)
+            weights = self.trained(weights)
+            example = self.samples[0] if len(self.samples) else torch.zeros_like(self.w)
+            dist.send(torch.cat([weights, weights.new_tensor([len(self.samples)]), example]), 0)
+
+        def take(self, client):
+            arriving = self.w.new_empty(2 * len(self.w) + 1)
+            dist.recv(arriving, client)
+            return arriving[: len(self.w)], arriving[len(self.w)]
+
+    return _held(Example, arguments)
+
+
+@wrong("federated_round", fails="samples stay where they are")
+def server_weighs_the_data(*arguments):
+    """Sends all samples, of which the server counts the rows."""
+
+    class Rows(_Round):
+        def answer(self):
+            super().answer()
+            dist.send(self.samples.contiguous(), 0)
+
+        def take(self, client):
+            weights, count = super().take(client)
+            rows = self.w.new_empty(int(count), len(self.w))
+            dist.recv(rows, client)
+            return weights, torch.tensor(float(len(rows)), dtype=self.w.dtype)
+
+    return _held(Rows, arguments)
+
+
+@wrong("federated_round", fails="only the chosen talk")
+def tells_everyone(w, client_update, samples, fraction, seed):
+    """A broadcast, and a reduce to which those who are not chosen bring zeros."""
+    held = _Round(w, client_update, samples, fraction, seed)
+    weights = w.clone()
+    dist.broadcast(weights, 0)
+    share = w.new_zeros(len(w) + 1)
+    if held.rank in held.chosen() and len(samples):
+        share = torch.cat([held.trained(weights), w.new_ones(1)]) * len(samples)
+    dist.reduce(share, 0)
+    if held.rank:
+        return None
+    return share[:-1] / share[-1] if share[-1] else w.clone()
+
+
+@wrong("federated_round", fails="only the chosen talk")
+def asks_twice(*arguments):
+    """Sends the count alone, then the weights twice."""
+
+    class Twice(_Round):
+        def answer(self):
+            super().answer()
+            dist.send(torch.zeros_like(self.w), 0)
+
+        def take(self, client):
+            part = super().take(client)
+            dist.recv(torch.empty_like(self.w), client)
+            return part
+
+    return _held(Twice, arguments)
+
+
+@wrong("federated_round", fails="clients train at the same time")
+def one_client_at_a_time(*arguments):
+    """Asks the next when the last has answered."""
+
+    class Serial(_Round):
+        def serve(self, chosen):
+            parts = []
+            for client in chosen:
+                self.ask(client)
+                parts.append(self.take(client))
+            return self.mean(parts)
+
+    return _held(Serial, arguments)

@@ -12,6 +12,7 @@ from course_lib import mark, span
 from graders.grading.answer import AnswerFunction, PlainData
 from graders.units.hashing import hashes_salted
 from graders.units.models import Gradients, copies_of, gradients_of, load_values, state_of
+from graders.units.random_states import random_states
 from graders.units.unit_02.models import Branches, Chain, Normed, Tied, chain_of, descend, numbers_in
 from graders.units.unit_02.numbered import DEVICE, Descent, MovesNoted, Numbered, Samples
 from graders.units.unit_02.replies import (
@@ -24,7 +25,7 @@ from graders.units.unit_02.replies import (
     ShardsReply,
     TrainingReply,
 )
-from graders.units.unit_02.watching import broadcasts_in_autograd, random_states
+from graders.units.unit_02.watching import broadcasts_in_autograd
 
 LOAD_SIDE = 64
 """Side of the square matrices that the drivers' `load` multiplies, so that loading takes virtual time."""

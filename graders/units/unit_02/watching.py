@@ -1,24 +1,10 @@
-"""What the drivers of unit 02 watch while the answer works: random states, and what autograd sees."""
+"""What the drivers of unit 02 watch while the answer works: what autograd sees of a broadcast."""
 
-import random
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-
-
-def random_states() -> dict[str, bytes]:
-    """This rank's random state in each library that has one."""
-    numpy_state = np.random.get_state()
-    return {
-        "torch": bytes(torch.get_rng_state().numpy()),
-        "random": repr(random.getstate()).encode(),
-        "numpy.random": repr(
-            [part.tobytes() if isinstance(part, np.ndarray) else part for part in numpy_state]
-        ).encode(),
-    }
 
 
 def broadcasts_in_autograd() -> list[bool]:

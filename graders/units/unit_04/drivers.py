@@ -11,9 +11,10 @@ from torch import Tensor
 from course_lib import Link, mark
 from graders.grading.answer import AnswerFunction, PlainData
 from graders.units.models import copies_of, gradients_of, load_values, state_of
+from graders.units.optimizers import PlainSGD
 from graders.units.unit_04 import horovodrun
 from graders.units.unit_04.models import HashedName, Normed, Paths, laid_out
-from graders.units.unit_04.optimizers import PlainSGD, cleared, hands_on_state, raised_by, refused
+from graders.units.unit_04.optimizers import cleared, hands_on_state, raised_by, refused
 from graders.units.unit_04.replies import (
     BroadcastReply,
     CallReply,

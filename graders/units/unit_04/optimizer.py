@@ -12,9 +12,9 @@ from course_lib.runtime.communication.events import Event, Kind
 from graders.grading.communication import steps_of
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, Rng, compare, exercise
 from graders.units.models import copies_of, load_values
+from graders.units.optimizers import PlainSGD
 from graders.units.unit_04 import drivers
 from graders.units.unit_04.models import Paths
-from graders.units.unit_04.optimizers import PlainSGD
 from graders.units.unit_04.replies import OwnReply, StepReply
 from graders.units.unit_04.training import Training, draw_tied, draw_training, ends
 

@@ -20,9 +20,9 @@ from graders.grading.kit import (
     exercise,
 )
 from graders.units.models import load_values, state_of
+from graders.units.optimizers import PlainSGD
 from graders.units.unit_04 import drivers
 from graders.units.unit_04.models import Shifted
-from graders.units.unit_04.optimizers import PlainSGD
 from graders.units.unit_04.replies import ModelCall, ProcessReply
 
 RANKS = 2

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from course_lib.cluster.topology import Cluster, Link
 from graders.grading.kit import Answer, Observed, Rng, per_rank
 from graders.units.models import copies_of, gradients_of, load_values
+from graders.units.optimizers import PlainSGD
 from graders.units.unit_04 import drivers
 from graders.units.unit_04.fusion import expected_plan
 from graders.units.unit_04.models import Paths, reaches
-from graders.units.unit_04.optimizers import PlainSGD
 from graders.units.unit_04.replies import StepReply
 
 SLOW = Link(latency=1.0, bandwidth=1e6)

@@ -2,11 +2,24 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+from torch.nn import functional
 
 from course_lib import span
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.units.random_states import random_states
+from graders.units.unit_08.clients import Client, RoundReply, what_is_said
 from graders.units.unit_08.problems import Batches, Gradients, pass_time
+from graders.units.unit_08.replicas import (
+    Forked,
+    LocalReply,
+    StepReply,
+    give_gradients,
+    identity_of,
+    in_two_groups,
+    told,
+)
 
 # --- Parameter servers, and those who wait for nobody
 
@@ -132,3 +145,54 @@ def ticked(answer: AnswerFunction, workers: int, bound: float, ticks: list[int],
             raised.append("RuntimeError" if isinstance(error, RuntimeError) else type(error).__name__)
         told.append([clock.may_go_on(each) for each in range(workers)])
     return TickedReply(told, raised)
+
+
+# --- Sections 7 to 10: trees, local steps, federation
+
+
+def tree_step(
+    answer: AnswerFunction, values: list[Tensor], gradients: list[Tensor | None], rates: list[float]
+) -> StepReply:
+    """What a step for each rate leaves of a `Forked` with these gradients. values, gradients: see SHAPES."""
+    model = Forked(values)
+    before = identity_of(model)
+    for rate in rates:
+        model.zero_grad()
+        give_gradients(model, gradients)
+        answer(model, rate)
+    return told(model, before)
+
+
+def local_sgd(
+    answer: AnswerFunction,
+    values: list[Tensor],
+    branch: int,
+    batches: list[tuple[Tensor, Tensor]],
+    rates: tuple[float, float],
+    period: int,
+) -> LocalReply:
+    """What training leaves of a `Forked`. values: see SHAPES; batches: inputs, targets [B, WIDTH]."""
+    model = Forked(values, branch)
+    give_gradients(model, [torch.ones_like(each) for each in values])
+    optimizer = in_two_groups(model, rates)
+    before = identity_of(model)
+    returned = answer(model, optimizer, batches, functional.mse_loss, period)
+    return LocalReply(told(model, before), returned, optimizer.taken)
+
+
+def federated_round(
+    answer: AnswerFunction, w: Tensor, samples: Tensor, fraction: float, seeds: list[int]
+) -> list[RoundReply]:
+    """A round for each seed. w: [n]; samples: this rank's [m, n]."""
+    replies, (calls, sent) = [], what_is_said()
+    for seed in seeds:
+        client, mine, own = Client(), w.clone(), samples.clone()
+        before = random_states()
+        returned = answer(mine, client, own, fraction, seed)
+        after = random_states()
+        kept = mine.equal(w) and own.equal(samples)
+        changed = [library for library, state in before.items() if after[library] != state]
+        replies.append(RoundReply(returned, client.given, kept, changed, calls.copy(), sent.copy()))
+        calls.clear()
+        sent.clear()
+    return replies

@@ -1,0 +1,290 @@
+"""Unit 08, data that stays where it is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from course_lib.cluster.topology import Cluster
+from graders.grading.communication import MEASURED, seconds
+from graders.grading.kit import (
+    Answer,
+    Criterion,
+    Finding,
+    Findings,
+    Kind,
+    Observed,
+    Rng,
+    compare,
+    exercise,
+    per_rank,
+)
+from graders.units.unit_08 import drivers
+from graders.units.unit_08.clients import SIDE, RoundReply, updated
+
+_CHOSEN = ("the mean of the chosen", "how many are chosen")
+
+
+@exercise(
+    minutes=35,
+    difficulty=4,
+    rubric=(
+        Criterion(
+            "the mean of the chosen",
+            4,
+            "Each chosen client's weights count m_k / n: its samples, divided by those of all chosen clients "
+            "together. A new tensor on rank 0, None elsewhere.",
+        ),
+        Criterion(
+            "how many are chosen",
+            2,
+            "max(1, round(fraction * clients)) of the clients; rank 0 is none.",
+        ),
+        Criterion(
+            "chosen at random",
+            2,
+            "The seed alone says who, the same on all ranks and each time; every set of that size can be.",
+            needs=_CHOSEN,
+        ),
+        Criterion(
+            "clients without samples",
+            2,
+            "It counts with weight 0, and client_update is not called. If nobody has any, w stays: no 0 / 0.",
+            needs=_CHOSEN,
+        ),
+        Criterion(
+            "what was given",
+            1,
+            "w and samples stay as they are, client_update may spoil its w, and the libraries' random states "
+            "belong to the caller: a generator of your own, torch.Generator() or random.Random(seed), leaves "
+            "them alone.",
+            needs=("chosen at random",),
+        ),
+        Criterion(
+            "samples stay where they are",
+            2,
+            "Of what a client has, its weights and the number of its samples go out, and no sample.",
+            needs=("the mean of the chosen",),
+        ),
+        Criterion(
+            "only the chosen talk",
+            2,
+            "Rank 0 sends w once to each chosen client, which sends its weights and a number back. Who is "
+            "not chosen knows that from the seed, and makes no call.",
+            needs=("clients without samples", "samples stay where they are"),
+        ),
+        Criterion(
+            "clients train at the same time",
+            2,
+            "Rank 0 sends to all of them before it waits for the first.",
+            needs=("only the chosen talk",),
+        ),
+    ),
+    hints=(
+        "How can all ranks know who is chosen, without a message? Each draws the same sample from the same "
+        "seed: torch.randperm(clients, generator=...) with a generator made for it.",
+        "What does rank 0 need from a client? Its weights and m_k. Two messages, or one that is an element "
+        "longer.",
+        "Whose n is it? Of the chosen alone: sum their m_k after they have come in.",
+        "What if n is 0? Then nobody has trained, and the weights are those of before.",
+    ),
+)
+def federated_round(answer: Answer, rng: Rng) -> Findings:
+    """Rounds of drawn clients, of few and many, then who said what, and when."""
+    cases = [_held(answer, _draw(rng, *setting)) for setting in _SETTINGS]
+    yield "the mean of the chosen", compare.first_failure(map(_right, cases[:2]))
+    findings = (check(held) for held in cases for check in (_count, _right))
+    yield "how many are chosen", compare.first_failure(findings)
+    many = _held(answer, _draw(rng, 5, 0.4, rounds=30, again=_AGAIN))
+    yield "chosen at random", compare.first_failure((_right(many), _count(many), _random(many)))
+    empty = [_held(answer, _without_samples(rng, everyone)) for everyone in (False, True)]
+    yield "clients without samples", compare.first_failure(map(_right, empty))
+    everything = [*cases, many, *empty]
+    yield "what was given", compare.first_failure(map(_given, everything))
+    yield "samples stay where they are", compare.first_failure(map(_private, [*cases, *empty]))
+    yield "only the chosen talk", compare.first_failure(map(_talk, everything))
+    yield "clients train at the same time", _together(cases[0])
+
+
+_SETTINGS = ((4, 0.76), (3, 1.0), (1, 0.3), (5, 0.72), (4, 0.3))
+"""Numbers of clients and fractions; rounded down, and up, some would give other numbers of chosen clients."""
+_NUMBERS = 6
+"""Weights of the model."""
+_FLOPS = 2e6
+_AGAIN = 2
+"""Seeds that come twice, where many rounds are held."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """w: [n] on rank 0. samples[r]: [m, n], rank 0 has none. seeds: of the rounds."""
+
+    w: Tensor
+    samples: list[Tensor]
+    fraction: float
+    seeds: list[int]
+
+    @property
+    def clients(self) -> int:
+        return len(self.samples) - 1
+
+    @property
+    def chosen(self) -> int:
+        """How many are."""
+        return max(1, round(self.fraction * self.clients))
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A case's rounds, held by the answer. by_round[i][r]: what rank r told of round i."""
+
+    case: _Case
+    run: Observed[list[RoundReply]]
+    by_round: list[tuple[RoundReply, ...]]
+
+    def talked(self, number: int) -> list[int]:
+        """The clients that trained or sent a message in a round."""
+        replies = enumerate(self.by_round[number])
+        return [rank for rank, reply in replies if rank and (reply.trained or "send" in reply.calls)]
+
+    def __str__(self) -> str:
+        return f"with {compare.counted(self.case.clients, 'client')} and fraction {self.case.fraction}"
+
+
+def _draw(rng: Rng, clients: int, fraction: float, rounds: int = 2, again: int = 0) -> _Case:
+    """Clients with different numbers of samples. again: so many of the rounds' seeds come once more."""
+    dtype = rng.choice((torch.float32, torch.float64))
+    counts = [0, *(rng.integer(1, 4) + 3 * (client % 2) for client in range(clients))]
+    seeds = [int(seed) for seed in rng.integers(0, 2**31, rounds)]
+    samples = [rng.normal(count, _NUMBERS, dtype=dtype) for count in counts]
+    return _Case(rng.normal(_NUMBERS, dtype=dtype), samples, fraction, [*seeds, *seeds[:again]])
+
+
+def _without_samples(rng: Rng, everyone: bool) -> _Case:
+    """All clients are chosen, and the first, or everyone, has no sample."""
+    case = _draw(rng, 3, 1.0)
+    samples = [each[:0] if everyone or rank < 2 else each for rank, each in enumerate(case.samples)]
+    return _Case(case.w, samples, case.fraction, case.seeds)
+
+
+def _held(answer: Answer, case: _Case) -> _Held:
+    """The case's rounds, each from the same weights. Clients get other weights than the server, of no use."""
+    ranks = len(case.samples)
+    weights = [case.w, *(torch.full_like(case.w, 1e6 * rank) for rank in range(1, ranks))]
+    cluster = Cluster(nodes=ranks, inter_node=MEASURED, flops=_FLOPS)
+    given = (per_rank(weights), per_rank(case.samples), case.fraction, case.seeds)
+    run = answer.launch(drivers.federated_round, *given, ranks=ranks, cluster=cluster)
+    by_round = [
+        tuple(told for told, _ in compare.side_by_side(rounds, run.results))
+        for rounds, _ in compare.side_by_side(list(zip(*run.results, strict=False)), case.seeds)
+    ]
+    return _Held(case, run, by_round)
+
+
+def _right(held: _Held) -> Finding:
+    """Passes if rank 0 returned the weighted mean of those that talked, and all others None."""
+    return compare.first_failure(
+        finding for number in range(len(held.by_round)) for finding in _round_right(held, number)
+    )
+
+
+def _round_right(held: _Held, number: int) -> Sequence[Finding]:
+    case, replies, chosen = held.case, held.by_round[number], held.talked(number)
+    if not chosen and any(len(each) for each in case.samples):
+        return [Finding(False, f"{held}, no client sends anything to rank 0.")]
+    counts = {rank: len(case.samples[rank]) for rank in chosen}
+    expected = torch.zeros_like(case.w) if sum(counts.values()) else case.w
+    for rank, count in counts.items():
+        if count:
+            expected = expected + updated(case.w, case.samples[rank]) * (count / sum(counts.values()))
+    words = ", ".join(f"{rank} with {count}" for rank, count in counts.items())
+    what = f"{held}, of whom {words} samples sent something, what rank 0 returns"
+    nothing = (
+        compare.equal(reply.returned, None, f"{held}, what rank {rank} returns")
+        for rank, reply in enumerate(replies)
+        if rank
+    )
+    trained = [len(reply.trained) for reply in replies]
+    due = [int(rank in chosen and counts[rank] > 0) for rank in range(len(replies))]
+    calls = compare.equal(trained, due, f"{held}, calls of client_update by rank")
+    return [compare.close(replies[0].returned, expected, what, 1e-5, 1e-6), *nothing, calls]
+
+
+def _count(held: _Held) -> Finding:
+    """Passes if in each round as many clients as asked for sent something."""
+    return compare.first_failure(
+        compare.equal(len(held.talked(number)), held.case.chosen, f"{held}, clients that are chosen")
+        for number in range(len(held.by_round))
+    )
+
+
+def _random(held: _Held) -> Finding:
+    """Passes if a seed that comes again chooses the same, and all together choose many sets."""
+    sets = [tuple(held.talked(number)) for number in range(len(held.by_round))]
+    for once, again in zip(sets[:_AGAIN], sets[-_AGAIN:], strict=True):
+        if once != again:
+            return Finding(False, f"{held}, one seed chooses {once} and then {again}.")
+    # 30 fair draws leave out five of ten sets less than once in a million times.
+    distinct = len(set(sets))
+    text = f"{held}, {len(sets) - _AGAIN} seeds choose {distinct} of the 10 possible pairs"
+    return Finding(distinct >= 6, f"{text}: {', '.join(map(str, sorted(set(sets))))}.")
+
+
+def _given(held: _Held) -> Finding:
+    """Passes if arguments and random states are what they were."""
+    for replies in held.by_round:
+        for rank, reply in enumerate(replies):
+            if not reply.kept:
+                return Finding(False, f"{held}, w or samples have changed on rank {rank}.")
+            if reply.random:
+                said = f"{held}, on rank {rank} the random state of {', '.join(reply.random)} has changed."
+                return Finding(False, said)
+    return Finding(True, "w, samples and the libraries' random states are what they were.")
+
+
+def _talk(held: _Held) -> Finding:
+    """Passes if rank 0 and the chosen talk, w goes to each of these once, and comes back with little more."""
+    nbytes, rounds = held.case.w.nbytes, range(len(held.by_round))
+    times = [sum(rank in held.talked(number) for number in rounds) for rank in range(len(held.case.samples))]
+    times[0] = sum(times)
+    for rank, due in enumerate(times):
+        calls = sorted({*held.run.calls(rank)} - {"send", "recv"})
+        if calls:
+            return Finding(
+                False, f"{held}, rank {rank} calls {', '.join(calls)}: those who are not chosen must."
+            )
+        sent = held.run.traffic[rank].sent
+        messages = held.run.traffic[rank].messages
+        allowed = due * nbytes + (16 * due if rank else 0)
+        if sent > allowed or messages > (2 if rank else 1) * due:
+            said = f"{held}, rank {rank} sends {messages} messages of {sent} bytes in {len(rounds)} rounds"
+            return Finding(
+                False, f"{said}; expected at most {allowed} bytes, w once for each.", Kind.TOO_MUCH
+            )
+        peers = {event.peer for event in held.run.communication(rank) if event.op == "send"}
+        if rank and peers - {0}:
+            return Finding(False, f"{held}, rank {rank} sends to rank {max(peers - {0}, key=str)}.")
+    return Finding(True, "w goes to each chosen client once and comes back once; nobody else talks.")
+
+
+def _private(held: _Held) -> Finding:
+    """Passes if no number of any sample is in any message."""
+    for replies in held.by_round:
+        for rank, reply in enumerate(replies):
+            said = [bytes(each.contiguous().view(torch.uint8).numpy()) for each in reply.sent if each.numel()]
+            for sample in held.case.samples[rank].flatten():
+                if any(bytes(sample.view(1).view(torch.uint8).numpy()) in message for message in said):
+                    text = f"{held}, a message of rank {rank} has the number {sample.item():.6g} in it"
+                    return Finding(False, f"{text}, which is one of its samples'.")
+    return Finding(True, "No message has a number of any sample in it.")
+
+
+def _together(held: _Held) -> Finding:
+    """Passes if a round takes little longer than one client's training and the messages."""
+    end = max((event.end for event in held.run.events), default=0.0)
+    one, rounds = 2 * SIDE**3 / _FLOPS, len(held.by_round)
+    messages = held.case.chosen * 3
+    allowed = rounds * (one + seconds(messages, messages * (held.case.w.nbytes + 16)))
+    text = f"{held}, {rounds} rounds take {end:.2f} s, and a client trains {one:.2f} s"
+    return Finding(end <= allowed, f"{text}; allowed are {allowed:.2f} s.")
