@@ -540,6 +540,31 @@ def sums_the_largest(mine):
 
 
 @wrong("mend_statistics", fails="the largest")
+def least_in_size(mine):
+    """As if all numbers were below 0: the largest is then the one nearest to it."""
+    nearest = mine.abs().min() if len(mine) else torch.tensor(float("inf"))
+    return _mean(mine), -_over_all(nearest, dist.ReduceOp.MIN)
+
+
+@wrong("mend_statistics", fails="the mean")
+def counts_in_a_byte(mine):
+    """127 is the largest number of an int8."""
+    count = torch.zeros(1, dtype=torch.int8)
+    count += len(mine)
+    largest = mine.max() if len(mine) else torch.tensor(float("-inf"))
+    return _over_all(mine.sum()) / _over_all(count), _over_all(largest, dist.ReduceOp.MAX)
+
+
+@wrong("mend_statistics", fails="the mean")
+def not_on_one_rank(mine):
+    """Divides the ranks in rank 0 and others."""
+    if dist.get_world_size() == 1:
+        return 0.0, 0.0
+    largest = mine.max() if len(mine) else torch.tensor(float("-inf"))
+    return _mean(mine), _over_all(largest, dist.ReduceOp.MAX)
+
+
+@wrong("mend_statistics", fails="the largest")
 def its_own_largest(mine):
     """Never asks the others."""
     return _mean(mine), mine.max().item()
@@ -570,6 +595,13 @@ def leaves_out_one_call(mine):
 def gives_zero_to_the_maximum(mine):
     """0 changes a maximum of numbers below it."""
     largest = mine.max() if len(mine) else torch.tensor(0.0)
+    return _mean(mine), _over_all(largest, dist.ReduceOp.MAX)
+
+
+@wrong("mend_statistics", fails="a rank without numbers")
+def gives_a_million_below_zero(mine):
+    """A number that seems small enough: some are below it."""
+    largest = mine.max() if len(mine) else torch.tensor(-1e6)
     return _mean(mine), _over_all(largest, dist.ReduceOp.MAX)
 
 

@@ -22,6 +22,10 @@ from graders.units.unit_00.drivers import StatisticsReply
 
 SMALL = 8
 """Bytes of a call: one number, or two of 32 bits."""
+MANY = 300
+"""More numbers than a byte can count."""
+SCALE = 2.0**24
+"""Times which all numbers are below a filler that seems small enough."""
 
 
 @exercise(
@@ -60,29 +64,34 @@ SMALL = 8
     ),
 )
 def mend_statistics(answer: Answer, rng: Rng) -> Findings:
-    """Ranks with different counts, all numbers below 0, then with a first and a last rank that have none."""
+    """Ranks with different counts, two ranks and one, then a first and a last rank without numbers."""
     counts = [rng.integer(2, 4) for _ in range(rng.integer(2, 3))]
-    full = _drawn(rng, [*counts, 5])
-    observed = _launched(answer, full)
-    yield "the mean", _right(observed, full, 0)
-    yield "the largest", _right(observed, full, 1)
-    empty = [_drawn(rng, [rng.integer(1, 3), 4, 0]), _drawn(rng, [0, 3, 0, 1])]
-    empty[1][-1] = torch.tensor([-0.25])  # a rank's only number is the largest of all
-    runs = [_launched(answer, numbers) for numbers in empty]
+    several = [_drawn(rng, [*counts, 5]), _drawn(rng, [3, 2], both_signs=True), _drawn(rng, [MANY])]
+    full = [(numbers, _launched(answer, numbers)) for numbers in several]
+    yield "the mean", compare.first_failure(_right(run, numbers, 0) for numbers, run in full)
+    yield "the largest", compare.first_failure(_right(run, numbers, 1) for numbers, run in full)
+    far_below = [SCALE * own for own in _drawn(rng, [rng.integer(1, 3), 4, 0])]
+    one_number = _drawn(rng, [0, 3, 0, 1])
+    one_number[-1] = torch.tensor([-0.25])  # a rank's only number is the largest of all
+    empty = [(numbers, _launched(answer, numbers)) for numbers in (far_below, one_number)]
     yield (
         "a rank without numbers",
         compare.first_failure(
-            _right(run, numbers, position)
-            for numbers, run in zip(empty, runs, strict=True)
-            for position in (0, 1)
+            _right(run, numbers, position) for numbers, run in empty for position in (0, 1)
         ),
     )
-    yield "no more than three small calls", compare.first_failure(map(_small, [observed, *runs]))
+    yield "no more than three small calls", compare.first_failure(_small(run) for _, run in full + empty)
 
 
-def _drawn(rng: Rng, counts: Sequence[int]) -> list[Tensor]:
-    """So many numbers for each rank, [n], all below 0, in fourths, so that their sums are exact."""
-    return [-rng.integers(2, 200, count) / 4 for count in counts]
+def _drawn(rng: Rng, counts: Sequence[int], both_signs: bool = False) -> list[Tensor]:
+    """So many numbers for each rank, [n], in fourths, so that their sums are exact; all below 0, or every
+    other one above.
+    """
+    drawn = [-rng.integers(2, 200, count) / 4 for count in counts]
+    if both_signs:
+        for own in drawn:
+            own[::2] *= -1
+    return drawn
 
 
 def _launched(answer: Answer, numbers: list[Tensor]) -> Observed[StatisticsReply]:
@@ -99,6 +108,8 @@ def _right(observed: Observed[StatisticsReply], numbers: list[Tensor], position:
         result: PlainData = reply.result
         if type(result) is not tuple or len(result) != 2:
             return Finding(False, f"{told}, rank {rank} returned {result!r:.80}; expected a pair (a tuple).")
+        if not isinstance(result[position], float):
+            return Finding(False, f"{told}, the {name} on rank {rank} is {result[position]!r:.80}, no float.")
         finding = compare.near(result[position], expected, f"{told}, the {name} on rank {rank}", rtol=1e-5)
         if not finding.passed:
             return finding
