@@ -563,15 +563,15 @@ assert 80 <= cost.gpu_minutes <= 240
 def form_to_script(form: dict[str, str], queues: dict[str, dict[str, dict[str, int]]]) -> str:
     """The batch script for TACC's portal's form.
 
-    form: field -> what was typed in, by section 1's names. Fields that are missing are as if they were empty. Defaults: 1 node,
-        as many tasks as nodes, a time limit of 2:0:0; no project, job name or reservation.
+    form: field -> what was typed in, by section 1's names; it stays as it is. Fields that are missing are as if they were empty.
+        Defaults: 1 node, as many tasks as nodes, a time limit of 2:0:0; no project, job name or reservation.
     queues: system -> queue -> its limits, {"nodes": the most of a job, "hours": the longest time limit}.
 
     Returns a script that asks for what the form says (tasks: altogether), names nothing that is empty and nothing that TACC
     refuses, and ends by `jupyter lab --no-browser`, whatever the application is called. What the VNC field says does not matter.
 
-    Raises ValueError for a system or a queue that is not there; for nodes and tasks that are no whole numbers from 1 on; for more
-    nodes than the queue has; for fewer tasks than nodes; for a job name of more than 20 characters; for a time limit that is
+    Raises ValueError for a system or a queue that is not there; for nodes and tasks that are no whole numbers from 1 on, in digits
+    alone; for more nodes than the queue has; for fewer tasks than nodes; for a job name of more than 20 characters; for a time limit that is
     not hours:minutes:seconds (the latter two below 60), not above zero, or longer than the queue's. The message calls each field that is wrong by its
     name in the form and, where there is a largest value, says it: nodes, characters, hours.
     """
@@ -685,7 +685,8 @@ def container_command(site: dict, image: str, command: list[str]) -> str:
         "mounted": folders that are in every container, with all that is in them.
         "folders": path -> "read" or "write": those that the program needs, and what it may do there. They have the same path
             inside; those that are in the container anyway are not bound. One may lie in another.
-    image: path of the image. command: the program and its arguments, which may hold blanks, quotes, dollars.
+    image: path of the image. command: the program and its arguments, which may hold blanks, quotes, dollars. All arguments stay
+        as they are.
 
     Paths have no comma or colon. Returns text for bash; nothing but what is asked for gets into the container.
     """
@@ -1506,7 +1507,8 @@ def save_on_signal(train_step, steps: int, save, set_handler) -> int:
     train_step(step): makes step 0, 1, ... of this rank, all ranks together; it has a collective in it. steps: at least 1.
     save(done): writes a checkpoint; done is how many steps have been made. One rank calls it, once, after its last step, whether
         the training has ended or was stopped.
-    set_handler(number, handler): what signal.signal does, which works in a process's main thread only; so it is handed in.
+    set_handler(number, handler): what signal.signal does, which works in a process's main thread only; so it is handed in. The
+        handlers stay set; another training may follow in this process, with others.
     Returns how many steps have been made, the same on all ranks.
 
     A signal may come at any moment, from the call of set_handler to the return, to one rank or to several, and more than once. A

@@ -124,9 +124,13 @@ def by_prefixes(env):
     return dict(zip(("rank", "local_rank", "node_rank", "world_size"), place, strict=True))
 
 
+class BadForm(ValueError):
+    """A ValueError that callers can tell from others."""
+
+
 @right("form_to_script")
 def short_options(form, queues):
-    """Short options, seconds by subtraction, mistakes as a list of lines."""
+    """Short options, seconds by subtraction, mistakes as a list of lines in an error of its own."""
     system, queue, project, name, reservation = (
         form.get(field) or "" for field in ("System", "Queue", "Project", "Job Name", "Reservation")
     )
@@ -141,7 +145,7 @@ def short_options(form, queues):
         typed = form.get(field) or str(numbers.get("Nodes", 1))
         try:
             numbers[field] = int(typed)
-            if numbers[field] < (numbers.get("Nodes", 1) if least is None else least):
+            if not typed.isdecimal() or numbers[field] < (least or numbers.get("Nodes", 1)):
                 raise ValueError
         except ValueError:
             wrong.append(f"{field} cannot be {typed}")
@@ -152,16 +156,17 @@ def short_options(form, queues):
     try:
         hours, minutes, seconds = map(int, (form.get("Time Limit") or "02:00:00").split(":"))
         left = most["hours"] * 3600 - hours * 3600 - minutes * 60 - seconds
-        if left < 0 or hours + minutes + seconds == 0 or max(minutes, seconds) > 59:
-            wrong.append(f"Time Limit has to be more than 0 and at most {most['hours']} hours")
+        times = (hours, minutes, seconds)
+        if left < 0 or min(times) < 0 or max(times) == 0 or max(times[1:]) > 59:
+            raise ValueError
     except ValueError:
-        wrong.append("Time Limit is written as 2:0:0")
+        wrong.append(f"Time Limit is written as 2:0:0, more than 0, and at most {most['hours']}h")
     if wrong:
-        raise ValueError("\n".join(wrong))
+        raise BadForm("\n".join(wrong))
     lines = [f"-p {queue} -N {numbers['Nodes']} -n {numbers['Tasks']}", f"-t {hours}:{minutes}:{seconds}"]
     lines += [f"-A {project}"] if project else []
     lines += [f"--reservation {reservation}"] if reservation else []
-    lines += ['-J "{}"'.format(name.replace('"', ""))] if name else []
+    lines += [f"-J {shlex.quote(name)}"] if name else []
     return (
         "#!/bin/bash\n#SBATCH "
         + "\n#SBATCH ".join(lines)
@@ -204,22 +209,25 @@ def field_by_field(form, queues):
 @right("container_command")
 def in_one_line(site, image, command):
     """Modules by `ml`, all joined by &&; each folder by -B, and one option that names several."""
-    quoted = " ".join("'" + word.replace("'", "'\\''") + "'" for word in [image, *command])
+    launcher, quoted = (
+        " ".join("'" + word.replace("'", "'\\''") + "'" for word in words)
+        for words in (site["launcher"], [image, *command])
+    )
     binds = []
     for path in sorted(site["folders"], key=len):
         if all((path + "/").find(there + "/") != 0 for there in site["mounted"]):
             binds.append(path + ":" + path + (":rw" if site["folders"][path] == "write" else ":ro"))
     option = f"-B '{','.join(binds)}' " if binds else ""
     gpu = "--nv " if site["gpus"] == "NVIDIA" else "--rocm " if site["gpus"] == "AMD" else ""
-    start = f"{' '.join(site['launcher'])} {site['runtime']} exec {gpu}{option}{quoted}"
+    start = f"{launcher} {site['runtime']} exec {gpu}{option}{quoted}"
     loads = [f"ml {name}" for name in site["modules"]]
     return " && ".join(["ml purge", *loads, start] if loads else [start])
 
 
 @right("container_command")
 def over_several_lines(site, image, command):
-    """A comment, options before the others' order, backslashes at the ends of lines."""
-    lines = [shlex.join([*site["launcher"], site["runtime"], "exec"])]
+    """A comment, options in another order, sticky modules too, the shell's own process, backslashes."""
+    lines = [shlex.join(["exec", *site["launcher"], site["runtime"], "exec"])]
     missing = {
         path: mode
         for path, mode in site["folders"].items()
@@ -230,7 +238,7 @@ def over_several_lines(site, image, command):
     lines += {"NVIDIA": ["--nv"], "AMD": ["--rocm"]}.get(site["gpus"], [])
     text = " \\\n    ".join([*lines, shlex.join([image, *command])])
     if site["modules"]:
-        text = f"module purge\nmodule add {' '.join(site['modules'])}\n{text}"
+        text = f"module --force purge\nmodule add {' '.join(site['modules'])}\n{text}"
     return f"# In the image.\n{text}\n"
 
 

@@ -436,6 +436,50 @@ def nineteen_characters(form, queues):
     return _script(_asked(_judged(form, queues)))
 
 
+@wrong("form_to_script", fails="what is asked for")
+def another_application(form, queues):
+    """Whatever the application is called, Jupyter is started."""
+    script = _script(_asked(_judged(form, queues)))
+    return (
+        script
+        if "Jupyter" in form.get("Application", "")
+        else script.replace("jupyter lab --no-browser", "xterm")
+    )
+
+
+@wrong("form_to_script", fails="what is asked for")
+def a_desktop_is_too_much(form, queues):
+    """The VNC field does not matter."""
+    if form.get("VNC Desktop Resolution"):
+        raise ValueError("VNC Desktop Resolution: there is none")
+    return _script(_asked(_judged(form, queues)))
+
+
+@wrong("form_to_script", fails="what is asked for")
+def double_quotes(form, queues):
+    """A name may have double quotes itself."""
+    options = _asked(_judged(form, queues))
+    quoted = f'"{options["--job-name"]}"' if "--job-name" in options else ""
+    return _script(options).replace(shlex.quote(options.get("--job-name", "")), quoted)
+
+
+@wrong("form_to_script", fails="what is asked for")
+def clears_the_form(form, queues):
+    """The caller still has that form."""
+    script = _script(_asked(_judged(form, queues)))
+    for name in [name for name, text in form.items() if not text]:
+        del form[name]
+    return script
+
+
+@wrong("form_to_script", fails="defaults")
+def as_many_nodes_as_tasks(form, queues):
+    """Without a number of nodes it is one node, however many tasks."""
+    return _script(
+        _asked(_judged(form if form.get("Nodes") else {**form, "Nodes": form.get("Tasks", "1")}, queues))
+    )
+
+
 @wrong("form_to_script", fails="defaults")
 def missing_but_not_empty(form, queues):
     """dict.get has a default for what is missing only."""
@@ -582,6 +626,49 @@ def suspects_all(form, queues):
     return _script(_asked(_filled(form)))
 
 
+@wrong("form_to_script", fails="limits")
+def a_queue_is_always_named(form, queues):
+    """A field may be missing: KeyError says nothing to who fills in a form."""
+    assert form["Queue"] is not None
+    return _script(_asked(_judged(form, queues)))
+
+
+@wrong("form_to_script", fails="limits")
+def limits_what_was_typed(form, queues):
+    """The default is longer than some queues allow."""
+    return _but(form, queues, *(() if form.get("Time Limit") else ("Time Limit",)))
+
+
+@wrong("form_to_script", fails="limits")
+def as_int_reads_it(form, queues):
+    """int takes 1_0 for ten and +1 for one."""
+    read = {
+        name: str(int(form[name]))
+        for name in ("Nodes", "Tasks")
+        if re.match(r"\+?[\d_]+$", form.get(name, ""))
+    }
+    return _script(_asked(_judged({**form, **read}, queues)))
+
+
+@wrong("form_to_script", fails="limits")
+def ints_own_error(form, queues):
+    """Of a time that has no numbers int says so, and not which field it is."""
+    for part in form.get("Time Limit", "").split(":"):
+        int(part or 0)
+    return _script(_asked(_judged(form, queues)))
+
+
+@wrong("form_to_script", fails="every mistake is named")
+def the_queue_first(form, queues):
+    """What can be judged without the queue waits until there is one."""
+    field = _filled(form)
+    mistakes = list(_mistakes(field, queues))
+    unknown = [each for each in mistakes if each.startswith(("System", "Queue"))]
+    if mistakes:
+        raise ValueError("; ".join(unknown or mistakes))
+    return _script(_asked(field))
+
+
 @wrong("form_to_script", fails="every mistake is named")
 def the_first_mistake(form, queues):
     """The next one comes to light at the next attempt."""
@@ -673,6 +760,20 @@ def launcher_in_the_image(site, image, command):
     return "\n".join([*_modules(site), shlex.join(words)])
 
 
+@wrong("container_command", fails="the program in the image")
+def adds_to_the_launcher(site, image, command):
+    """The list is the caller's: the next command has two containers in it."""
+    text = _text(site, image, command)
+    site["launcher"] += [site["runtime"], "exec"]
+    return text
+
+
+@wrong("container_command", fails="the program in the image")
+def in_the_background(site, image, command):
+    """The script goes on to its end, and with it ends the job."""
+    return _text(site, image, command) + " &"
+
+
 @wrong("container_command", fails="one container a task")
 def one_container_altogether(site, image, command):
     """On the first node, once."""
@@ -695,6 +796,12 @@ def always_nvidia(site, image, command):
 def amd_if_not_nvidia(site, image, command):
     """A node without GPUs has no libraries of a driver either."""
     return _text(site, image, command, gpus=["--nv" if site["gpus"] == "NVIDIA" else "--rocm"])
+
+
+@wrong("container_command", fails="GPUs")
+def folders_or_gpus(site, image, command):
+    """`or` takes one of the two."""
+    return _text(site, image, command, gpus=[] if _binds(site) else _gpus(site))
 
 
 @wrong("container_command", fails="modules")
@@ -743,6 +850,14 @@ def mounted_by_its_own_name_only(site, image, command):
 
 
 @wrong("container_command", fails="folders")
+def first_names_only(site, image, command):
+    """Where /scratch/shared is mounted, /scratch/own is not."""
+    first = {path.split("/")[1] for path in site["mounted"]}
+    kept = {path: mode for path, mode in site["folders"].items() if path.split("/")[1] not in first}
+    return _text({**site, "folders": kept}, image, command)
+
+
+@wrong("container_command", fails="folders")
 def all_can_be_written(site, image, command):
     """A slip in the program, and the data are gone."""
     return _text(site, image, command, binds=[f"--bind={path}" for path, _ in _missing(site)])
@@ -771,6 +886,14 @@ def last_folder_only(site, image, command):
 def in_the_order_given(site, image, command):
     """The outer folder is bound over the inner one."""
     order = list(site["folders"])
+    binds = sorted(_binds(site), key=lambda bind: order.index(bind[7:].partition(":")[0]))
+    return _text(site, image, command, binds=binds)
+
+
+@wrong("container_command", fails="a folder within a folder")
+def the_other_way_round(site, image, command):
+    """Right where the inner folders were named first."""
+    order = list(site["folders"])[::-1]
     binds = sorted(_binds(site), key=lambda bind: order.index(bind[7:].partition(":")[0]))
     return _text(site, image, command, binds=binds)
 
@@ -806,6 +929,12 @@ def in_double_quotes(site, image, command):
     line = _line(site, _gpus(site) + _binds(site), "IMAGE", ["COMMAND"])
     quoted = " ".join(f'"{word}"' for word in [image, *command])
     return "\n".join([*_modules(site), line.replace("IMAGE COMMAND", quoted)])
+
+
+@wrong("container_command", fails="words stay whole")
+def launcher_as_it_is(site, image, command):
+    """The launcher's words may hold blanks, too."""
+    return _text(site, image, command).replace(shlex.join(site["launcher"]), " ".join(site["launcher"]))
 
 
 @wrong("container_command", fails="words stay whole")
@@ -1810,6 +1939,20 @@ def one_step_short(train_step, steps, save, set_handler):
 
 
 @wrong("save_on_signal", fails="trains to the end")
+def two_steps_at_least(train_step, steps, save, set_handler):
+    """Asks whether to go on before it looks whether there is a step left."""
+    came = _noted(set_handler)
+    train_step(0)
+    done = 1
+    while not _total(bool(came)):
+        train_step(done)
+        done += 1
+        if done == steps:
+            break
+    return _save_on(0, save, done)
+
+
+@wrong("save_on_signal", fails="trains to the end")
 def counts_from_one(train_step, steps, save, set_handler):
     """The first step is step 0."""
     came = _noted(set_handler)
@@ -2107,6 +2250,27 @@ def tells_all_about_it(train_step, steps, save, set_handler):
         dist.all_reduce(told)
         if told.any():
             break
+    return _save_on(0, save, done)
+
+
+@wrong("save_on_signal", fails="whenever it comes")
+def notes_it_for_ever(train_step, steps, save, set_handler):
+    """A list of the module: the next training in this process stops after its first step."""
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        set_handler(number, lambda number, frame: _noted_for_ever.append(number))
+    return _save_on(0, save, _until_told(train_step, steps, _noted_for_ever))
+
+
+_noted_for_ever = []
+
+
+@wrong("save_on_signal", fails="one number a step")
+def meets_in_many_barriers(train_step, steps, save, set_handler):
+    """When it has been stopped, nobody seems to be in a hurry."""
+    done = _until_told(train_step, steps, _noted(set_handler))
+    if done < steps:
+        for _ in range(4):
+            dist.barrier()
     return _save_on(0, save, done)
 
 

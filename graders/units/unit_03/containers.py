@@ -112,12 +112,19 @@ def container_command(answer: Answer, rng: Rng) -> Findings:
     alone = commands(answer, plain)
     yield "the program in the image", right_program(alone, plain)
     yield "one container a task", one_a_task(alone, plain)
-    others = [replace(plain, gpus=maker) for maker in ("NVIDIA", "AMD")]
+    with_folder = replace(plain, gpus="AMD", folders={f"/scratch/{number}": "read"})
+    others = [replace(plain, gpus="NVIDIA"), with_folder]
     yield "GPUs", compare.first_failure([gpus(alone, plain), each(gpus, others)])
     yield "modules", compare.first_failure([modules(alone, plain), each(modules, [loaded])])
     yield "folders", each(folders, with_folders(plain, number))
     yield "a folder within a folder", each(folders, within_each_other(plain, number))
-    yield "words stay whole", each(right_program, [replace(plain, command=odd, image="/images/my image.sif")])
+    quoted = replace(
+        plain, command=odd, image="/images/my image.sif", launcher=("srun", f"--comment=a $ {number}")
+    )
+    yield (
+        "words stay whole",
+        compare.first_failure(each(judge, [quoted]) for judge in (right_program, one_a_task)),
+    )
 
 
 Commands = Sequence[Sequence[str]] | Finding
@@ -128,20 +135,22 @@ Judge = Callable[[Commands, Site], Finding]
 
 def with_folders(site: Site, number: int) -> list[Site]:
     """The site with folders that are mounted, that are not, and that only look as if they were."""
-    there = {f"/home/student{number}/code": "write", "/tmp": "write", "/data/sets": "read"}
+    there = {f"/home/student{number}/code": "write", "/tmp": "write", "/scratch/shared/sets": "read"}
     missing = {f"/scratch/{number}/digits": "read", f"/scratch/{number}/runs": "write", "/homes": "read"}
     return [
-        replace(site, mounted=("/home", "/tmp", "/data"), folders=missing | there),
+        replace(site, mounted=("/home", "/tmp", "/scratch/shared"), folders=missing | there),
         replace(site, mounted=(), folders={"/data/my sets": "read", "/data2": "write"}),
     ]
 
 
 def within_each_other(site: Site, number: int) -> list[Site]:
-    """The site with folders that lie in one another, with other rights, the inner ones first."""
+    """The site with folders that lie in one another, with other rights, the inner ones first, or neither."""
     project = f"/scratch/project_{number}"
+    mixed = {project: "write", f"{project}/a/b": "write", f"{project}/a": "read"}
     return [
         replace(site, folders={f"{project}/runs": "write", project: "read"}),
         replace(site, folders={f"{project}/a/b": "write", f"{project}/a": "read", project: "write"}),
+        replace(site, folders=mixed),
     ]
 
 
@@ -182,8 +191,10 @@ def modules(ran: Commands, site: Site) -> Finding:
 
 
 def _changes(words: Sequence[str]) -> list[str]:
-    """What a module command does, one step each: "purge", or the name of what it loads."""
-    match words:
+    """What a module command does, one step each: "purge", or the name of what it loads. Options, such as
+    --force, are of no account.
+    """
+    match [word for word in words if not word.startswith("-")]:
         case ["module" | "ml", "purge"]:
             return ["purge"]
         case ["module" | "ml", "load" | "add", *names]:
@@ -254,6 +265,10 @@ def commands(answer: Answer, site: Site) -> Commands:
         return Finding(False, "container_command returned no text; expected that of the commands.")
     if reply.said or reply.status:
         return Finding(False, f"The shell ends with status {reply.status} and says: {reply.said!r:.200}")
+    if reply.changed:
+        return Finding(False, "container_command has changed its arguments; the caller may need them again.")
+    if reply.text.rstrip().endswith("&"):
+        return Finding(False, "The last command is in the background (&): the job would end at once.")
     if not reply.commands:
         return Finding(False, f"{reply.text!r:.80} runs none of the commands {', '.join(names)}.")
     return reply.commands

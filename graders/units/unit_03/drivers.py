@@ -7,6 +7,7 @@ import signal
 import tempfile
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
+from copy import deepcopy
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -230,10 +231,12 @@ def world(answer: AnswerFunction, global_batch: int, world_size: int) -> list[Sh
 
 def in_a_shell(answer: AnswerFunction, names: list[str], *arguments: PlainData) -> ShellReply:
     """What bash makes of the text that the answer returns, see `commands_of_bash`."""
+    before = deepcopy(arguments)
     text = answer(*arguments)
+    changed = arguments != before
     if type(text) is not str:
-        return ShellReply("", [], "", 0)
-    return ShellReply(text, *commands_of_bash(text, names))
+        return ShellReply("", [], "", 0, changed)
+    return ShellReply(text, *commands_of_bash(text, names), changed)
 
 
 # --- form_to_script
@@ -241,20 +244,33 @@ def in_a_shell(answer: AnswerFunction, names: list[str], *arguments: PlainData) 
 
 def fill_in(answer: AnswerFunction, form: dict[str, str], queues: dict[str, Any]) -> FormReply:
     """The script that the answer writes for a form, or how it refuses the form."""
+    before = dict(form)
     try:
         script = answer(form, queues)
     except NotImplementedError:  # the stub
         raise
     except Exception as error:  # which ones are right is the grader's affair
-        return FormReply("", type(error).__name__, str(error) or type(error).__name__)
-    return FormReply(script if type(script) is str else "", "", "")
+        kind = "ValueError" if isinstance(error, ValueError) else type(error).__name__
+        return FormReply("", kind, str(error) or kind, form != before)
+    return FormReply(script if type(script) is str else "", "", "", form != before)
 
 
 # --- save_on_signal
 
 
-def told_to_stop(answer: AnswerFunction, steps: int, plan: list[tuple[str, int, int, str]]) -> StopReply:
-    """A rank of a training in which signals come. plan: each as moment, step, rank, name; see `Signal`."""
-    training = SignalledTraining([Signal(*each) for each in plan])
+def told_to_stop(
+    answer: AnswerFunction,
+    steps: int,
+    plan: list[tuple[str, int, int, str]],
+    before: list[tuple[str, int, int, str]] | None,
+) -> StopReply:
+    """A rank of a training in which signals come. plan: each as moment, step, rank, name; see `Signal`.
+
+    before: those of a training that this process had before; None if it had none.
+    """
+    if before is not None:
+        earlier = SignalledTraining(steps, [Signal(*each) for each in before])
+        answer(earlier.train_step, steps, earlier.save, earlier.set_handler)
+    training = SignalledTraining(steps, [Signal(*each) for each in plan])
     returned = answer(training.train_step, steps, training.save, training.set_handler)
     return StopReply(returned, training.made, training.saved)

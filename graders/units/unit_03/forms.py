@@ -61,6 +61,7 @@ class Portal:
             "Frontera": {
                 "rtx": {"nodes": nodes, "hours": hours},
                 "rtx-dev": {"nodes": small, "hours": short},
+                "flash": {"nodes": 1, "hours": 1},
             },
             "Vista": {"gh": {"nodes": 4 * nodes, "hours": 2 * hours}},
         }
@@ -69,12 +70,14 @@ class Portal:
     @property
     def large(self) -> Form:
         """As much as the queue allows, with a name of as many characters as the form takes."""
-        name = f"batch of {self.number} a step"
+        name = f'{self.number}" and $5 a step'
         return LECTURE | {
             "Nodes": str(self.nodes),
             "Tasks": str(4 * self.nodes - 1),
             "Job Name": name.ljust(LONGEST_NAME, "!"),
             "Time Limit": f"{self.hours}:0:0",
+            "Application": "DCV remote desktop",
+            "VNC Desktop Resolution": "1920x1080",
         }
 
     @property
@@ -87,7 +90,8 @@ class Portal:
         """Forms of which fields are empty, or missing."""
         empty = dict.fromkeys(LECTURE, "") | {"System": "Vista", "Queue": "gh"}
         bare = {name: text for name, text in empty.items() if text}
-        return [empty, bare, bare | {"Nodes": str(self.small)}, bare | {"Job Name": f"my {self.number}"}]
+        typed = {"Nodes": str(self.small)}, {"Tasks": str(self.number)}, {"Job Name": f"my {self.number}"}
+        return [empty, bare, *(bare | each for each in typed)]
 
     @property
     def broken(self) -> list[Mistakes]:
@@ -106,13 +110,19 @@ class Portal:
             wrong("Job Name", "x" * (LONGEST_NAME + 1), LONGEST_NAME),
             wrong("Time Limit", f"{self.short}:0:1", self.short),
             wrong("Time Limit", f"{self.short}:1:0", self.short),
+            Mistakes(dev | {"Queue": "flash", "Time Limit": ""}, ("Time Limit",), (1,)),
+            wrong("Nodes", "+1"),
+            wrong("Tasks", "1_0"),
             wrong("Time Limit", "0:0:0"),
+            wrong("Time Limit", "-1:0:0"),
+            wrong("Time Limit", "a:0:0"),
             wrong("Time Limit", "01:30"),
             wrong("Time Limit", "1:60:0"),
             wrong("Time Limit", "0:0:60"),
             wrong("Queue", "gh"),
             wrong("Queue", ""),
             wrong("System", "Stampede"),
+            *(Mistakes(_without(dev, name), (name,)) for name in ("Queue", "System")),
         ]
 
     @property
@@ -124,7 +134,13 @@ class Portal:
             Mistakes(LECTURE | {"System": "", "Job Name": "y" * 30}, ("System", "Job Name")),
             Mistakes(LECTURE | long | {"Nodes": "-1"}, ("Nodes", "Job Name", "Time Limit")),
             Mistakes(LECTURE | {"Nodes": "two", "Tasks": "0"}, ("Nodes", "Tasks")),
+            Mistakes(LECTURE | {"Queue": "gh", "Nodes": "two"}, ("Queue", "Nodes")),
+            Mistakes(_without(LECTURE, "System") | {"Time Limit": "01:30"}, ("System", "Time Limit")),
         ]
+
+
+def _without(form: Form, name: str) -> dict[str, str]:
+    return {field: text for field, text in form.items() if field != name}
 
 
 @exercise(
@@ -148,6 +164,7 @@ class Portal:
             2,
             "A field may be missing, or be there and empty. Without a project, a reservation or a name the "
             "script says nothing of them.",
+            needs=("what is asked for",),
         ),
         Criterion(
             "limits",
@@ -194,6 +211,11 @@ def readable(reply: FormReply) -> Finding:
     complaints = complaints_about(Script(reply.script), _WHOLE_NODES)
     if complaints:
         return Finding(False, " ".join(complaints[:3]))
+    return starts_jupyter(reply)
+
+
+def starts_jupyter(reply: FormReply) -> Finding:
+    """Passes if the script's last line is Jupyter's."""
     last = reply.script.strip().splitlines()[-1]
     return Finding(
         _words(last) == JUPYTER, f"The last line is {last!r:.80}; expected {shlex.join(JUPYTER)!r}."
@@ -211,8 +233,8 @@ def _words(line: str) -> list[str]:
 
 
 def asks_for(form: Form, reply: FormReply) -> Finding:
-    """Passes if the script asks for what the form says, and for nothing else."""
-    shown = {name: text for name, text in form.items() if text and name not in ("System", "Application")}
+    """Passes if the script asks for what the form says, and for nothing else, and the form is as it was."""
+    shown = {name: text for name, text in form.items() if text and name != "System"}
     if reply.error or not reply.script:
         return Finding(False, f"The form {shown} gives no text, but {reply.error or 'something else'}.")
     seen = {option.name: option.value for option in Script(reply.script).options}
@@ -225,8 +247,12 @@ def asks_for(form: Form, reply: FormReply) -> Finding:
         if seen.get(name) != wanted.get(name):
             text = f"{name} is {seen.get(name)!r}; expected {wanted.get(name)!r}"
             return Finding(False, f"The form {shown}: {text}.")
-    right = hours is not None and limit is not None and math.isclose(hours, limit)
-    return Finding(right, f"The form {shown}: --time is {hours} h; expected {limit} h.")
+    if hours is None or limit is None or not math.isclose(hours, limit):
+        return Finding(False, f"The form {shown}: --time is {hours} h; expected {limit} h.")
+    if reply.changed:
+        return Finding(False, f"The form {shown} was changed; the caller may need it.")
+    started = starts_jupyter(reply)
+    return started if not started.passed else Finding(True, f"The form {shown} has its script.")
 
 
 _OPTIONS = {
@@ -250,8 +276,10 @@ def refused(case: Mistakes, reply: FormReply) -> Finding:
             False, f"The form {told} {came}; expected a ValueError for {' and '.join(case.fields)}."
         )
     said = f"The form {told}: the ValueError says {reply.error!r:.200}"
-    for word in (*case.fields, *map(str, case.allowed)):
-        if not re.search(rf"(?<!\w){word}(?!\w)", reply.error):
+    wanted = [rf"(?<!\w){name}(?!\w)" for name in case.fields]
+    wanted += [rf"(?<!\d){number}(?!\d)" for number in case.allowed]
+    for word, pattern in zip((*case.fields, *case.allowed), wanted, strict=True):
+        if not re.search(pattern, reply.error):
             return Finding(False, f"{said}; {word} is not in it.")
     for name in ("Job Name", "Time Limit", "Reservation"):
         if name in reply.error and name not in case.fields:

@@ -110,22 +110,26 @@ class ShellReply(DriverReply):
     """What a shell made of a text, empty if the answer returned none.
 
     commands: each command that it ran of those that were watched, as its words. said: what it complained of.
-    status: that of the text's last command.
+    status: that of the text's last command. changed: whether the answer changed its arguments.
     """
 
     text: str
     commands: list[list[str]]
     said: str
     status: int
+    changed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class FormReply(DriverReply):
-    """What became of a form: a script, empty if it was no text; or an exception: its class, and its words."""
+    """What became of a form: a script, empty if it was no text; or an exception: its class, "ValueError" for
+    those derived from it too, and its words. changed: whether the form is another one afterwards.
+    """
 
     script: str
     kind: str
     error: str
+    changed: bool
 
 
 @dataclass(frozen=True, slots=True)

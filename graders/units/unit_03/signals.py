@@ -42,7 +42,8 @@ class Signal(NamedTuple):
 class SignalledTraining:
     """One rank's part: what an answer is given, and a record of what it did."""
 
-    def __init__(self, plan: Sequence[Signal]) -> None:
+    def __init__(self, steps: int, plan: Sequence[Signal]) -> None:
+        self._steps = steps
         self.made: list[int] = []
         self.saved: list[list[int]] = []
         self._plan = plan
@@ -60,7 +61,12 @@ class SignalledTraining:
         return before
 
     def train_step(self, step: int) -> None:
-        """A step of this rank: a collective, and the signals that come meanwhile."""
+        """A step of this rank: a collective, and the signals that come meanwhile.
+
+        Raises RuntimeError for one that the training has not: it might go on for ever.
+        """
+        if not 0 <= step < self._steps:
+            raise RuntimeError(f"train_step({step}): there is no such step, steps is {self._steps}.")
         self._deliver("before", step)
         dist.all_reduce(self._gradient)
         self._deliver("after", step)

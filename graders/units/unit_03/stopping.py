@@ -27,16 +27,21 @@ IN_A_STEP = ("before", "after")
 
 @dataclass(frozen=True)
 class Telling:
-    """A training of so many steps, and the signals that come: moment, step, rank, signal."""
+    """A training of so many steps, and the signals that come: moment, step, rank, signal.
+
+    again: the same processes have had a training before, which was stopped.
+    """
 
     steps: int
     plan: tuple[tuple[str, int, int, str], ...] = ()
     ranks: int = RANKS
+    again: bool = False
 
     def run(self, answer: Answer) -> Observed[StopReply]:
-        """Let the answer train on simulated ranks."""
+        """Let the answer train on simulated ranks, if `again` for the second time in their processes."""
+        before = [["before", 0, 0, "SIGTERM"]] if self.again else None
         plan = [list(each) for each in self.plan]
-        return answer.launch(drivers.told_to_stop, self.steps, plan, ranks=self.ranks)
+        return answer.launch(drivers.told_to_stop, self.steps, plan, before, ranks=self.ranks)
 
     @property
     def allowed(self) -> tuple[int, int]:
@@ -61,7 +66,9 @@ class Telling:
             f"{name} on rank {rank} {words.get(moment, 'in step {}').format(step)}"
             for moment, step, rank, name in self.plan
         ]
-        return f"{self.ranks} ranks, {self.steps} steps, {' and '.join(told) or 'no signal'}"
+        after = ", after a training that was stopped" if self.again else ""
+        steps = compare.counted(self.steps, "step")
+        return f"{self.ranks} ranks, {steps}, {' and '.join(told) or 'no signal'}{after}"
 
 
 @exercise(
@@ -88,7 +95,8 @@ class Telling:
             "whenever it comes",
             2,
             "A signal may come between any two lines: before the first step, after this rank has told the "
-            "others that none came, in the last step, during the save, or twice.",
+            "others that none came, in the last step, during the save, or twice. What was noted of one "
+            "training does not count in the next.",
             needs=("all stop after the same step", "one writes"),
         ),
         Criterion(
@@ -109,9 +117,9 @@ def save_on_signal(answer: Answer, rng: Rng) -> Findings:
     """Trainings to which signals come at drawn steps, on simulated ranks."""
     steps, step = rng.integer(6, 9), rng.integer(1, 3)
     rank, other = 1, RANKS - 1
-    whole = Telling(steps)
-    ended = whole.run(answer)
-    yield "trains to the end", stops(whole, ended)
+    whole = [Telling(steps), Telling(1)]
+    ended = [(case, case.run(answer)) for case in whole]
+    yield "trains to the end", compare.first_failure(stops(*each) for each in ended)
     one = [
         Telling(steps, (("before", step, rank, "SIGUSR1"),)),
         Telling(steps, (("after", step + 1, rank, "SIGTERM"),)),
@@ -121,10 +129,9 @@ def save_on_signal(answer: Answer, rng: Rng) -> Findings:
     ]
     runs: list[tuple[Telling, Observed[StopReply]]] = []
     yield "all stop after the same step", compare.first_failure(_each(answer, one, runs))
-    saved = (saved_once(*each) for each in [(whole, ended), *runs])
-    yield "one writes", compare.first_failure(saved)
+    yield "one writes", compare.first_failure(saved_once(*each) for each in ended + runs)
     yield "whenever it comes", compare.first_failure(_any_moment(answer, steps, step, rank, other))
-    yield "one number a step", one_number(whole, ended)
+    yield "one number a step", compare.first_failure(one_number(*each) for each in ended + runs)
 
 
 def _each(
@@ -139,6 +146,7 @@ def _each(
 def _any_moment(answer: Answer, steps: int, step: int, rank: int, other: int) -> Iterator[Finding]:
     """Whether all goes well, wherever the answer is when a signal comes."""
     first, last = ("before", step, rank, "SIGTERM"), steps - 1
+    cases = [Telling(1, (("before", 0, rank, "SIGUSR1"),)), Telling(steps, again=True)]
     for plan in (
         (("listening", -1, rank, "SIGUSR1"),),
         (("listening", -1, other, "SIGTERM"),),
@@ -148,7 +156,8 @@ def _any_moment(answer: Answer, steps: int, step: int, rank: int, other: int) ->
         (first, ("before", step, rank, "SIGUSR1"), ("saving", 0, 0, "SIGUSR1")),
         (first, ("before", step + 1, other, "SIGTERM"), ("after", step + 1, rank, "SIGUSR1")),
     ):
-        case = Telling(steps, plan)
+        cases.append(Telling(steps, plan))
+    for case in cases:
         run = case.run(answer)
         yield stops(case, run)
         yield saved_once(case, run)
@@ -181,13 +190,14 @@ def saved_once(case: Telling, run: Observed[StopReply]) -> Finding:
 
 def one_number(case: Telling, run: Observed[StopReply]) -> Finding:
     """Passes if each rank makes one collective a step, beside the step's own, and one at the end at most."""
-    for rank in range(case.ranks):
+    for rank, reply in enumerate(run.results):
+        # Who asks before each step has asked for one that is not made.
+        allowed = min(len(reply.made) + 1, case.steps) + 1
         own = [event for event in run.communication(rank) if event.nbytes != GRADIENT_BYTES]
         largest = max((event.nbytes for event in own), default=0)
-        if len(own) > case.steps + 1 or largest > NUMBER_BYTES:
+        if len(own) > allowed or largest > NUMBER_BYTES:
             calls = communication.in_words(sorted({event.op for event in own}))
-            text = (
-                f"rank {rank} makes {len(own)} calls in {case.steps} steps ({calls}) of up to {largest} bytes"
-            )
+            made = compare.counted(len(reply.made), "step")
+            text = f"{case}: rank {rank} makes {len(own)} calls in {made} ({calls}) of up to {largest} bytes"
             return Finding(False, f"{text}; one of at most {NUMBER_BYTES} bytes a step is enough.")
     return Finding(True, f"{case}: at most one number a step.")
