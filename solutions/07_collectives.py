@@ -1724,54 +1724,57 @@ def design_all_reduce(x: Tensor, cluster: Cluster) -> Tensor:
     the machine that this runs on, with cluster.nodes nodes of cluster.devices_per_node GPUs, rank r on node
     r // cluster.devices_per_node. cluster.intra_node and cluster.inter_node have a latency (s) and a bandwidth
     (bytes/s). Each GPU has a network card of its own, and adding up takes no time. The score is the virtual
-    time until the last rank has the sum, for a short, a middling and a long tensor.
+    time until the last rank has the sum, for tensors of some lengths on clusters that differ.
     """
     ### BEGIN SOLUTION
-    nodes, gpus, rank = cluster.nodes, cluster.devices_per_node, dist.get_rank()
+    gpus, rank = cluster.devices_per_node, dist.get_rank()
+    everyone = list(range(cluster.size))
+    node = [other for other in everyone if other // gpus == rank // gpus]
+    rail = [other for other in everyone if other % gpus == rank % gpus]
 
-    def seconds(near: int, far: int, nbytes: float) -> float:
-        """Of messages of so many bytes to `near` ranks of this node and `far` of others, all at once."""
+    def seconds(members: list[int], nbytes: float) -> float:
+        """Of messages of so many bytes to all other members, all at once."""
+        near = sum(other in node for other in members) - 1
+        far = len(members) - 1 - near
         latency = cluster.inter_node.latency if far else cluster.intra_node.latency
         return latency + nbytes * (near / cluster.intra_node.bandwidth + far / cluster.inter_node.bandwidth)
 
-    def cheaper(near: int, far: int, nbytes: float) -> tuple[float, bool]:
-        """The less of both ways to sum up with so many others, and whether that is in parts."""
-        parts = 2 * seconds(near, far, nbytes / (near + far + 1))
-        return min((seconds(near, far, nbytes), False), (parts, True))
+    def plan(groups: list[list[int]], nbytes: float) -> tuple[float, list[bool]]:
+        """The fastest way to sum up in one group after the other: its seconds, and which of them go in parts."""
+        if not groups:
+            return 0.0, []
+        members, *rest = groups
+        after, ways = plan(rest, nbytes)
+        part = nbytes / len(members)
+        after_parts, ways_of_part = plan(rest, part)
+        whole = seconds(members, nbytes) + after, [False, *ways]
+        return min(whole, (2 * seconds(members, part) + after_parts, [True, *ways_of_part]))
 
     def swap(outgoing: dict[int, Tensor], incoming: dict[int, Tensor]) -> None:
-        works = [dist.irecv(part, other) for other, part in incoming.items()]
-        works += [dist.isend(part, other) for other, part in outgoing.items()]
+        works = [dist.irecv(data, other) for other, data in incoming.items()]
+        works += [dist.isend(data, other) for other, data in outgoing.items()]
         for work in works:
             work.wait()
 
-    def add_up(own: Tensor, outgoing: dict[int, Tensor]) -> None:
-        arriving = {other: torch.empty_like(own) for other in outgoing}
-        swap(outgoing, arriving)
-        for part in arriving.values():
-            own += part
+    def sum_up(data: Tensor, groups: list[list[int]], in_parts: list[bool]) -> None:
+        """In one group after the other; where a group goes in parts, the next has this rank's part alone."""
+        if not groups:
+            return
+        members, size = groups[0], len(groups[0])
+        chunks = dict(zip(members, data.tensor_split(size) if in_parts[0] else [data] * size, strict=True))
+        own = chunks.pop(rank)
+        # Every rank begins with the one after its own.
+        others = sorted(chunks, key=lambda other: (other < rank, other))
+        arriving = {other: torch.empty_like(own) for other in others}
+        swap({other: chunks[other] for other in others}, arriving)
+        own += sum(arriving.values())
+        sum_up(own, groups[1:], in_parts[1:])
+        if in_parts[0]:
+            swap(dict.fromkeys(others, own), chunks)
 
-    def sum_up(data: Tensor, members: list[int], in_parts: bool, between=lambda chunk: None) -> None:
-        """Among members, in one round, or in parts; what each has summed up then goes through `between`."""
-        me = members.index(rank)
-        others = members[me + 1 :] + members[:me]
-        chunks = dict(zip(members, data.tensor_split(len(members)), strict=True))
-        if in_parts:
-            add_up(chunks[rank], {other: chunks[other] for other in others})
-            between(chunks[rank])
-            swap(dict.fromkeys(others, chunks[rank]), {other: chunks[other] for other in others})
-        else:
-            add_up(data, dict.fromkeys(others, data))
-
-    first = rank - rank % gpus
-    everyone, node = list(range(nodes * gpus)), list(range(first, first + gpus))
-    rail = everyone[rank % gpus :: gpus]
-    at_once, at_once_in_parts = cheaper(gpus - 1, gpus * (nodes - 1), x.nbytes)
-    across, across_in_parts = cheaper(0, nodes - 1, x.nbytes / gpus)
-    if at_once < 2 * seconds(gpus - 1, 0, x.nbytes / gpus) + across:
-        sum_up(x, everyone, at_once_in_parts)
-    else:
-        sum_up(x, node, True, lambda chunk: sum_up(chunk, rail, across_in_parts))
+    ways = [[everyone], [node, rail]]
+    (_, in_parts), groups = min((plan(groups, x.nbytes), groups) for groups in ways)
+    sum_up(x, groups, in_parts)
     return x
     ### END SOLUTION
 

@@ -825,32 +825,49 @@ def _spread(own, parts):
 
 
 @right("design_all_reduce")
-def by_three_thresholds(x, cluster):
-    """Short: everyone with everyone. Else in parts within the node, and between nodes whole or in parts."""
+def five_formulas(x, cluster):
+    """The seconds of each plan as a formula; each plan a row of calls."""
     me, gpus, nodes = dist.get_rank(), cluster.devices_per_node, cluster.nodes
-    wait, byte = cluster.inter_node.latency, 1 / cluster.inter_node.bandwidth
-    others = [rank for rank in range(cluster.size) if rank != me]
-    if not others:
-        return x
-    if x.nbytes * byte * gpus * (nodes - 1) < wait / 4:
-        _exchange_with(dict.fromkeys(others, x), x)
-        return x
     home, place = divmod(me, gpus)
-    chunks = x.tensor_split(gpus)
-    mates = {rank: chunks[rank % gpus] for rank in others if rank // gpus == home}
-    rail = [rank for rank in others if rank % gpus == place]
-    own = chunks[place]
-    _exchange_with(mates, own)
-    whole, halves = own.nbytes * byte * (nodes - 1), 2 * own.nbytes * byte * (nodes - 1) / nodes
-    if whole < wait + halves:
-        _exchange_with(dict.fromkeys(rail, own), own)
+    near, far = (gpus - 1) / cluster.intra_node.bandwidth, (nodes - 1) / cluster.inter_node.bandwidth
+    wait, short_wait = cluster.inter_node.latency, cluster.intra_node.latency
+    first_wait = wait if nodes > 1 else short_wait
+    ranks, b = nodes * gpus, x.nbytes
+    seconds = {
+        "all": first_wait + b * (near + gpus * far),
+        "all in parts": 2 * (first_wait + b / ranks * (near + gpus * far)),
+        "whole, whole": short_wait + b * near + wait + b * far,
+        "parts, whole": 2 * (short_wait + b / gpus * near) + wait + b / gpus * far,
+        "parts, parts": 2 * (short_wait + b / gpus * near) + 2 * (wait + b / ranks * far),
+    }
+    plan = min(seconds, key=seconds.get)
+    mates = [home * gpus + other for other in range(gpus) if other != place]
+    rail = [other * gpus + place for other in range(nodes) if other != home]
+    others = [rank for rank in range(ranks) if rank != me]
+    if plan == "all":
+        _exchange_with(dict.fromkeys(others, x), x)
+    elif plan == "all in parts":
+        _in_parts(x.tensor_split(ranks), me, {rank: rank for rank in others})
+    elif plan == "whole, whole":
+        _exchange_with(dict.fromkeys(mates, x), x)
+        _exchange_with(dict.fromkeys(rail, x), x)
     else:
-        pieces = own.tensor_split(nodes)
-        theirs = {rank: pieces[rank // gpus] for rank in rail}
-        _exchange_with(theirs, pieces[home])
-        _spread(pieces[home], theirs)
-    _spread(own, mates)
+        chunks = x.tensor_split(gpus)
+        own = chunks[place]
+        _exchange_with({rank: chunks[rank % gpus] for rank in mates}, own)
+        if plan == "parts, whole":
+            _exchange_with(dict.fromkeys(rail, own), own)
+        else:
+            _in_parts(own.tensor_split(nodes), home, {rank: rank // gpus for rank in rail})
+        _spread(own, {rank: chunks[rank % gpus] for rank in mates})
     return x
+
+
+def _in_parts(chunks, place, places):
+    """Each at its place adds up its chunk of all, and sends it to all. places: of the other ranks."""
+    theirs = {rank: chunks[other] for rank, other in places.items()}
+    _exchange_with(theirs, chunks[place])
+    _spread(chunks[place], theirs)
 
 
 def _batch(outgoing, incoming):

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from course_lib import Link
 from tests.answers import wrong
 
 
@@ -2674,11 +2675,73 @@ def by_bytes_alone(x, cluster):
     return x
 
 
+def _plans(nodes, gpus, near, far, nbytes):
+    """The seconds of each plan. near, far: links."""
+
+    def seconds(mates, others, nbytes):
+        wait = far.latency if others else near.latency
+        return wait + nbytes * (mates / near.bandwidth + others / far.bandwidth)
+
+    ranks = nodes * gpus
+    inner = 2 * seconds(gpus - 1, 0, nbytes / gpus)
+    return {
+        "all": seconds(gpus - 1, ranks - gpus, nbytes),
+        "all in parts": 2 * seconds(gpus - 1, ranks - gpus, nbytes / ranks),
+        "whole, whole": seconds(gpus - 1, 0, nbytes) + seconds(0, nodes - 1, nbytes),
+        "parts, whole": inner + seconds(0, nodes - 1, nbytes / gpus),
+        "parts, parts": inner + 2 * seconds(0, nodes - 1, nbytes / ranks),
+    }
+
+
+def _fastest(x, cluster, seconds):
+    """The plan of the least seconds, carried out."""
+    node, rail = _node_and_rail(cluster)
+    plan = min(seconds, key=seconds.get)
+    if plan.startswith("all"):
+        _direct(x, list(range(cluster.size)), in_parts=plan == "all in parts")
+    elif plan == "whole, whole":
+        _direct(x, node, in_parts=False)
+        _direct(x, rail, in_parts=False)
+    else:
+        _direct(x, node, lambda chunk: _direct(chunk, rail, in_parts=plan == "parts, parts"))
+    return x
+
+
+@wrong("design_all_reduce", fails="within a thirtieth of the best known")
+def never_whole_within_nodes(x, cluster):
+    """Does not know the plan that is the best where a latency within nodes counts as much as bytes."""
+    links = cluster.intra_node, cluster.inter_node
+    seconds = _plans(cluster.nodes, cluster.devices_per_node, *links, x.nbytes)
+    del seconds["whole, whole"]
+    return _fastest(x, cluster, seconds)
+
+
+@wrong("design_all_reduce", fails="within a thirtieth of the best known")
+def bytes_within_nodes_take_no_time(x, cluster):
+    """Counts only the latency there, since nodes are faster than the network."""
+    near = Link(cluster.intra_node.latency, 1e30)
+    seconds = _plans(cluster.nodes, cluster.devices_per_node, near, cluster.inter_node, x.nbytes)
+    return _fastest(x, cluster, seconds)
+
+
+@wrong("design_all_reduce", fails="within a thirtieth of the best known")
+def by_thresholds(x, cluster):
+    """Rules that were found by trying, where nodes are much faster than the network between them."""
+    node, rail = _node_and_rail(cluster)
+    gpus, nodes, wait = cluster.devices_per_node, cluster.nodes, cluster.inter_node.latency
+    across = x.nbytes / gpus / cluster.inter_node.bandwidth * (nodes - 1)
+    if 4 * gpus**2 * across < wait:
+        _direct(x, list(range(cluster.size)), in_parts=False)
+    else:
+        _direct(x, node, lambda chunk: _direct(chunk, rail, in_parts=across > wait + 2 * across / nodes))
+    return x
+
+
 @wrong("design_all_reduce", fails="within a thirtieth of the best known")
 def halves_the_long_ones(x, cluster):
     """Between nodes by halving and doubling: two latencies more than with all messages at once."""
     node, rail = _node_and_rail(cluster)
-    if x.nbytes < 2000:
+    if 8 * x.nbytes < cluster.inter_node.latency * cluster.inter_node.bandwidth:
         _direct(x, list(range(cluster.size)), in_parts=False)
         return x
 
