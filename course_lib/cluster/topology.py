@@ -76,6 +76,8 @@ class Cluster:
     flops: what a device computes, in FLOP/s; None: computing takes no virtual time.
     memory_bandwidth: what a device reads and writes, in bytes/s, for operations that are not matrix
         products; None: they take no virtual time.
+    host: what copies between a device and its node's main memory have to themselves, in each direction; see
+        `course_lib.training.host_memory`. None: they take no virtual time.
     disturbances: slow, lost and uneven parts, added by `with_straggler`, `with_slow_link`, `with_slow_node`,
         `with_lost_rank` and `with_jitter`. Each returns a new cluster; they add up:
 
@@ -93,6 +95,7 @@ class Cluster:
     memory_bandwidth: float | None = None
     name: str = field(default="", compare=False)
     cards_per_node: int | None = None
+    host: Link | None = None
     disturbances: Disturbances = UNDISTURBED
 
     def __post_init__(self) -> None:

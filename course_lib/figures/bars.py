@@ -56,6 +56,7 @@ _PAINTS: Mapping[Category, _Paint] = {
     Category.SEND: _Paint(COLOURS["orange"], "///", "#A56F00", "send"),
     Category.RECEIVE: _Paint(COLOURS["yellow"], "\\\\\\", "#A79A00", "receive"),
     Category.COLLECTIVE: _Paint(COLOURS["bluish_green"], "xx", "#005E45", "collective"),
+    Category.COPY: _Paint(COLOURS["reddish_purple"], "..", "#7A4A66", "copy to or from the host"),
 }
 
 _PHASE_COLOURS = ("#F4DCEB", "#DDE8F4", "#F7E8CC", "#DDEFE8", "#E6E6E6", "#F9DCCB")

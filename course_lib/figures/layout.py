@@ -34,6 +34,7 @@ class Category(Enum):
     SEND = "send"
     RECEIVE = "receive"
     COLLECTIVE = "collective"
+    COPY = "copy to or from the host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,8 @@ def category(event: Event) -> Category:
         return Category.COMPUTE
     if event.kind is Kind.COLLECTIVE:
         return Category.COLLECTIVE
+    if event.kind is Kind.COPY:
+        return Category.COPY
     return Category.RECEIVE if event.op in RECEIVES else Category.SEND
 
 

@@ -154,6 +154,13 @@ class _SocketEngine:
     def now(self, rank: int) -> float:
         return float(self._ask({"do": "now"})["now"])
 
+    def copy(self, rank: int, nbytes: int, to_host: bool, earliest: float) -> float:
+        asked: dict[str, Any] = {"do": "copy", "nbytes": nbytes, "to_host": to_host, "earliest": earliest}
+        return float(self._ask(asked)["end"])
+
+    def wait_until(self, rank: int, clock: float) -> None:
+        self._ask({"do": "until", "clock": clock})
+
     def record_span(self, rank: int, label: str, start: float, end: float) -> None:
         self._tell({"do": "span", "label": label, "start": start, "end": end}, 0)
 

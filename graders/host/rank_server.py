@@ -14,17 +14,15 @@ from torch import Tensor
 from course_lib.runtime.communication.call import Operation
 from course_lib.runtime.communication.errors import RankTraceback
 from course_lib.runtime.communication.events import SourceLine
-from course_lib.runtime.communication.memory import MemoryKind
 from course_lib.runtime.simulator.engine import RankStopped
 from course_lib.runtime.simulator.thread_driver import ThreadDriver
 from graders.grading.answer import FailureKind, PlainData
 from graders.grading.text import bounded
 from graders.host.fork_server_client import Process
 from graders.host.launch_state import MOST_CALLS, LaunchState, RankBroken
-from graders.protocol import requests
+from graders.protocol import rank_calls, requests
 from graders.protocol.codec import MAX_TENSORS, CodecError, decode, encode
 from graders.protocol.framing import ChannelClosed, TooSlow, receive_frame, send_frame
-from graders.protocol.rank_calls import post_from_plain
 from graders.protocol.records import check_fields, line_from_plain
 
 MOST_HELD = 4 * MAX_TENSORS
@@ -143,7 +141,7 @@ class RankServer:
     # --- Calls that ask nothing
 
     def _post(self, call: Any) -> None:
-        operation = post_from_plain(call, self._rank, self._group, self._keep_line)
+        operation = rank_calls.post_from_plain(call, self._rank, self._group, self._keep_line)
         held = sum(tensor.nbytes for tensor in (*operation.inputs, *operation.outputs) if not tensor.is_meta)
         self._held += held
         if self._held > MOST_HELD:
@@ -178,21 +176,25 @@ class RankServer:
             self._scheduler.compute(self._rank, seconds)
 
     def _span(self, call: Any) -> None:
-        check_fields(call, _SPAN_FIELDS, "a phase")
+        check_fields(call, rank_calls.SPAN_FIELDS, "a phase")
         if not 0 <= call["start"] <= call["end"] <= self._scheduler.now(self._rank):
             raise CodecError("a phase has a time that there has not been")
         self._scheduler.record_span(self._rank, bounded(call["label"]), call["start"], call["end"])
 
     def _memory(self, call: Any) -> None:
-        check_fields(call, {"do": (str,), "kind": (str,), "nbytes": (int,)}, "a change of memory")
-        if call["kind"] not in _MEMORY_KINDS or not 0 <= call["nbytes"] < 2**63:
-            raise CodecError("it holds memory that there is not")
-        self._scheduler.record_memory(self._rank, call["kind"], call["nbytes"])
+        self._scheduler.record_memory(self._rank, *rank_calls.memory_from_plain(call))
 
     # --- Questions
 
     def _now(self, _: Any) -> dict[str, PlainData]:
         return {"now": self._scheduler.now(self._rank)}
+
+    def _copy(self, call: Any) -> dict[str, PlainData]:
+        return {"end": self._scheduler.copy(self._rank, *rank_calls.copy_from_plain(call))}
+
+    def _until(self, call: Any) -> dict[str, PlainData]:
+        self._scheduler.wait_until(self._rank, rank_calls.clock_from_plain(call))
+        return {}
 
     def _wait(self, call: Any) -> dict[str, PlainData]:
         posted, line = self._about(call)
@@ -214,7 +216,7 @@ class RankServer:
         return {"over": self._scheduler.is_done(self._find(call["call"]).operation)}
 
     def _about(self, call: Any) -> tuple[_Posted, SourceLine]:
-        check_fields(call, _QUESTION_FIELDS, "a question")
+        check_fields(call, rank_calls.QUESTION_FIELDS, "a question")
         posted = self._find(call["call"])
         line = line_from_plain(call["line"], self._keep_line) or posted.operation.call.line
         return posted, line or _NO_LINE
@@ -240,7 +242,7 @@ class RankServer:
         self._over = True
 
     def _returned(self, call: Any) -> None:
-        check_fields({**call, "value": None}, _RETURNED_FIELDS, "a result")
+        check_fields({**call, "value": None}, rank_calls.RETURNED_FIELDS, "a result")
         if self._error is None:
             self._outcome.results[self._rank] = call["value"]
             return
@@ -250,7 +252,7 @@ class RankServer:
         )
 
     def _raised(self, call: Any) -> None:
-        check_fields(call, _RAISED_FIELDS, "a failure")
+        check_fields(call, rank_calls.RAISED_FIELDS, "a failure")
         type_, message, traceback = (bounded(call[name]) for name in ("type", "message", "traceback"))
         self._outcome.failures.append(RankTraceback(self._rank, type_, message, traceback))
 
@@ -273,6 +275,8 @@ class RankServer:
     }
     _QUESTIONS: ClassVar[_Handlers] = {
         "now": _now,
+        "copy": _copy,
+        "until": _until,
         "wait": _wait,
         "data": _wait_for_data,
         "poll": _poll,
@@ -286,15 +290,5 @@ class RankServer:
     }
 
 
-_MEMORY_KINDS = frozenset(kind.value for kind in MemoryKind)
 _NO_LINE = SourceLine("unknown", 0, "")
 """Where a rank waits that does not tell."""
-_QUESTION_FIELDS: dict[str, tuple[type, ...]] = {"do": (str,), "call": (int,), "line": (dict, type(None))}
-_SPAN_FIELDS: dict[str, tuple[type, ...]] = {
-    "do": (str,),
-    "label": (str,),
-    "start": (float, int),
-    "end": (float, int),
-}
-_RETURNED_FIELDS: dict[str, tuple[type, ...]] = {"do": (str,), "printed": (str,), "value": (type(None),)}
-_RAISED_FIELDS = dict.fromkeys(("do", "printed", "type", "message", "traceback"), (str,))

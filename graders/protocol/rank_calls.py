@@ -14,6 +14,7 @@ from torch import Tensor
 
 from course_lib.runtime.communication.call import Call, Group, Operation, payload_of
 from course_lib.runtime.communication.events import SourceLine
+from course_lib.runtime.communication.memory import MemoryKind
 from course_lib.runtime.communication.semantics import COLLECTIVES
 from graders.grading.answer import PlainData
 from graders.protocol.codec import MAX_TENSORS, CodecError
@@ -40,6 +41,24 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "asynchronous": (bool,),
     "line": (dict, type(None)),
 }
+
+_MEMORY_KINDS = frozenset(kind.value for kind in MemoryKind)
+QUESTION_FIELDS: dict[str, tuple[type, ...]] = {"do": (str,), "call": (int,), "line": (dict, type(None))}
+SPAN_FIELDS: dict[str, tuple[type, ...]] = {
+    "do": (str,),
+    "label": (str,),
+    "start": (float, int),
+    "end": (float, int),
+}
+RETURNED_FIELDS: dict[str, tuple[type, ...]] = {"do": (str,), "printed": (str,), "value": (type(None),)}
+RAISED_FIELDS = dict.fromkeys(("do", "printed", "type", "message", "traceback"), (str,))
+_COPY_FIELDS: dict[str, tuple[type, ...]] = {
+    "do": (str,),
+    "nbytes": (int,),
+    "to_host": (bool,),
+    "earliest": (float, int),
+}
+_MOST_SECONDS = 1e9
 
 
 def post_to_plain(operation: Operation, inputs: Sequence[Tensor]) -> PlainData:
@@ -88,6 +107,30 @@ def post_from_plain(
         line_from_plain(plain["line"], keep_line),
     )
     return call.operation(rank, peer, tuple(inputs), tuple(outputs))
+
+
+def memory_from_plain(plain: Any) -> tuple[str, int]:
+    """The kind of memory and its bytes. Raises CodecError."""
+    check_fields(plain, {"do": (str,), "kind": (str,), "nbytes": (int,)}, "a change of memory")
+    if plain["kind"] not in _MEMORY_KINDS or not 0 <= plain["nbytes"] < 2**63:
+        raise CodecError("it holds memory that there is not")
+    return plain["kind"], plain["nbytes"]
+
+
+def copy_from_plain(plain: Any) -> tuple[int, bool, float]:
+    """Of a copy between device and host: bytes, whether to the host, not before when. Raises CodecError."""
+    check_fields(plain, _COPY_FIELDS, "a copy")
+    if not (0 <= plain["nbytes"] < 2**63 and 0 <= plain["earliest"] < _MOST_SECONDS):
+        raise CodecError("it copies what there is not")
+    return plain["nbytes"], plain["to_host"], float(plain["earliest"])
+
+
+def clock_from_plain(plain: Any) -> float:
+    """The virtual time that a rank waits for, in seconds. Raises CodecError."""
+    check_fields(plain, {"do": (str,), "clock": (float, int)}, "a wait")
+    if not 0 <= plain["clock"] < _MOST_SECONDS:
+        raise CodecError("it waits for a time that there is not")
+    return float(plain["clock"])
 
 
 _MESSAGES = ("send", "recv")

@@ -23,7 +23,7 @@ def cluster_to_plain(cluster: Cluster) -> PlainData:
 
 def cluster_from_plain(plain: Mapping[str, Any]) -> Cluster:
     """The cluster of `cluster_to_plain`. Only a worker reads it, and a grader has written it."""
-    links = {name: Link(**plain[name]) for name in ("intra_node", "inter_node")}
+    links = {name: plain[name] and Link(**plain[name]) for name in ("intra_node", "inter_node", "host")}
     disturbances = Disturbances(**plain["disturbances"])
     return Cluster(**{**plain, **links, "disturbances": disturbances})
 

@@ -22,6 +22,8 @@ class Kind(StrEnum):
     COMPUTE = "compute"
     SPAN = "span"
     """A phase that the program itself named with `span`, or an instant that it named with `mark`."""
+    COPY = "copy"
+    """`nbytes` between the rank's device and its host: `op` is "to host" or "to device"."""
     MEMORY = "memory"
     """From this instant on the rank holds `nbytes` of the kind of memory that `op` names."""
 

@@ -51,6 +51,14 @@ class RankEngine(Protocol):
         """The rank's clock, in virtual seconds."""
         ...
 
+    def copy(self, rank: int, nbytes: int, to_host: bool, earliest: float) -> float:
+        """Begin a copy between the rank's device and its host, not before `earliest`; returns its end."""
+        ...
+
+    def wait_until(self, rank: int, clock: float) -> None:
+        """Return when the rank's clock has come that far, in virtual seconds."""
+        ...
+
     def record_span(self, rank: int, label: str, start: float, end: float) -> None:
         """Add a phase that the program has named; start and end are what `now` said."""
         ...

@@ -153,6 +153,15 @@ class ThreadDriver:
         """Charge the rank for computing."""
         self.virtual_time.compute(rank, seconds)
 
+    def copy(self, rank: int, nbytes: int, to_host: bool, earliest: float) -> float:
+        """Begin a copy between the rank's device and its host. Returns when it ends, in virtual seconds."""
+        return self.virtual_time.copy(rank, nbytes, to_host, earliest)
+
+    def wait_until(self, rank: int, clock: float) -> None:
+        """Move the rank's clock to an instant, if that is forward."""
+        self._check_open()
+        self._take_turns(rank, self.virtual_time.wait_until(rank, clock))
+
     def record_span(self, rank: int, label: str, start: float, end: float) -> None:
         """Add a phase that the program has named."""
         self.virtual_time.record(rank, label, Kind.SPAN, start, end)

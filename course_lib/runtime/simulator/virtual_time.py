@@ -55,6 +55,9 @@ class VirtualTime:
         """True while data is moved, which is not computing."""
         self._some_get_lost = bool(cluster.disturbances.lost_ranks)
         self._ready = [(0.0, number) for number in range(ranks)]
+        self._host = cluster.host
+        self._host_free: dict[tuple[int, bool], float] = {}
+        """(rank, whether to its host) -> when the last copy in this direction ends."""
 
     @property
     def seconds(self) -> float:
@@ -196,9 +199,26 @@ class VirtualTime:
             state.lost = True
             raise RankStopped
 
+    # --- Copies between device and host
+
+    def copy(self, rank: int, nbytes: int, to_host: bool, earliest: float) -> float:
+        """Begin a copy, after those under way in its direction. Returns when it ends, in virtual seconds."""
+        start = max(self.ranks[rank].clock, self._host_free.get((rank, to_host), 0.0), earliest)
+        end = start + (self._host.seconds(nbytes) if self._host else 0.0)
+        self._host_free[rank, to_host] = end
+        self.record(rank, "to host" if to_host else "to device", Kind.COPY, start, end, nbytes)
+        return end
+
+    def wait_until(self, rank: int, clock: float) -> Iterator[None]:
+        """Move the rank's clock to an instant, if that is forward."""
+        yield from self.end_computing(rank)
+        yield from self.advance(rank, clock)
+
     def record(self, rank: int, label: str, kind: Kind, start: float, end: float, nbytes: int = 0) -> None:
         """Add an event that is no communication."""
-        self.spans.append(Event(rank, label, kind, start, end, len(self.network.log), nbytes))
+        event = Event(rank, label, kind, start, end, len(self.network.log), nbytes)
+        event.asynchronous = kind is Kind.COPY
+        self.spans.append(event)
 
     def events(self) -> tuple[Event, ...]:
         """Communication, computing and spans, in the order in which they began."""

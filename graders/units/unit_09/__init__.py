@@ -1,4 +1,4 @@
 """Unit 09: Memory."""
 
 UNIT = "09_memory"
-SECTIONS = ("shards",)
+SECTIONS = ("shards", "offload", "segments", "out_of_core", "planning")

@@ -92,6 +92,14 @@ class CaptureEngine:
         """The position of this read in the program: a trace's own time, which `record_span` understands."""
         return self.trace.write(_CLOCK_READ)
 
+    def copy(self, rank: int, nbytes: int, to_host: bool, earliest: float) -> float:
+        """Refused: when a copy begins, only time can tell."""
+        self.trace.refuse("a copy between device and host")
+
+    def wait_until(self, rank: int, clock: float) -> None:
+        """Refused, as the copies that a rank would wait for."""
+        self.trace.refuse("a wait for a copy")
+
     def record_span(self, rank: int, label: str, start: float, end: float) -> None:
         """Write down a phase."""
         self.trace.write(Span(label, int(start), int(end)))
