@@ -1519,6 +1519,9 @@ assert plans["ResNet-50", 1600][0] == [(23, 16)]
 # and 3.2 million tokens a step, which is cheaper, and how many times?
 
 # %% demo=true
+guesses.ask(times_fewer_bytes_over_a_cut_of_gpt3=None)
+
+# %% demo=true
 for name, blocks, width, tokens in (
     ("GPT-3, 175 billion parameters", 96, 12_288, 3.2e6),
     ("GPT-2, 1.5 billion", 48, 1600, 0.5e6),
@@ -1532,6 +1535,7 @@ for name, blocks, width, tokens in (
 
 # %% demo=true jupyter={"source_hidden": true}
 assert round(12 * 96 * 12_288 / 3.2e6, 1) == 4.4
+guesses.measured(times_fewer_bytes_over_a_cut_of_gpt3=12 * 96 * 12_288 / 3.2e6)
 assert round(12 * 48 * 1600 / 0.5e6, 1) == 1.8
 
 # %% [markdown]
@@ -1818,7 +1822,11 @@ for rank, gradient in enumerate(torchgpipes):
 # where `pipeline.py` initialises the group, gives each rank its stage and calls `step` for each batch. What is new is the
 # question which ranks are neighbours. Say there are two nodes of four GPUs, and two replicas of a pipeline with four stages. The ranks of a pipeline
 # can all be on one node, and then gradients are averaged between nodes. Or each pipeline goes over both nodes, with two
-# stages on each, and gradients are averaged within a node. **Predict** which is faster if links between nodes have a tenth of the bandwidth.
+# stages on each, and gradients are averaged within a node. **Predict** which is faster if links between nodes have a tenth of the bandwidth, and how
+# many times.
+
+# %% demo=true
+guesses.ask(faster_a_pipeline_a_node_or_over_both_nodes=None, times_as_fast=None)
 
 
 # %% demo=true
@@ -1857,7 +1865,9 @@ for name, run in placed.items():
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds one_f_one_b
-assert placed["a pipeline a node"].seconds > 1.5 * placed["over both nodes"].seconds
+placed_ratio = placed["a pipeline a node"].seconds / placed["over both nodes"].seconds
+assert placed_ratio > 1.5
+guesses.measured(faster_a_pipeline_a_node_or_over_both_nodes="over both nodes", times_as_fast=placed_ratio)
 for one, other in ((0, 4), (0, 2)):
     gradients = [
         placed["a pipeline a node" if other == 4 else "over both nodes"].results[rank][1]

@@ -772,7 +772,7 @@ assert found[3][1] < 0.01 * len(tokens)
 # with 51,200 of them in float32, each token makes 204,800 bytes on every rank, where its vector, of 3,072
 # numbers in the largest model of Megatron-LM's authors, has 12,288. For a micro-batch of 8 sequences of 1,024 tokens the gathered logits are 1.68 GB.
 #
-# **Predict:** which numbers of a token must a rank know of the others, to compute the loss and the gradient of its own
+# **Think first:** which numbers of a token must a rank know of the others, to compute the loss and the gradient of its own
 # logits?
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -1044,7 +1044,7 @@ class ScatterSequence(torch.autograd.Function):
 
 # %% [markdown]
 # Behind both there is one more trap. A norm's weight is the same on every rank, but each rank now uses it for other
-# tokens. **Predict:** what does its gradient lack on a rank, and which function of this unit, applied to the *weight*,
+# tokens. **Think first:** what does its gradient lack on a rank, and which function of this unit, applied to the *weight*,
 # would mend that?
 
 
@@ -1336,7 +1336,7 @@ run.timeline(title="by plan, attention left out", start=made)
 # | y = hidden down | `"bf,fd->bd"` |
 #
 # Each rank multiplies what it holds. Sometimes that is its part of the result, and sometimes it is only one summand of it.
-# **Predict**, for the layouts `{"b": "all"}` and `{"f": "all"}`, on a mesh with the one axis `all`: which of the two
+# **Think first.** For the layouts `{"b": "all"}` and `{"f": "all"}`, on a mesh with the one axis `all`: which of the two
 # results needs an all-reduce, and which of their gradients?
 
 
@@ -1567,15 +1567,13 @@ def stack_costs(way: str, samples: int, tokens: int, width: int, ranks: int) -> 
     way: "data", "pipeline", "tensor" or "sequence". samples, tokens, width, ranks: B, T, D, p. p is at least
     3, and divides B, T and D. Returns
         "sent"        numbers that it sends; an all-reduce is a ring's, of which each rank sends 2 (p - 1) / p
-        of
-                      what it is given, and a reduce-scatter or an all-gather half as much
-        "parameters"  numbers in the weights of the layers, or parts of layers, that it has "kept"
-        numbers that autograd keeps for backward when the forward pass of all its samples is over: the
-                      inputs of its layers' norm, up, gelu and down. What the norm itself keeps, two numbers a
-                      token, does not count, nor do parameters
+                      of what it is given, and a reduce-scatter or an all-gather half as much
+        "parameters"  numbers in the weights of the layers, or parts of layers, that it has
+        "kept"        numbers that autograd keeps for backward when the forward pass of all its samples is
+                      over: the inputs of its layers' norm, up, gelu and down. What the norm itself keeps,
+                      two numbers a token, does not count, nor do parameters
         "flops"       floating-point operations of matrix products, two for each multiplication; the first
-        layer's
-                      input gets a gradient, too
+                      layer's input gets a gradient, too
     """
     ### BEGIN SOLUTION
     layer, stream, p = 8 * width**2, samples * tokens * width, ranks

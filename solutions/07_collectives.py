@@ -1055,10 +1055,13 @@ def seconds_on(machine: Cluster, function, nbytes: int, *arguments) -> float:
 
 # %% [markdown]
 # **Predict.** Halving-doubling sends as many bytes as the ring, in far fewer messages. On which of these machines does the
-# ring win nevertheless, for long tensors?
+# ring win over it nevertheless, for long tensors? Write "yes" or "no".
 #
 # The tensors below are on the device `meta`: they have a shape and no numbers. Messages, additions and their times are the
 # same, and 268 MB on each of 16 ranks take no memory.
+
+# %% demo=true
+guesses.ask(ring_wins_on_h100_pod=None, ring_wins_on_lumi_g=None, ring_wins_on_frontera=None)
 
 # %% demo=true
 # %%needs broadcast_tree reduce_tree ring_all_reduce halving_doubling_all_reduce hierarchical_all_reduce
@@ -1104,6 +1107,9 @@ for machine, fastest_first in {
     lines = predictions[machine]
     assert sorted(fastest_first, key=lambda name: lines[name][1][-1]) == fastest_first, machine
     assert {"tree", "halving-doubling"} == set(sorted(lines, key=lambda name: lines[name][1][0])[:2]), machine
+    ring, halving = lines["ring"][1][-1], lines["halving-doubling"][1][-1]
+    question = "ring_wins_on_" + machine.lower().replace(" rtx", "").replace(" ", "_").replace("-", "_")
+    guesses.measured(**{question: "yes" if ring < halving else "no"})
 
 # %% [markdown]
 # Not on the H100 pod, where each device has a card of its own. On LUMI-G two share one, on Frontera four. Halving-doubling

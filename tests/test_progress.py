@@ -143,6 +143,14 @@ def test_predictions_stand_beside_what_was_measured(capsys: pytest.CaptureFixtur
     assert predict("91_other", milliseconds=None).rows["milliseconds"].measured is None
     with pytest.raises(KeyError, match="seconds"):
         guesses.measured(seconds=3)
+    # Asked in the middle of a unit, they stand in the same table, and are kept as well.
+    capsys.readouterr()
+    again.ask(seconds=None, bytes=7)
+    assert capsys.readouterr().out.endswith("again: seconds.\n")
+    again.ask(seconds=6)
+    again.measured(seconds=3)
+    assert again.rows["seconds"].apart == "2 times too much"
+    assert predict("90_sample", bytes=None).rows["bytes"].predicted == 7
 
 
 def test_unwritable_home_does_not_stop_a_check(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
