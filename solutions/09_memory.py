@@ -29,10 +29,12 @@ ranks = 4
 on = "simulated"
 
 # %%
+import copy
 import itertools
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -40,6 +42,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.func import functional_call
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from course_lib import Cluster, Link, launch, per_rank, span
@@ -209,19 +213,354 @@ assert [shard_range(5, 4, rank) for rank in range(4)] == [(0, 2), (2, 4), (4, 5)
 # without numbers.
 
 # %% [markdown]
+# Laying end to end and padding is the same everywhere, so here it is, with the way back:
+
+
+# %%
+def flat(tensors: Iterable[Tensor], ranks: int) -> Tensor:
+    """The tensors' numbers end to end, in a new tensor that is padded with zeros for so many ranks."""
+    numbers = torch.cat([tensor.detach().flatten() for tensor in tensors])
+    return functional.pad(numbers, (0, -len(numbers) % ranks))
+
+
+def unflat(whole: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
+    """The tensors of these shapes whose numbers lie end to end in a whole, as views of it."""
+    sizes = [math.prod(shape) for shape in shapes]
+    parts = whole[: sum(sizes)].split(sizes)
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+# %% [markdown]
 # ## 3 Shards of the optimizer's state
+
+
+# %% exercise="ShardedOptimizer" points=16
+class ShardedOptimizer:
+    """An optimizer whose numbers are cut over the ranks: ZeRO's first stage.
+
+    optimizer = ShardedOptimizer(parameters, optimizer_class, **options)
+
+    parameters: an iterable of parameters, or of dicts {"params": parameters, and options of their own}, as
+        torch.optim takes them; the same on all ranks. Those of a group have one dtype, and one of them at least
+        needs a gradient; those that do not stay as they are, and are not sent.
+    optimizer_class: makes an optimizer like those of torch.optim. It changes each number by itself, as
+        Adam does, from nothing but its gradient and its own past.
+
+    step(): p.grad is the gradient of this rank's samples, or None, which counts as zeros. Afterwards every
+        parameter, the same tensor as before, has on every rank the value that a step of optimizer_class
+        with the mean of the gradients over ranks gives it.
+    zero_grad(): sets every gradient to None.
+    param_groups: a dict for each group, with its options. Whoever changes one there, such as "lr", changes
+        the steps that follow.
+
+    Between steps a rank holds, beside the parameters and their gradients, this of each group: of every number
+    that optimizer_class keeps for a parameter a part of section 2's padded length, and at most two such parts
+    more. Calls: in a step one reduce-scatter and one all-gather for each group, of the group's bytes.
+    """
+
+    def __init__(
+        self, parameters: Iterable[Any], optimizer_class: type[torch.optim.Optimizer], **options: Any
+    ) -> None:
+        ### BEGIN SOLUTION
+        ranks, rank = dist.get_world_size(), dist.get_rank()
+        given = list(parameters)
+        groups = given if isinstance(given[0], dict) else [{"params": given}]
+        self.trained = [[p for p in group["params"] if p.requires_grad] for group in groups]
+        shards = [nn.Parameter(flat(own, ranks).view(ranks, -1)[rank].clone()) for own in self.trained]
+        self.optimizer = optimizer_class(
+            [{**group, "params": [shard]} for group, shard in zip(groups, shards, strict=True)], **options
+        )
+        self.param_groups = self.optimizer.param_groups
+        ### END SOLUTION
+
+    @torch.no_grad()
+    def step(self) -> None:
+        ### BEGIN SOLUTION
+        ranks = dist.get_world_size()
+        shards = [group["params"][0] for group in self.param_groups]
+        for own, shard in zip(self.trained, shards, strict=True):
+            whole = flat((torch.zeros_like(p) if p.grad is None else p.grad for p in own), ranks)
+            shard.grad = torch.empty_like(shard)
+            dist.reduce_scatter_single(shard.grad, whole / ranks)
+        self.optimizer.step()
+        for own, shard in zip(self.trained, shards, strict=True):
+            whole = shard.new_empty(ranks * len(shard))
+            dist.all_gather_single(whole, shard)
+            for parameter, values in zip(own, unflat(whole, [p.shape for p in own]), strict=True):
+                parameter.copy_(values)
+        ### END SOLUTION
+
+    def zero_grad(self) -> None:
+        ### BEGIN SOLUTION
+        for own in self.trained:
+            for parameter in own:
+                parameter.grad = None
+        ### END SOLUTION
+
 
 # %% [markdown]
 # ## 4 Shards of the gradients
 
+
+# %% exercise="ShardedGradients" points=16
+class ShardedGradients:
+    """Gradients that are cut over the ranks while backward computes them: ZeRO's second stage.
+
+    sharded = ShardedGradients(model, bucket_bytes)
+
+    buckets: lists of the model's trainable parameters, each parameter once, from the last to the first. A bucket is
+        closed before the parameter that would take it above bucket_bytes; a larger one is alone in its own.
+
+    In a backward pass, as soon as all gradients of a bucket are there, and the buckets before it have been sent, they
+    are laid end to end, padded (section 2), and given to an asynchronous reduce-scatter, and the parameters' .grad
+    is None again. At most one bucket is under way: before another is laid end to end the one before has been
+    waited for. No gradient is kept but the shards, those of the bucket under way, and those of
+    buckets that are not complete.
+
+    finish(): called on all ranks after each backward pass. Returns a list with a tensor for each bucket: this rank's
+        part, of the padded length, of the mean over ranks. A parameter that this rank did not use counts as zeros.
+        All .grad are None afterwards, and the next pass may begin.
+
+    All trainable parameters have one dtype. Calls: one reduce-scatter a bucket, in the order of the buckets.
+    """
+
+    def __init__(self, model: nn.Module, bucket_bytes: int) -> None:
+        ### BEGIN SOLUTION
+        self.buckets: list[list[nn.Parameter]] = []
+        room = 0
+        for parameter in reversed([p for p in model.parameters() if p.requires_grad]):
+            if not self.buckets or parameter.nbytes > room:
+                self.buckets.append([])
+                room = bucket_bytes
+            self.buckets[-1].append(parameter)
+            room -= parameter.nbytes
+        for number, bucket in enumerate(self.buckets):
+            for parameter in bucket:
+                parameter.register_post_accumulate_grad_hook(lambda _, number=number: self._arrived(number))
+        self._begin()
+        ### END SOLUTION
+
+    def finish(self) -> list[Tensor]:
+        ### BEGIN SOLUTION
+        while len(self.shards) < len(self.buckets):
+            self._send()
+        self.under_way.wait()
+        shards = self.shards
+        self._begin()
+        return shards
+
+    def _begin(self) -> None:
+        self.missing = [len(bucket) for bucket in self.buckets]
+        self.shards: list[Tensor] = []
+        self.under_way: Any = None
+
+    def _arrived(self, number: int) -> None:
+        self.missing[number] -= 1
+        while len(self.shards) < len(self.buckets) and not self.missing[len(self.shards)]:
+            self._send()
+
+    def _send(self) -> None:
+        """Send the next bucket, with zeros for what is not there."""
+        if self.under_way:
+            self.under_way.wait()
+            self.under_way = None
+        bucket, ranks = self.buckets[len(self.shards)], dist.get_world_size()
+        whole = flat((torch.zeros_like(p) if p.grad is None else p.grad for p in bucket), ranks)
+        for parameter in bucket:
+            parameter.grad = None
+        self.shards.append(whole.new_empty(len(whole) // ranks))
+        self.under_way = dist.reduce_scatter_single(self.shards[-1], whole.div_(ranks), async_op=True)
+        ### END SOLUTION
+
+
 # %% [markdown]
 # ## 5 Shards of the parameters
+
+
+# %% exercise="FullyShardedUnit" points=22
+class FullyShardedUnit(nn.Module):
+    """A part of a model whose weights are cut over the ranks: ZeRO's third stage.
+
+    unit = FullyShardedUnit(module)
+
+    module: the same on all ranks. Its parameters all need gradients, and have one dtype; one that has several
+        names is one. It stays as it is, and the unit holds none of its parameters.
+    shard: the unit's only parameter: this rank's part, of the padded length, of module's parameters laid end to end
+        in the order of module.parameters() (section 2).
+
+    unit(*inputs): what module makes of the inputs, with the weights that the shards of all ranks hold. For that it
+        gathers the weights, and lets go of them before it returns. Backward gathers them again, computes the
+        gradients, and lets go of both: shard.grad gets this rank's part of the mean of the gradients over
+        ranks, with zeros in the padding, on top of what it held. The inputs get their gradients as in module.
+    start(): begins to gather the weights, without waiting for them, if they are not there and not on their way. The
+        next forward or backward of the unit then takes these.
+
+    Each forward that is not under no_grad is followed by its backward before the next one. Calls: none in the
+    constructor, one all-gather in forward, at most one all-gather and one reduce-scatter in backward.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        ### BEGIN SOLUTION
+        parameters = dict(module.named_parameters())
+        self.shapes = {name: parameter.shape for name, parameter in parameters.items()}
+        self.ranks = dist.get_world_size()
+        whole = flat(parameters.values(), self.ranks)
+        self.shard = nn.Parameter(whole.view(self.ranks, -1)[dist.get_rank()].clone())
+        # Its code, with a tensor of no numbers for each parameter; in a list, since its parameters are not the unit's.
+        empty = {id(parameter): nn.Parameter(parameter.new_empty(0)) for parameter in parameters.values()}
+        self.code = [copy.deepcopy(module, empty)]
+        self.whole: Tensor | None = None
+        self.arriving: Any = None
+        ### END SOLUTION
+
+    def start(self) -> None:
+        ### BEGIN SOLUTION
+        if self.whole is None:
+            with torch.no_grad():
+                self.whole = self.shard.new_empty(self.ranks * len(self.shard))
+                self.arriving = dist.all_gather_single(self.whole, self.shard.detach(), async_op=True)
+        ### END SOLUTION
+
+    def forward(self, *inputs: Any) -> Any:
+        ### BEGIN SOLUTION
+        weights = unflat(Gathered.apply(self.shard, self), list(self.shapes.values()))
+        with saved_tensors_hooks(self._pack, self._unpack):
+            result = functional_call(self.code[0], dict(zip(self.shapes, weights, strict=True)), inputs)
+        self.whole = None
+        return result
+
+    def gather(self) -> Tensor:
+        """The weights, waited for."""
+        self.start()
+        if self.arriving:
+            self.arriving.wait()
+            self.arriving = None
+        return self.whole
+
+    def _pack(self, tensor: Tensor) -> Any:
+        """What autograd is to keep for backward: of a part of the weights only where it lies."""
+        if tensor.untyped_storage().data_ptr() != self.whole.untyped_storage().data_ptr():
+            return tensor
+        return tensor.size(), tensor.stride(), tensor.storage_offset()
+
+    def _unpack(self, kept: Any) -> Tensor:
+        return kept if isinstance(kept, Tensor) else self.gather().as_strided(*kept)
+
+
+class Gathered(torch.autograd.Function):
+    """From a unit's shard to all of its weights, and back from their gradient to that of the shard."""
+
+    @staticmethod
+    def forward(ctx, shard: Tensor, unit: FullyShardedUnit) -> Tensor:
+        ctx.unit = unit
+        return unit.gather().view(-1)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+        unit = ctx.unit
+        if unit.arriving:  # started for a backward that did not need them
+            unit.gather()
+        unit.whole = None
+        own = torch.empty_like(unit.shard)
+        dist.reduce_scatter_single(own, gradient / unit.ranks)
+        return own, None
+        ### END SOLUTION
+
+
+# %% [markdown]
+# ### One unit ahead
+
+
+# %% exercise="prefetch" points=10
+def prefetch(modules: Sequence[nn.Module]) -> nn.Sequential:
+    """Your FullyShardedUnits of the modules, one behind the other, each of which gathers for its neighbour too.
+
+    modules: of a model that calls them in this order, each with what the one before returned.
+
+    Before a unit computes forward, the next one's weights are on their way; before it computes backward, those of the
+    one before it. Nobody waits for weights but the unit that computes with them. Calls are those of the units
+    without it. At no time have more than two units weights that are there or on their way.
+    """
+    ### BEGIN SOLUTION
+    units = [FullyShardedUnit(module) for module in modules]
+
+    def start(first: FullyShardedUnit, second: FullyShardedUnit) -> None:
+        first.start()
+        second.start()
+
+    for unit, following in pairwise(units):
+        unit.register_forward_pre_hook(lambda *_, pair=(unit, following): start(*pair))
+        following.register_full_backward_pre_hook(lambda *_, pair=(following, unit): start(*pair))
+    return nn.Sequential(*units)
+    ### END SOLUTION
+
 
 # %% [markdown]
 # ## 6 The norm of what nobody has whole
 
+
+# %% exercise="clip_grad_norm" points=7
+def clip_grad_norm(shards: Iterable[Tensor], max_norm: float) -> Tensor:
+    """The norm of the gradients of all ranks' shards; gradients with a larger one than max_norm are scaled to it.
+
+    shards: this rank's parameters, whose .grad are its shards of the gradients, or None. No two ranks have a number
+        in common. A rank may have other and fewer shards than another, or none, and one without numbers.
+    Returns float32 []: the root of the sum of the squares of all gradients of all ranks, as they came, the same on
+    all ranks. It is computed in float32, also where gradients are bfloat16. If it is larger than max_norm, each gradient
+    is multiplied, in place, by max_norm / norm; else it stays as it is to the last bit. Calls: one all-reduce of a number.
+    """
+    ### BEGIN SOLUTION
+    gradients = [shard.grad for shard in shards if shard.grad is not None]
+    total = torch.zeros(())
+    for gradient in gradients:
+        total += gradient.float().square().sum()
+    dist.all_reduce(total)
+    norm = total.sqrt()
+    if norm > max_norm:
+        for gradient in gradients:
+            gradient.mul_(max_norm / norm)
+    return norm
+    ### END SOLUTION
+
+
 # %% [markdown]
 # ## 7 The whole state in one file
+
+
+# %% exercise="gather_state" points=10
+def gather_state(shards: dict[str, Tensor], shapes: dict[str, torch.Size]) -> dict[str, Tensor] | None:
+    """The whole state on rank 0, from the shards of all ranks; None on the others.
+
+    shapes: name -> shape of a whole tensor, which may be (). shards: name -> this rank's shard of its numbers:
+        those of shard_range, without padding, in one dimension. Names, their order, shapes and dtypes are the same on all
+        ranks; dtypes differ from tensor to tensor. Both stay as they are.
+    Returns on rank 0 new tensors of these names, in the order of shapes, with shape and dtype.
+
+    Rank 0 sends nothing; each other rank sends each shard once, with padding at most. Beside the arguments and what is
+    returned, rank 0 never holds more than twice the largest tensor, and any other rank no more than twice the
+    padded length of its largest shard.
+    """
+    ### BEGIN SOLUTION
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    state = {}
+    for name, shape in shapes.items():
+        if rank:
+            if len(shards[name]):
+                dist.send(shards[name], 0)
+            continue
+        numel = math.prod(shape)
+        whole = shards[name].new_empty(numel)
+        for source in range(ranks):
+            begin, end = shard_range(numel, ranks, source)
+            if source == 0:
+                whole[begin:end] = shards[name]
+            elif begin < end:
+                dist.recv(whole[begin:end], source)
+        state[name] = whole.view(shape)
+    return None if rank else state
+    ### END SOLUTION
+
 
 # %% [markdown]
 # ## 8 Traffic against memory

@@ -1,6 +1,7 @@
 """Right answers of unit 09, written differently."""
 
 import contextlib
+import copy
 import functools
 import itertools
 import math
@@ -9,6 +10,10 @@ import weakref
 from math import ceil
 
 import torch
+import torch.distributed as dist
+from torch import nn
+from torch.func import functional_call
+from torch.nn import functional
 
 from course_lib.training.memory_plan import Plan, plan_cost
 from course_lib.training.out_of_core import DoesNotFit, step
@@ -51,6 +56,372 @@ def one_part_after_another(numel, ranks, rank):
     for _ in range(rank):
         begin += min(length, numel - begin)
     return begin, begin + min(length, numel - begin)
+
+
+def _ends(numel, ranks, rank):
+    length = -(-numel // ranks)
+    return min(rank * length, numel), min((rank + 1) * length, numel)
+
+
+def _padded(numbers, length):
+    return functional.pad(numbers, (0, length - len(numbers)))
+
+
+@right("ShardedOptimizer")
+class ListsOfParts:
+    """Collectives of lists, one tensor a rank; parts without padding, which is added for the journey."""
+
+    def __init__(self, parameters, optimizer_class, **options):
+        groups = list(parameters)
+        if not isinstance(groups[0], dict):
+            groups = [{"params": groups}]
+        self.parts = []
+        for group in groups:
+            own = [p for p in group["params"] if p.requires_grad]
+            begin, end = _ends(sum(p.numel() for p in own), dist.get_world_size(), dist.get_rank())
+            numbers = torch.cat([p.detach().reshape(-1) for p in own])
+            self.parts.append((own, numbers[begin:end].clone().requires_grad_()))
+        made = [{**group, "params": [part]} for group, (_, part) in zip(groups, self.parts, strict=True)]
+        self.inner = optimizer_class(made, **options)
+
+    @property
+    def param_groups(self):
+        return self.inner.param_groups
+
+    def step(self):
+        ranks = dist.get_world_size()
+        for own, part in self.parts:
+            numbers = torch.cat(
+                [torch.zeros(p.numel(), dtype=p.dtype) if p.grad is None else p.grad.flatten() for p in own]
+            )
+            length = -(-len(numbers) // ranks)
+            pieces = [_padded(numbers[slice(*_ends(len(numbers), ranks, r))], length) for r in range(ranks)]
+            total = torch.empty(length, dtype=part.dtype)
+            dist.reduce_scatter(total, pieces)
+            part.grad = total[: len(part)] / ranks
+        self.inner.step()
+        for own, part in self.parts:
+            numel = sum(p.numel() for p in own)
+            length = -(-numel // ranks)
+            pieces = [part.new_empty(length) for _ in range(ranks)]
+            dist.all_gather(pieces, _padded(part.detach(), length))
+            numbers = torch.cat(pieces)
+            with torch.no_grad():
+                for parameter in own:
+                    parameter.copy_(numbers[: parameter.numel()].view_as(parameter))
+                    numbers = numbers[parameter.numel() :]
+
+    def zero_grad(self):
+        for own, _ in self.parts:
+            for parameter in own:
+                parameter.grad = None
+
+
+@right("ShardedOptimizer")
+class SharedSteps(ListsOfParts):
+    """A group at a time: gradients, a step of it alone, and parameters."""
+
+    def __init__(self, parameters, optimizer_class, **options):
+        super().__init__(parameters, optimizer_class, **options)
+        self.parts = [(own, part) for own, part in self.parts if own]
+
+    def step(self):
+        together, groups = self.parts, self.inner.param_groups
+        try:
+            for number, each in enumerate(together):
+                self.parts, self.inner.param_groups = [each], [groups[number]]
+                super().step()
+        finally:
+            self.parts, self.inner.param_groups = together, groups
+
+
+@right("ShardedGradients")
+class SumsAndDividesLater:
+    """Finds the next bucket in a list of those that are left, and divides when all are there."""
+
+    def __init__(self, model, bucket_bytes):
+        self.buckets = []
+        for parameter in list(model.parameters())[::-1]:
+            if parameter.requires_grad:
+                last = self.buckets[-1] if self.buckets else []
+                if last and sum(p.nbytes for p in [*last, parameter]) <= bucket_bytes:
+                    last.append(parameter)
+                else:
+                    self.buckets.append([parameter])
+                parameter.register_post_accumulate_grad_hook(self.note)
+        self.there, self.left, self.shards, self.handle = set(), list(self.buckets), [], None
+
+    def note(self, parameter):
+        self.there.add(parameter)
+        while self.left and self.there.issuperset(self.left[0]):
+            self.send()
+
+    def send(self):
+        if self.handle is not None:
+            self.handle.wait()
+            self.handle = None
+        bucket, ranks = self.left.pop(0), dist.get_world_size()
+        numel = sum(p.numel() for p in bucket)
+        length = -(-numel // ranks)
+        flat = bucket[0].new_zeros(length * ranks).detach()
+        place = 0
+        for parameter in bucket:
+            if parameter.grad is not None:
+                flat[place : place + parameter.numel()] = parameter.grad.flatten()
+            place += parameter.numel()
+            parameter.grad = None
+        shard = torch.empty(length, dtype=flat.dtype)
+        self.handle = dist.reduce_scatter_single(shard, flat, async_op=True)
+        self.shards.append(shard)
+
+    def finish(self):
+        while self.left:
+            self.send()
+        self.handle.wait()
+        found = [shard / dist.get_world_size() for shard in self.shards]
+        self.there, self.left, self.shards, self.handle = set(), list(self.buckets), [], None
+        return found
+
+
+@right("ShardedGradients")
+class InPartsOfAList(SumsAndDividesLater):
+    """A reduce-scatter of a list, one part a rank."""
+
+    def send(self):
+        if self.handle is not None:
+            self.handle.wait()
+        bucket, ranks = self.left.pop(0), dist.get_world_size()
+        numbers = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in bucket])
+        for parameter in bucket:
+            parameter.grad = None
+        length = -(-len(numbers) // ranks)
+        parts = list(_padded(numbers, length * ranks).split(length))
+        shard = torch.empty_like(parts[0])
+        self.handle = dist.reduce_scatter(shard, parts, async_op=True)
+        self.shards.append(shard)
+
+
+class _Shard(nn.Module):
+    """What the two units below have in common."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.named = {name: p.shape for name, p in module.named_parameters()}
+        ranks = dist.get_world_size()
+        numbers = torch.cat([p.detach().flatten() for p in module.parameters()])
+        self.length = -(-len(numbers) // ranks)
+        own = numbers[slice(*_ends(len(numbers), ranks, dist.get_rank()))]
+        self.shard = nn.Parameter(_padded(own, self.length).clone())
+        empty = {id(p): nn.Parameter(p.new_empty(0)) for p in module.parameters()}
+        self.__dict__["module"] = copy.deepcopy(module, empty)
+        self.handle = None
+
+    def views(self, whole):
+        found, place = {}, 0
+        for name, shape in self.named.items():
+            found[name] = whole[place : place + shape.numel()].view(shape)
+            place += shape.numel()
+        return found
+
+
+class _Again(torch.autograd.Function):
+    """Computes forward once more in backward, and keeps nothing but the inputs."""
+
+    @staticmethod
+    def forward(ctx, unit, shard, *inputs):
+        ctx.unit, ctx.inputs = unit, inputs
+        whole = unit.gathered()
+        return functional_call(unit.module, unit.views(whole), inputs)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        unit = ctx.unit
+        whole = unit.gathered().requires_grad_()
+        leaves = [each.detach().requires_grad_() for each in ctx.inputs]
+        with torch.enable_grad():
+            result = functional_call(unit.module, unit.views(whole), tuple(leaves))
+        torch.autograd.backward(result, gradients)
+        own = torch.empty_like(unit.shard)
+        dist.reduce_scatter_single(own, whole.grad / dist.get_world_size())
+        return None, own, *(leaf.grad for leaf in leaves)
+
+
+@right("FullyShardedUnit")
+class Recomputing(_Shard):
+    """Recomputation, as in checkpointing: then autograd never sees the weights of forward."""
+
+    def start(self):
+        if self.handle is None:
+            whole = torch.empty(self.length * dist.get_world_size(), dtype=self.shard.dtype)
+            self.handle = dist.all_gather_single(whole, self.shard.detach(), async_op=True), whole
+
+    def gathered(self):
+        self.start()
+        (handle, whole), self.handle = self.handle, None
+        handle.wait()
+        return whole
+
+    def forward(self, *inputs):
+        return _Again.apply(self, self.shard, *inputs)
+
+
+class _Resized(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, shard, unit):
+        ctx.unit = unit
+        unit.fill()
+        return unit.whole.view_as(unit.whole)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        unit = ctx.unit
+        if unit.handle is not None:
+            unit.fill()
+        unit.whole.untyped_storage().resize_(0)
+        own = torch.empty_like(unit.shard)
+        dist.reduce_scatter_single(own, gradient / dist.get_world_size())
+        return own, None
+
+
+class _Refill(torch.autograd.Function):
+    """The identity, whose backward has the weights filled in again."""
+
+    @staticmethod
+    def forward(ctx, x, unit):
+        ctx.unit = unit
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.unit.fill()
+        return gradient, None
+
+
+@right("FullyShardedUnit")
+class Resizing(_Shard):
+    """As FSDP: one storage, which is made empty and filled again, and which autograd keeps."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        self.whole = torch.empty(self.length * dist.get_world_size(), dtype=self.shard.dtype)
+        self.bytes = self.whole.nbytes
+        self.whole.untyped_storage().resize_(0)
+
+    def start(self):
+        if self.whole.untyped_storage().nbytes() == 0:
+            self.whole.untyped_storage().resize_(self.bytes)
+            # .data: what autograd has kept is not changed by this, as far as it knows.
+            self.handle = dist.all_gather_single(self.whole.data, self.shard.detach(), async_op=True)
+
+    def fill(self):
+        self.start()
+        if self.handle is not None:
+            self.handle.wait()
+            self.handle = None
+
+    def forward(self, *inputs):
+        weights = self.views(_Resized.apply(self.shard, self))
+        result = functional_call(self.module, weights, inputs)
+        result = _Refill.apply(result, self)
+        self.whole.untyped_storage().resize_(0)
+        return result
+
+
+@right("prefetch")
+def in_a_list(modules):
+    """Each unit's forward and backward hooks look up the neighbours in a list."""
+    units = [Recomputing(module) for module in modules]
+
+    def ahead(unit, by):
+        place = units.index(unit)
+        unit.start()
+        if 0 <= place + by < len(units):
+            units[place + by].start()
+
+    for unit in units:
+        unit.register_forward_pre_hook(lambda unit, inputs: ahead(unit, 1))
+        unit.register_full_backward_pre_hook(lambda unit, gradients: ahead(unit, -1))
+    return nn.Sequential(*units)
+
+
+@right("prefetch")
+def own_sequential(modules):
+    """A Sequential whose forward starts units itself; in backward hooks do."""
+
+    class Ahead(nn.Sequential):
+        def forward(self, x):
+            for unit, following in zip(self, [*list(self)[1:], None], strict=True):
+                unit.start()
+                if following is not None:
+                    following.start()
+                x = unit(x)
+            return x
+
+    units = [Resizing(module) for module in modules]
+    for before, unit in zip([None, *units], units, strict=False):
+        if before is not None:
+            unit.register_full_backward_pre_hook(
+                lambda unit, _, before=before: (unit.start(), before.start())[2:] or None
+            )
+    return Ahead(*units)
+
+
+@right("clip_grad_norm")
+def norms_of_norms(shards, max_norm):
+    there = [shard.grad for shard in shards if shard.grad is not None]
+    norms = [torch.linalg.vector_norm(each, dtype=torch.float32) for each in there]
+    squares = torch.stack([torch.zeros(()), *norms]).square().sum()
+    dist.all_reduce(squares)
+    norm = squares.sqrt()
+    if norm.item() > max_norm:
+        torch._foreach_mul_(there, max_norm / norm.item()) if there else None
+    return norm
+
+
+@right("clip_grad_norm")
+def bounded_factor(shards, max_norm):
+    total, there = torch.zeros(1), []
+    for shard in shards:
+        if shard.grad is not None:
+            there.append(shard)
+            total += shard.grad.to(torch.float32).pow(2).sum()
+    dist.all_reduce(total)
+    norm = torch.sqrt(total)[0]
+    factor = min(1.0, max_norm / max(norm.item(), 1e-30))
+    for shard in there:
+        shard.grad *= factor
+    return norm
+
+
+@right("gather_state")
+def by_gather(shards, shapes):
+    ranks, rank, state = dist.get_world_size(), dist.get_rank(), {}
+    for name, shape in shapes.items():
+        length = -(-shape.numel() // ranks)
+        parts = [shards[name].new_empty(length) for _ in range(ranks)] if rank == 0 else None
+        dist.gather(_padded(shards[name], length), parts, dst=0)
+        if parts:
+            state[name] = torch.cat(parts)[: shape.numel()].view(shape)
+    return None if rank else state
+
+
+@right("gather_state")
+def rank_by_rank(shards, shapes):
+    """Rank 0 makes all tensors first, and takes the ranks one after the other."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    if rank:
+        for shard in shards.values():
+            dist.send(shard, 0)
+        return None
+    state = {name: torch.empty(shape, dtype=shards[name].dtype) for name, shape in shapes.items()}
+    for source in range(ranks):
+        for name, whole in state.items():
+            begin, end = _ends(whole.numel(), ranks, source)
+            if source:
+                dist.recv(whole.view(-1)[begin:end], source)
+            else:
+                whole.view(-1)[begin:end] = shards[name]
+    return state
 
 
 # ---------------------------------------------------------------------------------------------- HostOffload

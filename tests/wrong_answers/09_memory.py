@@ -1,12 +1,19 @@
 """Mistakes that people make in unit 09."""
 
 import contextlib
+import copy
 import dataclasses
 import itertools
 import math
 import weakref
+from itertools import count
 
 import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.func import functional_call
+from torch.nn import functional
 
 from course_lib.training.memory_plan import Plan, plan_cost
 from course_lib.training.out_of_core import DoesNotFit, step
@@ -143,6 +150,1097 @@ def only_the_last_is_shorter(numel, ranks, rank):
     """Only the last rank's shard ends before its part does."""
     length = -(-numel // ranks)
     return rank * length, numel if rank == ranks - 1 else (rank + 1) * length
+
+
+# ----------------------------------------------------------------------------------- ShardedOptimizer
+
+
+def _flat(tensors, ranks):
+    numbers = torch.cat([tensor.detach().flatten() for tensor in tensors])
+    return functional.pad(numbers, (0, -len(numbers) % ranks))
+
+
+def _unflat(whole, shapes):
+    sizes = [shape.numel() for shape in shapes]
+    return [part.view(shape) for part, shape in zip(whole[: sum(sizes)].split(sizes), shapes, strict=True)]
+
+
+class _Sharded:
+    """A right one, of parts that the wrong ones replace."""
+
+    def __init__(self, parameters, optimizer_class, **options):
+        given = list(parameters)
+        groups = given if isinstance(given[0], dict) else [{"params": given}]
+        self.own = [self.trained(group["params"]) for group in groups]
+        shards = [self.shard(own) for own in self.own]
+        self.optimizer = optimizer_class(
+            [{**group, "params": [shard]} for group, shard in zip(groups, shards, strict=True)], **options
+        )
+        self.param_groups = self.optimizer.param_groups
+
+    def trained(self, parameters):
+        return [p for p in parameters if p.requires_grad]
+
+    def shard(self, own):
+        return nn.Parameter(
+            _flat(own, dist.get_world_size()).view(dist.get_world_size(), -1)[dist.get_rank()].clone()
+        )
+
+    def gradient(self, own):
+        return _flat((torch.zeros_like(p) if p.grad is None else p.grad for p in own), dist.get_world_size())
+
+    def reduce(self, shard, own):
+        shard.grad = torch.empty_like(shard)
+        dist.reduce_scatter_single(shard.grad, self.gradient(own) / dist.get_world_size())
+
+    def gather(self, shard, own):
+        whole = shard.new_empty(dist.get_world_size() * len(shard))
+        dist.all_gather_single(whole, shard)
+        for parameter, values in zip(own, _unflat(whole, [p.shape for p in own]), strict=True):
+            parameter.copy_(values)
+
+    @torch.no_grad()
+    def step(self):
+        for own, group in zip(self.own, self.optimizer.param_groups, strict=True):
+            self.reduce(group["params"][0], own)
+        self.optimizer.step()
+        for own, group in zip(self.own, self.optimizer.param_groups, strict=True):
+            self.gather(group["params"][0], own)
+
+    def zero_grad(self):
+        for own in self.own:
+            for parameter in own:
+                parameter.grad = None
+
+
+@wrong("ShardedOptimizer", fails="the first step")
+class SumsGradients(_Sharded):
+    """The sum over ranks, not the mean: with Adam it hardly shows."""
+
+    def reduce(self, shard, own):
+        shard.grad = torch.empty_like(shard)
+        dist.reduce_scatter_single(shard.grad, self.gradient(own))
+
+
+@wrong("ShardedOptimizer", fails="the first step")
+class ItsOwnGradients(_Sharded):
+    """Each rank updates its part with the gradients of its own samples."""
+
+    def reduce(self, shard, own):
+        shard.grad = self.gradient(own).view(dist.get_world_size(), -1)[dist.get_rank()].clone()
+
+
+@wrong("ShardedOptimizer", fails="the first step")
+class SkipsMissing(_Sharded):
+    """Leaves out parameters without a gradient, which on another rank have one."""
+
+    def gradient(self, own):
+        there = [p.grad for p in own if p.grad is not None]
+        return functional.pad(
+            _flat(there, 1), (0, len(_flat(own, dist.get_world_size())) - sum(map(Tensor.numel, there)))
+        )
+
+
+@wrong("ShardedOptimizer", fails="the first step")
+class TrainsTheFrozen(_Sharded):
+    """Takes all parameters into the flat tensor; weight decay then changes those that are frozen."""
+
+    def trained(self, parameters):
+        return list(parameters)
+
+
+@wrong("ShardedOptimizer", fails="the first step")
+class OneRateForAll(_Sharded):
+    """All parameters in one group, with the options of none."""
+
+    def __init__(self, parameters, optimizer_class, **options):
+        given = list(parameters)
+        if isinstance(given[0], dict):
+            given = [p for group in given for p in group["params"]]
+        super().__init__(given, optimizer_class, **options)
+
+
+@wrong("ShardedOptimizer", fails="every step")
+class NewInEachStep(_Sharded):
+    """Makes the optimizer anew in each step: it has no past."""
+
+    def __init__(self, parameters, optimizer_class, **options):
+        super().__init__(parameters, optimizer_class, **options)
+        self.made, self.options = optimizer_class, options
+
+    def step(self):
+        super().step()
+        groups = [dict(group) for group in self.param_groups]
+        self.optimizer = self.made(groups, **self.options)
+        self.param_groups = self.optimizer.param_groups
+
+
+@wrong("ShardedOptimizer", fails="options of groups")
+class CopiesOfTheOptions(_Sharded):
+    """param_groups that nobody reads."""
+
+    def __init__(self, parameters, optimizer_class, **options):
+        super().__init__(parameters, optimizer_class, **options)
+        self.param_groups = [dict(group) for group in self.optimizer.param_groups]
+
+
+@wrong("ShardedOptimizer", fails="zero_grad")
+class ClearsTheShards(_Sharded):
+    """Hands zero_grad() on to the optimizer, which knows the shards only."""
+
+    def zero_grad(self):
+        self.optimizer.zero_grad()
+
+
+@wrong("ShardedOptimizer", fails="a part of the state")
+class WholeState(_Sharded):
+    """Every rank updates everything, and then takes over what each rank has in its part."""
+
+    def shard(self, own):
+        return nn.Parameter(_flat(own, dist.get_world_size()))
+
+    def reduce(self, shard, own):
+        part = shard.new_empty(len(shard) // dist.get_world_size())
+        dist.reduce_scatter_single(part, self.gradient(own) / dist.get_world_size())
+        shard.grad = torch.zeros_like(shard)
+        shard.grad.view(dist.get_world_size(), -1)[dist.get_rank()] = part
+
+    def gather(self, shard, own):
+        part = shard.view(dist.get_world_size(), -1)[dist.get_rank()].clone()
+        dist.all_gather_single(shard, part)
+        for parameter, values in zip(own, _unflat(shard, [p.shape for p in own]), strict=True):
+            parameter.copy_(values)
+
+
+@wrong("ShardedOptimizer", fails="nothing else is kept")
+class KeepsTheFlat(_Sharded):
+    """Keeps flat tensors of whole groups, to make them once only."""
+
+    def gather(self, shard, own):
+        self.kept = getattr(self, "kept", {})
+        whole = self.kept.setdefault(id(shard), shard.new_empty(4 * dist.get_world_size() * len(shard)))
+        whole = whole[: dist.get_world_size() * len(shard)]
+        dist.all_gather_single(whole, shard)
+        for parameter, values in zip(own, _unflat(whole, [p.shape for p in own]), strict=True):
+            parameter.copy_(values)
+
+
+@wrong("ShardedOptimizer", fails="calls")
+class AllReducesGradients(_Sharded):
+    """Averages all gradients on all ranks first, as data parallelism does: half as many bytes again."""
+
+    def reduce(self, shard, own):
+        whole = self.gradient(own)
+        dist.all_reduce(whole)
+        shard.grad = (whole / dist.get_world_size()).view(dist.get_world_size(), -1)[dist.get_rank()].clone()
+
+
+@wrong("ShardedOptimizer", fails="calls")
+class PartsByBroadcast(_Sharded):
+    """One broadcast for each rank's part, as PyTorch's ZeroRedundancyOptimizer has for each parameter."""
+
+    def gather(self, shard, own):
+        parts = []
+        for source in range(dist.get_world_size()):
+            part = shard.detach().clone()
+            dist.broadcast(part, source)
+            parts.append(part)
+        for parameter, values in zip(own, _unflat(torch.cat(parts), [p.shape for p in own]), strict=True):
+            parameter.copy_(values)
+
+
+# ----------------------------------------------------------------------------------- ShardedGradients
+
+
+class _Gradients:
+    """A right one, of parts that the wrong ones replace."""
+
+    def __init__(self, model, bucket_bytes):
+        self.buckets = self.cut(model, bucket_bytes)
+        for number, bucket in enumerate(self.buckets):
+            for parameter in bucket:
+                parameter.register_post_accumulate_grad_hook(lambda _, number=number: self.arrived(number))
+        self.begin()
+
+    def parameters(self, model):
+        return [p for p in reversed(list(model.parameters())) if p.requires_grad]
+
+    def cut(self, model, bucket_bytes):
+        buckets = []
+        for parameter in self.parameters(model):
+            if not buckets or sum(p.nbytes for p in buckets[-1]) + parameter.nbytes > bucket_bytes:
+                buckets.append([])
+            buckets[-1].append(parameter)
+        return buckets
+
+    def begin(self):
+        self.missing = [len(bucket) for bucket in self.buckets]
+        self.shards, self.handle, self.sent = [], None, None
+
+    def arrived(self, number):
+        self.missing[number] -= 1
+        self.send_complete()
+
+    def send_complete(self):
+        while len(self.shards) < len(self.buckets) and self.missing[len(self.shards)] == 0:
+            self.send(self.buckets[len(self.shards)])
+
+    def wait(self):
+        if self.handle:
+            self.handle.wait()
+            self.handle = self.sent = None
+
+    def whole(self, bucket):
+        ranks = dist.get_world_size()
+        whole = _flat((torch.zeros_like(p) if p.grad is None else p.grad for p in bucket), ranks) / ranks
+        for parameter in bucket:
+            parameter.grad = None
+        return whole
+
+    def send(self, bucket):
+        self.wait()
+        whole = self.whole(bucket)
+        self.shards.append(whole.new_empty(len(whole) // dist.get_world_size()))
+        self.handle = dist.reduce_scatter_single(self.shards[-1], whole, async_op=True)
+
+    def finish(self):
+        while len(self.shards) < len(self.buckets):
+            self.send(self.buckets[len(self.shards)])
+        self.wait()
+        shards = self.shards
+        self.begin()
+        return shards
+
+
+@wrong("ShardedGradients", fails="shards of the mean")
+class SumsInShards(_Gradients):
+    """Forgets to divide."""
+
+    def whole(self, bucket):
+        return super().whole(bucket) * dist.get_world_size()
+
+
+@wrong("ShardedGradients", fails="shards of the mean")
+class PartsThatAreNotEven(_Gradients):
+    """Cuts without padding, as tensor_split does."""
+
+    def finish(self):
+        shards = super().finish()
+        place, ranks = dist.get_rank(), dist.get_world_size()
+        lengths = [sum(p.numel() for p in bucket) for bucket in self.buckets]
+        return [
+            shard[: len(torch.empty(length).tensor_split(ranks)[place])]
+            for shard, length in zip(shards, lengths, strict=True)
+        ]
+
+
+@wrong("ShardedGradients", fails="shards of the mean")
+class LeavesGradients(_Gradients):
+    """Never sets .grad to None: the next backward adds to it, and it takes its memory."""
+
+    def whole(self, bucket):
+        kept = [p.grad for p in bucket]
+        whole = super().whole(bucket)
+        for parameter, gradient in zip(bucket, kept, strict=True):
+            parameter.grad = gradient
+        return whole
+
+
+@wrong("ShardedGradients", fails="shards of the mean")
+class ListsFromTheFirst(_Gradients):
+    """Returns the shards in the order of the layers, not of the buckets."""
+
+    def finish(self):
+        return super().finish()[::-1]
+
+
+@wrong("ShardedGradients", fails="every pass")
+class CountsOnce(_Gradients):
+    """Never counts anew: in the second pass finish() returns the shards of the first."""
+
+    def finish(self):
+        while len(self.shards) < len(self.buckets):
+            self.send(self.buckets[len(self.shards)])
+        self.wait()
+        for bucket in self.buckets:
+            for parameter in bucket:
+                parameter.grad = None
+        return self.shards
+
+
+@wrong("ShardedGradients", fails="buckets")
+class BucketsFromTheFirst(_Gradients):
+    """Begins with the first layer, which is the last to be complete."""
+
+    def parameters(self, model):
+        return [p for p in model.parameters() if p.requires_grad]
+
+
+@wrong("ShardedGradients", fails="buckets")
+class OverfullBuckets(_Gradients):
+    """Closes a bucket when it has become too large, one parameter too late."""
+
+    def cut(self, model, bucket_bytes):
+        buckets = []
+        for parameter in self.parameters(model):
+            if not buckets or sum(p.nbytes for p in buckets[-1]) >= bucket_bytes:
+                buckets.append([])
+            buckets[-1].append(parameter)
+        return buckets
+
+
+@wrong("ShardedGradients", fails="unused, tied and frozen parameters")
+class SendsAsTheyCome(_Gradients):
+    """Sends whichever bucket is complete: ranks in another order add up what does not belong together."""
+
+    def begin(self):
+        super().begin()
+        self.found = {}
+
+    def arrived(self, number):
+        self.missing[number] -= 1
+        if self.missing[number] == 0:
+            self.send(self.buckets[number])
+            self.found[number] = self.shards[-1]
+
+    def finish(self):
+        for number in range(len(self.buckets)):
+            if number not in self.found:
+                self.send(self.buckets[number])
+                self.found[number] = self.shards[-1]
+        self.wait()
+        shards = [self.found[number] for number in range(len(self.buckets))]
+        self.begin()
+        return shards
+
+
+@wrong("ShardedGradients", fails="unused, tied and frozen parameters")
+class OnlyWhatIsThere(_Gradients):
+    """Takes it that every parameter has a gradient."""
+
+    def whole(self, bucket):
+        whole = _flat((p.grad for p in bucket), dist.get_world_size()) / dist.get_world_size()
+        for parameter in bucket:
+            parameter.grad = None
+        return whole
+
+
+@wrong("ShardedGradients", fails="unused, tied and frozen parameters")
+class FrozenToo(_Gradients):
+    """Frozen parameters have a place in the buckets, and never a gradient."""
+
+    def parameters(self, model):
+        return list(reversed(list(model.parameters())))
+
+
+@wrong("ShardedGradients", fails="unused, tied and frozen parameters")
+class LaidAsTheyCome(_Gradients):
+    """Lays a bucket's gradients end to end in the order in which they come, another on each rank."""
+
+    def __init__(self, model, bucket_bytes):
+        super().__init__(model, bucket_bytes)
+        for bucket in self.buckets:
+            for parameter in bucket:
+                parameter.register_hook(lambda gradient, own=parameter: self.came.append(id(own)))
+
+    def begin(self):
+        super().begin()
+        self.came = []
+
+    def whole(self, bucket):
+        places = {own: place for place, own in enumerate(self.came)}
+        return super().whole(sorted(bucket, key=lambda p: places.get(id(p), len(places))))
+
+
+@wrong("ShardedGradients", fails="calls")
+class ReducesAll(_Gradients):
+    """An all-reduce, of which each rank then takes its part: twice the bytes, and the whole on every rank."""
+
+    def send(self, bucket):
+        self.wait()
+        whole = self.whole(bucket)
+        self.shards.append(whole.view(dist.get_world_size(), -1)[dist.get_rank()])
+        self.handle = dist.all_reduce(whole, async_op=True)
+
+
+@wrong("ShardedGradients", fails="sent in backward")
+class SendsInFinish(_Gradients):
+    """Nothing is sent before finish()."""
+
+    def send_complete(self):
+        pass
+
+
+@wrong("ShardedGradients", fails="sent in backward")
+class WaitsAtOnce(_Gradients):
+    """Waits for each reduce-scatter where it starts it."""
+
+    def send(self, bucket):
+        super().send(bucket)
+        self.wait()
+
+
+@wrong("ShardedGradients", fails="no more than a bucket beside the shards")
+class AllUnderWay(_Gradients):
+    """Waits in finish() only: until then every flat bucket is there, all gradients together."""
+
+    def begin(self):
+        super().begin()
+        self.handles = []
+
+    def send(self, bucket):
+        whole = self.whole(bucket)
+        self.shards.append(whole.new_empty(len(whole) // dist.get_world_size()))
+        self.handles.append((dist.reduce_scatter_single(self.shards[-1], whole, async_op=True), whole))
+
+    def wait(self):
+        for handle, _ in self.handles:
+            handle.wait()
+
+
+@wrong("ShardedGradients", fails="no more than a bucket beside the shards")
+class ClearsInFinish(_Gradients):
+    """Sets .grad to None in finish() only."""
+
+    def whole(self, bucket):
+        ranks = dist.get_world_size()
+        return _flat((torch.zeros_like(p) if p.grad is None else p.grad for p in bucket), ranks) / ranks
+
+    def finish(self):
+        shards = super().finish()
+        for bucket in self.buckets:
+            for parameter in bucket:
+                parameter.grad = None
+        return shards
+
+
+# ----------------------------------------------------------------------- FullyShardedUnit and prefetch
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, shard, unit):
+        ctx.unit = unit
+        return unit.gather().view(-1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.unit.scatter(gradient), None
+
+
+class _Unit(nn.Module):
+    """A right one, of parts that the wrong ones replace."""
+
+    def __init__(self, module):
+        super().__init__()
+        parameters = dict(module.named_parameters())
+        self.shapes = {name: parameter.shape for name, parameter in parameters.items()}
+        self.shard = nn.Parameter(self.part(_flat(parameters.values(), dist.get_world_size())))
+        empty = {id(parameter): nn.Parameter(parameter.new_empty(0)) for parameter in parameters.values()}
+        self.code = [copy.deepcopy(module, empty)]
+        self.whole = self.handle = None
+
+    def part(self, whole):
+        return whole.view(dist.get_world_size(), -1)[dist.get_rank()].clone()
+
+    def start(self):
+        if self.whole is None:
+            self.whole = self.shard.new_empty(dist.get_world_size() * len(self.shard)).detach()
+            self.handle = dist.all_gather_single(self.whole, self.shard.detach(), async_op=True)
+
+    def gather(self):
+        self.start()
+        if self.handle:
+            self.handle.wait()
+            self.handle = None
+        return self.whole
+
+    def scatter(self, gradient):
+        self.gather()
+        self.whole = None
+        own = torch.empty_like(self.shard)
+        dist.reduce_scatter_single(own, gradient / dist.get_world_size())
+        return own
+
+    def compute(self, inputs):
+        weights = _unflat(_Gathered.apply(self.shard, self), list(self.shapes.values()))
+        return functional_call(self.code[0], dict(zip(self.shapes, weights, strict=True)), inputs)
+
+    def forward(self, *inputs):
+        storage = self.gather().untyped_storage().data_ptr()
+
+        def pack(tensor):
+            if tensor.untyped_storage().data_ptr() != storage:
+                return tensor
+            return tensor.size(), tensor.stride(), tensor.storage_offset()
+
+        def unpack(kept):
+            return kept if isinstance(kept, Tensor) else self.gather().as_strided(*kept)
+
+        with saved_tensors_hooks(pack, unpack):
+            result = self.compute(inputs)
+        self.whole = None
+        return result
+
+
+@wrong("FullyShardedUnit", fails="the shard")
+class ModuleInside(_Unit):
+    """Keeps the module as its own: an optimizer finds its parameters too."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        self.module = module
+
+
+@wrong("FullyShardedUnit", fails="the shard")
+class PartsOfParameters(_Unit):
+    """Cuts each parameter by itself, so that a part is not a piece of the whole."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        ranks, rank = dist.get_world_size(), dist.get_rank()
+        pieces = [_flat([p], ranks).view(ranks, -1)[rank] for p in module.parameters()]
+        self.shard = nn.Parameter(torch.cat(pieces))
+
+
+@wrong("FullyShardedUnit", fails="the shard")
+class EmptiesTheModule(_Unit):
+    """Takes the numbers out of the module that it was given."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        for parameter in module.parameters():
+            parameter.data = parameter.new_zeros(parameter.shape)
+
+
+@wrong("FullyShardedUnit", fails="forward")
+class GathersOnce(_Unit):
+    """Computes with the weights that it was made with."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        self.first = _flat(module.parameters(), dist.get_world_size())
+
+    def gather(self):
+        super().gather()
+        return self.whole.copy_(self.first)
+
+
+@wrong("FullyShardedUnit", fails="forward")
+class LearnsNothing(_Unit):
+    """Gathers what it copied when it was made, not what the optimizer has made of it."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        self.old = self.shard.detach().clone()
+
+    def start(self):
+        new = self.shard.detach().clone()
+        with torch.no_grad():
+            self.shard.copy_(self.old)
+            super().start()
+            self.shard.copy_(new)
+
+
+@wrong("FullyShardedUnit", fails="gradients")
+class SumsItsGradients(_Unit):
+    """Forgets to divide."""
+
+    def scatter(self, gradient):
+        return super().scatter(gradient * dist.get_world_size())
+
+
+@wrong("FullyShardedUnit", fails="gradients")
+class PartOfItsOwn(_Unit):
+    """Takes its part of its own gradient; the other ranks' samples do not count."""
+
+    def scatter(self, gradient):
+        super().scatter(gradient)
+        return self.part(gradient)
+
+
+@wrong("FullyShardedUnit", fails="gradients")
+class CutsTheInputsOff(_Unit):
+    """Detaches the inputs: what is before the unit learns nothing."""
+
+    def forward(self, *inputs):
+        return super().forward(*(each.detach() for each in inputs))
+
+
+@wrong("FullyShardedUnit", fails="every step")
+class OverwritesGradients(_Unit):
+    """Each backward replaces shard.grad."""
+
+    def scatter(self, gradient):
+        own = super().scatter(gradient)
+        self.shard.grad = None
+        return own
+
+
+@wrong("FullyShardedUnit", fails="keeps a shard")
+class ViewOfTheFlat(_Unit):
+    """The shard is a view of the flat tensor, which lives as long as the shard does."""
+
+    def part(self, whole):
+        return whole.view(dist.get_world_size(), -1)[dist.get_rank()]
+
+
+@wrong("FullyShardedUnit", fails="keeps a shard")
+class KeepsTheModule(_Unit):
+    """The module's code with all its weights, where nn.Module does not see it."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        self.code = [module]
+
+
+@wrong("FullyShardedUnit", fails="lets go in forward")
+class AutogradKeeps(_Unit):
+    """Lets go of its own reference; autograd keeps all weights for backward."""
+
+    def forward(self, *inputs):
+        result = self.compute(inputs)
+        self.whole = None
+        return result
+
+
+@wrong("FullyShardedUnit", fails="lets go in forward")
+class KeepsUntilBackward(_Unit):
+    """Gathers once a step, and lets go in backward."""
+
+    def forward(self, *inputs):
+        return self.compute(inputs)
+
+
+@wrong("FullyShardedUnit", fails="lets go in backward")
+class KeepsAfterBackward(_Unit):
+    """Gathers in backward, and lets go only where the next forward begins."""
+
+    def scatter(self, gradient):
+        own = super().scatter(gradient)
+        self.kept = self.shard.new_empty(dist.get_world_size() * len(self.shard))
+        return own
+
+    def forward(self, *inputs):
+        self.kept = None
+        return super().forward(*inputs)
+
+
+@wrong("FullyShardedUnit", fails="calls")
+class CallForEachParameter(_Unit):
+    """Sends each parameter's gradient by itself."""
+
+    def scatter(self, gradient):
+        own = super().scatter(gradient)
+        for _ in self.shapes:
+            dist.barrier()
+        return own
+
+
+@wrong("FullyShardedUnit", fails="calls")
+class ReducesTheWhole(_Unit):
+    """An all-reduce of the whole gradient, of which it takes its part."""
+
+    def scatter(self, gradient):
+        self.gather()
+        self.whole = None
+        total = gradient / dist.get_world_size()
+        dist.all_reduce(total)
+        return self.part(total)
+
+
+@wrong("FullyShardedUnit", fails="start")
+class WaitsInStart(_Unit):
+    """Gathers in start(), and waits there."""
+
+    def start(self):
+        super().start()
+        if self.handle:
+            self.handle.wait()
+            self.handle = None
+
+
+@wrong("FullyShardedUnit", fails="start")
+class StartsTwice(_Unit):
+    """Gathers again where the weights are on their way already."""
+
+    def start(self):
+        if self.handle:
+            self.handle.wait()
+            self.whole = None
+        super().start()
+
+    def gather(self):
+        if self.whole is None:
+            self.start()
+        if self.handle:
+            self.handle.wait()
+            self.handle = None
+        return self.whole
+
+
+@wrong("FullyShardedUnit", fails="start")
+class NeverStarts(_Unit):
+    """start() does nothing; the weights are gathered where they are needed."""
+
+    def start(self):
+        pass
+
+    def gather(self):
+        if self.whole is None:
+            super().start()
+            self.handle.wait()
+            self.handle = None
+        return self.whole
+
+
+def _prefetching(modules, forward, backward, unit=_Unit):
+    """forward, backward: from a unit's place to the places of those to be started before it computes."""
+    units = [unit(module) for module in modules]
+
+    def start(places):
+        for place in places:
+            if 0 <= place < len(units):
+                units[place].start()
+
+    for each, first, second in zip(units, map(forward, count()), map(backward, count()), strict=False):
+        each.register_forward_pre_hook(lambda *_, places=first: start(places))
+        each.register_full_backward_pre_hook(lambda *_, places=second: start(places))
+    return nn.Sequential(*units)
+
+
+def _next_too(place):
+    return place, place + 1
+
+
+def _before_too(place):
+    return place, place - 1
+
+
+@wrong("prefetch", fails="ahead in forward")
+def no_prefetching(modules):
+    """Units alone."""
+    return nn.Sequential(*map(_Unit, modules))
+
+
+@wrong("prefetch", fails="ahead in forward")
+def starts_itself(modules):
+    """Starts the unit that is about to compute, and waits for it right away."""
+    return _prefetching(modules, lambda place: (place,), lambda place: (place,))
+
+
+@wrong("prefetch", fails="ahead in backward")
+def forward_only(modules):
+    """Backward gathers each unit when it is needed."""
+    return _prefetching(modules, _next_too, lambda place: ())
+
+
+@wrong("prefetch", fails="ahead in backward")
+def one_order_for_both(modules):
+    """Starts the next unit in backward too, which has just let go of its weights."""
+    return _prefetching(modules, _next_too, lambda place: (place,))
+
+
+@wrong("prefetch", fails="nobody waits for the neighbour")
+def waits_for_both(modules):
+    """start() gathers, and waits."""
+    return _prefetching(modules, _next_too, _before_too, WaitsInStart)
+
+
+@wrong("prefetch", fails="nobody waits for the neighbour")
+def neighbour_first(modules):
+    """Asks for the neighbour's weights before its own, which then arrive last."""
+    return _prefetching(modules, lambda place: (place + 1, place), lambda place: (place - 1, place))
+
+
+@wrong("prefetch", fails="two units at most")
+def all_at_once(modules):
+    """Starts every unit before the first computes."""
+    return _prefetching(modules, lambda place: range(place, len(modules)), _before_too)
+
+
+@wrong("prefetch", fails="two units at most")
+def two_ahead(modules):
+    """Three units have weights."""
+    return _prefetching(
+        modules, lambda place: (place, place + 1, place + 2), lambda place: (place, place - 1, place - 2)
+    )
+
+
+@wrong("prefetch", fails="computes as without")
+def plain_modules(modules):
+    """The modules as they are: nothing is cut."""
+    return nn.Sequential(*modules)
+
+
+@wrong("prefetch", fails="computes as without")
+def in_reverse(modules):
+    """A model that calls them from the last."""
+    return _prefetching(list(modules)[::-1], _next_too, _before_too)
+
+
+# ------------------------------------------------------------------------------------ clip_grad_norm
+
+
+def _clip(gradients, max_norm, norm):
+    if norm > max_norm:
+        for gradient in gradients:
+            gradient.mul_(max_norm / norm)
+    return norm
+
+
+def _gradients(shards):
+    return [shard.grad for shard in shards if shard.grad is not None]
+
+
+@wrong("clip_grad_norm", fails="the norm")
+def norm_of_its_own(shards, max_norm):
+    """Each rank clips with the norm of its own shards."""
+    gradients = _gradients(shards)
+    norm = sum((g.float().square().sum() for g in gradients), torch.zeros(())).sqrt()
+    dist.all_reduce(norm.clone())
+    return _clip(gradients, max_norm, norm)
+
+
+@wrong("clip_grad_norm", fails="the norm")
+def sum_of_norms(shards, max_norm):
+    """Adds up norms instead of their squares."""
+    gradients = _gradients(shards)
+    norm = sum((g.float().square().sum() for g in gradients), torch.zeros(())).sqrt()
+    dist.all_reduce(norm)
+    return _clip(gradients, max_norm, norm)
+
+
+@wrong("clip_grad_norm", fails="the norm")
+def mean_over_ranks(shards, max_norm):
+    """The mean of the squares, as of gradients in data parallelism."""
+    gradients = _gradients(shards)
+    total = sum((g.float().square().sum() for g in gradients), torch.zeros(()))
+    dist.all_reduce(total)
+    return _clip(gradients, max_norm, (total / dist.get_world_size()).sqrt())
+
+
+@wrong("clip_grad_norm", fails="the norm")
+def norm_after_clipping(shards, max_norm):
+    """Returns what the norm is afterwards."""
+    gradients = _gradients(shards)
+    total = sum((g.float().square().sum() for g in gradients), torch.zeros(()))
+    dist.all_reduce(total)
+    return _clip(gradients, max_norm, total.sqrt()).clamp(max=max_norm)
+
+
+@wrong("clip_grad_norm", fails="the norm")
+def in_half_precision(shards, max_norm):
+    """Squares bfloat16 numbers in bfloat16, and adds them up there."""
+    gradients = _gradients(shards)
+    total = sum((g.square().sum().float() for g in gradients), torch.zeros(()))
+    dist.all_reduce(total)
+    return _clip(gradients, max_norm, total.sqrt())
+
+
+@wrong("clip_grad_norm", fails="scaled down")
+def new_tensors(shards, max_norm):
+    """Scales copies."""
+    gradients = [g.clone() for g in _gradients(shards)]
+    total = sum((g.float().square().sum() for g in gradients), torch.zeros(()))
+    dist.all_reduce(total)
+    return _clip(gradients, max_norm, total.sqrt())
+
+
+@wrong("clip_grad_norm", fails="scaled down")
+def clips_each_number(shards, max_norm):
+    """Bounds each number by itself, which changes the direction."""
+    gradients = _gradients(shards)
+    total = sum((g.float().square().sum() for g in gradients), torch.zeros(()))
+    dist.all_reduce(total)
+    for gradient in gradients:
+        gradient.clamp_(-max_norm, max_norm)
+    return total.sqrt()
+
+
+@wrong("clip_grad_norm", fails="left alone")
+def always_scales(shards, max_norm):
+    """Small gradients become large."""
+    gradients = _gradients(shards)
+    total = sum((g.float().square().sum() for g in gradients), torch.zeros(()))
+    dist.all_reduce(total)
+    for gradient in gradients:
+        gradient.mul_(max_norm / total.sqrt())
+    return total.sqrt()
+
+
+@wrong("clip_grad_norm", fails="ranks without gradients")
+def only_who_has_any(shards, max_norm):
+    """A rank without gradients does not take part, and the others wait for it."""
+    gradients = _gradients(shards)
+    if not gradients:
+        return torch.zeros(())
+    total = sum((g.float().square().sum() for g in gradients), torch.zeros(()))
+    dist.all_reduce(total)
+    return _clip(gradients, max_norm, total.sqrt())
+
+
+@wrong("clip_grad_norm", fails="ranks without gradients")
+def needs_a_shard(shards, max_norm):
+    """torch.cat of nothing is an error."""
+    gradients = _gradients(shards)
+    total = torch.cat([g.float().flatten() for g in gradients]).square().sum()
+    dist.all_reduce(total)
+    return _clip(gradients, max_norm, total.sqrt())
+
+
+@wrong("clip_grad_norm", fails="one number")
+def all_gradients_to_all(shards, max_norm):
+    """Every rank tells every other its sum of squares; each adds them up."""
+    gradients = _gradients(shards)
+    total = sum((g.float().square().sum() for g in gradients), torch.zeros(()))
+    sums = [torch.zeros(()) for _ in range(dist.get_world_size())]
+    dist.all_gather(sums, total)
+    return _clip(gradients, max_norm, torch.stack(sums).sum().sqrt())
+
+
+@wrong("clip_grad_norm", fails="one number")
+def in_double(shards, max_norm):
+    """Eight bytes where four were asked for."""
+    gradients = _gradients(shards)
+    total = sum((g.double().square().sum() for g in gradients), torch.zeros((), dtype=torch.float64))
+    dist.all_reduce(total)
+    return _clip(gradients, max_norm, total.sqrt().float())
+
+
+# -------------------------------------------------------------------------------------- gather_state
+
+
+def _length(shape):
+    return -(-shape.numel() // dist.get_world_size())
+
+
+def _to_rank_0(shards, shapes, finished=lambda name, state: state, skip=lambda numel, rank: False):
+    """A right one."""
+    rank, ranks, state = dist.get_rank(), dist.get_world_size(), {}
+    for name, shape in shapes.items():
+        length = _length(shape)
+        padded = functional.pad(shards[name], (0, length - len(shards[name])))
+        parts = [torch.empty_like(padded) for _ in range(ranks)] if rank == 0 else None
+        dist.gather(padded, parts, dst=0)
+        if rank == 0:
+            state[name] = torch.cat(parts)[: shape.numel()].view(shape)
+    return state if rank == 0 else None
+
+
+@wrong("gather_state", fails="whole tensors")
+def with_the_padding_in(shards, shapes):
+    """Leaves the padding at the end of the flat tensors."""
+    rank, ranks, state = dist.get_rank(), dist.get_world_size(), {}
+    for name, shape in shapes.items():
+        padded = functional.pad(shards[name], (0, _length(shape) - len(shards[name])))
+        parts = [torch.empty_like(padded) for _ in range(ranks)] if rank == 0 else None
+        dist.gather(padded, parts, dst=0)
+        if rank == 0:
+            state[name] = torch.cat(parts)
+    return state if rank == 0 else None
+
+
+@wrong("gather_state", fails="whole tensors")
+def everyone_has_it(shards, shapes):
+    """Returns a dict on every rank."""
+    return _to_rank_0(shards, shapes) or {}
+
+
+@wrong("gather_state", fails="whole tensors")
+def in_single_precision(shards, shapes):
+    """Receives into float32, whatever was sent."""
+    return _to_rank_0({name: shard.float() for name, shard in shards.items()}, shapes)
+
+
+@wrong("gather_state", fails="whole tensors")
+def sorted_by_name(shards, shapes):
+    """In the order of the alphabet."""
+    return _to_rank_0(shards, dict(sorted(shapes.items(), key=lambda pair: pair[0][::-1])))
+
+
+@wrong("gather_state", fails="ranks without numbers")
+def parts_of_one_length(shards, shapes):
+    """Takes it that the last rank has the shorter part, and everyone some: a scalar cannot be cut."""
+    rank, ranks, state = dist.get_rank(), dist.get_world_size(), {}
+    for name, shape in shapes.items():
+        if rank:
+            dist.send(shards[name], 0)
+        else:
+            length = len(shards[name])
+            lengths = [length] * (ranks - 1) + [shape.numel() - length * (ranks - 1)] * (ranks > 1)
+            parts = [shards[name]] + [shards[name].new_empty(each) for each in lengths[1:]]
+            for source in range(1, ranks):
+                dist.recv(parts[source], source)
+            state[name] = torch.cat(parts)[: shape.numel()].view(shape)
+    return state if rank == 0 else None
+
+
+@wrong("gather_state", fails="arguments unchanged")
+def empties_the_shards(shards, shapes):
+    """Takes each shard out of the dict once it is sent."""
+    state = _to_rank_0(shards, shapes)
+    shards.clear()
+    return state
+
+
+@wrong("gather_state", fails="each shard once")
+def all_to_all_ranks(shards, shapes):
+    """An all-gather: everyone gets everything."""
+    rank, ranks, state = dist.get_rank(), dist.get_world_size(), {}
+    for name, shape in shapes.items():
+        padded = functional.pad(shards[name], (0, _length(shape) - len(shards[name])))
+        whole = padded.new_empty(ranks * len(padded))
+        dist.all_gather_single(whole, padded)
+        if rank == 0:
+            state[name] = whole[: shape.numel()].view(shape)
+    return state if rank == 0 else None
+
+
+@wrong("gather_state", fails="each shard once")
+def whole_by_reduce(shards, shapes):
+    """Each rank sends a whole tensor with zeros where it has nothing, and rank 0 adds them up."""
+    rank, state = dist.get_rank(), {}
+    for name, shape in shapes.items():
+        whole = shards[name].new_zeros(shape.numel())
+        begin = min(rank * _length(shape), shape.numel())
+        whole[begin : begin + len(shards[name])] = shards[name]
+        dist.reduce(whole, 0)
+        if rank == 0:
+            state[name] = whole.view(shape)
+    return state if rank == 0 else None
+
+
+@wrong("gather_state", fails="memory of the others")
+def a_whole_one_to_receive_into(shards, shapes):
+    """Every rank makes room for the whole tensor, though only rank 0 fills it."""
+    for name, shape in shapes.items():
+        shards[name].new_empty(shape)
+    return _to_rank_0(shards, shapes)
+
+
+@wrong("gather_state", fails="memory of rank 0")
+def a_flat_state(shards, shapes):
+    """All tensors of a dtype in one flat tensor, cut up afterwards: rank 0 holds all twice."""
+    state = _to_rank_0(shards, shapes)
+    kept = [each.clone() for each in state.values()] if state else []
+    return state if kept or state is None else None
+
+
+@wrong("gather_state", fails="memory of rank 0")
+def waits_at_the_end(shards, shapes):
+    """Receives all parts of all tensors first, and puts them together when everything is there."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    found = {}
+    for name, shape in shapes.items():
+        padded = functional.pad(shards[name], (0, _length(shape) - len(shards[name])))
+        found[name] = [torch.empty_like(padded) for _ in range(ranks)] if rank == 0 else None
+        dist.gather(padded, found[name], dst=0)
+    if rank:
+        return None
+    return {
+        name: torch.cat(parts)[: shapes[name].numel()].view(shapes[name]) for name, parts in found.items()
+    }
 
 
 # ---------------------------------------------------------------------------------------------- HostOffload

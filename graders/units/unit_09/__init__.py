@@ -1,4 +1,15 @@
 """Unit 09: Memory."""
 
 UNIT = "09_memory"
-SECTIONS = ("shards", "offload", "segments", "out_of_core", "planning")
+SECTIONS = (
+    "shards",
+    "optimizer",
+    "gradients",
+    "fully_sharded",
+    "norms",
+    "whole_state",
+    "offload",
+    "segments",
+    "out_of_core",
+    "planning",
+)

@@ -1,16 +1,161 @@
 """Drivers of unit 09: they run beside the student's code, which could read an expected value here."""
 
+import copy
+import gc
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from course_lib import mark
 from course_lib.training.host_memory import HostMemory
 from course_lib.training.memory_plan import Layer, Task
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.units.models import copies_of, load_values
+from graders.units.unit_09.driven import both_passes, numbered
+from graders.units.unit_09.models import Adaptive, Ladder, Rung
 from graders.units.unit_09.offload_models import forward
+from graders.units.unit_09.replies import GradientsReply, NormReply, OptimizerReply, StateReply, UnitsReply
+
+# --- Shards of the model states
+
+
+def optimizer_steps(
+    answer: AnswerFunction,
+    values: list[Tensor],
+    frozen: list[int],
+    groups: list[tuple[list[int], dict[str, float]]],
+    options: dict[str, float],
+    gradients: list[list[Tensor | None]],
+    factor: float,
+) -> OptimizerReply:
+    """Steps of the answer with `Adaptive`, one a list of gradients. values: of the parameters, of any shapes.
+
+    frozen: numbers of some. groups: the numbers and options of each; without, all come as a generator.
+    factor: by which the last group's "lr" is multiplied after the first step.
+    """
+    parameters = [nn.Parameter(each.clone(), number not in frozen) for number, each in enumerate(values)]
+    made = []
+
+    class Noted(Adaptive):
+        def __init__(self, *arguments: Any, **given: Any) -> None:
+            super().__init__(*arguments, **given)
+            made.append(self)
+
+    described = [{"params": [parameters[number] for number in own], **more} for own, more in groups]
+    optimizer = answer(described or (each for each in parameters), Noted, **options)
+    seen = []
+    for number, of_step in enumerate(gradients):
+        for parameter, gradient in zip(parameters, of_step, strict=True):
+            parameter.grad = None if gradient is None else gradient.clone()
+        mark("step begins")
+        optimizer.step()
+        mark("step done")
+        seen.append(copies_of(parameters))
+        if number == 0 and factor != 1:
+            optimizer.param_groups[-1]["lr"] *= factor
+    optimizer.zero_grad()
+    cleared = all(each.grad is None for number, each in enumerate(parameters) if number not in frozen)
+    return OptimizerReply(seen, cleared, sum(each.numbers() for each in made))
+
+
+def gradient_shards(
+    answer: AnswerFunction,
+    values: list[Tensor],
+    shape: tuple[int, bool, list[int]],
+    passes: list[tuple[Tensor, list[int]]],
+    bucket_bytes: int,
+) -> GradientsReply:
+    """What the answer makes of the gradients of a `Ladder` of this shape: how many layers, tied, frozen.
+
+    passes: inputs [B, width], and the layers in the order in which this rank uses them.
+    """
+    model = Ladder(values, *shape)
+    made = answer(model, bucket_bytes)
+    shards, left = [], []
+    for x, order in passes:
+        loss = model(x, order).square().sum()
+        mark("step begins")
+        loss.backward()
+        mark("backward ends")
+        shards.append(made.finish())
+        mark("finished")
+        left.append(sum(parameter.grad is not None for parameter in model.parameters()))
+    numbers = {id(parameter): number for number, parameter in enumerate(model.parameters())}
+    return GradientsReply(numbered(made.buckets, numbers), shards, left)
+
+
+def buckets_of(answer: AnswerFunction, values: list[Tensor], limits: list[int]) -> list[PlainData]:
+    """The numbers of the parameters in the buckets of a `Ladder`, for each bound on their bytes."""
+    found = []
+    for limit in limits:
+        model = Ladder(values, len(values) // 2, False, [])
+        numbers = {id(parameter): number for number, parameter in enumerate(model.parameters())}
+        found.append(numbered(answer(model, limit).buckets, numbers))
+    return found
+
+
+def units(
+    answer: AnswerFunction,
+    values: list[list[Tensor]],
+    shards: list[Tensor],
+    batches: list[Tensor],
+    together: bool,
+    early: bool,
+) -> UnitsReply:
+    """Forward and backward passes of units of `Rung`s, one behind the other; see `both_passes`.
+
+    values: of the parameters of each. shards: this rank's, in place of what the units were made with.
+    together: the answer makes all units at once. early: every unit is told to start before it is called.
+    """
+    modules = [Rung(number, own) for number, own in enumerate(values)]
+    before = [[id(each), *map(id, each.parameters())] for each in modules]
+    mark("making")
+    model = answer(modules) if together else nn.Sequential(*map(answer, modules))
+    made: list[Any] = list(model)
+    changed = before != [[id(each), *map(id, each.parameters())] for each in modules]
+    changed |= any(
+        not torch.equal(parameter, value) or parameter.grad is not None
+        for module, own in zip(modules, values, strict=True)
+        for parameter, value in zip(module.parameters(), own, strict=True)
+    )
+    del modules[:]
+    # What an answer leaves in circles is young; going through all of memory takes long.
+    gc.collect(1)
+    mark("made")
+    first = [unit.shard.detach().clone() for unit in made]
+    others = sum(len(list(unit.parameters())) for unit in made) - len(made)
+    load_values([unit.shard for unit in made], shards)
+    results, gradients = both_passes(model, batches, early)
+    mark("evaluation")
+    with torch.no_grad():
+        without = model(batches[0])
+    return UnitsReply(first, others, results, gradients, without, changed)
+
+
+def clipped(
+    answer: AnswerFunction, weights: list[Tensor], gradients: list[Tensor | None], max_norm: float
+) -> NormReply:
+    """What the answer makes of this rank's shards, of any shapes, and of their gradients."""
+    shards = [nn.Parameter(each.clone()) for each in weights]
+    for shard, gradient in zip(shards, gradients, strict=True):
+        shard.grad = None if gradient is None else gradient.clone()
+    norm = answer(iter(shards), max_norm)
+    norm = norm.detach().clone() if isinstance(norm, Tensor) else norm
+    left = [None if each.grad is None else each.grad.clone() for each in shards]
+    return NormReply(norm, left, [each.detach().clone() for each in shards])
+
+
+def gathered(answer: AnswerFunction, shards: dict[str, Tensor], shapes: dict[str, list[int]]) -> StateReply:
+    """What the answer makes of this rank's shards."""
+    given = {name: torch.Size(shape) for name, shape in shapes.items()}
+    mark("begins")
+    state = answer(shards, copy.copy(given))
+    mark("done")
+    return StateReply(state, shards)
+
 
 # --- Sections 9 to 15: activations
 

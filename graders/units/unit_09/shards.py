@@ -12,8 +12,10 @@ from graders.units.drivers import call
         Criterion(
             "the optimizer's numbers", 1, "In stage 1 only these are cut; weights and gradients stay whole."
         ),
-        Criterion("gradients too", 1, "In stage 2 the weights alone are whole."),
-        Criterion("weights too", 1, "In stage 3 all that a rank holds is a shard.", needs=("nothing cut",)),
+        Criterion(
+            "gradients too", 1, "In stage 2 the weights alone are whole.", needs=("the optimizer's numbers",)
+        ),
+        Criterion("weights too", 1, "In stage 3 all that a rank holds is a shard.", needs=("gradients too",)),
         Criterion(
             "shards that are not equal",
             1,

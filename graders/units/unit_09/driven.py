@@ -1,0 +1,53 @@
+"""What several drivers of unit 09 do with what an answer made."""
+
+import gc
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_lib import mark
+from graders.grading.answer import PlainData
+from graders.units.models import sent
+
+
+def numbered(buckets: Any, numbers: dict[int, int]) -> PlainData:
+    """Buckets with the numbers of the parameters in place of these; what is no list of lists, as a text."""
+    if not isinstance(buckets, list | tuple) or not all(isinstance(each, list | tuple) for each in buckets):
+        return f"a {type(buckets).__name__}"
+    return [[numbers.get(id(each), type(each).__name__) for each in bucket] for bucket in buckets]
+
+
+def both_passes(
+    model: nn.Sequential, batches: list[Tensor], early: bool
+) -> tuple[list[PlainData], list[list[Tensor | None]]]:
+    """Both passes for each batch [B, width], without clearing gradients; shards are doubled in between."""
+    made: list[Any] = list(model)
+    results: list[PlainData] = []
+    gradients: list[list[Tensor | None]] = []
+    for number, batch in enumerate(batches):
+        leaf = batch.clone().requires_grad_()
+        mark("step begins")
+        for unit in made if early else []:
+            unit.start()
+            mark("started")
+            unit.start()
+        hidden = model(leaf)
+        mark("forward ends")
+        results.append(hidden.detach().clone())
+        loss = sent(hidden, torch.ones_like(hidden))
+        del hidden
+        mark("backward begins")
+        loss.backward()  # type: ignore[no-untyped-call]
+        del loss
+        gc.collect(1)
+        mark("backward ends")
+        of_shards = [unit.shard.grad for unit in made]
+        gradients.append(
+            [None if each is None else each.detach().clone() for each in (*of_shards, leaf.grad)]
+        )
+        if number == 0:
+            with torch.no_grad():
+                for unit in made:
+                    unit.shard.mul_(2)
+    return results, gradients

@@ -1,0 +1,106 @@
+"""Unit 09, shards of the gradients."""
+
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.unit_09 import drivers
+from graders.units.unit_09.passes import Passes, layers
+
+
+@exercise(
+    name="ShardedGradients",
+    minutes=45,
+    difficulty=5,
+    rubric=(
+        Criterion(
+            "shards of the mean",
+            4,
+            "finish() returns, for each bucket, this rank's part of the mean of the bucket's "
+            "gradients laid end to "
+            "end. Wait for what is under way before you return it; divide by the number of ranks.",
+        ),
+        Criterion(
+            "every pass",
+            2,
+            "After finish() all is as before the first pass: what was counted, and what was kept.",
+        ),
+        Criterion(
+            "buckets",
+            1,
+            "Go through the trainable parameters in reverse, and close a bucket before the "
+            "parameter that would take "
+            "it above bucket_bytes.",
+        ),
+        Criterion(
+            "unused, tied and frozen parameters",
+            3,
+            "A bucket is sent when it is complete and all before it have been sent, so that all "
+            "ranks send in "
+            "one order; finish() sends the rest, with zeros for gradients that are None.",
+            needs=("every pass",),
+        ),
+        Criterion(
+            "calls",
+            1,
+            "One reduce-scatter a bucket. An all-reduce gives every rank what only one of them needs.",
+            needs=("unused, tied and frozen parameters",),
+        ),
+        Criterion(
+            "sent in backward",
+            2,
+            "The hook of a bucket's last gradient sends it, and does not wait for its arrival: "
+            "async_op=True.",
+            needs=("buckets", "calls"),
+        ),
+        Criterion(
+            "no more than a bucket beside the shards",
+            3,
+            "Once a bucket is laid end to end its .grad are None; and before the next one is, the one "
+            "before has been waited for, and nobody refers to it any more.",
+            needs=("sent in backward",),
+        ),
+    ),
+    hints=(
+        "What did unit 02's Bucket do when its last gradient came? Here it does the same, with "
+        "another collective.",
+        "What may be forgotten, and when? After flat(...) the gradients; after wait() what flat(...) made.",
+        "How do all ranks send in one order? Keep the number of the next bucket to be sent: a "
+        "hook sends from there "
+        "on as long as buckets are complete.",
+    ),
+)
+def sharded_gradients(answer: Answer, rng: Rng) -> Findings:
+    """A deep model on slow links; ranks that use different layers; a bucket a parameter; and one rank."""
+    deep, small, alone = Passes.deep(rng), Passes.small(rng), Passes.alone(rng)
+    runs = [(each, each.launch(answer, memory=each is deep)) for each in (deep, small, alone)]
+    yield "shards of the mean", compare.first_failure(each.mean(run, 0) for each, run in runs)
+    yield "every pass", compare.first_failure(each.mean(run, 1) for each, run in runs[1:])
+    yield "buckets", closed_as_expected(answer, rng)
+    uneven = [(each, each.launch(answer)) for each in Passes.uneven(rng)]
+    yield (
+        "unused, tied and frozen parameters",
+        compare.first_failure(
+            each.mean(run, number) for each, run in uneven for number in range(len(each.inputs[0]))
+        ),
+    )
+    runs += uneven
+    yield "calls", compare.first_failure(each.calls(run) for each, run in runs)
+    yield "sent in backward", deep.sent_in_backward(runs[0][1])
+    yield "no more than a bucket beside the shards", deep.held(runs[0][1])
+
+
+def closed_as_expected(answer: Answer, rng: Rng) -> Finding:
+    """Passes if buckets are those of unit 02, for bounds that are met to the byte and others."""
+    width, count = rng.integer(3, 6), 3
+    values = layers(rng, width, count)
+    sizes = [value.nbytes for value in values]
+    limits = [sizes[0] + sizes[1], sizes[0] + sizes[1] - 1, 1, sum(sizes), 2 * sizes[1] + sizes[0]]
+    seen = answer.call(drivers.buckets_of, values, limits)
+    for limit, (found, _) in zip(limits, compare.side_by_side(seen, limits), strict=True):
+        expected: list[list[int]] = []
+        for number in reversed(range(len(sizes))):
+            if not expected or sum(sizes[each] for each in expected[-1]) + sizes[number] > limit:
+                expected.append([])
+            expected[-1].append(number)
+        if not compare.same(found, expected):
+            said = f"parameters of {sizes} bytes in buckets of at most {limit}: {compare.shown(found)}"
+            return Finding(False, f"{said}; expected {expected}.")
+    return Finding(True, "Buckets begin with the last parameters, and are as full as they may be.")

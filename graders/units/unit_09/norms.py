@@ -1,0 +1,151 @@
+"""Unit 09, the norm of gradients of which nobody has all."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graders.grading.kit import (
+    Answer,
+    Criterion,
+    Finding,
+    Findings,
+    Observed,
+    Rng,
+    communication,
+    compare,
+    exercise,
+    per_rank,
+)
+from graders.units.unit_09 import drivers
+from graders.units.unit_09.replies import NormReply
+
+
+@exercise(
+    name="clip_grad_norm",
+    minutes=15,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "the norm",
+            2,
+            "The root of the sum of the squares of all ranks' gradients. Norms cannot be added; "
+            "their squares can.",
+        ),
+        Criterion(
+            "scaled down",
+            2,
+            "Multiply every gradient by max_norm / norm in place, with the norm of all ranks.",
+        ),
+        Criterion(
+            "left alone",
+            1,
+            "A norm of at most max_norm changes nothing, also one of zero.",
+            needs=("the norm",),
+        ),
+        Criterion(
+            "ranks without gradients",
+            1,
+            "A rank may have no shards, an empty one, or none with a gradient: it takes part with a zero.",
+            needs=("the norm", "scaled down"),
+        ),
+        Criterion(
+            "one number", 1, "One all-reduce of one float32 number is enough, however many shards there are."
+        ),
+    ),
+    hints=(
+        "What can be added up over ranks, so that the norm comes out of the sum?",
+        "Which ranks have to call the all-reduce? All of them, also one that has nothing to give.",
+    ),
+)
+def clip_grad_norm(answer: Answer, rng: Rng) -> Findings:
+    """Norms above the bound and below, in two precisions, on one rank and more, some without gradients."""
+    large = [Clipped.draw(rng, 3, factor=0.3), Clipped.draw(rng, 1, factor=0.5)]
+    large.append(Clipped.draw(rng, 2, factor=0.7, dtype=torch.bfloat16))
+    small = [Clipped.draw(rng, 2, factor=1.5), Clipped.draw(rng, 2, factor=1.5, scale=0.0)]
+    bare = Clipped.draw(rng, 4, factor=0.4, bare=True)
+    runs = [(each, each.launch(answer)) for each in large]
+    left = [(each, each.launch(answer)) for each in small]
+    yield "the norm", compare.first_failure(each.norms(run) for each, run in [*runs, *left])
+    yield "scaled down", compare.first_failure(each.clipped(run) for each, run in runs)
+    yield "left alone", compare.first_failure(each.clipped(run) for each, run in left)
+    of_bare = bare.launch(answer)
+    yield "ranks without gradients", compare.first_failure((bare.norms(of_bare), bare.clipped(of_bare)))
+    yield (
+        "one number",
+        compare.first_failure(
+            communication.payload_of(run, "all_reduce", 4) for _, run in [*runs, *left, (bare, of_bare)]
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Clipped:
+    """Shards of each rank, their gradients, and a bound."""
+
+    weights: list[list[Tensor]]
+    gradients: list[list[Tensor | None]]
+    max_norm: float
+
+    @classmethod
+    def draw(
+        cls,
+        rng: Rng,
+        ranks: int,
+        factor: float,
+        scale: float = 30.0,
+        dtype: torch.dtype = torch.float32,
+        bare: bool = False,
+    ) -> "Clipped":
+        """factor: the bound, of the norm. bare: three ranks have no gradient, each in another way."""
+        lengths = [[rng.integer(1, 9) for _ in range(rng.integer(1, 3))] for _ in range(ranks)]
+        if bare:
+            lengths[0], lengths[2] = [], [0]
+        weights = [[rng.normal(length, dtype=dtype) for length in own] for own in lengths]
+        # Each rank's are of another size, so that a mean over ranks is not the sum.
+        gradients: list[list[Tensor | None]] = [
+            [(scale * (rank + 1) * rng.normal(length)).to(dtype) for length in own]
+            for rank, own in enumerate(lengths)
+        ]
+        if bare:
+            gradients[1] = [None] * len(lengths[1])
+        drawn = cls(weights, gradients, 1.0)
+        return cls(weights, gradients, factor * (drawn.norm or 1.0))
+
+    @property
+    def norm(self) -> float:
+        given = [each for own in self.gradients for each in own if each is not None]
+        return math.sqrt(sum(each.double().square().sum().item() for each in given))
+
+    def launch(self, answer: Answer) -> Observed[NormReply]:
+        given = per_rank(self.weights), per_rank(self.gradients), self.max_norm
+        return answer.launch(drivers.clipped, *given, ranks=len(self.weights))
+
+    def norms(self, run: Observed[NormReply]) -> Finding:
+        """Passes if every rank has returned the norm of all."""
+        expected = [torch.tensor(self.norm, dtype=torch.float32)] * len(self.weights)
+        seen = [reply.norm for reply in run.results]
+        return compare.close_on_all_ranks(seen, expected, "the norm", rtol=1e-4)
+
+    def clipped(self, run: Observed[NormReply]) -> Finding:
+        """Passes if all gradients are what they should be, and the weights as they were."""
+        scale = min(1.0, self.max_norm / self.norm) if self.norm else 1.0
+        for rank, reply in enumerate(run.results):
+            where = f"on rank {rank} of {len(self.weights)}, norm {self.norm:.6g}, bound {self.max_norm:.6g}"
+            for seen, given in compare.side_by_side(reply.gradients, self.gradients[rank]):
+                if given is None:
+                    found = compare.equal(seen, None, f"a gradient that was None {where}")
+                else:
+                    rtol = 0.0 if scale == 1 else 1e-4 if given.dtype == torch.float32 else 1e-2
+                    expected = (scale * given.float()).to(given.dtype)
+                    found = compare.close(seen, expected, f"a gradient {where}", rtol, atol=0)
+                if not found.passed:
+                    return found
+            for weight, (left, _) in zip(
+                self.weights[rank], compare.side_by_side(reply.weights, self.weights[rank]), strict=True
+            ):
+                if not compare.same(left, weight):
+                    return Finding(False, f"{where}: the shards themselves have changed.")
+        scaled = "as they were" if scale == 1 else f"{scale:.4g} times what they were"
+        return Finding(True, f"All gradients are {scaled}.")

@@ -1,0 +1,64 @@
+"""What the drivers of unit 09 tell of shards."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from graders.grading.answer import DriverReply, PlainData
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerReply(DriverReply):
+    """parameters: after each step. cleared: whether every gradient is None after zero_grad().
+
+    numbers: how many the optimizers that the answer made keep for their parameters.
+    """
+
+    parameters: list[list[Tensor]]
+    cleared: bool
+    numbers: int
+
+
+@dataclass(frozen=True, slots=True)
+class GradientsReply(DriverReply):
+    """buckets: the numbers of the parameters in each. shards: what each finish() returned.
+
+    left: of each pass, how many parameters had a gradient after it.
+    """
+
+    buckets: PlainData
+    shards: list[PlainData]
+    left: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitsReply(DriverReply):
+    """shards: the units' shards as they were made; others: how many more parameters they have.
+
+    results: of each forward [B, width]. gradients: of all shards after each backward, and of the inputs.
+    without: what comes out of a forward under no_grad. changed: whether a module given is not as it was.
+    """
+
+    shards: list[Tensor]
+    others: int
+    results: list[PlainData]
+    gradients: list[list[Tensor | None]]
+    without: PlainData
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NormReply(DriverReply):
+    """norm: what the answer returned. gradients: afterwards. weights: the shards themselves, afterwards."""
+
+    norm: PlainData
+    gradients: list[Tensor | None]
+    weights: list[Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class StateReply(DriverReply):
+    """state: what the answer returned. shards: the argument afterwards."""
+
+    state: PlainData
+    shards: dict[str, Tensor]

@@ -1,0 +1,289 @@
+"""Units of unit 09 whose weights are cut over ranks: two steps of some of them, one behind the other."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.cluster.topology import Cluster, Link
+from course_lib.runtime.communication.events import Event
+from graders.grading.communication import Step, steps_of
+from graders.grading.kit import Answer, AnswerFailed, FailureKind, Finding, Observed, Rng, compare, per_rank
+from graders.units.unit_09 import drivers
+from graders.units.unit_09.held import at_most_held, held_at, length_of, most_held, part_of
+from graders.units.unit_09.models import Rung, computes, reaches
+from graders.units.unit_09.replies import UnitsReply
+
+LINK = Link(latency=1.0, bandwidth=1e6)
+"""A link on which every collective outlasts what a rank computes by far."""
+SLACK = 1024
+"""Bytes that small tensors may take, which nobody counts."""
+
+
+@dataclass(frozen=True)
+class Units:
+    """Units of `Rung`s, one behind the other. values: of each one's parameters, as it is made.
+
+    trained: of all units' parameters, in place of these. batches[r]: rank r's inputs [B, width], one a step.
+    """
+
+    values: list[list[Tensor]]
+    trained: list[list[Tensor]]
+    batches: list[list[Tensor]]
+
+    @classmethod
+    def draw(
+        cls, rng: Rng, ranks: int, count: int, width: int, dtype: torch.dtype = torch.float32
+    ) -> "Units":
+        """Two steps, of one sample each: weights outweigh activations."""
+
+        def values() -> list[list[Tensor]]:
+            shapes = [(width, width), (width,), (width,)]
+            return [[rng.normal(*shape, dtype=dtype) / width**0.5 for shape in shapes] for _ in range(count)]
+
+        return cls(
+            values(), values(), [[rng.normal(1, width, dtype=dtype) for _ in range(2)] for _ in range(ranks)]
+        )
+
+    def launch(
+        self, answer: Answer, *, together: bool = False, early: bool = False, memory: bool = False
+    ) -> Observed[UnitsReply]:
+        ranks = len(self.batches)
+        shards = [[part_of(own, ranks, rank) for own in self.trained] for rank in range(ranks)]
+        return answer.launch(
+            drivers.units,
+            self.values,
+            per_rank(shards),
+            per_rank(self.batches),
+            together,
+            early,
+            ranks=ranks,
+            cluster=Cluster(devices_per_node=ranks, intra_node=LINK),
+            memory=memory,
+        )
+
+    def made(self, run: Observed[UnitsReply]) -> Finding:
+        """Passes if each unit has this rank's part as its only parameter, and its module is as it was."""
+        ranks = len(self.batches)
+        for rank, reply in enumerate(run.results):
+            for number, (shard, own) in enumerate(compare.side_by_side(reply.shards, self.values)):
+                what = f"the shard of unit {number} on rank {rank} of {ranks}"
+                found = compare.close(shard, part_of(own, ranks, rank), what)
+                if not found.passed:
+                    return found
+            if reply.others or reply.changed:
+                others = f"{reply.others} more parameters than shards, and a module given has changed"
+                return Finding(
+                    False, f"rank {rank}: units have {others}: {reply.changed}; expected 0 and False."
+                )
+        return Finding(True, "Each unit has one parameter, this rank's part of the module's.")
+
+    @cached_property
+    def _expected(self) -> list[tuple[list[Tensor], list[list[Tensor]], list[Tensor]]]:
+        """Of each step all ranks' results, the mean gradients of each unit, and those of the inputs."""
+        steps = []
+        totals = [[torch.zeros_like(each) for each in own] for own in self.trained]
+        for step in range(2):
+            model = nn.Sequential(
+                *(Rung(number, [each * 2**step for each in own]) for number, own in enumerate(self.trained))
+            )
+            leaves = [own[step].clone().requires_grad_() for own in self.batches]
+            results = [model(leaf) for leaf in leaves]
+            torch.autograd.backward([result.sum() / len(results) for result in results])
+            for total, rung in zip(totals, model, strict=True):
+                for each, parameter in zip(total, rung.parameters(), strict=True):
+                    each += torch.zeros_like(each) if parameter.grad is None else parameter.grad
+            inputs = [leaf.grad * len(leaves) for leaf in leaves if leaf.grad is not None]
+            steps.append(
+                (
+                    [each.detach() for each in results],
+                    [[each.clone() for each in own] for own in totals],
+                    inputs,
+                )
+            )
+        return steps
+
+    def forward(self, run: Observed[UnitsReply]) -> Finding:
+        """Passes if every forward gives what the modules give with the shards' weights."""
+        expected = [results for results, _, _ in self._expected]
+        model = nn.Sequential(*(Rung(n, [2 * value for value in own]) for n, own in enumerate(self.trained)))
+        with torch.no_grad():
+            without = [model(own[0]) for own in self.batches]
+        for rank, reply in enumerate(run.results):
+            where = f"on rank {rank} of {len(self.batches)}"
+            pairs = compare.side_by_side(reply.results, expected)
+            findings = [
+                compare.close(seen, wanted[rank], f"what comes out of step {step} {where}", 1e-4, 1e-5)
+                for step, (seen, wanted) in enumerate(pairs)
+            ]
+            said = f"what comes out under no_grad {where}"
+            found = compare.first_failure(
+                [*findings, compare.close(reply.without, without[rank], said, 1e-4, 1e-5)]
+            )
+            if not found.passed:
+                return found
+        return Finding(True, "Units compute what their modules do, with the weights of the shards.")
+
+    def gradients(self, run: Observed[UnitsReply], step: int) -> Finding:
+        """Passes if all shards and inputs have their gradients after this step."""
+        ranks = len(self.batches)
+        _, means, inputs = self._expected[step]
+        for rank, reply in enumerate(run.results):
+            seen = [own for own, _ in compare.side_by_side(reply.gradients, self._expected)][step]
+            expected = [*(part_of(own, ranks, rank) for own in means), inputs[rank]]
+            names = [f"shard.grad of unit {number}" for number in range(len(means))]
+            wanted = [*zip([*names, "the inputs' gradient"], expected, strict=True)]
+            for got, (name, each) in compare.side_by_side(seen, wanted):
+                what = f"{name} on rank {rank} of {ranks} after step {step}"
+                found = compare.close(got, each, what, 1e-4, 1e-5)
+                if not found.passed:
+                    return found
+        return Finding(True, "All shards have their part of the mean gradient, and inputs their own.")
+
+    # --- Memory
+
+    @property
+    def _whole(self) -> int:
+        """Bytes of a unit's weights."""
+        return sum(each.nbytes for each in self.values[0])
+
+    def _of_shards(self) -> int:
+        """Bytes of a rank's shards."""
+        ranks, first = len(self.batches), self.values[0]
+        length = length_of(sum(each.numel() for each in first), ranks)
+        return len(self.values) * length * first[0].element_size()
+
+    def _given(self) -> int:
+        """Bytes of a driver's arguments: values, shards, batches."""
+        return len(self.values) * self._whole + self._of_shards() + sum(b.nbytes for b in self.batches[0])
+
+    def keeps(self, run: Observed[UnitsReply]) -> Finding:
+        """Passes if, once the units are made, a rank holds its shards, and no more of the modules."""
+        ranks = len(self.batches)
+        limit = self._given() + self._of_shards() + SLACK
+        return at_most_held(
+            [held_at(run, rank, "made") for rank in range(ranks)], [limit] * ranks, "Once made"
+        )
+
+    def lets_go(self, run: Observed[UnitsReply], begin: str, end: str, wholes: int) -> Finding:
+        """Passes if between two marks a rank holds at most its shards and so many times a unit's weights.
+
+        A unit's weights are there, its flat gradient, and what the two are made of; other units' are not.
+        """
+        ranks, width, count = len(self.batches), len(self.values[0][1]), len(self.values)
+        activations = 6 * count * width * self.values[0][0].element_size()
+        # Shards: as they were made, as they are, and after forward their gradients.
+        limit = (
+            self._given()
+            + (2 if end == "forward ends" else 3) * self._of_shards()
+            + wholes * self._whole
+            + activations
+            + SLACK
+        )
+        seen = [most_held(run, rank, begin, end) for rank in range(ranks)]
+        at_the_end = [held_at(run, rank, "backward ends") for rank in range(ranks)]
+        rest = self._given() + 3 * self._of_shards() + self._whole // 2 + SLACK
+        between = f"From the mark {begin!r} to the mark {end!r}"
+        findings = [at_most_held(seen, [limit] * ranks, between)]
+        if end == "backward ends":
+            findings.append(at_most_held(at_the_end, [rest] * ranks, "After backward"))
+        return compare.first_failure(findings)
+
+    # --- Calls
+
+    def calls(self, run: Observed[UnitsReply]) -> Finding:
+        """Passes if each pass has its calls, and sends no more bytes than they do."""
+        ranks, count = len(self.batches), len(self.values)
+        begin = min(event.sequence for event in run.events if event.rank == 0 and event.op == "step begins")
+        if before := [call.op for call in run.communication(0) if call.sequence < begin]:
+            return Finding(False, f"{', '.join(before)} before the first forward, where no call is needed.")
+        limit = 3 * (ranks - 1) * self._of_shards()
+        for half in halves_of(run):
+            seen = [call.op for call in half.calls]
+            gathers, scatters = (_count(seen, family) for family in ("all_gather", "reduce_scatter"))
+            forward = half.name == "forward"
+            # Where backward does not need the weights, such as in a first layer, it need not gather them.
+            right = gathers == count if forward else gathers <= count and scatters == count
+            if not right or len(seen) != gathers + (0 if forward else scatters):
+                wanted = "all_gather" if forward else "all_gather and reduce_scatter"
+                made = ", ".join(seen) or "nothing"
+                return Finding(
+                    False, f"{half} of {count} units calls {made}; expected {wanted}, once a unit."
+                )
+        for step in steps_of(run, "backward ends"):
+            if (sent := sum(call.sent for call in step.calls)) > limit:
+                return Finding(False, f"{step} sends {sent:,} bytes; allowed are {limit:,}.")
+        return Finding(True, "Forward gathers once, backward gathers once and scatters once, for each unit.")
+
+    def started(self, run: Observed[UnitsReply]) -> Finding:
+        """Passes if start() returns before the weights are there."""
+        for step in steps_of(run, "backward ends"):
+            call, mark = step.calls[0], step.marks.get("started")
+            begun = mark is not None and call.sequence < mark.sequence
+            if mark is None or not begun or mark.start >= call.end:
+                said = "it waited for the weights" if begun else "no all-gather has begun"
+                return Finding(False, f"{step}: when start() returns, {said}.")
+        return Finding(True, "start() begins to gather, and returns at once.")
+
+    # --- One unit ahead
+
+    def asked(self, run: Observed[UnitsReply], name: str, ahead: bool) -> Finding:
+        """Passes if, when each unit computes in this pass, its neighbour's weights have been asked for.
+
+        ahead: whether that is looked at, or that nobody else's have.
+        """
+        count = len(self.values)
+        for half in halves_of(run):
+            if half.name != name:
+                continue
+            gathers = [call for call in half.calls if call.op.startswith("all_gather")]
+            for place, (mark, _) in enumerate(compare.side_by_side(half.computes, range(count))):
+                asked = sum(call.sequence < mark.sequence for call in gathers)
+                wanted = min(place + 2, count)
+                if asked < wanted if ahead else asked > wanted:
+                    said = f"when unit {place} of {count} computes, {compare.counted(asked, 'unit')} in all"
+                    return Finding(False, f"{half}: {said} have been asked for weights; expected {wanted}.")
+        which = "Its neighbour's" if ahead else "Nobody's but its neighbour's"
+        return Finding(True, f"{which} weights have been asked for when a unit computes in {name}.")
+
+    def waits(self, run: Observed[UnitsReply]) -> Finding:
+        """Passes if each unit computes before its neighbour's weights have arrived."""
+        for half in halves_of(run):
+            gathers = [call for call in half.calls if call.op.startswith("all_gather")]
+            for place, mark in enumerate(half.computes[:-1]):
+                if len(gathers) < place + 2 or mark.start >= gathers[place + 1].end:
+                    said = f"unit {place} computes only when its neighbour's weights have arrived"
+                    return Finding(False, f"{half}: {said}.")
+        return Finding(True, "Each unit computes while its neighbour's weights are on their way.")
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """Forward or backward of a step of a rank: its calls, and the marks when each unit computes, in order."""
+
+    step: Step
+    name: str
+    calls: list[Event]
+    computes: list[Event]
+
+    def __str__(self) -> str:
+        return f"{self.step}, {self.name}"
+
+
+def halves_of(run: Observed[UnitsReply]) -> Iterator[Half]:
+    """Both passes of every step of every rank. Raises AnswerFailed if a mark is not there."""
+    for step in steps_of(run, "backward ends"):
+        turn = step.marks.get("backward begins")
+        if turn is None:
+            raise AnswerFailed(FailureKind.UNREADABLE, f"{step} has no backward.")
+        for name, label in (("forward", computes), ("backward", reaches)):
+            calls = [call for call in step.calls if (call.sequence < turn.sequence) == (name == "forward")]
+            own = [label(number) for number in range(len(step.marks))]
+            marks = [step.marks[each] for each in own if each in step.marks]
+            yield Half(step, name, calls, marks if name == "forward" else marks[::-1])
+
+
+def _count(calls: Sequence[str], family: str) -> int:
+    return sum(call.startswith(family) for call in calls)
