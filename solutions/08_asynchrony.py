@@ -28,6 +28,7 @@ on = "simulated"
 
 # %%
 import math
+import statistics
 from collections.abc import Callable
 
 import torch
@@ -35,7 +36,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from course_lib import Cluster, Link, launch, mark, per_rank
+from course_lib import Cluster, Link, Run, launch, mark, per_rank
 from course_lib.data import load
 from course_lib.figures.pictures import server_and_ring_picture
 from course_lib.figures.style import line_figure
@@ -55,8 +56,8 @@ from graders import check, hint, predict, progress, reset
 #    gradients come in if nobody waits (section 5)?
 # 3. Sixteen equal workers, and nobody waits. How many updates have others made between the moment when a worker
 #    reads the weights and the moment when its gradient arrives (section 5)?
-# 4. Workers may be ahead of the slowest one by at most so many steps. Which bound is the fastest to a given loss: 0,
-#    a few steps, or none (section 6)?
+# 4. Workers may be ahead of the slowest one by at most so many steps. All have 64 steps. Which bound is the
+#    fastest to a given loss: 0, 8, 32, or none (section 6)?
 
 # %% demo=true
 guesses = predict(
@@ -189,17 +190,21 @@ LOSS_AT_FIRST = math.log(10)
 
 
 class DigitsGradient:
-    """Each call draws a batch of 32 images, and returns the gradient of its mean loss at w [65, 10]."""
+    """Each call draws a batch of 32 images, and returns the gradient of its mean loss at w [65, 10].
 
-    def __init__(self, seed: int) -> None:
+    images: the numbers of those to draw from, by default all.
+    """
+
+    def __init__(self, seed: int, images: Tensor | None = None) -> None:
         self.generator = torch.Generator().manual_seed(seed)
+        self.images = torch.arange(len(pixels)) if images is None else images
         self.weights: list[Tensor] = []
         """At which weights it was called."""
 
     def __call__(self, w: Tensor) -> Tensor:
         mark("gradient")
         self.weights.append(w.clone())
-        batch = torch.randint(len(pixels), (32,), generator=self.generator)
+        batch = self.images[torch.randint(len(self.images), (32,), generator=self.generator)]
         x, labels = pixels[batch], digits.labels[batch]
         errors = torch.softmax(x @ w, 1) - functional.one_hot(labels, 10)
         return x.T @ errors / len(batch)
@@ -494,6 +499,42 @@ def deal_dynamically(batches: int, work: Callable[[int], None]) -> list[int]:
 
 
 # %% [markdown]
+# Twenty-four batches on three workers, of which the third takes four times as long:
+
+
+# %% demo=true
+# %%needs deal_dynamically
+def split_evenly(batches: int, work: Callable[[int], None]) -> None:
+    """The first way: each worker has its third of the data from the beginning."""
+    if dist.get_rank() > 0:
+        for batch in range(dist.get_rank() - 1, batches, dist.get_world_size() - 1):
+            work(batch)
+
+
+def train_on(batch: int) -> None:
+    """A millisecond of work, or four on the slow worker."""
+    DigitsGradient(batch)(start)
+
+
+uneven = cluster_of(3).with_straggler(3, slowdown=4)
+split = launch(split_evenly, 24, train_on, cluster=uneven)
+dealt = launch(deal_dynamically, 24, train_on, cluster=uneven)
+shares = [len(batches) for batches in dealt.results[1:]]
+print(
+    f"split evenly: 8 batches each, {1e3 * split.seconds:.1f} ms; dealt: {shares}, {1e3 * dealt.seconds:.1f} ms"
+)
+dealt.timeline()
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds deal_dynamically
+assert sum(shares) == 24
+assert shares[2] < min(shares[:2])
+assert 2.4 < split.seconds / dealt.seconds < 3
+
+# %% [markdown]
+# Nearly three times as fast, for two small messages a batch. The price: which worker sees which batch depends on who
+# was fast, so on a real network no two runs need be alike.
+#
 # ## 5 Nobody waits
 #
 # Now the weights themselves. In 2012 DistBelief trained on thousands of processor cores, on machines that were never
@@ -547,6 +588,46 @@ def downpour_sgd(
 
 
 # %% [markdown]
+# Eight workers, the last four times as slow as the others. How many gradients reach the server in a millisecond?
+
+# %% demo=true
+# %%needs parameter_server_sgd downpour_sgd
+with_straggler = cluster_of(8).with_straggler(8, slowdown=4)
+in_step = launch(parameter_server_sgd, start, per_rank(gradients_of(8)), 10, 0.05, cluster=with_straggler)
+alone = launch(downpour_sgd, start, per_rank(gradients_of(8)), 40, 0.05, 1, 1, cluster=with_straggler)
+
+
+def server_log(run: Run) -> list[tuple[float, str, int]]:
+    """When the server sent weights ("read") and received gradients ("write"), in order, and whose."""
+    tensors = (event for event in run.events if event.rank == 0 and event.nbytes == start.nbytes)
+    return sorted(
+        (event.start, "read", event.peer) if event.op == "send" else (event.end, "write", event.peer)
+        for event in tensors
+    )
+
+
+def ends_of(run: Run, worker: int) -> float:
+    """When a worker is done, in seconds."""
+    return max(event.end for event in run.events if event.rank == worker)
+
+
+first_end = min(ends_of(alone, worker) for worker in range(1, 9))
+came = sum(what == "write" and moment <= first_end for moment, what, _ in server_log(alone))
+rates = {"all wait": 80 / in_step.seconds / 1e3, "nobody waits": came / first_end / 1e3}
+for name, rate in rates.items():
+    print(f"{name:12} {rate:.2f} gradients a millisecond")
+launch(downpour_sgd, start, per_rank(gradients_of(3)), 4, 0.05, 1, 1, cluster=uneven).timeline()
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds parameter_server_sgd downpour_sgd
+more = rates["nobody waits"] / rates["all wait"]
+assert round(more, 1) == 3.5
+guesses.measured(times_as_many_gradients_if_nobody_waits=more)
+
+# %% [markdown]
+# Three and a half times as many: seven workers no longer wait for the eighth. The timeline shows a smaller case, with
+# four steps each: nobody stands still but for messages.
+#
 # ### How old is a gradient?
 #
 # What is the price? Between the moment when a worker reads the weights and the moment when its gradient arrives, others
@@ -578,7 +659,99 @@ def staleness(log: list[tuple[str, int]]) -> list[int]:
     ### END SOLUTION
 
 
+# %% demo=true
+# %%needs downpour_sgd staleness
+def ages_in(run: Run) -> list[tuple[int, int]]:
+    """The worker and the staleness of each update."""
+    log = [(what, worker) for _, what, worker in server_log(run)]
+    writers = [worker for what, worker in log if what == "write"]
+    return list(zip(writers, staleness(log), strict=True))
+
+
+numbers = [1, 2, 4, 8, 16]
+usual_age = []
+for workers in numbers:
+    run = launch(
+        downpour_sgd, start, per_rank(gradients_of(workers)), 12, 0.05, 1, 1, cluster=cluster_of(workers)
+    )
+    ages = [age for _, age in ages_in(run)]
+    usual_age.append(statistics.median(ages))
+print("workers:", numbers, "usual staleness:", usual_age)
+# As long as all work: the slow one goes on alone.
+slow = [age for worker, age in ages_in(alone)[:came] if worker == 8]
+fast = [age for worker, age in ages_in(alone)[:came] if worker < 8]
+print(
+    f"eight workers, one slow: its gradients {statistics.median(slow):g}, those of the others {statistics.median(fast):g}"
+)
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds downpour_sgd staleness
+assert usual_age == [workers - 1 for workers in numbers]
+assert statistics.median(slow) == 28
+assert statistics.median(fast) in (6, 7)
+guesses.measured(updates_between_reading_and_writing=usual_age[-1])
+
 # %% [markdown]
+# With equal workers the staleness is their number less one: while a worker computes, each of the others brings
+# one gradient. The slow worker's are older: in its four milliseconds seven others bring four each, 28 in all.
+#
+# ### What old gradients cost
+#
+# DistBelief's authors found that it works well in practice, and had no proof. A stale gradient points downhill from where
+# the weights were. If they have moved little since, that is still downhill. Give 1, 4, 16 and 64 workers the same number
+# of gradients altogether, 256, and several learning rates:
+
+# %% demo=true
+# %%needs downpour_sgd
+rates_tried, teams = [0.1, 0.3, 1.0], [1, 4, 16, 64]
+losses_of = {
+    lr: [
+        loss_of(
+            launch(
+                downpour_sgd,
+                start,
+                per_rank(gradients_of(workers)),
+                256 // workers,
+                lr,
+                1,
+                1,
+                cluster=cluster_of(workers),
+            ).results[0]
+        )
+        for workers in teams
+    ]
+    for lr in rates_tried
+}
+for lr, losses in losses_of.items():
+    print(
+        f"learning rate {lr}: "
+        + ", ".join(f"{w} workers {loss:.2f}" for w, loss in zip(teams, losses, strict=True))
+    )
+line_figure(
+    {f"learning rate {lr}": (teams, losses) for lr, losses in losses_of.items()},
+    x="workers",
+    y="loss after 256 gradients",
+    log_x=True,
+    log_y=True,
+    alt="Loss after 256 gradients against workers, 1 to 64, for three learning rates, on logarithmic scales. With 1 and 4 "
+    "workers the largest rate is best. With 16 the larger two end above where they began, with 64 all three do.",
+)
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds downpour_sgd
+assert all(losses[1] < losses[0] + 0.05 for losses in losses_of.values())
+assert losses_of[1.0][0] < losses_of[0.3][0] < losses_of[0.1][0] < LOSS_AT_FIRST
+assert losses_of[0.1][2] < 1.1 * losses_of[0.1][0]
+assert (
+    min(losses_of[0.3][2], losses_of[1.0][2], *(losses[3] for losses in losses_of.values())) > LOSS_AT_FIRST
+)
+
+# %% [markdown]
+# Four workers do as well as one. With 16 only the smallest rate still works, and with 64 none of them: the loss is
+# above that of weights that are 0. Time was saved, and then spent on smaller steps. That is why asynchronous training
+# needs a learning rate that goes down as the number of workers goes up, and why nobody trains with hundreds of
+# workers in this way today.
+#
 # ## 6 A bound on how far ahead
 #
 # Between waiting for all and waiting for nobody there is a middle. In **stale synchronous parallel** training (SSP), which
@@ -654,6 +827,77 @@ def ssp_sgd(
     return weights
     ### END SOLUTION
 
+
+# %% [markdown]
+# Which bound is best? To see the price of both ends, let the workers differ in what they know as well: the images are
+# sorted by digit, and each of eight workers has an eighth of them. Worker 4, whose images nobody else has, takes four
+# times as long. Each trains for 64 steps, which is its budget. When is the loss over all images down to 0.4?
+
+
+# %% demo=true
+# %%needs ssp_sgd
+class OwnDigits(DigitsGradient):
+    """The gradient of a batch of this worker's own images."""
+
+    def __init__(self, worker: int, workers: int) -> None:
+        own = digits.labels.argsort().tensor_split(workers)[worker - 1]
+        super().__init__(worker, own)
+
+
+def watched(train: Callable, w: Tensor, gradient: DigitsGradient, *arguments: float) -> list[Tensor]:
+    """Train, and return the weights at which this rank was asked for gradients."""
+    train(w, gradient, *arguments)
+    return gradient.weights
+
+
+def seconds_to(run: Run, target: float) -> float:
+    """When the loss was first at most `target`, of the weights that workers got; looked at each fourth time."""
+    moments = [
+        (event.start, run.results[event.rank][number])
+        for worker in range(1, run.ranks)
+        for number, event in enumerate(e for e in run.events if e.rank == worker and e.op == "gradient")
+    ]
+    in_order = sorted(moments, key=lambda each: each[0])[::4]
+    return next((moment for moment, w in in_order if loss_of(w) <= target), math.inf)
+
+
+bounds = [0, 4, 8, 16, 32, math.inf]
+own_digits = per_rank([OwnDigits(max(1, rank), 8) for rank in range(9)])
+slow_in_the_middle = cluster_of(8).with_straggler(4, slowdown=4)
+milliseconds = []
+for bound in bounds:
+    run = launch(watched, ssp_sgd, start, own_digits, 64, 1.0, bound, cluster=slow_in_the_middle)
+    milliseconds.append(1e3 * seconds_to(run, 0.4))
+    print(f"bound {bound:3}: " + (f"{milliseconds[-1]:4.0f} ms" if milliseconds[-1] < math.inf else "never"))
+finite = bounds[:-1]
+line_figure(
+    {"with this bound": (finite, milliseconds[:-1])},
+    x="bound (steps ahead of the slowest)",
+    y="milliseconds to a loss of 0.4",
+    alt="Time to a loss of 0.4 against the bound, 0 to 32: it falls from 207 to 113 milliseconds. Without a bound the loss is "
+    "never reached in 64 steps.",
+)
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds ssp_sgd
+assert milliseconds == [*sorted(milliseconds[:-1], reverse=True), math.inf]
+assert [round(milliseconds[place]) for place in (0, 4)] == [207, 113]
+without_bound = run.results
+fast_end = max(event.end for event in run.events if event.rank == 1 and event.op == "send")
+last_of_fast, last_of_slow = loss_of(without_bound[1][-1]), loss_of(without_bound[4][-1])
+assert round(1e3 * fast_end) == 65
+assert 0.4 < last_of_fast < 0.5 < 0.9 < last_of_slow
+longer = launch(watched, ssp_sgd, start, own_digits, 96, 1.0, math.inf, cluster=slow_in_the_middle)
+assert round(1e3 * seconds_to(longer, 0.4)) == 77
+guesses.measured(fastest_bound=32)
+
+# %% [markdown]
+# A bound of 32 is almost twice as fast as none ahead. With no bound at all the loss is never reached. The seven fast workers
+# have done their 64 steps after 65 ms, when the loss is still above 0.4. All that comes then is from worker 4, and the
+# model learns its digits and forgets the others: in the end the loss is above 0.9. So steps are fast at one end, and
+# good at the other; the best bound lies between, if steps are what is limited, as they are when each has
+# so many epochs. If the others may go on, no bound is best here: they are at 0.4 after 77 ms. The model is small
+# and its loss convex, and so forgives much.
 
 # %% [markdown]
 # ## 7 A tree instead of a server
@@ -820,6 +1064,53 @@ def federated_round(
 
 # %% [markdown]
 # ## 14 Now on nodes
+#
+# `launch(..., on="slurm")` runs these functions on the nodes of an allocation. A server needs memory and a network card, but
+# no GPU. Slurm can give one job two kinds of nodes (a heterogeneous job): `srun --het-group=0,1` starts the servers on
+# machines without GPUs, which most clusters have many of, and the workers on those with.
+#
+# With servers on machines of their own a parameter server is not slower than a ring at all. In an all-reduce each card
+# carries nearly twice the gradients, out and in (unit 07). A worker with servers sends its gradients once, and gets
+# the weights once; and with the tensors cut into parts, the first parts of the weights come back while the last
+# of the gradients are still on their way. **Predict**: eight workers, eight servers, a machine each. How many times as long as that
+# does a ring of the eight workers take?
+
+
+# %% demo=true
+def pushed_in_parts(numbers: int, servers: int, parts: int) -> None:
+    """A step's messages: the last ranks are servers with equal shares, which answer part by part."""
+    rank, workers = dist.get_rank(), dist.get_world_size() - servers
+    size = numbers // servers // parts
+    works = []
+    for part in range(parts):
+        if rank < workers:
+            for server in range(servers):
+                # Not all to server 0 first: each worker begins with another one.
+                to = workers + (rank + server) % servers
+                works.append(dist.irecv(torch.empty(size, device="meta"), to, tag=part))
+                works.append(dist.isend(torch.empty(size, device="meta"), to, tag=part))
+            continue
+        arriving = [dist.irecv(torch.empty(size, device="meta"), other, tag=part) for other in range(workers)]
+        for work in arriving:
+            work.wait()
+        works += [dist.isend(torch.empty(size, device="meta"), other, tag=part) for other in range(workers)]
+    for work in works:
+        work.wait()
+
+
+fast_network = Link(latency=10e-6, bandwidth=12.5e9)
+sixteen, eight = Cluster(nodes=16, inter_node=fast_network), Cluster(nodes=8, inter_node=fast_network)
+by_servers = launch(pushed_in_parts, 25_557_032, 8, 16, cluster=sixteen).seconds
+by_ring = launch(dist.all_reduce, torch.empty(25_557_032, device="meta"), cluster=eight).seconds
+print(f"servers on machines of their own {1e3 * by_servers:.1f} ms, a ring {1e3 * by_ring:.1f} ms")
+
+# %% demo=true jupyter={"source_hidden": true}
+assert round(1e3 * by_servers, 1) == 8.9
+assert round(1e3 * by_ring, 1) == 14.5
+
+# %% [markdown]
+# 14.5 ms in a ring, 8.9 ms with servers. That is what BytePS (Jiang et al., OSDI 2020) builds on. The price is eight more
+# machines; without them, with servers on the workers' machines, each card carries both loads, and the ring is as good.
 
 # %% [markdown]
 # ## 15 Open task
