@@ -26,6 +26,7 @@ from graders.submissions.read import Submission
 from tests.classroom import (
     UNIT,
     answer_cell,
+    blank,
     command,
     environment,
     folder_of,
@@ -45,6 +46,8 @@ pytestmark = [
 ]
 
 FOLDER = Path(__file__).parent / "attacks"
+BYSTANDERS = ("amdahl_speedup", "who_am_i", "rank_coordinates")
+"""Answered rightly beside an attack: one that launches ranks, and two that do not."""
 WORTH = {"amdahl_speedup": 3, "who_am_i": 3, "rank_coordinates": 3, "pass_the_token": 5, "mend_statistics": 6}
 
 
@@ -146,7 +149,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         release(worker)
     root = new_course(tmp_path_factory.mktemp("attacks") / "course")
     for attack in EXPECTED:
-        notebook = solved()
+        notebook, untouched = solved(), blank()
+        for name in WORTH.keys() - BYSTANDERS:
+            answer_cell(notebook, name).source = answer_cell(untouched, name).source
         answer_cell(notebook, attacked(attack)).source = source_of(attack)
         hand_in(root, attack, notebook)
     hand_in(root, "zz_ordinary", solved())
@@ -173,8 +178,8 @@ def hand_in_others(root: Path) -> None:
     for name in ("torch.py", "graders.py", "sitecustomize.py", "usercustomize.py"):
         (folder_of(root, "shadows_torch") / name).write_text("raise SystemExit('shadowed')")
     notebook = solved()
-    notebook.cells[1:1] = [new_code_cell(f"x{number} = {number}") for number in range(10_000)]
-    hand_in(root, "ten_thousand_cells", notebook)
+    notebook.cells[1:1] = [new_code_cell(f"x{number} = {number}") for number in range(2_000)]
+    hand_in(root, "two_thousand_cells", notebook)
 
 
 def left_behind() -> list[str]:
@@ -204,14 +209,16 @@ def result(root: Path, student: str, exercise: str) -> ExerciseResult:
 
 @pytest.mark.parametrize("attack", sorted(EXPECTED))
 def test_an_attack_earns_nothing_and_costs_only_itself(root: Path, attack: str) -> None:
-    # Invariant: the exercise that is attacked fails for the right reason; every other has all its points.
+    # Invariant: the exercise that is attacked fails for the right reason; every other that is answered has
+    # all its points.
     name = attacked(attack)
     found = result(root, attack, name)
     assert not found.mistake
     assert found.points == EXPECTED[attack].points
     assert re.search(EXPECTED[attack].seen, " ".join(each.seen for each in found.criteria))
-    others = [each for each in graded(root, attack).report.exercises if each.exercise.name != name]
-    assert all(each.passed for each in others), [each.criteria for each in others if not each.passed]
+    for each in graded(root, attack).report.exercises:
+        if each.exercise.name != name:
+            assert each.passed == (each.exercise.name in BYSTANDERS), each.criteria
 
 
 @pytest.mark.parametrize("attack", sorted(ELSEWHERE))
@@ -235,12 +242,13 @@ def test_no_attack_reaches_the_gradebook(root: Path) -> None:
     # Invariant: what the gradebook has is what was judged, for every student.
     found = scores(root)
     for attack in EXPECTED:
-        assert found[attack][0] == ALL - WORTH[attacked(attack)] + EXPECTED[attack].points
+        others = sum(WORTH[name] for name in BYSTANDERS if name != attacked(attack))
+        assert found[attack][0] == others + EXPECTED[attack].points
     assert found["zz_ordinary"][0] == ALL
     assert len(found) == len(EXPECTED) + 3
 
 
-@pytest.mark.parametrize("student", ["shadows_torch", "ten_thousand_cells"])
+@pytest.mark.parametrize("student", ["shadows_torch", "two_thousand_cells"])
 def test_what_is_only_odd_is_graded_for_what_is_in_it(root: Path, student: str) -> None:
     assert scores(root)[student][0] == ALL
 
@@ -256,5 +264,5 @@ def test_nothing_reaches_the_json_of_a_check(root: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert json.loads(done.stdout)["points"] == ALL - WORTH["amdahl_speedup"]
+    assert json.loads(done.stdout)["points"] == WORTH["who_am_i"] + WORTH["rank_coordinates"]
     assert len(json.loads(done.stdout)["exercises"]) == len(WORTH)
