@@ -8,7 +8,10 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from course_lib.runtime.processes.rank_environment import join_group
@@ -24,6 +27,17 @@ LIMIT_MINUTES, SIGNAL_SECONDS = 60, 180
 
 RECIPE = replace(elastic.RECIPE, epochs=1)
 """That of `python -m course_lib.training.elastic --epochs 1`."""
+
+
+def without_compiler() -> None:
+    """Let a rank do without torch's compiler, whose import takes longer than all that it trains here."""
+    stub: Any = ModuleType("torch._dynamo")
+    stub.disable = lambda function, *_, **__: function
+    stub.graph_break = lambda: None
+    stub.utils = SimpleNamespace(get_optimize_ddp_mode=lambda: "no_optimization")
+    stub.eval_frame = SimpleNamespace(OptimizedModule=())
+    stub.trace_rules = SimpleNamespace(clear_lru_cache=lambda: None)
+    sys.modules[stub.__name__] = torch._dynamo = stub
 
 
 def once(mark: Path) -> bool:
@@ -71,6 +85,7 @@ def set_time_limit(minutes: int) -> None:
 
 
 def main(folder: Path, fault: str, at: int) -> None:
+    without_compiler()
     folder.mkdir(parents=True, exist_ok=True)
     elastic.say_hello(join_group())
     train(RECIPE, folder, SavedByTorch(folder / "checkpoints", every=4), after_step_of(folder, fault, at))

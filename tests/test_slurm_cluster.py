@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,9 @@ pytestmark = [
 LOCAL = site_named("local")
 FAULTS = ROOT / "tests" / "elastic_faults.py"
 REAL_UNIT = "00_hello_ranks"
-LAUNCHED = {"srun": "limit", "torchrun": "sigkill", "mpirun": "train_mpirun", "ibrun": "train_ibrun"}
-"""The training that each launcher starts: two that nothing happens to, and two that must come to the same."""
 UNDISTURBED = "train_mpirun"
+LAUNCHED = {"srun": "limit", "torchrun": "sigkill", "mpirun": UNDISTURBED}
+"""The training that each launcher starts: one that nothing happens to, and two that must come to the same."""
 NOT_CRASHING = "--exclude=node3"
 """A job that must not be on the node that a test crashes."""
 
@@ -248,6 +249,10 @@ def test_arrays_and_dependencies(jobs: Jobs):
     assert last == "late"
 
 
+JOIN = "from course_lib.runtime.processes.rank_environment import join_group; join_group()"
+"""How every program that is to train begins."""
+
+
 def test_localhost_as_a_meeting_point_is_a_sentence(jobs: Jobs):
     # Invariant: nobody waits: neither in the scripts, nor in a program that is started without them.
     text = train_script(jobs, "srun")
@@ -257,7 +262,7 @@ def test_localhost_as_a_meeting_point_is_a_sentence(jobs: Jobs):
     bare = jobs.submit_lines(
         "bare",
         "export MASTER_ADDR=localhost",
-        f"srun -N2 -n2 {PYTHON} {FAULTS} {jobs.folder}/bare none",
+        f"srun -N2 -n2 {PYTHON} -c '{JOIN}'",
         options=["--nodes=2", NOT_CRASHING],
     )
     assert jobs.wait(bare) == "FAILED"
@@ -302,15 +307,15 @@ exec mpirun -np "$2" --map-by "ppr:$TACC_TASKS_PER_NODE:node" --bind-to none -x 
 """
 
 
-def train_script(jobs: Jobs, launcher: str) -> str:
-    """The script train_LAUNCHER, for a short training on 2 nodes."""
-    program = '-m course_lib.training.elastic --epochs 1 --save-every 4 --folder "$run"'
-    site = LOCAL
-    if launcher == "ibrun":
-        from dataclasses import replace
+WHO = "-c 'from course_lib.runtime.processes import rank_environment as r; print(r.rank_from_launcher())'"
+"""A program that says which rank it is. What ranks of mpirun then do, those of ibrun do, too."""
 
-        site = replace(LOCAL, launcher="ibrun")
+
+def train_script(jobs: Jobs, launcher: str, program: str = "") -> str:
+    """The script train_LAUNCHER, for a short training on 2 nodes or another program."""
+    program = program or '-m course_lib.training.elastic --epochs 1 --save-every 4 --folder "$run"'
     name = f"train_{launcher}"
+    site = replace(LOCAL, launcher=launcher) if launcher == "ibrun" else LOCAL
     return render(short_job(name, run=str(jobs.folder / name), program=program), site)
 
 
@@ -335,13 +340,13 @@ def submitted(jobs: Jobs, crashing: str, module_rng: random.Random) -> dict[str,
     tools.mkdir()
     (tools / "ibrun").write_text(IBRUN)
     (tools / "ibrun").chmod(0o755)
-    for launcher in ("mpirun", "ibrun"):
-        text = train_script(jobs, launcher).replace("export PATH=", f"export PATH={tools}:", 1)
+    for launcher, program in (("mpirun", ""), ("ibrun", WHO)):
+        text = train_script(jobs, launcher, program).replace("export PATH=", f"export PATH={tools}:", 1)
         found[f"train_{launcher}"] = jobs.submit(f"train_{launcher}", text, NOT_CRASHING)
     if not missing("horovod"):
         found["train_horovod"] = submit_horovod(jobs)
     found["sigkill"] = submit_sigkill(jobs, step=module_rng.randint(1, 11))
-    found["worlds"] = submit_worlds(jobs)
+    found["worlds"] = submit_worlds(jobs, after=found[UNDISTURBED])
     return found
 
 
@@ -355,30 +360,27 @@ def submit_scenarios(jobs: Jobs) -> str:
 
 
 def submit_workbook(jobs: Jobs) -> str:
-    """A notebook that ends well, one that raises, and a whole unit, with parameters."""
+    """A notebook that raises, and a whole unit that ends well, with parameters and one cell more."""
     notebooks = jobs.folder / "notebooks"
-    parameters = nbformat.v4.new_code_cell("on, ranks = 'simulated', 2", metadata={"tags": ["parameters"]})
-    code = (
+    where = (
         "import socket\n"
-        "import torch.distributed as dist\n"
-        "from course_lib import launch\n"
         "def where():\n"
         "    dist.barrier()\n"
         "    return socket.gethostname()\n"
         "print(launch(where, ranks=ranks, on=on).results)"
     )
-    cells = {"good": code, "bad": "raise RuntimeError('as it should')"}
-    for name, source in cells.items():
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    raises = nbformat.v4.new_code_cell("raise RuntimeError('as it should')")
+    bad = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# Bad"), raises], metadata=kernel)
+    unit = nbformat.read(write_source(real_unit(), exercises(REAL_UNIT), Places(jobs.folder)), as_version=4)
+    unit.cells.append(nbformat.v4.new_code_cell(where))
+    for name, notebook in (("bad", bad), (REAL_UNIT, unit)):
         (notebooks / name).mkdir(parents=True)
-        title = nbformat.v4.new_markdown_cell(f"# Unit {name}")
-        code_cells = [parameters, nbformat.v4.new_code_cell(source)]
-        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-        notebook = nbformat.v4.new_notebook(cells=[title, *code_cells], metadata=kernel)
         nbformat.write(notebook, notebooks / name / f"{name}.ipynb")
-    solved = write_source(real_unit(), exercises(REAL_UNIT), Places(jobs.folder))
-    shutil.copytree(solved.parent, notebooks / REAL_UNIT)
-    given, units = {"on": "slurm", "ranks": "2"}, ("bad", "good", REAL_UNIT)
-    job = Job("workbook", nodes=2, minutes=30, units=units, parameters=given, notebooks=notebooks)
+    given = {"on": "slurm", "ranks": "2"}
+    job = Job(
+        "workbook", nodes=2, minutes=30, units=("bad", REAL_UNIT), parameters=given, notebooks=notebooks
+    )
     text = render(job, LOCAL).replace("runs/workbook-$SLURM_JOB_ID", str(jobs.folder / "executed"))
     return jobs.submit("workbook", text, NOT_CRASHING, "--ntasks-per-node=1")
 
@@ -392,16 +394,18 @@ def submit_sigkill(jobs: Jobs, step: int) -> str:
     return jobs.submit("sigkill", text, NOT_CRASHING)
 
 
-def submit_worlds(jobs: Jobs) -> str:
-    """A training with 2 ranks to step 4, then with 1."""
-    folder = jobs.folder / "worlds"
-    train = f"{PYTHON} {FAULTS} {folder} stop"
-    worlds = [
-        f"srun --nodes={ranks} --ntasks={ranks} {train} {stop}; rm -f {folder}/stop"
-        for ranks, stop in ((2, 4), (1, 99))
-    ]
-    options = ["--nodes=2", "--ntasks-per-node=1", NOT_CRASHING]
-    return jobs.submit_lines("worlds", *worlds, options=options)
+def submit_worlds(jobs: Jobs, after: str) -> str:
+    """From step 8 of the undisturbed training of 2 ranks, the job `after`, a training goes on with 1."""
+    before, folder = jobs.folder / UNDISTURBED, jobs.folder / "worlds"
+    lines = (
+        f"mkdir -p {folder}/checkpoints",
+        f"cp -r {before}/checkpoints/step-00000008 {folder}/checkpoints",
+        f"head -8 {before}/steps.jsonl >{folder}/steps.jsonl",
+        f"srun --nodes=1 --ntasks=1 {PYTHON} {FAULTS} {folder} none",
+    )
+    return jobs.submit_lines(
+        "worlds", *lines, options=["--nodes=2", NOT_CRASHING, f"--dependency=afterok:{after}"]
+    )
 
 
 def submit_horovod(jobs: Jobs) -> str:
@@ -535,10 +539,20 @@ def test_more_ranks_than_tasks_is_a_sentence(outcomes: dict[str, Any]):
 
 def test_every_launcher_trains_the_same_model(trained: dict[str, dict[str, Any]]):
     # Invariant: two ranks are two ranks, whoever has started them: equal weights, bit for bit.
-    names = {"srun": "srun", "torchrun": "torchrun", "mpirun": "Open MPI", "ibrun": "Open MPI"}
+    names = {"srun": "srun", "torchrun": "torchrun", "mpirun": "Open MPI"}
     for launcher, result in trained.items():
         assert f"2 ranks on 2 nodes, started by {names[launcher]}" in result["said"]
     assert len({result["weights"] for result in trained.values()}) == 1
+
+
+def test_ibrun_starts_a_rank_on_each_node(jobs: Jobs, submitted: dict[str, str]):
+    # Invariant: the script asks for a rank a node, by the options of TACC's ibrun, and each knows its number.
+    said = jobs.finished(submitted["train_ibrun"], "train_ibrun")
+    ranks = sorted(line for line in said.splitlines() if line.startswith("RankInfo("))
+    for number, line in enumerate(ranks):
+        assert f"rank={number}, ranks=2, local_rank=0" in line
+        assert "nodes=2, launcher='Open MPI'" in line
+    assert len(ranks) == 2
 
 
 @pytest.mark.skipif(bool(missing("horovod")), reason=missing("horovod") or "Horovod is here")
@@ -557,18 +571,17 @@ def test_horovodrun_trains_on_all_nodes(
 
 
 def test_papermill_in_an_allocation(jobs: Jobs, submitted: dict[str, str]):
-    # Invariant: the output notebook, its page and the exit status are there, for one that ends well, one that
-    # raises, and a whole unit of the workbook; parameters arrive; a launch uses the nodes of the job.
+    # Invariant: the output notebook, its page and the exit status are there, for one that raises and for a
+    # whole unit of the workbook that ends well; parameters arrive; a launch uses the nodes of the job.
     assert jobs.wait(submitted["workbook"], seconds=900) == "FAILED"
     executed = jobs.folder / "executed"
-    assert (executed / "good.status").read_text() == "0\n", jobs.output("workbook")
     assert (executed / "bad.status").read_text() == "1\n"
-    assert "['node1', 'node2']" in (executed / "good.ipynb").read_text()
-    assert "node2" in (executed / "good.html").read_text()
     assert "as it should" in (executed / "bad.html").read_text()
-    assert "https://cdn" not in (executed / "good.html").read_text()
     assert (executed / f"{REAL_UNIT}.status").read_text() == "0\n", jobs.output("workbook")
+    assert "['node1', 'node2']" in (executed / f"{REAL_UNIT}.ipynb").read_text()
     page = (executed / f"{REAL_UNIT}.html").read_text()
+    assert "node2" in page
+    assert "https://cdn" not in page
     assert page.count("all points") + page.count("passed") >= len(real_unit().answers)
 
 
@@ -604,7 +617,7 @@ def test_the_world_shrinks_on_nodes(
     folder = jobs.folder / "worlds"
     jobs.finished(submitted["worlds"], "worlds")
     seen, expected = steps_of(folder), steps_of(jobs.folder / UNDISTURBED)
-    assert [seen[step]["ranks"] for step in range(12)] == [2] * 4 + [1] * 8
+    assert [seen[step]["ranks"] for step in range(12)] == [2] * 8 + [1] * 4
     for step in range(12):
         for what in ("samples", "index_sum"):
             assert seen[step][what] == expected[step][what]
