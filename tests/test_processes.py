@@ -859,72 +859,69 @@ def python(code: str, folder: Path) -> "subprocess.Popen[str]":
     )
 
 
-def test_from_a_plain_script(tmp_path: Path) -> None:
-    process = python(
-        "import torch, torch.distributed as dist\n"
-        "from course_lib import launch\n"
-        "def total():\n"
-        "    x = torch.ones(1)\n"
-        "    dist.all_reduce(x)\n"
-        "    return x.item()\n"
-        "print(launch(total, ranks=2, on='processes').results)\n",
-        tmp_path,
-    )
-    assert process.communicate(timeout=200) == ("[2.0, 2.0]\n", "")
-    assert process.returncode == 0
-
-
 SLEEPERS = """
 import os, time, pathlib
 from course_lib import launch
+def total():
+    import torch, torch.distributed as dist
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    return x.item()
 def sleeper():
     pathlib.Path({folder!r}, f"pid-{{os.getpid()}}").touch()
     time.sleep(100)
-try:
-    launch(sleeper, ranks=2, on={on!r})
-except KeyboardInterrupt:
-    print("interrupted", list(pathlib.Path({temporary!r}).glob("course-*")))
+if {on!r} == "processes":
+    print(launch(total, ranks=2, on={on!r}).results, flush=True)
+for _ in range({launches}):
+    try:
+        launch(sleeper, ranks=2, on={on!r})
+    except KeyboardInterrupt:
+        print("interrupted", list(pathlib.Path({temporary!r}).glob("course-*")), flush=True)
 """
 
 
-def sleeping_launch(folder: Path, on: str = "processes") -> "tuple[subprocess.Popen[str], list[int]]":
-    """A script that waits for two sleeping ranks, and their process ids."""
-    temporary = folder / "temporary"
-    process = python(SLEEPERS.format(folder=str(folder), temporary=str(temporary), on=on), folder)
+def sleeping_launches(folder: Path, on: str, launches: int) -> "subprocess.Popen[str]":
+    """A script that waits for two sleeping ranks, as often as this."""
+    places = {"folder": str(folder), "temporary": str(folder / "temporary")}
+    return python(SLEEPERS.format(on=on, launches=launches, **places), folder)
+
+
+def sleeping_ranks(folder: Path) -> list[int]:
+    """The process ids of the ranks that have begun to sleep since this was last asked, when there are two."""
     deadline = time.monotonic() + 60
     while len(found := list(folder.glob("pid-*"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
-    return process, [int(path.name.removeprefix("pid-")) for path in found]
+    for path in found:
+        path.unlink()
+    return [int(path.name.removeprefix("pid-")) for path in found]
 
 
-@pytest.mark.parametrize(
-    "on",
-    [
-        "processes",
-        pytest.param(
-            "horovod",
-            marks=pytest.mark.skipif(
-                bool(missing("horovod")), reason=missing("horovod") or "Horovod is here"
-            ),
-        ),
-    ],
-)
-def test_a_keyboard_interrupt_leaves_nothing(tmp_path: Path, on: str) -> None:
-    process, ranks = sleeping_launch(tmp_path, on)
+@pytest.mark.skipif(bool(missing("horovod")), reason=missing("horovod") or "Horovod is here")
+def test_a_keyboard_interrupt_leaves_nothing_of_horovod(tmp_path: Path) -> None:
+    process = sleeping_launches(tmp_path, "horovod", 1)
+    ranks = sleeping_ranks(tmp_path)
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=120)
-    assert output == "interrupted []\n"
-    assert errors == ""
+    assert process.communicate(timeout=120) == ("interrupted []\n", "")
     assert len(ranks) == 2
     assert gone(ranks, seconds=0)
 
 
-def test_ranks_die_with_their_launcher(tmp_path: Path) -> None:
-    process, ranks = sleeping_launch(tmp_path)
+def test_a_plain_script_is_interrupted_and_killed(tmp_path: Path) -> None:
+    # Invariant: a script launches without a guard round it. When it is interrupted, nothing of the launch is
+    # left and the next one works; when it is killed, its ranks die with it.
+    process = sleeping_launches(tmp_path, "processes", 2)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "[2.0, 2.0]\n"
+    interrupted = sleeping_ranks(tmp_path)
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "interrupted []\n"
+    assert len(interrupted) == 2
+    assert gone(interrupted, seconds=0)
+    killed = sleeping_ranks(tmp_path)
     process.kill()
-    process.communicate(timeout=120)
-    assert len(ranks) == 2
-    assert gone(ranks)
+    assert process.communicate(timeout=120) == ("", "")
+    assert len(killed) == 2
+    assert gone(killed)
     deadline = time.monotonic() + 60
     while launch_folders(tmp_path / "temporary") and time.monotonic() < deadline:
         time.sleep(0.05)
