@@ -23,7 +23,16 @@ from workbook.unit import BEGIN, END, Unit, read_units
 
 ROOT = Path(__file__).parents[1]
 PLACES = Places(ROOT)
-UNITS = read_units(PLACES.solutions)
+NAMES = [path.stem for path in sorted(PLACES.solutions.glob("*.py"))]
+
+# Units are read where they are tested: every worker collects all tests.
+pytestmark = pytest.mark.xdist_group("repository")
+
+
+@cache
+def units() -> dict[str, Unit]:
+    """Every unit by its name."""
+    return {unit.name: unit for unit in read_units(PLACES.solutions)}
 
 
 @cache
@@ -40,28 +49,27 @@ def texts() -> dict[str, str]:
     return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in tracked()}
 
 
-@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
-def test_notebooks_are_fresh(unit: Unit, tmp_path):
+@pytest.mark.parametrize("name", NAMES)
+def test_notebooks_are_fresh(name: str, tmp_path):
     # Invariant: the committed notebook is what the build makes of the source today: `make notebooks`.
     places = Places(tmp_path)
-    write_source(unit, exercises(unit.name), places)
-    assert PLACES.of_unit(PLACES.notebooks, unit.name).read_bytes() == release(unit.name, places).read_bytes()
+    write_source(units()[name], exercises(name), places)
+    assert PLACES.of_unit(PLACES.notebooks, name).read_bytes() == release(name, places).read_bytes()
 
 
-@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
-def test_kept_originals_are_fresh(unit: Unit, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", NAMES)
+def test_kept_originals_are_fresh(name: str, tmp_path, monkeypatch):
     # Invariant: `reset` gives back the cell that the committed notebook had: `make notebooks`.
-    kept = released_cells.path_of(unit.name).read_text()
+    kept = released_cells.path_of(name).read_text()
     monkeypatch.setattr(released_cells, "DIRECTORY", tmp_path)
-    assert (
-        released_cells.write_released_cells(PLACES.of_unit(PLACES.notebooks, unit.name)).read_text() == kept
-    )
+    written = released_cells.write_released_cells(PLACES.of_unit(PLACES.notebooks, name))
+    assert written.read_text() == kept
 
 
-@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
-def test_without_metadata_the_same_cells_are_run(unit: Unit):
+@pytest.mark.parametrize("name", NAMES)
+def test_without_metadata_the_same_cells_are_run(name: str):
     # Invariant: demonstrations, which train or wait, are known by their sources, and no other cell is.
-    book = nbformat.read(PLACES.of_unit(PLACES.notebooks, unit.name), as_version=4)
+    book = nbformat.read(PLACES.of_unit(PLACES.notebooks, name), as_version=4)
     graded = [cell.source for cell in from_notebook(book, "whole").cells]
     for cell in book.cells:
         cell.metadata = nbformat.NotebookNode()
@@ -75,11 +83,11 @@ def scopes_in(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
         yield from scopes_in(child)
 
 
-@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
-def test_a_unit_runs_without_the_libraries_beside_it(unit: Unit):
+@pytest.mark.parametrize("unit", NAMES)
+def test_a_unit_runs_without_the_libraries_beside_it(unit: str):
     # Invariant: what cells make that wait for a library, only cells use that wait for it too.
     waits: dict[str, set[str]] = {}
-    for cell in (cell for cell in unit.notebook.cells if cell.cell_type == "code"):
+    for cell in (cell for cell in units()[unit].notebook.cells if cell.cell_type == "code"):
         first, *others = re.sub(r"^# (?=%)", "", cell.source, flags=re.MULTILINE).splitlines()
         needs = {word for word in first.split() if first.startswith("%%") and word.startswith("beside:")}
         source = "\n".join(line for line in (first, *others) if not line.startswith("%"))
@@ -100,16 +108,16 @@ def test_a_unit_runs_without_the_libraries_beside_it(unit: Unit):
 
 def test_there_is_a_notebook_for_every_unit_and_no_other():
     kept = {name for name in texts() if name.startswith("notebooks/")}
-    assert kept == {"notebooks/index.ipynb", *(f"notebooks/{unit.name}/{unit.name}.ipynb" for unit in UNITS)}
+    assert kept == {"notebooks/index.ipynb", *(f"notebooks/{name}/{name}.ipynb" for name in units())}
 
 
 def test_the_index_is_that_of_the_units():
     # Invariant: what students open first has a line for each unit, and each link leads to a notebook.
-    written = nbformat.writes(index_notebook(UNITS, exercises)) + "\n"
+    written = nbformat.writes(index_notebook(list(units().values()), exercises)) + "\n"
     assert PLACES.index.read_text() == written, "make notebooks"
     links = re.findall(r"\]\(([^)]+\.ipynb)\)", nbformat.reads(written, as_version=4).cells[0].source)
     assert [PLACES.notebooks / link for link in links] == [
-        PLACES.of_unit(PLACES.notebooks, unit.name) for unit in UNITS
+        PLACES.of_unit(PLACES.notebooks, name) for name in units()
     ]
 
 
@@ -117,8 +125,8 @@ def test_no_notebook_holds_work_or_an_answer():
     # Invariant: what students open is empty of outputs, answers and the marks around them.
     import nbformat
 
-    for unit in UNITS:
-        path = PLACES.of_unit(PLACES.notebooks, unit.name)
+    for name in units():
+        path = PLACES.of_unit(PLACES.notebooks, name)
         assert not has_work(nbformat.read(path, as_version=4))
         assert "SOLUTION" not in path.read_text()
 
@@ -137,7 +145,7 @@ def test_the_library_marks_no_answers():
 def test_the_library_defines_no_exercise():
     # Invariant: nothing in course_lib has the name of an exercise, so nothing there can be imported as its
     # answer.
-    names = {answer.name for unit in UNITS for answer in unit.answers}
+    names = {answer.name for unit in units().values() for answer in unit.answers}
     for path in library_files():
         nodes = ast.parse(path.read_text()).body
         kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -211,8 +219,7 @@ def test_json_files_are_json():
             json.loads(text)
 
 
-@pytest.mark.xdist_group("one worker")
 def test_tests_of_a_group_share_a_worker(request: pytest.FixtureRequest):
     # Invariant: pytest and pytest-xdist fit each other; otherwise each worker starts clusters of its own.
     if "PYTEST_XDIST_WORKER" in os.environ:
-        assert request.node.nodeid.endswith("@one worker")
+        assert request.node.nodeid.endswith("@repository")
