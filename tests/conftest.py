@@ -45,6 +45,7 @@ LONGEST_FIRST = (
     "sandboxes",
     "hand-ins",
     "batch scripts",
+    "beside",
     "test_new_unit",
     "test_workbook",
     "nbgrader",

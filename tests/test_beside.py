@@ -19,6 +19,9 @@ import pytest
 from course_lib.beside import BesideFailed, environments, install, interpreter, missing, recipes
 from course_lib.beside.recipes import recipe_named
 
+# One worker builds for all tests.
+pytestmark = pytest.mark.xdist_group("beside")
+
 ROOT = Path(__file__).parents[1]
 
 SETUP = """
@@ -151,6 +154,25 @@ def new_clone(tmp_path: Path, name: str = "clone") -> Clone:
     return Clone(folder, tmp_path / "builds")
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the wheels that a test has built, of which others begin with a copy."""
+    return tmp_path_factory.mktemp("built") / "wheels"
+
+
+@pytest.fixture
+def clone(kept: Path, tmp_path: Path, built: Path) -> Clone:
+    """One in which the small library is installed."""
+    if built.exists():
+        shutil.copytree(built, kept / "wheels")
+    clone = new_clone(tmp_path)
+    status, said = clone.run("pebble")
+    assert (status, clone.imports()) == (0, True), said
+    if not built.exists():
+        shutil.copytree(kept / "wheels", built)
+    return clone
+
+
 def wheel(kept: Path) -> Path:
     return next(kept.glob("wheels/*/*.whl"))
 
@@ -176,11 +198,9 @@ def test_it_is_built_and_installed_once(kept, tmp_path):
     assert not list((kept / "building").rglob("*.cpp"))
 
 
-def test_what_the_user_chooses_is_built_anew(kept, tmp_path):
+def test_what_the_user_chooses_is_built_anew(kept, clone):
     # Invariant: a wheel that was kept without a choice (NCCL, in Horovod's case) does not stand for one with
     # it; who says nothing later takes what is there.
-    clone = new_clone(tmp_path)
-    assert clone.run("pebble")[0] == 0
     begun = clone.count()
     status, said = clone.run("pebble", SHADE="dark")
     assert (status, clone.count() > begun, len(list(kept.glob("wheels/*/*.whl")))) == (0, True, 2), said
@@ -201,9 +221,9 @@ def test_without_a_compiler_it_says_what_to_install(kept, tmp_path):
     assert not clone.imports()
 
 
+@pytest.mark.usefixtures("clone")
 def test_a_damaged_wheel_is_built_anew(kept, tmp_path):
     # Invariant: no state of the cache can keep a library from being installed.
-    assert new_clone(tmp_path).run("pebble")[0] == 0
     for damage in (cut_off, of_another_kind):
         damage(wheel(kept), tmp_path / damage.__name__)
         clone = new_clone(tmp_path, f"after {damage.__name__}")
@@ -241,22 +261,23 @@ def test_of_two_at_once_one_builds(kept, tmp_path):
     assert (first.imports(), second.imports()) == (True, True)
 
 
-@pytest.mark.parametrize("how", [signal.SIGHUP, signal.SIGKILL])
-def test_whatever_stops_it_the_same_command_begins_anew(kept, tmp_path, how):
+def test_whatever_stops_it_the_same_command_begins_anew(kept, tmp_path):
     # Invariant: nothing half made counts as installed, and what was left is swept.
     clone = new_clone(tmp_path)
     hold = Path(f"{clone.builds}.hold")
     hold.touch()
-    building = clone.start("pebble")
-    wait_until(clone.count)
-    building.send_signal(how)
-    _, errors = building.communicate(timeout=60)
-    assert building.returncode != 0
-    assert not clone.imports()
-    if how != signal.SIGKILL:
-        assert building.returncode == 1
-        assert errors.splitlines()[-1] == "Stopped. The same command begins anew."
-        assert not list((kept / "building").rglob("*.cpp"))
+    for how in (signal.SIGHUP, signal.SIGKILL):
+        begun = clone.count()
+        building = clone.start("pebble")
+        wait_until(lambda begun=begun: clone.count() > begun)
+        building.send_signal(how)
+        _, errors = building.communicate(timeout=60)
+        assert building.returncode != 0
+        assert not clone.imports()
+        if how != signal.SIGKILL:
+            assert building.returncode == 1
+            assert errors.splitlines()[-1] == "Stopped. The same command begins anew."
+            assert not list((kept / "building").rglob("*.cpp"))
     hold.unlink()
     status, said = clone.run("pebble")
     assert (status, clone.imports()) == (0, True), said
@@ -264,11 +285,12 @@ def test_whatever_stops_it_the_same_command_begins_anew(kept, tmp_path, how):
 
 
 def test_an_environment_of_its_own(kept, tmp_path, monkeypatch):
-    # Invariant: it has its library and the workbook's, and the workbook has nothing of it. It is kept too.
+    # Invariant: it has its library and the workbook's (torch is in the recipe's own check), and the workbook
+    # has nothing of it. It is kept too.
     install.install("pebble-apart", lambda *_: None)
     python = interpreter("pebble-apart")
     assert python.is_relative_to(kept)
-    subprocess.run([python, "-c", "import pebble._native, torch, course_lib"], check=True)
+    subprocess.run([python, "-c", "import pebble._native, course_lib"], check=True)
     with pytest.raises(ModuleNotFoundError):
         __import__("pebble")
     # One that was stopped half-way, or whose Python is gone, does not count.
@@ -320,10 +342,8 @@ def test_a_folder_that_cannot_be_written_is_a_sentence(kept, monkeypatch, tmp_pa
         install.install("pebble-apart", lambda *_: None)
 
 
-def test_another_torch_needs_another_build(kept, tmp_path, monkeypatch):
+def test_another_torch_needs_another_build(clone, monkeypatch):
     # Invariant: what was built with one PyTorch does not count for another, and the sentence says so.
-    clone = new_clone(tmp_path)
-    assert clone.run("pebble")[0] == 0
     site = next(clone.folder.glob("lib/python*/site-packages"))
     monkeypatch.syspath_prepend(str(site))
     assert missing("pebble") == ""

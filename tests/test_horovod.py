@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,11 @@ from course_lib.launch import horovod as door
 from course_lib.launch.mpi import mpirun
 from course_lib.runtime.communication.events import Kind
 from course_lib.runtime.communication.horovod_timeline import load_trace, read_timeline, timeline_of
-from course_lib.training import data_parallel
+from course_lib.training import data_parallel, elastic
 from course_lib.training.data_parallel import TORCH_DDP, Pieces, Replication
-from course_lib.training.elastic import LOG
+from course_lib.training.elastic import LOG, train
 from course_lib.training.recipe import Recipe
+from course_lib.training.torch_checkpoints import SavedByTorch
 
 ROOT = Path(__file__).parents[1]
 TUTORIAL = ROOT / "examples" / "horovod"
@@ -419,23 +421,26 @@ def horovodrun(*words: object, options: Sequence[str] = ("-np", "2"), folder: Pa
     return done.stdout
 
 
+def undisturbed(folder: Path) -> bool:
+    return train(replace(elastic.RECIPE, epochs=1), folder, SavedByTorch(folder / "checkpoints", every=99))
+
+
 @needs_horovod
 def test_elastic_training_survives_a_killed_worker(tmp_path: Path) -> None:
     # Invariant: after rank 1 is killed in step 6, training goes on from the commit after step 4, and learns
-    # what one undisturbed learns: each step has the same samples and, but for rounding, the same loss.
+    # what torch's own learns undisturbed: each step has the same samples and, but for rounding, the same
+    # loss.
     hosts = tmp_path / "hosts.sh"
     hosts.write_text("#!/bin/sh\necho localhost:1\necho 127.0.0.1:1\n")
     hosts.chmod(0o755)
-    elastic = ("-np", "2", "--min-np", "1", "--max-np", "2", "--host-discovery-script", str(hosts))
-    for name, at, options in (("killed", 6, elastic), ("undisturbed", 999, ("-np", "2"))):
-        folder = tmp_path / name
+    folders = [tmp_path / name for name in ("killed", "undisturbed")]
+    for folder in folders:
         folder.mkdir()
-        said = horovodrun(ROOT / "tests" / "horovod_faults.py", folder, at, options=options, folder=tmp_path)
-        assert "finished after 12 steps" in said
-    logs = [
-        [json.loads(line) for line in (tmp_path / name / LOG).read_text().splitlines()]
-        for name in ("killed", "undisturbed")
-    ]
+    options = ("-np", "2", "--min-np", "1", "--max-np", "2", "--host-discovery-script", str(hosts))
+    said = horovodrun(ROOT / "tests" / "horovod_faults.py", folders[0], 6, options=options, folder=tmp_path)
+    assert "finished after 12 steps" in said
+    assert launch(undisturbed, folders[1], ranks=2, on="processes", quiet=True).results == [True, True]
+    logs = [[json.loads(line) for line in (each / LOG).read_text().splitlines()] for each in folders]
     steps = [each["step"] for each in logs[0]]
     assert steps == [*range(6), *range(4, 12)]
     assert [each["ranks"] for each in logs[0]] == [2] * 6 + [1] * 8

@@ -18,8 +18,12 @@ from tests.answers import solved
 SEED = 1
 MOST_ARGUMENTS = 4
 SUBMITS_JOBS = {"batch_script": [pytest.mark.xdist_group("batch scripts")]}
-DEAR = {"mpi_ring_all_reduce": ("returns None", "returns argument 2")}
-"""Exercises that start mpirun for every answer: so many ways will do."""
+DEAR = {
+    "mpi_ring_all_reduce": ("returns None", "returns argument 2"),
+    "batch_script": ("returns None", "returns argument 1"),
+    "six_steps": ("returns None", "returns its arguments"),
+}
+"""Exercises that start mpirun, a batch job or horovodrun for every answer: so many ways will do."""
 EXERCISES = [
     pytest.param(each, id=each.name, marks=SUBMITS_JOBS.get(each.name, ()))
     for unit in load_all().values()

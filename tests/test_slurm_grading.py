@@ -53,7 +53,8 @@ def test_every_site_accepts_the_array(site: Site) -> None:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[VirtualCluster]:
-    with temporary_cluster(Shape(nodes=2)) as found:
+    """Two nodes of one core, so that each task of an array starts one judge."""
+    with temporary_cluster(Shape(nodes=2, cpus=1)) as found:
         yield found
 
 
