@@ -524,7 +524,8 @@ class Bucket:
     loss.backward()                 # starts the all_reduce when the last of their gradients is complete
     bucket.finish()                 # waits; now the .grad of each is the mean over ranks
 
-    In every backward each of the parameters gets a gradient, in any order. Backward never waits for
+    In every backward each of the parameters gets a gradient, in any order, which may differ between ranks; it is
+    added to what .grad already holds, and finish() leaves the mean of the sums. Backward never waits for
     communication. After finish() all is as before, ready for the next backward. Communication: one all_reduce
     for each backward, with async_op=True, of the bucket's gradients. Other gradients stay as they are.
     """
@@ -626,7 +627,7 @@ class BucketedDDP(nn.Module):
 
     no_sync(), for a `with` block: backward passes in the block communicate nothing, and finish() is not called
     for them; their gradients add up in .grad. The next backward after the block averages the sums. A block that
-    raises ends too.
+    raises ends too, and one may lie in another.
 
     Communication of a step: one all_reduce a bucket, in the same order on every rank, and nothing else.
     """
@@ -652,11 +653,11 @@ class BucketedDDP(nn.Module):
     def no_sync(self):
         """In this block backward does not communicate."""
         ### BEGIN SOLUTION
-        self.synchronizes = False
+        before, self.synchronizes = self.synchronizes, False
         try:
             yield
         finally:
-            self.synchronizes = True
+            self.synchronizes = before
         ### END SOLUTION
 
     # The next three are a suggestion: change them as you like.
@@ -1072,14 +1073,16 @@ def train_ddp(model, dataset, optimizer, epochs, batch_size, seed, device) -> li
     (inputs, target). optimizer: over this replica's parameters. batch_size: samples of one rank in a step.
     seed: the same on all ranks. device: where this rank computes.
 
-    An epoch: every sample is used once, by one rank, and no epoch deals them as the one before. All ranks take
-    equally many steps, as many as the rank with the most samples needs. Every step is that of the mean loss
-    over the whole batch, which is what all ranks have in this step together: some may have fewer samples than
-    others, or none.
+    An epoch: every sample is used once, by one rank, and no epoch deals them to the ranks as the one before, nor
+    does another seed. All ranks take equally many steps, as many as the rank with the most samples needs. Every
+    step is that of the mean loss over the whole batch, which is what all ranks have in this step together: some
+    may have fewer samples than others, or none, and so from the first step on. What is in .grad before does not
+    count. The ranks' own random numbers, of dropout for one, go on to differ.
 
     Returns, on every rank, for each epoch the mean loss over all its samples, a float. Rank 0 prints a line an
-    epoch; nobody else prints. Communication: the model once; in a step every gradient once, by all_reduce; in
-    an epoch one collective of at most 16 bytes. What the unit has built, or PyTorch's own parts, may be used.
+    epoch; nobody else prints. Communication: the model once, by broadcast; in a step every gradient once, by
+    all_reduce; in an epoch one collective of at most 16 bytes. What the unit has built, or PyTorch's own parts, may
+    be used.
     """
     ### BEGIN SOLUTION
     ranks = dist.get_world_size()

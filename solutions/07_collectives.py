@@ -1719,7 +1719,7 @@ def mpi_ring_all_reduce(comm, x: np.ndarray) -> np.ndarray:
 # What a message takes you know from section 7. A rank may have several messages under way: their bytes leave one after another, and
 # arrive so. But while the bytes of one are still leaving, those of the message before are on their way already: three messages of
 # $b$ bytes that leave together have all arrived after $\alpha + 3 b \beta$, and not after $3(\alpha + b \beta)$. If two messages meet at
-# their receiver, one waits: let every rank begin with the rank after its own.
+# their receiver, one waits: let all ranks send in one order, such as from the lowest rank to the highest.
 
 
 # %% exercise="design_all_reduce" points=8
@@ -1769,14 +1769,12 @@ def design_all_reduce(x: Tensor, cluster: Cluster) -> Tensor:
         members, size = groups[0], len(groups[0])
         chunks = dict(zip(members, data.tensor_split(size) if in_parts[0] else [data] * size, strict=True))
         own = chunks.pop(rank)
-        # Every rank begins with the one after its own.
-        others = sorted(chunks, key=lambda other: (other < rank, other))
-        arriving = {other: torch.empty_like(own) for other in others}
-        swap({other: chunks[other] for other in others}, arriving)
+        arriving = {other: torch.empty_like(own) for other in chunks}
+        swap(chunks, arriving)
         own += sum(arriving.values())
         sum_up(own, groups[1:], in_parts[1:])
         if in_parts[0]:
-            swap(dict.fromkeys(others, own), chunks)
+            swap(dict.fromkeys(chunks, own), chunks)
 
     ways = [[everyone], [node, rail]]
     (_, in_parts), groups = min((plan(groups, x.nbytes), groups) for groups in ways)

@@ -156,7 +156,7 @@ class WithAFixedBuffer:
     """Each hook copies its gradient into one buffer; AVG divides, and a counter goes round."""
 
     def __init__(self, parameters):
-        self.buffer = torch.zeros(sum(p.numel() for p in parameters))
+        self.buffer = torch.zeros(sum(p.numel() for p in parameters), dtype=parameters[0].dtype)
         self.views = {}
         self.arrived = 0
         start = 0
@@ -204,7 +204,7 @@ class _Bucket:
 
     def start(self):
         for parameter, view in self.views.items():
-            if parameter in self.arrived:
+            if parameter.grad is not None:
                 torch.div(parameter.grad, _ranks(), out=view)
             else:
                 view.zero_()

@@ -547,6 +547,12 @@ def begins_with_an_empty_one(model, bucket_bytes):
 
 
 @wrong("make_buckets", fails="each trainable parameter once")
+def an_empty_one_for_frozen_models(model, bucket_bytes):
+    """Where nothing is trained there is no bucket."""
+    return _cut(_trainable(model)[::-1], bucket_bytes) or [[]]
+
+
+@wrong("make_buckets", fails="each trainable parameter once")
 def leaves_out_what_is_too_large(model, bucket_bytes):
     """A parameter larger than a bucket is in none."""
     return _cut([p for p in _trainable(model)[::-1] if p.nbytes <= bucket_bytes], bucket_bytes)
@@ -589,6 +595,21 @@ def takes_four_bytes_a_number(model, bucket_bytes):
 
 
 @wrong("make_buckets", fails="as full as they may be")
+def as_long_as_the_first(model, bucket_bytes):
+    """Takes all numbers for as long as those of the first parameter."""
+    length = next(model.parameters()).element_size()
+    return _cut(_trainable(model)[::-1], bucket_bytes, size=lambda parameter: length * parameter.numel())
+
+
+@wrong("make_buckets", fails="as full as they may be")
+def frozen_ones_take_room(model, bucket_bytes):
+    """Puts all into buckets, and takes the frozen ones out again."""
+    buckets = _cut(list(model.parameters())[::-1], bucket_bytes)
+    kept = [[parameter for parameter in bucket if parameter.requires_grad] for bucket in buckets]
+    return [bucket for bucket in kept if bucket]
+
+
+@wrong("make_buckets", fails="as full as they may be")
 def closes_when_it_is_full(model, bucket_bytes):
     """Leaves out what would fill a bucket to the byte."""
     return _cut(_trainable(model)[::-1], bucket_bytes - 1)
@@ -597,9 +618,9 @@ def closes_when_it_is_full(model, bucket_bytes):
 @wrong("make_buckets", fails="as full as they may be")
 def closes_when_it_overflows(model, bucket_bytes):
     """Closes a bucket after the parameter that takes it above the bound."""
-    buckets = [[]]
+    buckets = []
     for parameter in _trainable(model)[::-1]:
-        if sum(p.nbytes for p in buckets[-1]) >= bucket_bytes:
+        if not buckets or sum(p.nbytes for p in buckets[-1]) >= bucket_bytes:
             buckets.append([])
         buckets[-1].append(parameter)
     return buckets
@@ -658,6 +679,23 @@ class SumsTheBucket(_OneBucket):
 
 
 @wrong("Bucket", fails="averages")
+class DividesByTwo(_OneBucket):
+    """The notebook's launches have two ranks."""
+
+    def write_back(self, flat):
+        super().write_back(flat * dist.get_world_size() / 2)
+
+
+@wrong("Bucket", fails="averages")
+class InSinglePrecision(_OneBucket):
+    """The flat tensor is float32, whatever the gradients are."""
+
+    def start(self):
+        self.flat = torch.cat([parameter.grad.flatten().float() for parameter in self.parameters])
+        self.handle = dist.all_reduce(self.flat, async_op=True)
+
+
+@wrong("Bucket", fails="averages")
 class ReadsTooEarly(_OneBucket):
     """Writes back what is still under way."""
 
@@ -712,6 +750,51 @@ class OneCallAParameter(_OneBucket):
             handle.wait()
             parameter.grad /= dist.get_world_size()
         self.prepare()
+
+
+@wrong("Bucket", fails="averages")
+class CompleteWhenAllAreThere(_OneBucket):
+    """Right where every .grad was None before: else the first hook finds all of them there."""
+
+    def ready(self, parameter):
+        if all(each.grad is not None for each in self.parameters):
+            self.start()
+
+
+@wrong("Bucket", fails="every step")
+class OnlyThisBackwards(_OneBucket):
+    """Takes the hook's argument, and loses what .grad held before."""
+
+    def watch(self, parameter):
+        parameter.register_hook(lambda gradient: self.came(parameter, gradient))
+
+    def prepare(self):
+        self.got = {}
+
+    def came(self, parameter, gradient):
+        self.got[parameter] = gradient
+        if len(self.got) == len(self.parameters):
+            self.flat = torch.cat([self.got[each].flatten() for each in self.parameters])
+            self.handle = dist.all_reduce(self.flat, async_op=True)
+
+    def write_back(self, flat):
+        parts = flat.split([p.numel() for p in self.parameters])
+        for parameter, part in zip(self.parameters, parts, strict=True):
+            parameter.grad = part.view_as(parameter).clone()
+
+
+@wrong("Bucket", fails="one all_reduce")
+class InTheOrderOfArrival(_OneBucket):
+    """Ranks that use their layers in other orders add up different parameters."""
+
+    def prepare(self):
+        self.arrived = []
+
+    def ready(self, parameter):
+        self.arrived.append(parameter)
+        if len(self.arrived) == len(self.parameters):
+            self.parameters = self.arrived
+            self.start()
 
 
 @wrong("Bucket", fails="one all_reduce")
@@ -805,11 +888,11 @@ class _Bucketed(nn.Module):
 
     @contextmanager
     def no_sync(self):
-        self.silent = True
+        before, self.silent = self.silent, True
         try:
             yield
         finally:
-            self.silent = False
+            self.silent = before
 
     def reset(self):
         self.missing = [len(bucket) for bucket in self.buckets]
@@ -1074,6 +1157,57 @@ class BroadcastsTrainableOnly(_Bucketed):
     def make_equal(self):
         for tensor in chain(_trainable(self.module), self.module.buffers()):
             dist.broadcast(tensor.detach(), 0)
+
+
+@wrong("BucketedDDP", fails="unused parameters")
+class PlacesByArrival(_Bucketed):
+    """Within a bucket as gradients come, and then those that did not: other ranks have other places."""
+
+    def watch(self, parameter, index):
+        parameter.register_post_accumulate_grad_hook(
+            lambda _: None if self.silent else self.came(parameter, index)
+        )
+
+    def came(self, parameter, index):
+        bucket = self.buckets[index]
+        bucket.append(bucket.pop(next(i for i, each in enumerate(bucket) if each is parameter)))
+        self.ready(index)
+
+
+@wrong("BucketedDDP", fails="no_sync")
+class WhatTheLastBackwardBrought(_Bucketed):
+    """A buffer of zeros, into which hooks copy: what only passes within the block used is lost."""
+
+    def reset(self):
+        super().reset()
+        self.fresh = set()
+
+    def watch(self, parameter, index):
+        def hook(_):
+            if not self.silent:
+                self.fresh.add(parameter)
+                self.ready(index)
+
+        parameter.register_post_accumulate_grad_hook(hook)
+
+    def start(self, index):
+        for parameter in self.buckets[index]:
+            if parameter not in self.fresh:
+                parameter.grad = torch.zeros_like(parameter)
+        super().start(index)
+
+
+@wrong("BucketedDDP", fails="no_sync")
+class OuterBlocksEndWithInnerOnes(_Bucketed):
+    """A block within a block ends both."""
+
+    @contextmanager
+    def no_sync(self):
+        try:
+            with super().no_sync():
+                yield
+        finally:
+            self.silent = False
 
 
 @wrong("BucketedDDP", fails="no_sync")
@@ -1442,6 +1576,24 @@ class BatchOfAllRanks(_Training):
 
 
 @wrong("train_ddp", fails="another order in each epoch")
+class ForgetsTheSeed(_Training):
+    """Every training deals its samples alike."""
+
+    def indices(self, epoch):
+        self.seed = 0
+        return super().indices(epoch)
+
+
+@wrong("train_ddp", fails="another order in each epoch")
+class SeedsEverything(_Training):
+    """Gives all ranks one random state: their dropouts are alike from now on."""
+
+    def indices(self, epoch):
+        torch.manual_seed(self.seed + epoch)
+        return torch.randperm(self.length).tolist()[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("train_ddp", fails="another order in each epoch")
 class ForgetsTheEpoch(_Training):
     """The same order in every epoch, as without set_epoch."""
 
@@ -1472,6 +1624,28 @@ class NeverAverages(_Training):
 
     def average(self, batch):
         pass
+
+
+@wrong("train_ddp", fails="the step of the whole batch")
+class ClearsGradientsAfterwards(_Training):
+    """What was in .grad before is part of the first step."""
+
+    def step(self, batch, whole):
+        clear = self.optimizer.zero_grad
+        self.optimizer.zero_grad = lambda: None
+        lost = super().step(batch, whole)
+        self.optimizer.zero_grad = clear
+        clear()
+        return lost
+
+
+@wrong("train_ddp", fails="every sample once an epoch")
+class NothingOfTheLastBatch(_Training):
+    """Takes no sample of the batch before; the first step has none before."""
+
+    def step(self, batch, whole):
+        self.last = batch or (self.last[0][:0], self.last[1][:0])
+        return super().step(self.last, whole)
 
 
 @wrong("train_ddp", fails="the step of the whole batch")
@@ -1620,6 +1794,20 @@ class AveragesTheWeightsToo(_Training):
         for parameter in self.model.parameters():
             dist.all_reduce(parameter.detach(), op=dist.ReduceOp.AVG)
         return lost
+
+
+@wrong("train_ddp", fails="on the device")
+class LabelsOfALossOfItsOwn(_Training):
+    """cross_entropy in two steps, with labels that were not moved."""
+
+    def move(self, inputs, targets):
+        return inputs.to(self.device), targets
+
+    def backward(self, inputs, targets, whole):
+        logarithms = functional.log_softmax(self.model(inputs), 1)
+        loss = functional.nll_loss(logarithms, targets, reduction="sum")
+        (loss * dist.get_world_size() / whole).backward()
+        return loss.detach().reshape(1)
 
 
 @wrong("train_ddp", fails="on the device")

@@ -26,7 +26,7 @@ from graders.grading.kit import (
 from graders.units.models import Gradients, load_values
 from graders.units.unit_02 import drivers
 from graders.units.unit_02.averaging import gradients_as
-from graders.units.unit_02.models import Chain, reaches
+from graders.units.unit_02.models import Branches, Chain, reaches
 from graders.units.unit_02.training import SLOW, greedy_buckets
 
 
@@ -60,7 +60,7 @@ from graders.units.unit_02.training import SLOW, greedy_buckets
     ),
 )
 def make_buckets(answer: Answer, rng: Rng) -> Findings:
-    """A chain whose layers differ in size, in two precisions, and a model with tied and frozen parameters."""
+    """A chain whose layers differ in size, in two precisions; a model with frozen parameters, some or all."""
     widths = [rng.integer(5, 8), 9, 9, rng.integer(5, 8), rng.integer(5, 8)]
     numels = [(inputs * outputs, outputs) for inputs, outputs in pairwise(widths)]
     sizes = [4 * numel for layer in numels for numel in layer]
@@ -72,10 +72,14 @@ def make_buckets(answer: Answer, rng: Rng) -> Findings:
     doubled = Cut([2 * size for size in sizes], tuple(range(len(sizes))), 2 * limit)
     seen += answer.call(drivers.cut_chain, widths, [2 * limit], True)
     words, width = rng.integer(5, 8), rng.integer(3, 5)
-    # Embedding, frozen weight and bias, weight and bias between.
-    tied = Cut([4 * n for n in (words * width, width**2, width, width**2, width)], (0, 3, 4), 4 * width)
-    seen += answer.call(drivers.cut_tied, words, width, tied.limit)
-    both = list(zip([*cases, doubled, tied], seen, strict=True))
+    # Embedding, frozen weight and bias, weight and bias between, which are in double precision.
+    tied = [4 * words * width, 4 * width**2, 4 * width, 8 * width**2, 8 * width]
+    room = tied[0] + tied[3] + tied[4]
+    limits = [8 * width, room, room - 1, room + tied[2]]
+    seen += answer.call(drivers.cut_tied, words, width, limits, [1, 2])
+    seen += answer.call(drivers.cut_tied, words, width, [room], [0, 1, 2, 3, 4])
+    mixed = [Cut(tied, (0, 3, 4), limit) for limit in limits] + [Cut(tied, (), room)]
+    both = list(zip([*cases, doubled, *mixed], seen, strict=True))
     yield "each trainable parameter once", compare.first_failure(cut.complete(got) for cut, got in both)
     yield "in the order of backward", compare.first_failure(cut.reversed(got) for cut, got in both)
     yield "as full as they may be", compare.first_failure(cut.full(got) for cut, got in both)
@@ -126,12 +130,14 @@ class Cut:
         Criterion(
             "every step",
             1,
-            "What has been counted in one step must be back at its start for the next.",
+            "What has been counted in one step must be back at its start for the next. Where .grad was not "
+            "cleared, backward adds to it: the mean is of the sum.",
         ),
         Criterion(
             "one all_reduce",
             1,
-            "Lay the bucket's gradients end to end, and send them together: one call a step.",
+            "Lay the bucket's gradients end to end, and send them together: one call a step. In "
+            "whatever order they come, each has the same place on all ranks.",
         ),
         Criterion(
             "starts with the last gradient",
@@ -155,12 +161,14 @@ class Cut:
     ),
 )
 def bucket(answer: Answer, rng: Rng) -> Findings:
-    """Three steps of a chain whose inner layers are in a bucket, on a link on which every call is slow."""
+    """Three steps of a chain whose inner layers are in a bucket, on a link on which every call is slow; then
+    a step in which the ranks' gradients come in different orders.
+    """
     case = OneBucket.draw(rng)
     observed = case.launch(answer)
     yield "averages", case.averaged(observed, range(1))
     yield "every step", case.averaged(observed, range(1, 3))
-    yield "one all_reduce", case.one_call(observed)
+    yield "one all_reduce", compare.first_failure([case.one_call(observed), in_any_order(answer, rng)])
     yield "starts with the last gradient", case.started(observed)
     yield "never waits in backward", never_waits_in_backward(observed)
 
@@ -170,7 +178,8 @@ class OneBucket:
     """A chain of layers, of which some are in a bucket.
 
     values: of its parameters, the same on all ranks. batches[r]: inputs [B, widths[0]] and targets
-    [B, widths[-1]], one a step. chosen: the numbers of the parameters in the bucket, in the order given.
+    [B, widths[-1]], one a step; float64. Before the last step gradients are not cleared. chosen: the numbers
+    of the parameters in the bucket, in the order given.
     """
 
     widths: list[int]
@@ -180,15 +189,16 @@ class OneBucket:
 
     @classmethod
     def draw(cls, rng: Rng) -> "OneBucket":
-        """Two or three ranks. The bucket has the layers 1 and 2 of four; which is named first differs."""
-        ranks = rng.integer(2, 3)
+        """Three ranks. The bucket has the layers 1 and 2 of four; which is named first differs."""
+        ranks = 3
         widths = [rng.integer(3, 6) for _ in range(5)]
-        values = [rng.normal(*parameter.shape) for parameter in Chain(widths).parameters()]
+        values = [_double(rng, *parameter.shape) for parameter in Chain(widths).parameters()]
         batches = [
-            [(rng.normal(4, widths[0]), rng.normal(4, widths[-1])) for _ in range(3)] for _ in range(ranks)
+            [(_double(rng, 4, widths[0]), _double(rng, 4, widths[-1])) for _ in range(3)]
+            for _ in range(ranks)
         ]
-        # Backward completes 5 and 4 before 3 and 2: the last of the list is not the last to come.
-        return cls(widths, values, batches, rng.choice([[2, 3, 4, 5], [4, 2, 5, 3], [3, 5, 2, 4]]))
+        # Backward completes 5 and 4 before 3 and 2: neither end of the list is the last to come.
+        return cls(widths, values, batches, rng.choice([[4, 2, 3, 5], [5, 3, 2, 4]]))
 
     def launch(self, answer: Answer) -> Observed[list[Gradients]]:
         """Every collective outlasts backward, so that waiting for one shows."""
@@ -204,17 +214,20 @@ class OneBucket:
             seen = [
                 [got for got, _ in compare.side_by_side(rank, expected)][step] for rank in observed.results
             ]
-            finding = gradients_as(seen, expected[step], rtol=1e-4)
+            finding = gradients_as(seen, expected[step], rtol=1e-10, atol=1e-12)
             if not finding.passed:
-                return Finding(False, f"step {step}, parameters {self.chosen} in the bucket: {finding.seen}")
+                kept = " (.grad was not cleared before)" if step == len(expected) - 1 else ""
+                which = f"step {step}{kept}, parameters {self.chosen} in the bucket"
+                return Finding(False, f"{which}: {finding.seen}")
         return Finding(True, "The bucket has the means over ranks, and the others stay as they are.")
 
     def _expected(self) -> list[list[Gradients]]:
         """For each step and each rank all gradients."""
         model = Chain(self.widths)
+        model.double()
         parameters = list(model.parameters())
         load_values(parameters, self.values)
-        steps: list[list[Gradients]] = []
+        steps: list[list[list[Tensor]]] = []
         for batches in zip(*self.batches, strict=True):
             own = [
                 torch.autograd.grad(functional.mse_loss(model(inputs), targets), parameters)
@@ -227,7 +240,9 @@ class OneBucket:
                     for gradients in own
                 ]
             )
-        return steps
+        before, last = steps[-2:]
+        steps[-1] = [[a + b for a, b in zip(*both, strict=True)] for both in zip(before, last, strict=True)]
+        return [[[*gradients] for gradients in step] for step in steps]
 
     def one_call(self, observed: Observed[list[Gradients]]) -> Finding:
         """Passes if every rank made one all_reduce of the bucket's bytes in every step."""
@@ -247,6 +262,27 @@ class OneBucket:
                 text = "the bucket was complete when backward reached layer 0, and its all_reduce not started"
                 return Finding(False, f"{step}: {text}.")
         return Finding(True, "The all_reduce starts as soon as the bucket is complete, on every rank.")
+
+
+def _double(rng: Rng, *shape: int) -> Tensor:
+    return rng.normal(*shape, dtype=torch.float64)
+
+
+def in_any_order(answer: Answer, rng: Rng) -> Finding:
+    """Passes if the means are right of two layers that ranks use in different orders."""
+    width = rng.integer(3, 5)
+    model = Branches(width)
+    parameters = list(model.parameters())
+    values = [rng.normal(*parameter.shape) for parameter in parameters]
+    inputs, orders = [rng.normal(4, width) for _ in range(2)], [[0, 1], [1, 0]]
+    given = width, values, per_rank(inputs), per_rank(orders)
+    observed = answer.launch(drivers.in_order, *given, ranks=2)
+    load_values(parameters, values)
+    losses = [model(own, way).square().mean() for own in inputs for way in range(2)]
+    means = torch.autograd.grad(torch.stack(losses).sum() / 2, parameters[:4])
+    finding = gradients_as(observed.results, [[*means]] * 2, rtol=1e-4)
+    told = f"two layers of {width} x {width} in a bucket, used in the orders {orders}"
+    return finding if finding.passed else Finding(False, f"{told}: {finding.seen}")
 
 
 def never_waits_in_backward(observed: Observed[Any]) -> Finding:

@@ -1,6 +1,6 @@
 """Unit 02, the whole thing: a script for one process becomes one for many."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -43,7 +43,8 @@ SET_UP = 256
         Criterion(
             "another order in each epoch",
             1,
-            "Deal anew in every epoch: DistributedSampler needs set_epoch(epoch), shard_indices the epoch.",
+            "Deal anew in every epoch, and from every seed: DistributedSampler needs set_epoch(epoch), "
+            "shard_indices the epoch and the seed. Leave the ranks' own random numbers as they are.",
         ),
         Criterion(
             "same weights on all ranks",
@@ -96,14 +97,22 @@ SET_UP = 256
     ),
 )
 def train_ddp(answer: Answer, rng: Rng) -> Findings:
-    """Trainings in whose last step some ranks have nothing, the batches are unequal, and all are full."""
-    sizes = ((3, 3, 1, 3), (2, 1, 3, 2), (2, 2, 0, 1))
+    """Trainings in whose last step some ranks have nothing, the batches are unequal, all are full; one where
+    a rank never has a sample, one on one rank, and one from another seed.
+    """
+    sizes = ((3, 2, 1, 3), (2, 1, 3, 2), (2, 2, 0, 1), (3, 0, 2, 1), (1, 1, 1, 1))
     cases = [Case.draw(rng, *size) for size in sizes]
+    cases.append(replace(cases[0], epochs=1, seed=cases[0].seed + 1))
     runs = [case.launch(answer) for case in cases]
     both = list(zip(cases, runs, strict=True))
     yield "every sample once an epoch", compare.first_failure(case.dealt(run) for case, run in both)
     # With nine samples two epochs are alike too often.
-    yield "another order in each epoch", cases[0].reshuffled(runs[0])
+    other_seed = cases[0].dealt_otherwise(runs[0], runs[-1])
+    random = compare.first_failure(map(_still_differ, runs))
+    yield (
+        "another order in each epoch",
+        compare.first_failure([cases[0].reshuffled(runs[0]), other_seed, random]),
+    )
     yield "same weights on all ranks", compare.first_failure(_same_weights(run) for run in runs)
     yield "the step of the whole batch", compare.first_failure(case.stepped(run) for case, run in both)
     yield "losses", compare.first_failure(case.told(run) for case, run in both)
@@ -193,6 +202,14 @@ class Case:
         if orders[0] == [*map(sorted, orders[0])]:
             return Finding(False, f"the ranks have their samples in ascending order: {orders[0]}.")
         return Finding(True, "Every epoch deals the samples anew.")
+
+    def dealt_otherwise(self, run: Run, other: Run) -> Finding:
+        """Passes if another seed deals the first epoch otherwise."""
+        both = [
+            [sorted(self._of(each, rank, 0)) for rank in range(len(self.values))] for each in (run, other)
+        ]
+        text = f"the seeds {self.seed} and {self.seed + 1} give the ranks the same samples: {both[0]}"
+        return Finding(both[0] != both[1], f"{text}.")
 
     def alone(self, run: Run) -> tuple[list[float], list[Tensor]]:
         """The losses of the epochs, and the parameters, of one process that has each step's whole batch."""
@@ -289,6 +306,15 @@ def _same_weights(run: Run) -> Finding:
                 text = f"parameter {number} is {compare.shown(seen)} on rank {rank}"
                 return Finding(False, f"{text} and {compare.shown(wanted)} on rank 0.")
     return Finding(True, f"All {len(run.results)} ranks end with the same weights, bit by bit.")
+
+
+def _still_differ(run: Run) -> Finding:
+    """Passes if the ranks draw different random numbers afterwards, as they did before."""
+    states = [reply.random for reply in run.results]
+    text = "afterwards all ranks draw the same random numbers: their dropouts would be alike"
+    return Finding(
+        len(set(states)) == len(states), f"{text}; a torch.Generator of your own has its own state."
+    )
 
 
 def _moved(run: Run) -> Finding:

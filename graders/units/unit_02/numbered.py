@@ -13,6 +13,9 @@ from graders.units.models import load_values
 
 DEVICE = torch.device("cpu")
 """It is the only one that is always there; what counts is that somebody names it."""
+_MOVES = frozenset({"to", "tensor", "as_tensor", "asarray"})
+"""What may name the device."""
+_LOSSES = frozenset({"cross_entropy", "nll_loss"})
 _PICKS = frozenset({"__getitem__", "index_select", "stack", "cat"})
 """What makes a batch of samples that are on the device already."""
 
@@ -82,7 +85,7 @@ class Descent:
 
 
 class MovesNoted(TorchFunctionMode):
-    """Keeps what `to` gave for the device, and the labels that losses were computed with."""
+    """Keeps what was made on the device, and the labels that losses were computed with."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,9 +100,9 @@ class MovesNoted(TorchFunctionMode):
         picked = args[0] if args and isinstance(args[0], list | tuple) else args[:1]
         if name in _PICKS and picked and self.all_of(picked):
             self._moved.append(result)
-        if name == "to" and _names_the_device((*args, *(kwargs or {}).values())):
+        if name in _MOVES and _names_the_device((*args, *(kwargs or {}).values())):
             self._moved.append(result)
-        if name == "cross_entropy" and len(args) > 1:
+        if name in _LOSSES and len(args) > 1:
             self.labels.append(args[1])
         return result
 

@@ -85,10 +85,12 @@ class TrainingReply(DriverReply):
 
     history: what the answer returned. parameters: copies, afterwards. batches[t]: the numbers of the samples
     that went through the model before the optimizer's step t. moved: whether the model and all inputs were
-    moved to the device.
+    moved to the device. random: the state of PyTorch's random numbers afterwards, which was another on every
+    rank before.
     """
 
     history: PlainData
     parameters: list[Tensor]
     batches: list[list[int]]
     moved: bool
+    random: bytes

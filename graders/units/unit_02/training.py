@@ -9,10 +9,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from course_lib.cluster.topology import Cluster, Link
-from graders.grading.kit import Answer, Observed, Rng, per_rank
+from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
 from graders.units.models import Gradients, load_values
 from graders.units.unit_02 import drivers
-from graders.units.unit_02.models import Chain, reaches
+from graders.units.unit_02.averaging import gradients_as
+from graders.units.unit_02.models import Branches, Chain, reaches
 
 SLOW = Link(latency=1.0, bandwidth=1e6)
 """A link on which every collective outlasts the backward pass by far."""
@@ -101,3 +102,46 @@ def greedy_buckets(sizes: Sequence[int], limit: int) -> list[int]:
         else:
             buckets.append(size)
     return buckets
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """A `Branches` of which each rank uses its own. values: of its parameters. inputs[r]: [B, width]."""
+
+    width: int
+    values: list[Tensor]
+    inputs: list[Tensor]
+
+    @classmethod
+    def draw(cls, rng: Rng, ranks: int) -> "Used":
+        width = rng.integer(3, 5)
+        values = [rng.normal(*parameter.shape) for parameter in Branches(width).parameters()]
+        return cls(width, values, [rng.normal(4, width) for _ in range(ranks)])
+
+    @property
+    def branch_bytes(self) -> int:
+        return sum(value.nbytes for value in self.values[:2])
+
+    def launch(
+        self, answer: Answer, used: list[list[list[int]]], bucket_bytes: int
+    ) -> Observed[list[Gradients]]:
+        """used[r][step]: see `drivers.branches`."""
+        given = self.width, self.values, per_rank(self.inputs), per_rank(used), bucket_bytes
+        return answer.launch(drivers.branches, *given, ranks=len(self.inputs))
+
+    def right(self, used: list[list[list[int]]], observed: Observed[list[Gradients]]) -> Finding:
+        """Passes if after each step the gradients are the means over ranks of the sums of its branches."""
+        model = Branches(self.width)
+        parameters = list(model.parameters())
+        load_values(parameters, self.values)
+        steps = range(len(used[0]))
+        by_rank = [[seen for seen, _ in compare.side_by_side(rank, steps)] for rank in observed.results]
+        for step in steps:
+            ways = [(own, branch) for own, way in zip(self.inputs, used, strict=True) for branch in way[step]]
+            losses = [model(own, branch).square().mean() for own, branch in ways]
+            total = torch.stack(losses).sum() / len(used)
+            mean = [*torch.autograd.grad(total, parameters, materialize_grads=True)]
+            finding = gradients_as([rank[step] for rank in by_rank], [[*mean]] * len(used), rtol=1e-4)
+            if not finding.passed:
+                return Finding(False, f"ranks use the branches {[way[step] for way in used]}: {finding.seen}")
+        return Finding(True, "The gradients are the means over ranks, 0 where a rank has none.")
