@@ -1,6 +1,7 @@
 """`python -m benchmarks`: every comparison, one table."""
 
 from benchmarks import (
+    asynchrony,
     checking,
     checkpoints,
     collectives,
@@ -26,6 +27,7 @@ SUBJECTS = (
     tensor,
     memory,
     simulator,
+    asynchrony,
     smpi,
     checkpoints,
     slurm,

@@ -474,8 +474,8 @@ def deal_dynamically(batches: int, work: Callable[[int], None]) -> list[int]:
     As long as there are batches left, no worker waits.
 
     Rank 0 returns for each batch the rank that worked on it; a worker the batches that it worked on, in order.
-    Messages only, between a worker and rank 0, each of at most 8 bytes: to and fro one for each batch, and one more
-    for each worker.
+    Messages only, between a worker and rank 0, each of at most 8 bytes: in each direction at most one for each
+    batch, and one more for each worker.
     """
     ### BEGIN SOLUTION
     number = torch.zeros(1, dtype=torch.int64)
@@ -543,7 +543,7 @@ assert 2.4 < split.seconds / dealt.seconds < 3
 # messages a worker may fetch and push only every few steps; in between it goes on with a copy of its own.
 
 
-# %% exercise="downpour_sgd" points=12
+# %% exercise="downpour_sgd" points=13
 def downpour_sgd(
     w: Tensor, gradient: Callable[[Tensor], Tensor], steps: int, lr: float, n_push: int, n_fetch: int
 ) -> Tensor | None:
@@ -1111,9 +1111,6 @@ assert round(1e3 * by_ring, 1) == 14.5
 # %% [markdown]
 # 14.5 ms in a ring, 8.9 ms with servers. That is what BytePS (Jiang et al., OSDI 2020) builds on. The price is eight more
 # machines; without them, with servers on the workers' machines, each card carries both loads, and the ring is as good.
-
-# %% [markdown]
-# ## 15 Open task
 
 # %% [markdown]
 # ## Where it comes from

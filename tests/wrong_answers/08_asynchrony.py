@@ -41,6 +41,13 @@ def both_ways_together(model_bytes, seconds_per_gradient, workers, servers=1):
     return rate, rate
 
 
+@wrong("server_bandwidth", fails="one server")
+def whole_bytes(model_bytes, seconds_per_gradient, workers, servers=1):
+    """Rounds down, though a rate need not be whole."""
+    rate = int(workers * model_bytes / seconds_per_gradient / servers)
+    return rate, rate
+
+
 @wrong("server_bandwidth", fails="several servers")
 def one_server_for_all(model_bytes, seconds_per_gradient, workers, servers=1):
     """Each server takes in every gradient whole."""
@@ -221,6 +228,24 @@ def one_worker_after_the_other(w, gradient, steps, lr):
     return weights
 
 
+@wrong("parameter_server_sgd", fails="trained weights")
+def adds_in_single_precision(w, gradient, steps, lr):
+    """torch.zeros without w's dtype: of a double's digits half are lost."""
+    workers = dist.get_world_size() - 1
+    if dist.get_rank() > 0:
+        return _worker(w, gradient, steps)
+    weights, arrived = w.clone(), torch.empty_like(w)
+    for _ in range(steps):
+        total = torch.zeros(w.shape)
+        for worker in range(1, workers + 1):
+            dist.send(weights, worker)
+        for worker in range(1, workers + 1):
+            dist.recv(arrived, worker)
+            total += arrived
+        weights -= lr * total / workers
+    return weights
+
+
 # --- place_parameters
 
 
@@ -343,6 +368,22 @@ def takes_from_the_sizes(sizes, servers):
     return placed
 
 
+@wrong("place_parameters", fails="every number once")
+def looks_for_a_place_for_nothing(sizes, servers):
+    """A tensor without numbers at the end is beyond the last server."""
+    share = -(-sum(sizes) // servers)
+    placed, before = [[] for _ in range(servers)], 0
+    for tensor, size in enumerate(sizes):
+        pieces, start = placed[before // share], 0
+        while start < size:
+            pieces = placed[(before + start) // share]
+            end = min(size, ((before + start) // share + 1) * share - before)
+            pieces.append((tensor, start, end))
+            start = end
+        before += size
+    return placed
+
+
 # --- deal_dynamically
 
 
@@ -446,6 +487,62 @@ def asks_before_it_is_free(batches, work):
             dist.recv(number, 0)
             work(mine[-1])
         return mine
+    whose = []
+    for batch in range(batches):
+        whose.append(dist.recv(number))
+        dist.send(torch.tensor([batch]), whose[-1])
+    for _ in range(1, dist.get_world_size()):
+        dist.send(torch.tensor([-1]), dist.recv(number))
+    return whose
+
+
+@wrong("deal_dynamically", fails="whoever is free")
+def from_the_last_to_the_first(batches, work):
+    """Takes batches from the end of a list."""
+    if dist.get_rank() > 0:
+        return _asks(work)
+    number, whose, left = torch.zeros(1, dtype=torch.int64), [None] * batches, list(range(batches))
+    while left:
+        batch, worker = left.pop(), dist.recv(number)
+        whose[batch] = worker
+        dist.send(torch.tensor([batch]), worker)
+    for _ in range(1, dist.get_world_size()):
+        dist.send(torch.tensor([-1]), dist.recv(number))
+    return whose
+
+
+@wrong("deal_dynamically", fails="each batch once")
+def numbers_of_a_byte(batches, work):
+    """Saves bytes where batches are many: number 128 arrives as -128."""
+    number, mine = torch.zeros(1, dtype=torch.int8), []
+    if dist.get_rank() > 0:
+        while True:
+            dist.send(number, 0)
+            dist.recv(number, 0)
+            if number < 0:
+                return mine
+            mine.append(int(number))
+            work(mine[-1])
+    whose = []
+    for batch in range(batches):
+        whose.append(dist.recv(number))
+        dist.send(torch.tensor([batch]).to(torch.int8), whose[-1])
+    for _ in range(1, dist.get_world_size()):
+        dist.send(torch.tensor([-1], dtype=torch.int8), dist.recv(number))
+    return whose
+
+
+@wrong("deal_dynamically", fails="each batch once")
+def works_on_the_end(batches, work):
+    """Looks at the number after the work."""
+    number, mine = torch.zeros(1, dtype=torch.int64), []
+    if dist.get_rank() > 0:
+        while number >= 0:
+            dist.send(number, 0)
+            dist.recv(number, 0)
+            work(int(number))
+            mine.append(int(number))
+        return mine[:-1]
     whose = []
     for batch in range(batches):
         whose.append(dist.recv(number))
@@ -648,6 +745,77 @@ def pushes_in_every_step(w, gradient, steps, lr, n_push, n_fetch):
     if dist.get_rank() == 0:
         return _serve(w.clone(), lr, steps + _times(steps, n_fetch))
     return _work(w, gradient, steps, lr, 1, n_fetch)
+
+
+@wrong("downpour_sgd", fails="messages and bytes")
+def acknowledges(w, gradient, steps, lr, n_push, n_fetch):
+    """The server answers each request with a number, before what was asked for."""
+    wish, total = torch.zeros(1), torch.zeros_like(w)
+    weights = w.clone()
+    if dist.get_rank() == 0:
+        for _ in range((_times(steps, n_fetch) + _times(steps, n_push)) * (dist.get_world_size() - 1)):
+            worker = dist.recv(wish)
+            dist.send(wish, worker)
+            if wish:
+                dist.recv(total, worker)
+                weights -= lr * total
+            else:
+                dist.send(weights, worker)
+        return weights
+    for step in range(steps):
+        if step % n_fetch == 0:
+            dist.send(torch.zeros(1), 0)
+            dist.recv(wish, 0)
+            dist.recv(weights, 0)
+        each = gradient(weights)
+        weights -= lr * each
+        total += each
+        if (step + 1) % n_push == 0 or step + 1 == steps:
+            dist.send(torch.ones(1), 0)
+            dist.recv(wish, 0)
+            dist.send(total, 0)
+            total.zero_()
+    return None
+
+
+@wrong("downpour_sgd", fails="order of the steps")
+def keeps_all_sums_to_the_end(w, gradient, steps, lr, n_push, n_fetch):
+    """Every sum is pushed after the last step: until then nobody learns anything."""
+    if dist.get_rank() == 0:
+        return _serve(w.clone(), lr, _times(steps, n_fetch) + _times(steps, n_push))
+    weights, total, sums = torch.empty_like(w), torch.zeros_like(w), []
+    for step in range(steps):
+        if step % n_fetch == 0:
+            _fetch(weights)
+        each = gradient(weights)
+        weights -= lr * each
+        total += each
+        if (step + 1) % n_push == 0 or step + 1 == steps:
+            sums.append(total.clone())
+            total.zero_()
+    for each in sums:
+        _push(each)
+    return None
+
+
+@wrong("downpour_sgd", fails="order of the steps")
+def fetches_before_it_pushes(w, gradient, steps, lr, n_push, n_fetch):
+    """The weights come without the worker's own last sum, which it still holds."""
+    if dist.get_rank() == 0:
+        return _serve(w.clone(), lr, _times(steps, n_fetch) + _times(steps, n_push))
+    weights, total = torch.empty_like(w), torch.zeros_like(w)
+    for step in range(steps):
+        if step % n_fetch == 0:
+            _fetch(weights)
+        if step and step % n_push == 0:
+            _push(total)
+            total.zero_()
+        each = gradient(weights)
+        weights -= lr * each
+        total += each
+    if steps:
+        _push(total)
+    return None
 
 
 @wrong("downpour_sgd", fails="weights of each step")
@@ -932,6 +1100,32 @@ class OneForAll:
         if not self.may_go_on(worker):
             raise RuntimeError
         self.steps[worker] += 1
+
+
+@wrong("BoundedClock", fails="without leave")
+class GoesByWhatItSaid(_Clock):
+    """A tick looks at what may_go_on said last, if anyone has asked."""
+
+    def __init__(self, workers, bound):
+        super().__init__(workers, bound)
+        self.said = [True] * workers
+
+    def may_go_on(self, worker):
+        self.said[worker] = super().may_go_on(worker)
+        return self.said[worker]
+
+    def tick(self, worker):
+        if not self.said[worker]:
+            raise RuntimeError
+        self.steps[worker] += 1
+
+
+@wrong("BoundedClock", fails="two clocks")
+class OneBoundForAll(_Clock):
+    """The bound belongs to the class: the last clock's counts."""
+
+    def __init__(self, workers, bound):
+        self.steps, type(self).bound = [0] * workers, bound
 
 
 # --- ssp_sgd

@@ -45,7 +45,8 @@ SLACK = 1e-4
         Criterion(
             "whoever is free",
             3,
-            "A worker that is done asks, and gets the next batch at once: from whom does rank 0 receive?",
+            "A worker that is done asks, and gets the next batch at once, in the order of their numbers: "
+            "from whom does rank 0 receive?",
         ),
         Criterion(STAR, 1, "send and recv, and each message between a worker and rank 0.", needs=(ONCE,)),
         Criterion(
@@ -61,8 +62,8 @@ SLACK = 1e-4
     ),
 )
 def deal_dynamically(answer: Answer, rng: Rng) -> Findings:
-    """Long and short batches, fast and slow workers; fewer batches than workers, and none."""
-    sizes = ((2, 0, 1), (1, 3, 1), (4, 2, 5), (3, rng.integer(10, 14), 5), (3, 12, 30))
+    """Long and short batches, fast and slow workers; none, fewer than workers, more than a byte can count."""
+    sizes = ((2, 0, 1), (1, 3, 1), (2, 130, 2), (4, 2, 5), (3, 12, 30), (3, rng.integer(10, 14), 5))
     worlds = [World.drawn(rng, *size) for size in sizes]
     runs = [world.launch(answer) for world in worlds]
     yield ONCE, compare.first_failure(map(World.complete, worlds, runs))
@@ -134,7 +135,19 @@ class World:
             if max(gaps) > SLACK:
                 text = f"worker {worker} waits for {1e3 * max(gaps):.2f} ms while there are batches left"
                 return Finding(False, f"{self}: {text}.")
-        return Finding(True, f"{self}: nobody waits as long as there are batches.")
+        return self._in_order(run, work)
+
+    def _in_order(self, run: Observed[DealtReply], work: dict[int, list[tuple[float, float]]]) -> Finding:
+        """Passes if batches begin in the order of their numbers, messages apart."""
+        begins = {
+            batch: start
+            for worker, spans in work.items()
+            for batch, (start, _) in zip(run.results[worker].worked, sorted(spans), strict=False)
+        }
+        for batch in range(1, self.batches):
+            if begins[batch] < begins[batch - 1] - SLACK:
+                return Finding(False, f"{self}: batch {batch} begins before batch {batch - 1}.")
+        return Finding(True, f"{self}: nobody waits as long as there are batches, which come in order.")
 
     def frugal(self, run: Observed[DealtReply]) -> Finding:
         """Passes if there is a number to and fro for each batch, and once more for each worker."""

@@ -35,11 +35,18 @@ MILLISECOND = 1e-3
             needs=(EVERY, STAR),
         ),
         Criterion(
+            "order of the steps",
+            1,
+            "A step fetches, if it is its turn, computes, and sends the sum, if it is its turn: then comes "
+            "the next one. A sum is not kept back.",
+            needs=(EVERY, STAR, MESSAGES),
+        ),
+        Criterion(
             "weights of each step",
             2,
             "In steps 0, n_fetch, 2 n_fetch ... a worker fetches the server's weights as they are then. In "
             "between its own copy moves by its own gradients.",
-            needs=(EVERY, STAR, MESSAGES),
+            needs=(EVERY, STAR, MESSAGES, "order of the steps"),
         ),
         Criterion(
             "waits for nobody",
@@ -59,8 +66,8 @@ def downpour_sgd(answer: Answer, rng: Rng) -> Findings:
     """Fast and slow workers, that send and fetch as often as each other, and not."""
     cases = [
         _drawn(rng, [10, 10], steps=4, push=1, fetch=1),
-        _drawn(rng, [10, 13, 80, 17], steps=7, push=2, fetch=3),
         _drawn(rng, [70, 11, 10], steps=3, push=4, fetch=5),
+        _drawn(rng, [10, 13, 80, 17], steps=7, push=2, fetch=3),
     ]
     odd = [
         _drawn(rng, [10, 10], steps=0, push=1, fetch=1),
@@ -72,6 +79,7 @@ def downpour_sgd(answer: Answer, rng: Rng) -> Findings:
     yield "w unchanged", all_of(Training.untouched, odd + cases, again + runs)
     yield STAR, on_a_star(again + runs)
     yield MESSAGES, all_of(Training.frugal, cases, runs)
+    yield "order of the steps", all_of(Training.in_order, cases, runs)
     yield "weights of each step", all_of(Training.fresh, cases, runs)
     yield "waits for nobody", all_of(_unhindered, cases, runs)
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 
@@ -80,11 +81,15 @@ def dealt(answer: AnswerFunction, batches: int, seconds: list[float]) -> DealtRe
     worked: list[int] = []
 
     def work(batch: int) -> None:
-        if not seconds:
+        if dist.get_rank() == 0:
             raise RuntimeError("Rank 0 deals, and works on no batch.")
+        if type(batch) is not int:
+            raise TypeError(f"work takes the number of a batch, an int, and not a {type(batch).__name__}.")
+        if not 0 <= batch < batches:
+            raise ValueError(f"There is no batch {batch}: there are {batches}, which begin with 0.")
         with span(WORK):
             pass_time(seconds[batch])
-        worked.append(int(batch))
+        worked.append(batch)
 
     return DealtReply(answer(batches, work), worked)
 
@@ -130,20 +135,28 @@ class TickedReply(DriverReply):
     raised: list[str]
 
 
-def ticked(answer: AnswerFunction, workers: int, bound: float, ticks: list[int], beside: bool) -> TickedReply:
-    """Have a clock tick. beside: so does another one, in which worker 0 is one step ahead."""
+def ticked(
+    answer: AnswerFunction, workers: int, bound: float, ticks: list[int], beside: bool, unasked: bool
+) -> TickedReply:
+    """Have a clock tick. beside: so does another one, of another size and bound. unasked: nobody asks who may
+    go on until the last tick; of the moments before, nothing is told.
+    """
     clock = answer(workers, bound)
     if beside:
-        answer(workers, bound).tick(0)
-    told = [[clock.may_go_on(worker) for worker in range(workers)]]
-    raised = [""]
+        answer(workers + 1, bound + 2).tick(0)
+
+    def free() -> list[PlainData]:
+        return [clock.may_go_on(worker) for worker in range(workers)]
+
+    told, raised = [[] if unasked else free()], [""]
     for worker in ticks:
         try:
             clock.tick(worker)
             raised.append("")
         except Exception as error:
             raised.append("RuntimeError" if isinstance(error, RuntimeError) else type(error).__name__)
-        told.append([clock.may_go_on(each) for each in range(workers)])
+        told.append([] if unasked else free())
+    told[-1] = free()
     return TickedReply(told, raised)
 
 

@@ -12,7 +12,7 @@ from course_lib.runtime.communication.events import Kind as EventKind
 from graders.grading.kit import Answer, Finding, Observed, compare, per_rank
 from graders.units.unit_08 import drivers
 from graders.units.unit_08.drivers import TrainedReply
-from graders.units.unit_08.problems import GRADIENT, Problem, star
+from graders.units.unit_08.problems import GRADIENT, TOLERANCES, Problem, star
 
 SMALL = 16
 """Bytes of a message that says what comes, or asks for something."""
@@ -39,6 +39,10 @@ class Training:
     def workers(self) -> int:
         return self.problem.workers
 
+    @property
+    def _within(self) -> tuple[float, float]:
+        return TOLERANCES[self.problem.w.dtype]
+
     def launch(self, answer: Answer, times: int = 1) -> Observed[list[TrainedReply]]:
         """The answer's training, once or several times in a row, all from the same weights and batches."""
         problem, ranks = self.problem, self.workers + 1
@@ -59,7 +63,9 @@ class Training:
                     text = f"worker {rank} computed {compare.counted(len(reply.given), 'gradient')}"
                     return Finding(False, f"{self}: {text}; expected {self.steps}.")
         return compare.first_failure(
-            compare.close(reply.result, self._moved(run, call), f"{self}: the server's weights", 1e-4, 1e-5)
+            compare.close(
+                reply.result, self._moved(run, call), f"{self}: the server's weights", *self._within
+            )
             for call, reply in enumerate(run.results[0])
         )
 
@@ -91,9 +97,10 @@ class Training:
                 if tensors[way] != wanted:
                     text = f"rank {way[0]} sends rank {way[1]} {what} {tensors[way]} times"
                     return Finding(False, f"{self}: {text}; expected {wanted}.")
-                if small[way] > pushes + fetches + 1:
-                    text = f"{small[way]} messages of at most {SMALL} bytes go from rank {way[0]} to {way[1]}"
-                    return Finding(False, f"{self}: {text}; allowed are {pushes + fetches + 1}.")
+            others = small[worker, 0] + small[0, worker]
+            if others > pushes + fetches + 1:
+                text = f"rank 0 and rank {worker} send {others} messages of at most {SMALL} bytes"
+                return Finding(False, f"{self}: {text}; allowed are {pushes + fetches + 1}.")
         return Finding(True, f"{self}: nothing is sent that need not be.")
 
     def fresh(self, run: Observed[list[TrainedReply]]) -> Finding:
@@ -118,6 +125,25 @@ class Training:
             for worker, reply in enumerate(replies[1:], start=1)
         )
 
+    def in_order(self, run: Observed[list[TrainedReply]]) -> Finding:
+        """Passes if each worker fetches and sends in the order of its steps."""
+        log = server_log(run, self.problem.w.nbytes)
+        for worker in range(1, self.workers + 1):
+            expected = [
+                what
+                for step in range(self.steps)
+                for what, due in (
+                    ("send", step % self.fetch == 0),
+                    ("recv", (step + 1) % self.push == 0 or step + 1 == self.steps),
+                )
+                if due
+            ]
+            seen = [event.op for event in log if event.peer == worker]
+            if seen != expected:
+                said = ", ".join("fetches" if op == "send" else "pushes" for op in seen)
+                return Finding(False, f"{self}: worker {worker} {said}; that is not the order of its steps.")
+        return Finding(True, f"{self}: in the order of the steps.")
+
     def _as_fetched(self, reply: TrainedReply, fetched: list[Tensor], worker: int) -> Finding:
         """Passes if a worker's weights were these, and in between those with its own gradients taken off."""
 
@@ -129,7 +155,7 @@ class Training:
                 own = sum(reply.given[step - since : step], torch.zeros_like(seen))
                 wanted = fetched[step // self.fetch] - self.arguments[1] * own
                 what = f"{self}: the weights of worker {worker} in step {step}"
-                yield compare.close(seen, wanted, what, 1e-4, 1e-5)
+                yield compare.close(seen, wanted, what, *self._within)
 
         return compare.first_failure(each())
 

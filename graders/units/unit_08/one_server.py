@@ -23,21 +23,26 @@ from graders.units.drivers import call
 )
 def server_bandwidth(answer: Answer, rng: Rng) -> Findings:
     """The lecture's numbers and drawn ones, with one server and with several."""
-    yield "one server", _rates(answer, [_drawn(rng, 1) for _ in range(3)])
-    yield "several servers", _rates(answer, [_drawn(rng, rng.integer(2, 40)) for _ in range(3)])
+    few = rng.integer(9, 99) / 8, 7.0, rng.integer(1, 3)
+    yield "one server", _rates(answer, [(*few, 1), *(_drawn(rng, 1) for _ in range(3))])
+    several = [_drawn(rng, rng.integer(2, 40)) for _ in range(3)]
+    yield "several servers", _rates(answer, [(*few, 3), *several])
 
 
-def _drawn(rng: Rng, servers: int) -> tuple[int, float, int, int]:
+Case = tuple[float, float, int, int]
+
+
+def _drawn(rng: Rng, servers: int) -> Case:
     """Bytes, seconds (more than one, and less), workers, servers."""
     return rng.integer(10**6, 10**9), rng.integer(20, 3000) / 1000, rng.integer(1, 500), servers
 
 
-def _rates(answer: Answer, cases: list[tuple[int, float, int, int]]) -> Finding:
+def _rates(answer: Answer, cases: list[Case]) -> Finding:
     """Passes if the answer gives both rates in every case."""
     return compare.first_failure(_both(answer, *case) for case in cases)
 
 
-def _both(answer: Answer, nbytes: int, seconds: float, workers: int, servers: int) -> Finding:
+def _both(answer: Answer, nbytes: float, seconds: float, workers: int, servers: int) -> Finding:
     """One server is what the answer is to take if it is told of none."""
     seen = answer.call(call, nbytes, seconds, workers, *([servers] if servers > 1 else []))
     where = f"{nbytes:,} bytes every {seconds:g} s from {compare.counted(workers, 'worker')}"

@@ -59,14 +59,16 @@ def _cases(rng: Rng) -> "list[Case]":
 
     large = [*sizes(3, 40), rng.integer(500, 900), *sizes(3, 40)]
     return [
-        Case(large, rng.integer(3, 5)),
+        Case([], 2),
+        Case([0, 0], 3),
+        Case([3, 1, 0], 2),
         Case(sizes(rng.integer(20, 30), 9), rng.integer(4, 7)),
         Case([rng.integer(60, 99)], 7),
         Case([*sizes(2, 20), 0, *sizes(3, 20)], 1),
         Case([0, 2, 0, 1, 1], rng.integer(6, 9)),
         # A share of 3 for each of 7 servers would leave the last ones nothing: 15 numbers.
         Case([4, 4, 4, 3], 7),
-        Case([], 2),
+        Case(large, rng.integer(3, 5)),
     ]
 
 
@@ -90,23 +92,27 @@ class Case:
                     False, f"{self}: server {server} has {compare.shown(pieces)}; expected a list."
                 )
             for piece in pieces:
-                if not self._possible(piece):
-                    said = f"server {server} has the piece {compare.shown(piece)}"
-                    return Finding(False, f"{self}: {said}, which is none of these tensors.")
+                if wrong := self._what_is_wrong_with(piece):
+                    return Finding(False, f"{self}: server {server} has {compare.shown(piece)}, {wrong}.")
                 tensor, start, end = piece
                 covered[tensor].update(range(start, end))
         for tensor, (size, counts) in enumerate(zip(self.sizes, covered, strict=True)):
-            wrong = [number for number in range(size) if counts[number] != 1]
-            if wrong:
-                text = f"number {wrong[0]} of tensor {tensor} is in {counts[wrong[0]]} pieces"
+            missing = [number for number in range(size) if counts[number] != 1]
+            if missing:
+                text = f"number {missing[0]} of tensor {tensor} is in {counts[missing[0]]} pieces"
                 return Finding(False, f"{self}: {text}; expected one.")
         return Finding(True, f"{self}: every number has one place.")
 
-    def _possible(self, piece: object) -> bool:
+    def _what_is_wrong_with(self, piece: object) -> str:
+        """Why this is no piece of one of the tensors; empty if it is one."""
         if type(piece) is not tuple or len(piece) != 3 or any(type(each) is not int for each in piece):
-            return False
+            return "which is no tuple (tensor, start, end)"
         tensor, start, end = piece
-        return bool(0 <= tensor < len(self.sizes) and 0 <= start < end <= self.sizes[tensor])
+        if not 0 <= tensor < len(self.sizes):
+            return f"and there are the tensors 0 to {len(self.sizes) - 1}"
+        if not 0 <= start <= end <= self.sizes[tensor]:
+            return f"and tensor {tensor} has the numbers 0 to {self.sizes[tensor] - 1}"
+        return "which is empty" if start == end else ""
 
     def balanced(self, run: PlacementReply) -> Finding:
         """Passes if no server holds more than its share, rounded up. The result is whole."""

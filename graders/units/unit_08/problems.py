@@ -17,6 +17,9 @@ RATE = 1e12
 
 LINK = Link(latency=1e-6, bandwidth=1e9)
 
+TOLERANCES = {torch.float32: (1e-4, 1e-5), torch.float64: (1e-10, 1e-10)}
+"""Relative and absolute, of trained weights: sums may be taken in any order."""
+
 Batches = list[dict[str, Tensor | float]]
 """What `Gradients` takes: for each batch slope [D], turn [D, D], offset [D], and seconds."""
 

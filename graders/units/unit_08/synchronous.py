@@ -21,7 +21,7 @@ from graders.grading.kit import (
 )
 from graders.units.unit_08 import drivers
 from graders.units.unit_08.drivers import TrainedReply
-from graders.units.unit_08.problems import LINK, Problem, gradient_of, star
+from graders.units.unit_08.problems import LINK, TOLERANCES, Problem, gradient_of, star
 
 WEIGHTS, STAR = "trained weights", "the star"
 
@@ -107,7 +107,12 @@ class World:
                 seen = compare.shown(returned[0])
                 return Finding(False, f"{where}, worker {rank} returned {seen}; expected None.")
         return compare.first_failure(
-            compare.close(reply.result, synchronous(*case), f"{where}, w after {case[1]} steps", 1e-4, 1e-5)
+            compare.close(
+                reply.result,
+                synchronous(*case),
+                f"{where}, w after {case[1]} steps",
+                *TOLERANCES[case[0].w.dtype],
+            )
             for reply, case in compare.side_by_side(run.results[0], self.cases)
         )
 
