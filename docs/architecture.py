@@ -288,23 +288,23 @@ def steps(files: Sequence[str]) -> Iterator[str]:
         yield f"{number}. `{folder}/`: " + ", ".join(f"[{file.stem}](../{file})" for file in inside)
 
 
-def drawn() -> tuple[str, Drawing]:
-    """The page and its figure, as the code is now."""
+def written() -> tuple[str, list[tuple[str, str]]]:
+    """The page and the arrows of its figure, as the code is now."""
     graph = import_graph()
     pairs = reduced(arrows(graph))
     with tempfile.TemporaryDirectory() as home, mock.patch.dict(os.environ, COURSE_HOME=home):
-        return page(pairs, list(flows(graph))), figure(pairs)
+        return page(pairs, list(flows(graph))), pairs
 
 
 def main(arguments: Sequence[str]) -> int:
     """Write both, or with --check only say whether the page is what the code is now; returns the status."""
-    text, drawing = drawn()
+    text, pairs = written()
     if "--check" in arguments:
         fresh = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
         print("fresh" if fresh else f"{PAGE.relative_to(ROOT)} is not what the code is now: make docs")
         return 0 if fresh else 1
     PAGE.write_text(text, encoding="utf-8")
-    drawing.savefig(FIGURE, metadata={"Date": None})
+    figure(pairs).savefig(FIGURE, metadata={"Date": None})
     print(f"Written: {PAGE.relative_to(ROOT)}, {FIGURE.relative_to(ROOT)}")
     return 0
 
