@@ -230,6 +230,7 @@ def test_a_student_solves_an_exercise_and_runs_the_unit(page: Any) -> None:
         "() => document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle'"
         " && ![...document.querySelectorAll('.jp-InputPrompt')].some(p => p.textContent.includes('*'))",
         timeout=2 * PATIENCE,
+        polling=500,
     )
     assert page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.error']").count() == 0
 
