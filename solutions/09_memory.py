@@ -52,7 +52,8 @@ from torch.utils.checkpoint import checkpoint
 
 from course_lib import Cluster, Link, Run, launch, per_rank, span
 from course_lib.cluster import presets
-from course_lib.figures.style import COLOURS, HATCHES, legend_beside, look, new_figure
+from course_lib.data import load as load_data
+from course_lib.figures.style import COLOURS, HATCHES, legend_beside, line_figure, look, new_figure
 from course_lib.training.host_memory import Arriving, HostMemory, HostTensor
 from course_lib.training.memory_plan import Layer, Plan, Task, plan_cost
 from course_lib.training.out_of_core import DoesNotFit, Way, step
@@ -236,6 +237,18 @@ def unflat(whole: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
 
 # %% [markdown]
 # ## 3 Shards of the optimizer's state
+#
+# In data parallelism every rank has the mean of all gradients after the all-reduce, and every rank makes the same step of Adam.
+# They all compute the same thing, and that is the waste. Adam treats each number by itself: what happens to the weight with
+# the number 7 depends on the gradient with the number 7, and on its two running means. So a rank may update its own shard
+# of the weights, and needs the mean gradient of that shard only. A step then has three parts:
+#
+# 1. a reduce-scatter of the gradients: each rank gets the sum for its shard;
+# 2. a step of Adam, on the shard, with a shard of the running means;
+# 3. an all-gather of the weights: each rank gets the shards of the others.
+#
+# A ring's all-reduce is a reduce-scatter and an all-gather, one after the other (unit 07). Stage 1 puts the optimizer's step in
+# between, and sends exactly as many bytes.
 
 
 # %% exercise="ShardedOptimizer" points=16
@@ -303,7 +316,113 @@ class ShardedOptimizer:
 
 
 # %% [markdown]
+# A real training beside it: a network of four layers learns the digits, with Adam, on four ranks. First as in unit 02, then with
+# your optimizer. `launch(..., memory=True)` counts what each rank holds.
+
+
+# %% demo=true
+def network() -> list[nn.Module]:
+    """The layers of a classifier of the digits, the same wherever it is made."""
+    torch.manual_seed(0)
+    hidden = [nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(3)]
+    return [*hidden, nn.Linear(64, 10)]
+
+
+STEPS, RATE = 4, 3e-3
+digits = load_data("digits").train
+samples = [digits.batch(torch.arange(rank, 16 * ranks, ranks), "cpu") for rank in range(ranks)]
+numbers = sum(parameter.numel() for layer in network() for parameter in layer.parameters())
+
+
+def data_parallel(images: Tensor, labels: Tensor) -> list[Tensor]:
+    """Some steps with an all-reduce of the gradients, and the whole of Adam on every rank."""
+    model = nn.Sequential(*network())
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images.flatten(1)), labels).backward()
+        total = flat((p.grad for p in model.parameters()), 1)
+        dist.all_reduce(total)
+        for parameter, mean in zip(
+            model.parameters(), unflat(total / ranks, [p.shape for p in model.parameters()])
+        ):
+            parameter.grad.copy_(mean)
+        optimizer.step()
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def stage_1(images: Tensor, labels: Tensor) -> list[Tensor]:
+    """The same with shards of Adam's numbers."""
+    model = nn.Sequential(*network())
+    optimizer = ShardedOptimizer(model.parameters(), torch.optim.Adam, lr=RATE)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images.flatten(1)), labels).backward()
+        optimizer.step()
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def trained(way, memory: bool = True, cluster: Cluster | None = None) -> Run:
+    """What a training shows."""
+    images, labels = zip(*samples, strict=True)
+    return launch(way, per_rank(images), per_rank(labels), ranks=ranks, memory=memory, cluster=cluster)
+
+
+def told(name: str, run: Run) -> None:
+    """Print what a rank sent in a step, in bytes of the model, and the most that it held of three kinds."""
+    held = ", ".join(
+        f"{kind} {run.memory[0].peak_of(kind):,}" for kind in ("parameters", "gradients", "optimizer")
+    )
+    print(f"{name:17} sends {sent_in_a_step(run):.2f} times the model; most bytes held: {held}")
+
+
+def sent_in_a_step(run: Run) -> float:
+    """Bytes that rank 0 sent in a step, as a multiple of the model's."""
+    return run.traffic.ranks[0].sent / STEPS / (4 * numbers)
+
+
+# %% demo=true
+# %%needs ShardedOptimizer
+whole, one = trained(data_parallel), trained(stage_1)
+told("data parallelism", whole)
+told("stage 1", one)
+
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds ShardedOptimizer
+def same_weights(seen: Run) -> bool:
+    """Whether all ranks have the weights of data parallelism, to rounding."""
+    return all(
+        torch.allclose(own, each, atol=2e-4)
+        for rank in seen.results
+        for own, each in zip(rank, whole.results[0], strict=True)
+    )
+
+
+assert same_weights(one)
+assert abs(sent_in_a_step(one) / sent_in_a_step(whole) - 1) < 0.01
+assert one.memory[0].peak_of("optimizer") < 1.02 / ranks * whole.memory[0].peak_of("optimizer")
+
+# %% [markdown]
+# The same weights, the same bytes on the wire, and a quarter of Adam's memory. (There is a shard more of weights and of gradients:
+# what Adam changes is a tensor of its own. In mixed precision that is the copy in 4 bytes, which is among the 12.) There is
+# nothing to weigh up: with data parallelism and Adam, stage 1 is free. PyTorch has it as `ZeroRedundancyOptimizer` (section 12), Megatron-LM as its
+# distributed optimizer.
+#
+# One thing is lost. An optimizer that looks at more than one number at a time, at the norm of a layer as LARS or LAMB, or at a
+# matrix as Shampoo, cannot work on a shard that begins and ends anywhere.
+
+# %% [markdown]
 # ## 4 Shards of the gradients
+#
+# After the reduce-scatter a rank needs its shard of the gradients, and nothing else. Yet at the end of backward all
+# gradients are there, 2 bytes for each parameter, to be thrown away a moment later. If they are to take no memory, they
+# must be sent while backward computes: a **bucket** of them as soon as it is complete, as in unit 02. Then their memory is free
+# again, for the next ones.
+#
+# The collective is asynchronous, so that backward goes on meanwhile. But a tensor that is being sent is still in memory. Who starts the
+# reduce-scatter of each bucket and waits for all of them at the end has all gradients in memory at the end of
+# backward, now in flat tensors. So at most one bucket may be under way.
 
 
 # %% exercise="ShardedGradients" points=16
@@ -378,7 +497,100 @@ class ShardedGradients:
 
 
 # %% [markdown]
+# Stage 2 is that, an optimizer for the shards, and the all-gather of section 3:
+
+
+# %% demo=true
+def stage_2(images: Tensor, labels: Tensor) -> list[Tensor]:
+    """The training with shards of the gradients too."""
+    model = nn.Sequential(*network())
+    sharded = ShardedGradients(model, bucket_bytes=20_000)
+    rank = dist.get_rank()
+    parts = [nn.Parameter(flat(bucket, ranks).view(ranks, -1)[rank].clone()) for bucket in sharded.buckets]
+    optimizer = torch.optim.Adam(parts, lr=RATE)
+    for _ in range(STEPS):
+        loss = functional.cross_entropy(model(images.flatten(1)), labels)
+        with span("backward"):
+            loss.backward()
+        for part, gradient in zip(parts, sharded.finish(), strict=True):
+            part.grad = gradient
+        optimizer.step()
+        for bucket, part in zip(sharded.buckets, parts, strict=True):
+            together = part.new_empty(ranks * len(part)).detach()
+            dist.all_gather_single(together, part.detach())
+            for parameter, values in zip(bucket, unflat(together, [p.shape for p in bucket]), strict=True):
+                parameter.data.copy_(values)
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+# %% demo=true
+# %%needs ShardedGradients
+two = trained(stage_2)
+told("data parallelism", whole)
+told("stage 2", two)
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds ShardedOptimizer ShardedGradients
+assert same_weights(two)
+assert abs(sent_in_a_step(two) / sent_in_a_step(whole) - 1) < 0.02
+assert two.memory[0].peak_of("gradients") < 0.65 * whole.memory[0].peak_of("gradients")
+guesses.measured(times_the_bytes_with_shards_of_gradients=sent_in_a_step(two) / sent_in_a_step(whole))
+
+# %% [markdown]
+# Your second prediction: as many bytes as before. Of the gradients a rank holds its shard, and a bucket or so.
+# In the timeline of one step, a reduce-scatter (the low bars) runs while backward computes. Where a rank does neither, it waits for the
+# bucket before, and its memory:
+
+# %% demo=true
+# %%needs ShardedGradients
+machine = Cluster(devices_per_node=4, intra_node=Link(5e-6, 2e9), flops=1e10, memory_bandwidth=1e10)
+shown = trained(stage_2, cluster=machine)
+shown.timeline(ranks=[0, 1], start=0.25 * shown.seconds, end=0.52 * shown.seconds)
+
+# %% [markdown]
 # ## 5 Shards of the parameters
+#
+# In stages 1 and 2 every rank still has all weights, 2 bytes each. For stage 3 look at one layer in a step. Its weights are needed
+# when its forward is computed, and once more for its backward; all the rest of the time they lie there. So a rank keeps a
+# shard of them, and asks the others for theirs just before it computes:
+#
+# | | before | after |
+# |---|---|---|
+# | forward of a unit | all-gather of its weights | lets go of them |
+# | backward of a unit | all-gather of its weights | reduce-scatter of its gradients; lets go of both |
+#
+# A **unit** is a part of the model that is gathered together, such as a block of a transformer. It must not be the whole model, or all
+# weights would be there at a time. PyTorch's FSDP, Fully Sharded Data Parallel, is built in this way.
+#
+# Letting go is harder than it sounds. A variable is quickly set to `None`; but autograd keeps what backward will need, and for a
+# linear layer that is its input and its weight. PyTorch lets you say what is kept in place of a tensor:
+
+
+# %% demo=true
+def pack(tensor: Tensor) -> str:
+    """Called in forward with each tensor that autograd wants to keep; what comes back is kept in its place."""
+    print(f"forward wants to keep {list(tensor.shape)}")
+    remembered[str(list(tensor.shape))] = tensor
+    return str(list(tensor.shape))
+
+
+def unpack(kept: str) -> Tensor:
+    """Called in backward, when the tensor is needed."""
+    print(f"backward asks for {kept}")
+    return remembered[kept]
+
+
+remembered: dict[str, Tensor] = {}
+with saved_tensors_hooks(pack, unpack):
+    loss = nn.Linear(3, 2)(torch.ones(1, 3, requires_grad=True)).sum()
+loss.backward()
+
+# %% demo=true jupyter={"source_hidden": true}
+assert sorted(remembered) == ["[1, 3]", "[2, 3]"] or sorted(remembered) == ["[1, 3]", "[3, 2]"]
+
+# %% [markdown]
+# Both are kept: the input and the weight (transposed or not, as PyTorch's version has it). Here the hooks keep the tensors in a
+# dictionary, which saves nothing. Yours can do better: of a weight, it is enough to know where in the unit's flat tensor it lies.
 
 
 # %% exercise="FullyShardedUnit" points=22
@@ -473,7 +685,58 @@ class Gathered(torch.autograd.Function):
 
 
 # %% [markdown]
+# The same training once more, with a unit for each layer:
+
+
+# %% demo=true
+def in_units(model: nn.Sequential, images: Tensor, labels: Tensor) -> list[Tensor]:
+    """The training of units; the parts of their weights that this rank has at the end."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images.flatten(1)), labels).backward()
+        optimizer.step()
+    return [unit.shard.detach() for unit in model]
+
+
+def stage_3(images: Tensor, labels: Tensor) -> list[Tensor]:
+    """The training with shards of everything."""
+    return in_units(nn.Sequential(*map(FullyShardedUnit, network())), images, labels)
+
+
+# %% demo=true
+# %%needs FullyShardedUnit
+three = trained(stage_3)
+told("data parallelism", whole)
+told("stage 3", three)
+
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds FullyShardedUnit
+def put_together(run: Run) -> list[Tensor]:
+    """The weights of the whole model, from the shards of all ranks."""
+    together = [torch.cat(parts) for parts in zip(*run.results, strict=True)]
+    layers = [[p.shape for p in layer.parameters()] for layer in network()]
+    return [w for flat_unit, shapes in zip(together, layers, strict=True) for w in unflat(flat_unit, shapes)]
+
+
+assert all(
+    torch.allclose(own, each, atol=2e-4)
+    for own, each in zip(put_together(three), whole.results[0], strict=True)
+)
+assert 1.3 < sent_in_a_step(three) / sent_in_a_step(whole) < 1.4
+assert three.memory[0].peak_of("optimizer") < 1.05 / ranks * whole.memory[0].peak_of("optimizer")
+
+# %% [markdown]
+# Two all-gathers and a reduce-scatter, where an all-reduce is one of each: that would be half as much again. Here it is a third more, for
+# the backward of the first layer does not need its weights. They would serve to compute the gradient of the images, which nobody
+# asks for.
+#
 # ### One unit ahead
+#
+# Stage 3 has a price that stages 1 and 2 do not have: it waits. A unit that is about to compute needs weights that are not there. The
+# remedy is to ask for them in time: while one unit computes, the weights of the next are on their way. In backward the next one is
+# the one before. Asking for more than one ahead would only fill the memory again.
 
 
 # %% exercise="prefetch" points=10
@@ -500,8 +763,42 @@ def prefetch(modules: Sequence[nn.Module]) -> nn.Sequential:
     ### END SOLUTION
 
 
+# %% demo=true
+# %%needs FullyShardedUnit prefetch
+def ahead(images: Tensor, labels: Tensor) -> list[Tensor]:
+    """Stage 3, one unit ahead."""
+    return in_units(prefetch(network()), images, labels)
+
+
+late, early = trained(stage_3, cluster=machine), trained(ahead, cluster=machine)
+print(f"stage 3: {late.seconds * 1e6:,.0f} µs; one unit ahead: {early.seconds * 1e6:,.0f} µs")
+most = {name: run.memory[0].peak_of("activations") for name, run in (("late", late), ("early", early))}
+print(f"most bytes of weights, flat gradients and activations: {most['late']:,} and {most['early']:,}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds FullyShardedUnit prefetch
+assert early.seconds < 0.95 * late.seconds
+assert abs(sent_in_a_step(early) / sent_in_a_step(whole) - 1.5) < 0.02
+guesses.measured(times_the_bytes_with_shards_of_weights=sent_in_a_step(early) / sent_in_a_step(whole))
+assert most["early"] <= most["late"] + 2 * 4 * (64 * 64 + 64)
+assert all(torch.allclose(a, b) for a, b in zip(put_together(early), put_together(late), strict=True))
+
+# %% [markdown]
+# The third prediction: half as much again, since now the first unit's weights are asked for in backward too. In the timeline the
+# all-gathers (the low bars) run while units compute, but for the first of each pass. What still is waited for, at full
+# height, are the reduce-scatters; FSDP lets them run beside the next unit's backward as well:
+
+# %% demo=true
+# %%needs FullyShardedUnit prefetch
+early.timeline(ranks=[0, 1], start=0.27 * early.seconds, end=0.53 * early.seconds)
+
 # %% [markdown]
 # ## 6 The norm of what nobody has whole
+#
+# Many trainings bound the norm of the gradient: if all gradients together are longer than some bound, they are scaled down to it.
+# `torch.nn.utils.clip_grad_norm_` does that for a model whose gradients are all there. On shards it goes wrong without an error:
+# each rank finds the norm of its own shard, which is too small, and each scales by another factor. The direction of the step is no
+# longer that of the gradient.
 
 
 # %% exercise="clip_grad_norm" points=7
@@ -528,8 +825,38 @@ def clip_grad_norm(shards: Iterable[Tensor], max_norm: float) -> Tensor:
     ### END SOLUTION
 
 
+# %% demo=true
+# %%needs clip_grad_norm
+def both_ways(gradient: Tensor) -> tuple[float, float, float]:
+    """The norm from shards, the norm that torch finds on this rank's shard, and the length after clipping to 1."""
+    shard = nn.Parameter(torch.zeros(len(gradient) // ranks))
+    shard.grad = gradient.view(ranks, -1)[dist.get_rank()].clone()
+    alone = torch.nn.utils.clip_grad_norm_([shard], math.inf).item()
+    norm = clip_grad_norm([shard], 1.0).item()
+    total = shard.grad.square().sum()
+    dist.all_reduce(total)
+    return norm, alone, total.sqrt().item()
+
+
+gradient = torch.arange(1.0, 1 + 4 * ranks)
+norms = launch(both_ways, gradient, ranks=ranks, on=on).results
+for rank, (norm, alone, length) in enumerate(norms):
+    print(f"rank {rank}: norm {norm:.3f}, of its shard alone {alone:.3f}; after clipping {length:.3f}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds clip_grad_norm
+assert all(abs(norm / gradient.norm().item() - 1) < 1e-5 for norm, _, _ in norms)
+assert all(abs(length - 1) < 1e-5 for _, _, length in norms)
+assert all(alone < norm for norm, alone, _ in norms)
+
 # %% [markdown]
 # ## 7 The whole state in one file
+#
+# At the end somebody wants the model in one file. No rank has it, and where it was too large for one GPU, no rank could have it there.
+# Rank 0 can put it together in the memory of its host, which is larger, if it goes about it with care: one tensor after the
+# other, and without the other ranks holding what only rank 0 will write. Checkpoints during training need not be put together at all: each
+# rank saves its shards, and what loads them later cuts anew if it has another number of ranks
+# (`torch.distributed.checkpoint`).
 
 
 # %% exercise="gather_state" points=10
@@ -567,7 +894,131 @@ def gather_state(shards: dict[str, Tensor], shapes: dict[str, torch.Size]) -> di
 
 
 # %% [markdown]
+# Eight matrices of 64 KiB, gathered on four ranks:
+
+
+# %% demo=true
+# %%needs shard_range gather_state
+def to_rank_0() -> dict[str, Tensor] | None:
+    """A state of which each rank has made its shards, gathered."""
+    shapes = {f"layers.{number}.weight": torch.Size([128, 128]) for number in range(8)}
+    shards = {}
+    for number, (name, shape) in enumerate(shapes.items()):
+        begin, end = shard_range(shape.numel(), dist.get_world_size(), dist.get_rank())
+        shards[name] = torch.arange(begin, end, dtype=torch.float32) + number
+    return gather_state(shards, shapes)
+
+
+gathered = launch(to_rank_0, ranks=4, on=on, memory=True)
+for rank, own in enumerate(gathered.memory.ranks):
+    print(
+        f"rank {rank}: at most {own.peak / 1024:.0f} KiB, sends {gathered.traffic.ranks[rank].sent / 1024:.0f} KiB"
+    )
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds shard_range gather_state
+state, *others = gathered.results
+assert others == [None] * 3
+for number, matrix in enumerate(state.values()):
+    assert torch.equal(matrix, torch.arange(128.0 * 128).view(128, 128) + number)
+assert gathered.traffic.ranks[0].sent == 0
+assert gathered.memory[0].peak <= (8 + 2 + 2) * 2**16
+assert all(own.peak <= (2 + 0.5) * 2**16 for own in gathered.memory.ranks[1:])
+
+# %% [markdown]
+# Rank 0 holds its own quarter, the whole, and little more; the others hold their quarter.
+
+# %% [markdown]
 # ## 8 Traffic against memory
+#
+# The ZeRO paper counts in numbers, of which a model has so many as it has parameters: an all-reduce sends and receives twice as many,
+# stages 1 and 2 as well, and stage 3 three times as many (section 7 of the paper). That leaves out the factor $\frac{p-1}{p}$: a
+# rank does not send its own part to itself. What your four trainings sent, for 2 to 8 ranks:
+
+
+# %% demo=true
+# %%needs ShardedOptimizer ShardedGradients FullyShardedUnit prefetch
+ways = {"data parallelism": data_parallel, "stage 1": stage_1, "stage 2": stage_2, "stage 3": ahead}
+traffic = {name: {} for name in ways}
+given, before = samples, ranks
+for ranks in (2, 4, 8):
+    samples = [digits.batch(torch.arange(rank, 16 * ranks, ranks), "cpu") for rank in range(ranks)]
+    for name, way in ways.items():
+        traffic[name][ranks] = sent_in_a_step(trained(way, memory=False)) * ranks / (ranks - 1)
+samples, ranks = given, before
+for name, of_ranks in traffic.items():
+    print(f"{name:17}", ", ".join(f"{size} ranks: {sent:.2f}" for size, sent in of_ranks.items()))
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds ShardedOptimizer ShardedGradients FullyShardedUnit prefetch
+for name, times in (("data parallelism", 2), ("stage 1", 2), ("stage 2", 2), ("stage 3", 3)):
+    assert all(abs(sent / times - 1) < 0.03 for sent in traffic[name].values()), (name, traffic[name])
+
+# %% [markdown]
+# 2, 2, 2 and 3, and no more with more ranks. The memory shrinks with them:
+
+# %% demo=true
+# %%needs zero_memory
+sizes = [2**power for power in range(11)]
+line_figure(
+    {
+        name: (sizes, [zero_memory(7_500_000_000, size, stage) / 1e9 for size in sizes])
+        for stage, name in enumerate(ways)
+    },
+    x="GPUs",
+    y="model states on each (GB)",
+    log_x=True,
+    log_y=True,
+    title="7.5 billion parameters, in mixed precision with Adam",
+    alt="Gigabytes on each GPU from one GPU to 1,024, both axes logarithmic. Data parallelism stays at 120. "
+    "Stage 1 falls to a floor of 30, stage 2 to one of 15, stage 3 falls in a straight line to 0.1.",
+)
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds zero_memory
+floors = [zero_memory(7_500_000_000, 1024, stage) / 1e9 for stage in range(4)]
+assert [round(floor, 1) for floor in floors] == [120.0, 30.1, 15.1, 0.1]
+
+# %% [markdown]
+# The table of frameworks of unit 04 has ZeRO as "data", with 400 GPUs and 100 billion parameters. Can that be data
+# parallelism alone? The run of the paper is one of stage 2, on GPUs of 32 GB, and stage 2 has every weight on every GPU:
+
+# %% demo=true
+# %%needs zero_memory
+HUNDRED, GPUS = 100_000_000_000, 400
+for stage in (2, 3):
+    print(
+        f"stage {stage}, data parallel over {GPUS}: {zero_memory(HUNDRED, GPUS, stage) / 1e9:.1f} GB on each GPU"
+    )
+cut = zero_memory(HUNDRED // 16, GPUS // 16, 2)
+print(f"stage 2 over 25, each layer cut over 16 GPUs: {cut / 1e9:.1f} GB on each GPU")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds zero_memory
+assert round(zero_memory(HUNDRED, GPUS, 2) / 1e9, 1) == 203.5
+assert round(zero_memory(HUNDRED, GPUS, 3) / 1e9, 1) == 4.0
+assert round(cut / 1e9) == 16
+assert 2 * HUNDRED > 6 * 32e9
+assert max(n for n in range(1, 40) if zero_memory(n * 10**9, 128, 2) < 32e9) == 15
+
+# %% [markdown]
+# 203.5 GB on a GPU of 32: it cannot. The run cut every layer over the 16 GPUs of a node, by Megatron-LM's tensor parallelism
+# (unit 06), and was data parallel over the 25 nodes. So the row is right about what ZeRO is, and about how far
+# "ZeRO and tensor parallelism" had been taken. Without tensor parallelism the paper trains 13 billion parameters on 128
+# GPUs, where plain data parallelism ended at 1.4 billion; the model states alone would let 15 billion in. Stage 3, which
+# came later, would have 4 GB of model states on each of the 400, and leave the question how fast.
+#
+# When does which stage pay?
+#
+# | Stage | What it costs | When to take it |
+# |---|---|---|
+# | 1 | nothing | always, with an optimizer that treats each number by itself |
+# | 2 | nothing in bytes; with accumulated gradients a reduce-scatter for each part of the batch | where gradients do not fit, and no gradients are accumulated |
+# | 3 | half as many bytes again, and they have to arrive in time | where the weights do not fit |
+#
+# The second row is why many use stage 1 with a pipeline: a step has many micro-batches (unit 05), whose gradients are accumulated. Stage 2 would have to send
+# at each.
+
 
 # %% [markdown]
 # ## 9 Activations on the host
