@@ -720,8 +720,18 @@ print(container_command(aces, "pytorch.sif", ["python", "train.py", "--note", "t
 #
 # A node is a small network too. Its processor consists of parts with their own memory, **NUMA nodes**, and each GPU is
 # plugged into one of them. A rank that runs on another part sends every batch and every gradient through the links
-# between the parts. To **bind** a rank is to allow it the cores beside its GPU only. One GPU node of LUMI, one
-# processor of 64 cores and eight GPUs, says of itself:
+# between the parts. To **bind** a rank is to allow it the cores beside its GPU only. A GPU node of LUMI has, by its user guide
+# ([GPU nodes](https://docs.lumi-supercomputer.eu/hardware/lumig/)):
+#
+# | Part | In a node |
+# |---|---|
+# | processor | one AMD EPYC 7A53, 64 cores in four NUMA nodes |
+# | memory | 512 GB |
+# | GPUs | four AMD MI250X with two dies (GCDs) each: eight GPUs for Slurm and PyTorch |
+# | GPU memory | 64 GB a die, so 128 GB an MI250X |
+# | network | four cards of 200 Gbit/s, one an MI250X: 100 GB/s altogether |
+#
+# Such a node says of itself:
 
 # %% demo=true
 lumi = """
@@ -1497,7 +1507,8 @@ figure
 #
 # In one process that is easy: `signal.signal(number, handler)` has Python call `handler(number, frame)` between two lines of whatever
 # runs then. Among ranks it is not. The signal reaches them at different moments, perhaps in different steps, and some not at
-# all; and a rank that stops by itself leaves the others waiting for it.
+# all; and a rank that stops by itself leaves the others waiting for it. (Slurm sends the signal to all tasks: who adds up notes of
+# one byte finds none where 256 ranks have each noted 1.)
 
 
 # %% exercise="save_on_signal" points=10
