@@ -270,6 +270,57 @@ def test_a_rank_that_only_asks_lets_the_others_go_on():
     assert launch(f, ranks=2).results[0] == 1.0
 
 
+def test_asking_several_in_turn_sees_each_when_it_is_over():
+    # Rank 0 serves whoever is there; ranks 1 to 3 send after 10, 13 and 80 ms, three times.
+    def f():
+        if me():
+            x = torch.zeros(7)
+            for _ in range(3):
+                busy([0, 10, 13, 80][me()])
+                dist.send(x, 0)
+            return
+        left = dict.fromkeys(range(1, 4), 3)
+        open_ = {k: dist.irecv(torch.empty(7), k) for k in left}
+        while open_:
+            for k in list(open_):
+                if open_[k].is_completed():
+                    open_.pop(k).wait()
+                    left[k] -= 1
+                    if left[k]:
+                        open_[k] = dist.irecv(torch.empty(7), k)
+        return
+
+    cluster = Cluster(devices_per_node=4, intra_node=Link(latency=1e-6, bandwidth=1e9), flops=1e9)
+    run = launch(f, cluster=cluster)
+    sent = [event for event in run.events if event.op == "send"]
+    assert len(sent) == 9
+    # Nobody who sends waits for longer than a few questions take.
+    assert max(event.end - event.start for event in sent) < 20e-6
+
+
+def busy(milliseconds):
+    """Compute for so long on a device of 1 GFLOP/s."""
+    torch.ones(milliseconds, 100) @ torch.ones(100, 5000)
+
+
+def test_asking_one_goes_on_where_another_is_over_and_never_asked_again():
+    def f():
+        if me():
+            busy(200 if me() == 1 else 1)
+            dist.send(torch.ones(1), 0)
+            return None
+        late, early = dist.irecv(torch.empty(1), 1), dist.irecv(torch.empty(1), 2)
+        assert not early.is_completed()
+        asked = 0
+        while not late.is_completed():
+            asked += 1
+        early.wait()
+        return asked
+
+    cluster = Cluster(devices_per_node=3, intra_node=Link(latency=1e-6, bandwidth=1e9), flops=1e9)
+    assert launch(f, cluster=cluster).results[0] < 200
+
+
 def test_asynchronous_collectives_complete_on_wait():
     def f():
         xs = [torch.full((4,), float(me() + i)) for i in range(3)]

@@ -5,6 +5,7 @@ Because exactly one runs at a time, in an order that depends on clocks and rank 
 what, a deadlock is known at once: nobody holds the turn, somebody has not finished.
 """
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -43,6 +44,9 @@ POLL_SECONDS = 1e-6
 _VAIN_POLLS = 10_000
 """After so many questions in a row without an operation in between, asking again counts as waiting."""
 
+_PATIENCE = 100
+"""For so many questions to others the next one to an operation that is over is waited for."""
+
 
 class ThreadDriver:
     """Runs one body a rank and lends each the turn; see the module's text."""
@@ -59,6 +63,8 @@ class ThreadDriver:
         self._all_done = threading.Semaphore(0)
         self._stopping = self._resuming = False
         self._vain_polls = 0
+        self._asked: dict[int, dict[Operation, int]] = {}
+        """Rank -> the operations that it has asked in vain whether they are over -> patience with each."""
         self.stacks: dict[int, FrameType] = {}
         """After a run: where the rank was that held the turn."""
         self.waiting: list[PendingCall] = []
@@ -131,19 +137,35 @@ class ThreadDriver:
         self._check_open()
         rank, time = operation.rank, self.virtual_time
         self._take_turns(rank, time.end_computing(rank))
-        if operation.done and operation.end <= self.now(rank):
+        clock = self.now(rank)
+        if operation.done and operation.end <= clock:
             time.deliver(operation)
             return True
-        if operation.done:
-            self._take_turns(rank, time.advance(rank, operation.end))
-            return False
-        self._vain_polls += 1
-        if self._vain_polls > _VAIN_POLLS:
-            # Nothing has been posted for so long that all who still run do nothing but ask.
-            self.wait_for_data(operation, at)
-        clock = self.now(rank)
-        self._take_turns(rank, time.advance(rank, max(clock + POLL_SECONDS, time.next_clock(clock))))
+        ends = self._ends_of_asked(operation)
+        if not ends:
+            self._vain_polls += 1
+            if self._vain_polls > _VAIN_POLLS:
+                # Nothing has been posted for so long that all who still run do nothing but ask.
+                self.wait_for_data(operation, at)
+        ahead = min([time.next_clock(math.inf), *ends])
+        self._take_turns(
+            rank, time.advance(rank, max(clock + POLL_SECONDS, ahead if ahead < math.inf else 0))
+        )
         return False
+
+    def _ends_of_asked(self, operation: Operation) -> list[float]:
+        """When the operations are over that this rank has asked in vain, as far as that is known.
+
+        A program may ask several in turn: the first to be over must not be jumped over. One that is not asked
+        again for a while counts no longer.
+        """
+        asked = self._asked.setdefault(operation.rank, {})
+        asked[operation] = _PATIENCE
+        for each in list(asked):
+            asked[each] -= each.done
+            if each.awaited or not asked[each]:
+                del asked[each]
+        return [each.end for each in asked if each.done]
 
     def is_done(self, operation: Operation) -> bool:
         """Whether the operation is over, without a change of turn."""
