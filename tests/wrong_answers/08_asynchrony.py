@@ -1327,6 +1327,25 @@ def powers_of_two(model, lr):
     _descend(trained, total / size, lr)
 
 
+@wrong("tree_step", fails="any number of ranks")
+def three_levels(model, lr):
+    """Enough for eight ranks."""
+    trained = _trainable(model)
+    total = _end_to_end(trained)
+    rank, size, arriving = dist.get_rank(), dist.get_world_size(), torch.empty_like(total)
+    for distance in (1, 2, 4):
+        if rank % (2 * distance) == distance:
+            dist.send(total, rank - distance)
+            dist.recv(total, rank - distance)
+        elif rank % (2 * distance) == 0 and rank + distance < size:
+            dist.recv(arriving, rank + distance)
+            total += arriving
+    for distance in (4, 2, 1):
+        if rank % (2 * distance) == 0 and rank + distance < size:
+            dist.send(total, rank + distance)
+    _descend(trained, total / size, lr)
+
+
 @wrong("tree_step", fails="missing gradients")
 def skips_what_has_no_gradient(model, lr):
     """Ranks then send messages of different lengths."""
@@ -1571,6 +1590,35 @@ def drops_the_rest(model, optimizer, batches, loss_fn, period):
             _average(_trainable(model))
 
     return _trains(model, optimizer, whole, loss_fn, after_step)
+
+
+@wrong("local_sgd", fails="any period, any number of ranks")
+def there_is_always_a_step(model, optimizer, batches, loss_fn, period):
+    """Asks for the last step's number where there was none."""
+
+    def after_step(step):
+        nonlocal last
+        last = step
+        if step % period == 0:
+            _average(_trainable(model))
+
+    last = -1
+    losses = _trains(model, optimizer, batches, loss_fn, after_step)
+    if last % period:
+        _average(_trainable(model))
+    return [losses[0], *losses[1:]]
+
+
+@wrong("local_sgd", fails="what stays a rank's own")
+def evaluates_from_now_on(model, optimizer, batches, loss_fn, period):
+    """Leaves train mode."""
+
+    def after_step(step):
+        if _due(step, batches, period):
+            _average(_trainable(model))
+
+    model.eval()
+    return _trains(model, optimizer, batches, loss_fn, after_step)
 
 
 @wrong("local_sgd", fails="layers that only some ranks train")

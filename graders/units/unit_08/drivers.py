@@ -188,9 +188,9 @@ def local_sgd(
     model = Forked(values, branch)
     give_gradients(model, [torch.ones_like(each) for each in values])
     optimizer = in_two_groups(model, rates)
-    before = identity_of(model)
+    before, steps = identity_of(model), len(batches)
     returned = answer(model, optimizer, batches, functional.mse_loss, period)
-    return LocalReply(told(model, before), returned, optimizer.taken)
+    return LocalReply(told(model, before), returned, optimizer.taken, len(batches) == steps)
 
 
 def federated_round(

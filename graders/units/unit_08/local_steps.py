@@ -53,7 +53,8 @@ _ANY_PERIOD = ("any period, any number of ranks",)
         Criterion(
             "what stays a rank's own",
             1,
-            "Write into the trainable parameters that are there. Buffers stay, frozen parameters too.",
+            "The model keeps its parameters, those that are frozen their numbers, each rank its buffers and "
+            "its list of batches; nobody puts the model into another mode.",
             needs=_ANY_PERIOD,
         ),
         Criterion("losses", 1, "One float a step, of this rank's own batch.", needs=_ANY_PERIOD),
@@ -80,7 +81,7 @@ def local_sgd(answer: Answer, rng: Rng) -> Findings:
         for dtype in (torch.float32, torch.float64)
     ]
     yield "the weights", compare.first_failure(map(_right, runs))
-    settings = ((2, 5, 1), (3, 7, 3), (2, 3, 5), (1, 3, 2), (5, 4, 2))
+    settings = ((2, 0, 3), (2, 5, 1), (3, 7, 3), (2, 3, 5), (1, 3, 2), (5, 4, 2))
     others = [_trained(answer, rng, *setting, one_branch=True) for setting in settings]
     yield "any period, any number of ranks", compare.first_failure(map(_right, others))
     yield "layers that only some ranks train", _right(_trained(answer, rng, 3, 5, 2, one_branch=False))
@@ -180,6 +181,8 @@ def _own(training: _Training) -> Finding:
             return Finding(False, f"{where} a parameter is another tensor, or no longer as trainable.")
         if not compare.same(frozen, [training.values[position] for position in FROZEN]):
             return Finding(False, f"{where} a frozen parameter has changed.")
+        if not reply.kept:
+            return Finding(False, f"{where} the list of batches has changed.")
         if reply.taken != training.steps:
             return Finding(False, f"{where} the optimizer made {reply.taken} steps.")
         samples = sum(len(inputs) for inputs, _ in training.batches[rank])
@@ -202,8 +205,8 @@ def _losses(training: _Training) -> Finding:
             compare.near(seen, wanted, what, rtol=1e-4)
             for seen, wanted in zip(reply.returned, expected, strict=True)
         )
-        finding = compare.first_failure(near)
-        if not finding.passed:
+        finding = next((each for each in near if not each.passed), None)
+        if finding:
             return finding
     return Finding(True, "Each rank returns the loss of each of its steps.")
 

@@ -18,7 +18,7 @@ WIDTH = 3
 class Forked(nn.Module):
     """A layer that has two names, a frozen one, and two branches of which a replica uses one.
 
-    Inputs and outputs [B, WIDTH]. Its buffer counts the samples that it has seen.
+    Inputs and outputs [B, WIDTH]. Its buffer counts the samples that it has trained on.
     """
 
     def __init__(self, values: Sequence[Tensor], branch: int = 0) -> None:
@@ -35,7 +35,8 @@ class Forked(nn.Module):
         load_values(self.parameters(), values)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        self.seen += len(inputs)
+        if self.training:
+            self.seen += len(inputs)
         hidden = self.frozen(torch.tanh(self.shared(inputs)))
         outputs: Tensor = self.last(torch.tanh(self.branches[self.branch](hidden)))
         return outputs
@@ -66,11 +67,15 @@ class StepReply(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class LocalReply(DriverReply):
-    """What training leaves: the model, what the answer returned, how many steps the optimizer made."""
+    """What training leaves: the model, what the answer returned, how many steps the optimizer made.
+
+    kept: whether the list of batches is as long as it was.
+    """
 
     model: StepReply
     returned: PlainData
     taken: int
+    kept: bool
 
 
 def identity_of(model: nn.Module) -> list[tuple[int, bool]]:
