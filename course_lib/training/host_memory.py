@@ -34,7 +34,7 @@ class HostMemory:
 
     def __init__(self) -> None:
         self.nbytes = 0
-        self._link: _Link | None = None
+        self._links: dict[torch.device, _Link] = {}
         self._leaving: deque[tuple[Copy, Tensor]] = deque()
         """Copies to the host with their sources, whose memory is needed until they are over."""
 
@@ -43,9 +43,10 @@ class HostMemory:
 
         The tensor's memory stays taken until the copy is over, and no longer for its sake.
         """
-        self._link = self._link or _link_of(tensor.device)
+        if tensor.device not in self._links:
+            self._links[tensor.device] = _link_of(tensor.device)
         self._let_go()
-        held = HostTensor(self, tensor, self._link)
+        held = HostTensor(self, tensor, self._links[tensor.device])
         self._leaving.append((held.copy, tensor.detach()))
         return held
 

@@ -1354,6 +1354,14 @@ class NeverAhead(_Offload):
 
 
 @wrong("HostOffload", fails="on the way ahead")
+class TheOldestFirst(_Offload):
+    """Begins with the one that is needed last, and has backward wait for it as well."""
+
+    def due(self, packed):
+        return reversed(list(super().due(packed)))
+
+
+@wrong("HostOffload", fails="on the way ahead")
 class InTheOrderOfForward(_Offload):
     """Has those on the way that were packed after it, which backward has had already."""
 

@@ -183,7 +183,7 @@ def offloaded(
 ) -> OffloadReply:
     """Passes of a model with what it saves on the host. kind: see `offload_models`.
 
-    xs: the samples of each pass, [N, W]. weights: each [W, W], trained but for those at places in `frozen`.
+    xs: the samples of each pass, [N, W]. weights: [W, W], trained but for those at places in `frozen`.
     passes: "once", "twice" for a second backward through the same graph, or "never".
     """
     parameters = [torch.nn.Parameter(weight, number not in frozen) for number, weight in enumerate(weights)]

@@ -1,5 +1,7 @@
 """Unit 09, activations on the host: what is copied, when, and what it leaves where."""
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
@@ -106,8 +108,10 @@ class _Chain:
 
     def __init__(self, answer: Answer, rng: Rng, ahead: int) -> None:
         samples = rng.integer(20, 40)
-        weights = [rng.normal(WIDTH, WIDTH) for _ in range(LAYERS)]
-        xs = [rng.normal(samples, WIDTH) for _ in range(3)]
+        # No two layers keep as many bytes, so that a copy's bytes tell whose it is.
+        widths = [2 * WIDTH + place for place in rng.normal(LAYERS + 1).argsort().tolist()]
+        weights = [rng.normal(after, before) for before, after in pairwise(widths)]
+        xs = [rng.normal(samples, widths[0]) for _ in range(3)]
         self._ahead, self._samples = ahead, samples
         self._passes = ["once", "never", "once"]
         self._saved = _saved(xs[0], weights)
@@ -136,20 +140,21 @@ class _Chain:
     def in_time(self) -> Finding:
         """How many copies to the device have begun whenever backward gets a tensor."""
         findings = []
-        begun, asked = 0, 0
+        begun: list[int] = []
+        asked = 0
         for event in self._run.events:
             if event.kind is Kind.COPY and event.op == "to device":
-                begun += 1
+                begun.append(event.nbytes)
             elif event.kind is Kind.SPAN and event.op == "backward":
-                begun = asked = 0
+                begun, asked = [], 0
             elif event.kind is Kind.SPAN and event.op == "given":
                 asked += 1
-                expected = min(asked + self._ahead, LAYERS)
+                expected = self._saved[::-1][: asked + self._ahead]
                 findings.append(
                     Finding(
                         begun == expected,
                         f"ahead={self._ahead}, {LAYERS} layers: when backward has its tensor number {asked}, "
-                        f"{begun} copies to the device have begun; expected {expected}.",
+                        f"copies of {begun} bytes to the device have begun; expected {expected}.",
                     )
                 )
         return compare.first_failure(findings)
