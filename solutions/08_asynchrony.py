@@ -56,7 +56,7 @@ from graders import check, hint, predict, progress, reset
 #    gradients come in if nobody waits (section 5)?
 # 3. Sixteen equal workers, and nobody waits. How many updates have others made between the moment when a worker
 #    reads the weights and the moment when its gradient arrives (section 5)?
-# 4. Workers may be ahead of the slowest one by at most so many steps. All have 64 steps. Which bound is the
+# 4. A worker may begin a step only if it is at most so many steps ahead of the slowest one. All have 64 steps. Which bound is the
 #    fastest to a given loss: 0, 8, 32, or none (section 6)?
 
 # %% demo=true
@@ -104,8 +104,8 @@ def server_bandwidth(
 
 
 # %% [markdown]
-# The lecture's example: ResNet-50 has 97.5 MB of weights in 32 bits, and a V100 takes a third of a second for a batch of
-# 32 images; there are 256 workers. (A MB has $2^{20}$ bytes here, and a GB $2^{30}$; unit 07 has the same numbers with
+# The lecture's example: ResNet-50 has 97.5 MB of weights in 32 bits; for a batch of 32 images it counts a third of a
+# second on a V100; there are 256 workers. (A MB has $2^{20}$ bytes here, and a GB $2^{30}$; unit 07 has the same numbers with
 # powers of ten.)
 
 # %% demo=true
@@ -269,14 +269,17 @@ assert all(star.traffic[worker].messages == 20 for worker in range(1, 5))
 
 
 # %% demo=true
-# %%needs parameter_server_sgd
-def no_time(w: Tensor) -> Tensor:
-    """A gradient that takes no time: what is left is communication."""
-    return torch.empty_like(w)
+def through_one_rank(w: Tensor) -> None:
+    """Rank 0 gets everybody's tensor, and sends everybody one: what a server has to carry in a step."""
+    all_of_them = (
+        [torch.empty_like(w) for _ in range(dist.get_world_size())] if dist.get_rank() == 0 else None
+    )
+    dist.gather(w, all_of_them)
+    dist.scatter(w, all_of_them)
 
 
 def over_a_tree(w: Tensor) -> None:
-    """A sum at rank 0, and from there to everybody: PyTorch's reduce and broadcast go over trees."""
+    """A sum at rank 0, and from there to everybody: the simulator's reduce and broadcast go over trees."""
     dist.reduce(w, 0)
     dist.broadcast(w, 0)
 
@@ -288,7 +291,7 @@ for workers in counts:
     network = Cluster(nodes=workers, inter_node=Link(latency=10e-6, bandwidth=12.5e9))
     with_server = Cluster(nodes=workers + 1, inter_node=network.inter_node)
     runs = {
-        "server": launch(parameter_server_sgd, model, no_time, 1, 0.1, cluster=with_server),
+        "server": launch(through_one_rank, model, cluster=with_server),
         "tree": launch(over_a_tree, model, cluster=network),
         "ring": launch(dist.all_reduce, model, cluster=network),
     }
@@ -306,7 +309,6 @@ line_figure(
 )
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%holds parameter_server_sgd
 by_workers = dict(zip(counts, zip(*step_seconds.values(), strict=True), strict=True))
 assert 15.9 < by_workers[256][0] / by_workers[16][0] < 16.1
 assert 1.9 < by_workers[256][1] / by_workers[16][1] < 2.1
@@ -319,7 +321,7 @@ assert [round(seconds, 2) for seconds in by_workers[256]] == [4.19, 0.13, 0.02]
 #
 # ## 3 Several servers
 #
-# So the weights are shared out over several servers: DistBelief had dozens, and in TensorFlow and MXNet anyone can start
+# So the weights are shared out over several servers: DistBelief had several, and in TensorFlow and MXNet anyone can start
 # as many as they like. A worker cuts its gradient and sends each server its part. All wait for the server that has most
 # to carry. Where should each tensor of a model go?
 
@@ -405,7 +407,8 @@ assert all(math.isclose(held[name, place_parameters], 1 / 8, rel_tol=1e-4) for n
 #
 # The paper on Horovod reports that standard TensorFlow, with parameter servers, lost about half of the time on 128 GPUs
 # (unit 04 shows the figure). Is that what a simulated network says? Let there be 32 machines with 4 GPUs and one card of 25 Gbit/s each.
-# A GPU computes 64 images of Inception V3 in 64/142 s. On each machine there is a server too; the paper
+# A P100 computes 142 images of Inception V3 a second
+# (unit 04 counts with that too), so a batch of 64 takes 64/142 s. On each machine there is a server too; the paper
 # does not say how many there were. In a step every worker fetches all tensors from their servers, computes, and sends all gradients.
 
 
@@ -449,12 +452,14 @@ for name, placed in {
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds place_parameters
-assert [f"{part:.0%}" for part in part_of_perfect.values()] == ["34%", "58%"]
+whole, equal = part_of_perfect.values()
+assert round(whole, 2) == 0.34
+assert 0.54 < equal < 0.6
 
 # %% [markdown]
-# A third of perfect scaling with whole tensors, 58 % with equal parts; the published half lies between. In truth a worker can fetch
-# the next layer's weights while it computes this one, which helps the first, and servers have work to do besides, which hurts both. The order of
-# magnitude is what counts: with a server on every machine, each card still carries four workers' gradients and its own
+# A third of perfect scaling with whole tensors, a little under 60 % with equal parts; the published half lies between. In truth a
+# worker can fetch the next layer's weights while it computes this one, which helps both, and servers have work to do besides,
+# which hurts both. The order of magnitude is what counts: with a server on every machine, each card still carries four workers' gradients and its own
 # share of all 128.
 #
 # ## 4 Whose turn is it
@@ -463,7 +468,8 @@ assert [f"{part:.0%}" for part in part_of_perfect.values()] == ["34%", "58%"]
 # they can be shared, and the master sends batches out; or workers fetch them as they need them. With the first, the slowest worker decides
 # when an epoch ends. With the third it need not: a worker that is done takes the next batch, and who is fast gets more.
 # The server has to listen to all at once for that. `dist.recv(tensor)` without a source takes the message that comes first, and
-# returns the rank that it came from.
+# returns the rank that it came from. (NCCL has no such receive; Gloo and MPI do. In the simulator do not loop over several
+# receives with `is_completed` instead: a question in vain takes virtual time.)
 
 
 # %% exercise="deal_dynamically" points=9
@@ -755,9 +761,9 @@ assert (
 # ## 6 A bound on how far ahead
 #
 # Between waiting for all and waiting for nobody there is a middle. In **stale synchronous parallel** training (SSP), which
-# Petuum brought, a worker may be ahead of the slowest one by a few steps, and no more. The lecture's table of frameworks calls this
+# Petuum brought, a system for machine learning on clusters, a worker may begin a step only if it is at most a few steps ahead of the slowest one. The lecture's table of frameworks calls this
 # bounded asynchronous, and has TensorFlow, MXNet and Petuum in that row. Each worker has a clock, which ticks when it
-# has finished a step.
+# has finished a step. Steps are scaled as in section 2: the server takes 1/K of each gradient, where Downpour takes all of it.
 
 
 # %% exercise="BoundedClock" points=7
@@ -965,7 +971,7 @@ over = {"server": [], "your tree": [], "dist.all_reduce, a ring": []}
 for count in tree_counts:
     network = Cluster(nodes=count, inter_node=Link(latency=10e-6, bandwidth=12.5e9))
     with_server = Cluster(nodes=count + 1, inter_node=network.inter_node)
-    over["server"].append(launch(parameter_server_sgd, model, no_time, 1, 0.1, cluster=with_server).seconds)
+    over["server"].append(launch(through_one_rank, model, cluster=with_server).seconds)
     over["your tree"].append(launch(step_of_size, model, cluster=network).seconds)
     over["dist.all_reduce, a ring"].append(launch(dist.all_reduce, model, cluster=network).seconds)
 for name, seconds in over.items():

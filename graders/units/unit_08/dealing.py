@@ -22,7 +22,7 @@ from graders.units.unit_08.drivers import DealtReply
 from graders.units.unit_08.problems import star
 from graders.units.unit_08.synchronous import STAR, on_a_star
 
-ONCE = "each batch once"
+ONCE, FREE = "each batch once", "whoever is free"
 SLACK = 1e-4
 """Seconds that a few messages may take; a batch takes at least ten times as long."""
 
@@ -43,17 +43,19 @@ SLACK = 1e-4
             "Rank 0 returns the worker of each batch, a worker the batches that it had, in order.",
         ),
         Criterion(
-            "whoever is free",
+            FREE,
             3,
             "A worker that is done asks, and gets the next batch at once, in the order of their numbers: "
             "from whom does rank 0 receive?",
         ),
-        Criterion(STAR, 1, "send and recv, and each message between a worker and rank 0.", needs=(ONCE,)),
+        Criterion(
+            STAR, 1, "send and recv, and each message between a worker and rank 0.", needs=(ONCE, FREE)
+        ),
         Criterion(
             "small messages",
             1,
             "A request and an answer a batch, and one more of each for every worker; a number is 8 bytes.",
-            needs=(ONCE, STAR),
+            needs=(ONCE, FREE, STAR),
         ),
     ),
     hints=(
@@ -68,7 +70,7 @@ def deal_dynamically(answer: Answer, rng: Rng) -> Findings:
     runs = [world.launch(answer) for world in worlds]
     yield ONCE, compare.first_failure(map(World.complete, worlds, runs))
     yield "who had which", compare.first_failure(map(World.told, worlds, runs))
-    yield "whoever is free", compare.first_failure(map(World.prompt, worlds, runs))
+    yield FREE, compare.first_failure(map(World.prompt, worlds, runs))
     yield STAR, on_a_star(runs)
     yield "small messages", compare.first_failure(map(World.frugal, worlds, runs))
 

@@ -120,7 +120,7 @@ def _unhindered(case: Training, run: Observed[list[TrainedReply]]) -> Finding:
         Criterion(
             "several updates for one reading",
             1,
-            "A worker's own updates make its weights older too.",
+            "A worker may write several times for one reading; its own updates make its weights older too.",
         ),
         Criterion(
             "nothing read",

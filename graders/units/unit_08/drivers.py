@@ -58,7 +58,7 @@ def trained(
     """Trainings, one after another: of each this rank's weights, its batches, and the other arguments."""
     replies = []
     for w, batches, arguments in cases:
-        gradients = Gradients(batches)
+        gradients = Gradients(batches, w)
         result = answer(w, gradients, *arguments)
         replies.append(TrainedReply(result, w, gradients.seen, gradients.given))
     return replies

@@ -14,6 +14,9 @@ from graders.units.unit_08 import drivers
 from graders.units.unit_08.drivers import TrainedReply
 from graders.units.unit_08.problems import GRADIENT, TOLERANCES, Problem, star
 
+SOON = 2e-3
+"""Seconds that messages may take; a gradient takes five times as long."""
+
 SMALL = 16
 """Bytes of a message that says what comes, or asks for something."""
 
@@ -130,7 +133,7 @@ class Training:
         log = server_log(run, self.problem.w.nbytes)
         for worker in range(1, self.workers + 1):
             expected = [
-                what
+                (what, step)
                 for step in range(self.steps)
                 for what, due in (
                     ("send", step % self.fetch == 0),
@@ -138,10 +141,21 @@ class Training:
                 )
                 if due
             ]
-            seen = [event.op for event in log if event.peer == worker]
-            if seen != expected:
+            mine = [event for event in log if event.peer == worker]
+            seen = [event.op for event in mine]
+            if seen != [what for what, _ in expected]:
                 said = ", ".join("fetches" if op == "send" else "pushes" for op in seen)
                 return Finding(False, f"{self}: worker {worker} {said}; that is not the order of its steps.")
+            spans = computing(run, worker, self.steps)
+            for event, (what, step) in zip(mine, expected, strict=True):
+                if what == "send" and step and event.end < spans[step - 1][1]:
+                    text = (
+                        f"worker {worker} gets the weights for step {step} before it has done step {step - 1}"
+                    )
+                    return Finding(False, f"{self}: {text}.")
+                if what == "recv" and step + 1 < self.steps and event.end > spans[step + 1][0] + SOON:
+                    text = f"worker {worker} begins step {step + 1} before it sends what is due after {step}"
+                    return Finding(False, f"{self}: {text}.")
         return Finding(True, f"{self}: in the order of the steps.")
 
     def _as_fetched(self, reply: TrainedReply, fetched: list[Tensor], worker: int) -> Finding:

@@ -32,11 +32,11 @@ def star(ranks: int, link: Link = LINK) -> Cluster:
 class Gradients:
     """The gradient of a worker's next batch, at weights of any shape with D numbers.
 
-    seen: the weights of each call. given: what it returned.
+    like: of its shape and dtype the weights have to be. seen: those of each call. given: what it returned.
     """
 
-    def __init__(self, batches: Batches) -> None:
-        self._batches = batches
+    def __init__(self, batches: Batches, like: Tensor) -> None:
+        self._batches, self._like = batches, like
         self.seen: list[Tensor] = []
         self.given: list[Tensor] = []
 
@@ -45,6 +45,9 @@ class Gradients:
             raise RuntimeError("Rank 0 has no batches: it serves, and computes no gradient.")
         if len(self.seen) == len(self._batches):
             raise RuntimeError(f"A gradient too many: there are {len(self._batches)} batches.")
+        if (w.shape, w.dtype) != (self._like.shape, self._like.dtype):
+            wanted = f"{self._like.dtype} of shape {list(self._like.shape)}"
+            raise TypeError(f"gradient takes weights like w, {wanted}; it got {w.dtype} of {list(w.shape)}.")
         batch = self._batches[len(self.seen)]
         with span(GRADIENT):
             pass_time(float(batch["seconds"]))
