@@ -5,11 +5,17 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from graders.grading.answer import AnswerFailed
 from graders.grading.compare import as_float, close, equal, first_failure, near, same, side_by_side
 from graders.grading.exercise import Finding
 from graders.grading.kinds import Kind
+from graders.grading.registry import exercises
+from graders.grading.rng import Rng
+from graders.grading.run import grade
+from graders.student.kernel_answer import kernel_answer
+from graders.units.unit_07.worlds import World, lacking
 
 ALIKE: list[tuple[Any, Any]] = [
     ([True], [1]),
@@ -62,6 +68,26 @@ def test_what_a_wrong_tensor_has_in_common_with_the_right_one_is_told() -> None:
         assert close(wrong, right, "it").kind is Kind.OTHER
     assert close(right * (1 + 2e-5), right, "it").kind is Kind.OTHER
     assert close(torch.tensor([4.0]), torch.tensor([1.0]), "it").kind is Kind.OTHER
+
+
+def test_a_sum_that_lacks_a_rank_is_a_kind_of_failure() -> None:
+    # What is missing is told by its rank, where all numbers have it in them; a part that all lack is no sum.
+    world = World(3, 2)
+    right = torch.tensor([321.0, 142.0])
+    assert lacking(world, torch.tensor([301.0, 102.0]), right) == [1]
+    assert lacking(world, torch.tensor([320.0, 142.0]), right) == [0]
+    for whole in (right, right + 100):
+        assert lacking(world, whole, right) == []
+    assert lacking(world, torch.zeros(2), torch.tensor([3.0, 1.0])) == []
+
+    def all_but_the_last(x: torch.Tensor) -> torch.Tensor:
+        x *= dist.get_rank() < dist.get_world_size() - 1
+        dist.all_reduce(x)
+        return x
+
+    exercise = exercises("07_collectives")["ring_all_reduce"]
+    result = grade(exercise, kernel_answer(all_but_the_last, exercise.name), Rng(1))
+    assert result.kind is Kind.LACKS_A_RANK, result.criteria[0].seen
 
 
 def test_numbers_as_floats() -> None:

@@ -12,6 +12,7 @@ class Kind(StrEnum):
     TIMED_OUT = "no end within the time"
     SCALED = "the right result times a number"
     REORDERED = "the right numbers in another order"
+    LACKS_A_RANK = "a sum that lacks a rank"
     OTHER_SHAPE = "another shape or dtype"
     TOO_MUCH = "more calls, messages or bytes than are needed"
 
@@ -29,6 +30,8 @@ HINTS = {
     "that is multiplied or divided by once too often, or not at all.",
     Kind.REORDERED: "Give two or three ranks values that you recognise, such as the rank's number. Which "
     "value came from where, and which line decides its place?",
+    Kind.LACKS_A_RANK: "Whose part is missing, and on which ranks? Give each rank a power of ten: from which "
+    "rank to which has its digit to travel, and which message or which addition does it lack?",
     Kind.OTHER_SHAPE: "Print shape and dtype after each line. After which one are they no longer what the "
     "specification says?",
     Kind.TOO_MUCH: "Count by hand what each of two or three ranks has to send. `launch(...).traffic` and "

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from course_lib.cluster.topology import Cluster
 from graders.grading.communication import MEASURED, Allowance, duration_within, only_messages, traffic_within
+from graders.grading.kinds import Kind
 from graders.grading.kit import Answer, Finding, Findings, Observed, PlainData, Rng, compare, per_rank
 from graders.units.unit_07 import drivers
 from graders.units.unit_07.drivers import Called
-from graders.units.unit_07.worlds import WHOSE, World, drawn_members
+from graders.units.unit_07.worlds import WHOSE, World, drawn_members, lacking
 
 Arguments = list[Any]
 """Positional arguments of one rank: tensors, lists of tensors, None, numbers."""
@@ -121,7 +122,12 @@ def _result(world: World, expected: Sequence[Expected], values: Sequence[Any], p
     whose = next(others, None)
     if whose is not None:
         return Finding(False, f"{finding.seen} It is what rank {whose} must return.")
-    return Finding(False, f"{finding.seen} {WHOSE}") if world.has_digits else finding
+    if not world.has_digits:
+        return finding
+    told, wanted = f"{finding.seen} {WHOSE}", expected[place].result
+    if isinstance(wanted, Tensor) and (missing := lacking(world, value, wanted)):
+        return Finding(False, f"{told} Rank {missing[0]}'s part is missing.", Kind.LACKS_A_RANK)
+    return Finding(False, told, finding.kind)
 
 
 def in_place(*plays: Played) -> Finding:

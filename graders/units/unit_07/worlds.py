@@ -93,6 +93,20 @@ WHOSE = (
 )
 
 
+def lacking(world: World, seen: Tensor, expected: Tensor) -> list[int]:
+    """Places of the group whose digits are in every number of a sum, and not in all that were seen: tensors
+    [length] or [length, columns], see `drawn_of`. None of what is no sum of several ranks.
+    """
+    if not world.has_digits or seen.shape != expected.shape or not seen.isfinite().all():
+        return []
+
+    def digits(numbers: Tensor, place: int) -> Tensor:
+        return numbers.double().div(10**place, rounding_mode="floor") % 10
+
+    summed = [place for place in range(world.ranks) if (digits(expected, place) != 0).all()]
+    return [place for place in summed if (digits(seen, place) == 0).any()] if len(summed) > 1 else []
+
+
 def drawn_members(rng: Rng, size: int) -> tuple[int, ...]:
     """Global ranks of a group that does not begin at 0 and has a gap."""
     start = rng.integer(1, 2)
