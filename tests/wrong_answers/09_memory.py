@@ -85,6 +85,12 @@ def rounds_bytes(parameters, ranks, stage, state_bytes=12):
     return whole * parameters + -(-cut * parameters // ranks)
 
 
+@wrong("zero_memory", fails="shards that are not equal")
+def divides_floats(parameters, ranks, stage, state_bytes=12):
+    """Rounds up a float, which has 53 digits."""
+    return _memory(parameters, math.ceil(parameters / ranks), _stage(stage), state_bytes)
+
+
 @wrong("zero_memory", fails="unknown stages")
 def any_stage_will_do(parameters, ranks, stage, state_bytes=12):
     """A fourth stage is the third."""

@@ -38,7 +38,8 @@ def zero_memory(answer: Answer, rng: Rng) -> Findings:
         cases = [(ranks * rng.integer(10**3, 10**8), ranks), (rng.integer(10**3, 10**8), 1)]
         yield name, compare.first_failure(memory_of(answer, *case, stage, rng) for case in cases)
     uneven = [(ranks * rng.integer(2, 9) + rng.integer(1, ranks // 2), ranks) for ranks in (5, 8)]
-    uneven += [(rng.integer(1, 6), rng.integer(7, 20))]
+    # The last is too large for a division of floats.
+    uneven += [(rng.integer(1, 6), rng.integer(7, 20)), (2**57 + 1, 2)]
     yield (
         "shards that are not equal",
         compare.first_failure(memory_of(answer, *case, stage, rng) for case in uneven for stage in range(4)),
@@ -107,7 +108,7 @@ def shard_range(answer: Answer, rng: Rng) -> Findings:
     even = [(ranks * length, ranks), (length, 1), (0, ranks)]
     yield "parts of one length", compare.first_failure(shards_as(answer, *case) for case in even)
     parts = rng.integer(4, 9)
-    rest = [(parts * length + parts - 2, parts), (3 * length + 1, 3), (2 * length + 1, 2)]
+    rest = [(parts * length + parts - 2, parts), (3 * length + 1, 3), (2 * length + 1, 2), (2**57 + 1, 2)]
     yield "a shorter part at the end", compare.first_failure(shards_as(answer, *case) for case in rest)
     few = [(rng.integer(1, 4), rng.integer(6, 12)), (10, 8), (33, 32)]
     yield "ranks without numbers", compare.first_failure(shards_as(answer, *case) for case in few)
