@@ -86,8 +86,9 @@ def _course(root: Path, configuration: str) -> Path:
 
 def _copy_of_library(folder: Path) -> Path:
     """A copy of library and graders, so that a line can be added."""
-    for package in ("course_lib", "graders"):
-        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    # Graders of unit 03 read the list of sites.
+    for name in ("course_lib", "graders", "slurm"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
 
