@@ -1305,7 +1305,7 @@ def federated_round(
 # many rounds until 85 % of the test images are right, and 95 %? Dealt evenly, and again with two or three digits for each client:
 
 # %% demo=true
-# %%needs federated_round
+# %%needs local_sgd federated_round
 HIDDEN = 32
 test = load("digits").test
 labelled = torch.cat([images, digit[:, None].float()], 1)
@@ -1397,7 +1397,7 @@ line_figure(
 )
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%holds federated_round
+# %%holds local_sgd federated_round
 assert all(len(part) in range(142, 146) for part in clients(False)[1:])
 assert {len(part[:, 64].unique()) for part in clients(True)[1:]} == {2, 3}
 assert needed["FedSGD, dealt evenly", 0.85] > 10 * needed["FedAvg, dealt evenly", 0.85]

@@ -18,8 +18,9 @@ class RoundReply(DriverReply):
     """One round on one rank.
 
     returned: by the answer. trained: the weights [n] that each call of client_update was given. kept: whether
-    w and the samples are what they were, and random: the libraries whose random state is not. calls: the
-    communication calls that were made, by name. sent: the tensors [any] that these were given.
+    w and the samples are what they were, and w is not what was returned. random: the libraries whose random
+    state has changed. calls: the communication calls that were made, by name. sent: the tensors [any] that
+    these were given.
     """
 
     returned: PlainData
@@ -31,8 +32,10 @@ class RoundReply(DriverReply):
 
 
 def updated(w: Tensor, samples: Tensor) -> Tensor:
-    """The weights [n] after a client's training on samples [m, n]; w stays as it is."""
-    return torch.tanh(w) + samples.mean(0)
+    """The weights [n] after a client's training on samples [m, n], some of them 0; w stays as it is."""
+    result = torch.tanh(w) + samples.mean(0)
+    result[[0, 1, -1]] = 0
+    return result
 
 
 class Client:

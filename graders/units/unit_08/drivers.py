@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn import functional
 
 from course_lib import span
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
@@ -19,6 +18,7 @@ from graders.units.unit_08.replicas import (
     give_gradients,
     identity_of,
     in_two_groups,
+    loss_of,
     told,
 )
 
@@ -189,7 +189,7 @@ def local_sgd(
     give_gradients(model, [torch.ones_like(each) for each in values])
     optimizer = in_two_groups(model, rates)
     before, steps = identity_of(model), len(batches)
-    returned = answer(model, optimizer, batches, functional.mse_loss, period)
+    returned = answer(model, optimizer, batches, loss_of, period)
     return LocalReply(told(model, before), returned, optimizer.taken, len(batches) == steps)
 
 
@@ -203,7 +203,7 @@ def federated_round(
         before = random_states()
         returned = answer(mine, client, own, fraction, seed)
         after = random_states()
-        kept = mine.equal(w) and own.equal(samples)
+        kept = mine.equal(w) and own.equal(samples) and returned is not mine
         changed = [library for library, state in before.items() if after[library] != state]
         replies.append(RoundReply(returned, client.given, kept, changed, calls.copy(), sent.copy()))
         calls.clear()

@@ -236,7 +236,7 @@ def _given(held: _Held) -> Finding:
     for replies in held.by_round:
         for rank, reply in enumerate(replies):
             if not reply.kept:
-                return Finding(False, f"{held}, w or samples have changed on rank {rank}.")
+                return Finding(False, f"{held}, w or samples have changed on rank {rank}, or it returns w.")
             if reply.random:
                 said = f"{held}, on rank {rank} the random state of {', '.join(reply.random)} has changed."
                 return Finding(False, said)

@@ -6,7 +6,6 @@ from math import ceil
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from graders.grading.communication import each_rank_calls
 from graders.grading.kit import (
@@ -23,7 +22,16 @@ from graders.grading.kit import (
 )
 from graders.units.models import copies_of
 from graders.units.unit_08 import drivers
-from graders.units.unit_08.replicas import FROZEN, SHAPES, TRAINED, WIDTH, Forked, LocalReply, in_two_groups
+from graders.units.unit_08.replicas import (
+    FROZEN,
+    SHAPES,
+    TRAINED,
+    WIDTH,
+    Forked,
+    LocalReply,
+    in_two_groups,
+    loss_of,
+)
 
 _ANY_PERIOD = ("any period, any number of ranks",)
 
@@ -117,7 +125,7 @@ class _Training:
             for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
                 inputs, targets = self.batches[rank][step]
                 optimizer.zero_grad()
-                loss = functional.mse_loss(model(inputs), targets)
+                loss = loss_of(model(inputs), targets)
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 losses[rank].append(loss.item())
