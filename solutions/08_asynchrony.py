@@ -1608,3 +1608,9 @@ assert round(1e3 * by_ring, 1) == 14.5
 #   period of 1 first, and compare the loss, not the speed.
 # - **Federated accuracy that jumps from round to round** is the sign of clients too different, or too few of them: look at a mean over
 #   rounds, and lower the number of local epochs before anything else.
+
+# %% [markdown]
+# What you predicted, beside what was measured:
+
+# %% demo=true
+guesses
