@@ -225,8 +225,11 @@ class ListReply(DriverReply):
 
 
 def listed(answer: AnswerFunction, *arguments: PlainData) -> ListReply:
-    """What the answer makes of plain arguments, and of the arguments."""
-    return ListReply(answer(*arguments), list(arguments))
+    """What the answer makes of plain arguments, and of the arguments. A `Way` comes as its word."""
+    result = answer(*arguments)
+    if isinstance(result, list):
+        result = [str(each) if isinstance(each, str) else each for each in result]
+    return ListReply(result, list(arguments))
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ def _judged(result: Any, layers: Layers, lowest: int) -> Finding:
     if not is_list or sum(result) != len(layers):
         return Finding(
             False,
-            f"{given}: got {compare.shown(result)}; expected whole numbers above 0, {len(layers)} together.",
+            f"{given}: got {compare.shown(result)}; expected a list of numbers above 0, sum {len(layers)}.",
         )
     peak = _peak(result, layers)
     return Finding(
