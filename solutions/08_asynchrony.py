@@ -468,8 +468,8 @@ assert 0.54 < equal < 0.6
 # they can be shared, and the master sends batches out; or workers fetch them as they need them. With the first, the slowest worker decides
 # when an epoch ends. With the third it need not: a worker that is done takes the next batch, and who is fast gets more.
 # The server has to listen to all at once for that. `dist.recv(tensor)` without a source takes the message that comes first, and
-# returns the rank that it came from. (NCCL has no such receive; Gloo and MPI do. In the simulator do not loop over several
-# receives with `is_completed` instead: a question in vain takes virtual time.)
+# returns the rank that it came from. (NCCL has no such receive; Gloo and MPI do. Another way is an `irecv` open for each
+# worker, and to ask each in turn with `is_completed`.)
 
 
 # %% exercise="deal_dynamically" points=9
