@@ -258,14 +258,14 @@ class ShardedOptimizer:
     optimizer = ShardedOptimizer(parameters, optimizer_class, **options)
 
     parameters: an iterable of parameters, or of dicts {"params": parameters, and options of their own}, as
-        torch.optim takes them; the same on all ranks. Those of a group have one dtype, and one of them at least
+        torch.optim takes them; the same on all ranks. Those of a group have one dtype, groups may differ in it, and one of them at least
         needs a gradient; those that do not stay as they are, and are not sent.
     optimizer_class: makes an optimizer like those of torch.optim. It changes each number by itself, as
         Adam does, from nothing but its gradient and its own past.
 
     step(): p.grad is the gradient of this rank's samples, or None, which counts as zeros. Afterwards every
         parameter, the same tensor as before, has on every rank the value that a step of optimizer_class
-        with the mean of the gradients over ranks gives it.
+        with the mean of the gradients over ranks gives it. Gradients stay as they are.
     zero_grad(): sets every gradient to None.
     param_groups: a dict for each group, with its options. Whoever changes one there, such as "lr", changes
         the steps that follow.

@@ -290,6 +290,58 @@ class CopiesOfTheOptions(_Sharded):
         self.param_groups = [dict(group) for group in self.optimizer.param_groups]
 
 
+@wrong("ShardedOptimizer", fails="the first step")
+class OneDtype(_Sharded):
+    """Makes room for every group in the dtype of the first."""
+
+    def gather(self, shard, own):
+        whole = torch.empty(dist.get_world_size() * len(shard), dtype=self.own[0][0].dtype)
+        dist.all_gather_single(whole, shard)
+        for parameter, values in zip(own, _unflat(whole, [p.shape for p in own]), strict=True):
+            parameter.copy_(values)
+
+
+@wrong("ShardedOptimizer", fails="every step")
+class DividesInPlace(_Sharded):
+    """Divides .grad itself: a second step with the same gradients is made with smaller ones."""
+
+    def gradient(self, own):
+        for parameter in own:
+            if parameter.grad is not None:
+                parameter.grad.div_(dist.get_world_size())
+        return super().gradient(own) * dist.get_world_size()
+
+
+@wrong("ShardedOptimizer", fails="every step")
+class ClearsInStep(_Sharded):
+    """step() sets gradients to None: what adds up over several backward passes is lost."""
+
+    def step(self):
+        super().step()
+        _Sharded.zero_grad(self)
+
+
+@wrong("ShardedOptimizer", fails="zero_grad")
+class ClearsNothing(_Sharded):
+    """Takes it that step() has cleared them."""
+
+    def zero_grad(self):
+        pass
+
+
+@wrong("ShardedOptimizer", fails="options of groups")
+class TheLastRateOnly(_Sharded):
+    """Hands on the last group's rate, and no other option."""
+
+    def __init__(self, parameters, optimizer_class, **options):
+        super().__init__(parameters, optimizer_class, **options)
+        self.param_groups = [dict(group) for group in self.optimizer.param_groups]
+
+    def step(self):
+        self.optimizer.param_groups[-1]["lr"] = self.param_groups[-1]["lr"]
+        super().step()
+
+
 @wrong("ShardedOptimizer", fails="zero_grad")
 class ClearsTheShards(_Sharded):
     """Hands zero_grad() on to the optimizer, which knows the shards only."""
@@ -328,6 +380,31 @@ class KeepsTheFlat(_Sharded):
         whole = whole[: dist.get_world_size() * len(shard)]
         dist.all_gather_single(whole, shard)
         for parameter, values in zip(own, _unflat(whole, [p.shape for p in own]), strict=True):
+            parameter.copy_(values)
+
+
+@wrong("ShardedOptimizer", fails="nothing else is kept")
+class AViewOfTheWhole(_Sharded):
+    """A shard that is a view keeps the flat tensor that it was cut from."""
+
+    def shard(self, own):
+        return nn.Parameter(
+            _flat(own, dist.get_world_size()).view(dist.get_world_size(), -1)[dist.get_rank()]
+        )
+
+    def gather(self, shard, own):
+        super().gather(shard, own)
+        shard.grad = None
+
+
+@wrong("ShardedOptimizer", fails="nothing else is kept")
+class KeepsTheLastWhole(_Sharded):
+    """Refers to what it has gathered last."""
+
+    def gather(self, shard, own):
+        self.whole = shard.new_empty(dist.get_world_size() * len(shard))
+        dist.all_gather_single(self.whole, shard)
+        for parameter, values in zip(own, _unflat(self.whole, [p.shape for p in own]), strict=True):
             parameter.copy_(values)
 
 

@@ -18,6 +18,19 @@ def numbered(buckets: Any, numbers: dict[int, int]) -> PlainData:
     return [[numbers.get(id(each), type(each).__name__) for each in bucket] for bucket in buckets]
 
 
+def give_gradients(parameters: list[nn.Parameter], gradients: list[Tensor | None]) -> None:
+    """Each parameter's .grad is a copy of the gradient of its place, or None."""
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = None if gradient is None else gradient.clone()
+
+
+def same_gradient(parameter: nn.Parameter, gradient: Tensor | None) -> bool:
+    """Whether a parameter's .grad has the numbers of this gradient, or is None as it is."""
+    if parameter.grad is None or gradient is None:
+        return parameter.grad is gradient
+    return torch.equal(parameter.grad, gradient)
+
+
 def both_passes(
     model: nn.Sequential, batches: list[Tensor], early: bool
 ) -> tuple[list[PlainData], list[list[Tensor | None]]]:

@@ -14,7 +14,7 @@ from course_lib.training.host_memory import HostMemory
 from course_lib.training.memory_plan import Layer, Task
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.units.models import copies_of, load_values
-from graders.units.unit_09.driven import both_passes, numbered
+from graders.units.unit_09.driven import both_passes, give_gradients, numbered, same_gradient
 from graders.units.unit_09.models import Adaptive, Ladder, Rung
 from graders.units.unit_09.offload_models import forward
 from graders.units.unit_09.replies import GradientsReply, NormReply, OptimizerReply, StateReply, UnitsReply
@@ -29,12 +29,12 @@ def optimizer_steps(
     groups: list[tuple[list[int], dict[str, float]]],
     options: dict[str, float],
     gradients: list[list[Tensor | None]],
-    factor: float,
+    later: list[dict[str, float]],
 ) -> OptimizerReply:
     """Steps of the answer with `Adaptive`, one a list of gradients. values: of the parameters, of any shapes.
 
     frozen: numbers of some. groups: the numbers and options of each; without, all come as a generator.
-    factor: by which the last group's "lr" is multiplied after the first step.
+    later: options of each group from the second step on.
     """
     parameters = [nn.Parameter(each.clone(), number not in frozen) for number, each in enumerate(values)]
     made = []
@@ -46,19 +46,22 @@ def optimizer_steps(
 
     described = [{"params": [parameters[number] for number in own], **more} for own, more in groups]
     optimizer = answer(described or (each for each in parameters), Noted, **options)
-    seen = []
+    seen, left = [], []
     for number, of_step in enumerate(gradients):
-        for parameter, gradient in zip(parameters, of_step, strict=True):
-            parameter.grad = None if gradient is None else gradient.clone()
+        give_gradients(parameters, of_step)
         mark("step begins")
         optimizer.step()
         mark("step done")
+        if number + 1 == len(gradients):
+            mark("over")
         seen.append(copies_of(parameters))
-        if number == 0 and factor != 1:
-            optimizer.param_groups[-1]["lr"] *= factor
+        left.append(all(map(same_gradient, parameters, of_step)))
+        for group, more in zip(optimizer.param_groups, later, strict=False) if later else ():
+            group.update(more)
+    give_gradients(parameters, gradients[0])
     optimizer.zero_grad()
     cleared = all(each.grad is None for number, each in enumerate(parameters) if number not in frozen)
-    return OptimizerReply(seen, cleared, sum(each.numbers() for each in made))
+    return OptimizerReply(seen, left, cleared, sum(each.numbers() for each in made))
 
 
 def gradient_shards(

@@ -1,5 +1,6 @@
 """Unit 09, shards of the optimizer's state."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,9 @@ from graders.units.unit_09.held import at_most_held, held_at, length_of
 from graders.units.unit_09.models import Adaptive
 from graders.units.unit_09.replies import OptimizerReply
 
+TOLERANCES = {torch.float32: (1e-4, 1e-5), torch.float64: (1e-9, 1e-10)}
+"""rtol and atol: who goes through single precision on the way loses digits of double."""
+
 
 @exercise(
     name="ShardedOptimizer",
@@ -38,7 +42,8 @@ from graders.units.unit_09.replies import OptimizerReply
         Criterion(
             "every step",
             2,
-            "The second step goes on from the first: the optimizer is made once, and keeps its own shard.",
+            "The second step goes on from the first: the optimizer is made once, and keeps its own shard. "
+            "step() leaves every .grad as it is.",
         ),
         Criterion(
             "options of groups",
@@ -75,17 +80,19 @@ from graders.units.unit_09.replies import OptimizerReply
     ),
 )
 def sharded_optimizer(answer: Answer, rng: Rng) -> Findings:
-    """Two groups on three ranks; one whose numbers leave a rank without, in double; and one rank."""
-    grouped, tiny, alone = Steps.grouped(rng), Steps.tiny(rng), Steps.alone(rng)
-    runs = [(each, each.launch(answer)) for each in (grouped, tiny, alone)]
+    """Groups of two dtypes on three ranks, others whose options change; a rank without numbers; one rank."""
+    changing = Steps.changing(rng)
+    runs = [(each, each.launch(answer)) for each in (Steps.grouped(rng), Steps.tiny(rng), Steps.alone(rng))]
     yield "the first step", compare.first_failure(each.stepped(run, range(1)) for each, run in runs)
-    same = [(each, run) for each, run in runs if each.factor == 1]
-    yield "every step", compare.first_failure(each.stepped(run, range(1, 3)) for each, run in same)
-    yield "options of groups", tiny.stepped(runs[1][1], range(1, 3))
+    steps = [each.stepped(run, range(1, 3)) for each, run in runs]
+    yield "every step", compare.first_failure([*steps, *(gradients_left(run) for _, run in runs)])
+    of_changing = changing.launch(answer)
+    yield "options of groups", changing.stepped(of_changing, range(3))
+    runs.append((changing, of_changing))
     cleared = [reply.cleared for _, run in runs for reply in run.results]
     yield "zero_grad", Finding(all(cleared), f"After zero_grad() all gradients are None: {all(cleared)}.")
     yield "a part of the state", compare.first_failure(each.state(run) for each, run in runs)
-    yield "nothing else is kept", grouped.kept(runs[0][1])
+    yield "nothing else is kept", changing.kept(of_changing)
     yield "calls", compare.first_failure(each.calls(run) for each, run in runs)
 
 
@@ -93,7 +100,7 @@ def sharded_optimizer(answer: Answer, rng: Rng) -> Findings:
 class Steps:
     """Steps of an optimizer. values: of the parameters. groups: the numbers and options of each, or none.
 
-    gradients[r]: of rank r, a list a step. factor: of the last group's rate after the first step.
+    gradients[r]: of rank r, a list a step. later: options of each group from the second step on.
     """
 
     values: list[Tensor]
@@ -101,29 +108,44 @@ class Steps:
     groups: list[tuple[list[int], dict[str, float]]]
     options: dict[str, float]
     gradients: list[list[list[Tensor | None]]]
-    factor: float
+    later: list[dict[str, float]]
 
     @classmethod
     def grouped(cls, rng: Rng) -> "Steps":
-        """Two groups that divide by no three; one parameter frozen, one without a gradient on some ranks."""
+        """Two groups, the second in double, that divide by no three; one parameter frozen, one without a
+        gradient on some ranks.
+        """
         shapes = [(5, 4), (4,), (3, 3), (), (7,), (2, 3)]
         groups = [([5, 0, 2], {"lr": 0.3}), ([1, 3, 4], {"keep": 0.7, "decay": 0.1})]
         drawn = cls._draw(rng, shapes, torch.float32, ranks=3)
         for rank, step, number in ((0, 0, 1), (1, 0, 1), (2, 0, 1), (1, 1, 0), (2, 2, 4)):
             drawn[1][rank][step][number] = None
-        return cls(drawn[0], [2], groups, {"lr": 0.1}, drawn[1], 1.0)
+        for number in groups[1][0]:
+            drawn[0][number] = drawn[0][number].double()
+            for of_step in itertools.chain(*drawn[1]):
+                given = of_step[number]
+                of_step[number] = None if given is None else given.double()
+        return cls(drawn[0], [2], groups, {"lr": 0.1}, drawn[1], [])
+
+    @classmethod
+    def changing(cls, rng: Rng) -> "Steps":
+        """Hundreds of numbers on four ranks, in two groups of which each changes other options."""
+        values, gradients = cls._draw(rng, [(20, 20), (10, 31), (7,)], torch.float32, ranks=4)
+        groups = [([0], {"lr": 0.3}), ([2, 1], {"keep": 0.7})]
+        later = [{"lr": rng.integer(3, 6) / 20}, {"keep": 0.2, "decay": 0.4}]
+        return cls(values, [], groups, {"lr": 0.1}, gradients, later)
 
     @classmethod
     def tiny(cls, rng: Rng) -> "Steps":
-        """Five numbers on four ranks, in double precision; the rate changes."""
+        """Five numbers on four ranks, in double precision."""
         values, gradients = cls._draw(rng, [(2,), (1, 3)], torch.float64, ranks=4)
-        return cls(values, [], [], {"lr": 0.05, "keep": 0.25}, gradients, rng.integer(3, 6) / 2)
+        return cls(values, [], [], {"lr": 0.05, "keep": 0.25}, gradients, [])
 
     @classmethod
     def alone(cls, rng: Rng) -> "Steps":
         """One rank."""
         values, gradients = cls._draw(rng, [(3, 2), (4,)], torch.float32, ranks=1)
-        return cls(values, [1], [], {"lr": 0.2, "decay": 0.3}, gradients, 1.0)
+        return cls(values, [1], [], {"lr": 0.2, "decay": 0.3}, gradients, [])
 
     @staticmethod
     def _draw(
@@ -137,7 +159,7 @@ class Steps:
         return values, gradients
 
     def launch(self, answer: Answer) -> Observed[OptimizerReply]:
-        given = self.values, self.frozen, self.groups, self.options, per_rank(self.gradients), self.factor
+        given = self.values, self.frozen, self.groups, self.options, per_rank(self.gradients), self.later
         return answer.launch(drivers.optimizer_steps, *given, ranks=len(self.gradients), memory=True)
 
     def stepped(self, run: Observed[OptimizerReply], steps: range) -> Finding:
@@ -145,7 +167,9 @@ class Steps:
         expected = self._expected()
         where = f"{compare.counted(len(self.gradients), 'rank')}: parameter"
         return compare.first_failure(
-            compare.close(seen, wanted, f"{where} {number} of rank {rank} after step {step}", 1e-4, 1e-5)
+            compare.close(
+                seen, wanted, f"{where} {number} of rank {rank} after step {step}", *TOLERANCES[wanted.dtype]
+            )
             for step in steps
             for rank, reply in enumerate(run.results)
             for number, (seen, wanted) in enumerate(
@@ -163,14 +187,14 @@ class Steps:
         described = [{"params": [parameters[number] for number in own], **more} for own, more in trained]
         optimizer = Adaptive(described, **self.options)
         after = []
-        for step, of_ranks in enumerate(zip(*self.gradients, strict=True)):
+        for of_ranks in zip(*self.gradients, strict=True):
             for number, parameter in enumerate(parameters):
                 own = [torch.zeros_like(parameter) if g[number] is None else g[number] for g in of_ranks]
                 parameter.grad = torch.stack(own).mean(0)
             optimizer.step()
             after.append([parameter.detach().clone() for parameter in parameters])
-            if step == 0:
-                optimizer.param_groups[-1]["lr"] *= self.factor
+            for group, options in zip(optimizer.param_groups, self.later, strict=False):
+                group.update(options)
         return after
 
     def _lengths(self) -> list[int]:
@@ -179,6 +203,12 @@ class Steps:
         numels = [sum(self.values[n].numel() for n in own if n not in self.frozen) for own, _ in groups]
         return [length_of(numel, len(self.gradients)) for numel in numels]
 
+    def _bytes(self) -> int:
+        """Of a part of every group together, with padding."""
+        firsts = [own[0] for own, _ in self.groups] or [0]
+        sizes = [self.values[first].element_size() for first in firsts]
+        return sum(length * size for length, size in zip(self._lengths(), sizes, strict=True))
+
     def state(self, run: Observed[OptimizerReply]) -> Finding:
         """Passes if no rank's optimizer keeps more than two numbers for each of its part."""
         most, limit = max(reply.numbers for reply in run.results), 2 * sum(self._lengths())
@@ -186,22 +216,23 @@ class Steps:
         return compare.at_most(most, limit, what)
 
     def kept(self, run: Observed[OptimizerReply]) -> Finding:
-        """Passes if after a step each rank holds what it was given, and four parts."""
+        """Passes if after the last step each rank holds what it was given, and four parts."""
         allowed = []
         for own in self.gradients:
             arguments = [each for step in own for each in step]
-            given = [*self.values, *self.values, *arguments, *own[0]]
-            parts = 4 * sum(self._lengths()) * self.values[0].element_size()
+            # The driver has a copy of the parameters after each step but the last.
+            given = [*self.values, *self.values, *arguments, *own[-1], *self.values * (len(own) - 1)]
+            parts = 4 * self._bytes()
             # A few bytes for counters, of steps or of lengths.
             allowed.append(sum(each.nbytes for each in given if each is not None) + parts + 64)
-        seen = [held_at(run, rank, "step done") for rank in range(len(self.gradients))]
-        return at_most_held(seen, allowed, "After a step")
+        seen = [held_at(run, rank, "over") for rank in range(len(self.gradients))]
+        return at_most_held(seen, allowed, "After the last step")
 
     def calls(self, run: Observed[OptimizerReply]) -> Finding:
         """Passes if each step has its two calls a group, and sends no more than they do."""
         ranks, lengths = len(self.gradients), self._lengths()
         expected = sorted(["all_gather", "reduce_scatter"] * len(lengths))
-        limit = 2 * (ranks - 1) * sum(lengths) * self.values[0].element_size()
+        limit = 2 * (ranks - 1) * self._bytes()
         for step in steps_of(run, "step done"):
             made = sorted(_family(call.op) for call in step.calls)
             sent = sum(call.sent for call in step.calls)
@@ -213,6 +244,15 @@ class Steps:
         if any(len(run.calls(rank)) != 3 * len(expected) for rank in range(ranks)):
             return Finding(False, "There are calls outside of step(), where none is needed.")
         return Finding(True, "Every step makes one reduce-scatter and one all-gather for each group.")
+
+
+def gradients_left(run: Observed[OptimizerReply]) -> Finding:
+    """Passes if no step has changed a gradient."""
+    for rank, reply in enumerate(run.results):
+        if not all(reply.left):
+            said = f"step {reply.left.index(False)} has changed a .grad on rank {rank}"
+            return Finding(False, f"{said}; expected every one as it was, until zero_grad().")
+    return Finding(True, "Every step leaves gradients as they were.")
 
 
 def _family(op: str) -> str:

@@ -9,12 +9,14 @@ from graders.grading.answer import DriverReply, PlainData
 
 @dataclass(frozen=True, slots=True)
 class OptimizerReply(DriverReply):
-    """parameters: after each step. cleared: whether every gradient is None after zero_grad().
+    """parameters: after each step. left: whether gradients were as given after each step.
 
-    numbers: how many the optimizers that the answer made keep for their parameters.
+    cleared: whether every gradient is None after zero_grad(). numbers: how many the optimizers that the
+    answer made keep for their parameters.
     """
 
     parameters: list[list[Tensor]]
+    left: list[bool]
     cleared: bool
     numbers: int
 
