@@ -611,8 +611,10 @@ class FullyShardedUnit(nn.Module):
     start(): begins to gather the weights, without waiting for them, if they are not there and not on their way. The
         next forward or backward of the unit then takes these.
 
-    Each forward that is not under no_grad is followed by its backward before the next one. Calls: none in the
-    constructor, one all-gather in forward, at most one all-gather and one reduce-scatter in backward.
+    Each forward that is not under no_grad is followed by its backward before the next one that is not. Calls: none
+    in the constructor, one all-gather in forward, also under no_grad, at most one all-gather and one
+    reduce-scatter in backward. The unit may compute in the mode, training or not, that module had when it was
+    given, and buffers are the unit's own.
     """
 
     def __init__(self, module: nn.Module) -> None:

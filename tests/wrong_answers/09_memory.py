@@ -787,6 +787,28 @@ class PartsOfParameters(_Unit):
 
 
 @wrong("FullyShardedUnit", fails="the shard")
+class CutsWithoutPadding(_Unit):
+    """Takes for granted that the ranks divide the numbers."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        ranks, rank = dist.get_world_size(), dist.get_rank()
+        whole = _flat(module.parameters(), 1)
+        self.shard = nn.Parameter(whole[rank * (len(whole) // ranks) :][: len(whole) // ranks].clone())
+
+
+@wrong("FullyShardedUnit", fails="the shard")
+class HidesTheShard(_Unit):
+    """A tensor that needs gradients, and that no optimizer finds."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        shard = self.shard.detach().clone().requires_grad_()
+        del self.shard
+        self.shard = shard
+
+
+@wrong("FullyShardedUnit", fails="the shard")
 class EmptiesTheModule(_Unit):
     """Takes the numbers out of the module that it was given."""
 
@@ -823,6 +845,28 @@ class LearnsNothing(_Unit):
             self.shard.copy_(self.old)
             super().start()
             self.shard.copy_(new)
+
+
+@wrong("FullyShardedUnit", fails="forward")
+class KeepsWithoutGradients(_Unit):
+    """Lets go in backward only: what a forward under no_grad has gathered, the next one takes."""
+
+    def forward(self, *inputs):
+        if torch.is_grad_enabled():
+            return super().forward(*inputs)
+        return self.compute(inputs)
+
+
+@wrong("FullyShardedUnit", fails="gradients")
+class FillsThePadding(_Unit):
+    """Leaves in the padding what happens to be there."""
+
+    def scatter(self, gradient):
+        own = super().scatter(gradient)
+        padding = self.shard.numel() * dist.get_world_size() - sum(map(math.prod, self.shapes.values()))
+        if dist.get_rank() == dist.get_world_size() - 1 and padding:
+            own[-padding:] = 7.0
+        return own
 
 
 @wrong("FullyShardedUnit", fails="gradients")
@@ -892,7 +936,10 @@ class KeepsUntilBackward(_Unit):
     """Gathers once a step, and lets go in backward."""
 
     def forward(self, *inputs):
-        return self.compute(inputs)
+        result = self.compute(inputs)
+        if not torch.is_grad_enabled():
+            self.whole = None
+        return result
 
 
 @wrong("FullyShardedUnit", fails="lets go in backward")
@@ -930,6 +977,17 @@ class ReducesTheWhole(_Unit):
         total = gradient / dist.get_world_size()
         dist.all_reduce(total)
         return self.part(total)
+
+
+@wrong("FullyShardedUnit", fails="calls")
+class GathersTwiceWithoutGradients(_Unit):
+    """Has the weights gathered, and throws them away, before a forward under no_grad gathers them."""
+
+    def forward(self, *inputs):
+        if not torch.is_grad_enabled():
+            self.gather()
+            self.whole = None
+        return super().forward(*inputs)
 
 
 @wrong("FullyShardedUnit", fails="start")
@@ -1048,6 +1106,45 @@ def two_ahead(modules):
     return _prefetching(
         modules, lambda place: (place, place + 1, place + 2), lambda place: (place, place - 1, place - 2)
     )
+
+
+@wrong("prefetch", fails="two units at most")
+def one_more_call(modules):
+    """Has the first unit's weights gathered after forward, for a backward that does not need them."""
+    model = _prefetching(modules, _next_too, _before_too)
+
+    def throw_away(*_):
+        model[0].gather()
+        model[0].whole = None
+
+    model[-1].register_forward_hook(throw_away)
+    return model
+
+
+class _Late(_Unit):
+    """Has its weights until somebody takes them away."""
+
+    late = None
+
+    def forward(self, *inputs):
+        self.late = self.gather()
+        return super().forward(*inputs)
+
+
+@wrong("prefetch", fails="two units at most")
+def until_the_next_has_computed(modules):
+    """A unit lets go when the one behind it returns: three have weights while that computes."""
+    model = _prefetching(modules, _next_too, _before_too, _Late)
+
+    def let_go(units):
+        for unit in units:
+            unit.late = None
+
+    for place, unit in enumerate(model):
+        over = [model[place - 1]] if place else []
+        over += [unit] if place == len(model) - 1 else []
+        unit.register_forward_hook(lambda *_, over=over: let_go(over))
+    return model
 
 
 @wrong("prefetch", fails="computes as without")

@@ -33,11 +33,15 @@ def same_gradient(parameter: nn.Parameter, gradient: Tensor | None) -> bool:
 
 def both_passes(
     model: nn.Sequential, batches: list[Tensor], early: bool
-) -> tuple[list[PlainData], list[list[Tensor | None]]]:
-    """Both passes for each batch [B, width], without clearing gradients; shards are doubled in between."""
+) -> tuple[list[PlainData], list[list[Tensor | None]], PlainData]:
+    """Both passes for each batch [B, width], without clearing gradients, and a forward under no_grad.
+
+    That is of the first batch, when the first step is over. Then the shards are doubled.
+    """
     made: list[Any] = list(model)
     results: list[PlainData] = []
     gradients: list[list[Tensor | None]] = []
+    without: PlainData = None
     for number, batch in enumerate(batches):
         leaf = batch.clone().requires_grad_()
         mark("step begins")
@@ -60,7 +64,10 @@ def both_passes(
             [None if each is None else each.detach().clone() for each in (*of_shards, leaf.grad)]
         )
         if number == 0:
+            mark("evaluation")
             with torch.no_grad():
+                without = model(batch)
+                mark("evaluated")
                 for unit in made:
                     unit.shard.mul_(2)
-    return results, gradients
+    return results, gradients, without

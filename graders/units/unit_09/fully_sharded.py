@@ -84,7 +84,7 @@ from graders.units.unit_09.sharded_units import Units
 )
 def fully_sharded_unit(answer: Answer, rng: Rng) -> Findings:
     """Five units on two ranks; in double precision on three, with padding; started early; one rank."""
-    odd, alone = Units.draw(rng, 3, 2, 3, torch.float64), Units.draw(rng, 1, 1, 4)
+    odd, alone = Units.draw(rng, 3, 2, 5, torch.float64), Units.draw(rng, 1, 1, 4)
     deep = Units.draw(rng, 2, 5, 24)
     runs = [(each, each.launch(answer, memory=each is deep)) for each in (deep, odd, alone)]
     yield "the shard", compare.first_failure(each.made(run) for each, run in runs)
@@ -126,7 +126,8 @@ def fully_sharded_unit(answer: Answer, rng: Rng) -> Findings:
         Criterion(
             "two units at most",
             2,
-            "A unit starts its neighbour's weights, and nobody else's; not all of them at the beginning.",
+            "A unit starts its neighbour's weights, and nobody else's; not all of them at the beginning. "
+            "It lets go of its own before the next one computes, and calls are those without prefetching.",
             needs=("ahead in forward", "ahead in backward"),
         ),
         Criterion(
@@ -158,9 +159,13 @@ def prefetch(answer: Answer, rng: Rng) -> Findings:
             f"ahead in {name}",
             compare.first_failure(each.asked(run, name, ahead=True) for each, run in several),
         )
-    further = [
+    further = [each.calls(run) for each, run in runs]
+    further += [
         each.asked(run, name, ahead=False) for each, run in several for name in ("forward", "backward")
     ]
-    held = deep.lets_go(runs[0][1], "step begins", "backward ends", wholes=7)
-    yield "two units at most", compare.first_failure([*further, held])
+    held = [
+        deep.two_at_once(runs[0][1]),
+        deep.lets_go(runs[0][1], "step begins", "backward ends", wholes=7),
+    ]
+    yield "two units at most", compare.first_failure([*further, *held])
     yield "nobody waits for the neighbour", compare.first_failure(each.waits(run) for each, run in several)

@@ -73,10 +73,13 @@ class Units:
                 found = compare.close(shard, part_of(own, ranks, rank), what)
                 if not found.passed:
                     return found
-            if reply.others or reply.changed:
-                others = f"{reply.others} more parameters than shards, and a module given has changed"
+            if reply.changed:
+                return Finding(False, f"rank {rank}: a module given is not as it was.")
+            if reply.others:
+                more = f"a unit has parameters besides its shard, {reply.others} in all"
                 return Finding(
-                    False, f"rank {rank}: units have {others}: {reply.changed}; expected 0 and False."
+                    False,
+                    f"rank {rank}: {more if reply.others > 0 else 'a shard is no parameter of its unit'}.",
                 )
         return Finding(True, "Each unit has one parameter, this rank's part of the module's.")
 
@@ -96,19 +99,14 @@ class Units:
                 for each, parameter in zip(total, rung.parameters(), strict=True):
                     each += torch.zeros_like(each) if parameter.grad is None else parameter.grad
             inputs = [leaf.grad * len(leaves) for leaf in leaves if leaf.grad is not None]
-            steps.append(
-                (
-                    [each.detach() for each in results],
-                    [[each.clone() for each in own] for own in totals],
-                    inputs,
-                )
-            )
+            outputs = [each.detach() for each in results]
+            steps.append((outputs, [[each.clone() for each in own] for own in totals], inputs))
         return steps
 
     def forward(self, run: Observed[UnitsReply]) -> Finding:
         """Passes if every forward gives what the modules give with the shards' weights."""
         expected = [results for results, _, _ in self._expected]
-        model = nn.Sequential(*(Rung(n, [2 * value for value in own]) for n, own in enumerate(self.trained)))
+        model = nn.Sequential(*(Rung(number, own) for number, own in enumerate(self.trained)))
         with torch.no_grad():
             without = [model(own[0]) for own in self.batches]
         for rank, reply in enumerate(run.results):
@@ -175,13 +173,8 @@ class Units:
         ranks, width, count = len(self.batches), len(self.values[0][1]), len(self.values)
         activations = 6 * count * width * self.values[0][0].element_size()
         # Shards: as they were made, as they are, and after forward their gradients.
-        limit = (
-            self._given()
-            + (2 if end == "forward ends" else 3) * self._of_shards()
-            + wholes * self._whole
-            + activations
-            + SLACK
-        )
+        shards = (2 if end == "forward ends" else 3) * self._of_shards()
+        limit = self._given() + shards + wholes * self._whole + activations + SLACK
         seen = [most_held(run, rank, begin, end) for rank in range(ranks)]
         at_the_end = [held_at(run, rank, "backward ends") for rank in range(ranks)]
         rest = self._given() + 3 * self._of_shards() + self._whole // 2 + SLACK
@@ -190,6 +183,17 @@ class Units:
         if end == "backward ends":
             findings.append(at_most_held(at_the_end, [rest] * ranks, "After backward"))
         return compare.first_failure(findings)
+
+    def two_at_once(self, run: Observed[UnitsReply]) -> Finding:
+        """Passes if, when a unit computes forward, a rank holds the weights of two units, and no third's."""
+        ranks = len(self.batches)
+        # Three quarters of a unit's weights: forward has left far less, a third unit would hold more.
+        limits = [self._given() + 2 * self._of_shards() + 11 * self._whole // 4] * ranks
+        numbers = range(len(self.values))
+        held = [[held_at(run, rank, computes(number)) for rank in range(ranks)] for number in numbers]
+        return compare.first_failure(
+            at_most_held(own, limits, f"When unit {number} computes") for number, own in enumerate(held)
+        )
 
     # --- Calls
 
@@ -215,6 +219,12 @@ class Units:
         for step in steps_of(run, "backward ends"):
             if (sent := sum(call.sent for call in step.calls)) > limit:
                 return Finding(False, f"{step} sends {sent:,} bytes; allowed are {limit:,}.")
+            if step.number == 0:
+                begin, end = (step.marks[label].sequence for label in ("evaluation", "evaluated"))
+                own = [each.op for each in run.communication(step.rank) if begin <= each.sequence < end]
+                if len(own) != count or _count(own, "all_gather") != count:
+                    said = f"{step}: under no_grad {count} units call {', '.join(own) or 'nothing'}"
+                    return Finding(False, f"{said}; expected all_gather, once a unit.")
         return Finding(True, "Forward gathers once, backward gathers once and scatters once, for each unit.")
 
     def started(self, run: Observed[UnitsReply]) -> Finding:
