@@ -807,7 +807,7 @@ early.timeline(ranks=[0, 1], start=0.27 * early.seconds, end=0.53 * early.second
 def clip_grad_norm(shards: Iterable[Tensor], max_norm: float) -> Tensor:
     """The norm of the gradients of all ranks' shards; gradients with a larger one than max_norm are scaled to it.
 
-    shards: this rank's parameters, whose .grad are its shards of the gradients, or None. No two ranks have a number
+    shards: this rank's parameters, of any shapes, whose .grad are its shards of the gradients, or None. No two ranks have a number
         in common. A rank may have other and fewer shards than another, or none, and one without numbers.
     Returns float32 []: the root of the sum of the squares of all gradients of all ranks, as they came, the same on
     all ranks. It is computed in float32, also where gradients are bfloat16. If it is larger than max_norm, each gradient

@@ -1228,6 +1228,38 @@ def new_tensors(shards, max_norm):
 
 
 @wrong("clip_grad_norm", fails="scaled down")
+def new_gradients(shards, max_norm):
+    """Sets .grad to another tensor; who refers to the one before sees nothing of it."""
+    own = [shard for shard in shards if shard.grad is not None]
+    total = sum((shard.grad.float().square().sum() for shard in own), torch.zeros(()))
+    dist.all_reduce(total)
+    if total.sqrt() > max_norm:
+        for shard in own:
+            shard.grad = shard.grad * (max_norm / total.sqrt()).to(shard.dtype)
+    return total.sqrt()
+
+
+@wrong("clip_grad_norm", fails="scaled down")
+def a_little_more_than_the_norm(shards, max_norm):
+    """Divides by the norm and 1e-6, as torch does: too much for small gradients."""
+    gradients = _gradients(shards)
+    total = sum((g.float().square().sum() for g in gradients), torch.zeros(()))
+    dist.all_reduce(total)
+    for gradient in gradients if max_norm / (total.sqrt() + 1e-6) < 1 else []:
+        gradient.mul_(max_norm / (total.sqrt() + 1e-6))
+    return total.sqrt()
+
+
+@wrong("clip_grad_norm", fails="the norm")
+def products_of_vectors(shards, max_norm):
+    """A scalar product, which a matrix with itself does not have."""
+    gradients = _gradients(shards)
+    total = sum((g.float() @ g.float() for g in gradients), torch.zeros(()))
+    dist.all_reduce(total)
+    return _clip(gradients, max_norm, total.sqrt())
+
+
+@wrong("clip_grad_norm", fails="scaled down")
 def clips_each_number(shards, max_norm):
     """Bounds each number by itself, which changes the direction."""
     gradients = _gradients(shards)
@@ -1362,6 +1394,32 @@ def empties_the_shards(shards, shapes):
     state = _to_rank_0(shards, shapes)
     shards.clear()
     return state
+
+
+@wrong("gather_state", fails="arguments unchanged")
+def empties_the_shapes(shards, shapes):
+    """Takes out what is done."""
+    state = _to_rank_0(shards, shapes)
+    shapes.clear()
+    return state
+
+
+@wrong("gather_state", fails="arguments unchanged")
+def views_of_shards(shards, shapes):
+    """What rank 0 has alone is returned as it is, not as a new tensor."""
+    state = _to_rank_0(shards, shapes)
+    for name, shape in shapes.items() if state else ():
+        if len(shards[name]) == shape.numel():
+            state[name] = shards[name].view(shape)
+    return state
+
+
+@wrong("gather_state", fails="ranks without numbers")
+def steps_of_nothing(shards, shapes):
+    """A range with steps of a shard's length, which may be 0."""
+    for shape in shapes.values():
+        range(0, shape.numel(), _length(shape))
+    return _to_rank_0(shards, shapes)
 
 
 @wrong("gather_state", fails="each shard once")

@@ -18,6 +18,11 @@ def numbered(buckets: Any, numbers: dict[int, int]) -> PlainData:
     return [[numbers.get(id(each), type(each).__name__) for each in bucket] for bucket in buckets]
 
 
+def as_lists(shapes: dict[str, Any]) -> dict[str, Any]:
+    """Shapes by name, each as a list; what else a name has got as it is."""
+    return {name: list(each) if isinstance(each, tuple) else each for name, each in shapes.items()}
+
+
 def give_gradients(parameters: list[nn.Parameter], gradients: list[Tensor | None]) -> None:
     """Each parameter's .grad is a copy of the gradient of its place, or None."""
     for parameter, gradient in zip(parameters, gradients, strict=True):

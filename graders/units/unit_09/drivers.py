@@ -1,6 +1,5 @@
 """Drivers of unit 09: they run beside the student's code, which could read an expected value here."""
 
-import copy
 import gc
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from course_lib.training.host_memory import HostMemory
 from course_lib.training.memory_plan import Layer, Task
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.units.models import copies_of, load_values
-from graders.units.unit_09.driven import both_passes, give_gradients, numbered, same_gradient
+from graders.units.unit_09.driven import as_lists, both_passes, give_gradients, numbered, same_gradient
 from graders.units.unit_09.models import Adaptive, Ladder, Rung
 from graders.units.unit_09.offload_models import forward
 from graders.units.unit_09.replies import GradientsReply, NormReply, OptimizerReply, StateReply, UnitsReply
@@ -139,23 +138,30 @@ def units(
 def clipped(
     answer: AnswerFunction, weights: list[Tensor], gradients: list[Tensor | None], max_norm: float
 ) -> NormReply:
-    """What the answer makes of this rank's shards, of any shapes, and of their gradients."""
+    """What the answer makes of this rank's shards, of any shapes, and of the tensors that are gradients."""
     shards = [nn.Parameter(each.clone()) for each in weights]
     for shard, gradient in zip(shards, gradients, strict=True):
         shard.grad = None if gradient is None else gradient.clone()
+    given = [each.grad for each in shards]
     norm = answer(iter(shards), max_norm)
     norm = norm.detach().clone() if isinstance(norm, Tensor) else norm
     left = [None if each.grad is None else each.grad.clone() for each in shards]
-    return NormReply(norm, left, [each.detach().clone() for each in shards])
+    in_place = all(each.grad is gradient for each, gradient in zip(shards, given, strict=True))
+    return NormReply(norm, left, in_place, [each.detach().clone() for each in shards])
 
 
 def gathered(answer: AnswerFunction, shards: dict[str, Tensor], shapes: dict[str, list[int]]) -> StateReply:
-    """What the answer makes of this rank's shards."""
+    """What the answer makes of this rank's shards, and what is left of these when it is written into."""
     given = {name: torch.Size(shape) for name, shape in shapes.items()}
     mark("begins")
-    state = answer(shards, copy.copy(given))
+    state = answer(shards, given)
     mark("done")
-    return StateReply(state, shards)
+    if type(state) is not dict or not all(isinstance(each, Tensor) for each in state.values()):
+        return StateReply(state, shards, as_lists(given))
+    seen = {name: each.detach().clone() for name, each in state.items()}
+    for each in state.values():
+        each.detach().zero_()
+    return StateReply(seen, shards, as_lists(given))
 
 
 # --- Sections 9 to 15: activations

@@ -63,6 +63,7 @@ def clip_grad_norm(answer: Answer, rng: Rng) -> Findings:
     """Norms above the bound and below, in two precisions, on one rank and more, some without gradients."""
     large = [Clipped.draw(rng, 3, factor=0.3), Clipped.draw(rng, 1, factor=0.5)]
     large.append(Clipped.draw(rng, 2, factor=0.7, dtype=torch.bfloat16))
+    large.append(Clipped.draw(rng, 2, factor=0.6, scale=1e-6))
     small = [Clipped.draw(rng, 2, factor=1.5), Clipped.draw(rng, 2, factor=1.5, scale=0.0)]
     bare = Clipped.draw(rng, 4, factor=0.4, bare=True)
     runs = [(each, each.launch(answer)) for each in large]
@@ -102,11 +103,14 @@ class Clipped:
         lengths = [[rng.integer(1, 9) for _ in range(rng.integer(1, 3))] for _ in range(ranks)]
         if bare:
             lengths[0], lengths[2] = [], [0]
-        weights = [[rng.normal(length, dtype=dtype) for length in own] for own in lengths]
+        shapes = [
+            [(1, length) if place == 0 else (length,) for place, length in enumerate(own)] for own in lengths
+        ]
+        weights = [[rng.normal(*shape, dtype=dtype) for shape in own] for own in shapes]
         # Each rank's are of another size, so that a mean over ranks is not the sum.
         gradients: list[list[Tensor | None]] = [
-            [(scale * (rank + 1) * rng.normal(length)).to(dtype) for length in own]
-            for rank, own in enumerate(lengths)
+            [(scale * (rank + 1) * rng.normal(*shape)).to(dtype) for shape in own]
+            for rank, own in enumerate(shapes)
         ]
         if bare:
             gradients[1] = [None] * len(lengths[1])
@@ -142,6 +146,8 @@ class Clipped:
                     found = compare.close(seen, expected, f"a gradient {where}", rtol, atol=0)
                 if not found.passed:
                     return found
+            if not reply.in_place:
+                return Finding(False, f"{where}: .grad is another tensor; expected the same one, multiplied.")
             for weight, (left, _) in zip(
                 self.weights[rank], compare.side_by_side(reply.weights, self.weights[rank]), strict=True
             ):

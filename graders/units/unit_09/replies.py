@@ -51,16 +51,21 @@ class UnitsReply(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class NormReply(DriverReply):
-    """norm: what the answer returned. gradients: afterwards. weights: the shards themselves, afterwards."""
+    """norm: what the answer returned. gradients: afterwards; in_place: whether each is the tensor given.
+
+    weights: the shards themselves, afterwards.
+    """
 
     norm: PlainData
     gradients: list[Tensor | None]
+    in_place: bool
     weights: list[Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class StateReply(DriverReply):
-    """state: what the answer returned. shards: the argument afterwards."""
+    """state: what the answer returned. shards, shapes: the arguments, after what was returned has changed."""
 
     state: PlainData
     shards: dict[str, Tensor]
+    shapes: dict[str, list[int]]

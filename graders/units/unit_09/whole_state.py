@@ -38,7 +38,11 @@ from graders.units.unit_09.replies import StateReply
             1,
             "A tensor with fewer numbers than ranks, a scalar among them, is whole too.",
         ),
-        Criterion("arguments unchanged", 1, "shards and what is in it stay as they are."),
+        Criterion(
+            "arguments unchanged",
+            1,
+            "shards, shapes and what is in them stay as they are, also when what was returned changes.",
+        ),
         Criterion(
             "each shard once",
             2,
@@ -98,12 +102,13 @@ class State:
 
     @classmethod
     def few(cls, rng: Rng) -> "State":
-        """A counter, a vector of two numbers, one of five, and a matrix, whose names are not sorted."""
+        """A counter, vectors of two numbers, five and none, and a matrix, whose names are not sorted."""
         return cls(
             {
                 "step": torch.tensor(rng.integer(10, 99)),
                 "bias": rng.normal(2),
                 "weight": rng.normal(5, 1, dtype=torch.bfloat16),
+                "nothing": rng.normal(0, 3),
                 "array": rng.normal(2, 5),
             },
             3,
@@ -118,13 +123,15 @@ class State:
         length = length_of(tensor.numel(), self.ranks)
         return tensor.flatten()[rank * length : (rank + 1) * length].clone()
 
+    def _shapes(self) -> dict[str, list[int]]:
+        return {name: list(tensor.shape) for name, tensor in self.tensors.items()}
+
     def _shards(self, rank: int) -> dict[str, Tensor]:
         return {name: self._shard(tensor, rank) for name, tensor in self.tensors.items()}
 
     def launch(self, answer: Answer) -> Observed[StateReply]:
-        shapes = {name: list(tensor.shape) for name, tensor in self.tensors.items()}
         shards = per_rank([self._shards(rank) for rank in range(self.ranks)])
-        return answer.launch(drivers.gathered, shards, shapes, ranks=self.ranks, memory=True)
+        return answer.launch(drivers.gathered, shards, self._shapes(), ranks=self.ranks, memory=True)
 
     def whole(self, run: Observed[StateReply]) -> Finding:
         """Passes if rank 0 has returned the tensors, and the others nothing."""
@@ -144,9 +151,16 @@ class State:
         return Finding(True, f"Rank 0 has the whole state, from {compare.counted(self.ranks, 'rank')}.")
 
     def unchanged(self, run: Observed[StateReply]) -> Finding:
-        """Passes if every rank's shards are as they were."""
-        kept = all(compare.same(reply.shards, self._shards(rank)) for rank, reply in enumerate(run.results))
-        return Finding(kept, "The shards are as they were." if kept else "Shards have changed.")
+        """Passes if every rank's shards and shapes are as they were."""
+        shapes = self._shapes()
+        for rank, reply in enumerate(run.results):
+            where = f"on rank {rank} of {self.ranks}"
+            if not compare.same(reply.shards, self._shards(rank)):
+                how = "or change with what was returned, which is to be new tensors"
+                return Finding(False, f"{where} shards have changed, {how}.")
+            if not compare.same(reply.shapes, shapes) or list(reply.shapes) != list(shapes):
+                return Finding(False, f"{where} shapes have changed: {compare.shown(reply.shapes)}.")
+        return Finding(True, "The shards and shapes are as they were.")
 
     def sent(self, run: Observed[StateReply]) -> Finding:
         """Passes if rank 0 sends nothing, and no other rank more than its shards, padded."""
