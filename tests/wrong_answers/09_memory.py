@@ -1592,6 +1592,39 @@ class NeverAhead(_Offload):
 
 
 @wrong("HostOffload", fails="on the way ahead")
+class AheadOnce(_Offload):
+    """In a second backward of the same graph nothing is on its way ahead."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.done = weakref.WeakSet()
+
+    def due(self, packed):
+        due = [packed] if packed in self.done else list(super().due(packed))
+        self.done.add(packed)
+        return due
+
+
+@wrong("HostOffload", fails="on the way ahead")
+class HoldsUntilTheGraphGoes(_Offload):
+    """Has what has arrived at hand for a second backward, which leaves all of it on the device."""
+
+    def unpack(self, packed):
+        tensor = super().unpack(packed)
+        if packed is not tensor:
+            self.arriving[packed] = _Arrived(tensor)
+        return tensor
+
+
+class _Arrived:
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def wait(self):
+        return self.tensor
+
+
+@wrong("HostOffload", fails="on the way ahead")
 class TheOldestFirst(_Offload):
     """Begins with the one that is needed last, and has backward wait for it as well."""
 

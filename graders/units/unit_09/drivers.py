@@ -210,11 +210,9 @@ def offloaded(
             loss = forward(kind, x, parameters)
         mark("forward over")
         on_host.append(host.nbytes)
-        if way == "twice":
-            loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
-        if way != "never":
+        for again in {"never": [], "once": [False], "twice": [True, False]}[way]:
             mark("backward")
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward(retain_graph=again)  # type: ignore[no-untyped-call]
         del loss
         on_host.append(host.nbytes)
         gradients.append([parameter.grad for parameter in parameters if parameter.grad is not None])

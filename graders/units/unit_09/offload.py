@@ -104,7 +104,7 @@ def _expected(kind: str, x: Tensor, weights: list[Tensor], frozen: list[int], wa
 
 
 class _Chain:
-    """Three passes of a chain, the second without backward: what was seen."""
+    """Three passes of a chain, the second without backward, the third with two: what was seen."""
 
     def __init__(self, answer: Answer, rng: Rng, ahead: int) -> None:
         samples = rng.integer(20, 40)
@@ -113,7 +113,7 @@ class _Chain:
         weights = [rng.normal(after, before) for before, after in pairwise(widths)]
         xs = [rng.normal(samples, widths[0]) for _ in range(3)]
         self._ahead, self._samples = ahead, samples
-        self._passes = ["once", "never", "once"]
+        self._passes = ["once", "never", "twice"]
         self._saved = _saved(xs[0], weights)
         self._run: Observed[drivers.OffloadReply] = answer.launch(
             drivers.offloaded,
