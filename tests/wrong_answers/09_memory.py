@@ -572,6 +572,36 @@ class OverfullBuckets(_Gradients):
         return buckets
 
 
+@wrong("ShardedGradients", fails="buckets")
+class LargeOnesAside(_Gradients):
+    """Puts a large parameter in a bucket of its own, and goes on with the bucket before it."""
+
+    def cut(self, model, bucket_bytes):
+        buckets, room = [], None
+        for parameter in self.parameters(model):
+            if parameter.nbytes > bucket_bytes:
+                buckets.append([parameter])
+                continue
+            if room is None or sum(p.nbytes for p in room) + parameter.nbytes > bucket_bytes:
+                room = []
+                buckets.append(room)
+            room.append(parameter)
+        return buckets
+
+
+@wrong("ShardedGradients", fails="buckets")
+class FourBytesEach(_Gradients):
+    """Counts four bytes a number, whatever the dtype."""
+
+    def cut(self, model, bucket_bytes):
+        buckets = []
+        for parameter in self.parameters(model):
+            if not buckets or 4 * sum(p.numel() for p in [*buckets[-1], parameter]) > bucket_bytes:
+                buckets.append([])
+            buckets[-1].append(parameter)
+        return buckets
+
+
 @wrong("ShardedGradients", fails="unused, tied and frozen parameters")
 class SendsAsTheyCome(_Gradients):
     """Sends whichever bucket is complete: ranks in another order add up what does not belong together."""
@@ -672,6 +702,26 @@ class AllUnderWay(_Gradients):
         self.handles = []
 
     def send(self, bucket):
+        whole = self.whole(bucket)
+        self.shards.append(whole.new_empty(len(whole) // dist.get_world_size()))
+        self.handles.append((dist.reduce_scatter_single(self.shards[-1], whole, async_op=True), whole))
+
+    def wait(self):
+        for handle, _ in self.handles:
+            handle.wait()
+
+
+@wrong("ShardedGradients", fails="no more than a bucket beside the shards")
+class TwoUnderWay(_Gradients):
+    """Waits for the last but one before it sends the next."""
+
+    def begin(self):
+        super().begin()
+        self.handles = []
+
+    def send(self, bucket):
+        if len(self.handles) > 1:
+            self.handles.pop(0)[0].wait()
         whole = self.whole(bucket)
         self.shards.append(whole.new_empty(len(whole) // dist.get_world_size()))
         self.handles.append((dist.reduce_scatter_single(self.shards[-1], whole, async_op=True), whole))

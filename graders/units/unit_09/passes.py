@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -168,6 +169,15 @@ class Passes:
                     said = f"{call.end - call.start:.1f} s for bucket {number} to arrive"
                     return Finding(False, f"{step}: backward waits {said}, before it goes on.")
         return Finding(True, "Each bucket is sent as soon as it is complete, while backward goes on.")
+
+    def one_under_way(self, run: Observed[GradientsReply]) -> Finding:
+        """Passes if no bucket is sent before the one before has arrived."""
+        for step in steps_of(run, "finished"):
+            for number, (before, call) in enumerate(pairwise(step.calls), 1):
+                if call.start < before.end - 1e-9:
+                    said = f"bucket {number} is sent at {call.start:.2f} s, and the one before arrives"
+                    return Finding(False, f"{step}: {said} at {before.end:.2f} s: two are under way.")
+        return Finding(True, "No two buckets are under way at once.")
 
     def held(self, run: Observed[GradientsReply]) -> Finding:
         """Passes if a rank never holds more than parts, four buckets, and what forward has left."""
