@@ -75,6 +75,23 @@ def test_a_life_that_hangs_is_ended(tmp_path: Path):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
+def test_time_is_up_again_for_code_that_has_swallowed_it():
+    # As Python does with whatever is raised in a weak reference's callback.
+    swallowed = []
+
+    def stubborn() -> None:
+        while not swallowed:
+            try:
+                time.sleep(60)
+            except OutOfTime as error:
+                swallowed.append(str(error))
+        time.sleep(60)
+
+    with pytest.raises(OutOfTime), time_limit(0.1):
+        stubborn()
+    assert swallowed == ["0.1 s"]
+
+
 def test_errors_and_exits_come_back_in_words():
     assert run_forked(lambda: [][1])["ended"] == "IndexError: list index out of range"
     assert run_forked(lambda: os._exit(3))["ended"] == "exit status 3"

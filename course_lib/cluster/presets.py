@@ -23,8 +23,8 @@ _PCIE_3_X16 = Link(_PCIE_LATENCY, 12.0e9)
 def pcie_box(devices: int = 4) -> Cluster:
     """One machine with NVIDIA Quadro RTX 5000 cards that speak over PCIe 3.0 x16.
 
-    Latency 5.7 µs (NCCL, PCI), bandwidth 12.0 GB/s (NCCL, PCI_BW), to the host as well. A card computes 11.2
-    TFLOP/s in float32 and moves 448 GB/s: NVIDIA, Quadro RTX 5000 data sheet (2018), table of specifications.
+    Latency 5.7 µs (NCCL, PCI), bandwidth 12.0 GB/s (NCCL, PCI_BW), to the host as well. A card computes
+    11.2 TFLOP/s in float32 and moves 448 GB/s: NVIDIA, Quadro RTX 5000 data sheet (2018), specifications.
     """
     return Cluster(
         devices_per_node=devices,

@@ -9,6 +9,8 @@ from types import FrameType
 ALARMS = frozenset({signal.SIGALRM, signal.SIGPROF})
 """The signals by which `time_limit` works."""
 
+_AGAIN_SECONDS = 1.0
+
 
 class OutOfTime(BaseException):
     """Raised in running code when its time is up; as text, the time that was up.
@@ -23,8 +25,9 @@ def time_limit(seconds: float, computing_seconds: float = 0.0) -> Iterator[None]
 
     computing_seconds: of processor time.
 
-    Signals reach the main thread only, so there is no limit in any other. Code that swallows the exception
-    goes on: whoever must be certain kills the process.
+    Signals reach the main thread only, so there is no limit in any other. Code that swallows the exception,
+    as Python does in weak references' callbacks, meets it again each second: whoever must be certain kills
+    the process.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -44,7 +47,7 @@ def _alarm(timer: int, signal_: signal.Signals, seconds: float, after: str) -> I
         raise OutOfTime(after)
 
     before = signal.signal(signal_, ring)
-    signal.setitimer(timer, seconds)
+    signal.setitimer(timer, seconds, _AGAIN_SECONDS if seconds else 0)
     try:
         yield
     finally:

@@ -1756,11 +1756,11 @@ def root_of_the_number(layers):
 
 def _least(layers, peak):
     """The cut with the lowest peak, of all."""
-    cuts = [
+    cuts = (
         _cut(layers, ends)
         for count in range(len(layers))
         for ends in itertools.combinations(range(1, len(layers)), count)
-    ]
+    )
     return min(cuts, key=lambda lengths: peak(lengths, layers))
 
 

@@ -1,13 +1,16 @@
 """What unit 08 trains: gradients that depend on weights and batch, and take as long as they are told."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from course_lib import span
 from course_lib.cluster.topology import Cluster, Link
-from graders.grading.kit import Rng
+
+if TYPE_CHECKING:
+    from graders.grading.rng import Rng
 
 GRADIENT = "gradient"
 """The span of one."""
@@ -79,7 +82,7 @@ class Problem:
     @classmethod
     def drawn(
         cls,
-        rng: Rng,
+        rng: "Rng",
         shape: tuple[int, ...],
         seconds: list[list[float]],
         dtype: torch.dtype = torch.float32,
