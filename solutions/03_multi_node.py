@@ -477,11 +477,10 @@ guesses.measured(
 def batch_script(nodes: int, gpus_per_node: int, command: str) -> str:
     """The text of a Slurm batch script that runs `command` on every GPU of several nodes.
 
-    The job asks for `nodes` nodes with `gpus_per_node` GPUs each, for 10 to 30 minutes; it names no partition,
-    account or host. One srun starts `command`, a program and its arguments (quoted for a shell where they need it; no
-    `a && b`), as one task a GPU. Each task
-    finds MASTER_ADDR, the job's first host, and MASTER_PORT in its environment; its rank it has from srun. If
-    the command fails, the job does.
+    The job asks for `nodes` nodes with `gpus_per_node` GPUs each, for 10 to 30 minutes; it names no
+    partition, account or host. One srun starts `command`, a program and its arguments (quoted for a shell
+    where they need it; no `a && b`), as one task a GPU. Each task finds MASTER_ADDR, the job's first host, and
+    MASTER_PORT in its environment; its rank it has from srun. If the command fails, the job does.
     """
     ### BEGIN SOLUTION
     return f"""#!/bin/bash
