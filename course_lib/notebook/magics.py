@@ -15,7 +15,6 @@ import html
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Any, NoReturn
 
 from IPython.core.getipython import get_ipython
@@ -31,6 +30,7 @@ from course_lib.launch.failures import LaunchError
 from course_lib.launch.run import Run
 from course_lib.notebook.cell import last_value, run_cell, running_cell
 from course_lib.runtime.communication.diagnosis import ranks_in_words
+from course_lib.runtime.processes.serialization import functions_of
 
 _MOST_APART = 8
 """Of more ranks those with the same output are shown together."""
@@ -141,23 +141,15 @@ def is_written(answer: Any) -> bool:
     """Whether an exercise's function or class is there and is no stub, which raises NotImplementedError; nor
     is what it uses of the same cell.
     """
-    own = _functions(answer)
+    own = functions_of(answer)
     beside = [
         function
         for each in own
         for name in each.__code__.co_names
-        for function in _functions(each.__globals__.get(name))
+        for function in functions_of(each.__globals__.get(name))
         if function.__code__.co_filename == each.__code__.co_filename
     ]
     return bool(own) and not any("NotImplementedError" in each.__code__.co_names for each in (*own, *beside))
-
-
-def _functions(thing: Any) -> list[FunctionType]:
-    """A function itself, or those of a class."""
-    members = vars(thing).values() if isinstance(thing, type) else (thing,)
-    return [
-        each for each in (getattr(each, "__func__", each) for each in members) if type(each) is FunctionType
-    ]
 
 
 class _Parser(argparse.ArgumentParser):

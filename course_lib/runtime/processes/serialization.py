@@ -174,6 +174,14 @@ def _variables(function: FunctionType) -> Iterator[tuple[str, Any]]:
     yield from ((f"the default {value!r}", value) for value in function.__defaults__ or ())
 
 
+def functions_of(thing: Any) -> list[FunctionType]:
+    """A function itself, or those of a class."""
+    members = vars(thing).values() if isinstance(thing, type) else (thing,)
+    return [
+        each for each in (getattr(each, "__func__", each) for each in members) if type(each) is FunctionType
+    ]
+
+
 def global_names(code: CodeType) -> set[str]:
     """Names that the code, or a function inside it, may look up as globals."""
     inner = (each for each in code.co_consts if isinstance(each, CodeType))

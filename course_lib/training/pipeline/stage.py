@@ -5,7 +5,6 @@ background; so does a receive, while the stage computes what comes before it. Sh
 micro-batch; what follows is the model's own affair.
 """
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -99,7 +98,7 @@ class Stage:
         todo = list(with_messages(actions, self.stage, self.stages, len(self.chunks)))
         for place, action in enumerate(todo):
             if isinstance(action, COMPUTING):
-                self._open_next(step, itertools.islice(todo, place + 1, None))
+                self._open_next(step, todo, place)
             with span(repr(action)):
                 _DO[type(action)](self, step, action)
         for work, _ in step.sending:
@@ -166,9 +165,12 @@ class Stage:
 
     # --- Messages. Cut k lies before piece k.
 
-    def _open_next(self, step: _Step, following: Iterable[Action]) -> None:
+    def _open_next(self, step: _Step, todo: Sequence[Action], place: int) -> None:
         """Have what the next computation needs received during this one: the sender finds the room ready."""
-        for action in itertools.takewhile(lambda action: not isinstance(action, COMPUTING), following):
+        for following in range(place + 1, len(todo)):
+            action = todo[following]
+            if isinstance(action, COMPUTING):
+                return
             if isinstance(action, ReceiveActivation | ReceiveGradient):
                 self._open(step, action)
 
