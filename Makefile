@@ -38,8 +38,9 @@ notebooks: setup
 docs: setup
 	@$(BIN)/python -m docs.architecture
 
+# SUBJECTS="memory pipeline" for some only.
 bench: setup
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(SUBJECTS)
 
 # NAMES="02_data_parallel pass_the_token" for some units or exercises only.
 mutants: setup

@@ -1,10 +1,16 @@
-"""`python -m benchmarks`: every comparison, one table."""
+"""`python -m benchmarks [SUBJECT ...]`: all comparisons or some, a table after each subject."""
+
+import argparse
+
+from tqdm import tqdm
 
 from benchmarks import (
     asynchrony,
     checking,
     checkpoints,
     collectives,
+    compression,
+    experts,
     horovod,
     imports,
     launching,
@@ -15,7 +21,7 @@ from benchmarks import (
     smpi,
     tensor,
 )
-from benchmarks.measure import show
+from benchmarks.measure import RESULTS, show
 
 SUBJECTS = (
     imports,
@@ -25,7 +31,9 @@ SUBJECTS = (
     collectives,
     pipeline,
     tensor,
+    experts,
     memory,
+    compression,
     simulator,
     asynchrony,
     smpi,
@@ -34,4 +42,12 @@ SUBJECTS = (
 )
 
 if __name__ == "__main__":
-    show([row for subject in SUBJECTS for row in subject.rows()])
+    by_name = {subject.__name__.removeprefix("benchmarks."): subject for subject in SUBJECTS}
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help=", ".join(by_name))
+    subjects = parser.parse_args().subjects or list(by_name)
+    for unknown in set(subjects) - set(by_name):
+        parser.error(f"There is no subject {unknown}. There are: {', '.join(by_name)}.")
+    for name in tqdm(subjects, disable=None, unit="subject"):
+        show(by_name[name].rows(), f"{name}: medians of one run on this machine")
+    print(f"Written to {RESULTS}")

@@ -5,11 +5,9 @@ The three take turns in the same two processes, so that what else the machine do
 
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
@@ -23,6 +21,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.measure import Row, median_seconds, times_faster
+from benchmarks.turns import in_turns, of_slowest
 from course_lib import launch
 from course_lib.beside import missing
 from graders.guest.run_cells import run_cells
@@ -65,7 +64,7 @@ def step_seconds() -> dict[str, float]:
         os.environ.pop("HOROVOD_TIMELINE")
         if kept is not None:
             os.environ["HOROVOD_TIMELINE"] = kept
-    return {way: max(times[way] for times in run.results) for way in run.results[0]}
+    return of_slowest(run.results)
 
 
 def take_turns(own_optimizer: Any, meeting: str) -> dict[str, float]:
@@ -79,16 +78,7 @@ def take_turns(own_optimizer: Any, meeting: str) -> dict[str, float]:
         "own": _way(lambda o, m: own_optimizer(o, m.named_parameters())),
         "ddp": _way(lambda o, m: o, DistributedDataParallel),
     }
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(TURNS + 1):
-        for name, step in ways.items():
-            dist.barrier()
-            start = time.perf_counter()
-            for _ in range(STEPS):
-                step()
-            # The first turn pays for buffers and buckets.
-            times[name] += [(time.perf_counter() - start) / STEPS] if turn else []
-    return {name: statistics.median(of_way) for name, of_way in times.items()}
+    return in_turns(ways, TURNS, STEPS)
 
 
 def _way(

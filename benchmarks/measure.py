@@ -53,10 +53,10 @@ def at_most(what: str, ours: float, seconds: float) -> Row:
     return Row(what, ours, None, "", f"at most {seconds:g} s", ours <= seconds)
 
 
-def show(rows: Iterable[Row]) -> None:
-    """Print the rows as a table and keep them in build/benchmarks.json."""
+def show(rows: Iterable[Row], title: str = "Medians of one run on this machine") -> None:
+    """Print the rows as a table, and add them to build/benchmarks.json: the newest of each `what`."""
     rows = list(rows)
-    table = Table(title="Medians of one run on this machine")
+    table = Table(title=title, title_justify="left")
     for heading in ("what", "ours", "instead", "ratio", "aim", "reached"):
         table.add_column(heading)
     for row in rows:
@@ -64,9 +64,10 @@ def show(rows: Iterable[Row]) -> None:
         ratio = "" if row.ratio is None else f"{row.ratio:.3g}"
         table.add_row(row.what, _seconds(row.ours), instead, ratio, row.aim, "yes" if row.reached else "no")
     Console().print(table)
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    by_name = {row["what"]: row for row in [*kept, *map(asdict, rows)]}
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
-    print(f"Written to {RESULTS}")
+    RESULTS.write_text(json.dumps(list(by_name.values()), indent=1) + "\n")
 
 
 def _seconds(seconds: float) -> str:

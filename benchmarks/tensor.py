@@ -4,8 +4,6 @@ The two take turns in the same processes, so that what else the machine does hit
 """
 
 import runpy
-import statistics
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -13,9 +11,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks.measure import Row, times_faster
+from benchmarks.turns import in_turns, of_slowest
 from course_lib import launch
 from course_lib.models import Transformer, TransformerConfig, next_token_loss
 from graders.guest.run_cells import run_cells
@@ -34,8 +33,9 @@ def rows() -> Iterator[Row]:
     halves = {name: solved[name] for name in ("parallel_attention", "parallel_mlp")}
     ways = {"own": partial(_cut("by_hand"), **halves), "dtensor": _cut("by_plan")}
     run = launch(take_turns, ways, ranks=RANKS, on="processes", timeout=300, quiet=True)
-    own, dtensor = (max(times[way] for times in run.results) for way in ("own", "dtensor"))
-    yield times_faster("a step of a block cut by hand, 2 processes", own, dtensor, "DTensor", 1)
+    seconds = of_slowest(run.results)
+    what = "a step of a block cut by hand, 2 processes"
+    yield times_faster(what, seconds["own"], seconds["dtensor"], "DTensor", 1)
 
 
 def _cut(name: str) -> Callable[..., None]:
@@ -46,19 +46,15 @@ def _cut(name: str) -> Callable[..., None]:
 
 
 def take_turns(ways: dict[str, Callable[[Transformer], None]]) -> dict[str, float]:
-    """Way -> median seconds of a step on this rank, without the first turn, which allocates."""
+    """Way -> median seconds of a step on this rank."""
     models = {name: _model(cut) for name, cut in ways.items()}
     tokens = torch.randint(CONFIG.vocabulary, (SAMPLES, CONFIG.context + 1))
     dist.broadcast(tokens, 0)
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(TURNS + 1):
-        for name, model in models.items():
-            dist.barrier()
-            start = time.perf_counter()
-            for _ in range(STEPS):
-                next_token_loss(model(tokens[:, :-1]), tokens[:, 1:]).backward()
-            times[name] += [(time.perf_counter() - start) / STEPS] if turn else []
-    return {name: statistics.median(of_way) for name, of_way in times.items()}
+    return in_turns({name: partial(_step, model, tokens) for name, model in models.items()}, TURNS, STEPS)
+
+
+def _step(model: nn.Module, tokens: Tensor) -> None:
+    next_token_loss(model(tokens[:, :-1]), tokens[:, 1:]).backward()
 
 
 def _model(cut: Callable[[Transformer], None]) -> nn.Module:

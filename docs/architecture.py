@@ -173,7 +173,7 @@ def flows(graph: grimp.ImportGraph) -> Iterator[Flow]:
     )
     from graders import check
 
-    answer = solved()["who_am_i"]
+    answer = solved()["pass_the_token"]
     yield Flow(
         "`check(answer)`",
         "The grader drives the answer in the kernel itself; nothing but plain data comes back to it.",

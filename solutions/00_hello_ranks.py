@@ -245,8 +245,8 @@ assert round(fixed_share, 4) == 0.0009
 # %% demo=true
 def greet(name: str) -> str:
     """Runs on every rank; each returns a value of its own."""
-    rank = dist.get_rank()
-    print(f"hello from rank {rank}")
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    print(f"hello from rank {rank} of {world_size}")
     return f"{name} number {rank}"
 
 
@@ -254,29 +254,14 @@ run = launch(greet, "worker", ranks=ranks, on=on)
 run.results
 
 # %% [markdown]
-# `run.results[r]` is what rank `r` returned. The argument `"worker"` went to every rank; an argument that should differ is
+# Nobody was asked: each process was told its rank and the world size when it started, and `get_rank` and `get_world_size` are all
+# that tells the four copies apart. `run.results[r]` is what rank `r` returned. The argument `"worker"` went to every rank; an argument that should differ is
 # marked: `launch(f, per_rank([a, b, c, d]), ranks=4)` gives rank `r` item `r`.
 #
 # With `on="simulated"`, as this notebook is set, the ranks are **simulated**. Each is a thread of this notebook, they take
 # turns, and a message takes as long as a model of the network says. So a run is over in milliseconds and goes the same way
 # every time. The function cannot tell: it calls plain `torch.distributed`, and will run unchanged on real processes
 # (section 6) and on many nodes (section 7).
-
-
-# %% exercise="who_am_i" points=3
-def who_am_i() -> tuple[int, int]:
-    """This process's rank, and the world size.
-
-    Runs on every rank of an initialised default group. Returns (rank, world_size), two ints: the number of this
-    process among all processes on all nodes, and how many these are. No communication.
-    """
-    ### BEGIN SOLUTION
-    return dist.get_rank(), dist.get_world_size()
-    ### END SOLUTION
-
-
-# %% demo=true
-launch(who_am_i, ranks=ranks, on=on).results
 
 # %% [markdown]
 # For trying things out there is a magic: `%%ranks 4` runs the whole cell on four ranks, each with a copy of your
@@ -285,7 +270,7 @@ launch(who_am_i, ranks=ranks, on=on).results
 
 # %% demo=true
 # %%ranks $ranks --on $on
-rank, world_size = who_am_i()
+rank, world_size = dist.get_rank(), dist.get_world_size()
 share = torch.tensor_split(torch.arange(10), world_size)[rank]
 print("my part of ten numbers:", share.tolist())
 share.sum().item()
@@ -304,27 +289,51 @@ share.sum().item()
 # %% [markdown]
 # ## 3 Where a rank sits
 #
-# In the picture above, ranks fill one node before they go on to the next. `torchrun` always numbers them so, and
-# Slurm's `srun` and MPI's `mpirun` do unless they are told otherwise: with `srun --distribution=cyclic` or `mpirun --map-by
-# node` rank 0 is on the first node, rank 1 on the second, and so on. When ranks fill node after node, rank and place follow
-# from each other. A program that must be right under every launcher reads the local rank instead of computing it.
-#
 # The local rank is the one that chooses a device: `torch.cuda.set_device(local_rank)`. A program with
 # `set_device(rank)` runs on one node, and on the second node asks for GPU number 4, where there are only 0 to 3.
+#
+# In the picture above, ranks fill one node before they go on to the next. `torchrun` always numbers them so, and
+# Slurm's `srun` and MPI's `mpirun` do unless they are told otherwise. With `srun --distribution=cyclic` or `mpirun --map-by
+# node` rank 0 is on the first node, rank 1 on the second, and so on, one to each node in turn. Nor need all nodes have equally
+# many: a job may get eight places on one node, three on another and one on a third. Here is where a real Slurm then puts the ranks
+# (on a virtual cluster of this workbook, by `srun --label hostname`):
+#
+# | | node 0 | node 1 | node 2 |
+# |---|---|---|---|
+# | `--distribution=block` | 0 1 2 3 4 5 6 7 | 8 9 10 | 11 |
+# | `--distribution=cyclic` | 0 3 5 7 8 9 10 11 | 1 4 6 | 2 |
 
 
-# %% exercise="rank_coordinates" points=3
-def rank_coordinates(rank: int, gpus_per_node: int) -> tuple[int, int]:
+# %% exercise="rank_coordinates" points=6
+def rank_coordinates(rank: int, gpus: list[int], cyclic: bool) -> tuple[int, int]:
     """Where a rank sits: (node, local_rank), both counted from 0.
 
-    Ranks fill one node after another, one rank a GPU: with 4 GPUs a node, ranks 0 to 3 are on node 0 and have
-    the local ranks 0 to 3, rank 4 is on node 1 and has the local rank 0.
-    Pure arithmetic, on two ints: nothing is launched, nobody is asked.
+    gpus: how many GPUs each node has, at least one; the job has a rank on each. It stays as it is.
+    cyclic: False: ranks fill one node before they go on to the next. True: they go to the nodes in turn, and a node
+        that is full is passed over.
+    The ranks of a node have the local ranks 0, 1, 2, ... in the order of their ranks. Pure arithmetic: nothing is
+    launched, nobody is asked.
     """
     ### BEGIN SOLUTION
-    return rank // gpus_per_node, rank % gpus_per_node
+    places = [(node, local) for node, count in enumerate(gpus) for local in range(count)]
+    if cyclic:  # All first places of the nodes come before all second ones.
+        places.sort(key=lambda place: place[::-1])
+    return places[rank]
     ### END SOLUTION
 
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs rank_coordinates
+# What Slurm did, and what is computed.
+BY_SLURM = {
+    False: [[0, 1, 2, 3, 4, 5, 6, 7], [8, 9, 10], [11]],
+    True: [[0, 3, 5, 7, 8, 9, 10, 11], [1, 4, 6], [2]],
+}
+for cyclic, nodes in BY_SLURM.items():
+    for node, on_node in enumerate(nodes):
+        assert [rank_coordinates(rank, [8, 3, 1], cyclic) for rank in on_node] == [
+            (node, local) for local in range(len(on_node))
+        ]
 
 # %% [markdown]
 # Compare it with what the ranks of a simulated machine are told. A `Cluster` says how many nodes there are, how many
@@ -342,14 +351,17 @@ def told() -> tuple[int, int]:
 
 places = launch(told, cluster=machine).results
 for rank, place in enumerate(places):
-    print(f"rank {rank}: told {place}, computed {rank_coordinates(rank, machine.devices_per_node)}")
+    print(f"rank {rank}: told {place}, computed {rank_coordinates(rank, [2, 2, 2], cyclic=False)}")
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%needs rank_coordinates
 # What is told and what is computed are the same.
-assert places == [rank_coordinates(rank, machine.devices_per_node) for rank in range(machine.size)]
+assert places == [rank_coordinates(rank, [2, 2, 2], cyclic=False) for rank in range(machine.size)]
 
 # %% [markdown]
+# You have computed it from what the launcher was asked for. A program that must be right under every launcher reads the local rank
+# instead.
+#
 # ### Groups and backends
 #
 # A **process group** is a set of ranks that communicate. The **default group** holds all of them; `init_process_group`

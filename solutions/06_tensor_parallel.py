@@ -772,8 +772,11 @@ assert found[3][1] < 0.01 * len(tokens)
 # with 51,200 of them in float32, each token makes 204,800 bytes on every rank, where its vector, of 3,072
 # numbers in the largest model of Megatron-LM's authors, has 12,288. For a micro-batch of 8 sequences of 1,024 tokens the gathered logits are 1.68 GB.
 #
-# **Think first:** which numbers of a token must a rank know of the others, to compute the loss and the gradient of its own
-# logits?
+# **Predict:** how many numbers of a token must a rank know of the others, to compute the loss and the gradient of its own
+# logits? Which are they?
+
+# %% demo=true
+guesses.ask(numbers_of_a_token_that_all_ranks_need=None)
 
 # %% demo=true jupyter={"source_hidden": true}
 assert (51_200 * 4, 3072 * 4, round(51_200 * 4 * 8 * 1024 / 1e9, 2)) == (204_800, 12_288, 1.68)
@@ -849,6 +852,9 @@ line_figure(
 assert len(set(sent[vocab_parallel_cross_entropy])) == 1
 assert sent[vocab_parallel_cross_entropy][0] <= 3 * 3 * 64 * 4
 assert sent[gathered_cross_entropy] == [3 * 64 * vocabulary // 4 * 4 for vocabulary in vocabularies]
+given = launch(vocab_parallel_cross_entropy, shards, target, vocabulary, ranks=4)
+given_bytes = sum(event.nbytes for event in given.events if event.rank == 0 and event.kind == "collective")
+guesses.measured(numbers_of_a_token_that_all_ranks_need=given_bytes / 4 / 64)
 
 # %% [markdown]
 # ### Megatron-LM's own
@@ -1044,8 +1050,11 @@ class ScatterSequence(torch.autograd.Function):
 
 # %% [markdown]
 # Behind both there is one more trap. A norm's weight is the same on every rank, but each rank now uses it for other
-# tokens. **Think first:** what does its gradient lack on a rank, and which function of this unit, applied to the *weight*,
+# tokens. **Predict:** what does its gradient lack on a rank, and which function of this unit, applied to the *weight*,
 # would mend that?
+
+# %% demo=true
+guesses.ask(function_that_mends_a_norms_gradient=None)
 
 
 # %% exercise="sequence_parallel_mlp" points=14
@@ -1129,6 +1138,7 @@ for name, mlp in {
 assert math.isclose(kept["tensor parallel"], 4, rel_tol=0.01), kept
 assert math.isclose(kept["and sequence parallel"], 3.25, rel_tol=0.01), kept
 assert moved["tensor parallel"] == 3, moved
+guesses.measured(function_that_mends_a_norms_gradient="f: the others' tokens are missing")
 assert math.isclose(moved["and sequence parallel"], 3, rel_tol=0.01), moved
 
 # %% [markdown]
@@ -1336,8 +1346,11 @@ run.timeline(title="by plan, attention left out", start=made)
 # | y = hidden down | `"bf,fd->bd"` |
 #
 # Each rank multiplies what it holds. Sometimes that is its part of the result, and sometimes it is only one summand of it.
-# **Think first.** For the layouts `{"b": "all"}` and `{"f": "all"}`, on a mesh with the one axis `all`: which of the two
-# results needs an all-reduce, and which of their gradients?
+# **Predict.** For the layouts `{"b": "all"}` and `{"f": "all"}`, on a mesh with the one axis `all`: of hidden, y, and the gradients
+# of x, up, hidden and down, which need an all-reduce?
+
+# %% demo=true
+guesses.ask(needs_an_all_reduce_with_b_cut=None, needs_an_all_reduce_with_f_cut=None)
 
 
 # %% exercise="required_collectives" points=10
@@ -1395,6 +1408,10 @@ assert required_collectives("bd,df->bf", {"b": "all"}) == [[], [], ["all"]]
 assert required_collectives("bf,fd->bd", {"b": "all"}) == [[], [], ["all"]]
 assert required_collectives("bd,df->bf", {"f": "all"}) == [[], ["all"], []]
 assert required_collectives("bf,fd->bd", {"f": "all"}) == [["all"], [], []]
+guesses.measured(
+    needs_an_all_reduce_with_b_cut="the gradients of up and down",
+    needs_an_all_reduce_with_f_cut="y, and the gradient of x",
+)
 
 # %% [markdown]
 # Read the second layout again: an all-reduce of y in forward, and one of x's gradient in backward. That is g, and

@@ -46,9 +46,9 @@ pytestmark = [
 ]
 
 FOLDER = Path(__file__).parent / "attacks"
-BYSTANDERS = ("amdahl_speedup", "who_am_i", "rank_coordinates")
+BYSTANDERS = ("amdahl_speedup", "rank_coordinates", "pass_the_token")
 """Answered rightly beside an attack: one that launches ranks, and two that do not."""
-WORTH = {"amdahl_speedup": 3, "who_am_i": 3, "rank_coordinates": 3, "pass_the_token": 5, "mend_statistics": 6}
+WORTH = {"amdahl_speedup": 3, "rank_coordinates": 6, "pass_the_token": 5, "mend_statistics": 6}
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ STOPPED = Verdict("still running after 10 s")
 KILLED = Verdict("Your code ended the whole process")
 BOUNDED = Verdict("stopped|still running after (10 s|6 s of computing)")
 """For what it took, or on a busy machine for the time that it took to take it."""
-ASKED = Verdict("who_am_i calls all_reduce, which is not allowed here", points=2)
+ASKED = Verdict("pass_the_token calls all_reduce, which is not allowed here", points=2)
 """The numbers are right, and so earn their points; that ranks were asked for them cannot be hidden."""
 
 EXPECTED = {
@@ -264,5 +264,5 @@ def test_nothing_reaches_the_json_of_a_check(root: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert json.loads(done.stdout)["points"] == WORTH["who_am_i"] + WORTH["rank_coordinates"]
+    assert json.loads(done.stdout)["points"] == WORTH["rank_coordinates"] + WORTH["pass_the_token"]
     assert len(json.loads(done.stdout)["exercises"]) == len(WORTH)

@@ -387,9 +387,9 @@ def test_the_first_hint_is_on_what_the_last_check_saw() -> None:
 
 
 def test_a_single_hint_is_told_of_in_the_singular() -> None:
-    hint("who_am_i")
-    assert "You have seen the only hint for who_am_i." in hint("who_am_i").sentence
-    assert "who_am_i has one hint; there is no hint 2." in hint("who_am_i", 2).sentence
+    hint("global_accuracy")
+    assert "You have seen the only hint for global_accuracy." in hint("global_accuracy").sentence
+    assert "global_accuracy has one hint; there is no hint 2." in hint("global_accuracy", 2).sentence
 
 
 def test_hints_that_are_not_there() -> None:

@@ -44,7 +44,7 @@ from tests.classroom import (
 # One worker grades the class for all tests.
 pytestmark = pytest.mark.xdist_group("class")
 
-ALL, PER_EXERCISE = 20.0, 5
+ALL, PER_EXERCISE = 20.0, 4
 Scores = dict[str, tuple[float, list[float | None]]]
 
 
@@ -81,7 +81,7 @@ def scores(root: Path, db_url: str = "") -> Scores:
 def half_solved() -> nbformat.NotebookNode:
     """One exercise is right, one raises, the others are untouched."""
     notebook, right = blank(), solved()
-    answer_cell(notebook, "who_am_i").source = answer_cell(right, "who_am_i").source
+    answer_cell(notebook, "rank_coordinates").source = answer_cell(right, "rank_coordinates").source
     answer_cell(notebook, "pass_the_token").source = "def pass_the_token(token):\n    raise KeyError(token)"
     return notebook
 
@@ -212,7 +212,7 @@ def test_graders_and_library_count(tmp_path: Path) -> None:
 def test_points_given_by_hand_stay(regraded: Path) -> None:
     # Invariant: regrading keeps what a person gave, and asks them to look again, as nbgrader does.
     with Gradebook(f"sqlite:///{regraded}/gradebook.db", "distributed_training") as gradebook:
-        grade_ = gradebook.find_grade("check_who_am_i", UNIT, UNIT, "blank")
+        grade_ = gradebook.find_grade("check_rank_coordinates", UNIT, UNIT, "blank")
         grade_.manual_score = 1.5
         gradebook.db.commit()
     grade(regraded, "blank", force=True)

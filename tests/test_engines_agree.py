@@ -172,6 +172,36 @@ def a_transposed_tensor() -> Any:
 
 
 @program
+def sums_of_tensors_with_other_strides() -> Any:
+    x = torch.arange(6.0).view(2, 3)
+    dist.all_reduce(x if me() == 0 else torch.arange(6.0).view(3, 2).t())
+    return x.tolist()
+
+
+@program
+def parts_with_other_strides_than_their_whole() -> Any:
+    parts = [torch.arange(6.0).view(3, 2).t() for _ in range(2)]
+    dist.reduce_scatter(torch.zeros(2, 3), parts)
+
+
+@program
+def strides_that_say_nothing() -> Any:
+    # A dimension of one element, and gathers, which lay every tensor end to end first.
+    x, row = torch.arange(6.0).view(3, 2).t(), torch.arange(3.0).view(1, 3)
+    parts = [torch.zeros(2, 3), torch.zeros(3, 2).t()]
+    dist.all_reduce(row if me() == 0 else row.expand(1, 3).as_strided((1, 3), (7, 1)))
+    dist.all_gather(parts, x.contiguous() if me() == 0 else x)
+    both = [x.contiguous(), x] if me() == 0 else [x, x.contiguous()]
+    dist.all_reduce_coalesced(both)
+    return row.tolist(), [y.tolist() for y in (*parts, *both)]
+
+
+@program
+def gathers_into_another_dtype() -> Any:
+    dist.all_gather_into_tensor(torch.zeros(4, dtype=torch.float64), torch.zeros(2))
+
+
+@program
 def parts_with_gaps() -> Any:
     table, gathered = torch.zeros(2, 6), torch.zeros(6)
     dist.all_gather([table[0, ::2], table[1, ::2]], torch.arange(3.0) + me())
@@ -245,7 +275,7 @@ def exchanges_of_numpys_sizes() -> Any:
 @program
 def a_future() -> Any:
     future = dist.all_reduce(torch.ones(2), async_op=True).get_future()
-    return future.then(lambda done: done.value()[0] * 10).wait().tolist()
+    return future.then(lambda done: done.value()[0] * done.wait()[0] * 10).wait().tolist()
 
 
 @program
@@ -352,6 +382,20 @@ def ddp_with_a_hook() -> Any:
     model = DistributedDataParallel(linear())
     model.register_comm_hook(None, default_hooks.fp16_compress_hook)
     model(torch.ones(1, 4) * (me() + 1)).sum().backward()
+    return grads(model)
+
+
+@program
+def ddp_with_a_hook_that_calls_again() -> Any:
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
+
+    # Its second and third all-reduce start when the one before is over, in whatever thread tells of that.
+    state = power.PowerSGDState(None, 1, 2, min_compression_rate=1)
+    model = DistributedDataParallel(linear())
+    model.register_comm_hook(state, power.powerSGD_hook)
+    for _ in range(3):
+        model.zero_grad()
+        model(torch.ones(1, 4) * (me() + 1)).sum().backward()
     return grads(model)
 
 

@@ -20,7 +20,7 @@ from tests.test_classroom import grade, scores
 # One worker grades the class for all tests.
 pytestmark = pytest.mark.xdist_group("hand-ins")
 
-ANSWERED, ALL = ("amdahl_speedup", "rank_coordinates"), 6.0
+ANSWERED, ALL = ("amdahl_speedup", "rank_coordinates"), 9.0
 """What those solve who hand in their work: what is graded at once, and its points."""
 NAME = f"{UNIT}.ipynb"
 Put = Callable[[Path], None]

@@ -181,6 +181,16 @@ def test_shapes_alone_hold_what_data_would(device: str) -> None:
     assert held(launch(f, device, ranks=2, memory=True), "done") == [expected] * 2
 
 
+def test_shapes_beside_data_hold_nothing() -> None:
+    def f(x: Tensor) -> Any:
+        skeleton = nn.Linear(WIDTH, WIDTH, device="meta")
+        mark("done")
+        return skeleton.weight.shape, x
+
+    given = {"inputs": SAMPLES * WIDTH * 4}
+    assert held(launch(f, torch.ones(SAMPLES, WIDTH), ranks=1, memory=True), "done") == [given]
+
+
 # --- What it costs and leaves
 
 

@@ -57,14 +57,10 @@ def test_a_new_unit_is_whole_and_green(checkout: Path) -> None:
     assert tested.returncode == 0, tested.stdout
     # The stub, the solution, the proofs' number, the points, the order; seven proofs; the sandbox.
     assert tested.stdout.count(".") == 14, tested.stdout
-    linted = run(
-        checkout,
-        "ruff",
-        "check",
-        "-q",
-        *sorted(str(path) for path in files(checkout) - before if path.suffix == ".py"),
-    )
-    assert linted.returncode == 0, linted.stdout
+    written = sorted(str(path) for path in files(checkout) - before if path.suffix == ".py")
+    for order in (("check", "-q"), ("format", "--check", "--diff")):
+        linted = run(checkout, "ruff", *order, *written)
+        assert linted.returncode == 0, linted.stdout
 
 
 @pytest.mark.parametrize(

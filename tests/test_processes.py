@@ -350,6 +350,56 @@ def test_batches_of_messages_and_receives_from_anyone() -> None:
     assert [event.asynchronous for event in run.events if event.rank == 1] == [True, True, False]
 
 
+def test_a_receive_from_anyone_meets_the_send_that_comes_first_not_the_one_logged_first() -> None:
+    def serve() -> list[tuple[int, int]]:
+        rank = dist.get_rank()
+        dist.barrier()
+        if rank == 0:
+            served = []
+            for _ in range(2):
+                size = torch.zeros(1)
+                source = dist.recv(size)
+                parts = torch.zeros(int(size))
+                dist.recv(parts, src=source)
+                served.append((source, len(parts)))
+            return served
+        if rank == 1:
+            # It loses its core each time between what it says and what it does.
+            logger, posted = LoggedGroup.logger, LoggedGroup.logger.posted
+
+            def then_sleeps(*call: Any) -> int:
+                number = posted(*call)
+                time.sleep(0.4)
+                return number
+
+            logger.posted = then_sleeps  # type: ignore[method-assign]
+        else:
+            time.sleep(0.2)
+        dist.send(torch.full((1,), rank + 1.0), dst=0)
+        dist.send(torch.zeros(rank + 1), dst=0)
+        return []
+
+    run = on_processes(serve, ranks=3)
+    served = run.results[0]
+    assert sorted(served) == [(1, 2), (2, 3)]
+    assert run.unmatched == ()
+    sources = [event.peer for event in run.events if event.rank == 0 and event.op == "recv"]
+    assert sources == [source for source, _ in served for _ in range(2)]
+
+
+def test_two_receives_from_anyone_and_one_send() -> None:
+    def program() -> None:
+        if dist.get_rank():
+            dist.send(torch.zeros(4), dst=0)
+        else:
+            for work in [dist.irecv(torch.zeros(4)) for _ in range(2)]:
+                work.wait()
+
+    with pytest.raises(Deadlock) as caught:
+        on_processes(program)
+    assert "recv(float32[4]) from any rank" in caught.value.report
+
+
 def test_groups_and_meshes() -> None:
     def grouped() -> list[float]:
         from torch.distributed.device_mesh import init_device_mesh
@@ -558,12 +608,13 @@ def test_different_reductions_and_dtypes() -> None:
             on_processes(program)
 
 
-def test_a_message_larger_than_its_receive() -> None:
+@pytest.mark.parametrize("source", [0, None])
+def test_a_message_larger_than_its_receive(source: int | None) -> None:
     def program() -> None:
         if dist.get_rank() == 0:
             dist.send(torch.ones(8), dst=1)
         else:
-            dist.recv(torch.ones(4), src=0)
+            dist.recv(torch.ones(4), src=source)
 
     with pytest.raises(CollectiveMismatch) as caught:
         on_processes(program)

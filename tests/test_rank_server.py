@@ -108,6 +108,11 @@ def test_ranks_in_processes_are_like_threads(sandbox: Sandbox, what: str, cluste
 
 ENDS = {
     "deadlock": ("dist.recv(x, other)", "Deadlock", "rank 0 waits for rank 1 to send"),
+    "other strides": (
+        "y = x.view(2, 2)\ndist.all_reduce(y.t() if me else y)",
+        "CollectiveMismatch",
+        "rank 1: all_reduce(float32[2, 2], strides [1, 2], SUM)",
+    ),
     "other shapes": ("dist.all_reduce(x[:1] if me else x)", "CollectiveMismatch", "float32[1]"),
     "exception": (
         "if me == 1: raise KeyError(me)\ndist.barrier()",
@@ -299,12 +304,13 @@ def post(
     outputs: str = "[]",
     peer: str = "other",
     reduction: str = "",
+    strides: str = "None",
 ) -> str:
     """The source of a call that a rank could post."""
     return (
         f"{{'do': 'post', 'op': {op!r}, 'group': '0', 'members': {members}, 'inputs': {inputs}, "
         f"'outputs': {outputs}, 'peer': {peer}, 'tag': 0, 'reduction': {reduction!r}, "
-        "'shape_only': False, 'asynchronous': True, 'line': None}"
+        f"'strides': {strides}, 'shape_only': False, 'asynchronous': True, 'line': None}}"
     )
 
 
@@ -331,6 +337,7 @@ FORGERIES = {
     ),
     "two tensors at once": (post(inputs="[x, x.clone()]"), "not exactly one tensor"),
     "a formula in a report": (post(op="all_reduce", reduction="$x$"), "impossible group or reduction"),
+    "strides that there are not": (post(op="all_reduce", strides="(-1,)"), "impossible strides"),
     "another's call": ("{'do': 'change', 'call': 7, 'inputs': []}", "a call that it has not made"),
     "another tensor": (
         post() + ",{'do': 'change', 'call': 0, 'inputs': [x.double()]}",

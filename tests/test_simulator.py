@@ -337,6 +337,20 @@ def test_asynchronous_collectives_complete_on_wait():
     assert launch(f, ranks=2).results == [[2.0, 6.0, 10.0]] * 2
 
 
+def test_a_callback_waits_for_a_future_that_is_over():
+    # What is chained to a future runs when it is done: there, waiting for it does not move the clock.
+    def f():
+        future = dist.all_reduce(torch.ones(1000), async_op=True).get_future()
+        chained = future.then(lambda done: done.wait()[0])
+        mark("chained")
+        chained.wait()
+        mark("waited")
+
+    ends = {event.op: event.end for event in launch(f, ranks=2).events}
+    assert ends["chained"] == 0
+    assert ends["waited"] == ends["all_reduce"] > 0
+
+
 def test_messages_need_contiguous_tensors_as_on_gloo():
     with pytest.raises(RankFailed, match=r"contiguous.*\.contiguous\(\)"):
         launch(lambda: dist.send(torch.ones(3, 3).t(), 1 - me()), ranks=2)
@@ -819,6 +833,17 @@ WITH_GAPS = {
 def test_tensors_with_gaps_are_refused_where_gloo_would_fill_the_gaps(op, on):
     with pytest.raises(RankFailed, match=rf"{op} needs tensors .* has strides \[2\].*\.contiguous\(\)"):
         launch(lambda: WITH_GAPS[op](torch.arange(6.0)[::2]), ranks=2, on=on, quiet=True)
+
+
+def test_a_report_says_what_other_strides_do():
+    def f():
+        x = torch.zeros(2, 3)
+        dist.broadcast(x if me() else x.view(3, 2).t(), src=0)
+
+    with pytest.raises(
+        CollectiveMismatch, match=r"at the same place in memory.* Pass tensor\.contiguous\(\)"
+    ):
+        launch(f, ranks=2)
 
 
 @pytest.mark.parametrize("on", ["simulated", "processes"])

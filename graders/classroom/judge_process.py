@@ -1,4 +1,4 @@
-"""`python -P -m graders.classroom.judge_process`: a process that grades one submission after the other.
+"""A process that grades one submission after the other; `graders.classroom.judge_start` begins it.
 
 An order is a line of JSON on its standard input, {"folder", "unit", "student", "key", "unsafe"}; the answer
 is a line of JSON on its standard output: the verdicts (`graders.classroom.result_store.Graded`), or
@@ -84,7 +84,3 @@ def _report(hand_in: HandIn) -> tuple[Report, str]:
         return grade_submission(hand_in.submission, hand_in.unit), ""
     except BadSubmission as error:
         return nothing_earned(hand_in.unit, str(error)), str(error)
-
-
-if __name__ == "__main__":
-    main()

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from typing import Any, Self
 
 from graders.classroom.judge_process import nothing_earned
 from graders.classroom.result_store import Graded
+from graders.forked_server import environment, program
 from graders.isolation.backends import backend_here
 
 SECONDS_A_SUBMISSION = 900.0
@@ -114,20 +114,22 @@ class _OutOfTime(Exception):
 
 
 class _Judge:
-    """A running `graders.classroom.judge_process`."""
+    """A running `graders.classroom.judge_process`, begun by `judge_start`."""
 
     def __init__(self, scratch: Path) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
         self._popen = subprocess.Popen(
-            [sys.executable, "-P", "-m", "graders.classroom.judge_process"],
+            program("graders.classroom.judge_start"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env={**os.environ, "TMPDIR": str(scratch)},
+            env=environment(),
             # Control-C is for the process that gives the orders, which then ends this one.
             start_new_session=True,
         )
+        self._said = json.dumps({**os.environ, "TMPDIR": str(scratch)}) + "\n"
+        """What it hears before its first order, once the fork for submissions is made: its environment."""
 
     @property
     def alive(self) -> bool:
@@ -177,8 +179,9 @@ class _Judge:
         assert self._popen.stdin is not None
         assert self._popen.stdout is not None
         with suppress(OSError):
-            self._popen.stdin.write(json.dumps(asdict(task)) + "\n")
+            self._popen.stdin.write(self._said + json.dumps(asdict(task)) + "\n")
             self._popen.stdin.flush()
+            self._said = ""
             line = self._popen.stdout.readline()
             if line.endswith("\n"):
                 return dict(json.loads(line))

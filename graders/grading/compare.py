@@ -47,7 +47,8 @@ def close(seen: Any, expected: Tensor, what: str, rtol: float = 1e-5, atol: floa
         said = f"{what} is {_kind(seen)}; expected {_kind(expected)}."
         return Finding(False, said, Kind.OTHER_SHAPE)
     # equal_nan stays off: a NaN where a number is expected is wrong.
-    if torch.allclose(seen, expected, rtol=rtol, atol=atol):
+    # The first is many times as fast, and no tensor with a NaN in it is equal to any.
+    if torch.equal(seen, expected) or torch.allclose(seen, expected, rtol=rtol, atol=atol):
         return Finding(True, f"{what} is as expected: {shown(expected)}.")
     text = f"{what} is {shown(seen)}; expected {shown(expected)}"
     kind, words = _likeness(seen, expected, rtol, atol)

@@ -103,6 +103,11 @@ def decode(message: bytes) -> PlainData:
     return value
 
 
+_ATOMS = frozenset({type(None), bool, float, str})
+"""What is written as it is; an int, too, once it has been measured."""
+_EXACT = _ATOMS | {int, bytes, Tensor, list, tuple, dict}
+
+
 class _Encoder:
     """Turns a value into a JSON structure and collects its tensors."""
 
@@ -114,21 +119,33 @@ class _Encoder:
         """The JSON structure of `value`, which stands at `path`."""
         if len(path) > MAX_DEPTH:
             raise NotPlain(path[:3], f"and so on, more than {MAX_DEPTH} levels deep, is nested too deeply")
-        value = _made_plain(value)
         kind = type(value)
+        if kind not in _EXACT:
+            value = _made_plain(value)
+            kind = type(value)
         if kind is int and value.bit_length() > MOST_BITS:
             raise NotPlain(path, f"is a whole number of {value.bit_length():,} bits; it may have {MOST_BITS}")
-        if value is None or kind in (bool, int, float, str):
+        if kind in _ATOMS or kind is int:
             return value
+        # Most of what is sent are these, in records: they need no path to be named by.
+        atoms = _ATOMS if len(path) < MAX_DEPTH else ()
         if kind is bytes:
             return {"bytes": base64.b64encode(value).decode("ascii")}
         if kind is Tensor:
             return {"tensor": self._add(value, path)}
         if kind in (list, tuple):
-            items = [self.plain(item, (*path, position)) for position, item in enumerate(value)]
+            items = [
+                item if type(item) in atoms else self.plain(item, (*path, position))
+                for position, item in enumerate(value)
+            ]
             return items if kind is list else {"tuple": items}
         if kind is dict:
-            return {"dict": [self._pair(key, item, path) for key, item in value.items()]}
+            return {
+                "dict": [
+                    [key, item] if type(item) in atoms and type(key) is str else self._pair(key, item, path)
+                    for key, item in value.items()
+                ]
+            }
         raise NotPlain(path, f"is {_described(kind)}; what can be handed over is {_PLAIN}")
 
     def _pair(self, key: Any, item: Any, path: Path) -> list[Any]:
@@ -161,9 +178,11 @@ class _Decoder:
     def value(self, structure: Any, depth: int) -> PlainData:
         if depth > 2 * MAX_DEPTH + 2:  # a tagged level is an object and its list
             raise CodecError("the message is nested too deeply")
-        if isinstance(structure, int) and structure.bit_length() > MOST_BITS:
-            raise CodecError(f"a whole number of the message has more than {MOST_BITS} bits")
-        if structure is None or isinstance(structure, bool | int | float | str):
+        if type(structure) in _ATOMS:
+            return structure
+        if type(structure) is int:
+            if structure.bit_length() > MOST_BITS:
+                raise CodecError(f"a whole number of the message has more than {MOST_BITS} bits")
             return structure
         if isinstance(structure, list):
             return [self.value(item, depth + 1) for item in structure]

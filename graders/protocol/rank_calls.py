@@ -37,6 +37,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "peer": (int, type(None)),
     "tag": (int,),
     "reduction": (str,),
+    "strides": (tuple, type(None)),
     "shape_only": (bool,),
     "asynchronous": (bool,),
     "line": (dict, type(None)),
@@ -74,6 +75,7 @@ def post_to_plain(operation: Operation, inputs: Sequence[Tensor]) -> PlainData:
         "peer": operation.peer,
         "tag": call.tag,
         "reduction": call.reduction,
+        "strides": call.strides,
         "shape_only": call.shape_only,
         "asynchronous": call.asynchronous,
         "line": line_to_plain(call.line),
@@ -102,6 +104,7 @@ def post_from_plain(
         payload.shape,
         payload.parts,
         payload.nbytes,
+        _strides_from_plain(plain["strides"]),
         plain["shape_only"],
         plain["asynchronous"],
         line_from_plain(plain["line"], keep_line),
@@ -149,6 +152,16 @@ def _check_names(plain: Any, rank: int) -> None:
         raise CodecError("a call names a rank that is not in its group")
     if plain["op"] == "send" and peer is None:
         raise CodecError("a message has no receiver")
+
+
+def _strides_from_plain(plain: Any) -> tuple[int, ...] | None:
+    """What the process says of them: the tensors come as copies, which are contiguous."""
+    if plain is not None and (
+        len(plain) > _MOST_DIMS or any(type(each) is not int or not 0 <= each < 2**63 for each in plain)
+    ):
+        raise CodecError("a tensor has impossible strides")
+    strides: tuple[int, ...] | None = plain
+    return strides
 
 
 def _tensors_from_plain(plain: Any) -> tuple[list[Tensor], list[Tensor]]:

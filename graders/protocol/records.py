@@ -5,7 +5,7 @@ What comes back is checked field by field: it may come from a process that the s
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 from course_lib.cluster.topology import Cluster, Disturbances, Link
@@ -30,7 +30,7 @@ def cluster_from_plain(plain: Mapping[str, Any]) -> Cluster:
 
 def event_to_plain(event: Event) -> PlainData:
     """An event as a dictionary, its source line too."""
-    plain = {field.name: getattr(event, field.name) for field in fields(Event)}
+    plain: dict[str, PlainData] = {name: getattr(event, name) for name in _EVENT_TYPES}
     plain["kind"] = event.kind.value
     plain["line"] = line_to_plain(event.line)
     return plain

@@ -15,6 +15,14 @@ def call(answer: AnswerFunction, *arguments: PlainData) -> PlainData:
     return answer(*arguments)
 
 
+def outcome(answer: AnswerFunction, *arguments: PlainData) -> dict[str, PlainData]:
+    """gave: what the answer returns, or raised: the classes of what it raises, by name, its own first."""
+    try:
+        return {"gave": answer(*arguments)}
+    except Exception as error:
+        return {"raised": [each.__name__ for each in type(error).__mro__]}
+
+
 def call_alone(answer: AnswerFunction, *arguments: PlainData) -> PlainData:
     """What the answer returns where PATH leads to no program and the course's readers cannot be imported."""
     with mock.patch.dict(sys.modules, dict.fromkeys(_KNOW)), mock.patch.dict(os.environ, {"PATH": ""}):

@@ -1,7 +1,7 @@
 """Returns a pair in a pair in a pair, without end."""
 
 
-def rank_coordinates(rank, gpus_per_node):
+def rank_coordinates(rank, gpus, cyclic):
     pair = (0, 0)
     for _ in range(10**5):
         pair = (pair, 0)

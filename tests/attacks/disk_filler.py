@@ -3,7 +3,7 @@
 import os
 
 
-def rank_coordinates(rank, gpus_per_node):
+def rank_coordinates(rank, gpus, cyclic):
     written = 0
     for place in (
         "/tmp",

@@ -10,6 +10,14 @@ for name, module in list(sys.modules.items()):
         module.Run.events = property(lambda self: [], lambda self, events: None)
 
 
-def who_am_i():
+def pass_the_token(token):
     dist.all_reduce(torch.ones(1))
-    return dist.get_rank(), dist.get_world_size()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if rank > 0:
+        dist.recv(token, rank - 1)
+        token += rank
+    if size > 1:
+        dist.send(token, (rank + 1) % size)
+        if rank == 0:
+            dist.recv(token, size - 1)
+    return token

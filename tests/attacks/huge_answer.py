@@ -1,5 +1,5 @@
 """Returns more than anybody could read."""
 
 
-def rank_coordinates(rank, gpus_per_node):
+def rank_coordinates(rank, gpus, cyclic):
     return tuple(range(3 * 10**6))

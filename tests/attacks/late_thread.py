@@ -13,7 +13,7 @@ def later(right):
         ANSWER[0] = right
 
 
-def rank_coordinates(rank, gpus_per_node):
+def rank_coordinates(rank, gpus, cyclic):
     ANSWER[:] = [(-1, -1)]
-    threading.Thread(target=later, args=[divmod(rank, gpus_per_node)], daemon=True).start()
+    threading.Thread(target=later, args=[divmod(rank, gpus[0])], daemon=True).start()
     return ANSWER[0]

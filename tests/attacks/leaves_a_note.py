@@ -11,5 +11,5 @@ for place in PLACES:
         pass
 
 
-def rank_coordinates(rank, gpus_per_node):
-    return divmod(rank, gpus_per_node) if found else (0, 0)
+def rank_coordinates(rank, gpus, cyclic):
+    return divmod(rank, gpus[0]) if found else (0, 0)

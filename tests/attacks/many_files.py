@@ -1,7 +1,7 @@
 """Makes empty files without end, for names take memory too."""
 
 
-def rank_coordinates(rank, gpus_per_node):
+def rank_coordinates(rank, gpus, cyclic):
     made = 0
     try:
         while made < 10**6:

@@ -1,7 +1,7 @@
 """Fills the memory."""
 
 
-def rank_coordinates(rank, gpus_per_node):
+def rank_coordinates(rank, gpus, cyclic):
     held = []
     while True:
         held.append(bytearray(b"x" * 2**26))

@@ -4,6 +4,6 @@ import threading
 import time
 
 
-def rank_coordinates(rank, gpus_per_node):
+def rank_coordinates(rank, gpus, cyclic):
     while True:
         threading.Thread(target=time.sleep, args=[60], daemon=True).start()

@@ -1,36 +1,39 @@
 """Right answers to unit 00, written in other ways than the solutions."""
 
-import os
-
 import torch
 import torch.distributed as dist
 
 from tests.answers import right
 
 
-@right("who_am_i")
-def from_the_environment():
-    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-
-
-@right("who_am_i")
-def from_the_group():
-    group = dist.group.WORLD
-    return group.rank(), group.size()
+@right("rank_coordinates")
+def by_dealing(rank, gpus, cyclic):
+    """Puts the ranks on nodes one after another, as a launcher does."""
+    on_node, node = [0] * len(gpus), 0
+    for _ in range(rank + 1):
+        while on_node[node] == gpus[node]:
+            node = (node + 1) % len(gpus)
+        place = node, on_node[node]
+        on_node[node] += 1
+        node = (node + cyclic) % len(gpus)
+    return place
 
 
 @right("rank_coordinates")
-def by_divmod(rank, gpus_per_node):
-    return divmod(rank, gpus_per_node)
-
-
-@right("rank_coordinates")
-def by_counting(rank, gpus_per_node):
-    node = 0
-    while rank >= gpus_per_node:
-        rank -= gpus_per_node
-        node += 1
-    return node, rank
+def by_subtracting(rank, gpus, cyclic):
+    """Whole nodes or whole rounds are taken off until the rank is in the first."""
+    if not cyclic:
+        node = 0
+        while rank >= gpus[node]:
+            rank -= gpus[node]
+            node += 1
+        return node, rank
+    left, local = [node for node, count in enumerate(gpus) if count > 0], 0
+    while rank >= len(left):
+        rank -= len(left)
+        local += 1
+        left = [node for node in left if gpus[node] > local]
+    return left[rank], local
 
 
 @right("pass_the_token")

@@ -467,9 +467,9 @@ def waits_for_both(x_BTD, group=None):
     class Both(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
-            parts = [part.clone() for part in x.tensor_split(dist.get_world_size(group), 1)]
+            parts = [part.contiguous() for part in x.tensor_split(dist.get_world_size(group), 1)]
             own = torch.zeros(parts[0].shape, dtype=x.dtype)
-            dist.reduce_scatter(own, parts, group=group)
+            dist.reduce_scatter(own, [part.clone() for part in parts], group=group)
             return own
 
         @staticmethod

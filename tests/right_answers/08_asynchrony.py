@@ -1,7 +1,5 @@
 """Right answers of unit 08, written differently."""
 
-import random
-
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -92,22 +90,6 @@ def fills_one_server_after_another(sizes, servers):
     return placed + [[] for _ in range(servers - len(placed))]
 
 
-@right("place_parameters")
-def shares_that_differ_by_one(sizes, servers):
-    """Server s has the numbers total * s // servers to total * (s + 1) // servers of the line."""
-    total, placed = sum(sizes), []
-    for server in range(servers):
-        first, last = total * server // servers, total * (server + 1) // servers
-        pieces, before = [], 0
-        for tensor, size in enumerate(sizes):
-            start, end = max(first - before, 0), min(last - before, size)
-            if start < end:
-                pieces.append((tensor, start, end))
-            before += size
-        placed.append(pieces)
-    return placed
-
-
 # --- deal_dynamically
 
 
@@ -156,41 +138,6 @@ def as_many_answers_as_questions(batches, work):
 
 
 # --- downpour_sgd
-
-
-@right("downpour_sgd")
-def says_when_it_is_done(w, gradient, steps, lr, n_push, n_fetch):
-    """The server does not count messages: each worker says in the end that it is done."""
-    if dist.get_rank():
-        return _downpour_worker(w, gradient, steps, lr, n_push, n_fetch)
-    weights, wish, done = w.clone(), torch.empty(2), 0
-    while done < dist.get_world_size() - 1:
-        worker = dist.recv(wish)
-        if wish[0] == 2:
-            done += 1
-        elif wish[0] == 1:
-            arrived = torch.empty_like(w)
-            dist.recv(arrived, worker)
-            weights = weights - lr * arrived
-        else:
-            dist.send(weights, worker)
-    return weights
-
-
-def _downpour_worker(w, gradient, steps, lr, n_push, n_fetch):
-    kept = []
-    for step in range(steps):
-        if not step % n_fetch:
-            weights = torch.empty_like(w)
-            dist.send(torch.tensor([0.0, step]), 0)
-            dist.recv(weights, 0)
-        kept.append(gradient(weights))
-        weights = weights - lr * kept[-1]
-        if len(kept) == n_push or step == steps - 1:
-            dist.send(torch.tensor([1.0, step]), 0)
-            dist.send(torch.stack(kept).sum(0), 0)
-            kept = []
-    dist.send(torch.tensor([2.0, steps]), 0)
 
 
 @right("downpour_sgd")
@@ -325,35 +272,7 @@ def counts_gradients(w, gradient, steps, lr, bound):
     return weights
 
 
-@right("ssp_sgd")
-def asks_for_weights(w, gradient, steps, lr, bound):
-    """A worker asks before each step, with the number of the step; the server keeps the questions."""
-    step_of = torch.empty(1, dtype=torch.int64)
-    if dist.get_rank():
-        weights = torch.empty_like(w)
-        for step in range(steps):
-            dist.send(torch.tensor([step]), 0)
-            dist.recv(weights, 0)
-            each = gradient(weights)
-            dist.send(torch.tensor([-1]), 0)
-            dist.send(each, 0)
-        return None
-    workers = dist.get_world_size() - 1
-    weights, arrived, asked = w.clone(), torch.empty_like(w), {}
-    finished = [0] * workers
-    for _ in range(2 * steps * workers):
-        worker = dist.recv(step_of)
-        if step_of >= 0:
-            asked[worker] = int(step_of)
-        else:
-            dist.recv(arrived, worker)
-            weights -= lr * arrived / workers
-            finished[worker - 1] += 1
-        for waiting in sorted(asked):
-            if asked[waiting] <= min(finished) + bound:
-                dist.send(weights, waiting)
-                del asked[waiting]
-    return weights
+# --- tree_step
 
 
 def _flat(parameters):
@@ -415,6 +334,9 @@ def by_recursion(model, lr):
         p.data -= lr * (gradient / size).view(p.shape)
 
 
+# --- local_sgd
+
+
 @right("local_sgd")
 def period_by_period(model, optimizer, batches, loss_fn, period):
     """Slices of the batches."""
@@ -455,28 +377,7 @@ def the_optimizers_parameters(model, optimizer, batches, loss_fn, period):
     return losses
 
 
-@right("federated_round")
-def the_sum_travels(w, client_update, samples, fraction, seed):
-    """Clients send m_k times their weights; Python's own generator; from whoever comes first."""
-    rank, clients = dist.get_rank(), dist.get_world_size() - 1
-    chosen = random.Random(seed).sample(range(1, clients + 1), max(1, round(fraction * clients)))
-    if not rank:
-        for work in [dist.isend(w, client) for client in chosen]:
-            work.wait()
-        parts = []
-        for _ in chosen:
-            arriving = w.new_empty(len(w) + 1)
-            dist.recv(arriving)
-            parts.append(arriving)
-        total = torch.stack(parts).sum(0)
-        return total[:-1] / total[-1] if total[-1] > 0 else w + 0
-    if rank in chosen:
-        mine = w.clone()
-        dist.recv(mine, 0)
-        m = len(samples)
-        mine = m * client_update(mine, samples) if m else torch.zeros_like(mine)
-        dist.send(torch.cat([mine, mine.new_full((1,), m)]), 0)
-    return None
+# --- federated_round
 
 
 @right("federated_round")

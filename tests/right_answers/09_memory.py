@@ -31,7 +31,11 @@ def by_cases(parameters, ranks, stage, state_bytes=12):
             return 2 * parameters + (2 + state_bytes) * shard
         case 3:
             return (4 + state_bytes) * shard
-    raise ValueError(stage)
+    raise _NoStageError(stage)
+
+
+class _NoStageError(ValueError):
+    pass
 
 
 @right("zero_memory")
@@ -148,6 +152,7 @@ class SumsAndDividesLater:
                 else:
                     self.buckets.append([parameter])
                 parameter.register_post_accumulate_grad_hook(self.note)
+        self.ranks, self.again = dist.get_world_size(), {}
         self.there, self.left, self.shards, self.handle = set(), list(self.buckets), [], None
 
     def note(self, parameter):
@@ -169,7 +174,8 @@ class SumsAndDividesLater:
                 flat[place : place + parameter.numel()] = parameter.grad.flatten()
             place += parameter.numel()
             parameter.grad = None
-        shard = torch.empty(length, dtype=flat.dtype)
+        # The same tensors in every pass.
+        shard = self.again.setdefault(len(self.left), flat.new_empty(length))
         self.handle = dist.reduce_scatter_single(shard, flat, async_op=True)
         self.shards.append(shard)
 
@@ -177,7 +183,7 @@ class SumsAndDividesLater:
         while self.left:
             self.send()
         self.handle.wait()
-        found = [shard / dist.get_world_size() for shard in self.shards]
+        found = [shard.div_(self.ranks) for shard in self.shards]
         self.there, self.left, self.shards, self.handle = set(), list(self.buckets), [], None
         return found
 
@@ -211,7 +217,7 @@ class _Shard(nn.Module):
         self.length = -(-len(numbers) // ranks)
         own = numbers[slice(*_ends(len(numbers), ranks, dist.get_rank()))]
         self.shard = nn.Parameter(_padded(own, self.length).clone())
-        empty = {id(p): nn.Parameter(p.new_empty(0)) for p in module.parameters()}
+        empty = {id(p): nn.Parameter(torch.empty_like(p, device="meta")) for p in module.parameters()}
         self.__dict__["module"] = copy.deepcopy(module, empty)
         self.handle = None
 
@@ -228,18 +234,21 @@ class _Again(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, unit, shard, *inputs):
-        ctx.unit, ctx.inputs = unit, inputs
-        whole = unit.gathered()
-        return functional_call(unit.module, unit.views(whole), inputs)
+        ctx.unit, ctx.inputs, ctx.drawn = unit, inputs, torch.get_rng_state()
+        result = functional_call(unit.module, unit.views(unit.gathered()), inputs)
+        unit.handle = None
+        return result
 
     @staticmethod
     def backward(ctx, *gradients):
         unit = ctx.unit
         whole = unit.gathered().requires_grad_()
-        leaves = [each.detach().requires_grad_() for each in ctx.inputs]
-        with torch.enable_grad():
+        leaves = [each.detach().requires_grad_(each.requires_grad) for each in ctx.inputs]
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(ctx.drawn)
             result = functional_call(unit.module, unit.views(whole), tuple(leaves))
         torch.autograd.backward(result, gradients)
+        unit.handle = None
         own = torch.empty_like(unit.shard)
         dist.reduce_scatter_single(own, whole.grad / dist.get_world_size())
         return None, own, *(leaf.grad for leaf in leaves)
@@ -256,7 +265,7 @@ class Recomputing(_Shard):
 
     def gathered(self):
         self.start()
-        (handle, whole), self.handle = self.handle, None
+        handle, whole = self.handle
         handle.wait()
         return whole
 
@@ -321,9 +330,10 @@ class Resizing(_Shard):
     def forward(self, *inputs):
         weights = self.views(_Resized.apply(self.shard, self))
         result = functional_call(self.module, weights, inputs)
-        result = _Refill.apply(result, self)
+        several = isinstance(result, tuple)
+        results = tuple(_Refill.apply(each, self) for each in (result if several else (result,)))
         self.whole.untyped_storage().resize_(0)
-        return result
+        return results if several else results[0]
 
 
 @right("prefetch")
@@ -457,12 +467,12 @@ class ByNumbers:
 
 
 @right("HostOffload")
-class LinkedList:
-    """Each refers weakly to the one before it."""
+class ListOfWeakReferences:
+    """A list of all that was packed, without those whose graph is gone."""
 
     class Packed:
-        def __init__(self, held, before):
-            self.held, self.before, self.copy = held, before, None
+        def __init__(self, held):
+            self.held, self.copy = held, None
 
         def begin(self):
             if self.copy is None:
@@ -471,60 +481,28 @@ class LinkedList:
     def __init__(self, host, stays, ahead=1):
         self.host, self.ahead = host, ahead
         self.stays = tuple(stays)
-        self.last = lambda: None
+        self.packed = []
 
     def pack(self, tensor):
         shared = {kept.untyped_storage().data_ptr() for kept in self.stays}
         if tensor.untyped_storage().data_ptr() in shared:
             return (tensor,)
-        packed = self.Packed(self.host.to_host(tensor), self.last)
-        self.last = weakref.ref(packed)
+        packed = self.Packed(self.host.to_host(tensor))
+        self.packed.append(weakref.ref(packed))
         return packed
 
     def unpack(self, packed):
         if isinstance(packed, tuple):
             return packed[0]
-        packed.begin()
-        each = packed
-        for _ in range(self.ahead):
-            each = each.before()
-            if each is None:
-                break
-            each.begin()
+        self.packed = [each for each in self.packed if each() is not None]
+        end = self.packed.index(weakref.ref(packed)) + 1
+        for each in reversed(self.packed[max(0, end - 1 - self.ahead) : end]):
+            each().begin()
         copy, packed.copy = packed.copy, None
         return copy.wait()
 
 
 # ---------------------------------------------------------------------------------------- checkpoint_segments
-
-
-@right("checkpoint_segments")
-def by_halving_a_bound(layers):
-    """The smallest bound within which a cut is possible; the cut with the fewest bytes of checkpoints."""
-    until = [0, *itertools.accumulate(map(sum, layers))]
-
-    def cut(bound):
-        fewest, came_from = [0], [0]
-        for end in range(1, len(until)):
-            fewest.append(math.inf)
-            came_from.append(0)
-            for begin in range(end):
-                held = fewest[begin] + layers[begin][0]
-                if fewest[begin] + until[end] - until[begin] <= bound and held < fewest[end]:
-                    fewest[end], came_from[end] = held, begin
-        if fewest[-1] == math.inf:
-            return None
-        lengths, end = [], len(layers)
-        while end:
-            lengths.insert(0, end - came_from[end])
-            end = came_from[end]
-        return lengths
-
-    low, high = 0, until[-1]
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if cut(middle) else (middle + 1, high)
-    return cut(low)
 
 
 @right("checkpoint_segments")

@@ -1,117 +1,128 @@
 """Mistakes that people make in unit 00."""
 
-import os
-
 import torch
 import torch.distributed as dist
 
 from tests.answers import wrong
 
-# ------------------------------------------------------------------------------------------------ who_am_i
-
-
-@wrong("who_am_i", fails="rank")
-def size_before_rank():
-    """The pair the wrong way round."""
-    return dist.get_world_size(), dist.get_rank()
-
-
-@wrong("who_am_i", fails="rank")
-def local_instead_of_global_rank():
-    """Right on one node; on the second all ranks begin at 0 again."""
-    return int(os.environ["LOCAL_RANK"]), dist.get_world_size()
-
-
-@wrong("who_am_i", fails="rank")
-def text_from_the_environment():
-    """Environment variables are text."""
-    return os.environ["RANK"], os.environ["WORLD_SIZE"]
-
-
-@wrong("who_am_i", fails="rank")
-def a_list_instead_of_a_pair():
-    """A list is no tuple."""
-    return [dist.get_rank(), dist.get_world_size()]
-
-
-@wrong("who_am_i", fails="rank")
-def prints_instead_of_returning():
-    """What is printed is not returned."""
-    print(dist.get_rank(), dist.get_world_size())
-
-
-@wrong("who_am_i", fails="world size")
-def local_instead_of_global_size():
-    """How many ranks share this node, not how many there are."""
-    return dist.get_rank(), int(os.environ["LOCAL_WORLD_SIZE"])
-
-
-@wrong("who_am_i", fails="world size")
-def highest_rank_instead_of_size():
-    """Ranks go from 0 to world size - 1."""
-    return dist.get_rank(), dist.get_world_size() - 1
-
-
-@wrong("who_am_i", fails="no messages")
-def counts_heads():
-    """Finds the world size by adding up ones."""
-    one = torch.ones(1, dtype=torch.int64)
-    dist.all_reduce(one)
-    return dist.get_rank(), int(one)
-
-
 # ---------------------------------------------------------------------------------------- rank_coordinates
 
 
-@wrong("rank_coordinates", fails="node")
-def column_before_row(rank, gpus_per_node):
+def _sorted(gpus, key):
+    return sorted(((node, local) for node, count in enumerate(gpus) for local in range(count)), key=key)
+
+
+def _in_turn(rank, gpus):
+    return _sorted(gpus, lambda place: place[::-1])[rank]
+
+
+def _blocks(rank, gpus):
+    return _sorted(gpus, None)[rank]
+
+
+@wrong("rank_coordinates", fails="node after node")
+def column_before_row(rank, gpus, cyclic):
     """(local rank, node)."""
-    return rank % gpus_per_node, rank // gpus_per_node
+    return (_in_turn if cyclic else _blocks)(rank, gpus)[::-1]
 
 
-@wrong("rank_coordinates", fails="node")
-def deals_like_cards(rank, gpus_per_node):
-    """Rank 1 on node 1, as `--distribution=cyclic` would have it."""
-    return rank % gpus_per_node, rank % gpus_per_node
+@wrong("rank_coordinates", fails="node after node")
+def always_in_turn(rank, gpus, cyclic):
+    """As `--distribution=cyclic` would have it, whatever was asked for."""
+    return _in_turn(rank, gpus)
 
 
-@wrong("rank_coordinates", fails="node")
-def true_division(rank, gpus_per_node):
+@wrong("rank_coordinates", fails="node after node")
+def true_division(rank, gpus, cyclic):
     """`/` gives a float."""
-    return rank / gpus_per_node, rank % gpus_per_node
+    return _in_turn(rank, gpus) if cyclic else (rank / gpus[0], rank % gpus[0])
 
 
-@wrong("rank_coordinates", fails="node")
-def nodes_from_one(rank, gpus_per_node):
+@wrong("rank_coordinates", fails="node after node")
+def nodes_from_one(rank, gpus, cyclic):
     """Nodes are numbered from 0."""
-    return rank // gpus_per_node + 1, rank % gpus_per_node
+    node, local = (_in_turn if cyclic else _blocks)(rank, gpus)
+    return node + 1, local
 
 
-@wrong("rank_coordinates", fails="local rank")
-def ranks_from_one(rank, gpus_per_node):
-    """Local ranks are numbered from 0."""
-    return rank // gpus_per_node, rank % gpus_per_node + 1
-
-
-@wrong("rank_coordinates", fails="local rank")
-def global_rank_twice(rank, gpus_per_node):
+@wrong("rank_coordinates", fails="node after node")
+def global_rank_twice(rank, gpus, cyclic):
     """The device's index on its node is not the global rank: cuda:5 on a node of four GPUs."""
-    return rank // gpus_per_node, rank
+    return (_in_turn if cyclic else _blocks)(rank, gpus)[0], rank
 
 
-@wrong("rank_coordinates", fails="local rank")
-def one_wrap_only(rank, gpus_per_node):
-    """Right on the first two nodes."""
-    node = rank // gpus_per_node
-    return node, rank if node == 0 else rank - gpus_per_node
+@wrong("rank_coordinates", fails="node after node")
+def a_list_instead_of_a_pair(rank, gpus, cyclic):
+    """A list is no tuple."""
+    return list((_in_turn if cyclic else _blocks)(rank, gpus))
 
 
-@wrong("rank_coordinates", fails="any GPUs per node")
-def one_gpu_is_its_own_node(rank, gpus_per_node):
-    """A special case where none is needed: with one GPU a node, every rank is taken for node 0's."""
-    if gpus_per_node == 1:
-        return 0, rank
-    return divmod(rank, gpus_per_node)
+@wrong("rank_coordinates", fails="nodes of unlike sizes")
+def sorts_the_nodes(rank, gpus, cyclic):
+    """Puts the list that it was given in order."""
+    if not cyclic:
+        gpus.sort(reverse=True)
+    return (_in_turn if cyclic else _blocks)(rank, gpus)
+
+
+@wrong("rank_coordinates", fails="node after node")
+def takes_the_nodes_away(rank, gpus, cyclic):
+    """The right place; the list that it was given is shorter afterwards."""
+    if cyclic:
+        return _in_turn(rank, gpus)
+    node = 0
+    while gpus and rank >= gpus[0]:
+        rank -= gpus.pop(0)
+        node += 1
+    return node, rank
+
+
+@wrong("rank_coordinates", fails="nodes of unlike sizes")
+def as_many_as_the_first(rank, gpus, cyclic):
+    """Divides by the first node's number."""
+    return _in_turn(rank, gpus) if cyclic else divmod(rank, gpus[0])
+
+
+@wrong("rank_coordinates", fails="nodes of unlike sizes")
+def as_many_as_the_largest(rank, gpus, cyclic):
+    """Leaves places empty."""
+    return _in_turn(rank, gpus) if cyclic else divmod(rank, max(gpus))
+
+
+@wrong("rank_coordinates", fails="in turn")
+def always_in_blocks(rank, gpus, cyclic):
+    """Does not read its third argument."""
+    return _blocks(rank, gpus)
+
+
+@wrong("rank_coordinates", fails="in turn")
+def rounds_for_nodes(rank, gpus, cyclic):
+    """Row and column the wrong way round."""
+    return divmod(rank, len(gpus)) if cyclic else _blocks(rank, gpus)
+
+
+@wrong("rank_coordinates", fails="full nodes are passed over")
+def waits_at_full_nodes(rank, gpus, cyclic):
+    """Deals to all nodes, as if they had places without end."""
+    return (rank % len(gpus), rank // len(gpus)) if cyclic else _blocks(rank, gpus)
+
+
+@wrong("rank_coordinates", fails="full nodes are passed over")
+def overflows_into_the_last(rank, gpus, cyclic):
+    """In turn while all have room; what is left over fills one node after the other."""
+    if not cyclic:
+        return _blocks(rank, gpus)
+    rounds = min(gpus)
+    if rank < rounds * len(gpus):
+        return rank % len(gpus), rank // len(gpus)
+    node, local = _blocks(rank - rounds * len(gpus), [count - rounds for count in gpus])
+    return node, local + rounds
+
+
+@wrong("rank_coordinates", fails="full nodes are passed over")
+def the_largest_first(rank, gpus, cyclic):
+    """In each round the nodes with the most GPUs come first."""
+    return _sorted(gpus, lambda place: (place[1], -gpus[place[0]]))[rank] if cyclic else _blocks(rank, gpus)
 
 
 # ------------------------------------------------------------------------------------------ pass_the_token

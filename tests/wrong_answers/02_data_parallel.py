@@ -109,6 +109,25 @@ def accumulates_in_the_first(gradients, counts):
     return total
 
 
+@wrong("combine_gradients", fails="empty shards")
+def clears_nan_only(gradients, counts):
+    """NaN becomes 0 where there are no samples; infinity times 0 is NaN."""
+    total = 0
+    for gradient, count in zip(gradients, counts, strict=True):
+        if count == 0:
+            gradient = torch.where(gradient.isnan(), 0.0, gradient)
+        total = total + count / sum(counts) * gradient
+    return total
+
+
+@wrong("combine_gradients", fails="empty shards")
+def only_the_first_may_be_empty(gradients, counts):
+    """Leaves out worker 0, and nobody behind it."""
+    if counts[0] == 0:
+        gradients, counts = gradients[1:], counts[1:]
+    return sum(count / sum(counts) * gradient for gradient, count in zip(gradients, counts, strict=True))
+
+
 # -------------------------------------------------------------------------------------------- shard_indices
 
 
@@ -342,6 +361,20 @@ def everyone_broadcasts(model, src):
                 tensor.data.copy_(copy)
 
 
+@wrong("broadcast_parameters", fails="parameters")
+def fills_a_contiguous_copy(model, src):
+    """What was received goes into a copy, where a tensor is not contiguous."""
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach().contiguous(), src)
+
+
+@wrong("broadcast_parameters", fails="parameters")
+def takes_tensors_for_contiguous(model, src):
+    """view(-1) exists for contiguous tensors only."""
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach().view(-1), src)
+
+
 # ---------------------------------------------------------------------------------------- average_gradients
 
 
@@ -505,6 +538,32 @@ def one_call_a_parameter(model):
     for parameter in parameters:
         dist.all_reduce(parameter.grad)
         parameter.grad /= dist.get_world_size()
+
+
+@wrong("average_gradients", fails="missing gradients")
+def nothing_to_do_on_one_rank(model):
+    """A single rank leaves at once, and what has no gradient stays without."""
+    if dist.get_world_size() > 1:
+        _average_of(model, torch.zeros_like)
+
+
+@wrong("average_gradients", fails="missing gradients")
+def zeros_in_single_precision(model):
+    """Zeros of the parameter's shape, and not of its dtype."""
+    _average_of(model, lambda parameter: torch.zeros(parameter.shape))
+
+
+def _average_of(model, zeros):
+    """Right, if zeros(parameter) makes what a missing gradient stands for."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        if parameter.grad is None:
+            parameter.grad = zeros(parameter)
+    flat = torch.cat([parameter.grad.flatten() for parameter in trained])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    for parameter, mean in zip(trained, flat.split([each.numel() for each in trained]), strict=True):
+        parameter.grad.copy_(mean.view_as(parameter))
 
 
 # --------------------------------------------------------------------------------------------- make_buckets
@@ -1321,6 +1380,14 @@ def pickles_counts(correct, total):
     return sum(c for c, _ in everyones) / sum(t for _, t in everyones)
 
 
+@wrong("global_accuracy", fails="weighted by samples")
+def counts_in_16_bits(correct, total):
+    """32,767 is the largest number of an int16."""
+    counts = torch.tensor([correct, total]).to(torch.int16)
+    dist.all_reduce(counts)
+    return counts[0].item() / counts[1].item()
+
+
 # ------------------------------------------------------------------------------------------------ load_once
 
 
@@ -1450,6 +1517,20 @@ def frees_them_from_rank_0_only(load):
         raise
     dist.barrier()
     return value
+
+
+@wrong("load_once", fails="an error frees the others")
+def others_keep_quiet(load):
+    """Who comes second hides the error that it meets, as if the first had told all."""
+    try:
+        if dist.get_node_local_rank() == 0:
+            return load()
+    finally:
+        dist.barrier()
+    try:
+        return load()
+    except LookupError:
+        return None
 
 
 # ------------------------------------------------------------------------------------------------ train_ddp

@@ -230,6 +230,25 @@ def role_for_node(env):
 
 
 @wrong("rank_from_environment", fails="mpirun")
+def all_slots_for_all_ranks(env):
+    """Open MPI's universe is where processes could run, not how many do."""
+    rank = int(env.get("OMPI_COMM_WORLD_RANK", "0"))
+    if "RANK" in env or "OMPI_COMM_WORLD_RANK" not in env:
+        return {
+            "rank": int(env.get("RANK", env.get("SLURM_PROCID", "0"))),
+            "local_rank": int(env.get("LOCAL_RANK", env.get("SLURM_LOCALID", "0"))),
+            "node_rank": int(env.get("GROUP_RANK", env.get("SLURM_NODEID", "0"))),
+            "world_size": int(env.get("WORLD_SIZE", env.get("SLURM_NTASKS", "1"))),
+        }
+    return {
+        "rank": rank,
+        "local_rank": int(env["OMPI_COMM_WORLD_LOCAL_RANK"]),
+        "node_rank": rank // int(env["OMPI_COMM_WORLD_LOCAL_SIZE"]),
+        "world_size": int(env["OMPI_UNIVERSE_SIZE"]),
+    }
+
+
+@wrong("rank_from_environment", fails="mpirun")
 def node_rank_of_open_mpi(env):
     """OMPI_COMM_WORLD_NODE_RANK sounds like it, but counts processes on a node."""
     names = (*_MPI[:2], "OMPI_COMM_WORLD_NODE_RANK", _MPI[3])
@@ -1528,6 +1547,19 @@ def expects_a_full_disk_only(path, state):
         temporary.unlink()
         raise
     os.replace(temporary, path)
+    _sync_folder(path.parent)
+
+
+@wrong("save_checkpoint", fails="when writing fails")
+def removes_what_is_not_there(path, state):
+    """Where the temporary file cannot be opened, its removal fails, and that error hides the other."""
+    temporary = path.with_suffix(".tmp")
+    try:
+        _written(state, temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink()
+        raise
     _sync_folder(path.parent)
 
 

@@ -1831,6 +1831,18 @@ def by_the_two_ends(samples):
     return float(t1) - n1 * beta, beta
 
 
+@wrong("fit_alpha_beta", fails="noisy samples")
+def squares_over_seconds(samples):
+    """The squared errors divided by the seconds: half-way between absolute and relative."""
+    return _weighted(samples, [t**-0.5 for _, t in samples])
+
+
+@wrong("fit_alpha_beta", fails="noisy samples")
+def divides_twice(samples):
+    """The relative errors divided by the seconds once more: the shortest messages decide."""
+    return _weighted(samples, [t**-2 for _, t in samples])
+
+
 @wrong("fit_alpha_beta", fails="samples unchanged")
 def sorts_the_samples(samples):
     """list.sort works in place."""
@@ -1971,6 +1983,30 @@ def gathers_everything(x):
 
 
 # ------------------------------------------------------------------------------------------------ mend_shift
+
+
+@wrong("mend_swap", fails="comes to an end")
+def room_for_single_precision(x):
+    """A tensor of the right shape, and of the default dtype."""
+    rank, theirs = dist.get_rank(), torch.empty(x.shape)
+    if rank % 2 == 0:
+        dist.send(x, rank ^ 1)
+    dist.recv(theirs, rank ^ 1)
+    if rank % 2 == 1:
+        dist.send(x, rank ^ 1)
+    return theirs
+
+
+@wrong("mend_swap", fails="the partner's tensor")
+def lays_it_end_to_end(x):
+    """The right numbers in one dimension."""
+    rank, theirs = dist.get_rank(), torch.empty(x.numel(), dtype=x.dtype)
+    if rank % 2 == 0:
+        dist.send(x, rank ^ 1)
+    dist.recv(theirs, rank ^ 1)
+    if rank % 2 == 1:
+        dist.send(x, rank ^ 1)
+    return theirs
 
 
 @wrong("mend_shift", fails="comes to an end")

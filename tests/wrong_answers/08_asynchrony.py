@@ -1,5 +1,7 @@
 """Mistakes that people make in unit 08."""
 
+from itertools import takewhile
+
 import torch
 import torch.distributed as dist
 
@@ -65,116 +67,150 @@ def weights_on_every_server(model_bytes, seconds_per_gradient, workers, servers=
 # --- parameter_server_sgd
 
 
-def _worker(w, gradient, steps):
-    weights = torch.empty_like(w)
-    for _ in range(steps):
-        dist.recv(weights, 0)
-        dist.send(gradient(weights), 0)
+class _Parts:
+    """A right answer in parts, of which each mistake replaces one. To call the class is to call it."""
+
+    def __new__(cls, *arguments):
+        self = super().__new__(cls)
+        self.take_arguments(*arguments)
+        return self.run()
 
 
-@wrong("parameter_server_sgd", fails="trained weights")
-def adds_without_dividing(w, gradient, steps, lr):
-    """The sum of the gradients, not their mean."""
-    workers = dist.get_world_size() - 1
-    if dist.get_rank() > 0:
-        return _worker(w, gradient, steps)
-    weights, arrived = w.clone(), torch.empty_like(w)
-    for _ in range(steps):
-        total = torch.zeros_like(w)
-        for worker in range(1, workers + 1):
-            dist.send(weights, worker)
-        for worker in range(1, workers + 1):
-            dist.recv(arrived, worker)
-            total += arrived
-        weights -= lr * total
-    return weights
+class _Star(_Parts):
+    """A training with a server."""
 
+    def take_arguments(self, w, gradient, steps, lr, *more):
+        self.w, self.gradient, self.steps, self.lr, self.more = w, gradient, steps, lr, more
+        self.rank, self.workers = dist.get_rank(), range(1, dist.get_world_size())
 
-@wrong("parameter_server_sgd", fails="trained weights")
-def counts_the_server(w, gradient, steps, lr):
-    """Divides by all ranks; the server has no gradient."""
-    workers = dist.get_world_size() - 1
-    if dist.get_rank() > 0:
-        return _worker(w, gradient, steps)
-    weights, arrived = w.clone(), torch.empty_like(w)
-    for _ in range(steps):
-        total = torch.zeros_like(w)
-        for worker in range(1, workers + 1):
-            dist.send(weights, worker)
-        for worker in range(1, workers + 1):
-            dist.recv(arrived, worker)
-            total += arrived
-        weights -= lr * total / dist.get_world_size()
-    return weights
+    def run(self):
+        return self.work() if self.rank else self.serve()
 
-
-@wrong("parameter_server_sgd", fails="trained weights")
-def steps_with_each_gradient(w, gradient, steps, lr):
-    """The server steps whenever a gradient comes, and sends the next worker what it has by then."""
-    workers = dist.get_world_size() - 1
-    if dist.get_rank() > 0:
-        return _worker(w, gradient, steps)
-    weights, arrived = w.clone(), torch.empty_like(w)
-    for _ in range(steps):
-        for worker in range(1, workers + 1):
-            dist.send(weights, worker)
-            dist.recv(arrived, worker)
-            weights -= lr * arrived / workers
-    return weights
-
-
-@wrong("parameter_server_sgd", fails="trained weights")
-def keeps_the_last_gradient(w, gradient, steps, lr):
-    """Receives all gradients into one tensor, and uses what is there in the end."""
-    workers = dist.get_world_size() - 1
-    if dist.get_rank() > 0:
-        return _worker(w, gradient, steps)
-    weights, arrived = w.clone(), torch.empty_like(w)
-    for _ in range(steps):
-        for worker in range(1, workers + 1):
-            dist.send(weights, worker)
-        for worker in range(1, workers + 1):
-            dist.recv(arrived, worker)
-        weights -= lr * arrived
-    return weights
-
-
-@wrong("parameter_server_sgd", fails="trained weights")
-def every_rank_returns(w, gradient, steps, lr):
-    """The workers return the weights of the last step but one."""
-    workers = dist.get_world_size() - 1
-    weights, arrived = w.clone(), torch.empty_like(w)
-    for _ in range(steps):
-        if dist.get_rank() > 0:
+    def work(self):
+        weights = self.empty()
+        for _ in range(self.steps):
             dist.recv(weights, 0)
-            dist.send(gradient(weights), 0)
-            continue
-        total = torch.zeros_like(w)
-        for worker in range(1, workers + 1):
+            dist.send(self.gradient(weights), 0)
+
+    def serve(self):
+        weights = self.to_train()
+        for _ in range(self.steps):
+            weights -= self.lr * self.mean(self.ask_all(weights))
+        return weights
+
+    def empty(self):
+        return torch.empty_like(self.w)
+
+    def to_train(self):
+        return self.w.clone()
+
+    def ask_all(self, weights):
+        for worker in self.workers:
             dist.send(weights, worker)
-        for worker in range(1, workers + 1):
-            dist.recv(arrived, worker)
-            total += arrived
-        weights -= lr * total / workers
-    return weights
+        return [self.received(worker) for worker in self.workers]
+
+    def received(self, worker=None):
+        arrived = self.empty()
+        dist.recv(arrived, worker)
+        return arrived
+
+    def mean(self, gradients):
+        return sum(gradients) / len(gradients)
+
+
+@wrong("parameter_server_sgd", fails="trained weights")
+class AddsWithoutDividing(_Star):
+    """The sum of the gradients, not their mean."""
+
+    def mean(self, gradients):
+        return sum(gradients)
+
+
+@wrong("parameter_server_sgd", fails="trained weights")
+class CountsTheServer(_Star):
+    """Divides by all ranks; the server has no gradient."""
+
+    def mean(self, gradients):
+        return sum(gradients) / dist.get_world_size()
+
+
+@wrong("parameter_server_sgd", fails="trained weights")
+class StepsWithEachGradient(_Star):
+    """The server steps whenever a gradient comes, and sends the next worker what it has by then."""
+
+    def serve(self):
+        weights = self.to_train()
+        for _ in range(self.steps):
+            for worker in self.workers:
+                dist.send(weights, worker)
+                weights -= self.lr * self.received(worker) / len(self.workers)
+        return weights
+
+
+@wrong("parameter_server_sgd", fails="trained weights")
+class KeepsTheLastGradient(_Star):
+    """Receives all gradients into one tensor, and uses what is there in the end."""
+
+    def mean(self, gradients):
+        return gradients[-1]
+
+
+@wrong("parameter_server_sgd", fails="trained weights")
+class AddsInSinglePrecision(_Star):
+    """torch.zeros without w's dtype: of a double's digits half are lost."""
+
+    def mean(self, gradients):
+        return sum(each.float() for each in gradients) / len(gradients)
+
+
+@wrong("parameter_server_sgd", fails="trained weights")
+class SendsSinglePrecision(_Star):
+    """Gradients of doubles go out as floats, which saves half of the bytes."""
+
+    def work(self):
+        weights = self.empty()
+        for _ in range(self.steps):
+            dist.recv(weights, 0)
+            dist.send(self.gradient(weights).float(), 0)
+
+    def received(self, worker=None):
+        arrived = torch.empty(self.w.shape)
+        dist.recv(arrived, worker)
+        return arrived
+
+
+class _Flat(_Star):
+    """Weights travel as one row of numbers, and gradients are asked for at that row."""
+
+    def take_arguments(self, w, *rest):
+        super().take_arguments(w, *rest)
+        self.shape, self.w = w.shape, w.flatten()
+
+    def run(self):
+        weights = super().run()
+        return weights if weights is None else weights.view(self.shape)
+
+
+@wrong("parameter_server_sgd", fails="trained weights")
+class AsksAtFlatWeights(_Flat):
+    """`gradient` takes a tensor like w."""
+
+
+@wrong("parameter_server_sgd", fails="nothing from workers")
+class EveryRankReturns(_Star):
+    """The workers return the weights of the last step but one."""
+
+    def work(self):
+        super().work()
+        return self.w
 
 
 @wrong("parameter_server_sgd", fails="w unchanged")
-def trains_the_callers_weights(w, gradient, steps, lr):
+class TrainsTheCallersWeights(_Star):
     """Steps in place, in the caller's tensor."""
-    workers = dist.get_world_size() - 1
-    if dist.get_rank() > 0:
-        return _worker(w, gradient, steps)
-    arrived = torch.empty_like(w)
-    for _ in range(steps):
-        total = torch.zeros_like(w)
-        for worker in range(1, workers + 1):
-            dist.send(w, worker)
-        for worker in range(1, workers + 1):
-            dist.recv(arrived, worker)
-            total += arrived
-        w -= lr * total / workers
-    return w
+
+    def to_train(self):
+        return self.w
 
 
 @wrong("parameter_server_sgd", fails="the star")
@@ -189,61 +225,35 @@ def all_reduces_instead(w, gradient, steps, lr):
     return weights if dist.get_rank() == 0 else None
 
 
-@wrong("parameter_server_sgd", fails="messages and bytes")
-def sends_the_last_weights_too(w, gradient, steps, lr):
+class _SendsTheLastWeightsToo(_Star):
     """After the last step the workers get the weights once more, which nobody asks them for."""
-    workers = dist.get_world_size() - 1
-    if dist.get_rank() > 0:
-        _worker(w, gradient, steps)
-        dist.recv(torch.empty_like(w), 0)
-        return None
-    weights, arrived = w.clone(), torch.empty_like(w)
-    for _ in range(steps):
-        total = torch.zeros_like(w)
-        for worker in range(1, workers + 1):
+
+    def work(self):
+        super().work()
+        dist.recv(self.empty(), 0)
+
+    def serve(self):
+        weights = super().serve()
+        for worker in self.workers:
             dist.send(weights, worker)
-        for worker in range(1, workers + 1):
-            dist.recv(arrived, worker)
-            total += arrived
-        weights -= lr * total / workers
-    for worker in range(1, workers + 1):
-        dist.send(weights, worker)
-    return weights
+        return weights
+
+
+@wrong("parameter_server_sgd", fails="messages and bytes")
+class SendsTheLastWeightsToo(_SendsTheLastWeightsToo):
+    """After the last step the workers get the weights once more, which nobody asks them for."""
 
 
 @wrong("parameter_server_sgd", fails="side by side")
-def one_worker_after_the_other(w, gradient, steps, lr):
+class OneWorkerAfterTheOther(_Star):
     """Waits for the first worker's gradient before the second gets the weights."""
-    workers = dist.get_world_size() - 1
-    if dist.get_rank() > 0:
-        return _worker(w, gradient, steps)
-    weights, arrived = w.clone(), torch.empty_like(w)
-    for _ in range(steps):
-        total = torch.zeros_like(w)
-        for worker in range(1, workers + 1):
-            dist.send(weights, worker)
-            dist.recv(arrived, worker)
-            total += arrived
-        weights -= lr * total / workers
-    return weights
 
-
-@wrong("parameter_server_sgd", fails="trained weights")
-def adds_in_single_precision(w, gradient, steps, lr):
-    """torch.zeros without w's dtype: of a double's digits half are lost."""
-    workers = dist.get_world_size() - 1
-    if dist.get_rank() > 0:
-        return _worker(w, gradient, steps)
-    weights, arrived = w.clone(), torch.empty_like(w)
-    for _ in range(steps):
-        total = torch.zeros(w.shape)
-        for worker in range(1, workers + 1):
+    def ask_all(self, weights):
+        gradients = []
+        for worker in self.workers:
             dist.send(weights, worker)
-        for worker in range(1, workers + 1):
-            dist.recv(arrived, worker)
-            total += arrived
-        weights -= lr * total / workers
-    return weights
+            gradients.append(self.received(worker))
+        return gradients
 
 
 # --- place_parameters
@@ -387,64 +397,105 @@ def looks_for_a_place_for_nothing(sizes, servers):
 # --- deal_dynamically
 
 
-def _asks(work):
-    """A worker as it should be."""
-    number, mine = torch.zeros(1, dtype=torch.int64), []
-    while True:
-        dist.send(number, 0)
-        dist.recv(number, 0)
-        if number < 0:
-            return mine
-        mine.append(int(number))
-        work(mine[-1])
+class _Dealer(_Parts):
+    """Rank 0 deals numbers in this dtype, `end` when nothing is left, and workers ask for them."""
+
+    dtype, end, times = torch.int64, -1, 1
+
+    def take_arguments(self, batches, work):
+        self.left, self.work_on, self.number = list(range(batches)), work, torch.zeros(1, dtype=self.dtype)
+
+    def run(self):
+        return self.work() if dist.get_rank() else self.deal()
+
+    def work(self):
+        mine = []
+        while self.ask() != self.end:
+            mine.append(int(self.number))
+            self.work_on(mine[-1])
+        return mine
+
+    def ask(self):
+        dist.send(self.number, 0)
+        dist.recv(self.number, 0)
+        return self.number
+
+    def deal(self):
+        whose = []
+        for batch in self.left:
+            whose.append(self.who_asks())
+            self.give(batch, whose[-1])
+        self.say_the_end()
+        return whose
+
+    def who_asks(self):
+        return dist.recv(self.number)
+
+    def give(self, number, worker):
+        dist.send(torch.tensor([number]).to(self.dtype), worker)
+
+    def say_the_end(self):
+        for _ in range(1, dist.get_world_size()):
+            self.give(self.end, self.who_asks())
 
 
 @wrong("deal_dynamically", fails="each batch once")
-def forgets_to_say_the_end(batches, work):
+class ForgetsToSayTheEnd(_Dealer):
     """When nothing is left, rank 0 returns, and the workers wait for an answer."""
-    if dist.get_rank() > 0:
-        return _asks(work)
-    number, whose = torch.zeros(1, dtype=torch.int64), []
-    for batch in range(batches):
-        whose.append(dist.recv(number))
-        dist.send(torch.tensor([batch]), whose[-1])
-    return whose
+
+    def say_the_end(self):
+        pass
 
 
 @wrong("deal_dynamically", fails="each batch once")
-def one_batch_too_many(batches, work):
-    """Whoever gets a number above the last one stops, and not at the number behind the last."""
-    number, mine = torch.zeros(1, dtype=torch.int64), []
-    if dist.get_rank() > 0:
-        while True:
-            dist.send(number, 0)
-            dist.recv(number, 0)
-            if number > batches:
-                return mine
-            mine.append(int(number))
-            work(mine[-1])
-    whose = []
-    for batch in range(batches + 1):
-        whose.append(dist.recv(number))
-        dist.send(torch.tensor([batch]), whose[-1])
-    for _ in range(1, dist.get_world_size()):
-        dist.send(torch.tensor([batches + 1]), dist.recv(number))
-    return whose[:-1]
+class OneBatchTooMany(_Dealer):
+    """Goes on to the number behind the last."""
+
+    def deal(self):
+        self.left.append(len(self.left))
+        return super().deal()[:-1]
+
+
+@wrong("deal_dynamically", fails="each batch once")
+class EndsWithABatch(_Dealer):
+    """0 says that nothing is left, and is a batch."""
+
+    end = 0
+
+
+@wrong("deal_dynamically", fails="each batch once")
+class NumbersOfAByte(_Dealer):
+    """Saves bytes where batches are many: number 128 arrives as -128."""
+
+    dtype = torch.int8
+
+
+@wrong("deal_dynamically", fails="each batch once")
+class ByteWithoutASign(_Dealer):
+    """255 says that nothing is left."""
+
+    dtype, end = torch.uint8, 255
+
+
+@wrong("deal_dynamically", fails="each batch once")
+class WorksOnTheEnd(_Dealer):
+    """Looks at the number after the work."""
+
+    def work(self):
+        mine = []
+        while not mine or mine[-1] >= 0:
+            mine.append(int(self.ask()))
+            self.work_on(mine[-1])
+        return mine[:-1]
 
 
 @wrong("deal_dynamically", fails="who had which")
-def counts_instead_of_naming(batches, work):
+class CountsInsteadOfNaming(_Dealer):
     """Rank 0 returns how many batches each worker had."""
-    if dist.get_rank() > 0:
-        return _asks(work)
-    number, counts = torch.zeros(1, dtype=torch.int64), [0] * dist.get_world_size()
-    for batch in range(batches):
-        worker = dist.recv(number)
-        counts[worker] += 1
-        dist.send(torch.tensor([batch]), worker)
-    for _ in range(1, dist.get_world_size()):
-        dist.send(torch.tensor([-1]), dist.recv(number))
-    return counts
+
+    def deal(self):
+        whose = super().deal()
+        return [whose.count(rank) for rank in range(dist.get_world_size())]
 
 
 @wrong("deal_dynamically", fails="whoever is free")
@@ -460,404 +511,346 @@ def dealt_before(batches, work):
 
 
 @wrong("deal_dynamically", fails="whoever is free")
-def in_rank_order(batches, work):
+class InRankOrder(_Dealer):
     """Rank 0 listens to worker 1, then to worker 2, and so on: who is fast waits for its turn."""
-    if dist.get_rank() > 0:
-        return _asks(work)
-    workers = dist.get_world_size() - 1
-    number, whose = torch.zeros(1, dtype=torch.int64), []
-    for turn in range(batches + workers):
-        worker = 1 + turn % workers
-        dist.recv(number, worker)
-        dist.send(torch.tensor([turn if turn < batches else -1]), worker)
-        whose.append(worker)
-    return whose[:batches]
+
+    turn = -1
+
+    def who_asks(self):
+        self.turn += 1
+        return dist.recv(self.number, 1 + self.turn % (dist.get_world_size() - 1))
 
 
 @wrong("deal_dynamically", fails="whoever is free")
-def asks_before_it_is_free(batches, work):
+class AsksBeforeItIsFree(_Dealer):
     """A worker asks for the next batch before it begins with this one: the slow one hoards."""
-    number, mine = torch.zeros(1, dtype=torch.int64), []
-    if dist.get_rank() > 0:
-        dist.send(number, 0)
-        dist.recv(number, 0)
-        while number >= 0:
-            mine.append(int(number))
-            dist.send(number, 0)
-            dist.recv(number, 0)
-            work(mine[-1])
-        return mine
-    whose = []
-    for batch in range(batches):
-        whose.append(dist.recv(number))
-        dist.send(torch.tensor([batch]), whose[-1])
-    for _ in range(1, dist.get_world_size()):
-        dist.send(torch.tensor([-1]), dist.recv(number))
-    return whose
+
+    def work(self):
+        mine = [int(self.ask())]
+        while mine[-1] >= 0:
+            mine.append(int(self.ask()))
+            self.work_on(mine[-2])
+        return mine[:-1]
 
 
 @wrong("deal_dynamically", fails="whoever is free")
-def from_the_last_to_the_first(batches, work):
+class FromTheLastToTheFirst(_Dealer):
     """Takes batches from the end of a list."""
-    if dist.get_rank() > 0:
-        return _asks(work)
-    number, whose, left = torch.zeros(1, dtype=torch.int64), [None] * batches, list(range(batches))
-    while left:
-        batch, worker = left.pop(), dist.recv(number)
-        whose[batch] = worker
-        dist.send(torch.tensor([batch]), worker)
-    for _ in range(1, dist.get_world_size()):
-        dist.send(torch.tensor([-1]), dist.recv(number))
-    return whose
 
-
-@wrong("deal_dynamically", fails="each batch once")
-def numbers_of_a_byte(batches, work):
-    """Saves bytes where batches are many: number 128 arrives as -128."""
-    number, mine = torch.zeros(1, dtype=torch.int8), []
-    if dist.get_rank() > 0:
-        while True:
-            dist.send(number, 0)
-            dist.recv(number, 0)
-            if number < 0:
-                return mine
-            mine.append(int(number))
-            work(mine[-1])
-    whose = []
-    for batch in range(batches):
-        whose.append(dist.recv(number))
-        dist.send(torch.tensor([batch]).to(torch.int8), whose[-1])
-    for _ in range(1, dist.get_world_size()):
-        dist.send(torch.tensor([-1], dtype=torch.int8), dist.recv(number))
-    return whose
-
-
-@wrong("deal_dynamically", fails="each batch once")
-def works_on_the_end(batches, work):
-    """Looks at the number after the work."""
-    number, mine = torch.zeros(1, dtype=torch.int64), []
-    if dist.get_rank() > 0:
-        while number >= 0:
-            dist.send(number, 0)
-            dist.recv(number, 0)
-            work(int(number))
-            mine.append(int(number))
-        return mine[:-1]
-    whose = []
-    for batch in range(batches):
-        whose.append(dist.recv(number))
-        dist.send(torch.tensor([batch]), whose[-1])
-    for _ in range(1, dist.get_world_size()):
-        dist.send(torch.tensor([-1]), dist.recv(number))
-    return whose
+    def deal(self):
+        self.left.reverse()
+        return super().deal()[::-1]
 
 
 @wrong("deal_dynamically", fails="the star")
-def waits_for_all_at_the_end(batches, work):
+class WaitsForAllAtTheEnd(_Dealer):
     """A barrier, so that all are done together."""
-    if dist.get_rank() > 0:
-        mine = _asks(work)
+
+    def run(self):
+        had = super().run()
         dist.barrier()
-        return mine
-    number, whose = torch.zeros(1, dtype=torch.int64), []
-    for batch in range(batches):
-        whose.append(dist.recv(number))
-        dist.send(torch.tensor([batch]), whose[-1])
-    for _ in range(1, dist.get_world_size()):
-        dist.send(torch.tensor([-1]), dist.recv(number))
-    dist.barrier()
-    return whose
+        return had
 
 
 @wrong("deal_dynamically", fails="small messages")
-def says_who_it_is(batches, work):
+class SaysWhoItIs(_Dealer):
     """The request holds the worker's rank and its last batch: recv returns the rank anyhow."""
-    number, mine = torch.zeros(1, dtype=torch.int64), []
-    if dist.get_rank() > 0:
-        while True:
-            dist.send(torch.tensor([dist.get_rank(), int(number)]), 0)
-            dist.recv(number, 0)
-            if number < 0:
-                return mine
-            mine.append(int(number))
-            work(mine[-1])
-    wish, whose = torch.zeros(2, dtype=torch.int64), []
-    for batch in range(batches):
+
+    def ask(self):
+        dist.send(torch.tensor([dist.get_rank(), int(self.number)]), 0)
+        dist.recv(self.number, 0)
+        return self.number
+
+    def who_asks(self):
+        wish = torch.zeros(2, dtype=torch.int64)
         dist.recv(wish)
-        whose.append(int(wish[0]))
-        dist.send(torch.tensor([batch]), whose[-1])
-    for _ in range(1, dist.get_world_size()):
-        dist.send(torch.tensor([-1]), dist.recv(wish))
-    return whose
+        return int(wish[0])
 
 
 # --- downpour_sgd
 
 
-def _fetch(weights):
-    dist.send(torch.zeros(1), 0)
-    dist.recv(weights, 0)
+class _Downpour(_Star):
+    """A right training; `rate` is what the server multiplies with a sum."""
 
+    def take_arguments(self, w, gradient, steps, lr, n_push, n_fetch):
+        super().take_arguments(w, gradient, steps, lr)
+        self.n_push, self.n_fetch, self.rate, self.local_rate = n_push, n_fetch, lr, lr
 
-def _push(total):
-    dist.send(torch.ones(1), 0)
-    dist.send(total, 0)
+    # --- A worker
 
+    def work(self):
+        self.weights, self.total = self.empty(), self.zeros()
+        for step in range(self.steps):
+            self.before(step)
+            each = self.gradient(self.weights)
+            self.weights -= self.local_rate * each
+            self.total += each
+            self.after(step)
+        self.finish()
 
-def _times(steps, every):
-    """How often something happens that is done every so many steps, in the last if not before."""
-    return -(-steps // every)
+    def zeros(self):
+        return torch.zeros_like(self.w)
 
+    def before(self, step):
+        if step % self.n_fetch == 0:
+            self.fetch(self.weights)
 
-def _serve(weights, lr, requests):
-    """A server as it should be, for so many messages of each worker."""
-    wish, total = torch.empty(1), torch.empty_like(weights)
-    for _ in range(requests * (dist.get_world_size() - 1)):
-        worker = dist.recv(wish)
-        if wish:
-            dist.recv(total, worker)
-            weights -= lr * total
+    def after(self, step):
+        if self.due(step):
+            self.push(self.total)
+            self.total.zero_()
+
+    def due(self, step):
+        return (step + 1) % self.n_push == 0 or step + 1 == self.steps
+
+    def fetch(self, weights):
+        dist.send(torch.zeros(1), 0)
+        dist.recv(weights, 0)
+
+    def push(self, total):
+        dist.send(torch.ones(1), 0)
+        dist.send(total, 0)
+
+    def finish(self):
+        pass
+
+    # --- The server
+
+    def serve(self):
+        weights, wish = self.to_train(), torch.empty(1)
+        for _ in range(self.requests() * len(self.workers)):
+            self.answer(self.next_wish(wish), weights, bool(wish))
+        return weights
+
+    def requests(self):
+        return -(-self.steps // self.n_fetch) - (-self.steps // self.n_push)
+
+    def next_wish(self, wish):
+        return dist.recv(wish)
+
+    def answer(self, worker, weights, pushes):
+        if pushes:
+            weights -= self.rate * self.received(worker)
         else:
             dist.send(weights, worker)
-    return weights
-
-
-def _work(w, gradient, steps, lr, n_push, n_fetch):
-    """A worker as it should be."""
-    weights, total = torch.empty_like(w), torch.zeros_like(w)
-    for step in range(steps):
-        if step % n_fetch == 0:
-            _fetch(weights)
-        each = gradient(weights)
-        weights -= lr * each
-        total += each
-        if (step + 1) % n_push == 0 or step + 1 == steps:
-            _push(total)
-            total.zero_()
 
 
 @wrong("downpour_sgd", fails="every gradient once")
-def loses_the_last_steps(w, gradient, steps, lr, n_push, n_fetch):
+class LosesTheLastSteps(_Downpour):
     """Where n_push does not divide the steps, the last gradients are never sent."""
-    if dist.get_rank() == 0:
-        return _serve(w.clone(), lr, _times(steps, n_fetch) + steps // n_push)
-    weights, total = torch.empty_like(w), torch.zeros_like(w)
-    for step in range(steps):
-        if step % n_fetch == 0:
-            _fetch(weights)
-        each = gradient(weights)
-        weights -= lr * each
-        total += each
-        if (step + 1) % n_push == 0:
-            _push(total)
-            total.zero_()
-    return None
+
+    def due(self, step):
+        return (step + 1) % self.n_push == 0
+
+    def requests(self):
+        return -(-self.steps // self.n_fetch) + self.steps // self.n_push
 
 
 @wrong("downpour_sgd", fails="every gradient once")
-def goes_on_with_the_sum(w, gradient, steps, lr, n_push, n_fetch):
+class GoesOnWithTheSum(_Downpour):
     """The sum is never emptied: each push has all gradients since the beginning."""
-    if dist.get_rank() == 0:
-        return _serve(w.clone(), lr, _times(steps, n_fetch) + _times(steps, n_push))
-    weights, total = torch.empty_like(w), torch.zeros_like(w)
-    for step in range(steps):
-        if step % n_fetch == 0:
-            _fetch(weights)
-        each = gradient(weights)
-        weights -= lr * each
-        total += each
-        if (step + 1) % n_push == 0 or step + 1 == steps:
-            _push(total)
-    return None
+
+    def after(self, step):
+        if self.due(step):
+            self.push(self.total)
 
 
 @wrong("downpour_sgd", fails="every gradient once")
-def divides_by_the_workers(w, gradient, steps, lr, n_push, n_fetch):
+class DividesByTheWorkers(_Downpour):
     """As in synchronous training, the server takes lr / K."""
-    if dist.get_rank() == 0:
-        rate = lr / (dist.get_world_size() - 1)
-        return _serve(w.clone(), rate, _times(steps, n_fetch) + _times(steps, n_push))
-    return _work(w, gradient, steps, lr, n_push, n_fetch)
+
+    def answer(self, worker, weights, pushes):
+        self.rate = self.lr / len(self.workers)
+        super().answer(worker, weights, pushes)
 
 
 @wrong("downpour_sgd", fails="every gradient once")
-def sends_the_mean_of_the_steps(w, gradient, steps, lr, n_push, n_fetch):
+class SendsTheMeanOfTheSteps(_Downpour):
     """Divides the sum by n_push."""
-    if dist.get_rank() == 0:
-        return _serve(w.clone(), lr / n_push, _times(steps, n_fetch) + _times(steps, n_push))
-    return _work(w, gradient, steps, lr, n_push, n_fetch)
+
+    def push(self, total):
+        super().push(total / self.n_push)
 
 
 @wrong("downpour_sgd", fails="every gradient once")
-def pushes_weights(w, gradient, steps, lr, n_push, n_fetch):
+class PushesWeights(_Downpour):
     """The server takes over the weights of whoever comes: the others' work is lost."""
-    if dist.get_rank() == 0:
-        weights, wish = w.clone(), torch.empty(1)
-        requests = _times(steps, n_fetch) + _times(steps, n_push)
-        for _ in range(requests * (dist.get_world_size() - 1)):
-            worker = dist.recv(wish)
-            if wish:
-                dist.recv(weights, worker)
-            else:
-                dist.send(weights, worker)
-        return weights
-    weights = torch.empty_like(w)
-    for step in range(steps):
-        if step % n_fetch == 0:
-            _fetch(weights)
-        weights -= lr * gradient(weights)
-        if (step + 1) % n_push == 0 or step + 1 == steps:
-            _push(weights)
-    return None
+
+    def push(self, total):
+        super().push(self.weights)
+
+    def answer(self, worker, weights, pushes):
+        if pushes:
+            weights.copy_(self.received(worker))
+        else:
+            dist.send(weights, worker)
+
+
+@wrong("downpour_sgd", fails="every gradient once")
+class SumsInSinglePrecision(_Downpour):
+    """torch.zeros without w's dtype."""
+
+    def zeros(self):
+        return torch.zeros(self.w.shape)
+
+    def push(self, total):
+        super().push(total.to(self.w.dtype))
+
+
+@wrong("downpour_sgd", fails="every gradient once")
+class FetchesFlatWeights(_Flat, _Downpour):
+    """`gradient` takes a tensor like w."""
 
 
 @wrong("downpour_sgd", fails="w unchanged")
-def serves_the_callers_weights(w, gradient, steps, lr, n_push, n_fetch):
+class ServesTheCallersWeights(_Downpour):
     """Steps in the caller's tensor."""
-    if dist.get_rank() == 0:
-        return _serve(w, lr, _times(steps, n_fetch) + _times(steps, n_push))
-    return _work(w, gradient, steps, lr, n_push, n_fetch)
+
+    def to_train(self):
+        return self.w
 
 
 @wrong("downpour_sgd", fails="the star")
-def ends_with_a_barrier(w, gradient, steps, lr, n_push, n_fetch):
+class EndsWithABarrier(_Downpour):
     """All wait for all in the end."""
-    if dist.get_rank() == 0:
-        weights = _serve(w.clone(), lr, _times(steps, n_fetch) + _times(steps, n_push))
+
+    def run(self):
+        weights = super().run()
         dist.barrier()
         return weights
-    _work(w, gradient, steps, lr, n_push, n_fetch)
-    dist.barrier()
-    return None
 
 
 @wrong("downpour_sgd", fails="messages and bytes")
-def fetches_in_every_step(w, gradient, steps, lr, n_push, n_fetch):
+class FetchesInEveryStep(_Downpour):
     """n_fetch is not looked at."""
-    if dist.get_rank() == 0:
-        return _serve(w.clone(), lr, steps + _times(steps, n_push))
-    return _work(w, gradient, steps, lr, n_push, 1)
+
+    def take_arguments(self, *arguments):
+        super().take_arguments(*arguments)
+        self.n_fetch = 1
 
 
 @wrong("downpour_sgd", fails="messages and bytes")
-def pushes_in_every_step(w, gradient, steps, lr, n_push, n_fetch):
+class PushesInEveryStep(_Downpour):
     """n_push is not looked at."""
-    if dist.get_rank() == 0:
-        return _serve(w.clone(), lr, steps + _times(steps, n_fetch))
-    return _work(w, gradient, steps, lr, 1, n_fetch)
+
+    def take_arguments(self, *arguments):
+        super().take_arguments(*arguments)
+        self.n_push = 1
 
 
 @wrong("downpour_sgd", fails="messages and bytes")
-def acknowledges(w, gradient, steps, lr, n_push, n_fetch):
+class Acknowledges(_Downpour):
     """The server answers each request with a number, before what was asked for."""
-    wish, total = torch.zeros(1), torch.zeros_like(w)
-    weights = w.clone()
-    if dist.get_rank() == 0:
-        for _ in range((_times(steps, n_fetch) + _times(steps, n_push)) * (dist.get_world_size() - 1)):
-            worker = dist.recv(wish)
-            dist.send(wish, worker)
-            if wish:
-                dist.recv(total, worker)
-                weights -= lr * total
-            else:
-                dist.send(weights, worker)
-        return weights
-    for step in range(steps):
-        if step % n_fetch == 0:
-            dist.send(torch.zeros(1), 0)
-            dist.recv(wish, 0)
-            dist.recv(weights, 0)
-        each = gradient(weights)
-        weights -= lr * each
-        total += each
-        if (step + 1) % n_push == 0 or step + 1 == steps:
-            dist.send(torch.ones(1), 0)
-            dist.recv(wish, 0)
-            dist.send(total, 0)
-            total.zero_()
-    return None
 
+    def fetch(self, weights):
+        dist.send(torch.zeros(1), 0)
+        dist.recv(torch.empty(1), 0)
+        dist.recv(weights, 0)
 
-@wrong("downpour_sgd", fails="order of the steps")
-def keeps_all_sums_to_the_end(w, gradient, steps, lr, n_push, n_fetch):
-    """Every sum is pushed after the last step: until then nobody learns anything."""
-    if dist.get_rank() == 0:
-        return _serve(w.clone(), lr, _times(steps, n_fetch) + _times(steps, n_push))
-    weights, total, sums = torch.empty_like(w), torch.zeros_like(w), []
-    for step in range(steps):
-        if step % n_fetch == 0:
-            _fetch(weights)
-        each = gradient(weights)
-        weights -= lr * each
-        total += each
-        if (step + 1) % n_push == 0 or step + 1 == steps:
-            sums.append(total.clone())
-            total.zero_()
-    for each in sums:
-        _push(each)
-    return None
+    def push(self, total):
+        dist.send(torch.ones(1), 0)
+        dist.recv(torch.empty(1), 0)
+        dist.send(total, 0)
 
-
-@wrong("downpour_sgd", fails="order of the steps")
-def fetches_before_it_pushes(w, gradient, steps, lr, n_push, n_fetch):
-    """The weights come without the worker's own last sum, which it still holds."""
-    if dist.get_rank() == 0:
-        return _serve(w.clone(), lr, _times(steps, n_fetch) + _times(steps, n_push))
-    weights, total = torch.empty_like(w), torch.zeros_like(w)
-    for step in range(steps):
-        if step % n_fetch == 0:
-            _fetch(weights)
-        if step and step % n_push == 0:
-            _push(total)
-            total.zero_()
-        each = gradient(weights)
-        weights -= lr * each
-        total += each
-    if steps:
-        _push(total)
-    return None
-
-
-@wrong("downpour_sgd", fails="weights of each step")
-def stands_still_between_fetches(w, gradient, steps, lr, n_push, n_fetch):
-    """A worker computes all gradients until the next fetch at the same weights."""
-    if dist.get_rank() == 0:
-        return _serve(w.clone(), lr, _times(steps, n_fetch) + _times(steps, n_push))
-    return _work(w, gradient, steps, 0.0, n_push, n_fetch)
-
-
-@wrong("downpour_sgd", fails="weights of each step")
-def always_sends_the_first_weights(w, gradient, steps, lr, n_push, n_fetch):
-    """Gradients go to a copy, and fetches get what the copy was made of."""
-    if dist.get_rank() > 0:
-        return _work(w, gradient, steps, lr, n_push, n_fetch)
-    weights, wish, total = w.clone(), torch.empty(1), torch.empty_like(w)
-    requests = _times(steps, n_fetch) + _times(steps, n_push)
-    for _ in range(requests * (dist.get_world_size() - 1)):
+    def next_wish(self, wish):
         worker = dist.recv(wish)
-        if wish:
-            dist.recv(total, worker)
-            weights -= lr * total
-        else:
-            dist.send(w, worker)
-    return weights
+        dist.send(wish, worker)
+        return worker
+
+
+@wrong("downpour_sgd", fails="order of the steps")
+class KeepsAllSumsToTheEnd(_Downpour):
+    """Every sum is pushed after the last step: until then nobody learns anything."""
+
+    def before(self, step):
+        self.sums = [] if step == 0 else self.sums
+        super().before(step)
+
+    def push(self, total):
+        self.sums.append(total.clone())
+
+    def finish(self):
+        for each in self.sums if self.steps else ():
+            super().push(each)
+
+
+@wrong("downpour_sgd", fails="order of the steps")
+class FetchesBeforeItPushes(_Downpour):
+    """The weights come without the worker's own last sum, which it still holds."""
+
+    def before(self, step):
+        super().before(step)
+        if step:
+            super().after(step - 1)
+
+    def after(self, step):
+        if step + 1 == self.steps:
+            super().after(step)
+
+
+@wrong("downpour_sgd", fails="order of the steps")
+class PushesAStepLate(_Downpour):
+    """A sum leaves when the next step is done, in which others could have used it."""
+
+    late = None
+
+    def push(self, total):
+        self.late = total.clone()
+
+    def after(self, step):
+        if self.late is not None:
+            super().push(self.late)
+            self.late = None
+        super().after(step)
+
+    def finish(self):
+        if self.late is not None:
+            super().push(self.late)
+
+
+@wrong("downpour_sgd", fails="order of the steps")
+class FetchesAPeriodEarly(_Downpour):
+    """While it computes it gets the weights of the next period, which are old by then."""
+
+    def before(self, step):
+        if step == 0:
+            self.next = self.empty()
+            self.fetch(self.next)
+        if step % self.n_fetch == 0:
+            self.weights.copy_(self.next)
+            if step + self.n_fetch < self.steps:
+                self.fetch(self.next)
+
+
+@wrong("downpour_sgd", fails="weights of each step")
+class StandsStillBetweenFetches(_Downpour):
+    """A worker computes all gradients until the next fetch at the same weights."""
+
+    def work(self):
+        self.local_rate = 0
+        super().work()
+
+
+@wrong("downpour_sgd", fails="weights of each step")
+class AlwaysSendsTheFirstWeights(_Downpour):
+    """Gradients go to a copy, and fetches get what the copy was made of."""
+
+    def answer(self, worker, weights, pushes):
+        super().answer(worker, weights if pushes else self.w, pushes)
 
 
 @wrong("downpour_sgd", fails="waits for nobody")
-def serves_in_turns(w, gradient, steps, lr, n_push, n_fetch):
+class ServesInTurns(_Downpour):
     """One message from each worker, in the order of their ranks, then the next from each."""
-    if dist.get_rank() > 0:
-        return _work(w, gradient, steps, lr, n_push, n_fetch)
-    weights, wish, total = w.clone(), torch.empty(1), torch.empty_like(w)
-    for _ in range(_times(steps, n_fetch) + _times(steps, n_push)):
-        for worker in range(1, dist.get_world_size()):
-            dist.recv(wish, worker)
-            if wish:
-                dist.recv(total, worker)
-                weights -= lr * total
-            else:
-                dist.send(weights, worker)
-    return weights
+
+    turn = -1
+
+    def next_wish(self, wish):
+        self.turn += 1
+        worker = 1 + self.turn % len(self.workers)
+        dist.recv(wish, worker)
+        return worker
 
 
 # --- staleness
@@ -971,6 +964,21 @@ def key_error(log):
         else:
             ages.append(version - read[worker])
             version += 1
+    return ages
+
+
+@wrong("staleness", fails="nothing read")
+def remembers_other_logs(log, read={}):  # noqa: B006 - the mistake
+    """A default that lives on: what was read in one log counts in the next."""
+    version, ages = 0, []
+    for what, worker in log:
+        if what == "read":
+            read[worker] = version
+            continue
+        if worker not in read:
+            raise ValueError(f"worker {worker}")
+        ages.append(version - read[worker])
+        version += 1
     return ages
 
 
@@ -1121,6 +1129,18 @@ class GoesByWhatItSaid(_Clock):
 
 
 @wrong("BoundedClock", fails="two clocks")
+class OneNumberForAll(_Clock):
+    """How many workers there are belongs to the class."""
+
+    def __init__(self, workers, bound):
+        self.steps, self.bound = [0] * 99, bound
+        type(self).workers = workers
+
+    def may_go_on(self, worker):
+        return self.steps[worker] - min(self.steps[: type(self).workers]) <= self.bound
+
+
+@wrong("BoundedClock", fails="two clocks")
 class OneBoundForAll(_Clock):
     """The bound belongs to the class: the last clock's counts."""
 
@@ -1131,123 +1151,149 @@ class OneBoundForAll(_Clock):
 # --- ssp_sgd
 
 
-def _bounded(weights, lr, steps, bound, copies=False):
-    """A server as it should be, unless copies are made when a worker begins to wait."""
-    workers = dist.get_world_size() - 1
-    clock, arrived = _Clock(workers, bound), torch.empty_like(weights)
-    left, waiting = [steps] * workers, [(worker, weights) for worker in range(workers)]
-    for _ in range(steps * workers):
-        free = [each for each in waiting if clock.may_go_on(each[0])]
-        waiting = [each for each in waiting if each not in free]
-        for worker, copy in free:
-            dist.send(copy, worker + 1)
-            left[worker] -= 1
-        worker = dist.recv(arrived) - 1
-        weights -= lr * arrived
-        clock.tick(worker)
-        if left[worker]:
-            waiting.append((worker, weights.clone() if copies else weights))
-    return weights
+class _Bounded(_Star):
+    """A right training. Who waits is kept with the weights of when it began to wait, which are not sent."""
+
+    def take_arguments(self, w, gradient, steps, lr, bound):
+        super().take_arguments(w, gradient, steps, lr)
+        self.bound, self.rate = bound, lr / len(self.workers)
+
+    def serve(self):
+        weights, self.clock = self.to_train(), _Clock(len(self.workers), self.lead())
+        left = dict.fromkeys(self.workers, self.steps)
+        waiting = dict.fromkeys(self.workers, weights)
+        for _ in range(self.steps * len(self.workers)):
+            for worker in self.free(list(waiting)):
+                self.let_go(worker, weights, waiting.pop(worker))
+                left[worker] -= 1
+            worker, arrived = self.next_gradient()
+            weights -= self.rate * arrived
+            self.clock.tick(worker - 1)
+            if left[worker]:
+                waiting[worker] = weights.clone()
+        return weights
+
+    def lead(self):
+        return self.bound
+
+    def next_gradient(self):
+        arrived = self.empty()
+        return dist.recv(arrived), arrived
+
+    def free(self, waiting):
+        return [worker for worker in waiting if self.clock.may_go_on(worker - 1)]
+
+    def let_go(self, worker, weights, as_they_were):
+        dist.send(weights, worker)
 
 
 @wrong("ssp_sgd", fails="every gradient once")
-def whole_steps(w, gradient, steps, lr, bound):
+class WholeSteps(_Bounded):
     """lr times each gradient, K times too much."""
-    if dist.get_rank() > 0:
-        return _worker(w, gradient, steps)
-    return _bounded(w.clone(), lr, steps, bound)
+
+    def to_train(self):
+        self.rate = self.lr
+        return super().to_train()
 
 
-@wrong("ssp_sgd", fails="nobody within it waits")
-def first_come_first_served(w, gradient, steps, lr, bound):
-    """Only the first of those who wait is looked at: others wait behind it."""
-    if dist.get_rank() > 0:
-        return _worker(w, gradient, steps)
-    workers = dist.get_world_size() - 1
-    weights, arrived, clock = w.clone(), torch.empty_like(w), _Clock(workers, bound)
-    left, waiting = [steps] * workers, list(range(workers))
-    for _ in range(steps * workers):
-        while waiting and clock.may_go_on(waiting[0]):
-            dist.send(weights, waiting[0] + 1)
-            left[waiting.pop(0)] -= 1
-        worker = dist.recv(arrived) - 1
-        weights -= lr / workers * arrived
-        clock.tick(worker)
-        if left[worker]:
-            waiting.append(worker)
-    return weights
+@wrong("ssp_sgd", fails="every gradient once")
+class BoundedAtFlatWeights(_Flat, _Bounded):
+    """`gradient` takes a tensor like w."""
 
 
 @wrong("ssp_sgd", fails="w unchanged")
-def bounded_in_place(w, gradient, steps, lr, bound):
+class BoundedInPlace(_Bounded):
     """Steps in the caller's tensor."""
-    if dist.get_rank() > 0:
-        return _worker(w, gradient, steps)
-    return _bounded(w, lr / (dist.get_world_size() - 1), steps, bound)
+
+    def to_train(self):
+        return self.w
 
 
 @wrong("ssp_sgd", fails="the star")
-def a_barrier_in_the_end(w, gradient, steps, lr, bound):
+class ABarrierInTheEnd(_Bounded):
     """All wait for all in the end."""
-    if dist.get_rank() > 0:
-        _worker(w, gradient, steps)
-        return dist.barrier()
-    weights = _bounded(w.clone(), lr / (dist.get_world_size() - 1), steps, bound)
-    dist.barrier()
-    return weights
+
+    def run(self):
+        weights = super().run()
+        dist.barrier()
+        return weights
 
 
 @wrong("ssp_sgd", fails="messages and bytes")
-def weights_after_the_last_step(w, gradient, steps, lr, bound):
+class WeightsAfterTheLastStep(_SendsTheLastWeightsToo, _Bounded):
     """The workers get the last weights as well."""
-    if dist.get_rank() > 0:
-        _worker(w, gradient, steps)
-        dist.recv(torch.empty_like(w), 0)
-        return None
-    weights = _bounded(w.clone(), lr / (dist.get_world_size() - 1), steps, bound)
-    for worker in range(1, dist.get_world_size()):
+
+
+@wrong("ssp_sgd", fails="messages and bytes")
+class AnnouncesWeights(_Bounded):
+    """A number before the weights, and two after each gradient."""
+
+    def work(self):
+        weights, said = self.empty(), torch.empty(1)
+        for _ in range(self.steps):
+            dist.recv(said, 0)
+            dist.recv(weights, 0)
+            dist.send(self.gradient(weights), 0)
+            dist.send(said, 0)
+            dist.send(said, 0)
+
+    def let_go(self, worker, weights, as_they_were):
+        dist.send(torch.ones(1), worker)
         dist.send(weights, worker)
-    return weights
+
+    def next_gradient(self):
+        worker, arrived = super().next_gradient()
+        for _ in range(2):
+            dist.recv(torch.empty(1), worker)
+        return worker, arrived
 
 
 @wrong("ssp_sgd", fails="lead at most the bound")
-def nobody_ever_waits(w, gradient, steps, lr, bound):
+class NobodyEverWaits(_Bounded):
     """The bound is not looked at."""
-    if dist.get_rank() > 0:
-        return _worker(w, gradient, steps)
-    return _bounded(w.clone(), lr / (dist.get_world_size() - 1), steps, float("inf"))
+
+    def lead(self):
+        return float("inf")
 
 
 @wrong("ssp_sgd", fails="lead at most the bound")
-def one_step_too_far(w, gradient, steps, lr, bound):
+class OneStepTooFar(_Bounded):
     """A worker may be bound + 1 steps ahead."""
-    if dist.get_rank() > 0:
-        return _worker(w, gradient, steps)
-    return _bounded(w.clone(), lr / (dist.get_world_size() - 1), steps, bound + 1)
+
+    def lead(self):
+        return self.bound + 1
 
 
 @wrong("ssp_sgd", fails="nobody within it waits")
-def always_in_step(w, gradient, steps, lr, bound):
+class AlwaysInStep(_Bounded):
     """Synchronous, whatever the bound."""
-    if dist.get_rank() > 0:
-        return _worker(w, gradient, steps)
-    return _bounded(w.clone(), lr / (dist.get_world_size() - 1), steps, 0)
+
+    def lead(self):
+        return 0
 
 
 @wrong("ssp_sgd", fails="nobody within it waits")
-def waits_at_the_bound(w, gradient, steps, lr, bound):
+class WaitsAtTheBound(_Bounded):
     """A worker whose lead is the bound waits."""
-    if dist.get_rank() > 0:
-        return _worker(w, gradient, steps)
-    return _bounded(w.clone(), lr / (dist.get_world_size() - 1), steps, max(0, bound - 1))
+
+    def lead(self):
+        return max(0, self.bound - 1)
+
+
+@wrong("ssp_sgd", fails="nobody within it waits")
+class FirstComeFirstServed(_Bounded):
+    """Only the first of those who wait is looked at: others wait behind it."""
+
+    def free(self, waiting):
+        return list(takewhile(lambda worker: self.clock.may_go_on(worker - 1), waiting))
 
 
 @wrong("ssp_sgd", fails="weights as they are")
-def weights_as_they_were(w, gradient, steps, lr, bound):
+class WeightsAsTheyWere(_Bounded):
     """Whoever waits gets the weights of the moment when it began to wait."""
-    if dist.get_rank() > 0:
-        return _worker(w, gradient, steps)
-    return _bounded(w.clone(), lr / (dist.get_world_size() - 1), steps, bound, copies=True)
+
+    def let_go(self, worker, weights, as_they_were):
+        dist.send(as_they_were, worker)
 
 
 # ----------------------------------------------------------------------------------------------- tree_step
@@ -1361,6 +1407,22 @@ def divides_by_those_who_have_one(model, lr):
     both = _along_a_tree(torch.cat([_end_to_end(trained), has.to(trained[0].dtype)]))
     total, count = both.chunk(2)
     _descend(trained, total / count.clamp(min=1), lr)
+
+
+@wrong("tree_step", fails="missing gradients")
+def stays_out_without_a_gradient(model, lr):
+    """A rank that has none at all makes no call: its partner waits."""
+    trained = _trainable(model)
+    if any(p.grad is not None for p in trained):
+        _descend(trained, _along_a_tree(_end_to_end(trained)) / dist.get_world_size(), lr)
+
+
+@wrong("tree_step", fails="the same model everywhere")
+def makes_new_parameters(model, lr):
+    """An optimizer that holds the old ones trains nothing any more."""
+    trained = _trainable(model)
+    _descend(trained, _along_a_tree(_end_to_end(trained)) / dist.get_world_size(), lr)
+    model.shared.bias = torch.nn.Parameter(model.shared.bias.detach().clone())
 
 
 @wrong("tree_step", fails="the same model everywhere")
@@ -1513,6 +1575,16 @@ def _due(step, batches, period):
     return step % period == 0 or step == len(batches)
 
 
+def _averages(model, batches, period, what=None):
+    """What a right training does after each step, unless something else is averaged."""
+
+    def after_step(step):
+        if _due(step, batches, period):
+            _average((what or _trainable)(model))
+
+    return after_step
+
+
 @wrong("local_sgd", fails="the weights")
 def never_speaks(model, optimizer, batches, loss_fn, period):
     """Each rank has its own model."""
@@ -1538,12 +1610,7 @@ def averages_gradients(model, optimizer, batches, loss_fn, period):
 @wrong("local_sgd", fails="the weights")
 def keeps_old_gradients(model, optimizer, batches, loss_fn, period):
     """No zero_grad."""
-
-    def after_step(step):
-        if _due(step, batches, period):
-            _average(_trainable(model))
-
-    return _trains(model, optimizer, batches, loss_fn, after_step, clear=False)
+    return _trains(model, optimizer, batches, loss_fn, _averages(model, batches, period), clear=False)
 
 
 @wrong("local_sgd", fails="the weights")
@@ -1613,12 +1680,8 @@ def there_is_always_a_step(model, optimizer, batches, loss_fn, period):
 def evaluates_from_now_on(model, optimizer, batches, loss_fn, period):
     """Leaves train mode."""
 
-    def after_step(step):
-        if _due(step, batches, period):
-            _average(_trainable(model))
-
     model.eval()
-    return _trains(model, optimizer, batches, loss_fn, after_step)
+    return _trains(model, optimizer, batches, loss_fn, _averages(model, batches, period))
 
 
 @wrong("local_sgd", fails="layers that only some ranks train")
@@ -1638,22 +1701,15 @@ def what_has_a_gradient(model, optimizer, batches, loss_fn, period):
 def buffers_too(model, optimizer, batches, loss_fn, period):
     """Everything in the state dict."""
 
-    def after_step(step):
-        if _due(step, batches, period):
-            _average([*_trainable(model), *model.buffers()])
-
-    return _trains(model, optimizer, batches, loss_fn, after_step)
+    what = lambda model: [*_trainable(model), *model.buffers()]  # noqa: E731
+    return _trains(model, optimizer, batches, loss_fn, _averages(model, batches, period, what))
 
 
 @wrong("local_sgd", fails="what stays a rank's own")
 def new_parameters(model, optimizer, batches, loss_fn, period):
     """At the end the model has parameters that its optimizer does not know."""
 
-    def after_step(step):
-        if _due(step, batches, period):
-            _average(_trainable(model))
-
-    losses = _trains(model, optimizer, batches, loss_fn, after_step)
+    losses = _trains(model, optimizer, batches, loss_fn, _averages(model, batches, period))
     new = {p: torch.nn.Parameter(p.detach().clone(), p.requires_grad) for p in model.parameters()}
     for module in model.modules():
         for name, p in list(module.named_parameters(recurse=False)):
@@ -1661,15 +1717,34 @@ def new_parameters(model, optimizer, batches, loss_fn, period):
     return losses
 
 
+@wrong("local_sgd", fails="what stays a rank's own")
+def eats_the_batches(model, optimizer, batches, loss_fn, period):
+    """Takes them from the caller's list."""
+    steps = len(batches)
+
+    def after_step(step):
+        if step % period == 0 or step == steps:
+            _average(_trainable(model))
+
+    return _trains(
+        model, optimizer, iter(lambda: batches.pop(0) if batches else None, None), loss_fn, after_step
+    )
+
+
+@wrong("local_sgd", fails="what stays a rank's own")
+def leaves_no_momentum(model, optimizer, batches, loss_fn, period):
+    """The optimizer begins anew when training goes on."""
+
+    losses = _trains(model, optimizer, batches, loss_fn, _averages(model, batches, period))
+    optimizer.state.clear()
+    return losses
+
+
 @wrong("local_sgd", fails="losses")
 def tensors_with_a_history(model, optimizer, batches, loss_fn, period):
     """The mean loss of each period."""
 
-    def after_step(step):
-        if _due(step, batches, period):
-            _average(_trainable(model))
-
-    losses = _trains(model, optimizer, batches, loss_fn, after_step)
+    losses = _trains(model, optimizer, batches, loss_fn, _averages(model, batches, period))
     return [sum(losses[i : i + period]) / period for i in range(0, len(losses), period)]
 
 
@@ -1713,294 +1788,312 @@ def sends_what_is_frozen(model, optimizer, batches, loss_fn, period):
 # ----------------------------------------------------------------------------------------- federated_round
 
 
-class _Round:
-    """A right round, of which each mistake replaces a part."""
+class _Round(_Parts):
+    """A right round."""
 
-    def __init__(self, w, client_update, samples, fraction, seed):
+    def take_arguments(self, w, client_update, samples, fraction, seed):
         self.w, self.update, self.samples = w, client_update, samples
         self.rank, self.clients = dist.get_rank(), dist.get_world_size() - 1
         self.fraction, self.seed = fraction, seed
+
+    def run(self):
+        chosen = self.chosen()
+        if self.rank in chosen:
+            self.answer()
+        return None if self.rank else self.serve(chosen)
 
     def count(self):
         return max(1, round(self.fraction * self.clients))
 
     def chosen(self):
-        generator = torch.Generator().manual_seed(self.seed)
-        return [
-            1 + client
-            for client in torch.randperm(self.clients, generator=generator)[: self.count()].tolist()
-        ]
+        return self.drawn(torch.Generator().manual_seed(self.seed))
+
+    def drawn(self, generator):
+        order = torch.randperm(self.clients, generator=generator)
+        return [1 + client for client in order[: self.count()].tolist()]
 
     def trained(self, weights):
         return self.update(weights, self.samples) if len(self.samples) else weights
 
     def answer(self):
+        weights = self.trained(self.received())
+        dist.send(torch.cat([weights, weights.new_tensor([len(self.samples)]), self.besides()]), 0)
+
+    def received(self):
         weights = torch.empty_like(self.w)
         dist.recv(weights, 0)
-        weights = self.trained(weights)
-        dist.send(torch.cat([weights, weights.new_tensor([len(self.samples)])]), 0)
+        return weights
+
+    def besides(self):
+        return self.w.new_empty(0)
 
     def ask(self, client):
         dist.send(self.w, client)
 
     def take(self, client):
-        arriving = self.w.new_empty(len(self.w) + 1)
+        n = len(self.w)
+        arriving = self.w.new_empty(n + 1 + len(self.besides()))
         dist.recv(arriving, client)
-        return arriving[:-1], arriving[-1]
+        return arriving[:n], arriving[n]
 
     def mean(self, parts):
         n = sum(count for _, count in parts)
-        return sum(count * weights for weights, count in parts) / n if n else self.w.clone()
+        return sum(count * weights for weights, count in parts) / n if n else self.without_samples()
+
+    def without_samples(self):
+        return self.w.clone()
 
     def serve(self, chosen):
         for client in chosen:
             self.ask(client)
         return self.mean([self.take(client) for client in chosen])
 
-    def hold(self):
-        chosen = self.chosen()
-        if self.rank in chosen:
-            self.answer()
-        return None if self.rank else self.serve(chosen)
-
-
-def _held(kind, arguments):
-    return kind(*arguments).hold()
-
 
 @wrong("federated_round", fails="the mean of the chosen")
-def all_count_alike(*arguments):
+class AllCountAlike(_Round):
     """1 / K for each, however many samples it has."""
 
-    class Alike(_Round):
-        def mean(self, parts):
-            return torch.stack([weights for weights, _ in parts]).mean(0)
-
-    return _held(Alike, arguments)
+    def mean(self, parts):
+        return torch.stack([weights for weights, _ in parts]).mean(0)
 
 
 @wrong("federated_round", fails="the mean of the chosen")
-def trains_from_its_own(*arguments):
+class TrainsFromItsOwn(_Round):
     """From the client's w, in place of what the server sent."""
 
-    class Own(_Round):
-        def trained(self, weights):
-            return super().trained(self.w.clone())
-
-    return _held(Own, arguments)
+    def trained(self, weights):
+        return super().trained(self.w.clone())
 
 
 @wrong("federated_round", fails="the mean of the chosen")
-def keeps_the_server_in_the_mean(*arguments):
+class TrainsOnTheMeanSample(_Round):
+    """One sample made of all."""
+
+    def trained(self, weights):
+        self.samples = self.samples.mean(0, keepdim=True).expand_as(self.samples)
+        return super().trained(weights)
+
+
+@wrong("federated_round", fails="the mean of the chosen")
+class TrainsARow(_Round):
+    """client_update gets w as [1, n]."""
+
+    def trained(self, weights):
+        return super().trained(weights[None])[0]
+
+
+@wrong("federated_round", fails="the mean of the chosen")
+class KeepsTheServerInTheMean(_Round):
     """The old weights count as one more client."""
 
-    class Damped(_Round):
-        def mean(self, parts):
-            return (super().mean(parts) + self.w) / 2
-
-    return _held(Damped, arguments)
+    def mean(self, parts):
+        return (super().mean(parts) + self.w) / 2
 
 
 @wrong("federated_round", fails="the mean of the chosen")
-def returns_on_all_ranks(*arguments):
+class AddsUpInSinglePrecision(_Round):
+    """torch.zeros without w's dtype."""
+
+    def mean(self, parts):
+        n = sum(count for _, count in parts)
+        total = torch.zeros(len(self.w)) + sum(count * weights.float() for weights, count in parts)
+        return (total / n).to(self.w.dtype) if n else self.w.clone()
+
+
+@wrong("federated_round", fails="the mean of the chosen")
+class ReturnsOnAllRanks(_Round):
     """Clients return what they had."""
-    result = _held(_Round, arguments)
-    return arguments[0] if result is None else result
+
+    def run(self):
+        result = super().run()
+        return self.w if result is None else result
+
+
+@wrong("federated_round", fails="the mean of the chosen")
+class EveryoneTrains(_Round):
+    """Only the chosen send what comes of it."""
+
+    def run(self):
+        if self.rank and self.rank not in self.chosen():
+            self.trained(self.w.clone())
+        return super().run()
 
 
 @wrong("federated_round", fails="how many are chosen")
-def rounds_down(*arguments):
+class RoundsDown(_Round):
     """int() for round()."""
 
-    class Down(_Round):
-        def count(self):
-            return max(1, int(self.fraction * self.clients))
-
-    return _held(Down, arguments)
+    def count(self):
+        return max(1, int(self.fraction * self.clients))
 
 
 @wrong("federated_round", fails="how many are chosen")
-def rounds_up(*arguments):
+class HalvesUp(_Round):
+    """Three of 2.5, where round takes two."""
+
+    def count(self):
+        return max(1, int(self.fraction * self.clients + 0.5))
+
+
+@wrong("federated_round", fails="how many are chosen")
+class RoundsUp(_Round):
     """So many at least."""
 
-    class Up(_Round):
-        def count(self):
-            return max(1, -int(-self.fraction * self.clients // 1))
-
-    return _held(Up, arguments)
+    def count(self):
+        return max(1, -int(-self.fraction * self.clients // 1))
 
 
 @wrong("federated_round", fails="how many are chosen")
-def nobody_if_few(*arguments):
+class NobodyIfFew(_Round):
     """Without the 1."""
 
-    class Few(_Round):
-        def count(self):
-            return round(self.fraction * self.clients)
-
-    return _held(Few, arguments)
+    def count(self):
+        return round(self.fraction * self.clients)
 
 
 @wrong("federated_round", fails="chosen at random")
-def always_the_first(*arguments):
+class AlwaysTheFirst(_Round):
     """Clients 1 to m."""
 
-    class First(_Round):
-        def chosen(self):
-            return list(range(1, self.count() + 1))
-
-    return _held(First, arguments)
+    def chosen(self):
+        return list(range(1, self.count() + 1))
 
 
 @wrong("federated_round", fails="chosen at random")
-def one_after_the_other(*arguments):
+class NeverTheLast(_Round):
+    """One client too few to choose from, where there are more than are needed."""
+
+    def drawn(self, generator):
+        candidates = max(self.count(), self.clients - 1)
+        order = torch.randperm(candidates, generator=generator)
+        return [1 + client for client in order[: self.count()].tolist()]
+
+
+@wrong("federated_round", fails="chosen at random")
+class OneAfterTheOther(_Round):
     """Neighbours, beginning with the seed's."""
 
-    class Neighbours(_Round):
-        def chosen(self):
-            return [1 + (self.seed + place) % self.clients for place in range(self.count())]
-
-    return _held(Neighbours, arguments)
+    def chosen(self):
+        return [1 + (self.seed + place) % self.clients for place in range(self.count())]
 
 
 @wrong("federated_round", fails="chosen at random")
-def whatever_comes(*arguments):
+class WhateverComes(_Round):
     """From the state that the ranks happen to have."""
 
-    class Next(_Round):
-        def chosen(self):
-            return [1 + client for client in torch.randperm(self.clients)[: self.count()].tolist()]
-
-    return _held(Next, arguments)
+    def chosen(self):
+        return self.drawn(None)
 
 
 @wrong("federated_round", fails="clients without samples")
-def divides_by_nothing(*arguments):
+class DividesByNothing(_Round):
     """0 / 0."""
 
-    class Zero(_Round):
-        def mean(self, parts):
-            return sum(count * weights for weights, count in parts) / sum(count for _, count in parts)
-
-    return _held(Zero, arguments)
+    def mean(self, parts):
+        return sum(count * weights for weights, count in parts) / sum(count for _, count in parts)
 
 
 @wrong("federated_round", fails="clients without samples")
-def trains_on_nothing(*arguments):
+class TrainsOnNothing(_Round):
     """The mean of no samples is no number."""
 
-    class Nothing(_Round):
-        def trained(self, weights):
-            return self.update(weights, self.samples)
-
-    return _held(Nothing, arguments)
+    def trained(self, weights):
+        return self.update(weights, self.samples)
 
 
 @wrong("federated_round", fails="what was given")
-def seeds_everybody(*arguments):
+class GivesBackW(_Round):
+    """Where nobody has samples, the caller's own tensor."""
+
+    def without_samples(self):
+        return self.w
+
+
+@wrong("federated_round", fails="what was given")
+class SeedsEverybody(_Round):
     """torch.manual_seed: whoever drops out next does so as in the round before."""
 
-    class Global(_Round):
-        def chosen(self):
-            torch.manual_seed(self.seed)
-            return [1 + client for client in torch.randperm(self.clients)[: self.count()].tolist()]
-
-    return _held(Global, arguments)
+    def chosen(self):
+        torch.manual_seed(self.seed)
+        return self.drawn(None)
 
 
 @wrong("federated_round", fails="what was given")
-def receives_into_w(*arguments):
+class ReceivesIntoW(_Round):
     """And trains in it."""
 
-    class Into(_Round):
-        def answer(self):
-            dist.recv(self.w, 0)
-            weights = self.trained(self.w)
-            dist.send(torch.cat([weights, weights.new_tensor([len(self.samples)])]), 0)
-
-    return _held(Into, arguments)
+    def received(self):
+        dist.recv(self.w, 0)
+        return self.w
 
 
 @wrong("federated_round", fails="samples stay where they are")
-def a_sample_for_good_measure(*arguments):
+class ASampleForGoodMeasure(_Round):
     """Sends its first sample along, as an example."""
 
-    class Example(_Round):
-        def answer(self):
-            weights = torch.empty_like(self.w)
-            dist.recv(weights, 0)
-            weights = self.trained(weights)
-            example = self.samples[0] if len(self.samples) else torch.zeros_like(self.w)
-            dist.send(torch.cat([weights, weights.new_tensor([len(self.samples)]), example]), 0)
-
-        def take(self, client):
-            arriving = self.w.new_empty(2 * len(self.w) + 1)
-            dist.recv(arriving, client)
-            return arriving[: len(self.w)], arriving[len(self.w)]
-
-    return _held(Example, arguments)
+    def besides(self):
+        return self.samples[0] if len(self.samples) else torch.zeros_like(self.w)
 
 
 @wrong("federated_round", fails="samples stay where they are")
-def server_weighs_the_data(*arguments):
+class TwiceANumber(_Round):
+    """The double of one number of a sample, beside the count."""
+
+    def besides(self):
+        return 2 * self.samples[0, :1] if len(self.samples) else self.w.new_zeros(1)
+
+
+@wrong("federated_round", fails="samples stay where they are")
+class ServerWeighsTheData(_Round):
     """Sends all samples, of which the server counts the rows."""
 
-    class Rows(_Round):
-        def answer(self):
-            super().answer()
-            dist.send(self.samples.contiguous(), 0)
+    def answer(self):
+        super().answer()
+        dist.send(self.samples.contiguous(), 0)
 
-        def take(self, client):
-            weights, count = super().take(client)
-            rows = self.w.new_empty(int(count), len(self.w))
-            dist.recv(rows, client)
-            return weights, torch.tensor(float(len(rows)), dtype=self.w.dtype)
-
-    return _held(Rows, arguments)
+    def take(self, client):
+        weights, count = super().take(client)
+        rows = self.w.new_empty(int(count), len(self.w))
+        dist.recv(rows, client)
+        return weights, torch.tensor(float(len(rows)), dtype=self.w.dtype)
 
 
 @wrong("federated_round", fails="only the chosen talk")
-def tells_everyone(w, client_update, samples, fraction, seed):
+class TellsEveryone(_Round):
     """A broadcast, and a reduce to which those who are not chosen bring zeros."""
-    held = _Round(w, client_update, samples, fraction, seed)
-    weights = w.clone()
-    dist.broadcast(weights, 0)
-    share = w.new_zeros(len(w) + 1)
-    if held.rank in held.chosen() and len(samples):
-        share = torch.cat([held.trained(weights), w.new_ones(1)]) * len(samples)
-    dist.reduce(share, 0)
-    if held.rank:
-        return None
-    return share[:-1] / share[-1] if share[-1] else w.clone()
+
+    def run(self):
+        weights, share = self.w.clone(), self.w.new_zeros(len(self.w) + 1)
+        dist.broadcast(weights, 0)
+        if self.rank in self.chosen() and len(self.samples):
+            share = torch.cat([self.trained(weights), self.w.new_ones(1)]) * len(self.samples)
+        dist.reduce(share, 0)
+        if self.rank:
+            return None
+        return share[:-1] / share[-1] if share[-1] else self.w.clone()
 
 
 @wrong("federated_round", fails="only the chosen talk")
-def asks_twice(*arguments):
-    """Sends the count alone, then the weights twice."""
+class AsksTwice(_Round):
+    """Sends the weights, then as many zeros."""
 
-    class Twice(_Round):
-        def answer(self):
-            super().answer()
-            dist.send(torch.zeros_like(self.w), 0)
+    def answer(self):
+        super().answer()
+        dist.send(torch.zeros_like(self.w), 0)
 
-        def take(self, client):
-            part = super().take(client)
-            dist.recv(torch.empty_like(self.w), client)
-            return part
-
-    return _held(Twice, arguments)
+    def take(self, client):
+        part = super().take(client)
+        dist.recv(torch.empty_like(self.w), client)
+        return part
 
 
 @wrong("federated_round", fails="clients train at the same time")
-def one_client_at_a_time(*arguments):
+class OneClientAtATime(_Round):
     """Asks the next when the last has answered."""
 
-    class Serial(_Round):
-        def serve(self, chosen):
-            parts = []
-            for client in chosen:
-                self.ask(client)
-                parts.append(self.take(client))
-            return self.mean(parts)
-
-    return _held(Serial, arguments)
+    def serve(self, chosen):
+        parts = []
+        for client in chosen:
+            self.ask(client)
+            parts.append(self.take(client))
+        return self.mean(parts)

@@ -266,6 +266,62 @@ class OneRateForAll(_Sharded):
         super().__init__(given, optimizer_class, **options)
 
 
+@wrong("ShardedOptimizer", fails="the first step")
+class ViewsGradients(_Sharded):
+    """Takes it that a gradient's numbers lie in memory one after the other, row by row."""
+
+    def gradient(self, own):
+        for parameter in own:
+            if parameter.grad is not None:
+                parameter.grad.view(-1)
+        return super().gradient(own)
+
+
+@wrong("ShardedOptimizer", fails="the first step")
+class CountsThemFirst(_Sharded):
+    """Goes twice through what can be gone through once."""
+
+    def __init__(self, parameters, optimizer_class, **options):
+        given = list(parameters)
+        for group in given:
+            assert not isinstance(group, dict) or sum(1 for _ in group["params"])
+        super().__init__(given, optimizer_class, **options)
+
+
+@wrong("ShardedOptimizer", fails="the first step")
+class ViewsOfOneTensor(_Sharded):
+    """Parameters become views of one flat tensor; what others have of their memory goes stale."""
+
+    def gather(self, shard, own):
+        whole = shard.new_empty(dist.get_world_size() * len(shard))
+        dist.all_gather_single(whole, shard)
+        for parameter, values in zip(own, _unflat(whole, [p.shape for p in own]), strict=True):
+            parameter.data = values
+
+
+@wrong("ShardedOptimizer", fails="every step")
+class OverwritesTheDicts(_Sharded):
+    """Puts its shards into the caller's dicts."""
+
+    def __init__(self, parameters, optimizer_class, **options):
+        given = list(parameters)
+        super().__init__(given, optimizer_class, **options)
+        for group, made in zip(given, self.param_groups, strict=False):
+            if isinstance(group, dict):
+                group["params"] = made["params"]
+
+
+@wrong("ShardedOptimizer", fails="every step")
+class TurnsGradientsOff(_Sharded):
+    """So that copying into parameters is allowed, and forgets to turn them on again."""
+
+    def step(self):
+        for own in self.own:
+            for parameter in own:
+                parameter.requires_grad_(False)
+        super().step()
+
+
 @wrong("ShardedOptimizer", fails="every step")
 class NewInEachStep(_Sharded):
     """Makes the optimizer anew in each step: it has no past."""
@@ -602,6 +658,26 @@ class FourBytesEach(_Gradients):
         return buckets
 
 
+@wrong("ShardedGradients", fails="buckets")
+class TiedAtTheirLastName(_Gradients):
+    """Goes through all names from the last, so that what has two comes at the second."""
+
+    def parameters(self, model):
+        named = reversed(list(model.named_parameters(remove_duplicate=False)))
+        return list({id(p): p for _, p in named if p.requires_grad}.values())
+
+
+@wrong("ShardedGradients", fails="shards of the mean")
+class ViewsOfGradients(_Gradients):
+    """Takes it that a gradient's numbers lie in memory one after the other, row by row."""
+
+    def whole(self, bucket):
+        for parameter in bucket:
+            if parameter.grad is not None:
+                parameter.grad.view(-1)
+        return super().whole(bucket)
+
+
 @wrong("ShardedGradients", fails="unused, tied and frozen parameters")
 class SendsAsTheyCome(_Gradients):
     """Sends whichever bucket is complete: ranks in another order add up what does not belong together."""
@@ -638,7 +714,7 @@ class OnlyWhatIsThere(_Gradients):
         return whole
 
 
-@wrong("ShardedGradients", fails="unused, tied and frozen parameters")
+@wrong("ShardedGradients", fails="buckets")
 class FrozenToo(_Gradients):
     """Frozen parameters have a place in the buckets, and never a gradient."""
 
@@ -682,6 +758,15 @@ class SendsInFinish(_Gradients):
 
     def send_complete(self):
         pass
+
+
+@wrong("ShardedGradients", fails="sent in backward")
+class LeavesTheBlocked(_Gradients):
+    """A bucket that had to wait for one before it is sent in finish() only."""
+
+    def send_complete(self):
+        if len(self.shards) < len(self.buckets) and self.missing[len(self.shards)] == 0:
+            self.send(self.buckets[len(self.shards)])
 
 
 @wrong("ShardedGradients", fails="sent in backward")
@@ -729,6 +814,54 @@ class TwoUnderWay(_Gradients):
     def wait(self):
         for handle, _ in self.handles:
             handle.wait()
+
+
+@wrong("ShardedGradients", fails="no more than a bucket beside the shards")
+class LaysItFirst(_Gradients):
+    """Waits for the bucket before when the next one is laid end to end already: two are there."""
+
+    def send(self, bucket):
+        whole = self.whole(bucket)
+        self.wait()
+        self.shards.append(whole.new_empty(len(whole) // dist.get_world_size()))
+        self.handle = dist.reduce_scatter_single(self.shards[-1], whole, async_op=True)
+
+
+@wrong("ShardedGradients", fails="no more than a bucket beside the shards")
+class ClearsOnArrival(_Gradients):
+    """Sets .grad to None when the bucket has arrived; until then its gradients are there twice."""
+
+    def whole(self, bucket):
+        ranks = dist.get_world_size()
+        self.sent = bucket
+        return _flat((torch.zeros_like(p) if p.grad is None else p.grad for p in bucket), ranks) / ranks
+
+    def wait(self):
+        for parameter in self.sent or []:
+            parameter.grad = None
+        super().wait()
+
+
+@wrong("ShardedGradients", fails="no more than a bucket beside the shards")
+class KeepsTheLast(_Gradients):
+    """Refers to the bucket that it has sent last, until there is another."""
+
+    def send(self, bucket):
+        super().send(bucket)
+        self.last = self.shards[-1].new_empty(dist.get_world_size() * len(self.shards[-1]))
+
+
+@wrong("ShardedGradients", fails="no more than a bucket beside the shards")
+class KeepsAHistory(_Gradients):
+    """Refers to the shards of every pass that there was."""
+
+    def __init__(self, model, bucket_bytes):
+        self.history = []
+        super().__init__(model, bucket_bytes)
+
+    def finish(self):
+        self.history.append(super().finish())
+        return self.history[-1]
 
 
 @wrong("ShardedGradients", fails="no more than a bucket beside the shards")
@@ -907,6 +1040,52 @@ class KeepsWithoutGradients(_Unit):
         return self.compute(inputs)
 
 
+@wrong("FullyShardedUnit", fails="inputs and results of all kinds")
+class OneInput(_Unit):
+    """Takes one tensor, as the layers of a Sequential do."""
+
+    def forward(self, x):
+        return super().forward(x)
+
+
+@wrong("FullyShardedUnit", fails="inputs and results of all kinds")
+class NeedsGradientsOfInputs(_Unit):
+    """Has every input ask for a gradient, which whole numbers cannot have."""
+
+    def forward(self, *inputs):
+        return super().forward(*(each if each.requires_grad else each.requires_grad_() for each in inputs))
+
+
+@wrong("FullyShardedUnit", fails="inputs and results of all kinds")
+class OneResult(_Unit):
+    """Makes something of the result that a tuple does not have."""
+
+    def compute(self, inputs):
+        return super().compute(inputs).clone()
+
+
+@wrong("FullyShardedUnit", fails="inputs and results of all kinds")
+class EmptiesBuffers(_Unit):
+    """Takes all tensors out of the module's code, buffers too."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        for own in self.code[0].modules():
+            own._buffers = dict.fromkeys(own._buffers)
+
+
+@wrong("FullyShardedUnit", fails="gradients")
+class DrawsAnew(_Unit):
+    """Computes forward again in backward, with another dropout."""
+
+    def forward(self, *inputs):
+        result = super().forward(*inputs)
+        if not isinstance(result, tuple):
+            return result
+        again = super().forward(*inputs)
+        return tuple(a.detach() + b - b.detach() for a, b in zip(result, again, strict=True))
+
+
 @wrong("FullyShardedUnit", fails="gradients")
 class FillsThePadding(_Unit):
     """Leaves in the padding what happens to be there."""
@@ -979,6 +1158,36 @@ class AutogradKeeps(_Unit):
         result = self.compute(inputs)
         self.whole = None
         return result
+
+
+@wrong("FullyShardedUnit", fails="lets go in forward")
+class LetsGoOfTheFirst(_Unit):
+    """Knows a weight by where it begins, which is right for the first one only."""
+
+    def forward(self, *inputs):
+        begin = self.gather().data_ptr()
+
+        def pack(tensor):
+            return tensor if tensor.data_ptr() != begin else (tensor.size(), tensor.stride())
+
+        def unpack(kept):
+            return kept if isinstance(kept, Tensor) else self.gather().as_strided(*kept, 0)
+
+        with saved_tensors_hooks(pack, unpack):
+            result = self.compute(inputs)
+        self.whole = None
+        return result
+
+
+@wrong("FullyShardedUnit", fails="start")
+class StartedInVain(_Unit):
+    """Forgets weights that were asked for, and that backward did not need."""
+
+    def scatter(self, gradient):
+        self.whole = None
+        own = torch.empty_like(self.shard)
+        dist.reduce_scatter_single(own, gradient / dist.get_world_size())
+        return own
 
 
 @wrong("FullyShardedUnit", fails="lets go in forward")
@@ -1064,6 +1273,24 @@ class StartsTwice(_Unit):
     def gather(self):
         if self.whole is None:
             self.start()
+        if self.handle:
+            self.handle.wait()
+            self.handle = None
+        return self.whole
+
+
+@wrong("FullyShardedUnit", fails="start")
+class StartsWhereItIs(_Unit):
+    """Sees whether weights are on their way, and not whether they are there."""
+
+    def start(self):
+        if self.handle is None and self.whole is not None:
+            dist.all_gather_single(torch.empty_like(self.whole), self.shard.detach())
+        super().start()
+
+    def gather(self):
+        if self.whole is None:
+            super().start()
         if self.handle:
             self.handle.wait()
             self.handle = None
@@ -1223,6 +1450,12 @@ def _gradients(shards):
     return [shard.grad for shard in shards if shard.grad is not None]
 
 
+def _total(gradients):
+    total = sum((g.float().square().sum() for g in gradients), torch.zeros(()))
+    dist.all_reduce(total)
+    return total
+
+
 @wrong("clip_grad_norm", fails="the norm")
 def norm_of_its_own(shards, max_norm):
     """Each rank clips with the norm of its own shards."""
@@ -1245,8 +1478,7 @@ def sum_of_norms(shards, max_norm):
 def mean_over_ranks(shards, max_norm):
     """The mean of the squares, as of gradients in data parallelism."""
     gradients = _gradients(shards)
-    total = sum((g.float().square().sum() for g in gradients), torch.zeros(()))
-    dist.all_reduce(total)
+    total = _total(gradients)
     return _clip(gradients, max_norm, (total / dist.get_world_size()).sqrt())
 
 
@@ -1254,8 +1486,7 @@ def mean_over_ranks(shards, max_norm):
 def norm_after_clipping(shards, max_norm):
     """Returns what the norm is afterwards."""
     gradients = _gradients(shards)
-    total = sum((g.float().square().sum() for g in gradients), torch.zeros(()))
-    dist.all_reduce(total)
+    total = _total(gradients)
     return _clip(gradients, max_norm, total.sqrt()).clamp(max=max_norm)
 
 
@@ -1272,8 +1503,7 @@ def in_half_precision(shards, max_norm):
 def new_tensors(shards, max_norm):
     """Scales copies."""
     gradients = [g.clone() for g in _gradients(shards)]
-    total = sum((g.float().square().sum() for g in gradients), torch.zeros(()))
-    dist.all_reduce(total)
+    total = _total(gradients)
     return _clip(gradients, max_norm, total.sqrt())
 
 
@@ -1293,8 +1523,7 @@ def new_gradients(shards, max_norm):
 def a_little_more_than_the_norm(shards, max_norm):
     """Divides by the norm and 1e-6, as torch does: too much for small gradients."""
     gradients = _gradients(shards)
-    total = sum((g.float().square().sum() for g in gradients), torch.zeros(()))
-    dist.all_reduce(total)
+    total = _total(gradients)
     for gradient in gradients if max_norm / (total.sqrt() + 1e-6) < 1 else []:
         gradient.mul_(max_norm / (total.sqrt() + 1e-6))
     return total.sqrt()
@@ -1313,8 +1542,7 @@ def products_of_vectors(shards, max_norm):
 def clips_each_number(shards, max_norm):
     """Bounds each number by itself, which changes the direction."""
     gradients = _gradients(shards)
-    total = sum((g.float().square().sum() for g in gradients), torch.zeros(()))
-    dist.all_reduce(total)
+    total = _total(gradients)
     for gradient in gradients:
         gradient.clamp_(-max_norm, max_norm)
     return total.sqrt()
@@ -1324,9 +1552,28 @@ def clips_each_number(shards, max_norm):
 def always_scales(shards, max_norm):
     """Small gradients become large."""
     gradients = _gradients(shards)
-    total = sum((g.float().square().sum() for g in gradients), torch.zeros(()))
-    dist.all_reduce(total)
+    total = _total(gradients)
     for gradient in gradients:
+        gradient.mul_(max_norm / total.sqrt())
+    return total.sqrt()
+
+
+@wrong("clip_grad_norm", fails="scaled down")
+def a_factor_for_all(shards, max_norm):
+    """Rounds the factor to the dtype of its first gradient, which may have three digits."""
+    gradients = _gradients(shards)
+    total = _total(gradients)
+    for gradient in gradients if total.sqrt() > max_norm else []:
+        gradient.mul_((max_norm / total.sqrt()).to(gradients[0].dtype))
+    return total.sqrt()
+
+
+@wrong("clip_grad_norm", fails="left alone")
+def unless_it_is_small(shards, max_norm):
+    """Scales where the norm is not small: a NaN is not."""
+    gradients = _gradients(shards)
+    total = _total(gradients)
+    for gradient in gradients if not total.sqrt() <= max_norm else []:
         gradient.mul_(max_norm / total.sqrt())
     return total.sqrt()
 
@@ -1335,11 +1582,7 @@ def always_scales(shards, max_norm):
 def only_who_has_any(shards, max_norm):
     """A rank without gradients does not take part, and the others wait for it."""
     gradients = _gradients(shards)
-    if not gradients:
-        return torch.zeros(())
-    total = sum((g.float().square().sum() for g in gradients), torch.zeros(()))
-    dist.all_reduce(total)
-    return _clip(gradients, max_norm, total.sqrt())
+    return _clip(gradients, max_norm, _total(gradients).sqrt()) if gradients else torch.zeros(())
 
 
 @wrong("clip_grad_norm", fails="ranks without gradients")
@@ -1537,6 +1780,8 @@ def waits_at_the_end(shards, shapes):
 class _Offload:
     """What most of these share: the right one, in parts."""
 
+    asked = False
+
     def __init__(self, host, stays, ahead=1):
         self.host, self.ahead = host, ahead
         self.stays = list(stays)
@@ -1626,6 +1871,47 @@ class AsksWhetherItIsAParameter(_Offload):
 
 
 @wrong("HostOffload", fails="what is copied")
+class KeepsLeaves(_Offload):
+    """Keeps what is a leaf that needs a gradient, or a view of one, whatever `stays` has."""
+
+    def pack(self, tensor):
+        leaf = tensor if tensor._base is None else tensor._base
+        self.known = {tensor.untyped_storage().data_ptr()} if leaf.is_leaf and leaf.requires_grad else set()
+        return super().pack(tensor)
+
+
+@wrong("HostOffload", fails="what is copied")
+class KeepsByShape(_Offload):
+    """Keeps what has the shape of one of those that stay."""
+
+    def pack(self, tensor):
+        shapes = {(each.shape, each.dtype) for each in self.stays} | {
+            (each.mT.shape, each.dtype) for each in self.stays
+        }
+        return tensor if (tensor.shape, tensor.dtype) in shapes else super().pack(tensor)
+
+
+@wrong("HostOffload", fails="what is copied")
+class LooksAtTheBase(_Offload):
+    """Keeps one that stays and its views; a detached one is neither, and has the same memory."""
+
+    def pack(self, tensor):
+        known = {id(each) for each in self.stays}
+        self.known = (
+            {tensor.untyped_storage().data_ptr()} if {id(tensor), id(tensor._base)} & known else set()
+        )
+        return super().pack(tensor)
+
+
+@wrong("HostOffload", fails="what is copied")
+class KeepsWholeNumbers(_Offload):
+    """Copies matrices of floating numbers, and keeps the rest."""
+
+    def pack(self, tensor):
+        return super().pack(tensor) if tensor.numel() > 1 and tensor.is_floating_point() else tensor
+
+
+@wrong("HostOffload", fails="gradients")
 class KeepsAll(_Offload):
     """Gives the right gradients, and copies nothing."""
 
@@ -1639,6 +1925,40 @@ class NeverAhead(_Offload):
 
     def due(self, packed):
         return [packed]
+
+
+@wrong("HostOffload", fails="gradients")
+class OneGraphAtATime(_Offload):
+    """A forward that follows a backward begins anew, though an earlier graph is still there."""
+
+    def pack(self, tensor):
+        if self.asked:
+            self.arriving, self.asked = weakref.WeakKeyDictionary(), False
+        return super().pack(tensor)
+
+    def unpack(self, packed):
+        self.asked = True
+        return super().unpack(packed)
+
+
+@wrong("HostOffload", fails="on the way ahead")
+class CountsTheDead(_Offload):
+    """Takes the `ahead` numbers before, of which some may be of no graph any more."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.all = []
+
+    def pack(self, tensor):
+        packed = super().pack(tensor)
+        if packed is not tensor:
+            self.all.append(weakref.ref(packed))
+        return packed
+
+    def due(self, packed):
+        place = self.all.index(weakref.ref(packed))
+        found = [each() for each in self.all[max(0, place - self.ahead) : place + 1]]
+        return [each for each in reversed(found) if each is not None]
 
 
 @wrong("HostOffload", fails="on the way ahead")
@@ -2009,3 +2329,34 @@ def least_communication(task):
 def one_way_for_all(task):
     """Every layer alike."""
     return _fastest(_affordable(task, alike=True))
+
+
+@wrong("plan_memory", fails="no slower than a single lever")
+def never_the_third_stage(task):
+    """Takes it that stage 3 is too dear, always."""
+    return _fastest(_affordable(task, stages=range(3)))
+
+
+@wrong("plan_memory", fails="no slower than a single lever")
+def memory_before_messages(task):
+    """Cuts as much as it can: stages 2 and 3 only."""
+    return _fastest(_affordable(task, stages=(2, 3)))
+
+
+@wrong("plan_memory", fails="no slower than a single lever")
+def never_computes_again(task):
+    """Keeps what it can and swaps the rest."""
+    return _fastest(_affordable(task, ways=("keep", "swap")))
+
+
+@wrong("plan_memory", fails="no slower than a single lever")
+def never_swaps(task):
+    """Keeps what it can and computes the rest again."""
+    return _fastest(_affordable(task, ways=("keep", "recompute")))
+
+
+@wrong("plan_memory", fails="no slower than a single lever")
+def powers_of_two(task):
+    """Halves the batch, and halves it again, or goes sample by sample."""
+    halves = {m for m in (1, 2, 4, 8, task.samples) if task.samples % m == 0}
+    return _fastest(_affordable(task, micro_batches=halves))

@@ -51,6 +51,8 @@ class Call(NamedTuple):
     parts: Parts | None = None
     """For an all-to-all: bytes for and from each rank of the group."""
     nbytes: int = 0
+    strides: tuple[int, ...] | None = None
+    """Of its tensors, where it matters and they are not contiguous: see `tensor_checks.common_strides`."""
     shape_only: bool = False
     """Its tensors are meta tensors: they have a shape and no data, so nothing is moved."""
     asynchronous: bool = False
@@ -65,7 +67,7 @@ class Call(NamedTuple):
     def signature(self) -> tuple[object, ...]:
         """What all members of a collective must agree on. The parts of an all-to-all differ by right."""
         shape = self.shape if self.parts is None else None
-        return (self.op, self.reduction, self.root, shape, self.shape_only)
+        return (self.op, self.reduction, self.root, shape, self.strides, self.shape_only)
 
     @property
     def message_type(self) -> tuple[torch.dtype, int, bool]:
@@ -81,7 +83,7 @@ class Call(NamedTuple):
     @property
     def detail(self) -> str:
         """What the call is about: `float32[4], SUM`."""
-        return _detail(self.shape, self.shape_only, self.reduction, self.parts)
+        return _detail(self.shape, self.strides, self.shape_only, self.reduction, self.parts)
 
     def operation(
         self,
@@ -203,8 +205,16 @@ def _bytes(tensors: Sequence[Tensor]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _detail(shape: Shape | None, shape_only: bool, reduction: str, parts: Parts | None) -> str:
+def _detail(
+    shape: Shape | None,
+    strides: tuple[int, ...] | None,
+    shape_only: bool,
+    reduction: str,
+    parts: Parts | None,
+) -> str:
     words = [] if shape is None else [f"{str(shape[0]).removeprefix('torch.')}{list(shape[1])}"]
+    if strides is not None:
+        words.append(f"strides {list(strides)}")
     if shape_only:
         words.append("meta")
     if reduction:

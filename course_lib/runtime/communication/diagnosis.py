@@ -110,6 +110,11 @@ def mismatch_report(calls: Sequence[PendingCall], position: int, group: Sequence
             "or a tensor whose size depends on the rank.",
         ]
     )
+    if any(", strides [" in detail for detail in by_call):
+        parts[-1] += (
+            " Strides have to be the same, too: Gloo puts together what lies at the same place in memory, "
+            "and not what has the same index. Pass tensor.contiguous() on every rank."
+        )
     return "\n".join(parts)
 
 

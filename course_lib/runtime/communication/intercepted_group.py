@@ -19,7 +19,8 @@ from torch import Tensor
 from course_lib.runtime.communication.blocking import called_blocking, member
 from course_lib.runtime.communication.call import Call, Group, payload_of
 from course_lib.runtime.communication.callsite import caller_line
-from course_lib.runtime.communication.semantics import check_dense, reduction_name
+from course_lib.runtime.communication.semantics import reduction_name
+from course_lib.runtime.communication.tensor_checks import check_dense, check_one_dtype, common_strides
 
 TorchCall = tuple[Any, ...]
 """The name of the method that torch has called, and its arguments."""
@@ -202,6 +203,8 @@ class InterceptedGroup(dist.ProcessGroup):
         Raises ValueError for tensors with which Gloo would do harm.
         """
         check_dense(op, outputs)
+        tensors = [*inputs, *outputs]
+        check_one_dtype(op, tensors)
         shape, parts, nbytes = payload_of(op, inputs, outputs)
         call = Call(
             op,
@@ -211,7 +214,8 @@ class InterceptedGroup(dist.ProcessGroup):
             shape=shape,
             parts=parts,
             nbytes=nbytes,
-            shape_only=_shape_only(op, [*inputs, *outputs]),
+            strides=common_strides(op, tensors),
+            shape_only=_shape_only(op, tensors),
             asynchronous=bool(getattr(opts, "asyncOp", False)),
             line=caller_line(),
         )

@@ -39,14 +39,19 @@ class MessageQueues(Generic[Side]):
         self._sends: defaultdict[Channel, deque[Side]] = defaultdict(deque)
         self._receives: defaultdict[Channel, deque[Side]] = defaultdict(deque)
         """Those from anyone wait in a channel without a source."""
+        self._offers: dict[Channel, deque[tuple[deque[Side], Side]]] = {}
+        """For channels without a source from which somebody has received: sends, and the queue of each."""
 
     def send(self, side: Side, channel: Channel) -> Side | None:
         """The receive that a send meets; None if it has to wait for one."""
         group, _, target, tag = channel
-        waiting = self._receives.get(channel) or self._receives.get((group, None, target, tag))
-        if waiting:
+        from_anyone = (group, None, target, tag)
+        if waiting := self._receives.get(channel) or self._receives.get(from_anyone):
             return waiting.popleft()
-        self._sends[channel].append(side)
+        queue = self._sends[channel]
+        queue.append(side)
+        if from_anyone in self._offers:
+            self._offers[from_anyone].append((queue, side))
         return None
 
     def receive(self, side: Side, channel: Channel) -> Side | None:
@@ -56,15 +61,29 @@ class MessageQueues(Generic[Side]):
         self._receives[channel].append(side)
         return None
 
-    def receive_from_anyone(self, side: Side, channel: Channel, sources: Sequence[int]) -> Side | None:
+    def receive_from_anyone(self, side: Side, channel: Channel) -> Side | None:
         """The same for a channel without a source: the send that was offered first."""
-        group, _, target, tag = channel
-        channels = ((group, source, target, tag) for source in sources)
-        offers = [queue for each in channels if (queue := self._sends.get(each))]
-        if offers:
-            return min(offers, key=lambda queue: queue[0].sequence).popleft()
+        if channel not in self._offers:
+            self._offers[channel] = self.offered_to(channel)
+        offers = self._offers[channel]
+        while offers:
+            queue, offered = offers.popleft()
+            # Or it has been received by its source.
+            if queue and queue[0] is offered:
+                return queue.popleft()
         self._receives[channel].append(side)
         return None
+
+    def offered_to(self, channel: Channel) -> deque[tuple[deque[Side], Side]]:
+        """The sends of all sources that wait for a receive in a channel without one, in their order."""
+        group, _, target, tag = channel
+        queues = [
+            queue
+            for (of, _, to, under), queue in self._sends.items()
+            if (of, to, under) == (group, target, tag)
+        ]
+        offers = ((queue, each) for queue in queues for each in queue)
+        return deque(sorted(offers, key=lambda offer: offer[1].sequence))
 
     def waiting(self) -> Iterator[Side]:
         """All that have not met the other side."""
@@ -161,7 +180,7 @@ class CallMatcher:
         group = receive.call.group
         channel = (group, receive.peer, receive.rank, receive.call.tag)
         if receive.peer is None:
-            send = self._messages.receive_from_anyone(receive, channel, group.members)
+            send = self._messages.receive_from_anyone(receive, channel)
         else:
             send = self._messages.receive(receive, channel)
         return [] if send is None else self._meet(send, receive)

@@ -76,6 +76,8 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._changes: deque[tuple[MemoryKind, int]] = deque()
         self._recording = threading.Lock()
         self._closed = False
+        self._has_data = False
+        """Whether the rank was given data: then what has a shape alone holds nothing."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -102,12 +104,16 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Hold what the rank's function is called with."""
         # So that a rank which never holds a tensor is known to have been followed.
         self._change(MemoryKind.PARAMETERS, 0)
-        for leaf in tree_leaves(list(arguments)):
-            if isinstance(leaf, nn.Module):
-                for tensor in (*leaf.parameters(), *leaf.buffers()):
-                    self._see(tensor, MemoryKind.PARAMETERS)
-            elif isinstance(leaf, Tensor):
-                self._see(leaf, MemoryKind.INPUTS)
+        leaves = tree_leaves(list(arguments))
+        own = [
+            t for leaf in leaves if isinstance(leaf, nn.Module) for t in (*leaf.parameters(), *leaf.buffers())
+        ]
+        given = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        self._has_data = not all(tensor.is_meta for tensor in (*own, *given))
+        for tensor in own:
+            self._see(tensor, MemoryKind.PARAMETERS)
+        for tensor in given:
+            self._see(tensor, MemoryKind.INPUTS)
 
     def label(self, tensor: Tensor, kind: MemoryKind) -> None:
         """Say what a tensor is for, if it is one that the rank holds."""
@@ -143,6 +149,8 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._hooks[tensor] = tensor.register_post_accumulate_grad_hook(_label_gradient)  # type: ignore[no-untyped-call]
 
     def _hold(self, storage: torch.UntypedStorage, kind: MemoryKind) -> None:
+        if self._has_data and storage.device.type == "meta":
+            return
         key = storage._cdata
         gone = weakref.ref(storage, lambda _: self._free(key))
         self._held[key] = _Held(gone, storage.nbytes(), kind)

@@ -4,7 +4,7 @@ The functions get the members' tensors in the order of the group. Sums are taken
 repeats itself bit for bit.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
@@ -74,31 +74,6 @@ def check_reducible(op: str, reduction: str, dtype: torch.dtype) -> None:
             f"{op} cannot combine {kind} by {reduction}: torch has no such operation on tensors of {kind}. "
             f"Convert the tensor first, for a sum to float32, and the result back."
         ) from None
-
-
-_AS_THEY_LIE = {"all_reduce", "all_reduce_coalesced", "reduce", "broadcast", "scatter", "reduce_scatter"}
-"""Collectives in which Gloo takes a tensor for a stretch of memory that begins where the tensor does."""
-
-
-def check_dense(op: str, tensors: Iterable[Tensor]) -> None:
-    """Raise ValueError for a tensor with gaps where Gloo would, without a word, send and fill the gaps."""
-    if op not in _AS_THEY_LIE:
-        return
-    for tensor in tensors:
-        if not _is_dense(tensor):
-            raise ValueError(
-                f"{op} needs tensors whose elements lie side by side in memory, and this one of shape "
-                f"{list(tensor.shape)} has strides {list(tensor.stride())}, as after x[::2] or x[:, 0]. Gloo "
-                f"would use the memory between them, NCCL refuses. Pass tensor.contiguous(), and copy the "
-                f"result back."
-            )
-
-
-def _is_dense(tensor: Tensor) -> bool:
-    if tensor.is_contiguous():
-        return True
-    with _disable_current_modes():
-        return bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor))
 
 
 def broadcast(root: int) -> Move:

@@ -39,6 +39,7 @@ class Known(NamedTuple):
     """Name of the dtype, and the shape."""
     parts: tuple[tuple[int, ...], tuple[int, ...]] | None
     nbytes: int
+    strides: tuple[int, ...] | None
     asynchronous: bool
     line: Place | None
 
@@ -62,7 +63,9 @@ class Waits(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """The rank no longer waits for call `number`, which is not over: the wait failed, or a GPU waits on."""
+    """The rank does not wait for call `number`, which is not over: the wait failed, or a GPU waits on, or a
+    thread does that is not the main one.
+    """
 
     number: int
 

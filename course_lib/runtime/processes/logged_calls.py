@@ -57,9 +57,10 @@ class CallLogger:
         return self._known[call]
 
     def waits(self, number: int) -> None:
-        """Log that the rank waits. Only the main thread counts: a rank is stuck when that is."""
-        if self._is_main_thread():
-            self._log.write(Waits(number))
+        """Log that the rank waits. It is stuck only where its main thread is: of another, nothing but that
+        the call has been asked for is logged.
+        """
+        self._log.write(Waits(number) if self._is_main_thread() else Resumed(number))
 
     def _is_main_thread(self) -> bool:
         return threading.get_ident() == self._main_thread
@@ -123,6 +124,7 @@ def _known_call(place: int, call: Call) -> Known:
         shape,
         call.parts,
         call.nbytes,
+        call.strides,
         call.asynchronous,
         place_of(call.line),
     )

@@ -13,7 +13,7 @@ from course_lib.runtime.communication.call import Call, Group, Operation
 from course_lib.runtime.communication.diagnosis import never_waited_for
 from course_lib.runtime.communication.errors import PendingCall
 from course_lib.runtime.communication.events import Event, Kind
-from course_lib.runtime.communication.matching import CallMatcher, CollectiveSlot
+from course_lib.runtime.communication.matching import Mismatch
 from course_lib.runtime.processes.call_log import (
     Done,
     Failed,
@@ -28,24 +28,7 @@ from course_lib.runtime.processes.call_log import (
     Waits,
     line_of,
 )
-
-
-class ObservedNetwork(CallMatcher):
-    """Calls match as they do in the simulator, but nothing is moved or timed.
-
-    An operation is `done` once its counterpart exists: then it will complete without anyone else's doing.
-    """
-
-    def complete_message(self, send: Operation, receive: Operation) -> list[Operation]:
-        """Both will complete."""
-        send.done = receive.done = True
-        return []
-
-    def complete_collective(self, calls: Sequence[Operation], slot: CollectiveSlot) -> bool:
-        """All will complete."""
-        for call in calls:
-            call.done = True
-        return True
+from course_lib.runtime.processes.observed_network import ObservedNetwork
 
 
 @dataclass(slots=True)
@@ -125,6 +108,7 @@ class ObservedRun:
                 view.waits_for = number
                 view.unasked.pop(number, None)
             case Resumed(number):
+                view.unasked.pop(number, None)
                 if view.waits_for == number:
                     view.waits_for = None
             case Done():
@@ -156,10 +140,15 @@ class ObservedRun:
         operation = view.calls.pop(record.number, None)
         if operation is not None:
             operation.end = record.at
-            if record.source is not None:
-                operation.peer = record.source
+            if operation.call.op == "recv" and operation.peer is None:
+                self.network.complete_from_anyone(operation, record.source)
 
     # --- Asking
+
+    def mismatches(self) -> list[Mismatch]:
+        """Everything that does not fit; sends too that a failed rank's receive would not take."""
+        failed = [view.rank for view in self.ranks if view.has_failed]
+        return self.network.mismatches() + self.network.refused_from_anyone(failed)
 
     @property
     def all_returned(self) -> bool:
@@ -257,6 +246,7 @@ def _call_of(known: Known, group: Callable[[str, Sequence[int]], Group]) -> Call
         None if known.shape is None else (getattr(torch, known.shape[0]), known.shape[1]),
         known.parts,
         known.nbytes,
+        known.strides,
         asynchronous=known.asynchronous,
         line=line_of(known.line),
     )

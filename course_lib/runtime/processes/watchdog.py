@@ -136,7 +136,7 @@ class Watchdog:
 
     def _loaded_results(self) -> AllReturned | RanksFailed | Mismatched:
         # Calls that differ in their reduction alone end all the same, with other numbers on every rank.
-        if mismatches := self._observed.network.mismatches():
+        if mismatches := self._observed.mismatches():
             return self._mismatched(mismatches[0])
         results = []
         for rank in range(self._request.ranks):
@@ -152,7 +152,7 @@ class Watchdog:
     # --- Why the ranks cannot come to a good end any more
 
     def _trouble(self) -> Ending | None:
-        mismatches = self._observed.network.mismatches()
+        mismatches = self._observed.mismatches()
         if (mismatches or self._observed.has_failure) and self._settled():
             return self._mismatched(mismatches[0]) if mismatches else self._failed()
         if self._agents.lost:

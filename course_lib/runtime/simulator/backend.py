@@ -46,8 +46,13 @@ class SimulatedFuture(torch.futures.Future[Any]):
         return super().wait()
 
     def then(self, callback: Callable[..., Any]) -> torch.futures.Future[Any]:
-        """What the callback makes of this future, there when this one is."""
-        following = super().then(callback)
+        """What the callback makes of this future, there when this one is.
+
+        The callback gets one that is over, as where it runs afterwards: to wait for it takes no time.
+        """
+        over: torch.futures.Future[Any] = torch.futures.Future()
+        over.set_result(self.value())
+        following = super().then(lambda _: callback(over))
         try:
             return SimulatedFuture(self._engine, self._operation, following.wait())
         except Exception:  # the callback's; whoever waits for it gets it

@@ -3,12 +3,16 @@
 import copy
 import io
 import pickle
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
 import cloudpickle
 import torch
+
+from course_lib.runtime.simulator.replaced import replaced
 
 Value = TypeVar("Value")
 
@@ -23,12 +27,26 @@ def private_copy(value: Value) -> Callable[[], Value]:
     shared: list[Any] = []
     buffer = io.BytesIO()
     try:
-        _RankPickler(buffer, shared).dump(value)
+        with _no_search_for_modules():
+            _RankPickler(buffer, shared).dump(value)
     except Exception:
         # Anything may refuse, with any exception: an open file, a lock, a generator.
         return lambda: value
     written = buffer.getvalue()
     return lambda: _RankUnpickler(io.BytesIO(written), shared).load()
+
+
+@contextmanager
+def _no_search_for_modules() -> Iterator[None]:
+    """Spare cloudpickle a look at every imported module for each function: the same process reads it."""
+    find, here = cloudpickle.cloudpickle._find_imported_submodules, threading.get_ident()
+
+    def found(*arguments: Any) -> list[ModuleType]:
+        # Another thread may be writing for another process.
+        return [] if threading.get_ident() == here else find(*arguments)
+
+    with replaced(cloudpickle.cloudpickle, "_find_imported_submodules", found):
+        yield
 
 
 _SAME_FOR_ALL = type | ModuleType | CodeType

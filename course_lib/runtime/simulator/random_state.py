@@ -8,7 +8,7 @@ import ctypes
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,18 +37,33 @@ class TorchState(NamedTuple):
 
     @classmethod
     def read(cls, generator: torch.Generator) -> "TorchState":
-        """That of the generator now. Its bytes are read past NumPy, which takes three times as long."""
+        """That of the generator now."""
         state = generator.get_state()
-        return cls(state, (ctypes.c_char * state.nbytes).from_address(state.data_ptr()).raw)
+        return cls(state, _content(state))
 
 
-@dataclass(slots=True)
+_Content = ctypes.c_char * torch.default_generator.get_state().nbytes
+
+
+def _content(state: torch.Tensor) -> bytes:
+    """The bytes of a generator's state, read past NumPy, which takes three times as long."""
+    return _Content.from_address(state.data_ptr()).raw
+
+
 class RandomState:
-    """The generators of one rank."""
+    """The generators of one rank; NumPy's and Python's are made when the rank first draws from them."""
 
-    torch_state: TorchState
-    numpy: np.random.RandomState
-    python: random.Random
+    def __init__(self, torch_state: TorchState, seed: int) -> None:
+        self.torch_state = torch_state
+        self._seed = seed
+
+    @cached_property
+    def numpy(self) -> np.random.RandomState:
+        return np.random.RandomState(self._seed)
+
+    @cached_property
+    def python(self) -> random.Random:
+        return random.Random(self._seed)
 
 
 class RandomStates:
@@ -56,9 +71,7 @@ class RandomStates:
 
     def __init__(self, ranks: int, seed: int) -> None:
         torch_state = TorchState.read(torch.Generator().manual_seed(seed))
-        self._ranks = [
-            RandomState(torch_state, np.random.RandomState(seed), random.Random(seed)) for _ in range(ranks)
-        ]
+        self._ranks = [RandomState(torch_state, seed) for _ in range(ranks)]
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -83,9 +96,11 @@ class RandomStates:
             torch.default_generator.set_state(new.torch_state.tensor)
             return
         old = self._ranks[left]
-        left_with = TorchState.read(torch.default_generator)
-        if left_with.content != old.torch_state.content:
-            old.torch_state = left_with
+        # The way of TorchState.read, without a TorchState: this is done at every turn.
+        left_with = torch.default_generator.get_state()
+        content = _content(left_with)
+        if content != old.torch_state.content:
+            old.torch_state = TorchState(left_with, content)
         if new.torch_state is not old.torch_state:
             torch.default_generator.set_state(new.torch_state.tensor)
 

@@ -6,12 +6,11 @@ ACM 52(4), 2009).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from course_lib.cluster.topology import Cluster
@@ -51,9 +50,21 @@ class ComputeClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _seconds(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> float:
         """Time of one operation, in seconds."""
-        count: Callable[..., int] | None = flop_registry.get(func.overloadpacket)
-        flops = 0 if count is None else count(*args, **kwargs, out_val=result)
-        nbytes = sum(
-            leaf.nbytes for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, torch.Tensor)
+        count: Callable[..., int] | None = (
+            None if self._flops == math.inf else flop_registry.get(func.overloadpacket)
         )
-        return max(flops / self._flops, nbytes / self._memory_bandwidth)
+        seconds = 0.0 if count is None else count(*args, **kwargs, out_val=result) / self._flops
+        if self._memory_bandwidth < math.inf:
+            seconds = max(seconds, _nbytes((*args, *kwargs.values(), result)) / self._memory_bandwidth)
+        return seconds
+
+
+def _nbytes(values: Iterable[Any]) -> int:
+    """Bytes of the tensors among an operator's arguments, which are in lists if they are in anything."""
+    total = 0
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            total += value.nbytes
+        elif isinstance(value, (list, tuple)):
+            total += _nbytes(value)
+    return total

@@ -5,14 +5,13 @@ background; so does a receive, while the stage computes what comes before it. Sh
 micro-batch; what follows is the model's own affair.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from course_lib.runtime.communication.events import span
 from course_lib.training.pipeline.actions import (
@@ -29,12 +28,11 @@ from course_lib.training.pipeline.actions import (
     SendGradient,
     with_messages,
 )
+from course_lib.training.pipeline.crossing import empty_head, head_of, output_on_meta, tensor_of
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """loss(output, target): the mean over the samples of a micro-batch, a scalar."""
 
-_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-_LONGEST_SHAPE = 8
 Where = tuple[int, int]
 """Micro-batch and chunk."""
 
@@ -256,10 +254,10 @@ class Stage:
                 given = torch.empty_like(inputs, device="meta")
             else:
                 head = self._head_of(piece, inputs.device)
-                given = self._crossing[piece] = _from_head(head)
+                given = self._crossing[piece] = tensor_of(head)
             if piece + 1 < self._pieces:
-                crossing = self._crossing[piece + 1] = _on_meta(module, given)
-                self._send(step, _head(crossing, inputs.device), piece + 1, self._tag(0, piece + 1))
+                crossing = self._crossing[piece + 1] = output_on_meta(module, given)
+                self._send(step, head_of(crossing, inputs.device), piece + 1, self._tag(0, piece + 1))
         for work, _ in step.sending:
             work.wait()
 
@@ -267,7 +265,7 @@ class Stage:
         source, tag = (piece - 1) % self.stages, self._tag(0, piece)
         if source == self.stage:
             return self._to_myself.pop(tag)
-        head = torch.empty(_LONGEST_SHAPE + 2, dtype=torch.int64, device=device)
+        head = empty_head(device)
         dist.recv(head, group_src=source, group=self._group, tag=tag)
         return head
 
@@ -280,30 +278,6 @@ def _accumulate(output: Tensor, gradient: Tensor | None) -> None:
     """Backward through a chunk. Without a gradient its output is the loss, whose own gradient is 1."""
     if output.requires_grad:  # else all of it is frozen
         torch.autograd.backward(output, gradient)
-
-
-def _on_meta(module: nn.Module, given: Tensor) -> Tensor:
-    """What the module makes of a tensor without data; the module stays as it is."""
-    state = {name: tensor.detach().to("meta") for name, tensor in _state(module)}
-    with torch.no_grad():
-        output: Tensor = functional_call(module, state, (given,))
-    return output
-
-
-def _state(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from module.named_parameters()
-    yield from module.named_buffers()
-
-
-def _head(crossing: Tensor, device: torch.device) -> Tensor:
-    """Shape and dtype of a tensor, as numbers to send."""
-    numbers = [_DTYPES.index(crossing.dtype), crossing.dim(), *crossing.shape]
-    return torch.tensor(numbers + [0] * (_LONGEST_SHAPE + 2 - len(numbers)), device=device)
-
-
-def _from_head(head: Tensor) -> Tensor:
-    dtype, dim, *shape = head.tolist()
-    return torch.empty(shape[:dim], dtype=_DTYPES[dtype], device="meta")
 
 
 _DO: dict[type[Action], Callable[[Stage, _Step, Action], None]] = {

@@ -1,57 +1,86 @@
 """Unit 00, where a rank sits."""
 
+from collections.abc import Sequence
+
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
-from graders.units.drivers import call
+from graders.units.unit_00 import drivers
+
+Machine = list[int]
+"""How many GPUs each node has."""
 
 
 @exercise(
-    minutes=4,
-    difficulty=1,
+    minutes=10,
+    difficulty=2,
     rubric=(
         Criterion(
-            "node",
-            1,
-            "Ranks fill one node before the next begins: with 4 GPUs a node, ranks 0 to 3 are on node 0.",
+            "node after node",
+            2,
+            "With 4 GPUs a node, ranks 0 to 3 are on node 0 and have the local ranks 0 to 3; rank 4 is on "
+            "node 1 and has the local rank 0.",
         ),
         Criterion(
-            "local rank",
+            "nodes of unlike sizes",
             1,
-            "How many ranks of the same node come before this one? It starts at 0 again.",
+            "No division finds the node then. How many ranks are on all nodes before it?",
+        ),
+        Criterion(
+            "in turn",
+            2,
+            "Rank 0 is on the first node, rank 1 on the second; after the last node comes the first again.",
             needs=(),
         ),
         Criterion(
-            "any GPUs per node",
+            "full nodes are passed over",
             1,
-            "Take the number from gpus_per_node; with one a node all is simple.",
-            needs=("node", "local rank"),
+            "In the table node 2 has no second place: rank 5 goes to node 0, which gets all in the end.",
+            needs=("in turn",),
         ),
     ),
     hints=(
-        "What do you see when you write ranks 0 to 7 down in two rows of four? Row and column are what is "
-        "asked for.",
-        "Which two operations on whole numbers give them? `//` and `%`, or `divmod`, which gives both.",
+        "Which places are there at all? Write down (node, local rank) of all GPUs of the table's machine, in "
+        "the order in which ranks fill one node after the other. Where in this list is the place of rank 9?",
+        "In which order do the same places get their ranks in turn? Who comes first: (2, 0) or (0, 1)? Which "
+        "of the two numbers decides, and which one if that is the same?",
+        "What is at position r of a list of all places, sorted by the right key?",
     ),
 )
 def rank_coordinates(answer: Answer, rng: Rng) -> Findings:
-    """Node and local rank of all ranks of a machine, then of machines with other numbers of GPUs."""
-    gpus, nodes = rng.integer(3, 6), rng.integer(3, 5)
-    yield "node", _coordinates(answer, gpus, nodes, (0,))
-    yield "local rank", _coordinates(answer, gpus, nodes, (1,))
-    yield "any GPUs per node", compare.first_failure(_coordinates(answer, g, 3, (0, 1)) for g in (1, 2, 7, 8))
+    """All ranks of machines with equal nodes and others, node after node and in turn."""
+    gpus = rng.integer(3, 5)
+    equal = [[gpus] * rng.integer(3, 4), [1] * 3, [rng.integer(2, 4)]]
+    # The first node is the smallest, the largest, or neither.
+    unlike = [[1, rng.integer(3, 4), 2], [rng.integer(6, 8), 3, 1], [2, 1, 4, 2], [3, 3, 1, 3]]
+    yield "node after node", _all_right(answer, equal, cyclic=False)
+    yield "nodes of unlike sizes", _all_right(answer, unlike, cyclic=False)
+    yield "in turn", _all_right(answer, equal, cyclic=True)
+    yield "full nodes are passed over", _all_right(answer, unlike, cyclic=True)
 
 
-def _coordinates(answer: Answer, gpus: int, nodes: int, positions: tuple[int, ...]) -> Finding:
-    """Passes if every rank's pair is right in the given positions."""
-    ranks = list(range(gpus * nodes))
-    for rank in ranks:
-        pair = answer.call(call, rank, gpus)
-        expected = divmod(rank, gpus)
-        text = f"rank {rank} with {compare.counted(gpus, 'GPU')} a node: got {pair!r:.80}"
+def _all_right(answer: Answer, machines: Sequence[Machine], cyclic: bool) -> Finding:
+    """Passes if the places of all ranks of all machines are right."""
+    return compare.first_failure(_right(answer, machine, cyclic) for machine in machines)
+
+
+def _right(answer: Answer, machine: Machine, cyclic: bool) -> Finding:
+    places = [(node, local) for node, gpus in enumerate(machine) for local in range(gpus)]
+    if cyclic:
+        places.sort(key=lambda place: place[::-1])
+    for rank, expected in enumerate(places):
+        reply = answer.call(drivers.place, rank, list(machine), cyclic)
+        pair = reply.place
+        text = f"rank_coordinates({rank}, {machine}, cyclic={cyclic}) returned {pair!r:.80}"
         if type(pair) is not tuple or len(pair) != 2:
-            return Finding(False, f"{text}, expected a pair (a tuple).")
-        wrong = [p for p in positions if type(pair[p]) is not int or pair[p] != expected[p]]
-        if wrong:
-            name = ("node", "local rank")[wrong[0]]
-            return Finding(False, f"{text}, expected {name} {expected[wrong[0]]} (whole numbers).")
-    right = " and ".join(("node", "local rank")[p] for p in positions)
-    return Finding(True, f"The {right} of {compare.counted(len(ranks), 'rank')} is right, {gpus} a node.")
+            return Finding(False, f"{text}; expected a pair (a tuple).")
+        if any(type(each) is not int for each in pair) or pair != expected:
+            return Finding(
+                False, f"{text}; expected {expected}: node {expected[0]}, local rank {expected[1]}."
+            )
+        if reply.gpus != machine:
+            return Finding(
+                False, f"{text}, and has made {reply.gpus!r:.80} of the list; expected it as it was."
+            )
+    order = "in turn" if cyclic else "node after node"
+    return Finding(
+        True, f"All {len(places)} ranks of nodes with {machine} GPUs are in their places, {order}."
+    )

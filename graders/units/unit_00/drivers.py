@@ -18,3 +18,16 @@ class StatisticsReply(DriverReply):
 def statistics(answer: AnswerFunction, numbers: Tensor) -> StatisticsReply:
     """What the answer says of this rank's numbers, [n]."""
     return StatisticsReply(answer(numbers), numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceReply(DriverReply):
+    """place: what the answer returned. gpus: what it left of the list that it got."""
+
+    place: PlainData
+    gpus: PlainData
+
+
+def place(answer: AnswerFunction, rank: int, gpus: list[int], cyclic: bool) -> PlaceReply:
+    """Where the answer puts a rank of a machine whose nodes have so many GPUs each."""
+    return PlaceReply(answer(rank, gpus, cyclic), gpus)

@@ -12,7 +12,10 @@ from graders.units.unit_01.watched import Batch, Watched
 _ASKS = frozenset({"__len__", "size", "dim", "numel", "__get__", "pin_memory", "__repr__"})
 DEVICE = torch.device("cpu")
 """It is the only one that is always there; what counts is that somebody names it."""
-_WAITS = frozenset({"item", "tolist", "__float__", "__int__", "__bool__", "cpu", "numpy"})
+_WAITS = frozenset(
+    {"item", "tolist", "__float__", "__int__", "__bool__", "__index__", "cpu", "numpy"}
+    | {"__format__", "__repr__", "nonzero", "equal", "allclose"}
+)
 """What needs a tensor's numbers, so that a program waits until the device has computed them."""
 
 

@@ -61,7 +61,11 @@ def average_gradients(answer: Answer, rng: Rng) -> Findings:
     observed = averaged(answer, case)
     yield "in place", gradients_in_place(observed.results, case.values)
 
-    yield "missing gradients", missing_gradients(answer, with_gaps(case))
+    alone = draw_chain(rng, 1, torch.float64)
+    yield (
+        "missing gradients",
+        compare.first_failure(missing_gradients(answer, with_gaps(each)) for each in (case, alone)),
+    )
 
     yield "each gradient sent once", payload_of(observed, "all_reduce", case.nbytes)
     what = f"Calls of all_reduce for {len(case.values) - 2} gradients"
@@ -115,10 +119,10 @@ def with_gaps(case: ChainCase) -> ChainCase:
     return ChainCase(case.values, gradients)
 
 
-def averaged(answer: Answer, case: ChainCase) -> Observed[AverageReply]:
-    """Let the answer average the case's gradients."""
+def averaged(answer: Answer, case: ChainCase, by_columns: bool = True) -> Observed[AverageReply]:
+    """Let the answer average the case's gradients; by_columns: see `drivers.average`."""
     gradients = per_rank(case.gradients)
-    return answer.launch(drivers.average, case.values, gradients, ranks=len(case.gradients))
+    return answer.launch(drivers.average, case.values, gradients, by_columns, ranks=len(case.gradients))
 
 
 def averages(answer: Answer, rng: Rng) -> Finding:
@@ -138,7 +142,9 @@ def averages(answer: Answer, rng: Rng) -> Finding:
 
 def missing_gradients(answer: Answer, case: ChainCase) -> Finding:
     """Passes if a gradient that a rank lacks counts as zero there."""
-    return gradients_as([rank.gradients for rank in averaged(answer, case).results], case.means())
+    # Zeros that a rank makes are like the parameter in memory, and so must be what they are added to.
+    observed = averaged(answer, case, by_columns=False)
+    return gradients_as([rank.gradients for rank in observed.results], case.means())
 
 
 def gradients_as(

@@ -59,9 +59,10 @@ def combine_gradients(answer: Answer, rng: Rng) -> Findings:
 
     gradients = draw_gradients(rng, workers, dims=3)
     nothing = torch.full_like(gradients[0], torch.nan)
-    with_empty = [nothing, *gradients]
-    empty = combined(answer, with_empty, [0, *counts])
-    what = f"the combination of means over {[0, *counts]} samples"
+    nothing.view(-1)[0] = torch.inf
+    with_empty = [nothing, *gradients, nothing.clone()]
+    empty = combined(answer, with_empty, [0, *counts, 0])
+    what = f"the combination of means over {[0, *counts, 0]} samples"
     left_out = compare.close(empty.result, weighted_mean(gradients, counts), what)
     diverged = combined(answer, [nothing, *gradients[1:]], counts)
     yield "empty shards", nan_kept(diverged.result) if left_out.passed else left_out

@@ -64,6 +64,8 @@ def shards(answer: AnswerFunction, length: int, epochs: list[int], seeds: list[i
 def broadcast(answer: AnswerFunction, values: list[Tensor], src: int) -> BroadcastReply:
     """What a broadcast makes of a `Normed` with these values, of the shapes of `state_of`."""
     model = Normed()
+    # Column by column in memory, on every rank: a contiguous copy is another tensor.
+    model.first.weight.data = model.first.weight.data.t().contiguous().t()
     load_values(state_of(model), values)
     before = [(id(tensor), tensor.data_ptr()) for tensor in state_of(model)]
     recorded = broadcasts_in_autograd()
@@ -77,17 +79,21 @@ def broadcast(answer: AnswerFunction, values: list[Tensor], src: int) -> Broadca
     )
 
 
-def average(answer: AnswerFunction, values: list[Tensor], gradients: Gradients) -> AverageReply:
+def average(
+    answer: AnswerFunction, values: list[Tensor], gradients: Gradients, by_columns: bool
+) -> AverageReply:
     """What averaging leaves of a chain of linear layers of which the last is frozen.
 
-    values: see `chain_of`. gradients: of the same shapes, the frozen layer's too.
+    values: see `chain_of`. gradients: of the same shapes, the frozen layer's too. by_columns: they lie in
+    memory column by column, as backward leaves some: flattened, that is a copy.
     """
     model = chain_of(values)
     parameters = list(model.parameters())
     for parameter, gradient in zip(parameters, gradients, strict=True):
-        if gradient is not None:
-            # Column by column, as backward leaves some: flattened, that is a copy.
+        if gradient is not None and by_columns:
             parameter.grad = gradient.t().clone(memory_format=torch.contiguous_format).t()
+        else:
+            parameter.grad = gradient
     before = [parameter.grad for parameter in parameters]
     answer(model)
     in_place = all(

@@ -39,7 +39,8 @@ from graders.units.unit_02 import drivers as drivers
 def global_accuracy(answer: Answer, rng: Rng) -> Findings:
     """Sums over ranks, one collective, one division."""
     ranks = rng.integer(3, 5)
-    totals = [rng.integer(1, 9), *(rng.integer(50, 400) for _ in range(ranks - 1))]
+    # More than fit into 16 bits.
+    totals = [rng.integer(1, 9), *(rng.integer(20_000, 40_000) for _ in range(ranks - 1))]
     counts = [totals[0], *(rng.integer(1, total // 2) for total in totals[1:])]
     observed = launched_accuracy(answer, counts, totals)
     yield "weighted by samples", accuracy_as_expected(observed, counts, totals)

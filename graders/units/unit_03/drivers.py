@@ -27,6 +27,7 @@ from graders.units.unit_03.fault_injection import (
     open_files,
     run_forked,
     watched,
+    with_no_more_files,
     with_short_files,
 )
 from graders.units.unit_03.replies import (
@@ -84,7 +85,8 @@ def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingR
 
         full = failed(with_short_files(size, saves[4], deadly=False))
         refused = failed(partial(answer, path, states[4] | {"schedule": lambda step: step}))
-        seen = (changes, second, others, killed, killed_writing, following, full, refused)
+        unopened = failed(with_no_more_files(saves[4]))
+        seen = (changes, second, others, killed, killed_writing, following, full, refused, unopened)
         return SavingReply(str(directory), first, left_open, *seen)
 
 

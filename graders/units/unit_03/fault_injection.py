@@ -99,6 +99,17 @@ def with_short_files(nbytes: int, body: Body, *, deadly: bool) -> Body:
     return limited
 
 
+def with_no_more_files(body: Body) -> Body:
+    """`body`, and every attempt to open a file fails: OSError, EMFILE."""
+
+    def limited() -> PlainData:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        return body()
+
+    return limited
+
+
 def watched(directory: Path, body: Body, *, last_change: int | None = None) -> Body:
     """`body`, with a record of what happened to the files of `directory` as its value. See `Watch`.
 

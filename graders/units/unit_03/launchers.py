@@ -133,14 +133,14 @@ def torchrun_by_mpirun(seat: Seat) -> Environment:
 
 
 def mpirun(seat: Seat) -> Environment:
-    """mpirun of Open MPI. Its NODE_RANK counts the processes of a node, not nodes."""
+    """mpirun of Open MPI, with a slot to spare. Its NODE_RANK counts the processes of a node, not nodes."""
     return {
         "OMPI_COMM_WORLD_LOCAL_RANK": str(seat.local_rank),
         "OMPI_COMM_WORLD_LOCAL_SIZE": str(seat.local_size),
         "OMPI_COMM_WORLD_NODE_RANK": str(seat.local_rank),
         "OMPI_COMM_WORLD_RANK": str(seat.rank),
         "OMPI_COMM_WORLD_SIZE": str(seat.world_size),
-        "OMPI_UNIVERSE_SIZE": str(seat.world_size),
+        "OMPI_UNIVERSE_SIZE": str(seat.world_size + 1),
         "PMIX_RANK": str(seat.rank),
     }
 

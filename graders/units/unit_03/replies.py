@@ -58,7 +58,8 @@ class SavingReply(DriverReply):
     directory: the folder. first, second: after the first two saves, which nothing disturbs. left_open:
     whether the folder was still open after the first. changes: during the second. others: names of all
     other files after it. killed, killed_writing: two more saves, ended in between. following: a save after
-    these. full: one on a full disk. refused: one of a state that torch.save refuses.
+    these. full: one on a full disk. refused: one of a state that torch.save refuses. unopened: one of a
+    process that may open no file any more.
     """
 
     directory: str
@@ -72,6 +73,7 @@ class SavingReply(DriverReply):
     following: LastSave
     full: FailedSave
     refused: FailedSave
+    unopened: FailedSave
 
 
 @dataclass(frozen=True, slots=True)

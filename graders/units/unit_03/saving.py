@@ -190,12 +190,13 @@ def next_save_works(saves: Saves) -> Finding:
 
 
 def writing_failed(saves: Saves) -> Iterator[Finding]:
-    """Pass if a full disk, or a state that cannot be saved, is an error that the caller hears of, and costs
-    nothing.
+    """Pass if a full disk, a state that cannot be saved, or a file that cannot be opened is an error that the
+    caller hears of, and costs nothing.
     """
     for where, came in (
         ("On a full disk", saves.seen.full),
         ("Of a state with a function", saves.seen.refused),
+        ("With too many open files", saves.seen.unopened),
     ):
         error = f"{where} it raises ({came.last.ended})"
         if came.last.ended == RETURNED:
@@ -204,6 +205,9 @@ def writing_failed(saves: Saves) -> Iterator[Finding]:
             yield Finding(False, f"{error}, and the old one is gone.")
         elif came.remains:
             yield Finding(False, f"{error} and leaves {came.remains[0]} there, which fills the disk.")
+        elif came.last.ended.startswith("FileNotFoundError"):
+            text = "that is the removal of a file that is not there; expected what went wrong before"
+            yield Finding(False, f"{error}: {text}.")
         else:
             yield Finding(True, f"{error}; the old one is intact.")
 

@@ -18,8 +18,9 @@ from graders.grading.kit import (
     exercise,
     per_rank,
 )
+from graders.units.passes import calls_in_passes
 from graders.units.unit_06 import drivers
-from graders.units.unit_06.passes import PASSES, WITHOUT_GRADIENT, calls_in_passes
+from graders.units.unit_06.passes import PASSES, WITHOUT_GRADIENT
 from graders.units.unit_06.replies import ConjugateReply, HalfReply, LayerReply, LossReply
 
 MARKED = (*PASSES, *WITHOUT_GRADIENT)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from course_lib import Cluster, Link, mark
 from graders.grading.answer import AnswerFunction
+from graders.units.groups import group_option
 from graders.units.models import floating_bytes, load_values, sent, transposed
 from graders.units.unit_06.modules import (
     changes,
@@ -54,17 +55,6 @@ def conjugate(
     (found,) = torch.autograd.grad(sent(result, gradient) + sent(given, beside), leaf)
     without = without_gradient(lambda x: answer(x, **options), x)
     return ConjugateReply(result.detach(), without, found, given.detach(), gradient)
-
-
-def own_group(groups: list[list[int]]) -> dist.ProcessGroup | None:
-    """The group of these lists of ranks that this rank is in; every rank makes all of them."""
-    made = [(ranks, dist.new_group(ranks)) for ranks in groups]
-    return next((group for ranks, group in made if dist.get_rank() in ranks), None)
-
-
-def group_option(groups: list[list[int]]) -> dict[str, dist.ProcessGroup | None]:
-    """What the answer is called with, beside the rest: no group where there are no lists."""
-    return {"group": own_group(groups)} if groups else {}
 
 
 def gradient_of(leaf: Tensor, result: Tensor, arriving: Tensor) -> Tensor | None:

@@ -17,11 +17,12 @@ from graders.grading.kit import (
     exercise,
 )
 from graders.units.models import load_values, sent
+from graders.units.passes import bytes_in_passes, calls_by_pass, calls_in_passes
 from graders.units.unit_06 import drivers
 from graders.units.unit_06.layers import GROUPS
 from graders.units.unit_06.module_findings import memory, results
 from graders.units.unit_06.modules import whole_half
-from graders.units.unit_06.passes import OF_A_MODULE, bytes_in_passes, calls_by_pass, calls_in_passes
+from graders.units.unit_06.passes import OF_A_MODULE
 from graders.units.unit_06.replies import HalfReply
 
 Replies = Observed[HalfReply]

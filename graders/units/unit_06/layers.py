@@ -17,9 +17,10 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.models import sent
+from graders.units.passes import bytes_in_passes, calls_in_passes
 from graders.units.unit_06 import drivers
 from graders.units.unit_06.module_findings import memory, results
-from graders.units.unit_06.passes import OF_A_MODULE, bytes_in_passes, calls_in_passes
+from graders.units.unit_06.passes import OF_A_MODULE
 from graders.units.unit_06.replies import LayerReply
 
 # No way to tell a rank's place in its group from its rank alone is right in both.

@@ -21,9 +21,10 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.models import sent
+from graders.units.passes import calls_by_pass
 from graders.units.unit_06 import drivers
 from graders.units.unit_06.conjugates import results_of
-from graders.units.unit_06.passes import PAIRS, PASSES, WITHOUT_GRADIENT, at_places, calls_by_pass
+from graders.units.unit_06.passes import PAIRS, PASSES, WITHOUT_GRADIENT, at_places
 from graders.units.unit_06.replies import LossReply
 from graders.units.unit_06.vocabulary import NOT_EVEN, at_borders
 

@@ -19,8 +19,9 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.models import sent
+from graders.units.passes import calls_by_pass
 from graders.units.unit_06 import drivers
-from graders.units.unit_06.passes import PAIRS, at_places, calls_by_pass
+from graders.units.unit_06.passes import PAIRS, at_places
 from graders.units.unit_06.replies import SequenceReply
 from graders.units.unit_06.sequences import GATHER, GROUP, SCATTER
 

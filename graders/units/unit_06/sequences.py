@@ -17,8 +17,9 @@ from graders.grading.kit import (
     exercise,
     per_rank,
 )
+from graders.units.passes import calls_by_pass
 from graders.units.unit_06 import drivers
-from graders.units.unit_06.passes import PAIRS, PASSES, calls_by_pass
+from graders.units.unit_06.passes import PAIRS, PASSES
 from graders.units.unit_06.replies import SequenceReply
 
 GATHER, SCATTER = "all_gather", "reduce_scatter"

@@ -17,8 +17,9 @@ from graders.grading.kit import (
     compare,
     exercise,
 )
+from graders.units.passes import calls_in_passes
 from graders.units.unit_06 import drivers
-from graders.units.unit_06.passes import PAIRS, PASSES, at_places, calls_in_passes
+from graders.units.unit_06.passes import PAIRS, PASSES, at_places
 from graders.units.unit_06.replies import EmbeddingReply
 
 NOT_EVEN = Criterion(

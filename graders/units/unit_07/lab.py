@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
@@ -22,9 +23,9 @@ CAUSES = {
 """The programs of the lab, by name, and why each hangs."""
 
 
-def tensors(rng: Rng, ranks: int, length: int = 6) -> list[Tensor]:
-    """One tensor [length] a rank."""
-    return [rng.normal(length) for _ in range(ranks)]
+def tensors(rng: Rng, ranks: int) -> list[Tensor]:
+    """One float64 tensor [2, 3] a rank: neither shape nor dtype may be taken for granted."""
+    return [rng.normal(2, 3, dtype=torch.float64) for _ in range(ranks)]
 
 
 def launched(answer: Answer, given: Sequence[object], *more: object) -> Observed[MendedReply]:
@@ -39,13 +40,13 @@ def ends(observed: Sequence[Observed[MendedReply]]) -> Finding:
 
 
 def returned(observed: Observed[MendedReply], expected: Sequence[Tensor], what: str) -> Finding:
-    """Passes if each rank returned its tensor of `expected`, [length] each."""
+    """Passes if each rank returned its tensor of `expected`, all of one shape."""
     seen = [told.result for told in observed.results]
     return compare.close_on_all_ranks(seen, expected, what)
 
 
 def inputs_kept(observed: Observed[MendedReply], given: Sequence[Tensor]) -> Finding:
-    """Passes if each rank's argument [length] is as it was."""
+    """Passes if each rank's argument is as it was."""
     seen = [told.argument for told in observed.results]
     return compare.close_on_all_ranks(seen, given, "x after the call")
 

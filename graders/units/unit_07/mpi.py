@@ -75,10 +75,8 @@ def mpi_run(answer: Answer, rng: Rng) -> MpiRun:
         World(RANKS, 2**15, torch.float64),
     ]
     cases = [[drawn_of(rng, world, place) for place in range(world.ranks)] for world in worlds]
-    told = [
-        of_rank
-        for of_rank, _ in compare.side_by_side(answer.call(drivers.under_mpirun, cases, RANKS), range(RANKS))
-    ]
+    everyone = answer.call(drivers.under_mpirun, cases, RANKS, timeout=drivers.MPI_SECONDS + 5)
+    told = [of_rank for of_rank, _ in compare.side_by_side(everyone, range(RANKS))]
     by_rank = [[case for case, _ in compare.side_by_side(of_rank, cases)] for of_rank in told]
     by_case = [[by_rank[rank][case] for rank in range(len(given))] for case, given in enumerate(cases)]
     return MpiRun(worlds, cases, [[reply for reply in replies if reply is not None] for replies in by_case])

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
@@ -10,7 +11,7 @@ from graders.units.unit_08 import drivers
 from graders.units.unit_08.drivers import TrainedReply
 from graders.units.unit_08.on_the_server import Training, all_of, computing
 from graders.units.unit_08.problems import Problem
-from graders.units.unit_08.synchronous import STAR, on_a_star
+from graders.units.unit_08.synchronous import STAR, kept, on_a_star
 
 LEAD = "who may go on"
 
@@ -168,8 +169,11 @@ def ssp_sgd(answer: Answer, rng: Rng) -> Findings:
     ]
     odd = [_drawn(rng, [10, 10], steps=0, bound=1), _drawn(rng, [10], steps=3, bound=0)]
     # The odd ones twice in a row: of that, the log is not judged.
-    runs, again = [case.launch(answer) for case in cases], [case.launch(answer, times=2) for case in odd]
-    yield EVERY, all_of(Training.learned, odd + cases, again + runs)
+    again: list[Observed[list[TrainedReply]]] = []
+    runs: list[Observed[list[TrainedReply]]] = []
+    twice = kept((case.launch(answer, times=2) for case in odd), again)
+    once = kept((case.launch(answer) for case in cases), runs)
+    yield EVERY, compare.first_failure(map(Training.learned, odd + cases, chain(twice, once)))
     yield "w unchanged", all_of(Training.untouched, odd + cases, again + runs)
     yield STAR, on_a_star(again + runs)
     yield MESSAGES, all_of(Training.frugal, cases, runs)

@@ -33,7 +33,8 @@ class RoundReply(DriverReply):
 
 def updated(w: Tensor, samples: Tensor) -> Tensor:
     """The weights [n] after a client's training on samples [m, n], some of them 0; w stays as it is."""
-    result = torch.tanh(w) + samples.mean(0)
+    # Not of their mean alone: it must be the samples that are given.
+    result = torch.tanh(w) + samples.mean(0) + samples.square().mean(0)
     result[[0, 1, -1]] = 0
     return result
 

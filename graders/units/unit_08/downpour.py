@@ -1,6 +1,7 @@
 """Unit 08, nobody waits: asynchronous training, and how old its gradients are."""
 
 from collections import defaultdict
+from itertools import chain
 
 import torch
 
@@ -9,7 +10,7 @@ from graders.units.unit_08 import drivers
 from graders.units.unit_08.drivers import TrainedReply
 from graders.units.unit_08.on_the_server import Training, all_of
 from graders.units.unit_08.problems import Problem
-from graders.units.unit_08.synchronous import STAR, on_a_star
+from graders.units.unit_08.synchronous import STAR, kept, on_a_star
 
 EVERY, MESSAGES = "every gradient once", "messages and bytes"
 MILLISECOND = 1e-3
@@ -74,8 +75,11 @@ def downpour_sgd(answer: Answer, rng: Rng) -> Findings:
         _drawn(rng, [10], steps=5, push=3, fetch=2, dtype=torch.float64),
     ]
     # The odd ones twice in a row: of that, the log is not judged.
-    runs, again = [case.launch(answer) for case in cases], [case.launch(answer, times=2) for case in odd]
-    yield EVERY, all_of(Training.learned, odd + cases, again + runs)
+    again: list[Observed[list[TrainedReply]]] = []
+    runs: list[Observed[list[TrainedReply]]] = []
+    twice = kept((case.launch(answer, times=2) for case in odd), again)
+    once = kept((case.launch(answer) for case in cases), runs)
+    yield EVERY, compare.first_failure(map(Training.learned, odd + cases, chain(twice, once)))
     yield "w unchanged", all_of(Training.untouched, odd + cases, again + runs)
     yield STAR, on_a_star(again + runs)
     yield MESSAGES, all_of(Training.frugal, cases, runs)
@@ -194,12 +198,15 @@ def _refused(answer: Answer, rng: Rng) -> Finding:
     logs: list[Log] = [
         [("write", first)],
         [("read", other), ("write", other), ("write", first), ("read", first)],
+        # What was read in the log before does not count in this one.
+        [("write", other)],
     ]
-    for log in logs:
+    for log, named in zip(logs, (first, first, other), strict=True):
         reply = answer.call(drivers.refused, log)
+        expected = f"expected a ValueError that names {named}"
         if not reply.raised:
-            return Finding(False, f"the log {log}: no error; expected a ValueError that names {first}.")
-        if reply.raised != "ValueError" or str(first) not in reply.message:
+            return Finding(False, f"the log {log}: no error; {expected}.")
+        if reply.raised != "ValueError" or str(named) not in reply.message:
             text = f"{reply.raised}: {compare.shown(reply.message, 80)}"
-            return Finding(False, f"the log {log}: {text}; expected a ValueError that names {first}.")
+            return Finding(False, f"the log {log}: {text}; {expected}.")
     return Finding(True, f"A ValueError that names worker {first}.")

@@ -19,6 +19,7 @@ from graders.units.unit_08.replicas import (
     identity_of,
     in_two_groups,
     loss_of,
+    state_of,
     told,
 )
 
@@ -190,7 +191,8 @@ def local_sgd(
     optimizer = in_two_groups(model, rates)
     before, steps = identity_of(model), len(batches)
     returned = answer(model, optimizer, batches, loss_of, period)
-    return LocalReply(told(model, before), returned, optimizer.taken, len(batches) == steps)
+    kept = len(batches) == steps
+    return LocalReply(told(model, before), returned, optimizer.taken, kept, *state_of(optimizer))
 
 
 def federated_round(

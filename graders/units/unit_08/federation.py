@@ -1,27 +1,23 @@
 """Unit 08, data that stays where it is."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from course_lib.cluster.topology import Cluster
-from graders.grading.communication import MEASURED, seconds
+from graders.grading.communication import seconds
 from graders.grading.kit import (
     Answer,
     Criterion,
     Finding,
     Findings,
     Kind,
-    Observed,
     Rng,
     compare,
     exercise,
-    per_rank,
 )
-from graders.units.unit_08 import drivers
-from graders.units.unit_08.clients import SIDE, RoundReply, updated
+from graders.units.unit_08.clients import SIDE, updated
+from graders.units.unit_08.rounds import FLOPS, Case, Held, drawn, hold, without_samples
 
 _CHOSEN = ("the mean of the chosen", "how many are chosen")
 
@@ -33,8 +29,8 @@ _CHOSEN = ("the mean of the chosen", "how many are chosen")
         Criterion(
             "the mean of the chosen",
             4,
-            "Each chosen client's weights count m_k / n: its samples, divided by those of all chosen clients "
-            "together. A new tensor on rank 0, None elsewhere.",
+            "client_update gets w and the client's own samples. Each chosen client's weights count m_k / n: "
+            "its samples, divided by those of all chosen together. A new tensor on rank 0, None elsewhere.",
         ),
         Criterion(
             "how many are chosen",
@@ -92,13 +88,16 @@ _CHOSEN = ("the mean of the chosen", "how many are chosen")
 )
 def federated_round(answer: Answer, rng: Rng) -> Findings:
     """Rounds of drawn clients, of few and many, then who said what, and when."""
-    cases = [_held(answer, _draw(rng, *setting)) for setting in _SETTINGS]
-    yield "the mean of the chosen", compare.first_failure(map(_right, cases[:2]))
+    dtypes = (torch.float64, torch.float32)
+    settings = [(*setting, dtypes[number % 2]) for number, setting in enumerate(_SETTINGS)]
+    cases = [_settled(answer, rng, *setting) for setting in settings[:2]]
+    yield "the mean of the chosen", compare.first_failure(map(_right, cases))
+    cases += [_settled(answer, rng, *setting) for setting in settings[2:]]
     findings = (check(held) for held in cases for check in (_count, _right))
     yield "how many are chosen", compare.first_failure(findings)
-    many = _held(answer, _draw(rng, 5, 0.4, rounds=30, again=_AGAIN))
+    many = hold(answer, drawn(rng, 5, 0.4, rounds=30, again=_AGAIN))
     yield "chosen at random", compare.first_failure((_right(many), _count(many), _random(many)))
-    empty = [_held(answer, _without_samples(rng, everyone)) for everyone in (False, True)]
+    empty = [hold(answer, without_samples(rng, everyone)) for everyone in (False, True)]
     yield "clients without samples", compare.first_failure(map(_right, empty))
     everything = [*cases, many, *empty]
     yield "what was given", compare.first_failure(map(_given, everything))
@@ -107,89 +106,24 @@ def federated_round(answer: Answer, rng: Rng) -> Findings:
     yield "clients train at the same time", _together(cases[0])
 
 
-_SETTINGS = ((4, 0.76), (3, 1.0), (1, 0.3), (5, 0.72), (4, 0.3))
-"""Numbers of clients and fractions; rounded down, and up, some would give other numbers of chosen clients."""
-_NUMBERS = 6
-"""Weights of the model."""
-_FLOPS = 2e6
+_SETTINGS = ((4, 0.76), (3, 1.0), (1, 0.3), (5, 0.5), (4, 0.7))
+"""Numbers of clients and fractions; rounded down, or up, or halves up, some give other numbers of clients."""
 _AGAIN = 2
 """Seeds that come twice, where many rounds are held."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """w: [n] on rank 0. samples[r]: [m, n], rank 0 has none. seeds: of the rounds."""
-
-    w: Tensor
-    samples: list[Tensor]
-    fraction: float
-    seeds: list[int]
-
-    @property
-    def clients(self) -> int:
-        return len(self.samples) - 1
-
-    @property
-    def chosen(self) -> int:
-        """How many are."""
-        return max(1, round(self.fraction * self.clients))
+def _settled(answer: Answer, rng: Rng, clients: int, fraction: float, dtype: torch.dtype) -> Held:
+    return hold(answer, drawn(rng, clients, fraction, dtype=dtype))
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """A case's rounds, held by the answer. by_round[i][r]: what rank r told of round i."""
-
-    case: _Case
-    run: Observed[list[RoundReply]]
-    by_round: list[tuple[RoundReply, ...]]
-
-    def talked(self, number: int) -> list[int]:
-        """The clients that trained or sent a message in a round."""
-        replies = enumerate(self.by_round[number])
-        return [rank for rank, reply in replies if rank and (reply.trained or "send" in reply.calls)]
-
-    def __str__(self) -> str:
-        return f"with {compare.counted(self.case.clients, 'client')} and fraction {self.case.fraction}"
-
-
-def _draw(rng: Rng, clients: int, fraction: float, rounds: int = 2, again: int = 0) -> _Case:
-    """Clients with different numbers of samples. again: so many of the rounds' seeds come once more."""
-    dtype = rng.choice((torch.float32, torch.float64))
-    counts = [0, *(rng.integer(1, 4) + 3 * (client % 2) for client in range(clients))]
-    seeds = [int(seed) for seed in rng.integers(0, 2**31, rounds)]
-    samples = [rng.normal(count, _NUMBERS, dtype=dtype) for count in counts]
-    return _Case(rng.normal(_NUMBERS, dtype=dtype), samples, fraction, [*seeds, *seeds[:again]])
-
-
-def _without_samples(rng: Rng, everyone: bool) -> _Case:
-    """All clients are chosen, and the first, or everyone, has no sample."""
-    case = _draw(rng, 3, 1.0)
-    samples = [each[:0] if everyone or rank < 2 else each for rank, each in enumerate(case.samples)]
-    return _Case(case.w, samples, case.fraction, case.seeds)
-
-
-def _held(answer: Answer, case: _Case) -> _Held:
-    """The case's rounds, each from the same weights. Clients get other weights than the server, of no use."""
-    ranks = len(case.samples)
-    weights = [case.w, *(torch.full_like(case.w, 1e6 * rank) for rank in range(1, ranks))]
-    cluster = Cluster(nodes=ranks, inter_node=MEASURED, flops=_FLOPS)
-    given = (per_rank(weights), per_rank(case.samples), case.fraction, case.seeds)
-    run = answer.launch(drivers.federated_round, *given, ranks=ranks, cluster=cluster)
-    by_round = [
-        tuple(told for told, _ in compare.side_by_side(rounds, run.results))
-        for rounds, _ in compare.side_by_side(list(zip(*run.results, strict=False)), case.seeds)
-    ]
-    return _Held(case, run, by_round)
-
-
-def _right(held: _Held) -> Finding:
+def _right(held: Held) -> Finding:
     """Passes if rank 0 returned the weighted mean of those that talked, and all others None."""
     return compare.first_failure(
         finding for number in range(len(held.by_round)) for finding in _round_right(held, number)
     )
 
 
-def _round_right(held: _Held, number: int) -> Sequence[Finding]:
+def _round_right(held: Held, number: int) -> Sequence[Finding]:
     case, replies, chosen = held.case, held.by_round[number], held.talked(number)
     if not chosen and any(len(each) for each in case.samples):
         return [Finding(False, f"{held}, no client sends anything to rank 0.")]
@@ -208,10 +142,16 @@ def _round_right(held: _Held, number: int) -> Sequence[Finding]:
     trained = [len(reply.trained) for reply in replies]
     due = [int(rank in chosen and counts[rank] > 0) for rank in range(len(replies))]
     calls = compare.equal(trained, due, f"{held}, calls of client_update by rank")
-    return [compare.close(replies[0].returned, expected, what, 1e-5, 1e-6), *nothing, calls]
+    given = (
+        compare.close(got, case.w, f"{held}, the w of client_update on rank {rank}", 0, 0)
+        for rank, reply in enumerate(replies)
+        for got in reply.trained
+    )
+    within = (1e-5, 1e-6) if case.w.dtype is torch.float32 else (1e-12, 1e-13)
+    return [calls, *given, compare.close(replies[0].returned, expected, what, *within), *nothing]
 
 
-def _count(held: _Held) -> Finding:
+def _count(held: Held) -> Finding:
     """Passes if in each round as many clients as asked for sent something."""
     return compare.first_failure(
         compare.equal(len(held.talked(number)), held.case.chosen, f"{held}, clients that are chosen")
@@ -219,19 +159,22 @@ def _count(held: _Held) -> Finding:
     )
 
 
-def _random(held: _Held) -> Finding:
+def _random(held: Held) -> Finding:
     """Passes if a seed that comes again chooses the same, and all together choose many sets."""
     sets = [tuple(held.talked(number)) for number in range(len(held.by_round))]
     for once, again in zip(sets[:_AGAIN], sets[-_AGAIN:], strict=True):
         if once != again:
             return Finding(False, f"{held}, one seed chooses {once} and then {again}.")
-    # 30 fair draws leave out five of ten sets less than once in a million times.
+    # Two of five clients: 30 fair draws leave out one of them once in a million times, five of ten sets less.
+    never = set(range(1, held.case.clients + 1)).difference(*sets)
+    if never:
+        return Finding(False, f"{held}, {len(sets) - _AGAIN} seeds never choose client {min(never)}.")
     distinct = len(set(sets))
     text = f"{held}, {len(sets) - _AGAIN} seeds choose {distinct} of the 10 possible pairs"
     return Finding(distinct >= 6, f"{text}: {', '.join(map(str, sorted(set(sets))))}.")
 
 
-def _given(held: _Held) -> Finding:
+def _given(held: Held) -> Finding:
     """Passes if arguments and random states are what they were."""
     for replies in held.by_round:
         for rank, reply in enumerate(replies):
@@ -243,7 +186,7 @@ def _given(held: _Held) -> Finding:
     return Finding(True, "w, samples and the libraries' random states are what they were.")
 
 
-def _talk(held: _Held) -> Finding:
+def _talk(held: Held) -> Finding:
     """Passes if rank 0 and the chosen talk, w goes to each of these once, and comes back with little more."""
     nbytes, rounds = held.case.w.nbytes, range(len(held.by_round))
     times = [sum(rank in held.talked(number) for number in rounds) for rank in range(len(held.case.samples))]
@@ -268,22 +211,37 @@ def _talk(held: _Held) -> Finding:
     return Finding(True, "w goes to each chosen client once and comes back once; nobody else talks.")
 
 
-def _private(held: _Held) -> Finding:
-    """Passes if no number of any sample is in any message."""
+def _private(held: Held) -> Finding:
+    """Passes if all that clients send are their weights, times m_k or not, and whole numbers.
+
+    So a sample is seen in whatever form it goes out: as another dtype, doubled, or taken from something.
+    """
     for replies in held.by_round:
-        for rank, reply in enumerate(replies):
-            said = [bytes(each.contiguous().view(torch.uint8).numpy()) for each in reply.sent if each.numel()]
-            for sample in held.case.samples[rank].flatten():
-                if any(bytes(sample.view(1).view(torch.uint8).numpy()) in message for message in said):
-                    text = f"{held}, a message of rank {rank} has the number {sample.item():.6g} in it"
-                    return Finding(False, f"{text}, which is one of its samples'.")
-    return Finding(True, "No message has a number of any sample in it.")
+        for rank, reply in enumerate(replies[1:], start=1):
+            said = torch.cat([each.double() for each in reply.sent]) if reply.sent else torch.empty(0)
+            others = said[(said - said.round()).abs() > _EXACT]
+            own = _weights_of(held.case, held.case.samples[rank])
+            strange = others[((others[:, None] - own).abs() > _EXACT * (1 + own.abs())).all(1)]
+            if len(strange):
+                text = f"{held}, a message of rank {rank} has the number {strange[0].item():.6g} in it"
+                return Finding(False, f"{text}, which is none of its weights and no count.")
+    return Finding(True, "Clients send their weights and counts, and nothing else.")
 
 
-def _together(held: _Held) -> Finding:
+_EXACT = 1e-4
+
+
+def _weights_of(case: Case, samples: Tensor) -> Tensor:
+    """The numbers [any] that a client may send: its weights, what they have moved, and m_k times these."""
+    weights = updated(case.w, samples).double() if len(samples) else case.w.double()
+    moved = weights - case.w.double()
+    return torch.cat([weights, moved, len(samples) * weights, len(samples) * moved])
+
+
+def _together(held: Held) -> Finding:
     """Passes if a round takes little longer than one client's training and the messages."""
     end = max((event.end for event in held.run.events), default=0.0)
-    one, rounds = 2 * SIDE**3 / _FLOPS, len(held.by_round)
+    one, rounds = 2 * SIDE**3 / FLOPS, len(held.by_round)
     messages = held.case.chosen * 3
     allowed = rounds * (one + seconds(messages, messages * (held.case.w.nbytes + 16)))
     text = f"{held}, {rounds} rounds take {end:.2f} s, and a client trains {one:.2f} s"

@@ -21,6 +21,7 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.models import copies_of
+from graders.units.optimizers import PlainSGD
 from graders.units.unit_08 import drivers
 from graders.units.unit_08.replicas import (
     FROZEN,
@@ -31,7 +32,11 @@ from graders.units.unit_08.replicas import (
     LocalReply,
     in_two_groups,
     loss_of,
+    state_of,
 )
+
+Batches = list[list[tuple[Tensor, Tensor]]]
+"""For each rank and step, inputs and targets [B, WIDTH]."""
 
 _ANY_PERIOD = ("any period, any number of ranks",)
 
@@ -61,8 +66,8 @@ _ANY_PERIOD = ("any period, any number of ranks",)
         Criterion(
             "what stays a rank's own",
             1,
-            "The model keeps its parameters, those that are frozen their numbers, each rank its buffers and "
-            "its list of batches; nobody puts the model into another mode.",
+            "The model keeps its parameters, those that are frozen their numbers, each rank its buffers, its "
+            "optimizer's state and its list of batches; nobody puts the model into another mode.",
             needs=_ANY_PERIOD,
         ),
         Criterion("losses", 1, "One float a step, of this rank's own batch.", needs=_ANY_PERIOD),
@@ -100,14 +105,13 @@ def local_sgd(answer: Answer, rng: Rng) -> Findings:
 
 @dataclass(frozen=True, slots=True)
 class _Training:
-    """What a training was given, and what came out. batches[r]: rank r's."""
+    """What a training was given, and what came out. batches[r]: rank r's. expected: see `_expected`."""
 
     values: list[Tensor]
-    branches: list[int]
-    batches: list[list[tuple[Tensor, Tensor]]]
-    rates: tuple[float, float]
+    batches: Batches
     period: int
     observed: Observed[LocalReply]
+    expected: "_Expected"
 
     @property
     def steps(self) -> int:
@@ -116,22 +120,31 @@ class _Training:
     def __str__(self) -> str:
         return f"with {len(self.batches)} ranks, {self.steps} steps and a period of {self.period}"
 
-    def expected(self) -> tuple[list[Tensor], list[list[float]]]:
-        """The weights at the end and each rank's losses, computed replica by replica."""
-        models = [Forked(self.values, branch) for branch in self.branches]
-        optimizers = [in_two_groups(model, self.rates) for model in models]
-        losses: list[list[float]] = [[] for _ in models]
-        for step in range(self.steps):
-            for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
-                inputs, targets = self.batches[rank][step]
-                optimizer.zero_grad()
-                loss = loss_of(model(inputs), targets)
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                losses[rank].append(loss.item())
-            if (step + 1) % self.period == 0 or step + 1 == self.steps:
-                _average(models)
-        return copies_of(models[0].parameters()), losses
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """The weights at the end; for each rank its losses, and its optimizer's state as `state_of` tells it."""
+
+    weights: list[Tensor]
+    losses: list[list[float]]
+    states: list[tuple[list[Tensor], list[float]]]
+
+
+def _expected(models: list[Forked], optimizers: list[PlainSGD], batches: Batches, period: int) -> _Expected:
+    """Computed replica by replica."""
+    losses: list[list[float]] = [[] for _ in models]
+    steps = len(batches[0])
+    for step in range(steps):
+        for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            inputs, targets = batches[rank][step]
+            optimizer.zero_grad()
+            loss = loss_of(model(inputs), targets)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            losses[rank].append(loss.item())
+        if (step + 1) % period == 0 or step + 1 == steps:
+            _average(models)
+    return _Expected(copies_of(models[0].parameters()), losses, [state_of(each) for each in optimizers])
 
 
 def _average(models: list[Forked]) -> None:
@@ -162,12 +175,14 @@ def _trained(
     rates = (0.01 * rng.integer(2, 5), 0.01 * rng.integer(6, 9))
     given = (values, per_rank(branches), per_rank(copy.deepcopy(batches)), rates, period)
     observed = answer.launch(drivers.local_sgd, *given, ranks=ranks)
-    return _Training(values, branches, batches, rates, period, observed)
+    models = [Forked(values, branch) for branch in branches]
+    expected = _expected(models, [in_two_groups(model, rates) for model in models], batches, period)
+    return _Training(values, batches, period, observed, expected)
 
 
 def _right(training: _Training) -> Finding:
     """Passes if every rank ends with the expected weights."""
-    weights, _ = training.expected()
+    weights = training.expected.weights
     rtol, atol = (1e-10, 1e-11) if weights[0].dtype is torch.float64 else (1e-4, 1e-5)
     return compare.first_failure(
         (
@@ -193,6 +208,9 @@ def _own(training: _Training) -> Finding:
             return Finding(False, f"{where} the list of batches has changed.")
         if reply.taken != training.steps:
             return Finding(False, f"{where} the optimizer made {reply.taken} steps.")
+        momentum, rates = training.expected.states[rank]
+        if reply.rates != rates or len(reply.momentum) != len(momentum):
+            return Finding(False, f"{where} the optimizer has lost its state, or its learning rates.")
         samples = sum(len(inputs) for inputs, _ in training.batches[rank])
         seen = compare.equal(reply.model.seen, torch.full((1,), float(samples)), f"{where} its buffer")
         if not seen.passed:
@@ -202,7 +220,7 @@ def _own(training: _Training) -> Finding:
 
 def _losses(training: _Training) -> Finding:
     """Passes if each rank returned the loss of each of its steps."""
-    _, losses = training.expected()
+    losses = training.expected.losses
     for rank, (reply, expected) in enumerate(zip(training.observed.results, losses, strict=True)):
         what = f"{training}, what rank {rank} returns"
         if not isinstance(reply.returned, list) or len(reply.returned) != len(expected):

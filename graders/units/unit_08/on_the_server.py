@@ -58,7 +58,7 @@ class Training:
     def learned(self, run: Observed[list[TrainedReply]]) -> Finding:
         """Passes if the server's weights have moved by every gradient once, and workers returned None."""
         for rank, replies in enumerate(run.results[1:], start=1):
-            for reply in replies:
+            for reply, _ in compare.side_by_side(replies, run.results[0]):
                 if reply.result is not None:
                     seen = compare.shown(reply.result)
                     return Finding(False, f"{self}: worker {rank} returned {seen}; expected None.")

@@ -70,13 +70,15 @@ class StepReply(DriverReply):
 class LocalReply(DriverReply):
     """What training leaves: the model, what the answer returned, how many steps the optimizer made.
 
-    kept: whether the list of batches is as long as it was.
+    kept: whether the list of batches is as long as it was. momentum, rates: of the optimizer, see `state_of`.
     """
 
     model: StepReply
     returned: PlainData
     taken: int
     kept: bool
+    momentum: list[Tensor]
+    rates: list[float]
 
 
 def loss_of(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -110,3 +112,12 @@ def in_two_groups(model: nn.Module, rates: tuple[float, float]) -> PlainSGD:
         {"params": trained[half:], "lr": rates[1]},
     ]
     return PlainSGD(groups, rates[0])
+
+
+def state_of(optimizer: PlainSGD) -> tuple[list[Tensor], list[float]]:
+    """The momentum of each parameter that has one, and the learning rate of each group."""
+    groups = optimizer.param_groups
+    states = [
+        optimizer.state[each] for group in groups for each in group["params"] if each in optimizer.state
+    ]
+    return [state["momentum"].clone() for state in states], [group["lr"] for group in groups]

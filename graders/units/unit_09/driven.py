@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from course_lib import mark
 from graders.grading.answer import PlainData
-from graders.units.models import sent
+from graders.units.models import sent, transposed
 
 
 def numbered(buckets: Any, numbers: dict[int, int]) -> PlainData:
@@ -18,15 +18,20 @@ def numbered(buckets: Any, numbers: dict[int, int]) -> PlainData:
     return [[numbers.get(id(each), type(each).__name__) for each in bucket] for bucket in buckets]
 
 
+def all_tensors(values: Any) -> bool:
+    """Whether it is a list or tuple of tensors."""
+    return isinstance(values, list | tuple) and all(isinstance(each, Tensor) for each in values)
+
+
 def as_lists(shapes: dict[str, Any]) -> dict[str, Any]:
     """Shapes by name, each as a list; what else a name has got as it is."""
     return {name: list(each) if isinstance(each, tuple) else each for name, each in shapes.items()}
 
 
 def give_gradients(parameters: list[nn.Parameter], gradients: list[Tensor | None]) -> None:
-    """Each parameter's .grad is a copy of the gradient of its place, or None."""
+    """Each parameter's .grad is a copy of the gradient of its place, with other strides, or None."""
     for parameter, gradient in zip(parameters, gradients, strict=True):
-        parameter.grad = None if gradient is None else gradient.clone()
+        parameter.grad = None if gradient is None else transposed(gradient.clone())
 
 
 def same_gradient(parameter: nn.Parameter, gradient: Tensor | None) -> bool:
@@ -34,6 +39,17 @@ def same_gradient(parameter: nn.Parameter, gradient: Tensor | None) -> bool:
     if parameter.grad is None or gradient is None:
         return parameter.grad is gradient
     return torch.equal(parameter.grad, gradient)
+
+
+def ids_of(modules: list[Any]) -> list[list[int]]:
+    """Of each module its own id and those of its parameters."""
+    return [[id(each), *map(id, each.parameters())] for each in modules]
+
+
+def is_changed(module: nn.Module, values: list[Tensor]) -> bool:
+    """Whether its parameters have other values, or gradients."""
+    pairs = zip(module.parameters(), values, strict=True)
+    return any(not torch.equal(own, value) or own.grad is not None for own, value in pairs)
 
 
 def both_passes(

@@ -1,7 +1,7 @@
 """Drivers of unit 09: they run beside the student's code, which could read an expected value here."""
 
 import gc
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -11,12 +11,22 @@ from torch.autograd.graph import saved_tensors_hooks
 from course_lib import mark
 from course_lib.training.host_memory import HostMemory
 from course_lib.training.memory_plan import Layer, Task
-from graders.grading.answer import AnswerFunction, DriverReply, PlainData
-from graders.units.models import copies_of, load_values
-from graders.units.unit_09.driven import as_lists, both_passes, give_gradients, numbered, same_gradient
-from graders.units.unit_09.models import Adaptive, Ladder, Rung
+from graders.grading.answer import AnswerFunction, PlainData
+from graders.units.models import copies_of, gradients_of, load_values, transposed
+from graders.units.unit_09 import driven
+from graders.units.unit_09.models import Adaptive, Assorted, Ladder, Rung, over
 from graders.units.unit_09.offload_models import forward
-from graders.units.unit_09.replies import GradientsReply, NormReply, OptimizerReply, StateReply, UnitsReply
+from graders.units.unit_09.replies import (
+    AssortedReply,
+    GradientsReply,
+    ListReply,
+    MemoryPlanReply,
+    NormReply,
+    OffloadReply,
+    OptimizerReply,
+    StateReply,
+    UnitsReply,
+)
 
 # --- Shards of the model states
 
@@ -32,10 +42,14 @@ def optimizer_steps(
 ) -> OptimizerReply:
     """Steps of the answer with `Adaptive`, one a list of gradients. values: of the parameters, of any shapes.
 
-    frozen: numbers of some. groups: the numbers and options of each; without, all come as a generator.
-    later: options of each group from the second step on.
+    frozen: numbers of some. groups: the numbers and options of each. Parameters come as a generator, in each
+    group and without. later: options of each group from the second step on.
     """
-    parameters = [nn.Parameter(each.clone(), number not in frozen) for number, each in enumerate(values)]
+    parameters = [
+        nn.Parameter(transposed(each.clone()), number not in frozen) for number, each in enumerate(values)
+    ]
+    # Whoever refers to a parameter's memory sees what is written there.
+    seen_by_others = [each.detach() for each in parameters]
     made = []
 
     class Noted(Adaptive):
@@ -43,24 +57,30 @@ def optimizer_steps(
             super().__init__(*arguments, **given)
             made.append(self)
 
-    described = [{"params": [parameters[number] for number in own], **more} for own, more in groups]
-    optimizer = answer(described or (each for each in parameters), Noted, **options)
+    iterators = [(parameters[number] for number in own) for own, _ in groups]
+    described = [{"params": own, **more} for own, (_, more) in zip(iterators, groups, strict=True)]
+    optimizer = answer([*described] or (each for each in parameters), Noted, **options)
+    changed = any(
+        each.keys() != {"params", *more} or each["params"] is not own
+        for each, own, (_, more) in zip(described, iterators, groups, strict=True)
+    )
     seen, left = [], []
     for number, of_step in enumerate(gradients):
-        give_gradients(parameters, of_step)
+        driven.give_gradients(parameters, of_step)
         mark("step begins")
         optimizer.step()
         mark("step done")
         if number + 1 == len(gradients):
             mark("over")
-        seen.append(copies_of(parameters))
-        left.append(all(map(same_gradient, parameters, of_step)))
+        seen.append(copies_of(seen_by_others))
+        left.append(all(map(driven.same_gradient, parameters, of_step)))
+        changed |= frozen != [n for n, each in enumerate(parameters) if not each.requires_grad]
         for group, more in zip(optimizer.param_groups, later, strict=False) if later else ():
             group.update(more)
-    give_gradients(parameters, gradients[0])
+    driven.give_gradients(parameters, gradients[0])
     optimizer.zero_grad()
     cleared = all(each.grad is None for number, each in enumerate(parameters) if number not in frozen)
-    return OptimizerReply(seen, left, cleared, sum(each.numbers() for each in made))
+    return OptimizerReply(seen, left, changed, cleared, sum(each.numbers() for each in made))
 
 
 def gradient_shards(
@@ -76,26 +96,33 @@ def gradient_shards(
     """
     model = Ladder(values, *shape)
     made = answer(model, bucket_bytes)
-    shards, left = [], []
-    for x, order in passes:
+    shards: list[PlainData] = []
+    left = []
+    for number, (x, order) in enumerate(passes):
         loss = model(x, order).square().sum()
         mark("step begins")
         loss.backward()
         mark("backward ends")
-        shards.append(made.finish())
+        found = made.finish()
         mark("finished")
+        mark(over(number))
+        # Copies: the next pass may fill the same tensors again.
+        shards.append(copies_of(found) if driven.all_tensors(found) else found)
+        del found
         left.append(sum(parameter.grad is not None for parameter in model.parameters()))
     numbers = {id(parameter): number for number, parameter in enumerate(model.parameters())}
-    return GradientsReply(numbered(made.buckets, numbers), shards, left)
+    return GradientsReply(driven.numbered(made.buckets, numbers), shards, left, model.there)
 
 
-def buckets_of(answer: AnswerFunction, values: list[Tensor], limits: list[int]) -> list[PlainData]:
-    """The numbers of the parameters in the buckets of a `Ladder`, for each bound on their bytes."""
+def buckets_of(
+    answer: AnswerFunction, values: list[Tensor], shape: tuple[int, bool, list[int]], limits: list[int]
+) -> list[PlainData]:
+    """The numbers of the parameters in the buckets of a `Ladder` of this shape, for each bound on bytes."""
     found = []
     for limit in limits:
-        model = Ladder(values, len(values) // 2, False, [])
+        model = Ladder(values, *shape)
         numbers = {id(parameter): number for number, parameter in enumerate(model.parameters())}
-        found.append(numbered(answer(model, limit).buckets, numbers))
+        found.append(driven.numbered(answer(model, limit).buckets, numbers))
     return found
 
 
@@ -113,16 +140,11 @@ def units(
     together: the answer makes all units at once. early: every unit is told to start before it is called.
     """
     modules = [Rung(number, own) for number, own in enumerate(values)]
-    before = [[id(each), *map(id, each.parameters())] for each in modules]
+    before = driven.ids_of(modules)
     mark("making")
     model = answer(modules) if together else nn.Sequential(*map(answer, modules))
     made: list[Any] = list(model)
-    changed = before != [[id(each), *map(id, each.parameters())] for each in modules]
-    changed |= any(
-        not torch.equal(parameter, value) or parameter.grad is not None
-        for module, own in zip(modules, values, strict=True)
-        for parameter, value in zip(module.parameters(), own, strict=True)
-    )
+    changed = before != driven.ids_of(modules) or any(map(driven.is_changed, modules, values))
     del modules[:]
     # What an answer leaves in circles is young; going through all of memory takes long.
     gc.collect(1)
@@ -132,7 +154,44 @@ def units(
     if [own.shape for own in first] != [own.shape for own in shards]:
         return UnitsReply(first, others, [], [], None, changed)
     load_values([unit.shard for unit in made], shards)
-    return UnitsReply(first, others, *both_passes(model, batches, early), changed)
+    return UnitsReply(first, others, *driven.both_passes(model, batches, early), changed)
+
+
+def assorted_unit(
+    answer: AnswerFunction, weight: Tensor, scale: Tensor, tokens: Tensor, x: Tensor, seed: int
+) -> AssortedReply:
+    """A step of a unit of `Assorted`, on inputs that need no gradients."""
+    units: list[Any] = []
+
+    def start() -> None:
+        with suppress(NotImplementedError):
+            units[0].start()
+
+    units.append(answer(Assorted(weight, scale, between=start)))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        mark("step begins")
+        results = units[0](tokens, x)
+        mark("forward ends")
+        if driven.all_tensors(results):
+            sum(each.square().sum() for each in results).backward()
+    mark("backward ends")
+    found = copies_of(results) if driven.all_tensors(results) else results
+    return AssortedReply(found, gradients_of(units[0]))
+
+
+def started_in_vain(answer: AnswerFunction, x: Tensor) -> list[Tensor]:
+    """What a unit of a linear layer makes of x [B, width] before its shard is doubled, and after.
+
+    In between is a backward that does not need the weights, which are on their way.
+    """
+    unit = answer(nn.Linear(x.shape[1], 1))
+    once = unit(x)
+    unit.start()
+    once.sum().backward()
+    with torch.no_grad():
+        unit.shard.mul_(2)
+        return [once.detach(), unit(x)]
 
 
 def clipped(
@@ -157,26 +216,14 @@ def gathered(answer: AnswerFunction, shards: dict[str, Tensor], shapes: dict[str
     state = answer(shards, given)
     mark("done")
     if type(state) is not dict or not all(isinstance(each, Tensor) for each in state.values()):
-        return StateReply(state, shards, as_lists(given))
+        return StateReply(state, shards, driven.as_lists(given))
     seen = {name: each.detach().clone() for name, each in state.items()}
     for each in state.values():
         each.detach().zero_()
-    return StateReply(seen, shards, as_lists(given))
+    return StateReply(seen, shards, driven.as_lists(given))
 
 
 # --- Sections 9 to 15: activations
-
-
-@dataclass(frozen=True, slots=True)
-class OffloadReply(DriverReply):
-    """What passes of a model left, one after another.
-
-    gradients: of the weights [W, W], by pass. on_host: bytes there after each forward, and at the end of each
-    pass.
-    """
-
-    gradients: list[list[Tensor]]
-    on_host: list[int]
 
 
 def offloaded(
@@ -185,18 +232,21 @@ def offloaded(
     xs: list[Tensor],
     weights: list[Tensor],
     frozen: list[int],
+    leaves: list[int],
     ahead: int,
     passes: list[str],
 ) -> OffloadReply:
     """Passes of a model with what it saves on the host. kind: see `offload_models`.
 
-    xs: the samples of each pass, [N, W]. weights: [W, W], trained but for those at places in `frozen`.
-    passes: "once", "twice" for a second backward through the same graph, or "never".
+    xs: the samples of each pass, [N, W]. weights: [W, W], trained but for those at places in `frozen`; all
+    stay but those at places in `leaves`. passes: "once", "twice" for a second backward through the same
+    graph, "late" for one when all passes are over, or "never".
     """
     parameters = [torch.nn.Parameter(weight, number not in frozen) for number, weight in enumerate(weights)]
     host = HostMemory()
-    offload = answer(host, iter(parameters), *([] if ahead == 1 else [ahead]))
-    known = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+    stays = [parameter for number, parameter in enumerate(parameters) if number not in leaves]
+    offload = answer(host, iter(stays), *([] if ahead == 1 else [ahead]))
+    known = {parameter.untyped_storage().data_ptr() for parameter in stays}
 
     def unpack(packed: PlainData) -> Tensor:
         mark("asked")
@@ -205,28 +255,29 @@ def offloaded(
         return tensor
 
     gradients, on_host = [], []
+
+    def take() -> None:
+        gradients.append([parameter.grad for parameter in parameters if parameter.grad is not None])
+        for parameter in parameters:
+            parameter.grad = None
+
+    kept = []
     for x, way in zip(xs, passes, strict=True):
         with saved_tensors_hooks(offload.pack, unpack):
             loss = forward(kind, x, parameters)
         mark("forward over")
         on_host.append(host.nbytes)
-        for again in {"never": [], "once": [False], "twice": [True, False]}[way]:
+        for again in {"never": [], "once": [False], "twice": [True, False], "late": [True]}[way]:
             mark("backward")
             loss.backward(retain_graph=again)  # type: ignore[no-untyped-call]
+        kept += [loss] if way == "late" else []
         del loss
         on_host.append(host.nbytes)
-        gradients.append([parameter.grad for parameter in parameters if parameter.grad is not None])
-        for parameter in parameters:
-            parameter.grad = None
+        take()
+    for loss in kept:
+        loss.backward()  # type: ignore[no-untyped-call]
+        take()
     return OffloadReply(gradients, on_host)
-
-
-@dataclass(frozen=True, slots=True)
-class ListReply(DriverReply):
-    """result: what the answer returned. arguments: as the answer left them."""
-
-    result: PlainData
-    arguments: list[PlainData]
 
 
 def listed(answer: AnswerFunction, *arguments: PlainData) -> ListReply:
@@ -235,15 +286,6 @@ def listed(answer: AnswerFunction, *arguments: PlainData) -> ListReply:
     if isinstance(result, list):
         result = [str(each) if isinstance(each, str) else each for each in result]
     return ListReply(result, list(arguments))
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryPlanReply(DriverReply):
-    """The three parts of a plan."""
-
-    stage: int
-    micro_batches: int
-    ways: list[str]
 
 
 def memory_planned(

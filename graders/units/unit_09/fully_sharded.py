@@ -1,8 +1,11 @@
 """Unit 09, shards of the parameters: one unit after the other, and one ahead."""
 
+from functools import partial
+
 import torch
 
 from graders.grading.kit import Answer, Criterion, Findings, Rng, compare, exercise
+from graders.units.unit_09.assorted import AssortedUnit
 from graders.units.unit_09.sharded_units import Units
 
 
@@ -19,21 +22,28 @@ from graders.units.unit_09.sharded_units import Units
         ),
         Criterion(
             "forward",
-            4,
+            3,
             "The weights that count are those of the shards, which an optimizer changes. Gather them anew "
             "in each forward, wait for them, and have the module's code compute with them.",
             needs=("the shard",),
         ),
         Criterion(
-            "gradients",
-            4,
-            "shard.grad is this rank's part of the mean over ranks; the inputs' gradients are "
-            "this rank's own.",
+            "inputs and results of all kinds",
+            1,
+            "A unit may have several inputs, of which none needs a gradient, such as whole numbers, several "
+            "results, and buffers.",
             needs=("forward",),
         ),
         Criterion(
+            "gradients",
+            3,
+            "shard.grad is this rank's part of the mean over ranks; the inputs' gradients are "
+            "this rank's own. They are gradients of what forward returned: with the same dropout.",
+            needs=("forward", "inputs and results of all kinds"),
+        ),
+        Criterion(
             "every step",
-            2,
+            1,
             "Gradients add up, as for every parameter, and the weights of a step are those of its shards.",
             needs=("gradients",),
         ),
@@ -45,7 +55,7 @@ from graders.units.unit_09.sharded_units import Units
         ),
         Criterion(
             "lets go in forward",
-            3,
+            5,
             "Autograd keeps what backward needs, and the weights are among that. "
             "saved_tensors_hooks say what "
             "it keeps in place of a tensor, and what it takes that for in backward.",
@@ -83,20 +93,25 @@ from graders.units.unit_09.sharded_units import Units
     ),
 )
 def fully_sharded_unit(answer: Answer, rng: Rng) -> Findings:
-    """Five units on two ranks; in double precision on three, with padding; started early; one rank."""
+    """Five units on two ranks; in double on three, with padding; started early; one rank; an odd block."""
     odd, alone = Units.draw(rng, 3, 2, 5, torch.float64), Units.draw(rng, 1, 1, 4)
     deep = Units.draw(rng, 2, 5, 24)
     runs = [(each, each.launch(answer, memory=each is deep)) for each in (deep, odd, alone)]
     yield "the shard", compare.first_failure(each.made(run) for each, run in runs)
+    assorted = AssortedUnit.draw(rng)
     yield "forward", compare.first_failure(each.forward(run) for each, run in runs)
-    yield "gradients", compare.first_failure(each.gradients(run, 0) for each, run in runs)
+    of_assorted = assorted.launch(answer)
+    yield "inputs and results of all kinds", assorted.forward(of_assorted)
+    gradients = (each.gradients(run, 0) for each, run in runs)
+    yield "gradients", compare.first_failure([*gradients, assorted.gradients(of_assorted)])
     yield "every step", compare.first_failure(each.gradients(run, 1) for each, run in runs)
     yield "keeps a shard", deep.keeps(runs[0][1])
     yield "lets go in forward", deep.lets_go(runs[0][1], "step begins", "forward ends", wholes=2)
     yield "lets go in backward", deep.lets_go(runs[0][1], "backward begins", "backward ends", wholes=6)
     yield "calls", compare.first_failure(each.calls(run) for each, run in runs)
     early = odd.launch(answer, early=True)
-    yield "start", compare.first_failure((odd.forward(early), odd.calls(early), odd.started(early)))
+    started = odd.forward(early), odd.calls(early), odd.started(early), assorted.started(of_assorted)
+    yield "start", compare.first_failure([*started, assorted.started_in_vain(answer)])
 
 
 @exercise(
@@ -147,11 +162,8 @@ def prefetch(answer: Answer, rng: Rng) -> Findings:
     """Five units on two ranks, two on three, and one."""
     deep, two, one = Units.draw(rng, 2, 5, 24), Units.draw(rng, 3, 2, 5), Units.draw(rng, 2, 1, 4)
     runs = [(each, each.launch(answer, together=True, memory=each is deep)) for each in (deep, two, one)]
-    computed = (
-        finding
-        for each, run in runs
-        for finding in (each.made(run), each.forward(run), each.gradients(run, 0), each.gradients(run, 1))
-    )
+    judges = Units.made, Units.forward, partial(Units.gradients, step=0), partial(Units.gradients, step=1)
+    computed = (judge(each, run) for each, run in runs for judge in judges)
     yield "computes as without", compare.first_failure(computed)
     several = runs[:2]
     for name in ("forward", "backward"):

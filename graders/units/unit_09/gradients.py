@@ -1,6 +1,7 @@
 """Unit 09, shards of the gradients."""
 
 import torch
+from torch import Tensor
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_09 import drivers
@@ -74,9 +75,11 @@ def sharded_gradients(answer: Answer, rng: Rng) -> Findings:
     deep, small, alone = Passes.deep(rng), Passes.small(rng), Passes.alone(rng)
     runs = [(each, each.launch(answer, memory=each is deep)) for each in (deep, small, alone)]
     yield "shards of the mean", compare.first_failure(each.mean(run, 0) for each, run in runs)
-    yield "every pass", compare.first_failure(each.mean(run, 1) for each, run in runs[1:])
+    yield "every pass", compare.first_failure(each.mean(run, 1) for each, run in runs)
     yield "buckets", closed_as_expected(answer, rng)
-    uneven = [(each, each.launch(answer)) for each in Passes.uneven(rng)]
+    crossed = Passes.crossed(rng)
+    of_crossed = crossed.launch(answer)
+    uneven = [(crossed, of_crossed), *((each, each.launch(answer)) for each in Passes.uneven(rng))]
     yield (
         "unused, tied and frozen parameters",
         compare.first_failure(
@@ -85,31 +88,43 @@ def sharded_gradients(answer: Answer, rng: Rng) -> Findings:
     )
     runs += uneven
     yield "calls", compare.first_failure(each.calls(run) for each, run in runs)
-    yield "sent in backward", deep.sent_in_backward(runs[0][1])
     of_deep = runs[0][1]
-    yield (
-        "no more than a bucket beside the shards",
-        compare.first_failure((deep.held(of_deep), deep.one_under_way(of_deep))),
-    )
+    in_backward = deep.sent_in_backward(of_deep), crossed.sent_in_backward(of_crossed)
+    yield "sent in backward", compare.first_failure(in_backward)
+    held = deep.cleared(of_deep), deep.held(of_deep), deep.one_under_way(of_deep)
+    yield "no more than a bucket beside the shards", compare.first_failure(held)
 
 
 def closed_as_expected(answer: Answer, rng: Rng) -> Finding:
-    """Passes if buckets are those of unit 02, for bounds that are met to the byte and others."""
-    width, count = rng.integer(3, 6), 3
-    values = layers(rng, width, count, torch.float64)
-    sizes = [value.nbytes for value in values]
-    limits = [
-        sizes[0] + sizes[1],
-        sizes[0] + sizes[1] - 1,
-        1,
-        sum(sizes),
-        2 * sizes[1] + sizes[0],
-        sizes[0] - 1,
-    ]
-    seen = answer.call(drivers.buckets_of, values, limits)
+    """Passes if buckets are those of unit 02, for bounds that are met to the byte and others.
+
+    Of three layers, and of three whose first and last have one weight, the second of which is frozen.
+    """
+    values = layers(rng, rng.integer(3, 6), 3, torch.float64)
+    weight, bias = (value.nbytes for value in values[:2])
+    limits = [weight + bias, weight + bias - 1, 1, 10**6, 2 * bias + weight, weight - 1]
+    tied = [*values[:4], values[5]]
+    return compare.first_failure(
+        (
+            _closed(answer, values, (3, False, []), [5, 4, 3, 2, 1, 0], limits),
+            _closed(answer, tied, (3, True, [1]), [4, 1, 0], limits),
+        )
+    )
+
+
+def _closed(
+    answer: Answer,
+    values: list[Tensor],
+    shape: tuple[int, bool, list[int]],
+    numbers: list[int],
+    limits: list[int],
+) -> Finding:
+    """numbers: of the trainable parameters, as buckets should have them."""
+    (seen,) = answer.launch(drivers.buckets_of, values, shape, limits, ranks=1).results
+    sizes = {number: values[number].nbytes for number in numbers}
     for limit, (found, _) in zip(limits, compare.side_by_side(seen, limits), strict=True):
         expected: list[list[int]] = []
-        for number in reversed(range(len(sizes))):
+        for number in numbers:
             if not expected or sum(sizes[each] for each in expected[-1]) + sizes[number] > limit:
                 expected.append([])
             expected[-1].append(number)

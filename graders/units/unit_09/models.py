@@ -1,19 +1,20 @@
 """The models and the optimizer of unit 09: its drivers build them, and graders beside them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from course_lib import mark
-from graders.units.models import load_values, mark_in_backward
+from graders.units.models import load_values, mark_in_backward, transposed
 
 
 class Ladder(nn.Module):
     """Linear layers of one width, tanh before each, called in any order; backward marks where it is.
 
     Inputs and outputs [B, width]. Tied: the first layer's weight is the last one's too. frozen: some layers.
+    there: how many gradients there were whenever backward reached a layer.
     """
 
     def __init__(self, values: Sequence[Tensor], count: int, tied: bool, frozen: Sequence[int]) -> None:
@@ -21,21 +22,35 @@ class Ladder(nn.Module):
         super().__init__()
         width, dtype = len(values[0]), values[0].dtype
         self.layers = nn.ModuleList(nn.Linear(width, width, dtype=dtype) for _ in range(count))
+        # Its numbers, and those of its gradient, stand in memory column by column.
+        first: Any = self.layers[0]
+        first.weight = nn.Parameter(transposed(first.weight.detach()))
         if tied:
             self.layers[-1].weight = self.layers[0].weight
         load_values(self.parameters(), values)
         for number in frozen:
             self.layers[number].requires_grad_(False)
+        self.there: list[int] = []
 
     def forward(self, x: Tensor, order: Sequence[int]) -> Tensor:
         for number in order:
             x = mark_in_backward(self.layers[number](torch.tanh(x)), reaches(number))
+            if x.requires_grad:
+                x.register_hook(self._note)  # type: ignore[no-untyped-call]
         return x
+
+    def _note(self, _: Tensor) -> None:
+        self.there.append(sum(parameter.grad is not None for parameter in self.parameters()))
 
 
 def reaches(layer: int) -> str:
     """The mark that backward makes before it computes this layer's gradients."""
     return f"backward reaches {layer}"
+
+
+def over(number: int) -> str:
+    """The mark that a driver makes after this pass."""
+    return f"pass {number} is over"
 
 
 def computes(layer: int) -> str:
@@ -44,21 +59,47 @@ def computes(layer: int) -> str:
 
 
 class Rung(nn.Module):
-    """tanh, and two linear layers that share their weight; marks both passes. [B, width] to [B, width]."""
+    """tanh, two linear layers that share their weight, and a shift, which is the first parameter; marks both
+    passes. [B, width] to [B, width].
+    """
 
     def __init__(self, number: int, values: Sequence[Tensor]) -> None:
-        """values: weight [width, width], and the two biases [width]."""
+        """values: shift [width], weight [width, width] and bias [width]."""
         super().__init__()
         width, dtype = len(values[0]), values[0].dtype
         self.number = number
+        self.shift = nn.Parameter(torch.empty(width, dtype=dtype))
         self.first = nn.Linear(width, width, dtype=dtype)
-        self.second = nn.Linear(width, width, dtype=dtype)
+        self.second = nn.Linear(width, width, bias=False, dtype=dtype)
         self.second.weight = self.first.weight
         load_values(self.parameters(), values)
 
     def forward(self, x: Tensor) -> Tensor:
         mark(computes(self.number))
-        return mark_in_backward(self.second(self.first(torch.tanh(x))), reaches(self.number))
+        return mark_in_backward(self.second(self.first(torch.tanh(x))) + self.shift, reaches(self.number))
+
+
+class Assorted(nn.Module):
+    """What blocks of models have besides layers: whole numbers, a buffer, dropout, and two results.
+
+    tokens [B] of whole numbers and x [B, width] to [B, V] and [B]. between: called in the middle of forward.
+    """
+
+    def __init__(self, weight: Tensor, scale: Tensor, *, between: Callable[[], None]) -> None:
+        """weight: [V, width]. scale: [width], the buffer."""
+        super().__init__()
+        self.embedding = nn.Embedding(*weight.shape)
+        load_values(self.parameters(), [weight])
+        self.scale: Tensor
+        self.register_buffer("scale", scale.clone())
+        self.dropout = nn.Dropout(0.5)
+        self.between = between
+
+    def forward(self, tokens: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = self.embedding(tokens) * self.scale + x
+        self.between()
+        scores = self.dropout(hidden) @ self.embedding.weight.mT
+        return scores, hidden.square().sum(1)
 
 
 class Adaptive(torch.optim.Optimizer):

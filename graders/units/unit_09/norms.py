@@ -1,7 +1,9 @@
 """Unit 09, the norm of gradients of which nobody has all."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle
 
 import torch
 from torch import Tensor
@@ -31,17 +33,18 @@ from graders.units.unit_09.replies import NormReply
             "the norm",
             2,
             "The root of the sum of the squares of all ranks' gradients. Norms cannot be added; "
-            "their squares can.",
+            "their squares can, in float32: bfloat16 has three digits.",
         ),
         Criterion(
             "scaled down",
             2,
-            "Multiply every gradient by max_norm / norm in place, with the norm of all ranks.",
+            "Multiply every gradient by max_norm / norm in place, with the norm of all ranks. PyTorch's own "
+            "adds something to the norm; here nothing is added.",
         ),
         Criterion(
             "left alone",
             1,
-            "A norm of at most max_norm changes nothing, also one of zero.",
+            "Only a norm larger than max_norm changes anything: not one of zero, nor one that is NaN.",
             needs=("the norm",),
         ),
         Criterion(
@@ -62,15 +65,21 @@ from graders.units.unit_09.replies import NormReply
 def clip_grad_norm(answer: Answer, rng: Rng) -> Findings:
     """Norms above the bound and below, in two precisions, on one rank and more, some without gradients."""
     large = [Clipped.draw(rng, 3, factor=0.3), Clipped.draw(rng, 1, factor=0.5)]
-    large.append(Clipped.draw(rng, 2, factor=0.7, dtype=torch.bfloat16))
-    large.append(Clipped.draw(rng, 2, factor=0.6, scale=1e-6))
-    small = [Clipped.draw(rng, 2, factor=1.5), Clipped.draw(rng, 2, factor=1.5, scale=0.0)]
+    large.append(Clipped.draw(rng, 2, factor=0.7, dtypes=(torch.bfloat16,)))
+    large.append(Clipped.draw(rng, 2, factor=0.6, scale=1e-6, dtypes=(torch.bfloat16, torch.float32)))
+    small = [Clipped.draw(rng, 2, factor=1.5)]
+    small.append(replace(Clipped.draw(rng, 2, factor=1.0, scale=0.0), max_norm=0.0))
+    unknown = Clipped.draw(rng, 2, factor=0.5).with_nan()
     bare = Clipped.draw(rng, 4, factor=0.4, bare=True)
     runs = [(each, each.launch(answer)) for each in large]
     left = [(each, each.launch(answer)) for each in small]
     yield "the norm", compare.first_failure(each.norms(run) for each, run in [*runs, *left])
     yield "scaled down", compare.first_failure(each.clipped(run) for each, run in runs)
-    yield "left alone", compare.first_failure(each.clipped(run) for each, run in left)
+    of_unknown = unknown.launch(answer)
+    yield (
+        "left alone",
+        compare.first_failure([*(each.clipped(run) for each, run in left), unknown.untouched(of_unknown)]),
+    )
     of_bare = bare.launch(answer)
     yield "ranks without gradients", compare.first_failure((bare.norms(of_bare), bare.clipped(of_bare)))
     yield (
@@ -96,26 +105,36 @@ class Clipped:
         ranks: int,
         factor: float,
         scale: float = 30.0,
-        dtype: torch.dtype = torch.float32,
+        dtypes: Sequence[torch.dtype] = (torch.float32,),
         bare: bool = False,
     ) -> "Clipped":
-        """factor: the bound, of the norm. bare: three ranks have no gradient, each in another way."""
-        lengths = [[rng.integer(1, 9) for _ in range(rng.integer(1, 3))] for _ in range(ranks)]
+        """factor: the bound, of the norm. dtypes: of a rank's shards in turn. bare: three ranks have no
+        gradient, each in another way.
+        """
+        fewest = len(dtypes)
+        lengths = [[rng.integer(1, 9) for _ in range(rng.integer(fewest, 3))] for _ in range(ranks)]
         if bare:
             lengths[0], lengths[2] = [], [0]
         shapes = [
             [(1, length) if place == 0 else (length,) for place, length in enumerate(own)] for own in lengths
         ]
-        weights = [[rng.normal(*shape, dtype=dtype) for shape in own] for own in shapes]
+        precisions = cycle(dtypes)
+        weights = [[rng.normal(*shape, dtype=next(precisions)) for shape in own] for own in shapes]
         # Each rank's are of another size, so that a mean over ranks is not the sum.
         gradients: list[list[Tensor | None]] = [
-            [(scale * (rank + 1) * rng.normal(*shape)).to(dtype) for shape in own]
-            for rank, own in enumerate(shapes)
+            [(scale * (rank + 1) * rng.normal(*each.shape)).to(each.dtype) for each in own]
+            for rank, own in enumerate(weights)
         ]
         if bare:
             gradients[1] = [None] * len(lengths[1])
         drawn = cls(weights, gradients, 1.0)
         return cls(weights, gradients, factor * (drawn.norm or 1.0))
+
+    def with_nan(self) -> "Clipped":
+        """The last rank's first gradient has a number that is none."""
+        *others, (first, *rest) = self.gradients
+        assert first is not None
+        return replace(self, gradients=[*others, [first.index_fill(-1, torch.tensor([0]), torch.nan), *rest]])
 
     @property
     def norm(self) -> float:
@@ -131,6 +150,17 @@ class Clipped:
         expected = [torch.tensor(self.norm, dtype=torch.float32)] * len(self.weights)
         seen = [reply.norm for reply in run.results]
         return compare.close_on_all_ranks(seen, expected, "the norm", rtol=1e-4)
+
+    def untouched(self, run: Observed[NormReply]) -> Finding:
+        """Passes if every rank's norm is NaN, which is not above the bound, and gradients are as given."""
+        for rank, reply in enumerate(run.results):
+            given = compare.side_by_side(reply.gradients, self.gradients[rank])
+            if not all(compare.same(*map(_bits, pair)) for pair in given):
+                return Finding(False, f"A norm of NaN has changed gradients on rank {rank}; expected none.")
+            if not (isinstance(reply.norm, Tensor) and reply.norm.isnan().all()):
+                said = f"Where a gradient is NaN the norm on rank {rank} is {compare.shown(reply.norm)}"
+                return Finding(False, f"{said}; expected NaN.")
+        return Finding(True, "A norm of NaN changes nothing.")
 
     def clipped(self, run: Observed[NormReply]) -> Finding:
         """Passes if all gradients are what they should be, and the weights as they were."""
@@ -155,3 +185,8 @@ class Clipped:
                     return Finding(False, f"{where}: the shards themselves have changed.")
         scaled = "as they were" if scale == 1 else f"{scale:.4g} times what they were"
         return Finding(True, f"All gradients are {scaled}.")
+
+
+def _bits(gradient: Tensor | None) -> Tensor | None:
+    """A gradient's bytes, in which a NaN equals itself."""
+    return None if gradient is None else gradient.contiguous().view(torch.uint8)

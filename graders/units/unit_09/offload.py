@@ -1,5 +1,6 @@
 """Unit 09, activations on the host: what is copied, when, and what it leaves where."""
 
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -12,11 +13,13 @@ from course_lib.runtime.communication.memory import MemoryKind
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, Rng, compare, exercise
 from graders.units.unit_09 import drivers
 from graders.units.unit_09.offload_models import forward
+from graders.units.unit_09.replies import OffloadReply
 
 DEVICE = Cluster(flops=1e9, memory_bandwidth=1e10, host=Link(0.0, 1e9))
 """Quick copies: what is on its way for long is not what is looked at."""
 
 LAYERS, WIDTH = 9, 8
+BACKWARDS = "the first backward", "the backward of another graph", "a second backward of that graph"
 
 
 @exercise(
@@ -66,41 +69,61 @@ LAYERS, WIDTH = 9, 8
 )
 def HostOffload(answer: Answer, rng: Rng) -> Findings:  # noqa: N802
     """A model that saves tensors of many kinds, then chains of layers for different `ahead`."""
-    yield "gradients", compare.first_failure(_gradients(answer, rng, kind) for kind in ("mixed", "chain"))
+    kinds = [_Kinds(answer, rng, kind) for kind in ("mixed", "chain")]
+    yield "gradients", compare.first_failure(each.gradients() for each in kinds)
     chains = [_Chain(answer, rng, ahead) for ahead in (1, 0, rng.integer(2, 4))]
-    yield "what is copied", compare.first_failure(chain.copied() for chain in chains)
+    copied = [*(each.copied() for each in chains), *(each.copied() for each in kinds)]
+    yield "what is copied", compare.first_failure(copied)
     yield "the host's memory", compare.first_failure(chain.on_host() for chain in chains)
     yield "on the way ahead", compare.first_failure(chain.in_time() for chain in chains)
     yield "the device's memory", compare.first_failure(chain.on_device() for chain in chains)
 
 
-def _gradients(answer: Answer, rng: Rng, kind: str) -> Finding:
-    """Passes with one backward, two, and none; some weights are frozen, and numbers are float64."""
-    passes = ["once", "never", "twice", "once", "never", "once"]
-    weights = [rng.normal(WIDTH, WIDTH).double() / WIDTH for _ in range(5)]
-    xs = [rng.normal(rng.integer(3, 9), WIDTH).double() for _ in passes]
-    frozen = [rng.integer(2, 3)]
-    run = answer.launch(
-        drivers.offloaded, kind, xs, weights, frozen, rng.integer(0, 2), passes, ranks=1, cluster=DEVICE
-    )
-    reply = run.results[0]
-    return compare.first_failure(
-        compare.close(seen, expected, f"the gradient of weight {place} in pass {number}", 1e-10, 1e-12)
-        for number, (x, way) in enumerate(zip(xs, passes, strict=True))
-        for place, (seen, expected) in enumerate(
-            compare.side_by_side(reply.gradients[number], _expected(kind, x, weights, frozen, way))
+class _Kinds:
+    """Passes with one backward, two, one that is late, and none, of square weights in double precision.
+
+    One weight is frozen. Another is not among those that stay, so it is copied.
+    """
+
+    def __init__(self, answer: Answer, rng: Rng, kind: str) -> None:
+        self._kind, self._frozen, self._leaves = kind, [rng.integer(2, 3)], [4]
+        self._passes = ["once", "never", "late", "twice", "once"]
+        self._weights = [rng.normal(WIDTH, WIDTH).double() / WIDTH for _ in range(5)]
+        # An activation of the last pass has a weight's shape.
+        samples = [*(rng.integer(3, 7) for _ in self._passes[1:]), WIDTH]
+        self._xs = [rng.normal(number, WIDTH).double() for number in samples]
+        given = self._frozen, self._leaves, rng.integer(0, 2), self._passes
+        self._run: Observed[OffloadReply] = answer.launch(
+            drivers.offloaded, kind, self._xs, self._weights, *given, ranks=1, cluster=DEVICE
         )
-    )
 
+    def gradients(self) -> Finding:
+        """Of the weights that are trained, after each pass and the late backward; something was copied."""
+        if not _to_host(self._run):
+            return Finding(False, "Nothing has gone to the host.")
+        times = {"never": 0, "once": 1, "twice": 2, "late": 1}
+        passes = [(x, times[way]) for x, way in zip(self._xs, self._passes, strict=True)]
+        passes.append((self._xs[self._passes.index("late")], 1))
+        seen = [got for got, _ in compare.side_by_side(self._run.results[0].gradients, passes)]
+        return compare.first_failure(
+            compare.close(got, wanted, f"the gradient of weight {place} in pass {number}", 1e-10, 1e-12)
+            for number, (x, count) in enumerate(passes)
+            for place, (got, wanted) in enumerate(
+                compare.side_by_side(seen[number], self._expected(x, count))
+            )
+        )
 
-def _expected(kind: str, x: Tensor, weights: list[Tensor], frozen: list[int], way: str) -> list[Tensor]:
-    """The gradients of the weights that are trained, of a pass."""
-    if way == "never":
-        return []
-    given = [weight.clone().requires_grad_(place not in frozen) for place, weight in enumerate(weights)]
-    trained = [weight for weight in given if weight.requires_grad]
-    gradients = torch.autograd.grad(forward(kind, x, given), trained)
-    return [gradient * (2 if way == "twice" else 1) for gradient in gradients]
+    def _expected(self, x: Tensor, times: int) -> list[Tensor]:
+        given = [w.clone().requires_grad_(place not in self._frozen) for place, w in enumerate(self._weights)]
+        trained = [weight for weight in given if weight.requires_grad] if times else []
+        gradients = torch.autograd.grad(forward(self._kind, x, given), trained) if times else ()
+        return [times * gradient for gradient in gradients]
+
+    def copied(self) -> Finding:
+        """Bytes to the host: all that is saved but the weights that stay, in every pass."""
+        saved = [_saved(self._kind, x, self._weights, self._frozen, self._leaves)[0] for x in self._xs]
+        what = "Bytes of activations, whole numbers, truth values and a weight that does not stay, copied"
+        return compare.equal(_to_host(self._run), sum(map(sum, saved)), what)
 
 
 class _Chain:
@@ -114,12 +137,13 @@ class _Chain:
         xs = [rng.normal(samples, widths[0]) for _ in range(3)]
         self._ahead, self._samples = ahead, samples
         self._passes = ["once", "never", "twice"]
-        self._saved = _saved(xs[0], weights)
-        self._run: Observed[drivers.OffloadReply] = answer.launch(
+        self._saved, self._asked = _saved("chain", xs[0], weights, [], [])
+        self._run: Observed[OffloadReply] = answer.launch(
             drivers.offloaded,
             "chain",
             xs,
             weights,
+            [],
             [],
             ahead,
             self._passes,
@@ -130,9 +154,8 @@ class _Chain:
 
     def copied(self) -> Finding:
         """Bytes to the host: all that is saved but weights, in every pass."""
-        copies = [event for event in self._run.events if event.kind is Kind.COPY and event.op == "to host"]
         return compare.equal(
-            sum(event.nbytes for event in copies),
+            _to_host(self._run),
             len(self._passes) * sum(self._saved),
             f"Bytes copied to the host in {len(self._passes)} passes of {LAYERS} layers, no weights",
         )
@@ -141,20 +164,21 @@ class _Chain:
         """How many copies to the device have begun whenever backward gets a tensor."""
         findings = []
         begun: list[int] = []
-        asked = 0
+        asked = backward = 0
         for event in self._run.events:
             if event.kind is Kind.COPY and event.op == "to device":
                 begun.append(event.nbytes)
             elif event.kind is Kind.SPAN and event.op == "backward":
-                begun, asked = [], 0
+                begun, asked, backward = [], 0, backward + 1
             elif event.kind is Kind.SPAN and event.op == "given":
                 asked += 1
-                expected = self._saved[::-1][: asked + self._ahead]
+                expected = self._asked[: asked + self._ahead]
                 findings.append(
                     Finding(
                         begun == expected,
-                        f"ahead={self._ahead}, {LAYERS} layers: when backward has its tensor number {asked}, "
-                        f"copies of {begun} bytes to the device have begun; expected {expected}.",
+                        f"ahead={self._ahead}, {LAYERS} layers: when {BACKWARDS[backward - 1]} has its "
+                        f"tensor number {asked}, copies of {begun} bytes to the device have begun; expected "
+                        f"{expected}.",
                     )
                 )
         return compare.first_failure(findings)
@@ -164,13 +188,13 @@ class _Chain:
         layer = max(self._saved)
         return compare.first_failure(
             compare.at_most(
-                held / layer,
+                round(held / layer, 1),
                 limit + 0.5,
-                f"ahead={self._ahead}, {LAYERS} layers: {when} the device holds, in layers,",
+                f"ahead={self._ahead}, {LAYERS} layers: what the device holds {when}, in layers",
             )
             for when, held, limit in (
                 ("after forward", _held_at(self._run.events, "forward over"), 1),
-                ("at most", self._run.memory[0].peak_of(MemoryKind.ACTIVATIONS), 4 + self._ahead),
+                ("at its peak", self._run.memory[0].peak_of(MemoryKind.ACTIVATIONS), 4 + self._ahead),
             )
         )
 
@@ -180,20 +204,30 @@ class _Chain:
         return compare.equal(left, [0] * len(self._passes), "Bytes left on the host after each pass")
 
 
-def _saved(x: Tensor, weights: list[Tensor]) -> list[int]:
-    """Bytes of each tensor that a chain saves, besides its weights."""
-    given = [weight.clone().requires_grad_() for weight in weights]
-    known = {weight.untyped_storage().data_ptr() for weight in given}
-    saved: list[int] = []
+def _to_host(run: Observed[OffloadReply]) -> int:
+    """Bytes of all copies to the host."""
+    return sum(event.nbytes for event in run.events if event.kind is Kind.COPY and event.op == "to host")
 
-    def pack(tensor: Tensor) -> Tensor:
+
+def _saved(
+    kind: str, x: Tensor, weights: list[Tensor], frozen: list[int], leaves: list[int]
+) -> tuple[list[int], list[int]]:
+    """Bytes of each tensor that a model saves, besides the weights that stay, and in the order in which
+    backward asks for them; what it never asks for is not there.
+    """
+    given = [weight.clone().requires_grad_(place not in frozen) for place, weight in enumerate(weights)]
+    known = {own.untyped_storage().data_ptr() for place, own in enumerate(given) if place not in leaves}
+    saved: list[int] = []
+    asked: list[int] = []
+
+    def note(numbers: list[int], tensor: Tensor) -> Tensor:
         if tensor.untyped_storage().data_ptr() not in known:
-            saved.append(tensor.nbytes)
+            numbers.append(tensor.numel() * tensor.element_size())
         return tensor
 
-    with saved_tensors_hooks(pack, lambda tensor: tensor):
-        forward("chain", x, given)
-    return saved
+    with saved_tensors_hooks(partial(note, saved), partial(note, asked)):
+        forward(kind, x, given).backward()  # type: ignore[no-untyped-call]
+    return saved, asked
 
 
 def _held_at(events: tuple[Event, ...], label: str) -> int:

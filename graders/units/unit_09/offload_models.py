@@ -16,9 +16,13 @@ def forward(kind: str, x: Tensor, weights: Sequence[Tensor]) -> Tensor:
 
 
 def _chain(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """Linear layers: each leaves its input, and a view of its weights."""
-    for weight in weights:
+    """Linear layers: each leaves its input, and a view of its weights. What is between two of them is looked
+    at, and thrown away.
+    """
+    for number, weight in enumerate(weights):
         x = x @ weight.mT
+        if number == len(weights) // 2:
+            (x.sin() * x).sum()
     return x.sum()
 
 
@@ -33,6 +37,7 @@ def _mixed(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
     values, places = x.sort(dim=1)
     for weight in rest:
         values = functional.tanh(values @ weight)
+    values = values @ first.detach()
     return (values * values).sum() + x.gather(1, places[:, :2]).sin().sum() + values[:, 1:1].square().sum()
 
 

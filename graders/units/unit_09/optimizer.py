@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -37,13 +38,14 @@ TOLERANCES = {torch.float32: (1e-4, 1e-5), torch.float64: (1e-9, 1e-10)}
             "the first step",
             5,
             "Every rank gives its part of the mean gradient to optimizer_class, and then asks for the other "
-            "parts of the parameters. A gradient that is None is zeros; what needs none stays as it is.",
+            "parts of the parameters, to write them there. A gradient that is None is zeros; what needs none "
+            "stays as it is.",
         ),
         Criterion(
             "every step",
             2,
             "The second step goes on from the first: the optimizer is made once, and keeps its own shard. "
-            "step() leaves every .grad as it is.",
+            "step() leaves every .grad as it is, and nobody changes the dicts.",
         ),
         Criterion(
             "options of groups",
@@ -85,8 +87,8 @@ def sharded_optimizer(answer: Answer, rng: Rng) -> Findings:
     runs = [(each, each.launch(answer)) for each in (Steps.grouped(rng), Steps.tiny(rng), Steps.alone(rng))]
     yield "the first step", compare.first_failure(each.stepped(run, range(1)) for each, run in runs)
     steps = [each.stepped(run, range(1, 3)) for each, run in runs]
-    yield "every step", compare.first_failure([*steps, *(gradients_left(run) for _, run in runs)])
-    of_changing = changing.launch(answer)
+    yield "every step", compare.first_failure([*steps, *(as_they_were(run) for _, run in runs)])
+    of_changing = changing.launch(answer, memory=True)
     yield "options of groups", changing.stepped(of_changing, range(3))
     runs.append((changing, of_changing))
     cleared = [reply.cleared for _, run in runs for reply in run.results]
@@ -96,7 +98,7 @@ def sharded_optimizer(answer: Answer, rng: Rng) -> Findings:
     yield "calls", compare.first_failure(each.calls(run) for each, run in runs)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Steps:
     """Steps of an optimizer. values: of the parameters. groups: the numbers and options of each, or none.
 
@@ -143,9 +145,9 @@ class Steps:
 
     @classmethod
     def alone(cls, rng: Rng) -> "Steps":
-        """One rank."""
+        """One rank, and one group."""
         values, gradients = cls._draw(rng, [(3, 2), (4,)], torch.float32, ranks=1)
-        return cls(values, [1], [], {"lr": 0.2, "decay": 0.3}, gradients, [])
+        return cls(values, [1], [([0, 1], {})], {"lr": 0.2, "decay": 0.3}, gradients, [])
 
     @staticmethod
     def _draw(
@@ -158,13 +160,13 @@ class Steps:
         ]
         return values, gradients
 
-    def launch(self, answer: Answer) -> Observed[OptimizerReply]:
+    def launch(self, answer: Answer, memory: bool = False) -> Observed[OptimizerReply]:
         given = self.values, self.frozen, self.groups, self.options, per_rank(self.gradients), self.later
-        return answer.launch(drivers.optimizer_steps, *given, ranks=len(self.gradients), memory=True)
+        return answer.launch(drivers.optimizer_steps, *given, ranks=len(self.gradients), memory=memory)
 
     def stepped(self, run: Observed[OptimizerReply], steps: range) -> Finding:
         """Passes if all ranks have the expected parameters after these steps."""
-        expected = self._expected()
+        expected = self._expected
         where = f"{compare.counted(len(self.gradients), 'rank')}: parameter"
         return compare.first_failure(
             compare.close(
@@ -179,6 +181,7 @@ class Steps:
             )
         )
 
+    @cached_property
     def _expected(self) -> list[list[Tensor]]:
         """All parameters after each step, computed whole."""
         parameters = [nn.Parameter(each.clone()) for each in self.values]
@@ -246,12 +249,15 @@ class Steps:
         return Finding(True, "Every step makes one reduce-scatter and one all-gather for each group.")
 
 
-def gradients_left(run: Observed[OptimizerReply]) -> Finding:
-    """Passes if no step has changed a gradient."""
+def as_they_were(run: Observed[OptimizerReply]) -> Finding:
+    """Passes if gradients, what needs them, and the dicts of the groups have not changed."""
     for rank, reply in enumerate(run.results):
         if not all(reply.left):
             said = f"step {reply.left.index(False)} has changed a .grad on rank {rank}"
             return Finding(False, f"{said}; expected every one as it was, until zero_grad().")
+        if reply.changed:
+            said = "a dict of the groups, or what needs gradients, is not as it was"
+            return Finding(False, f"Rank {rank}: {said}.")
     return Finding(True, "Every step leaves gradients as they were.")
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from graders.grading.communication import steps_of
 from graders.grading.kit import Answer, Finding, Observed, PlainData, Rng, compare, per_rank
 from graders.units.unit_09 import drivers
 from graders.units.unit_09.held import at_most_held, held_at, length_of, most_held, part_of
-from graders.units.unit_09.models import Ladder, reaches
+from graders.units.unit_09.models import Ladder, over, reaches
 from graders.units.unit_09.replies import GradientsReply
 
 SLOW = Link(latency=1.0, bandwidth=1e6)
@@ -37,11 +37,17 @@ class Passes:
 
     @classmethod
     def deep(cls, rng: Rng) -> "Passes":
-        """Eight layers in as many buckets on two ranks, one sample each: weights outweigh activations."""
-        width, count = 24, 8
-        inputs = [[rng.normal(1, width)] for _ in range(2)]
-        orders = [[list(range(count))]] * 2
+        """Five layers in as many buckets on two ranks, a sample a pass: weights outweigh activations."""
+        width, count = 40, 5
+        inputs = [[rng.normal(1, width) for _ in range(2)] for _ in range(2)]
+        orders = [[list(range(count))] * 2] * 2
         return cls(layers(rng, width, count), count, inputs, orders, 4 * (width * width + width))
+
+    @classmethod
+    def crossed(cls, rng: Rng) -> "Passes":
+        """Three layers in as many buckets, of which the last is complete before the one before it."""
+        inputs = [[rng.normal(1, 3)] for _ in range(2)]
+        return cls(layers(rng, 3, 3), 3, inputs, [[[1, 0, 2]]] * 2, 4 * (3 * 3 + 3))
 
     @classmethod
     def small(cls, rng: Rng) -> "Passes":
@@ -156,19 +162,32 @@ class Passes:
         return Finding(True, "Every pass makes one reduce-scatter a bucket.")
 
     def sent_in_backward(self, run: Observed[GradientsReply]) -> Finding:
-        """Passes if each bucket is sent before backward reaches the next layer, which does not wait."""
+        """Passes if each bucket, a layer's, is sent before backward goes on, which does not wait for it."""
         for step in steps_of(run, "finished"):
-            for number, call in enumerate(step.calls):
-                # Bucket 0 is the last layer; then comes the one before.
-                label = reaches(self.count - 2 - number) if number < self.count - 1 else "backward ends"
-                following = step.marks.get(label)
-                if following is None or call.sequence > following.sequence:
-                    said = f"bucket {number} was complete before the mark {label!r}, and was sent after it"
-                    return Finding(False, f"{step}: {said}.")
-                if call.end <= following.start:
+            # Bucket 0 is the last layer; then comes the one before.
+            following = [step.marks.get(label) for label in self._marks_after(step.number)]
+            for number, (call, mark) in enumerate(zip(step.calls, following, strict=True)):
+                if mark is None or call.sequence > mark.sequence:
+                    said = f"bucket {number} was complete, and those before it, and was not sent"
+                    return Finding(False, f"{step}: {said} before backward went on.")
+                last_one = mark not in following[number + 1 :]
+                if last_one and call.end <= mark.start:
                     said = f"{call.end - call.start:.1f} s for bucket {number} to arrive"
                     return Finding(False, f"{step}: backward waits {said}, before it goes on.")
         return Finding(True, "Each bucket is sent as soon as it is complete, while backward goes on.")
+
+    def _marks_after(self, number: int) -> list[str]:
+        """Of each bucket the mark that backward makes next once it, and all before it, are complete."""
+        backward = self.orders[0][number][::-1]
+        marks = [*map(reaches, backward[1:]), "backward ends"]
+        complete = accumulate(map(backward.index, reversed(range(self.count))), max)
+        return [marks[place] for place in complete]
+
+    def cleared(self, run: Observed[GradientsReply]) -> Finding:
+        """Passes if, whenever backward reaches a layer, what was sent has no gradients any more."""
+        most = max((number for reply in run.results for number in reply.there), default=0)
+        said = "Parameters whose bucket was sent, and which have a .grad when backward reaches the next layer"
+        return compare.at_most(most, 0, said)
 
     def one_under_way(self, run: Observed[GradientsReply]) -> Finding:
         """Passes if no bucket is sent before the one before has arrived."""
@@ -180,14 +199,22 @@ class Passes:
         return Finding(True, "No two buckets are under way at once.")
 
     def held(self, run: Observed[GradientsReply]) -> Finding:
-        """Passes if a rank never holds more than parts, four buckets, and what forward has left."""
-        ranks = len(self.inputs)
-        parts = self.count * length_of(self.bucket_bytes // 4, ranks) * 4
-        seen, allowed = [], []
-        for rank in range(ranks):
-            seen.append(most_held(run, rank, "step begins", "finished"))
-            allowed.append(held_at(run, rank, "step begins") + parts + 4 * self.bucket_bytes + 1024)
-        return at_most_held(seen, allowed, "In a pass")
+        """Passes if a rank never holds more than parts, three buckets, and what forward has left: gradients,
+        what they are laid end to end in, and once more padded or divided. And after each pass only parts.
+        """
+        ranks = range(len(self.inputs))
+        parts = self.count * length_of(self.bucket_bytes // 4, len(ranks)) * 4
+        before = [held_at(run, rank, "step begins") for rank in ranks]
+        seen = [most_held(run, rank, "step begins", "finished") for rank in ranks]
+        findings = [
+            at_most_held(seen, [own + parts + 13 * self.bucket_bytes // 4 for own in before], "In a pass")
+        ]
+        for number in range(len(self.inputs[0])):
+            # The driver has copies of the parts of earlier passes.
+            allowed = [own + (number + 1) * parts + 1024 for own in before]
+            seen = [held_at(run, rank, over(number)) for rank in ranks]
+            findings.append(at_most_held(seen, allowed, f"After pass {number}"))
+        return compare.first_failure(findings)
 
 
 def layers(rng: Rng, width: int, count: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:

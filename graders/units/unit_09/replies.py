@@ -1,4 +1,4 @@
-"""What the drivers of unit 09 tell of shards."""
+"""What the drivers of unit 09 tell."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,14 @@ from graders.grading.answer import DriverReply, PlainData
 class OptimizerReply(DriverReply):
     """parameters: after each step. left: whether gradients were as given after each step.
 
-    cleared: whether every gradient is None after zero_grad(). numbers: how many the optimizers that the
-    answer made keep for their parameters.
+    changed: whether the dicts of the groups are other than they were, or others need gradients. cleared:
+    whether every gradient is None after zero_grad(). numbers: how many the optimizers that the answer made
+    keep for their parameters.
     """
 
     parameters: list[list[Tensor]]
     left: list[bool]
+    changed: bool
     cleared: bool
     numbers: int
 
@@ -25,12 +27,14 @@ class OptimizerReply(DriverReply):
 class GradientsReply(DriverReply):
     """buckets: the numbers of the parameters in each. shards: what each finish() returned.
 
-    left: of each pass, how many parameters had a gradient after it.
+    left: of each pass, how many parameters had a gradient after it. there: how many gradients there were
+    whenever backward reached a layer.
     """
 
     buckets: PlainData
     shards: list[PlainData]
     left: list[int]
+    there: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,14 @@ class UnitsReply(DriverReply):
     gradients: list[list[Tensor | None]]
     without: PlainData
     changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AssortedReply(DriverReply):
+    """results: of a forward. gradients: of the unit's parameters after its backward."""
+
+    results: PlainData
+    gradients: list[Tensor | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +81,32 @@ class StateReply(DriverReply):
     state: PlainData
     shards: dict[str, Tensor]
     shapes: dict[str, list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadReply(DriverReply):
+    """What passes of a model left, one after another.
+
+    gradients: of the weights [W, W], by pass, then of the late ones. on_host: bytes there after each forward,
+    and at the end of each pass.
+    """
+
+    gradients: list[list[Tensor]]
+    on_host: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ListReply(DriverReply):
+    """result: what the answer returned. arguments: as the answer left them."""
+
+    result: PlainData
+    arguments: list[PlainData]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlanReply(DriverReply):
+    """The three parts of a plan."""
+
+    stage: int
+    micro_batches: int
+    ways: list[str]

@@ -40,7 +40,7 @@ class Units:
         """Two steps, of one sample each: weights outweigh activations."""
 
         def values() -> list[list[Tensor]]:
-            shapes = [(width, width), (width,), (width,)]
+            shapes = [(width,), (width, width), (width,)]
             return [[rng.normal(*shape, dtype=dtype) / width**0.5 for shape in shapes] for _ in range(count)]
 
         return cls(
@@ -253,7 +253,8 @@ class Units:
                 asked = sum(call.sequence < mark.sequence for call in gathers)
                 wanted = min(place + 2, count)
                 if asked < wanted if ahead else asked > wanted:
-                    said = f"when unit {place} of {count} computes, {compare.counted(asked, 'unit')} in all"
+                    unit = place if name == "forward" else count - 1 - place
+                    said = f"when unit {unit} of {count} computes, {compare.counted(asked, 'unit')} in all"
                     return Finding(False, f"{half}: {said} have been asked for weights; expected {wanted}.")
         which = "Its neighbour's" if ahead else "Nobody's but its neighbour's"
         return Finding(True, f"{which} weights have been asked for when a unit computes in {name}.")

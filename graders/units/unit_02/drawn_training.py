@@ -1,0 +1,195 @@
+"""Trainings of one script on many ranks, as drawn for `train_ddp`, and what must come out of each."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from course_lib.runtime.communication.events import Event, Kind
+from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
+from graders.units.models import copies_of
+from graders.units.unit_02 import drivers
+from graders.units.unit_02.numbered import Numbered
+from graders.units.unit_02.replies import TrainingReply
+
+SMALL = 16
+"""Bytes that a collective may have which is not about gradients: some numbers for the loss."""
+SET_UP = 256
+"""Bytes that may be sent beside the model at the beginning: PyTorch's DDP tells sizes and buckets."""
+
+Run = Observed[TrainingReply]
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnTraining:
+    """A training that is drawn.
+
+    values[r]: rank r's parameters before. inputs [N, 1 + F]: first the sample's number. labels [N].
+    """
+
+    values: list[list[Tensor]]
+    inputs: Tensor
+    labels: Tensor
+    epochs: int
+    batch_size: int
+    seed: int
+    rate = 0.5
+
+    @classmethod
+    def draw(cls, rng: Rng, ranks: int, full: int, rest: int, epochs: int) -> "DrawnTraining":
+        """So many full steps an epoch, and one with `rest` samples on all ranks together."""
+        # From 5 on, the smallest gradient has more than SMALL bytes.
+        batch_size, features, hidden, classes = 2 + rest // 3, rng.integer(3, 5), rng.integer(5, 7), 5
+        count = ranks * batch_size * full + rest
+        shapes = ((hidden, features), (hidden,), (classes, hidden), (classes,))
+        numbers = torch.arange(count).float()
+        inputs = torch.cat([numbers[:, None], rng.normal(count, features)], 1)
+        values = [[rng.normal(*shape) for shape in shapes] for _ in range(ranks)]
+        return cls(
+            values, inputs, rng.integers(0, classes - 1, count), epochs, batch_size, rng.integer(1, 99)
+        )
+
+    @property
+    def steps(self) -> int:
+        """Of an epoch: as many as the rank with the most samples needs."""
+        return -(-len(self.labels) // (len(self.values) * self.batch_size))
+
+    def launch(self, answer: Answer) -> Run:
+        """What every rank did."""
+        samples = self.inputs, self.labels
+        options = self.rate, self.epochs, self.batch_size, self.seed
+        values = per_rank(self.values)
+        return answer.launch(drivers.many_processes, values, samples, *options, ranks=len(self.values))
+
+    def dealt(self, run: Run) -> Finding:
+        """Passes if in every epoch each sample is on one rank once, in as many steps on all ranks."""
+        where = f"{len(self.labels)} samples on {len(self.values)} ranks in batches of {self.batch_size}"
+        for rank, reply in enumerate(run.results):
+            taken, wanted = len(reply.batches), self.epochs * self.steps
+            if taken != wanted:
+                text = f"rank {rank} takes {compare.counted(taken, 'step')} in {self.epochs} epochs"
+                return Finding(False, f"{where}: {text}; expected {wanted}.")
+            largest = max(map(len, reply.batches))
+            if largest > self.batch_size:
+                return Finding(False, f"{where}: rank {rank} has a step with {largest} samples.")
+        for epoch in range(self.epochs):
+            seen = sorted(number for rank in range(len(self.values)) for number in self._of(run, rank, epoch))
+            if seen != list(range(len(self.labels))):
+                twice = sorted({number for number in seen if seen.count(number) > 1})
+                missing = sorted(set(range(len(self.labels))) - set(seen))
+                text = f"in epoch {epoch} more than once: {twice or 'none'}; never: {missing or 'none'}"
+                return Finding(False, f"{where}: {text}.")
+        return Finding(True, f"{where}: each once an epoch, in {self.steps} steps.")
+
+    def _of(self, run: Run, rank: int, epoch: int) -> list[int]:
+        """The samples that a rank had in an epoch."""
+        steps = run.results[rank].batches[epoch * self.steps : (epoch + 1) * self.steps]
+        return [number for batch in steps for number in batch]
+
+    def reshuffled(self, run: Run) -> Finding:
+        """Passes if no epoch deals the samples as the one before."""
+        orders = [
+            [self._of(run, rank, epoch) for rank in range(len(self.values))] for epoch in range(self.epochs)
+        ]
+        for epoch, (before, after) in enumerate(pairwise(orders)):
+            if [*map(sorted, before)] == [*map(sorted, after)]:
+                text = f"epochs {epoch} and {epoch + 1} give every rank the same samples"
+                return Finding(False, f"{text}: {[*map(sorted, before)]}.")
+        if orders[0] == [*map(sorted, orders[0])]:
+            return Finding(False, f"the ranks have their samples in ascending order: {orders[0]}.")
+        return Finding(True, "Every epoch deals the samples anew.")
+
+    def dealt_otherwise(self, run: Run, other: Run) -> Finding:
+        """Passes if another seed deals the first epoch otherwise."""
+        both = [
+            [sorted(self._of(each, rank, 0)) for rank in range(len(self.values))] for each in (run, other)
+        ]
+        text = f"the seeds {self.seed} and {self.seed + 1} give the ranks the same samples: {both[0]}"
+        return Finding(both[0] != both[1], f"{text}.")
+
+    def alone(self, run: Run) -> tuple[list[float], list[Tensor]]:
+        """The losses of the epochs, and the parameters, of one process that has each step's whole batch."""
+        model = Numbered(self.values[0])
+        parameters = list(model.parameters())
+        losses = []
+        for epoch in range(self.epochs):
+            total = 0.0
+            for step in range(epoch * self.steps, (epoch + 1) * self.steps):
+                whole = [number for reply in run.results for number in reply.batches[step]]
+                loss = functional.cross_entropy(model(self.inputs[whole]), self.labels[whole])
+                gradients = torch.autograd.grad(loss, parameters)
+                total += float(loss.detach()) * len(whole)
+                with torch.no_grad():
+                    for parameter, gradient in zip(parameters, gradients, strict=True):
+                        parameter.sub_(gradient, alpha=self.rate)
+            losses.append(total / len(self.labels))
+        return losses, copies_of(parameters)
+
+    def stepped(self, run: Run) -> Finding:
+        """Passes if the weights are those of one process that had the whole batches."""
+        _, expected = self.alone(run)
+        names = [name for name, _ in Numbered(self.values[0]).named_parameters()]
+        pairs = compare.side_by_side(run.results[0].parameters, expected)
+        return compare.first_failure(
+            compare.close(seen, wanted, f"{name} after {self.epochs} epochs", rtol=1e-4, atol=1e-5)
+            for name, (seen, wanted) in zip(names, pairs, strict=True)
+        )
+
+    def told(self, run: Run) -> Finding:
+        """Passes if every rank returned each epoch's mean loss over all samples."""
+        expected, _ = self.alone(run)
+        for rank, reply in enumerate(run.results):
+            if type(reply.history) is not list or len(reply.history) != self.epochs:
+                return Finding(
+                    False, f"rank {rank} returned {reply.history!r:.80}; expected a float an epoch."
+                )
+        return compare.first_failure(
+            compare.near(reply.history[epoch], wanted, f"the loss of epoch {epoch} on rank {rank}", rtol=1e-4)
+            for rank, reply in enumerate(run.results)
+            for epoch, wanted in enumerate(expected)
+        )
+
+    def printed(self, run: Run) -> Finding:
+        """Passes if rank 0 printed a line an epoch, and no other rank anything."""
+        lines = [len([line for line in text.splitlines() if line.strip()]) for text in run.outputs]
+        expected = [self.epochs] + [0] * (len(lines) - 1)
+        text = f"in {self.epochs} epochs the ranks print {lines} lines; expected {expected}"
+        return Finding(lines == expected, f"{text}.")
+
+    def sent(self, run: Run) -> Finding:
+        """Passes if every rank takes part in what is needed, and in nothing else."""
+        nbytes = sum(value.nbytes for value in self.values[0])
+        for rank in range(len(self.values)):
+            finding = self._sent_by(rank, run, nbytes)
+            if not finding.passed:
+                return finding
+        return Finding(True, f"The model once, {nbytes:,} bytes of gradients a step, one sum an epoch.")
+
+    def _sent_by(self, rank: int, run: Run, nbytes: int) -> Finding:
+        """Passes if this rank sent what is needed. nbytes: of the model, and so of its gradients."""
+        calls = run.communication(rank)
+        steps = [e for e in run.events if e.rank == rank and e.kind is Kind.SPAN and e.op == "step"]
+        # PyTorch's DDP settles its buckets when it has seen one step.
+        begun = steps[1].sequence if len(steps) > 1 else float("inf")
+        gradients = [call for call in calls if call.op == "all_reduce" and call.nbytes > SMALL]
+        others = [call for call in calls if call not in gradients]
+        set_up = [call for call in others if call.op != "all_reduce" and call.sequence < begun]
+        sums = [call for call in others if call not in set_up]
+        given = sum(call.nbytes for call in gradients)
+        if given != len(steps) * nbytes:
+            text = f"rank {rank} gives all_reduce {given:,} bytes in {len(steps)} steps"
+            return Finding(False, f"{text}; its gradients have {nbytes:,} in each.")
+        if sum(call.nbytes for call in set_up) > nbytes + SET_UP:
+            return Finding(False, f"rank {rank} sends more than the model before training: {_named(set_up)}.")
+        if len(sums) > self.epochs or any(call.nbytes > SMALL for call in sums):
+            text = f"rank {rank} makes these calls besides: {_named(sums)}"
+            return Finding(
+                False, f"{text}; one of at most {SMALL} bytes is needed in each of {self.epochs} epochs."
+            )
+        return Finding(True, "")
+
+
+def _named(calls: list[Event]) -> str:
+    return ", ".join(f"{call.op} of {call.nbytes:,} bytes" for call in calls)

@@ -1,0 +1,84 @@
+"""Unit 10, a layer of experts cut over ranks."""
+
+import torch
+
+from graders.grading.kit import Answer, Criterion, Findings, Rng, compare, exercise
+from graders.units.unit_10.layer_cases import Case
+from graders.units.unit_10.worlds import PAIRS
+
+_LEARNS = ("outputs", "gradients of x", "average_gradients")
+
+
+@exercise(
+    name="ExpertParallelMLP",
+    minutes=60,
+    difficulty=5,
+    rubric=(
+        Criterion(
+            "outputs", 3, "Rows arrive rank by rank; each expert wants its own, and all back in place."
+        ),
+        Criterion("gradients of x", 2, "Through the expert, and through the gate's weights."),
+        Criterion(
+            "average_gradients",
+            2,
+            "An expert has seen the tokens of all ranks: its gradient is the sum of what p losses send. The "
+            "gate has seen its own rank's only.",
+            needs=("outputs", "gradients of x"),
+        ),
+        Criterion(
+            "parameters", 1, "The gate, and this rank's experts: copies, and nothing that keeps the others."
+        ),
+        Criterion(
+            "nobody comes",
+            2,
+            "A rank without tokens, or whose experts nobody chose, has to make every call of both passes all "
+            "the same: its result must hang on the graph.",
+            needs=_LEARNS,
+        ),
+        Criterion(
+            "capacity",
+            2,
+            "Room for ceil(factor N k / E) of this rank's choices; the rest is dropped.",
+            needs=_LEARNS,
+        ),
+        Criterion("routing", 1, "Of the last forward: all experts' probabilities, and the choices."),
+        Criterion(
+            "calls and bytes",
+            1,
+            "Counts and rows to the experts, rows back; rows and rows in backward; the gate's gradient once.",
+            needs=("outputs", "gradients of x"),
+        ),
+        Criterion("one call an expert", 1, "All rows of an expert in one call, whoever sent them."),
+        Criterion("group", 1, "The group is dispatch's, combine's and the all-reduce's.", needs=_LEARNS),
+    ),
+    hints=(
+        "Which of your functions does a token pass on its way, in which order? What does each need from the "
+        "one before?",
+        "dispatch returns rows rank by rank. Which expert is each of them for, by `received`? Sort them by "
+        "that, split them, and undo the sort at the end.",
+        "If each rank's loss is the mean over its tokens, by what is an expert's gradient too large?",
+    ),
+)
+def expert_parallel_mlp(answer: Answer, rng: Rng) -> Findings:
+    """Drawn layers and tokens, among them ranks without any."""
+    plain = Case.drawn(rng, 3, 2, 2, [(9,), (7,), (2, 4)])
+    run = plain.launch(answer)
+    yield "outputs", plain.outputs(run)
+    yield "gradients of x", plain.gradients_of_x(run)
+    yield "average_gradients", plain.averaged(run)
+    yield "parameters", plain.parameters(run)
+    empty = [
+        Case.drawn(rng, 3, 2, 2, [(4,), (0,), (3,)], lonely=[2, 3]),
+        Case.drawn(rng, 2, 2, 1, [(3,), (2,)], lonely=[0, 1]),
+        Case.drawn(rng, 2, 1, 2, [(2, 3), (0,)], frozen=[0, 1], dtype=torch.float64, gaps=True),
+        Case.drawn(rng, 1, 3, 2, [()]),
+    ]
+    idle = [each.launch(answer) for each in empty]
+    yield "nobody comes", compare.first_failure(map(Case.all_right, empty, idle))
+    full = [Case.drawn(rng, 2, 2, 2, [(9,), (8,)], lonely=[1], factor=each) for each in (0.75, 1.0)]
+    yield "capacity", compare.first_failure(each.all_right(each.launch(answer)) for each in full)
+    yield "routing", plain.routing(run)
+    yield "calls and bytes", compare.first_failure(plain.communication(run))
+    yield "one call an expert", compare.first_failure(map(Case.rows, (plain, *empty), (run, *idle)))
+    grouped = Case.drawn(rng, 6, 2, 2, [(3,)] * 6, groups=PAIRS)
+    yield "group", grouped.all_right(grouped.launch(answer))

@@ -1,0 +1,44 @@
+"""Layers of experts as unit 10's drivers build them, and graders beside them."""
+
+import torch
+from torch import Tensor, nn
+
+from graders.units.models import load_values
+
+
+class Expert(nn.Module):
+    """A small MLP, [n, D] to [n, D], that counts the rows of each call."""
+
+    def __init__(self, width: int, inner: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, inner, dtype=dtype)
+        self.down = nn.Linear(inner, width, dtype=dtype)
+        self.rows: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.rows.append(len(x))
+        y: Tensor = self.down(self.up(x).tanh())
+        return y
+
+
+class Whole(nn.Module):
+    """What a layer of experts is made of: gate, experts, k."""
+
+    def __init__(self, gate: nn.Linear, experts: list[nn.Module], k: int) -> None:
+        super().__init__()
+        self.gate, self.experts, self.k = gate, nn.ModuleList(experts), k
+
+
+def whole_layer(values: list[Tensor], k: int, frozen: list[int]) -> Whole:
+    """A layer with these values: of the gate [E, D], then of each expert up [F, D], [F], down [D, F], [D].
+
+    frozen: the numbers, in this list, of those that need no gradient.
+    """
+    count, width = values[0].shape
+    inner, dtype = values[1].shape[0], values[0].dtype
+    gate = nn.Linear(width, count, bias=False, dtype=dtype)
+    whole = Whole(gate, [Expert(width, inner, dtype) for _ in range(count)], k)
+    load_values(whole.parameters(), values)
+    for number, parameter in enumerate(whole.parameters()):
+        parameter.requires_grad_(number not in frozen)
+    return whole

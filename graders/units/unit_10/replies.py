@@ -1,0 +1,78 @@
+"""What unit 10's drivers tell."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from graders.grading.answer import DriverReply, PlainData
+
+
+@dataclass(frozen=True, slots=True)
+class GateReply(DriverReply):
+    """result: what the answer returned. gradient: of the logits. logits: afterwards."""
+
+    result: PlainData
+    gradient: PlainData
+    logits: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReply(DriverReply):
+    """result: what the answer returned. experts: its argument afterwards."""
+
+    result: PlainData
+    experts: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TravelReply(DriverReply):
+    """result: the rows [T, D] or [N, D]; without: under no_grad. received: of dispatch, else None.
+
+    gradients: of the rows, and of combine's weights. arguments: all tensors given, afterwards.
+    """
+
+    result: PlainData
+    without: PlainData
+    received: PlainData
+    gradients: list[PlainData]
+    arguments: list[Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerReply(DriverReply):
+    """names: of the layer's parameters. kept: bytes of the memory of its floating tensors.
+
+    changed: what is not as it was with the layer given. results: of each forward. routing: after each, with
+    the gradient that the gate gets by it.
+    rows: what each of the own experts was called with, forward by forward. gradients: after two steps, by
+    name, and of x in each step. replaced: names of those whose .grad average_gradients replaced. x: after.
+    """
+
+    names: list[str]
+    kept: int
+    changed: list[str]
+    results: list[PlainData]
+    routing: list[PlainData]
+    rows: list[list[int]]
+    gradients: dict[str, Tensor | None]
+    replaced: list[str]
+    x: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceReply(DriverReply):
+    """result: what the answer returned. gradient: of the probabilities. The others: arguments afterwards."""
+
+    result: PlainData
+    gradient: PlainData
+    probabilities: Tensor
+    experts: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeReply(DriverReply):
+    """result: what the answer returned. x: its argument afterwards; shared: whether they share memory."""
+
+    result: PlainData
+    x: Tensor
+    shared: bool

@@ -1,0 +1,237 @@
+"""Unit 11, the few largest numbers of a gradient, and the sum over ranks of what they chose."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graders.grading.kit import (
+    Answer,
+    Criterion,
+    Finding,
+    Findings,
+    Kind,
+    Observed,
+    PlainData,
+    Rng,
+    compare,
+    exercise,
+    per_rank,
+)
+from graders.units.unit_11 import drivers
+from graders.units.unit_11.replies import SparseReply, WithErrorReply
+from graders.units.unit_11.rounding import rounding
+
+
+@exercise(
+    minutes=20,
+    difficulty=2,
+    rubric=(
+        Criterion(
+            "the largest", 4, "The k numbers of x + error that are farthest from 0, and where they stand."
+        ),
+        Criterion("what is left", 3, "In error: x + error, and 0 where it was sent."),
+        Criterion("arguments and dtypes", 1, "Only error changes; a place needs 32 bits, not 64."),
+    ),
+    hints=(
+        "What is to be ranked: x, or x and what earlier calls could not send? By its value?",
+        "torch.topk gives values and places. Whose values are these, if you rank magnitudes?",
+    ),
+)
+def top_k(answer: Answer, rng: Rng) -> Findings:
+    """Shapes, ratios and dtypes, with ties, several calls in a row."""
+    cases = _cases(rng)
+    replies = [answer.call(drivers.with_error, case.xs, [case.ratio], case.error) for case in cases]
+    both = list(zip(cases, replies, strict=True))
+    yield "the largest", compare.first_failure(each for case, reply in both for each in case.chosen(reply))
+    yield "what is left", compare.first_failure(each for case, reply in both for each in case.left(reply))
+    yield (
+        "arguments and dtypes",
+        compare.first_failure(finding for case, reply in both for finding in case.as_asked(reply)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Calls in a row, with x of one shape, any, and one error to begin with."""
+
+    xs: list[Tensor]
+    ratio: float
+    error: Tensor
+
+    @property
+    def k(self) -> int:
+        return max(1, round(self.ratio * self.error.numel()))
+
+    def calls(self, reply: WithErrorReply) -> Iterator[tuple[PlainData, Tensor, Tensor]]:
+        """For each call its result, x + error with what the answer had left, and error afterwards."""
+        before = self.error
+        states = list(compare.side_by_side(self.xs, reply.errors))
+        for result, (x, after) in compare.side_by_side(reply.results, states):
+            yield result, x + before, after
+            before = after if after.shape == x.shape else torch.zeros_like(x)
+
+    def chosen(self, reply: WithErrorReply) -> Iterator[Finding]:
+        """Whether each call's result is k pairs, of which none is smaller than what was not chosen."""
+        for number, (result, total, _) in enumerate(self.calls(reply)):
+            yield self.fits(result, total, f"call {number + 1}, x {list(total.shape)}, ratio {self.ratio:g}")
+
+    def fits(self, result: PlainData, total: Tensor, where: str) -> Finding:
+        pair = type(result) in (tuple, list) and len(result) == 2
+        if not pair or any(type(part) is not Tensor for part in result):
+            return Finding(False, f"In {where}: {compare.shown(result)}; expected (values, indices).")
+        values, indices = result
+        seen = (values.dtype, values.shape, indices.shape)
+        if seen != (total.dtype, (self.k,), (self.k,)) or indices.dtype not in (torch.int32, torch.int64):
+            said = f"In {where}: {compare.shown(values)} and {compare.shown(indices)}"
+            return Finding(False, f"{said}; expected {self.k} values in {total.dtype} and indices in int32.")
+        places = set(indices.tolist())
+        if len(places) < self.k or not all(0 <= place < total.numel() for place in places):
+            said = f"In {where}: indices {compare.shown(indices)}"
+            return Finding(False, f"{said}; expected {self.k} different places of {total.numel()}.")
+        flat = total.flatten()
+        finding = compare.close(
+            values, flat[indices.long()], f"In {where}: values at {indices.tolist()}", rounding(flat), 0
+        )
+        rest = flat.abs().index_fill(0, indices.long(), 0)
+        if finding.passed and bool(values.abs().min() < rest.max() * (1 - 1e-6)):
+            said = f"In {where}: chosen was {values[values.abs().argmin()]:.6g}"
+            return Finding(False, f"{said}, but {flat[rest.argmax()]:.6g} was not.")
+        return finding
+
+    def as_asked(self, reply: WithErrorReply) -> Iterator[Finding]:
+        """Whether x is what it was, and indices are in int32."""
+        yield compare.equal(reply.xs, self.xs, "x afterwards")
+        for (_, indices), _, _ in self.calls(reply):
+            yield Finding(
+                indices.dtype == torch.int32, f"Indices are {compare.shown(indices)}; asked is int32."
+            )
+
+    def left(self, reply: WithErrorReply) -> Iterator[Finding]:
+        """Whether error is 0 at what was sent, and x + error elsewhere."""
+        for number, ((_, indices), total, after) in enumerate(self.calls(reply)):
+            expected = total.flatten().index_fill(0, indices.long(), 0).view(total.shape)
+            yield compare.close(after, expected, f"error after call {number + 1}", rounding(total), 0)
+
+
+def _cases(rng: Rng) -> list[Kept]:
+    def drawn(calls: int, ratio: float, *shape: int, dtype: torch.dtype = torch.float32) -> Kept:
+        xs = [3 * rng.normal(*shape, dtype=dtype) for _ in range(calls)]
+        return Kept(xs, ratio, rng.normal(*shape, dtype=dtype))
+
+    ties = rng.integers(-2, 2, 40).float()
+    return [
+        drawn(3, 0.1, rng.integer(31, 34)),
+        drawn(2, 0.38, 4, 9, dtype=torch.float64),
+        drawn(2, 0.001, 3, 2, rng.integer(2, 5)),
+        drawn(1, 1.0, 9),
+        drawn(1, 0.3),
+        Kept([ties, ties.flip(0)], 0.3, torch.zeros(40)),
+        Kept([torch.zeros(12)], 0.25, torch.zeros(12)),
+    ]
+
+
+@exercise(
+    minutes=30,
+    difficulty=3,
+    rubric=(
+        Criterion("sum", 4, "Every pair of every rank counts, also where several have the same place."),
+        Criterion(
+            "alike on all ranks", 2, "In which order are numbers added? It has to be the same everywhere."
+        ),
+        Criterion("no dense message", 3, "Only pairs travel: those that there are, and how many there are."),
+        Criterion("arguments unchanged", 1, "values and indices stay as they are."),
+    ),
+    hints=(
+        "Which collective gives every rank what every rank has? What does it ask of the shapes?",
+        "A rank has no more pairs: which pair may it send that changes nothing?",
+        "`total[indices] = total[indices] + values` adds how often, where a place stands twice in indices? "
+        "Which method adds every time?",
+    ),
+)
+def sparse_all_reduce(answer: Answer, rng: Rng) -> Findings:
+    """One rank to five, with few pairs, none, and many to one place."""
+    cases = [
+        Pairs.drawn(rng, [rng.integer(4, 9)], 50, torch.float64, torch.int32),
+        Pairs.drawn(rng, [6, 6], rng.integer(2000, 3000), torch.float32, torch.int32),
+        Pairs.drawn(rng, [rng.integer(3, 9), 0, rng.integer(10, 20)], 2500, torch.float64, torch.int64),
+        Pairs.drawn(rng, [rng.integer(5, 9) for _ in range(5)], 1000, torch.float32, torch.int32),
+        Pairs.drawn(rng, [0, 0], 7, torch.float32, torch.int64),
+    ]
+    runs = [case.launch(answer) for case in cases]
+    yield "sum", compare.first_failure(map(Pairs.summed, cases, runs))
+    yield "alike on all ranks", compare.first_failure(map(_alike, runs))
+    yield "no dense message", compare.first_failure(map(Pairs.light, cases, runs))
+    yield "arguments unchanged", compare.first_failure(map(Pairs.kept, cases, runs))
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """values, indices: of each rank, [k], not the same k on all."""
+
+    values: list[Tensor]
+    indices: list[Tensor]
+    length: int
+
+    @classmethod
+    def drawn(
+        cls, rng: Rng, counts: list[int], length: int, dtype: torch.dtype, places: torch.dtype
+    ) -> "Pairs":
+        """Half of the places are one of four that several ranks have; of the rest each may be anywhere."""
+        common = torch.cat([torch.tensor([0, length - 1]), rng.integers(0, length - 1, 2)])
+        indices = []
+        for count in counts:
+            anywhere = rng.integers(0, length - 1, count)
+            anywhere[::2] = common[rng.integers(0, 3, len(anywhere[::2]))]
+            indices.append(anywhere.to(places))
+        # Of unequal sizes, so that the order of adding shows in the last bits.
+        values = [rng.normal(count, dtype=dtype) * 10 ** rng.normal(count, dtype=dtype) for count in counts]
+        return cls(values, indices, length)
+
+    def launch(self, answer: Answer) -> Observed[SparseReply]:
+        given = (per_rank(self.values), per_rank(self.indices), self.length)
+        return answer.launch(drivers.sparse, *given, ranks=len(self.values))
+
+    def summed(self, run: Observed[SparseReply]) -> Finding:
+        """Passes if every rank has the dense sum of all pairs, [length]."""
+        expected = torch.zeros(self.length, dtype=self.values[0].dtype)
+        expected.index_add_(0, torch.cat(self.indices).long(), torch.cat(self.values))
+        results = [reply.result for reply in run.results]
+        # Large numbers may cancel one another: what is left of their rounding is small beside them only.
+        sizes = torch.zeros_like(expected)
+        sizes.index_add_(0, torch.cat(self.indices).long(), torch.cat(self.values).abs())
+        near = rounding(expected) * float(sizes.max())
+        return compare.close_on_all_ranks(results, [expected] * len(results), "the sum", 0, near)
+
+    def light(self, run: Observed[SparseReply]) -> Finding:
+        """Passes if no rank sends more than all others' shares of pairs, padded to the most that a rank has,
+        and 16 bytes beside for each.
+        """
+        most, others = max(map(len, self.values)), len(self.values) - 1
+        pair = self.values[0].element_size() + self.indices[0].element_size()
+        allowed = others * (most * pair + 16)
+        sent = max(run.traffic[rank].sent for rank in range(len(self.values)))
+        text = (
+            f"{len(self.values)} ranks with at most {most} pairs, length {self.length}: a rank sends {sent:,}"
+        )
+        return Finding(sent <= allowed, f"{text} bytes; allowed are {allowed:,}.", Kind.TOO_MUCH)
+
+    def kept(self, run: Observed[SparseReply]) -> Finding:
+        """Passes if the arguments are what they were."""
+        seen = [[reply.values, reply.indices] for reply in run.results]
+        given = [list(pair) for pair in zip(self.values, self.indices, strict=True)]
+        return compare.equal(seen, given, "values and indices afterwards")
+
+
+def _alike(run: Observed[SparseReply]) -> Finding:
+    """Passes if all ranks have the same sum, to the last bit."""
+    first = run.results[0].result
+    for rank, reply in enumerate(run.results):
+        if not torch.equal(reply.result, first):
+            differ = int((reply.result != first).sum())
+            said = f"rank {rank} of {len(run.results)} has other last digits than rank 0"
+            return Finding(
+                False, f"{said} in {compare.counted(differ, 'number')}: replicas would drift apart."
+            )
+    return Finding(True, "All ranks have the same sum, to the last bit.")

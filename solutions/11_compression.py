@@ -1,0 +1,1582 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+# ---
+
+# %% [markdown]
+# # Compression
+#
+# In every step of data-parallel training each rank sends as many bytes as the model has gradients, nearly twice. Inside a
+# machine that takes a moment. Between machines with an ordinary network it takes longer than computing the gradients.
+# This unit sends less: numbers of half the length, a few levels, a single bit, only the largest numbers, or a product of
+# two thin matrices. All of these lose something. You will measure what training notices of it, what must be done so that it
+# notices little, and when fewer bytes are less time at all.
+#
+# After this unit you can
+#
+# - put your own exchange of gradients into `DistributedDataParallel`;
+# - quantise a gradient so that it is right on average, and say how much noise that adds;
+# - keep what a compressor loses, and send it later;
+# - exchange sparse gradients without a dense message;
+# - compress gradients to matrices of low rank, with sums that a ring can carry;
+# - decide from latency, bandwidth and the number of ranks whether compression pays.
+
+# %% tags=["parameters"]
+ranks = 4
+on = "simulated"
+
+# %%
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_hooks
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from course_lib import Cluster, Link, Run, launch, per_rank, span
+from course_lib.cluster import presets
+from course_lib.data import load
+from course_lib.figures.style import draw_lines, legend_beside, line_figure, new_figure
+from course_lib.torchvision_compat import import_torchvision
+from graders import check, hint, predict, progress, reset
+
+# %% demo=true jupyter={"source_hidden": true}
+# `%%needs` waits until an exercise is solved.
+# %load_ext course_lib.notebook.magics
+
+# %% [markdown]
+# **Predict, before you measure.** Write your guesses into the cell below; the sections in parentheses have the answers.
+#
+# 1. Of a gradient of a small network on the digits the 10 % that are farthest from 0 are sent. Which part of the sum of
+#    squares of all of it do they hold, in percent (section 5)?
+# 2. Someone trains with gradients of 16 bits for the first 15 % of the steps, and with one bit a number afterwards. How
+#    many times fewer bytes is that than 16 bits to the end (section 4)?
+# 3. Of ResNet-50's gradient each rank sends 1 % of the numbers, each in 32 bits with its place in 32 more: 2 % of the bytes. Up to how
+#    many ranks is that sooner over than an all-reduce of everything, on Ethernet with 10 Gbit/s (section 9)?
+
+# %% demo=true
+guesses = predict(
+    "11_compression",
+    percent_of_squares_in_the_largest_tenth=None,
+    times_fewer_bytes_with_one_bit=None,
+    ranks_up_to_which_one_percent_pays=None,
+)
+
+# %% [markdown]
+# ## 1 What a gradient weighs
+#
+# ResNet-50 has 25,557,032 parameters, and so its gradients are 102 MB in 32 bits. For a batch of 32 images the lecture counts a third
+# of a second on a V100 (unit 08); a faster GPU waits all the longer for its network. How long does the exchange of the gradients take, on 64 machines? In a ring each rank
+# sends and receives $2\frac{p-1}{p}$ times 102 MB. Below, the all-reduce of all of it on networks from 1 to 400 Gbit/s, and of
+# tensors with a half, a 32nd and a hundredth of the bytes, as the simulator reckons it. The tensors have no data
+# (unit 07): only their sizes count.
+
+# %% demo=true
+resnet = 25_557_032
+gigabits = [1, 10, 25, 100, 400]
+
+
+def all_reduce_seconds(nbytes: int, gbit: float, size: int = 64) -> float:
+    """Of a ring of so many machines, each with a network card of so many Gbit/s and 50 µs of latency."""
+    network = Cluster(nodes=size, inter_node=Link(latency=50e-6, bandwidth=gbit / 8 * 1e9))
+    return launch(dist.all_reduce, torch.empty(nbytes // 4, device="meta"), cluster=network).seconds
+
+
+parts = {"32 bits": 1, "16 bits": 2, "1 bit": 32, "a hundredth": 100}
+exchange = {
+    name: [all_reduce_seconds(4 * resnet // part, gbit) for gbit in gigabits] for name, part in parts.items()
+}
+line_figure(
+    {
+        **{name: (gigabits, seconds) for name, seconds in exchange.items()},
+        "computing": (gigabits, [1 / 3] * len(gigabits)),
+    },
+    x="network (Gbit/s)",
+    y="seconds a step",
+    log_x=True,
+    log_y=True,
+    alt="Seconds of a step's exchange against the network's Gbit/s, both logarithmic, for gradients in 32 bits, in 16, in "
+    "1 bit, and for a hundredth of them, with the seconds of computing as a level line. In 32 bits the line falls from 1.6 "
+    "seconds at 1 Gbit/s, far above computing, to a hundredth of a second at 400. The others lie below it, and towards fast "
+    "networks all come close to one another: latency is left.",
+)
+
+# %% demo=true jupyter={"source_hidden": true}
+assert round(4 * resnet / 1e6) == 102
+dense_seconds = dict(zip(gigabits, exchange["32 bits"], strict=True))
+assert [round(dense_seconds[gbit], 2) for gbit in (1, 10, 100)] == [1.62, 0.17, 0.02]
+assert round(exchange["1 bit"][0], 3) == 0.057
+assert 0.25 < 2 * 15 / 16 * 2 * 340e6 / (40e9 / 8) < 0.26
+fastest = [seconds[-1] for seconds in exchange.values()]
+assert fastest[0] < 2 * fastest[3]
+
+# %% [markdown]
+# With 1 Gbit/s the exchange takes 1.62 s, five times as long as computing; with 10 Gbit/s half as long as computing; with 100 Gbit/s
+# 0.02 s, which hides behind backward (unit 02). One bit in the place of 32 brings 1 Gbit/s down to 0.057 s. At 400 Gbit/s
+# even a hundredth of the bytes takes more than half of the time: what is left is latency, which no compression shortens. So whoever compresses
+# does so because the network is slow for the model. H. Tang et al. (2021, table 1) measured
+# BERT-Large on 64 V100 GPUs in 16 machines with 40 Gbit/s Ethernet: 2,206 ms for the all-reduce, 70 ms for forward and backward
+# of one sample a GPU. (By the ring's formula 16 machines would exchange these 340 million numbers in a quarter of a second:
+# networks do not always carry what is written on them.)
+
+# %% [markdown]
+# ## 2 Half the bits
+#
+# The simplest way to send half the bytes is to send numbers of half the length. A float16 has 10 bits for the digits, so
+# that rounding changes a number by at most a 2,048th of it. But it has only 5 for the exponent: its largest number is 65,504,
+# below $6 \cdot 10^{-5}$ it has fewer and fewer digits, and what is smaller than $3 \cdot 10^{-8}$ becomes 0.
+#
+# DDP lays gradients end to end in buckets, and calls `all_reduce` for each bucket as soon as backward has filled it (unit 02).
+# In its place it will call a function of yours, a **communication hook**:
+#
+#     model = DistributedDataParallel(model)
+#     model.register_comm_hook(state, hook)
+#
+# From then on DDP calls `hook(state, bucket)`. `bucket.buffer()` are the gradients, and what the hook returns is a
+# **future**: an object that will hold the result. DDP goes on with backward meanwhile, and asks the future at the
+# end. `state` is whatever you like; here it is the group of ranks.
+
+
+# %% exercise="fp16_hook" points=10
+def fp16_hook(state: dist.ProcessGroup | None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """DDP's communication hook: the mean of a bucket's gradients over ranks, sent in half precision.
+
+    state: the group of ranks to average over; None stands for all. bucket.buffer(): the gradients of this rank's
+    samples, end to end, [n] in float32 or float64; they may be overwritten. Returns a future that holds their mean
+    over the group, [n] in the dtype of the buffer, as exact as float16 lets it be.
+
+    One all-reduce of n numbers in float16. The hook does not wait for it, so that backward goes on meanwhile. A
+    number whose magnitudes on the ranks have a mean of at most 65,504, the largest of float16, does not overflow.
+    """
+    ### BEGIN SOLUTION
+    gradients = bucket.buffer()
+    half = (gradients / dist.get_world_size(state)).to(torch.float16)
+    work = dist.all_reduce(half, group=state, async_op=True)
+    return work.get_future().then(lambda _: gradients.copy_(half))
+    ### END SOLUTION
+
+
+# %% [markdown]
+# A small network on the digits, with which the next sections go on. Each of the ranks takes 32 images of its own, and DDP
+# runs three times: without a hook, with yours, and with PyTorch's own of that kind.
+
+# %% demo=true
+digits = load("digits").train
+
+
+def small_network() -> nn.Module:
+    """64 pixels, 32 hidden units, 10 classes, always with the same weights: 2,410 numbers."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
+def gradient_of(first: int) -> Tensor:
+    """The gradient of 32 images, from the one with this number on, [2410]."""
+    model = small_network()
+    images, labels = digits.images[first : first + 32], digits.labels[first : first + 32]
+    functional.cross_entropy(model(images), labels).backward()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def ddp_gradient(hook: Callable | None, factor: float = 1.0) -> Tensor:
+    """The gradient of this rank's 32 images after DDP's exchange, end to end. factor: of the loss."""
+    model = DistributedDataParallel(small_network())
+    if hook is not None:
+        model.register_comm_hook(None, hook)
+    first = 32 * dist.get_rank()
+    images, labels = digits.images[first : first + 32], digits.labels[first : first + 32]
+    (factor * functional.cross_entropy(model(images), labels)).backward()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+x = gradient_of(0)
+
+# %% demo=true
+# %%needs fp16_hook
+hooks = {"no hook": None, "fp16_hook": fp16_hook, "PyTorch's": default_hooks.fp16_compress_hook}
+hooked = {name: launch(ddp_gradient, hook, ranks=ranks, on=on) for name, hook in hooks.items()}
+exact = hooked["no hook"].results[0]
+for name, run in hooked.items():
+    exchanged = sum(event.nbytes for event in run.events if event.rank == 0 and event.op == "all_reduce")
+    error = (run.results[0] - exact).norm() / exact.norm()
+    print(f"{name:10} {exchanged:6,} bytes given to all_reduce, relative error {error:.0e}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds fp16_hook
+given = {
+    name: sum(event.nbytes for event in run.events if event.rank == 0 and event.op == "all_reduce")
+    for name, run in hooked.items()
+}
+assert given == {"no hook": 9640, "fp16_hook": 4820, "PyTorch's": 4820}
+assert 1e-5 < (hooked["fp16_hook"].results[0] - exact).norm() / exact.norm() < 1e-3
+assert (gradient_of(32) - x).norm() > 0.5 * x.norm()
+
+# %% [markdown]
+# Half the bytes, and an error of some ten thousandths: gradients of two batches differ by more than half of their length. Mixed precision
+# trains with a loss that is multiplied by a large factor, so that small gradients do not become 0, and divides the
+# gradients again before the step. Take a factor that brings the largest number of the mean over four ranks to 50,000:
+
+# %% demo=true
+# %%needs fp16_hook
+largest = launch(ddp_gradient, None, ranks=4).results[0].abs().max().item()
+scaled = {}
+for name, hook in hooks.items():
+    scaled[name] = launch(ddp_gradient, hook, 50_000 / largest, ranks=4).results[0]
+    unusable = int((~scaled[name].isfinite()).sum())
+    print(f"{name:10} largest {scaled[name].abs().max():,.0f}, and {unusable} numbers that are no numbers")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds fp16_hook
+assert scaled["fp16_hook"].isfinite().all()
+assert not scaled["PyTorch's"].isfinite().all()
+assert 49_000 < scaled["no hook"].abs().max() < 51_000
+
+# %% [markdown]
+# The mean fits into float16, yet PyTorch's hook overflows: it makes float16 of each rank's gradient and divides afterwards, and one
+# rank alone had numbers above 65,504. Dividing first has a price at the other end, where numbers up to $p$ times as large become 0.
+# Horovod's `Compression.fp16`, which unit 04 measured at half the bytes as well, also makes float16 first. bfloat16
+# (`bf16_compress_hook`) has as many exponents as float32, so nothing overflows; it pays with three bits of the digits.
+
+# %% [markdown]
+# ## 3 Fewer levels, right on average
+#
+# Why not 8 bits a number, or 4? Picture a ruler whose marks are `scale` apart. Each number of the gradient goes to one of the two
+# marks next to it, and what is sent is the number of the mark, a small whole number. If it always goes to the nearest mark, all that
+# is smaller than half a mark is 0, in every step, for ever. In **QSGD** (D. Alistarh et al., 2017) chance decides, in such a
+# way that the expectation is the number itself. Then errors are noise, and noise averages out: over ranks, and over steps. How far
+# apart the marks are follows from the gradient's length, so that the largest number has room whatever it is.
+
+
+# %% exercise="quantise" points=9
+def quantise(x: Tensor, levels: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """x in whole numbers from -levels to levels that are right on average.
+
+    x: any shape, float32 or float64; it stays as it is. levels: 1 to 127. Returns (codes, scale). scale, without
+    dimensions and in the dtype of x, is the length (the root of the sum of squares) of x divided by levels. codes,
+    int8 of the shape of x: of the two whole numbers next to x / scale one is drawn, so that its expectation is
+    x / scale; where x / scale is whole, so is the code. Each number is drawn by itself, with the generator and nothing
+    else. If all of x is 0, so are codes and scale.
+    """
+    ### BEGIN SOLUTION
+    scale = torch.linalg.vector_norm(x) / levels
+    if scale == 0:
+        return torch.zeros(x.shape, dtype=torch.int8), scale
+    drawn = torch.rand(x.shape, generator=generator)
+    return (x / scale + drawn).floor().clamp(-levels, levels).to(torch.int8), scale
+    ### END SOLUTION
+
+
+# %% [markdown]
+# And back:
+
+
+# %% exercise="dequantise" points=2
+def dequantise(codes: Tensor, scale: Tensor) -> Tensor:
+    """The numbers that codes (int8, any shape) and scale (a float without dimensions) stand for, in the scale's dtype."""
+    ### BEGIN SOLUTION
+    return codes * scale
+    ### END SOLUTION
+
+
+# %% [markdown]
+# One gradient of the small network, quantised again and again. How far is the mean of many results from the gradient, if chance
+# decides, and if the nearest level does?
+
+
+# %% demo=true
+# %%needs quantise dequantise
+generator = torch.Generator().manual_seed(0)
+draws = torch.stack([dequantise(*quantise(x, 16, generator)) for _ in range(1000)])
+nearest = (x / (x.norm() / 16)).round() * (x.norm() / 16)
+counts = [1, 3, 10, 30, 100, 300, 1000]
+off = [float((draws[:count].mean(0) - x).norm() / x.norm()) for count in counts]
+off_nearest = float((nearest - x).norm() / x.norm())
+line_figure(
+    {"chance": (counts, off), "nearest level": (counts, [off_nearest] * len(counts))},
+    x="results averaged",
+    y="error, as a part of the gradient's length",
+    log_x=True,
+    log_y=True,
+    alt="Error of the mean of quantised gradients against how many are averaged, both logarithmic. With chance it falls by "
+    "a factor of ten for every hundred results, from 0.9 to 0.03; with the nearest level it stays at 0.6.",
+)
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds quantise dequantise
+assert 0.8 < off[0] < 1
+assert 0.55 < off_nearest < 0.6
+assert 9 < off[0] / off[4] < 12
+assert 9 < off[2] / off[6] < 12
+
+# %% [markdown]
+# A single result of chance is worse than rounding. But its errors know nothing of one another: the mean of a hundred results
+# is ten times as close. The nearest level loses the same 0.6 of the gradient's length every time.
+#
+# How much noise is it? For a gradient $v$ of $n$ numbers and $s$ levels, lemma 3.1 of the paper bounds the expected square of the error:
+#
+# $$\operatorname{min}\left(\frac{n}{s^2}, \frac{\sqrt{n}}{s}\right) v \cdot v$$
+
+# %% demo=true
+# %%needs quantise dequantise
+levels_tried = [1, 2, 4, 8, 16, 32, 64, 127]
+noise, bound = [], []
+for levels in levels_tried:
+    errors = torch.stack([dequantise(*quantise(x, levels, generator)) - x for _ in range(50)])
+    noise.append(float(errors.square().sum(1).mean() / x.square().sum()))
+    bound.append(min(len(x) / levels**2, len(x) ** 0.5 / levels))
+line_figure(
+    {"measured": (levels_tried, noise), "lemma 3.1": (levels_tried, bound)},
+    x="levels",
+    y="squared error / squared length",
+    log_x=True,
+    log_y=True,
+    alt="The mean squared error of a quantised gradient against the number of levels, both logarithmic: it falls from 25 at "
+    "one level to 0.02 at 127. The lemma's bound lies above it, by a factor of two to nine.",
+)
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds quantise dequantise
+assert all(seen <= most for seen, most in zip(noise, bound, strict=True))
+assert abs(noise[0] - 25) < 3
+assert round(noise[-1], 2) == 0.02
+assert all(1.7 < most / seen < 9.5 for seen, most in zip(noise, bound, strict=True))
+ones = [int((quantise(x, 1, generator)[0] != 0).sum()) for _ in range(50)]
+assert abs(statistics.mean(ones) - 26) < 3
+assert round(float(x.abs().sum() / x.norm())) == 26
+assert round(1 + len(x) ** 0.5) == 50
+
+# %% [markdown]
+# With 127 levels, a byte for each number, the noise is a fiftieth of the gradient's squared length, and a quarter of the bytes travel.
+# With one level it is about 25 times that square. But then nearly all codes are 0: by the same lemma on average at most $s(s + \sqrt{n})$
+# of them are not, which is 50 of 2,410 numbers. Here about 26 are not: the sum of all magnitudes, divided by the length. Each
+# of them stands for the whole length, so their squares are 26 times that of the gradient, one more than the noise. The paper writes
+# only these down (theorem 3.2). So much noise wants smaller steps. The paper therefore cuts gradients into pieces, of 512 numbers for instance, with a scale each: $n$ in the bound is then 512.
+#
+# The codes of two ranks cannot be added: their scales differ, and a sum may not fit into 8 bits. So they are gathered, and every
+# rank adds up what they stand for. Section 9 says what that costs.
+
+# %% [markdown]
+# ## 4 One bit, and what it leaves behind
+#
+# F. Seide et al. (2014) went to the end of this road: one bit a number, its sign. That is wrong on average too: of 3.0 and 0.1
+# the same is sent. Their second idea makes up for it. What was not sent is kept, and added to the gradient of the next step. There
+# it is called the **error**. A number of which too little is sent grows in the error until it is sent: nothing is lost, it only comes
+# late.
+
+
+# %% exercise="one_bit" points=9
+def one_bit(x: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
+    """A bit for each number of x + error, and in error what these bits do not say.
+
+    x [n], at least one number, float32 or float64; it stays as it is. error: like x, what earlier calls have left.
+    Returns (bits, scale). bits, uint8 with a byte for every eight numbers begun: number 8i + j of x + error is at least 0
+    where bit j of byte i is 1, the lowest being bit 0; bits that are left over are 0. scale, without dimensions
+    and in the dtype of x: a receiver reads scale for each 1 and -scale for each 0. Of all scales it is the one that
+    leaves least, in the sum of squares.
+
+    Afterwards error, the same tensor, holds what is left: x and what error was, less what the receiver reads.
+    """
+    ### BEGIN SOLUTION
+    total = x + error
+    positive = total >= 0
+    scale = total.abs().mean()
+    error.copy_(total - torch.where(positive, scale, -scale))
+    eights = functional.pad(positive, (0, -len(x) % 8)).view(-1, 8)
+    return (eights << torch.arange(8)).sum(1, dtype=torch.uint8), scale
+    ### END SOLUTION
+
+
+# %% [markdown]
+# What does the receiver know after some steps? Below, a hundred gradients of different images, with and without the error. Compared are
+# the sums: of all that was sent, and of all gradients.
+
+
+# %% demo=true
+def read_bits(bits: Tensor, scale: Tensor, length: int) -> Tensor:
+    """What a receiver makes of them: scale where a bit is 1, -scale where it is 0."""
+    ones = (bits[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1
+    return scale * (2.0 * ones.flatten()[:length] - 1)
+
+
+# %% demo=true
+# %%needs one_bit
+gradients = [gradient_of(10 * step) for step in range(100)]
+steps_shown = [1, 3, 10, 30, 100]
+missing: dict[str, list[float]] = {"error kept": [], "error thrown away": []}
+for name, lines in missing.items():
+    error, arrived = torch.zeros_like(x), torch.zeros_like(x)
+    for step, gradient in enumerate(gradients, 1):
+        if name == "error thrown away":
+            error.zero_()
+        arrived += read_bits(*one_bit(gradient, error), len(x))
+        if step in steps_shown:
+            total = torch.stack(gradients[:step]).sum(0)
+            lines.append(100 * float((arrived - total).norm() / total.norm()))
+line_figure(
+    {name: (steps_shown, lines) for name, lines in missing.items()},
+    x="steps",
+    y="what is missing (% of all gradients)",
+    log_x=True,
+    alt="What is missing in the sum of all that was sent, in percent of the sum of all gradients, against steps, logarithmic. "
+    "It falls from 85 to 16 after 100 steps if the error is kept, and stays at 85 if the error is thrown away.",
+)
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds one_bit
+assert round(missing["error kept"][-1]) == 16
+assert all(80 < part < 90 for part in missing["error thrown away"])
+error, arrived = torch.zeros_like(x), torch.zeros_like(x)
+for gradient in gradients:
+    arrived += read_bits(*one_bit(gradient, error), len(x))
+assert torch.allclose(arrived + error, torch.stack(gradients).sum(0), atol=1e-3)
+first_error = torch.zeros_like(x)
+one_bit(gradients[0], first_error)
+assert round(float(error.norm() / first_error.norm())) == 9
+assert round(float(torch.stack(gradients).sum(0).norm() / gradients[0].norm())) == 50
+
+# %% [markdown]
+# What is missing is just what stands in the error. From the first step to the hundredth that grows 9 times, while the sum of all gradients
+# grows 50 times. Without the error about 85 % stay missing: the receiver has only signs, and never learns which numbers are large. Section 7 shows a case in which training without it never ends.
+#
+# Adam's second moment, a mean of squares, is another matter: what is kept and sent later is squared at the wrong time. **1-bit Adam**
+# (H. Tang et al., 2021) therefore begins with plain Adam in 16 bits, until the second moment hardly changes. Then it keeps that fixed, and
+# sends momentum in one bit. BERT-Large warms up for 23,000 of 152,000 steps, 15 %. How many bytes are saved altogether?
+
+# %% demo=true
+# %%needs one_bit
+bits, scale = one_bit(x, torch.zeros_like(x))
+sixteen_bits = 2 * len(x)
+print(f"{sixteen_bits:,} bytes in 16 bits, {bits.nbytes} in one bit, and {scale.nbytes} for the scale")
+warm_up = 0.15
+volume = warm_up + (1 - warm_up) * bits.nbytes / sixteen_bits
+print(f"with a warm-up of {warm_up:.0%}: {1 / volume:.1f} times fewer")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds one_bit
+assert round(1 / volume, 1) == 4.9
+assert round(1 / (0.15 + 0.85 / 16), 1) == 4.9
+guesses.measured(times_fewer_bytes_with_one_bit=1 / volume)
+
+# %% [markdown]
+# 4.9 times, not 16: the warm-up takes most of it. "Up to 5 times" says their abstract.
+
+# %% [markdown]
+# ## 5 The few that matter
+#
+# One bit for each number is the end of quantising. To send less, leave numbers out. Which part of a gradient do its largest numbers hold?
+
+# %% demo=true
+shares = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0]
+
+
+def held(numbers: Tensor) -> list[float]:
+    """Which part of the sum of squares the largest shares hold, in percent."""
+    squares = numbers.square().sort(descending=True).values.cumsum(0)
+    return [100 * float(squares[max(0, round(share * len(numbers)) - 1)] / squares[-1]) for share in shares]
+
+
+percent = [100 * share for share in shares]
+held_by_gradient = held(gradient_of(0))
+held_by_normal = held(torch.randn(2410, generator=torch.Generator().manual_seed(0)))
+line_figure(
+    {"gradient": (percent, held_by_gradient), "normal numbers": (percent, held_by_normal)},
+    x="numbers that are sent (%)",
+    y="part of the sum of squares (%)",
+    log_x=True,
+    alt="Which part of the sum of squares the largest numbers hold, against their share, logarithmic. Of the gradient the "
+    "largest tenth holds 76 %; of as many normal numbers it holds 45 %.",
+)
+
+# %% demo=true jupyter={"source_hidden": true}
+assert [round(held_by_gradient[2]), round(held_by_gradient[4]), round(held_by_normal[4])] == [33, 76, 45]
+others = [held(gradient_of(32 * batch))[4] for batch in range(10)]
+assert [round(min(others)), round(max(others))] == [73, 83]
+assert int((gradient_of(0) == 0).sum()) == 590
+normal_and_zeros = torch.randn(1820, generator=torch.Generator().manual_seed(0))
+assert round(held(functional.pad(normal_and_zeros, (0, 590)))[4]) == 53
+guesses.measured(percent_of_squares_in_the_largest_tenth=held_by_gradient[4])
+
+# %% [markdown]
+# The largest tenth of the gradient holds 76 % (of ten other batches 73 to 83), and 1 % of the numbers a third. Numbers drawn from a normal distribution are not so unequal.
+# (In part that is because 590 of the 2,410 are 0, of pixels that are always blank and units that are dead: with as many zeros
+# among the normal numbers their largest tenth holds 53 %.) So send the largest, and keep the rest in the error, as before. A place, in 32 bits, goes with each number.
+
+
+# %% exercise="top_k" points=8
+def top_k(x: Tensor, ratio: float, error: Tensor) -> tuple[Tensor, Tensor]:
+    """The few numbers of x + error that are farthest from 0, and in error the rest.
+
+    x: any shape, float32 or float64; it stays as it is. error: like x and contiguous, what earlier calls have left.
+    0 < ratio <= 1. Returns (values, indices), both [k] in any order, where k is ratio times the numbers of x, rounded, and
+    at least 1. indices, int32: where in x + error, row after row, the k numbers stand that are farthest from 0 (of
+    equal ones any); values: these numbers.
+
+    Afterwards error, the same tensor, is 0 where x + error was sent, and x + error elsewhere.
+    """
+    ### BEGIN SOLUTION
+    error += x
+    flat = error.view(-1)
+    indices = flat.abs().topk(max(1, round(ratio * len(flat)))).indices
+    values = flat[indices]
+    flat[indices] = 0
+    return values, indices.to(torch.int32)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Every rank has chosen places of its own. The mean over ranks wants all of them, so each rank has to learn the pairs of all others. In your
+# exercise the number of pairs may differ from rank to rank, as it does where everything above a threshold is sent.
+
+
+# %% exercise="sparse_all_reduce" points=10
+def sparse_all_reduce(values: Tensor, indices: Tensor, length: int) -> Tensor:
+    """The sum over ranks of vectors that are 0 but in a few places.
+
+    values [k], float32 or float64, one dtype on all ranks, and indices [k], int32 or int64, one dtype on all ranks, from 0 to
+    length - 1: this rank's vector, of which a place may come several times, and then counts as often. k may differ from rank to rank, and be 0.
+    Both stay as they are. Returns the sum [length] on all ranks, in the dtype of values, the same to the last bit.
+
+    No message of `length` numbers. To each of the other ranks, or p - 1 times in a ring of p, a rank may send the bytes of
+    the longest list of pairs (values and indices in their dtypes), and 16 more.
+    """
+    ### BEGIN SOLUTION
+    ranks = dist.get_world_size()
+    counts = [torch.empty(1, dtype=torch.int64) for _ in range(ranks)]
+    dist.all_gather(counts, torch.tensor([len(values)]))
+    most = max(int(count) for count in counts)
+    total = values.new_zeros(length)
+    # A value of 0 at place 0 fills up what a rank has less than another.
+    padded = [functional.pad(part, (0, most - len(part))) for part in (values, indices)]
+    gathered = []
+    for part in padded:
+        gathered.append([torch.empty_like(part) for _ in range(ranks)])
+        dist.all_gather(gathered[-1], part)
+    # All ranks add in one order, that of the ranks.
+    return total.index_add_(0, torch.cat(gathered[1]), torch.cat(gathered[0]))
+    ### END SOLUTION
+
+
+# %% [markdown]
+# The small network's gradients, of which each rank sends 1 %:
+
+
+# %% demo=true
+def sparse_mean(gradient: Tensor, ratio: float) -> Tensor:
+    """The mean over ranks of what each one's top_k sends, dense; the error is thrown away."""
+    values, indices = top_k(gradient, ratio, torch.zeros_like(gradient))
+    return sparse_all_reduce(values, indices, gradient.numel()) / dist.get_world_size()
+
+
+# %% demo=true
+# %%needs top_k sparse_all_reduce
+own = per_rank([gradient_of(100 * rank) for rank in range(ranks)])
+sparse_run = launch(sparse_mean, own, 0.01, ranks=ranks, on=on)
+dense_run = launch(dist.all_reduce, own, ranks=ranks, on=on)
+print(f"sent by a rank: {sparse_run.traffic[0].sent:,} bytes sparse, {dense_run.traffic[0].sent:,} dense")
+not_zero = []
+for size in (1, 2, 4, 8, 16):
+    summed_up = launch(
+        sparse_mean, per_rank([gradient_of(100 * rank) for rank in range(size)]), 0.01, ranks=size
+    )
+    not_zero.append(int((summed_up.results[0] != 0).sum()))
+    print(f"{size:2} ranks: {not_zero[-1]:3} numbers of the mean are not 0")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds top_k sparse_all_reduce
+assert all(torch.equal(result, sparse_run.results[0]) for result in sparse_run.results)
+assert not_zero == [24, 45, 69, 104, 150]
+if ranks == 4:
+    # Up to 16 bytes for each rank may say how many pairs there are.
+    assert 3 * 8 * 24 <= sparse_run.traffic[0].sent <= 3 * (8 * 24 + 16)
+    assert dense_run.traffic[0].sent == 14_460
+
+# %% [markdown]
+# With four ranks some 600 bytes in the place of 14,460, a 24th. And the last lines show why the pairs are gathered, and not added on the way as in a ring
+# all-reduce: ranks choose different places, so the sum fills up. With 16 ranks it has six times as many numbers as one rank has sent, and
+# every further step of a ring would have to carry more.
+
+# %% [markdown]
+# ## 6 Deep gradient compression
+#
+# `top_k` forgets nothing: what is not sent today waits in `error`. With plain SGD that is enough, since a weight does not mind
+# in how many portions it gets the sum of its gradients. With momentum it is not. There a gradient moves its weight in
+# its own step, by momentum times as much in the next, and so on: what counts is when it comes. If gradients wait,
+# and the optimizer on the other side adds the momentum, it starts late.
+#
+# **Momentum correction** is the remedy of deep gradient compression (Lin et al. 2018): each rank keeps the velocity of its own
+# gradients, and what waits to be sent is the sum of its velocities. The receiver adds up what arrives, and has no momentum of
+# its own. The velocity goes on whether or not something is sent; momentum has been paid for before the waiting begins.
+
+
+# %% exercise="dgc_step" points=8
+def dgc_step(
+    gradient: Tensor, velocity: Tensor, kept: Tensor, momentum: float, ratio: float
+) -> tuple[Tensor, Tensor]:
+    """What a rank sends in one step of deep gradient compression: (values, indices).
+
+    gradient: this rank's, of any shape, float32 or float64; it stays as it is. velocity, kept: like the
+        gradient, zeros before the first step; both are changed in place, and come again in the next step.
+        velocity is that of SGD with momentum, of this rank's gradients alone. kept is what of all velocities so
+        far has not been sent.
+    ratio: above 0, at most 1. Of all that has not been sent, the k numbers with the largest magnitudes are; k is
+        ratio times the gradient's numbers, rounded, and at least 1.
+    Returns values [k], in the gradient's dtype, and indices [k], int32, each once: their places, row after
+    row; in any order. With ratio 1 that is what SGD with momentum subtracts, but for the learning rate.
+
+    Y. Lin et al., Deep gradient compression, ICLR 2018, equation 7: without their mask, see below.
+    """
+    ### BEGIN SOLUTION
+    velocity.mul_(momentum).add_(gradient)
+    kept.add_(velocity)
+    indices = kept.abs().flatten().topk(max(1, round(ratio * kept.numel()))).indices
+    values = kept.take(indices)
+    kept.put_(indices, torch.zeros_like(values))
+    return values, indices.to(torch.int32)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Two weights, one with gradients of 1, the other of 0.1, momentum 0.9. One of the two numbers can be sent in each step. This
+# is the small one's way:
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs dgc_step top_k
+GRADIENTS, MOMENTUM, DGC_STEPS = torch.tensor([1.0, 0.1]), 0.9, 60
+moved: dict[str, list[float]] = {"nothing waits": [], "velocities wait": [], "gradients wait": []}
+sent_in = []
+dense_velocity, velocity, kept = torch.zeros(2), torch.zeros(2), torch.zeros(2)
+late_velocity, rest = torch.zeros(2), torch.zeros(2)
+totals = {name: torch.zeros(2) for name in moved}
+for number in range(DGC_STEPS):
+    dense_velocity = MOMENTUM * dense_velocity + GRADIENTS
+    totals["nothing waits"] += dense_velocity
+    values, places = dgc_step(GRADIENTS, velocity, kept, MOMENTUM, 0.5)
+    totals["velocities wait"][places.long()] += values
+    if 1 in places:
+        sent_in.append(number)
+    values, places = top_k(GRADIENTS, 0.5, rest)
+    late_velocity = MOMENTUM * late_velocity
+    late_velocity[places.long()] += values
+    totals["gradients wait"] += late_velocity
+    for name, total in totals.items():
+        moved[name].append(float(total[1]))
+line_figure(
+    {name: (list(range(1, DGC_STEPS + 1)), values) for name, values in moved.items()},
+    x="step",
+    y="moved (learning rates)",
+    alt="A weight's way under momentum. Where velocities wait it stands still and then jumps onto the line of "
+    "momentum SGD, five times. Where gradients wait it stays below that line, even after each sending.",
+)
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds dgc_step top_k
+caught_up = [moved["velocities wait"][n] / moved["nothing waits"][n] for n in sent_in]
+behind = [moved["gradients wait"][n] / moved["nothing waits"][n] for n in sent_in]
+assert len(sent_in) == 5
+assert all(abs(share - 1) < 1e-5 for share in caught_up)
+assert all(share < 0.95 for share in behind)
+
+# %% [markdown]
+# Each time that it is sent, the weight stands exactly where momentum SGD would have put it. With gradients that wait it never
+# gets there: the momentum of what has just arrived is still to come. (Here the gradients are constant. In training they would
+# have been others, had the weight moved in between; no correction changes that.)
+#
+# Lin et al. do three more things. They **clip** each rank's gradient by itself, to $1/\sqrt{p}$ of the norm allowed. They
+# **warm up**: a quarter of the numbers is sent in the first epoch, then a sixteenth, and so on to a thousandth. And they
+# **mask** the momentum: where something is sent, its velocity is set to zero too, so that old momentum
+# does not push a weight that has just caught up. With the mask a ratio of 1 is plain SGD, without any momentum; that is why
+# `dgc_step` has none.
+#
+# The paper's table 3 has ResNet-50's gradients at 97.49 MB without, and 0.35 MB with it, 277 times less. It sends a
+# thousandth of the numbers, each as 32 bits and the length of the run of zeros before it as 16. (A MB has $2^{20}$ bytes here.)
+# That alone would be 666 times less. What else is sent? The paper does not say; take tensors of one dimension, which are biases
+# and batch norms, as sent whole:
+
+# %% demo=true
+with torch.device("meta"):
+    network = import_torchvision().models.resnet50()
+of_matrices = sum(p.numel() for p in network.parameters() if p.dim() > 1)
+of_vectors = sum(p.numel() for p in network.parameters() if p.dim() == 1)
+dense_bytes = 4 * (of_matrices + of_vectors)
+dgc_bytes = 6 * of_matrices // 1000 + 4 * of_vectors
+print(f"{dense_bytes / 2**20:.2f} MB, {dgc_bytes / 2**20:.2f} MB: {dense_bytes / dgc_bytes:.0f} times less")
+
+# %% demo=true jupyter={"source_hidden": true}
+assert round(dense_bytes / 2**20, 2) == 97.49
+assert round(dgc_bytes / 2**20, 2) == 0.35
+assert int(dense_bytes / dgc_bytes) in (276, 277)
+assert int(dense_bytes / (6 * (of_matrices + of_vectors) // 1000)) == 666
+assert 0.5 < 4 * of_vectors / dgc_bytes < 0.6
+
+# %% [markdown]
+# The very numbers of the table. More than half of what is still sent are the tensors that nobody thought worth compressing.
+
+# %% [markdown]
+# ## 7 Why the error must be kept
+#
+# `one_bit` and `top_k` took an error along, and `dgc_step` does so under another name. Is that needed? A gradient is an
+# estimate anyway, from a few samples. `quantise` needed no memory: it is right on average, and what one step rounds up
+# another rounds down. Signs and largest numbers are not: they are **biased**, wrong in the same direction each time.
+#
+# An example with one weight (Karimireddy et al. 2019, counterexample 1). The loss is a quarter of the weight, which may be anything
+# from -1 to 1; the best is -1. The gradient is estimated: it is 4 in one case out of four, else -1, which makes 1/4 on
+# average. Its sign is 1 in one case and -1 in three. So on average the sign is -1/2, and SGD with the sign goes the wrong
+# way, for any learning rate.
+#
+# The cure works for every compressor: add what was lost to what comes next.
+
+
+# %% exercise="error_feedback" points=6
+def error_feedback(compress: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Makes compress remember what it loses.
+
+    compress: takes a tensor and returns what arrives of it, a tensor of the same shape and dtype. It may write into the
+        tensor that it is given, and may return that very tensor.
+    Returns a function of one tensor x, of any shape, which is called in every step with a tensor of the same shape
+        and dtype. It calls compress once and returns what arrives; x stays as it is. After every step, what has
+        arrived in all steps, and what is still missing, add up to all x so far, and no step leaves out
+        what is missing from those before.
+    """
+    ### BEGIN SOLUTION
+    missing: Tensor | float = 0.0
+
+    def compensated(x: Tensor) -> Tensor:
+        nonlocal missing
+        wanted = x + missing
+        arrives = compress(wanted.clone())
+        missing = wanted - arrives
+        return arrives
+
+    return compensated
+    ### END SOLUTION
+
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs error_feedback
+def descend(compress: Callable[[Tensor], Tensor], seed: int) -> list[float]:
+    """x in each of 600 steps, from 0."""
+    generator = torch.Generator().manual_seed(seed)
+    x, way = torch.zeros(()), []
+    for _ in range(600):
+        gradient = torch.tensor(4.0 if torch.rand((), generator=generator) < 0.25 else -1.0)
+        x = (x - 0.01 * compress(gradient)).clamp(-1, 1)
+        way.append(float(x))
+    return way
+
+
+estimates = {"the gradient": lambda: lambda x: x, "its sign": lambda: torch.sign}
+estimates["its sign, and what was lost"] = lambda: error_feedback(torch.sign)
+ways = {
+    name: [
+        statistics.mean(of_step)
+        for of_step in zip(*(descend(make(), seed) for seed in range(8)), strict=True)
+    ]
+    for name, make in estimates.items()
+}
+line_figure(
+    {name: (list(range(1, 601)), way) for name, way in ways.items()},
+    x="step",
+    y="weight, mean of 8 runs",
+    alt="The mean weight of 8 runs over 600 steps. With the gradient, and with the sign and what was lost, it falls "
+    "from 0 to almost -1. With the sign alone it climbs to 1.",
+)
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds error_feedback
+assert ways["its sign"][-1] > 0.95
+assert ways["the gradient"][-1] < -0.8
+assert ways["its sign, and what was lost"][-1] < -0.7
+
+# %% [markdown]
+# Error feedback works where what is lost stays within bounds. That is certain for a compressor $C$ that removes some part of $x$,
+# however small: where the squares of what is missing, $x - C(x)$, add up to at most $1 - \delta$ times those of $x$, for some
+# $\delta$ above 0. Then SGD converges as fast as without, but for terms that fade (theorem II of the paper). For the largest tenth
+# of the numbers $\delta$ is at least 0.1. Signs without a scale are none of these: were the gradient 4 all the time, a sign
+# would bring 1 of it in each step, and 3 would be added to what is missing, without end. (Above it went well since the mean of what a
+# sign has to bring, 1/4, is less than the 1 that it can.) That is what the scale in
+# `one_bit` is for.
+#
+# The price is memory: as many numbers as there are gradients, on each rank, which no other rank has. They belong into a checkpoint;
+# whoever resumes without them has lost what was on its way. And if the learning rate changes, what is missing was meant for the old one, and comes
+# with the new one.
+
+# %% [markdown]
+# ## 8 Low rank
+#
+# What a linear layer's weights get as gradient is a sum of products: for each sample, what comes back to the output times what came into the
+# input. It is a matrix, and much of it goes in a few directions. Here is a layer with 256 x 64 weights on digits. The
+# squares of its gradient's 64 singular values say how much of the gradient its best approximations have:
+
+# %% demo=true jupyter={"source_hidden": true}
+digits = load("digits").train
+images, labels = digits.images.flatten(1), digits.labels
+torch.manual_seed(0)
+layers = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+of_step = {}
+for number in range(41):
+    batch = torch.randint(len(labels), (128,))
+    layers.zero_grad()
+    functional.cross_entropy(layers(images[batch]), labels[batch]).backward()
+    if number in (0, 40):
+        squares = torch.linalg.svdvals(layers[0].weight.grad).square()
+        of_step[f"step {number}"] = (squares.cumsum(0) / squares.sum())[:10].tolist()
+    with torch.no_grad():
+        for parameter in layers.parameters():
+            parameter -= 0.5 * parameter.grad
+line_figure(
+    {name: (list(range(1, 11)), shares) for name, shares in of_step.items()},
+    x="rank of the approximation",
+    y="share of the gradient's squares",
+    alt="Share of a gradient's squares that its best approximation of rank 1 to 10 has. "
+    + ". ".join(f"In {name} rank 2 has {shares[1]:.0%}" for name, shares in of_step.items())
+    + ".",
+)
+
+# %% demo=true jupyter={"source_hidden": true}
+assert 0.6 < of_step["step 0"][1] < 0.72
+assert 0.85 < of_step["step 40"][1] < 0.95
+
+# %% [markdown]
+# A matrix of rank $r$ is a product of two thin ones, of $r$ columns and of $r$ rows. With n rows and m columns that makes r (n + m)
+# numbers in place of n m. The best such product comes from a singular value decomposition, which takes far longer than the
+# all-reduce that it saves. And the decompositions of two ranks cannot be added up.
+#
+# **PowerSGD** (Vogels et al. 2019) makes one step of a power iteration instead. $M$ is a rank's gradient:
+#
+# 1. $P = MQ$, with a $Q$ of m rows and $r$ columns that all ranks have the same. Summed over ranks it is $P$ of the mean gradient, but for a factor: a product with a
+#    fixed $Q$ is **linear**, and linear things may be added up on the way. So an all-reduce will do.
+# 2. Orthonormal columns for $P$; every rank computes the same.
+# 3. $Q$ becomes the transpose of $M$ times $P$, averaged over ranks, which again is linear.
+# 4. $P$ times the transpose of $Q$ is what all ranks take for the mean gradient.
+#
+# It is the mean gradient projected onto the columns of $P$. With a random $Q$ these are no more than a fair guess. But the $Q$ that comes out is a better one for
+# the next step, whose gradient is much like this one: started from it, the iteration goes on from step to step. What is lost comes again, as in section
+# 7. Signs and places had to be gathered, and grow with the number of ranks; here a rank
+# sends as much as if its gradient had r (n + m) numbers, however many ranks there are.
+#
+# Hooks that communicate twice have a catch. It is tempting to start the second all-reduce in `.then(...)` of the first one, so that
+# backward goes on meanwhile. With NCCL that is fine, as `.then` runs at once, in the order of the GPU's stream. With Gloo
+# it runs whenever the first one is over, in a thread of its own; meanwhile backward may have begun the first all-reduce of the next bucket, on one rank
+# before it and on another one after it, and their numbers are mixed up. A hook that waits is safe everywhere.
+#
+# You will need an all-reduce of several tensors at once:
+
+
+# %%
+def summed(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The sums over ranks of tensors of one dtype, at least one, in one all-reduce; new tensors."""
+    together = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(together)
+    parts = together.split([tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+
+
+# %% exercise="PowerSGD" points=16
+class PowerSGD:
+    """DDP's communication hook that sends matrices of low rank in the place of gradients.
+
+        compressed = PowerSGD(rank=2)
+        model.register_comm_hook(compressed, PowerSGD.hook)
+
+    hook(bucket): the bucket's gradients become, the same on all ranks, what stands for their mean over ranks.
+    Returns a future that holds the buffer; the hook may wait. Its gradients are all float32, or all float64.
+
+    A gradient of two dimensions or more is a matrix: n rows, its first dimension, and m columns. It is
+    compressed if rank (n + m) < n m. Then
+        M is this rank's gradient, and what compression has lost of those before.
+        Q, [m, rank], is that of the parameter's last step. In its first it is drawn:
+            torch.randn(m, rank) in the gradient's dtype, by a generator of this object's own that starts from
+            seed, for one parameter after the other in the order in which they first come.
+        P = M Q, summed over ranks. Then its columns are made orthonormal.
+        Q = transpose(M) P, its mean over ranks.
+        P transpose(Q) stands for the mean. What M differs by from that is lost.
+    All other gradients become their means. What is kept is a parameter's, whatever bucket this comes in: DDP
+    makes new buckets after the first step. A matrix may have less than this rank, or be all zeros.
+
+    Calls: for each bucket two all-reduces, or one if nothing in it is compressed. They send rank (n + m)
+    numbers for each matrix that is compressed, and all numbers of other gradients.
+
+    T. Vogels et al., PowerSGD, NeurIPS 2019, algorithms 1 and 2.
+    """
+
+    def __init__(self, rank: int, seed: int = 0) -> None:
+        ### BEGIN SOLUTION
+        self.rank = rank
+        self.generator = torch.Generator().manual_seed(seed)
+        self.right: dict[Tensor, Tensor] = {}
+        self.lost: dict[Tensor, Tensor] = {}
+        ### END SOLUTION
+
+    def hook(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        ### BEGIN SOLUTION
+        whole, low = [], []
+        for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+            matrix = gradient.flatten(1) if gradient.dim() > 1 else gradient.reshape(1, -1)
+            rows, columns = matrix.shape
+            if self.rank * (rows + columns) >= matrix.numel():
+                whole.append(gradient)
+                continue
+            if parameter not in self.right:
+                drawn = torch.randn(columns, self.rank, generator=self.generator, dtype=gradient.dtype)
+                self.right[parameter] = drawn.to(gradient.device)
+            low.append((parameter, gradient, matrix + self.lost.get(parameter, 0)))
+        left = [matrix @ self.right[parameter] for parameter, _, matrix in low]
+        left = summed(left + whole)
+        for gradient, total in zip(whole, left[len(low) :], strict=True):
+            gradient.copy_(total / dist.get_world_size())
+        if low:
+            left = [torch.linalg.qr(each).Q for each in left[: len(low)]]
+            right = summed([matrix.mT @ each for (*_, matrix), each in zip(low, left, strict=True)])
+            for (parameter, gradient, matrix), p, q in zip(low, left, right, strict=True):
+                self.right[parameter] = q / dist.get_world_size()
+                arrives = p @ self.right[parameter].mT
+                self.lost[parameter] = matrix - arrives
+                gradient.copy_(arrives.view_as(gradient))
+        future: torch.futures.Future[Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+        ### END SOLUTION
+
+
+# %% [markdown]
+# A step of the same network on four ranks, with DDP as usual and with the hook:
+
+
+# %% demo=true
+# %%needs PowerSGD
+def one_step(rank: int | None) -> None:
+    """A step on random samples, with DDP; the gradients compressed to this rank, if there is one."""
+    layers = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+    model = DistributedDataParallel(layers)
+    if rank is not None:
+        model.register_comm_hook(PowerSGD(rank), PowerSGD.hook)
+    with span("step"):
+        model(torch.randn(32, 64)).square().mean().backward()
+
+
+def sent_in_span(run: Run, label: str = "step") -> tuple[int, int]:
+    """Calls of rank 0 while a span of this name lasted, and bytes that it sent."""
+    (during,) = [event for event in run.events if event.rank == 0 and event.op == label]
+    calls = [e for e in run.events if e.rank == 0 and e.messages and during.start <= e.start < during.end]
+    return len(calls), sum(call.sent for call in calls)
+
+
+step_sends = {rank: sent_in_span(launch(one_step, rank, ranks=4)) for rank in (None, 4, 2, 1)}
+for rank, (calls, nbytes) in step_sends.items():
+    print(f"rank {rank}: {calls} calls, {nbytes:,} bytes")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds PowerSGD
+for rank in (1, 2, 4):
+    numbers = rank * (256 + 64) + rank * (10 + 256) + 256 + 10
+    assert step_sends[rank] == (2, 2 * 3 * 4 * numbers // 4)
+assert step_sends[None] == (1, 2 * 3 * 4 * (256 * 64 + 256 + 10 * 256 + 10) // 4)
+
+# %% [markdown]
+# Table 3 of the paper has ResNet-18 on CIFAR-10 with 243, 136 and 72 times less to send for the ranks 1, 2 and 4. That
+# follows from the shapes, with all tensors of one dimension sent whole. CIFAR's images are small, so the network begins with a convolution of 3 x 3
+# where ImageNet's has 7 x 7:
+
+# %% demo=true
+with torch.device("meta"):
+    network = import_torchvision().models.resnet18(num_classes=10)
+    network.conv1 = nn.Conv2d(3, 64, kernel_size=3, padding=1, bias=False)
+sides = [tuple(p.flatten(1).shape) for p in network.parameters() if p.dim() > 1]
+whole = sum(p.numel() for p in network.parameters() if p.dim() == 1)
+numbers = sum(p.numel() for p in network.parameters())
+times_less = {r: numbers / (sum(r * (n + m) for n, m in sides) + whole) for r in (1, 2, 4)}
+print(
+    f"{numbers:,} numbers;", ", ".join(f"rank {r}: {times:.0f} times less" for r, times in times_less.items())
+)
+
+# %% demo=true jupyter={"source_hidden": true}
+assert numbers == 11_173_962
+assert [round(times) for times in times_less.values()] == [243, 136, 72]
+
+# %% [markdown]
+# ## 9 When it pays
+#
+# Two kinds of compression have come up. Half precision and PowerSGD **add up**: the sum of two compressed gradients is the compressed sum, or stands for it,
+# so a ring can add them on the way. Signs, codes and pairs do not: they have to be gathered, everyone's to everyone. What does a rank
+# receive then, if there are 10 ranks, and if there are 1,000? Write down when compression is worth it; compressing and unpacking take time as well.
+
+
+# %% exercise="pays_off" points=8
+def pays_off(
+    nbytes: int,
+    ratio: float,
+    seconds: float,
+    ranks: int,
+    alpha: float,
+    beta: float,
+    adds_up: bool = False,
+) -> bool:
+    """Whether a compressed exchange of gradients is over sooner than a ring all-reduce of them as they are.
+
+    nbytes: of a rank's gradients; compressed they are ratio * nbytes. seconds: that a rank takes to compress its own
+    and to unpack what has arrived, altogether. A message of b bytes takes alpha + b * beta seconds; each rank can send
+    one and receive one at a time. Compressed gradients go round a ring in an all-gather, from each rank to all. If
+    adds_up, they can be added as they are, and are: in a ring all-reduce.
+    """
+    ### BEGIN SOLUTION
+    rounds = 2 * (ranks - 1)
+    dense = rounds * (alpha + nbytes / ranks * beta)
+    if adds_up:
+        compressed = rounds * (alpha + ratio * nbytes / ranks * beta)
+    else:
+        compressed = (ranks - 1) * (alpha + ratio * nbytes * beta)
+    return compressed + seconds < dense
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ResNet-50 again, of which each rank sends 1 % of the numbers, each with an index of four bytes: 2 % of the bytes. Three clusters: machines with
+# 10 Gbit/s Ethernet and one GPU each, and nodes of LUMI-G and of an H100 pod with eight (unit 07). Each line is what the
+# simulator measures, with messages that have a size and no data.
+
+
+# %% demo=true
+def cluster_of(name: str, size: int) -> Cluster:
+    """So many ranks of one of the three clusters."""
+    if name == "LUMI-G":
+        return presets.lumi_g(nodes=size // 8)
+    if name == "H100 pod":
+        return presets.h100_pod(nodes=size // 8)
+    return Cluster(nodes=size, inter_node=Link(latency=50e-6, bandwidth=1.25e9), name="10 Gbit/s Ethernet")
+
+
+def gathered(nbytes: int) -> None:
+    """Everybody's message of so many bytes to everybody."""
+    message = torch.empty(nbytes, dtype=torch.uint8, device="meta")
+    dist.all_gather([torch.empty_like(message)] * dist.get_world_size(), message)
+
+
+sizes = [16, 64, 96, 128, 160]
+pairs_bytes = 8 * (resnet // 100)
+measured = {
+    name: {
+        "everything": [
+            launch(
+                dist.all_reduce, torch.empty(resnet, device="meta"), cluster=cluster_of(name, size)
+            ).seconds
+            for size in sizes
+        ],
+        "1 % in pairs": [
+            launch(gathered, pairs_bytes, cluster=cluster_of(name, size)).seconds for size in sizes
+        ],
+    }
+    for name in ("10 Gbit/s Ethernet", "LUMI-G", "H100 pod")
+}
+figure, panels = new_figure(
+    alt="Milliseconds of an exchange against the number of ranks, on three clusters. The all-reduce of everything grows slowly. The "
+    "all-gather of pairs grows in proportion to the ranks: it begins far lower, and crosses the other line at about 100 ranks on Ethernet, "
+    "120 on LUMI-G and 150 on the H100 pod.",
+    columns=3,
+    width=12.0,
+)
+for axes, (name, lines) in zip(panels, measured.items(), strict=True):
+    shown = {way: (sizes, [1e3 * seconds for seconds in times]) for way, times in lines.items()}
+    draw_lines(axes, shown, x="ranks", y="exchange (ms)")
+    axes.set_title(name)
+legend_beside(panels[-1])
+figure
+
+# %% demo=true
+# %%needs pays_off
+last: dict[str, int] = {}
+for name, lines in measured.items():
+    link = cluster_of(name, 16).inter_node
+    by_formula = [pays_off(4 * resnet, 0.02, 0.0, size, link.latency, 1 / link.bandwidth) for size in sizes]
+    by_simulator = [few < all_ for all_, few in zip(*lines.values(), strict=True)]
+    last[name] = max(
+        size
+        for size in range(8, 300)
+        if pays_off(4 * resnet, 0.02, 0.0, size, link.latency, 1 / link.bandwidth)
+    )
+    assert by_formula == by_simulator
+    print(f"{name:18} pays on up to {last[name]} ranks")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds pays_off
+pod = {way: times[sizes.index(64)] for way, times in measured["H100 pod"].items()}
+assert round(1e3 * (pod["everything"] - pod["1 % in pairs"]), 1) == 2.3
+assert last == {"10 Gbit/s Ethernet": 103, "LUMI-G": 122, "H100 pod": 152}
+guesses.measured(ranks_up_to_which_one_percent_pays=last["10 Gbit/s Ethernet"])
+
+# %% [markdown]
+# At every point of the figure your formula and the simulator agree about which is sooner. If only bytes counted, the all-reduce would send $2\frac{p-1}{p}$ times the gradient, the
+# all-gather $p - 1$ times 2 % of it, and 100 ranks would be the end. An all-gather has half as many rounds, so latency adds a
+# few ranks on Ethernet, and half as many again on the H100 pod, where bytes are soonest over. And that is without the time for
+# choosing and unpacking: what a rank saves on 64 ranks of the H100 pod is 2.3 ms, and finding the largest of 25 million numbers has to
+# be done within these. Compressors that add up have no such end: half the bytes stay half the bytes on any number of ranks.
+
+# %% [markdown]
+# ## 10 Loss against bytes, loss against time
+#
+# What is it worth? Five ways to exchange gradients, on four ranks that learn digits: as they are; signs, which forget
+# what they lose; signs with their error; the largest hundredth; and PowerSGD of rank 2. Everything else is the same: the network of section 8,
+# plain SGD with a learning rate of 0.5, 48 steps with 32 samples a rank.
+
+# %% demo=true
+guesses.ask(times_fewer_bytes_to_the_loss_with_signs_and_error=None, fastest_over_nvlink=None)
+
+# %% demo=true
+# %%needs one_bit top_k sparse_all_reduce PowerSGD
+STEPS = 48
+Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[Tensor]]
+
+
+def over(result: Tensor) -> torch.futures.Future[Tensor]:
+    """A future of what is there already."""
+    future: torch.futures.Future[Tensor] = torch.futures.Future()
+    future.set_result(result)
+    return future
+
+
+Errors = dict[Tensor, Tensor]
+
+
+def error_of(errors: Errors, bucket: dist.GradBucket) -> Tensor:
+    """What is missing of a bucket's gradients, end to end: it is kept by parameter, since DDP orders them anew."""
+    return torch.cat([errors.get(p, torch.zeros(p.numel())) for p in bucket.parameters()])
+
+
+def keep(errors: Errors, bucket: dist.GradBucket, error: Tensor) -> None:
+    """What is missing now."""
+    parameters = bucket.parameters()
+    errors.update(zip(parameters, error.split([p.numel() for p in parameters]), strict=True))
+
+
+def of_signs(remember: bool) -> tuple[Errors, Hook]:
+    """Bits and scales of all ranks, gathered."""
+
+    def hook(errors: Errors, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        numbers, count = bucket.buffer(), dist.get_world_size()
+        error = error_of(errors, bucket)
+        own = one_bit(numbers, error)
+        if remember:
+            keep(errors, bucket, error)
+        gathered = [[torch.empty_like(part) for _ in range(count)] for part in own]
+        for parts, part in zip(gathered, own, strict=True):
+            dist.all_gather(parts, part)
+        numbers.zero_()
+        for bits, scale in zip(*gathered, strict=True):
+            ones = (bits[:, None] >> torch.arange(8, dtype=torch.uint8) & 1).flatten()[: len(numbers)]
+            numbers += (2 * ones.float() - 1) * scale / count
+        return over(numbers)
+
+    return {}, hook
+
+
+def of_the_largest(ratio: float) -> tuple[Errors, Hook]:
+    """Values and places of all ranks, gathered."""
+
+    def hook(errors: Errors, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        numbers = bucket.buffer()
+        error = error_of(errors, bucket)
+        total = sparse_all_reduce(*top_k(numbers, ratio, error), len(numbers))
+        keep(errors, bucket, error)
+        return over(numbers.copy_(total / dist.get_world_size()))
+
+    return {}, hook
+
+
+HOOKS: dict[str, Callable[[], Any]] = {
+    "dense": lambda: None,
+    "signs": lambda: of_signs(remember=False),
+    "signs and error": lambda: of_signs(remember=True),
+    "top 1 %": lambda: of_the_largest(0.01),
+    "PowerSGD, rank 2": lambda: (PowerSGD(2), PowerSGD.hook),
+}
+
+
+def learn_digits(way: str, seed: int, make: Callable[[], Any] | None = None) -> list[float]:
+    """This rank's loss before each step."""
+    torch.manual_seed(seed)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)))
+    hook = (make or HOOKS[way])()
+    if hook is not None:
+        model.register_comm_hook(*hook)
+    generator = torch.Generator().manual_seed(seed)
+    rank, count = dist.get_rank(), dist.get_world_size()
+    losses = []
+    with span("step"):
+        for _ in range(STEPS):
+            batch = torch.randint(len(labels), (32 * count,), generator=generator)[rank::count]
+            model.zero_grad()
+            loss = functional.cross_entropy(model(images[batch]), labels[batch])
+            loss.backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.5 * parameter.grad
+            losses.append(loss.item())
+    return losses
+
+
+# %% [markdown]
+# Three seeds, each on another machine, as the machine does not change what is learnt: four GPUs of one DGX H100, joined by NVLink; four nodes of
+# Frontera, a GPU of each, with 100 Gbit/s; and four machines on Ethernet with 1 Gbit/s. The time is virtual, and counts what the GPUs compute.
+
+# %% demo=true
+# %%needs one_bit top_k sparse_all_reduce PowerSGD
+frontera = replace(presets.frontera_rtx(nodes=4), devices_per_node=1)
+machines = {
+    "NVLink": replace(presets.h100_pod(nodes=1), devices_per_node=4, cards_per_node=4),
+    "100 Gbit/s": frontera,
+    "1 Gbit/s": replace(frontera, inter_node=Link(50e-6, 0.125e9)),
+}
+learnt = {
+    (way, machine): launch(learn_digits, way, seed, ranks=4, cluster=cluster)
+    for way in HOOKS
+    for seed, (machine, cluster) in enumerate(machines.items())
+}
+
+
+def smoothed(way: str) -> list[float]:
+    """The loss before each step: the mean over seeds and ranks, and over five steps."""
+    runs = [learnt[way, machine].results for machine in machines]
+    of_step = torch.tensor(runs).mean((0, 1))
+    return [float(of_step[max(0, n - 4) : n + 1].mean()) for n in range(STEPS)]
+
+
+losses_of = {way: smoothed(way) for way in HOOKS}
+bytes_of = {way: sent_in_span(learnt[way, "NVLink"])[1] / STEPS for way in HOOKS}
+
+
+def step_seconds(way: str, machine: str) -> float:
+    """Virtual seconds of a step."""
+    (during,) = [e for e in learnt[way, machine].events if e.rank == 0 and e.op == "step"]
+    return (during.end - during.start) / STEPS
+
+
+line_figure(
+    {way: ([bytes_of[way] * n / 1000 for n in range(1, STEPS + 1)], losses_of[way]) for way in HOOKS},
+    x="KB that a rank has sent",
+    y="loss, mean of 3 seeds and 5 steps",
+    log_x=True,
+    alt="Loss against bytes, from 2.3 downwards. Dense comes down last, by ten times the bytes and more. Signs and "
+    "error, the largest hundredth and PowerSGD reach what dense reaches; signs alone stay far above.",
+)
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs one_bit top_k sparse_all_reduce PowerSGD
+figure, panels = new_figure(
+    height=3.2,
+    columns=3,
+    sharey=True,
+    alt="Loss against virtual time on three machines. Over NVLink dense is first, over 100 Gbit/s the ways lie "
+    "close together, and over 1 Gbit/s the compressed ones are several times as fast as dense.",
+)
+for axes, machine in zip(panels, machines, strict=True):
+    in_ms = {way: [step_seconds(way, machine) * n * 1e3 for n in range(1, STEPS + 1)] for way in HOOKS}
+    draw_lines(axes, {way: (in_ms[way], losses_of[way]) for way in HOOKS}, x="ms", y="", order=list(HOOKS))
+    axes.set_title(machine)
+panels[0].set_ylabel("loss")
+legend_beside(panels[-1])
+figure
+
+# %% [markdown]
+# How much of all that does each way need until the loss is 0.5?
+
+# %% demo=true
+# %%needs one_bit top_k sparse_all_reduce PowerSGD
+GOOD = 0.5
+
+
+def to_the_loss(way: str) -> int:
+    """Steps until the loss is reached; 1,000,000 if it is not."""
+    return next((n for n, loss in enumerate(losses_of[way], 1) if loss <= GOOD), 1_000_000)
+
+
+fewer = {way: bytes_of["dense"] * to_the_loss("dense") / (bytes_of[way] * to_the_loss(way)) for way in HOOKS}
+fastest = {m: min(HOOKS, key=lambda way: step_seconds(way, m) * to_the_loss(way)) for m in machines}
+to_loss_ms = {
+    machine: {way: step_seconds(way, machine) * to_the_loss(way) * 1e3 for way in HOOKS}
+    for machine in machines
+}
+for way in HOOKS:
+    if to_the_loss(way) <= STEPS:
+        in_ms = ", ".join(f"{to_loss_ms[machine][way]:.2f} ms with {machine}" for machine in machines)
+        print(f"{way:16} {to_the_loss(way)} steps, {fewer[way]:4.1f} times fewer bytes; {in_ms}")
+    else:
+        print(f"{way:16} not in {STEPS} steps")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds one_bit top_k sparse_all_reduce PowerSGD
+compressed = ("signs and error", "top 1 %", "PowerSGD, rank 2")
+assert to_the_loss("signs") > STEPS
+assert all(to_the_loss("dense") <= to_the_loss(way) <= to_the_loss("dense") + 8 for way in compressed)
+assert all(10 < fewer[way] < 30 for way in compressed)
+assert max(compressed, key=lambda way: fewer[way]) == "top 1 %"
+assert [fastest["NVLink"], fastest["100 Gbit/s"]] == ["dense", "dense"]
+# Whoever gathers values and places in one message may be as fast with them as with signs.
+assert fastest["1 Gbit/s"] in ("signs and error", "top 1 %")
+assert to_loss_ms["1 Gbit/s"]["dense"] > 2.5 * to_loss_ms["1 Gbit/s"]["signs and error"]
+assert 19_000 < sum(parameter.numel() for parameter in layers.parameters()) < 19_400
+guesses.measured(
+    times_fewer_bytes_to_the_loss_with_signs_and_error=fewer["signs and error"],
+    fastest_over_nvlink=fastest["NVLink"],
+)
+
+# %% [markdown]
+# Signs that forget do not get there. All others take a few steps more than dense gradients, and 10 to 30 times fewer bytes.
+# Time is another matter. This network has 19,210 parameters, 77 KB: on fast networks a message of that size is all latency, and the
+# compressed ways have as many messages or more. There dense wins. On 1 Gbit/s the bytes count, and signs come in less than half of
+# dense's time. That the most thrifty of the ways is not far ahead has the same reason: `sparse_all_reduce` has to know how many pairs there
+# are before it gathers them. Three gathers one after the other take longer here than the two of signs. With a hundred megabytes in place of 77 KB all that would be shifted towards fewer bytes (section 9).
+
+# %% [markdown]
+# ## 11 PyTorch's own
+#
+# PyTorch comes with hooks: `fp16_compress_hook`, and `powerSGD_hook` with a `PowerSGDState`. Here they are beside yours, on the same
+# gradients, on simulated ranks and on processes. Its PowerSGD begins after two steps, since DDP makes new buckets after
+# the first one, and what it keeps belongs to buckets. So yours begins then too, with the same first $Q$:
+
+
+# %% demo=true
+# %%needs fp16_hook PowerSGD
+def last_gradients(name: str, state: Any, hook: Any) -> Tensor:
+    """Those of the last of four steps, of all parameters; the first two go whole where `hook` is yours."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(24, 16), nn.Linear(16, 10)))
+    done = []
+
+    def after_two(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        own = "your PowerSGD" not in name or len(done) >= 2
+        return hook(state, bucket) if own else default_hooks.allreduce_hook(None, bucket)
+
+    model.register_comm_hook(state, after_two)
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    for number in range(4):
+        model.zero_grad()
+        loss = model(torch.randn(8, 24, generator=generator)).square().sum()
+        with span(f"{name} {number}"):
+            loss.backward()
+        done.append(number)
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def all_hooks(own_fp16: Any, own_power: Any) -> dict[str, Tensor]:
+    """The last gradients with each hook."""
+    power = power_hooks.PowerSGDState(None, 2, start_powerSGD_iter=2, min_compression_rate=1)
+    # What PyTorch's own seeds its first draw with.
+    seed = int(np.random.RandomState(0).randint(1_000_000_000))
+    hooks = {
+        "their fp16": (None, default_hooks.fp16_compress_hook),
+        "your fp16": (None, own_fp16),
+        "their PowerSGD": (power, power_hooks.powerSGD_hook),
+        "your PowerSGD": (own_power(2, seed=seed), own_power.hook),
+    }
+    return {name: last_gradients(name, *pair) for name, pair in hooks.items()}
+
+
+hooks_run = {
+    engine: launch(all_hooks, fp16_hook, PowerSGD, ranks=2, on=engine, quiet=True)
+    for engine in ("simulated", "processes")
+}
+for engine, run in hooks_run.items():
+    for kind in ("fp16", "PowerSGD"):
+        own, theirs = (run.results[0][f"{whose} {kind}"] for whose in ("your", "their"))
+        costs = [sent_in_span(run, f"{whose} {kind} 3") for whose in ("your", "their")]
+        print(f"{engine:9} {kind:8}: differs by {float((own - theirs).norm() / theirs.norm()):.0e};", end=" ")
+        print("yours {} calls, {} bytes; theirs {} calls, {} bytes".format(*costs[0], *costs[1]))
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds fp16_hook PowerSGD
+for run in hooks_run.values():
+    for kind, closest in (("fp16", 2e-3), ("PowerSGD", 1e-4)):
+        own, theirs = (run.results[0][f"{whose} {kind}"] for whose in ("your", "their"))
+        assert torch.allclose(own, theirs, rtol=closest, atol=closest * float(theirs.abs().max()))
+    assert sent_in_span(run, "your PowerSGD 3")[0] == 2
+    assert sent_in_span(run, "their PowerSGD 3")[0] == 3
+    assert sent_in_span(run, "your PowerSGD 3")[1] == sent_in_span(run, "their PowerSGD 3")[1]
+    assert sent_in_span(run, "your fp16 3") == sent_in_span(run, "their fp16 3")
+
+# %% [markdown]
+# The same gradients, the same bytes; of PowerSGD with a message less, since biases travel with $P$. What else differs:
+#
+# - PyTorch's hook starts each all-reduce when the one before is over, in whatever thread tells of that. With Gloo and more than one bucket its
+#   ranks may mix up their order (section 8); it is meant for NCCL.
+# - Where the rank is 1 or 2 it makes columns orthonormal by Gram and Schmidt's method, which divides by their length. A
+#   gradient of zeros gives NaN unless you set `orthogonalization_epsilon`.
+# - By default it compresses only what becomes less than half (`min_compression_rate=2`), from step 1,000 on.
+# - `batched_powerSGD_hook` takes the whole bucket for one square matrix: fewer, larger products, and a rank that means nothing.
+
+# %% [markdown]
+# ## 12 Now on nodes
+#
+# On real nodes GPUs of a node are joined by fast links, and only what leaves the node is slow. Compress there, and nowhere else: first
+# the GPUs of a node add up their gradients as they are, then one of each node, its leader, exchanges compressed sums with the
+# leaders of the other nodes, and gives the result to its node. Or each of eight GPUs does so with an eighth of its node's sum: after a
+# reduce-scatter in the node it has just that. Either way there are fewer messages to gather, and of eight gradients only one is
+# compressed. ResNet-50's gradients on 128 GPUs, which on LUMI-G are too many for pairs of all ranks (section 9):
+
+
+# %% demo=true
+def by_leaders(numbers: int, nbytes: int, per_node: int) -> None:
+    """Sums within each node, everybody's nbytes among the nodes' leaders, and the result to all of a node."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    nodes = [dist.new_group(list(range(first, first + per_node))) for first in range(0, size, per_node)]
+    leaders = dist.new_group(list(range(0, size, per_node)))
+    node = nodes[rank // per_node]
+    gradient = torch.empty(numbers, device="meta")
+    dist.all_reduce(gradient, group=node)
+    if rank % per_node == 0:
+        message = torch.empty(nbytes, dtype=torch.uint8, device="meta")
+        dist.all_gather([torch.empty_like(message)] * len(nodes), message, group=leaders)
+    everything = torch.empty(nbytes * len(nodes), dtype=torch.uint8, device="meta")
+    dist.broadcast(everything, group_src=0, group=node)
+
+
+def by_eighths(numbers: int, nbytes: int, per_node: int) -> None:
+    """Each GPU has the sum of its part of the gradient, and exchanges it with its peers on the other nodes."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    nodes = [dist.new_group(list(range(first, first + per_node))) for first in range(0, size, per_node)]
+    peers = [dist.new_group(list(range(first, size, per_node))) for first in range(per_node)]
+    node = nodes[rank // per_node]
+    own = torch.empty(numbers // per_node, device="meta")
+    dist.reduce_scatter_single(own, torch.empty(numbers, device="meta"), group=node)
+    message = torch.empty(nbytes // per_node, dtype=torch.uint8, device="meta")
+    dist.all_gather([torch.empty_like(message)] * len(nodes), message, group=peers[rank % per_node])
+    of_part = torch.empty(len(message) * len(nodes), dtype=torch.uint8, device="meta")
+    dist.all_gather([torch.empty_like(of_part)] * per_node, of_part, group=node)
+
+
+by_way = {}
+for name in ("LUMI-G", "H100 pod"):
+    by_way[name] = {
+        "everything": launch(
+            dist.all_reduce, torch.empty(resnet, device="meta"), cluster=cluster_of(name, 128)
+        ).seconds,
+        "pairs of all": launch(gathered, pairs_bytes, cluster=cluster_of(name, 128)).seconds,
+        "by leaders": launch(by_leaders, resnet, pairs_bytes, 8, cluster=cluster_of(name, 128)).seconds,
+        "by eighths": launch(by_eighths, resnet, pairs_bytes, 8, cluster=cluster_of(name, 128)).seconds,
+    }
+    print(f"{name:9}", ", ".join(f"{way} {1e3 * seconds:.1f} ms" for way, seconds in by_way[name].items()))
+
+# %% demo=true jupyter={"source_hidden": true}
+milliseconds = {name: [round(1e3 * each, 1) for each in ways.values()] for name, ways in by_way.items()}
+assert milliseconds == {"LUMI-G": [11.9, 12.3, 7.1, 3.0], "H100 pod": [7.6, 7.0, 1.7, 0.7]}
+
+# %% [markdown]
+# On LUMI-G leaders take 7.1 ms in the place of 11.9, most of it within the node; on the H100 pod 1.7 in the place of 7.6. But a leader uses one
+# network card of its node, and the other GPUs wait. By eighths all of them work, as in unit 07: 3.0 ms on LUMI-G, and 0.7 on the
+# H100 pod. The error of section 5 then belongs to whoever compresses: it is that of the node's sum, or of an eighth of it.
+#
+# `launch(ddp_gradient, fp16_hook, on="slurm")` runs your hook on the tasks of an allocation, and in a script that `torchrun` starts
+# (`course slurm render train_torchrun`) nothing changes but the line `model.register_comm_hook(None, fp16_hook)`. On GPUs the hook's tensor
+# operations and its all-reduce are queued like all others, and the future is done when they are.
+
+# %% [markdown]
+# ## 13 Open task: the fewest bytes to a loss
+#
+# All that you have may be combined: fewer numbers, fewer bits for each, fewer bits for their places, steps in which nothing is sent. How
+# few bytes can it be?
+
+
+# %% exercise="design_hook" points=8
+def design_hook(steps: int) -> tuple[Any, Callable[[Any, dist.GradBucket], torch.futures.Future[Tensor]]]:
+    """A state and a hook for DDP, as register_comm_hook takes them, that come to a loss with few bytes.
+
+    Called once on each rank before a training of so many steps. A network with one hidden layer learns to do what
+    another does, with plain SGD and a constant learning rate; each rank has samples of its own, as many as every other. All
+    gradients, some 600 numbers in float32, come in one bucket, in the same order in every step. (DDP itself changes
+    it after the first one.) What the hook makes of them is up to you, as long as all ranks have the same.
+
+    Mean gradients, all-reduced as they are, reach some loss in two fifths of the steps. You are there when the mean
+    loss of all samples first is at most 1.1 times that. The score is how many bytes all ranks have sent by then.
+    Full marks are for a twenty-fifth of what the mean gradients send in their two fifths.
+    """
+    ### BEGIN SOLUTION
+    ranks = dist.get_world_size()
+    missing: Tensor | float = 0.0
+
+    def hook(state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        nonlocal missing
+        wanted = bucket.buffer() + missing
+        places = wanted.abs().topk(max(1, len(wanted) // 100)).indices
+        # Half the bits for the values, and a place below 32,768 fits into 16.
+        pairs = torch.stack([wanted[places].half().view(torch.int16), places.short()])
+        gathered = [torch.empty_like(pairs) for _ in range(ranks)]
+        dist.all_gather(gathered, pairs)
+        missing = wanted.clone()
+        missing[places] -= wanted[places].half().float()
+        total = bucket.buffer().zero_()
+        for values, of_rank in gathered:
+            total.index_add_(0, of_rank.long(), values.view(torch.float16).float() / ranks)
+        future: torch.futures.Future[Tensor] = torch.futures.Future()
+        future.set_result(total)
+        return future
+
+    return None, hook
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Beside the five of section 10, on the digits:
+
+# %% demo=true
+# %%needs design_hook one_bit top_k sparse_all_reduce PowerSGD
+designed = launch(learn_digits, "yours", 0, lambda: design_hook(STEPS), ranks=4)
+designed_bytes = sent_in_span(designed)[1] / STEPS
+last_loss = float(torch.tensor(designed.results).mean(0)[-5:].mean())
+print(f"yours: {designed_bytes:,.0f} bytes a step and rank; the loss after {STEPS} steps is {last_loss:.2f}")
+for way in HOOKS:
+    print(f"{way}: {bytes_of[way]:,.0f} bytes; {losses_of[way][-1]:.2f}")
+
+# %% [markdown]
+# ## Where it comes from
+#
+# - F. Seide et al., 1-bit stochastic gradient descent and its application to data-parallel distributed training of speech DNNs, Interspeech
+#   2014: signs, and the error that is kept.
+# - N. Strom, Scalable distributed DNN training using commodity GPU cloud computing, Interspeech 2015; A. Aji, K. Heafield, Sparse communication for distributed
+#   gradient descent, EMNLP 2017 ([arXiv:1704.05021](https://arxiv.org/abs/1704.05021)): what is above a threshold, and the largest.
+# - D. Alistarh et al., QSGD, NeurIPS 2017 ([arXiv:1610.02132](https://arxiv.org/abs/1610.02132)): levels drawn so that the mean is right, and what that costs.
+# - Y. Lin et al., Deep gradient compression, ICLR 2018 ([arXiv:1712.01887](https://arxiv.org/abs/1712.01887)): momentum correction, and
+#   the numbers of section 6 (table 3).
+# - J. Bernstein et al., signSGD, ICML 2018 ([arXiv:1802.04434](https://arxiv.org/abs/1802.04434)): signs by majority, without an error.
+# - S. Karimireddy et al., Error feedback fixes SignSGD and other gradient compression schemes, ICML 2019
+#   ([arXiv:1901.09847](https://arxiv.org/abs/1901.09847)): why the error must be kept.
+# - T. Vogels et al., PowerSGD, NeurIPS 2019 ([arXiv:1905.13727](https://arxiv.org/abs/1905.13727)): low rank (table 3).
+# - H. Tang et al., 1-bit Adam, ICML 2021 ([arXiv:2102.02888](https://arxiv.org/abs/2102.02888)): signs for an optimizer that is not linear.
+# - S. Agarwal et al., On the utility of gradient compression in distributed training systems, MLSys 2022
+#   ([arXiv:2103.00543](https://arxiv.org/abs/2103.00543)): in how few settings it pays on a fast network.
+#
+# ## What goes wrong in practice
+#
+# - **The error does not go into the checkpoint.** After a restart everything that was not sent yet is lost, once. With 1 % of the numbers
+#   sent that is the sum of many steps. Save it with the optimizer, on each rank its own; a restart with another number of
+#   ranks has to add up or drop what is left over.
+# - **The error of another weight.** DDP turns the order of the gradients round after the first step, and makes new buckets. What is kept by
+#   place in a bucket is then added to the wrong weights, once. Keep it by parameter, as section 10 and `PowerSGD` do.
+# - **The error of a step that was not made.** Mixed precision skips a step whose gradients are not finite. What a compressor has kept of them by
+#   then is not finite either, and so is every later step. Look at the gradient before it is compressed.
+# - **Replicas drift apart.** Each rank adds up what it gathered. If it adds in another order, the last digits differ, and
+#   weights that should be alike are not (section 5). Compare a checksum of the weights over ranks from time to time.
+# - **A hook that returns nothing.** DDP's C++ code takes `None` for an address, and the process dies of a segmentation fault, without a
+#   word of Python. Check that every way through the hook ends in a future.
+# - **Float16 before dividing.** `fp16_compress_hook` overflows as soon as one rank has a number above 65,504 (section 2). The loss scaler then
+#   lowers its factor, all steps on, and nobody sees why. `bf16_compress_hook` does not overflow.
+# - **Fewer bytes, and slower.** `topk` over a hundred million numbers, or a QR decomposition, takes GPU time in which backward could run, and what
+#   was hidden behind backward costs nothing to begin with. Measure a step, not the bytes.
+# - **Biases, norms and embeddings.** What has one dimension is small, and often sensitive: send it as it is. Gradients of embeddings are
+#   sparse already, and top-k over a whole bucket sees nothing else beside a layer with large gradients. Choose in each tensor.
+# - **Clipping after compressing.** The norm of what arrived is not that of the gradient. Clip on each rank, before.
+# - **Compression from the first step on.** While gradients change fast, what is kept is out of date when it is sent. DGC begins
+#   with a quarter of the numbers and comes down over four epochs, PowerSGD's hook begins after 1,000 iterations (`start_powerSGD_iter`), and 1-bit Adam warms up.
+
+# %% [markdown]
+# What you predicted, beside what was measured:
+
+# %% demo=true
+guesses

@@ -1,0 +1,342 @@
+"""Right answers of unit 10, written differently."""
+
+import copy
+import random
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed._functional_collectives import all_to_all_single_autograd
+
+from tests.answers import right, solved
+
+
+def _own(name):
+    """The solution of an exercise that others build on."""
+    return solved("10_experts")[name]
+
+
+@right("top_k_gate")
+def one_after_the_other(logits, k):
+    """k times the largest of what is left, and of equal ones the first."""
+    left, chosen = logits.detach().clone(), []
+    for _ in range(k):
+        best = (
+            (left == left.max(1, keepdim=True).values).int().argmax(1)
+            if len(left)
+            else left.new_zeros(0).long()
+        )
+        chosen.append(best)
+        left[torch.arange(len(left)), best] = -torch.inf
+    experts = torch.stack(chosen, 1)
+    return torch.softmax(logits.gather(1, experts), 1), experts
+
+
+@right("top_k_gate")
+def divides_in_double(logits, k):
+    """The softmax of all, in double precision, divided by what the k have."""
+    order = logits.double().sort(descending=True, stable=True).indices[:, :k]
+    chosen = logits.double().gather(1, order)
+    powers = (chosen - chosen[:, :1]).exp()
+    return [(powers / powers.sum(1, keepdim=True)).to(logits.dtype), order]
+
+
+@right("dispatch_plan")
+def in_lists(experts, count, capacity=None):
+    """A list for each expert."""
+    k = experts.shape[1]
+    lists = [[] for _ in range(count)]
+    for j in range(k):
+        for token, expert in enumerate(experts[:, j].tolist()):
+            if capacity is None or len(lists[expert]) < capacity:
+                lists[expert].append(token * k + j)
+    order = torch.tensor([choice for each in lists for choice in each], dtype=torch.int64)
+    return order, torch.tensor(list(map(len, lists)))
+
+
+@right("dispatch_plan")
+def by_one_hot(experts, count, capacity=None):
+    """GShard's way: a running sum of a table with a row for each choice and a column for each expert."""
+    tokens, k = experts.shape
+    numbers = torch.arange(tokens * k).view(tokens, k).T.flatten()
+    chosen = experts.flatten()[numbers]
+    table = nn.functional.one_hot(chosen, count)
+    place = (table.cumsum(0) * table).sum(1) - 1
+    kept = place < (tokens * k if capacity is None else capacity)
+    key = chosen * (tokens * k + 1) + place
+    sorted_ = key[kept].argsort()
+    return numbers[kept][sorted_], table[kept].sum(0)
+
+
+@right("dispatch")
+def torchs_own(x_RD, counts, group=None):
+    """PyTorch's own all-to-all that autograd differentiates."""
+    ranks = dist.get_world_size(group)
+    sent, received = counts.view(ranks, -1), torch.zeros(ranks, len(counts) // ranks, dtype=torch.int64)
+    dist.all_to_all_single(received, sent, group=group)
+    sizes = [each.sum(1).tolist() for each in (received, sent)]
+    return all_to_all_single_autograd(x_RD.contiguous(), *sizes, group or dist.group.WORLD).clone(), received
+
+
+class _There(torch.autograd.Function):
+    """Rows to other ranks, in two functions that know nothing of each other."""
+
+    @staticmethod
+    def forward(ctx, x, sizes, group):
+        ctx.sizes, ctx.group = sizes, group
+        sent, received = sizes
+        y = x.new_zeros(sum(received), x.shape[1])
+        work = dist.all_to_all_single(
+            y, x.clone(memory_format=torch.contiguous_format), received, sent, group, True
+        )
+        work.wait()
+        return y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        sent, received = ctx.sizes
+        y = gradient.new_zeros(sum(sent), gradient.shape[1])
+        dist.all_to_all_single(y, gradient.contiguous(), sent, received, ctx.group)
+        return y, None, None
+
+
+@right("dispatch")
+def asynchronous(x_RD, counts, group=None):
+    """Counts as one row, and rows with async_op=True."""
+    ranks = dist.get_world_size(group)
+    received = torch.zeros_like(counts)
+    dist.all_to_all_single(received, counts.clone(), group=group)
+    sizes = tuple([int(part.sum()) for part in each.chunk(ranks)] for each in (counts, received))
+    return _There.apply(x_RD, sizes, group), received.view(ranks, -1)
+
+
+@right("combine")
+def torchs_own_back(y_TD, plan, received, weights, group=None):
+    """A table of all choices' rows, in which those that were dropped are zero."""
+    order, counts = plan
+    tokens, k = weights.shape
+    sent = counts.view(received.shape).sum(1).tolist()
+    came = received.sum(1).tolist()
+    rows = all_to_all_single_autograd(y_TD.contiguous(), sent, came, group or dist.group.WORLD).clone()
+    table = y_TD.new_zeros(tokens * k, y_TD.shape[1]).index_copy(0, order, rows)
+    return torch.einsum("nk,nkd->nd", weights, table.view(tokens, k, -1))
+
+
+@right("combine")
+def by_a_matrix(y_TD, plan, received, weights, group=None):
+    """The sum as a product with a matrix of weights, [N, R]."""
+    order, counts = plan
+    tokens, k = weights.shape
+    sizes = received.sum(1).tolist(), [int(each.sum()) for each in counts.chunk(len(received))]
+    rows = _There.apply(y_TD, sizes, group)
+    matrix = weights.new_zeros(tokens, len(order))
+    matrix = matrix.index_put((order // k, torch.arange(len(order))), weights.reshape(-1)[order])
+    return matrix @ rows
+
+
+@right("ExpertParallelMLP")
+class RowsByMask(nn.Module):
+    """Picks each expert's rows out by a mask, and puts results back with index_add."""
+
+    def __init__(self, whole, capacity_factor=None, group=None):
+        super().__init__()
+        self.count, self.k, self.factor, self.group = len(whole.experts), whole.k, capacity_factor, group
+        ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+        numbers = torch.arange(self.count).chunk(ranks)[rank].tolist()
+        self.gate = copy.deepcopy(whole.gate)
+        self.experts = nn.ModuleList([copy.deepcopy(whole.experts[number]) for number in numbers])
+
+    def forward(self, x):
+        tokens = x.reshape(-1, x.shape[-1])
+        probabilities = self.gate(tokens).softmax(-1)
+        weights, experts = _own("top_k_gate")(self.gate(tokens), self.k)
+        self.routing = (probabilities, experts)
+        capacity = None
+        if self.factor is not None:
+            capacity = -int(-self.factor * len(tokens) * self.k // self.count)
+        plan = _own("dispatch_plan")(experts, self.count, capacity)
+        rows, received = _own("dispatch")(tokens[plan[0] // self.k], plan[1], self.group)
+        of = torch.cat([torch.arange(len(self.experts)).repeat_interleave(each) for each in received])
+        result = torch.zeros_like(rows) + 0 * rows
+        for number, expert in enumerate(self.experts):
+            (places,) = (of == number).nonzero(as_tuple=True)
+            result = result.index_add(0, places, expert(rows[places]))
+        return _own("combine")(result, plan, received, weights, self.group).reshape(x.shape)
+
+    def average_gradients(self):
+        ranks = dist.get_world_size(self.group)
+        for parameter in self.experts.parameters():
+            if parameter.grad is not None:
+                parameter.grad.div_(ranks)
+        weight = self.gate.weight
+        if weight.requires_grad:
+            weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+            total = weight.grad.clone()
+            dist.all_reduce(total, group=self.group)
+            weight.grad.copy_(total / ranks)
+
+
+@right("ExpertParallelMLP")
+class HooksThatAverage(nn.Module):
+    """Scales what arrives at the experts' results, so that nothing is left to do for them afterwards."""
+
+    def __init__(self, whole, capacity_factor=None, group=None):
+        super().__init__()
+        self.k, self.factor, self.group, self.ranks = (
+            whole.k,
+            capacity_factor,
+            group,
+            dist.get_world_size(group),
+        )
+        self.gate = nn.Linear(
+            whole.gate.in_features, whole.gate.out_features, bias=False, dtype=whole.gate.weight.dtype
+        )
+        self.gate.load_state_dict(whole.gate.state_dict())
+        self.gate.requires_grad_(whole.gate.weight.requires_grad)
+        self.experts = nn.ModuleList()
+        for number, expert in enumerate(whole.experts):
+            if number // (len(whole.experts) // self.ranks) == dist.get_rank(group):
+                self.experts.append(copy.deepcopy(expert))
+        for parameter in self.experts.parameters():
+            if parameter.requires_grad:
+                parameter.register_hook(lambda gradient: gradient / self.ranks)
+
+    def forward(self, x):
+        tokens = x.reshape(-1, x.shape[-1])
+        logits = self.gate(tokens)
+        weights, experts = _own("top_k_gate")(logits, self.k)
+        self.routing = (logits.softmax(1), experts)
+        count = logits.shape[1]
+        capacity = None if self.factor is None else int(-(-self.factor * experts.numel() // count))
+        order, counts = _own("dispatch_plan")(experts, count, capacity)
+        rows, received = _own("dispatch")(tokens[order // self.k], counts, self.group)
+        parts = rows.split(received.flatten().tolist())
+        own = len(self.experts)
+        made = [expert(torch.cat(parts[number::own])) for number, expert in enumerate(self.experts)]
+        made = [each.split(received[:, number].tolist()) for number, each in enumerate(made)]
+        result = torch.cat([made[number][rank] for rank in range(len(received)) for number in range(own)])
+        return _own("combine")(result, (order, counts), received, weights, self.group).view(x.shape)
+
+    def average_gradients(self):
+        weight = self.gate.weight
+        if weight.requires_grad:
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+            weight.grad.div_(self.ranks)
+            dist.all_reduce(weight.grad, group=self.group, async_op=True).wait()
+
+
+@right("load_balancing_loss")
+def by_one_hot_means(probabilities, experts, group=None):
+    """Shares in place of counts, which are averaged over ranks."""
+    count = probabilities.shape[1]
+    share = nn.functional.one_hot(experts, count).to(probabilities.dtype).mean((0, 1))
+    dist.all_reduce(share, group=group)
+    share /= dist.get_world_size(group)
+    return (count * share * probabilities).sum() / len(probabilities)
+
+
+@right("load_balancing_loss")
+def gathers_counts(probabilities, experts, group=None):
+    """Everybody's counts, added up here."""
+    count = probabilities.shape[1]
+    own = torch.zeros(count, dtype=torch.int64).index_add(
+        0, experts.reshape(-1), torch.ones(experts.numel()).long()
+    )
+    every = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(every, own, group=group)
+    total = torch.stack(every).sum(0)
+    return count * torch.dot(
+        (total / total.sum(dtype=probabilities.dtype)).to(probabilities.dtype), probabilities.mean(0)
+    )
+
+
+@right("hierarchical_all_to_all")
+def with_send_and_recv(x, gpus_per_node, group=None):
+    """One message at a time, in lists of blocks; every rank knows who carries for whom."""
+    g, p, rank = gpus_per_node, len(x), dist.get_rank(group)
+    node, nodes = rank // g, range(p // g)
+
+    def message(source, target, blocks, count):
+        """Blocks from one rank to another; both call it, in one order for all."""
+        if source == target or not count:
+            return blocks
+        if rank == source:
+            dist.send(torch.stack(blocks), group=group, group_dst=target)
+        elif rank == target:
+            whole = x.new_empty(count, *x.shape[1:])
+            dist.recv(whole, group=group, group_src=source)
+            return list(whole)
+        return []
+
+    held = {}
+    for source in range(node * g, node * g + g):
+        for target in range(node * g, node * g + g):
+            carried = [each for each in nodes if each % g == target % g]
+            blocks = [x[each * g + j].contiguous() for each in carried for j in range(g)]
+            came = message(source, target, blocks if rank == source else [], len(carried) * g)
+            if rank == target:
+                held[source] = {each: came[i * g : i * g + g] for i, each in enumerate(carried)}
+    arrived = {}
+    for a in nodes:
+        for b in nodes:
+            source, target = a * g + b % g, b * g + a % g
+            if rank in (source, target):
+                blocks = [block for each in sorted(held) for block in held[each][b]] if rank == source else []
+                came = message(source, target, blocks, g * g)
+                if rank == target:
+                    arrived[a] = came
+    result = x.new_empty(x.shape)
+    for source in range(node * g, node * g + g):
+        for target in range(node * g, node * g + g):
+            carried = [each for each in nodes if each % g == source % g]
+            blocks = (
+                [block for each in carried for block in arrived[each][target % g :: g]]
+                if rank == source
+                else []
+            )
+            came = message(source, target, blocks, len(carried) * g)
+            if rank == target:
+                for i, each in enumerate(carried):
+                    result[each * g : each * g + g] = torch.stack(came[i * g : i * g + g])
+    return result
+
+
+@right("hierarchical_all_to_all")
+def node_numbers_as_keys(x, gpus_per_node, group=None):
+    """Works on copies of rows that stand elsewhere in memory, and calls what the solution calls."""
+    spread = torch.stack(list(x)).clone()
+    return _own("hierarchical_all_to_all")(spread, gpus_per_node, group)
+
+
+@right("place_experts")
+def by_chance(loads, ranks, slots):
+    """Many greedy placements, with the order a little disturbed, and the best of them."""
+    draw = random.Random(0)
+    best, least = None, float("inf")
+    for copied in range(ranks * slots - len(loads) + 1):
+        copies = [1] * len(loads)
+        for _ in range(copied):
+            more = [e for e in range(len(loads)) if copies[e] < ranks]
+            if more:
+                copies[max(more, key=lambda e: loads[e] / copies[e])] += 1
+        for noise in (0, *[0.2] * 40):
+            share = [load / c for load, c in zip(loads, copies, strict=True)]
+            order = sorted(range(len(loads)), key=lambda e: -share[e] * (1 + noise * draw.random()))
+            held, tokens = [[] for _ in range(ranks)], [0.0] * ranks
+            for expert in order:
+                free = [r for r in range(ranks) if len(held[r]) < slots and expert not in held[r]]
+                for r in sorted(free, key=tokens.__getitem__)[: copies[expert]]:
+                    held[r].append(expert)
+                    tokens[r] += share[expert]
+            if sum(map(len, held)) == sum(copies) and max(tokens) < least:
+                best, least = held, max(tokens)
+    return best
+
+
+@right("place_experts")
+def solution_of_sorted(loads, ranks, slots):
+    """The experts renumbered by load, placed, and numbered as before."""
+    order = sorted(range(len(loads)), key=lambda e: -loads[e])
+    held = _own("place_experts")([loads[e] for e in order], ranks, slots)
+    return [[order[place] for place in own] for own in held]

@@ -1,0 +1,1663 @@
+"""Mistakes that people make in unit 11."""
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional
+
+from course_lib import mark
+from tests.answers import wrong
+
+# --- fp16_hook
+
+
+class _Hook:
+    """fp16_hook in three steps, each of which a mistake can replace."""
+
+    def __call__(self, state, bucket):
+        gradients = bucket.buffer()
+        half = self.packed(gradients, dist.get_world_size(state))
+        work = dist.all_reduce(half, group=self.group(state), async_op=True)
+        return self.future(work, half, gradients, dist.get_world_size(state))
+
+    def packed(self, gradients, ranks):
+        return (gradients / ranks).to(torch.float16)
+
+    def group(self, state):
+        return state
+
+    def future(self, work, half, gradients, ranks):
+        return work.get_future().then(lambda _: half.to(gradients.dtype))
+
+
+@wrong("fp16_hook", fails="mean over ranks")
+def fp16_sum(state, bucket):
+    """Never divides."""
+
+    class Sum(_Hook):
+        def packed(self, gradients, ranks):
+            return gradients.to(torch.float16)
+
+    return Sum()(state, bucket)
+
+
+@wrong("fp16_hook", fails="mean over ranks")
+def half_precision_stays(state, bucket):
+    """What comes back is still in float16."""
+
+    class Stays(_Hook):
+        def future(self, work, half, gradients, ranks):
+            return work.get_future().then(lambda _: half)
+
+    return Stays()(state, bucket)
+
+
+@wrong("fp16_hook", fails="mean over ranks")
+def always_float32(state, bucket):
+    """Forgets that there are models in float64."""
+
+    class Single(_Hook):
+        def future(self, work, half, gradients, ranks):
+            return work.get_future().then(lambda _: half.float())
+
+    return Single()(state, bucket)
+
+
+@wrong("fp16_hook", fails="mean over ranks")
+def in_bfloat16(state, bucket):
+    """The other format of 16 bits, which has three bits less for the digits."""
+
+    class Brain(_Hook):
+        def packed(self, gradients, ranks):
+            return (gradients / ranks).to(torch.bfloat16)
+
+    return Brain()(state, bucket)
+
+
+@wrong("fp16_hook", fails="mean over ranks")
+def first_of_the_bucket(state, bucket):
+    """Takes the first gradient of the bucket for all of it."""
+    rest = bucket.buffer()
+    first = bucket.gradients()[0].flatten()
+    half = (first / dist.get_world_size(state)).half()
+    work = dist.all_reduce(half, group=state, async_op=True)
+    return work.get_future().then(lambda _: torch.cat([half.to(rest.dtype), rest[len(first) :]]))
+
+
+@wrong("fp16_hook", fails="half the bytes")
+def rounded_but_wide(state, bucket):
+    """Rounds to float16, and sends the numbers in the dtype that they had."""
+
+    class Wide(_Hook):
+        def packed(self, gradients, ranks):
+            return (gradients / ranks).half().to(gradients.dtype)
+
+    return Wide()(state, bucket)
+
+
+@wrong("fp16_hook", fails="half the bytes")
+def asks_for_a_scale(state, bucket):
+    """A second collective for the largest number, by which all are divided: one too many."""
+
+    class Scaled(_Hook):
+        def packed(self, gradients, ranks):
+            dist.all_reduce(gradients.abs().max(), dist.ReduceOp.MAX)
+            return super().packed(gradients, ranks)
+
+    return Scaled()(state, bucket)
+
+
+@wrong("fp16_hook", fails="does not wait")
+def waits_in_the_hook(state, bucket):
+    """A future that is done when it is returned: backward stood still."""
+
+    class Waits(_Hook):
+        def future(self, work, half, gradients, ranks):
+            work.wait()
+            done = torch.futures.Future()
+            done.set_result(half.to(gradients.dtype))
+            return done
+
+    return Waits()(state, bucket)
+
+
+@wrong("fp16_hook", fails="does not wait")
+def waits_in_the_end(state, bucket):
+    """Waits in the last bucket, when there is little of backward left."""
+
+    class Last(_Hook):
+        def future(self, work, half, gradients, ranks):
+            if bucket.is_last():
+                work.wait()
+            return super().future(work, half, gradients, ranks)
+
+    return Last()(state, bucket)
+
+
+@wrong("fp16_hook", fails="no overflow")
+def divides_after(state, bucket):
+    """The sum has to fit, not the mean."""
+
+    class After(_Hook):
+        def packed(self, gradients, ranks):
+            return gradients.to(torch.float16)
+
+        def future(self, work, half, gradients, ranks):
+            return work.get_future().then(lambda _: half.to(gradients.dtype) / ranks)
+
+    return After()(state, bucket)
+
+
+@wrong("fp16_hook", fails="no overflow")
+def casts_first(state, bucket):
+    """As torch's own hook: each rank's gradient has to fit."""
+
+    class First(_Hook):
+        def packed(self, gradients, ranks):
+            return gradients.to(torch.float16) / ranks
+
+    return First()(state, bucket)
+
+
+@wrong("fp16_hook", fails="group")
+def all_of_them(state, bucket):
+    """Averages over all ranks, whatever the group."""
+    return _Hook()(None, bucket)
+
+
+@wrong("fp16_hook", fails="group")
+def divides_by_all(state, bucket):
+    """The sum of the group, divided by the number of all ranks."""
+
+    class Divides(_Hook):
+        def packed(self, gradients, ranks):
+            return super().packed(gradients, dist.get_world_size())
+
+    return Divides()(state, bucket)
+
+
+# --- quantise
+
+
+class _Quantise:
+    """quantise in steps, each of which a mistake can replace."""
+
+    def __call__(self, x, levels, generator):
+        scale = self.scale(x, levels)
+        if scale == 0:
+            return torch.zeros(x.shape, dtype=torch.int8), scale
+        return self.codes(x / scale, levels, generator).to(torch.int8), scale
+
+    def scale(self, x, levels):
+        return torch.linalg.vector_norm(x) / levels
+
+    def codes(self, steps, levels, generator):
+        return (steps + self.drawn(steps, generator)).floor().clamp(-levels, levels)
+
+    def drawn(self, steps, generator):
+        return torch.rand(steps.shape, generator=generator, dtype=steps.dtype)
+
+
+@wrong("quantise", fails="codes and scale")
+def zeros_divide(x, levels, generator):
+    """0 / 0 where all numbers are 0."""
+
+    class Divides(_Quantise):
+        def __call__(self, x, levels, generator):
+            scale = self.scale(x, levels)
+            steps = x / scale
+            if steps.isnan().any():
+                return torch.ones(x.shape, dtype=torch.int8), scale
+            return self.codes(steps, levels, generator).to(torch.int8), scale
+
+    return Divides()(x, levels, generator)
+
+
+@wrong("quantise", fails="codes and scale")
+def scale_of_the_largest(x, levels, generator):
+    """The largest number is at the highest level, as others quantise; asked was the length."""
+
+    class Largest(_Quantise):
+        def scale(self, x, levels):
+            return x.abs().max() / levels if x.numel() else x.new_zeros(())
+
+    return Largest()(x, levels, generator)
+
+
+@wrong("quantise", fails="codes and scale")
+def length_as_scale(x, levels, generator):
+    """Gives the length back, not that of one level."""
+    codes, scale = _Quantise()(x, levels, generator)
+    return codes, scale * levels
+
+
+@wrong("quantise", fails="codes and scale")
+def without_a_sign(x, levels, generator):
+    """The magnitudes' codes."""
+    return _Quantise()(x.abs(), levels, generator)
+
+
+@wrong("quantise", fails="codes and scale")
+def rounds_numbers_on_levels(x, levels, generator):
+    """A number on a level moves up half of the time: drawn is -0.5 to 0.5, from the next number but one."""
+
+    class Wide(_Quantise):
+        def drawn(self, steps, generator):
+            return 2 * super().drawn(steps, generator) - 0.5
+
+    return Wide()(x, levels, generator)
+
+
+@wrong("quantise", fails="right on average")
+def nearest_level(x, levels, generator):
+    """Nothing is drawn: small numbers are 0 for ever."""
+
+    class Nearest(_Quantise):
+        def drawn(self, steps, generator):
+            return 0.5
+
+    return Nearest()(x, levels, generator)
+
+
+@wrong("quantise", fails="right on average")
+def heads_or_tails(x, levels, generator):
+    """Up or down with equal chance."""
+
+    class Coin(_Quantise):
+        def drawn(self, steps, generator):
+            heads = super().drawn(steps, generator) < 0.5
+            return torch.where(heads & (steps != steps.floor()), 0.999, 0.0)
+
+    return Coin()(x, levels, generator)
+
+
+@wrong("quantise", fails="right on average")
+def probabilities_exchanged(x, levels, generator):
+    """The closer a number is to a level, the more seldom it goes there."""
+
+    class Exchanged(_Quantise):
+        def codes(self, steps, levels, generator):
+            low = steps.floor()
+            share = steps - low
+            up = (self.drawn(steps, generator) >= share) & (share > 0)
+            return (low + up).clamp(-levels, levels)
+
+    return Exchanged()(x, levels, generator)
+
+
+@wrong("quantise", fails="codes and scale")
+def cuts_off(x, levels, generator):
+    """int8 cuts off what floor would round down: -2.3 becomes -1 at times."""
+
+    class Cuts(_Quantise):
+        def codes(self, steps, levels, generator):
+            return (steps + self.drawn(steps, generator)).trunc().clamp(-levels, levels)
+
+    return Cuts()(x, levels, generator)
+
+
+@wrong("quantise", fails="each by itself")
+def one_draw_for_all(x, levels, generator):
+    """All numbers go up, or none of those alike does."""
+
+    class One(_Quantise):
+        def drawn(self, steps, generator):
+            return torch.rand((), generator=generator, dtype=steps.dtype)
+
+    return One()(x, levels, generator)
+
+
+@wrong("quantise", fails="each by itself")
+def one_draw_a_column(x, levels, generator):
+    """As many draws as the last dimension has."""
+
+    class Column(_Quantise):
+        def drawn(self, steps, generator):
+            return torch.rand(steps.shape[-1:], generator=generator, dtype=steps.dtype)
+
+    return Column()(x, levels, generator)
+
+
+@wrong("quantise", fails="generator")
+def draws_from_the_global_state(x, levels, generator):
+    """Forgets the generator."""
+
+    class Global(_Quantise):
+        def drawn(self, steps, generator):
+            return torch.rand(steps.shape, dtype=steps.dtype)
+
+    return Global()(x, levels, generator)
+
+
+@wrong("quantise", fails="generator")
+def seeds_the_rest(x, levels, generator):
+    """A number of the generator seeds what everybody else draws from."""
+
+    class Seeds(_Quantise):
+        def drawn(self, steps, generator):
+            torch.manual_seed(int(torch.randint(10**9, (1,), generator=generator)))
+            return torch.rand(steps.shape, dtype=steps.dtype)
+
+    return Seeds()(x, levels, generator)
+
+
+@wrong("quantise", fails="generator")
+def divides_x_itself(x, levels, generator):
+    """x is in units of the scale afterwards."""
+    codes, scale = _Quantise()(x, levels, generator)
+    if scale > 0:
+        x.div_(scale)
+    return codes, scale
+
+
+@wrong("quantise", fails="each by itself")
+def pairs_share_a_draw(x, levels, generator):
+    """Half as many draws, each taken twice."""
+
+    class Pairs(_Quantise):
+        def drawn(self, steps, generator):
+            half = torch.rand((steps.numel() + 1) // 2, generator=generator, dtype=steps.dtype)
+            return torch.cat([half, half])[: steps.numel()].view(steps.shape)
+
+    return Pairs()(x, levels, generator)
+
+
+# --- dequantise
+
+
+@wrong("dequantise", fails="numbers")
+def scale_as_a_number(codes, scale):
+    """.item() forgets the dtype: float64 becomes float32."""
+    return codes * scale.item()
+
+
+@wrong("dequantise", fails="numbers")
+def divides_by_the_scale(codes, scale):
+    """The wrong way round."""
+    return codes / scale
+
+
+@wrong("dequantise", fails="numbers")
+def in_eight_bits(codes, scale):
+    """The product has no room."""
+    return (codes * scale.round().to(torch.int8)).to(scale.dtype)
+
+
+@wrong("dequantise", fails="numbers")
+def unsigned(codes, scale):
+    """-1 is read as 255."""
+    return codes.view(torch.uint8) * scale
+
+
+@wrong("dequantise", fails="numbers")
+def a_level_too_many(codes, scale):
+    """Takes 127 codes for the whole length."""
+    return codes * scale / 127
+
+
+# --- one_bit
+
+
+class _Bits:
+    """one_bit in steps, each of which a mistake can replace."""
+
+    def __call__(self, x, error):
+        total = self.total(x, error)
+        positive = self.positive(total)
+        scale = self.scale(total, positive)
+        self.keep(x, error, total - torch.where(positive, scale, -scale))
+        return self.packed(positive), scale
+
+    def total(self, x, error):
+        return x + error
+
+    def positive(self, total):
+        return total >= 0
+
+    def scale(self, total, positive):
+        return total.abs().mean()
+
+    def keep(self, x, error, left):
+        error.copy_(left)
+
+    def packed(self, positive):
+        eights = functional.pad(positive.to(torch.uint8), (0, -len(positive) % 8)).view(-1, 8)
+        return (eights << self.places()).sum(1, dtype=torch.uint8)
+
+    def places(self):
+        return torch.arange(8, dtype=torch.uint8)
+
+
+@wrong("one_bit", fails="bits")
+def signs_of_x(x, error):
+    """What was left is never sent."""
+
+    class Alone(_Bits):
+        def total(self, x, error):
+            return x.clone()
+
+    return Alone()(x, error)
+
+
+@wrong("one_bit", fails="bits")
+def highest_bit_first(x, error):
+    """The order of NumPy's packbits, unless it is asked otherwise."""
+
+    class Highest(_Bits):
+        def places(self):
+            return super().places().flip(0)
+
+    return Highest()(x, error)
+
+
+@wrong("one_bit", fails="bits")
+def zero_is_negative(x, error):
+    """> for >=."""
+
+    class Above(_Bits):
+        def positive(self, total):
+            return total > 0
+
+    return Above()(x, error)
+
+
+@wrong("one_bit", fails="bits")
+def sign_of_minus_zero(x, error):
+    """-0.0 has a sign, and is 0 nevertheless."""
+
+    class Minus(_Bits):
+        def positive(self, total):
+            return ~torch.signbit(total)
+
+    return Minus()(x, error)
+
+
+@wrong("one_bit", fails="bits")
+def a_byte_a_sign(x, error):
+    """One bit, in a byte."""
+
+    class Bytes(_Bits):
+        def packed(self, positive):
+            return positive.to(torch.uint8)
+
+    return Bytes()(x, error)
+
+
+@wrong("one_bit", fails="bits")
+def cuts_the_last_byte(x, error):
+    """Numbers beyond a multiple of eight are not sent."""
+
+    class Cut(_Bits):
+        def packed(self, positive):
+            return super().packed(positive[: len(positive) // 8 * 8])
+
+    return Cut()(x, error)
+
+
+@wrong("one_bit", fails="bits")
+def a_byte_too_many(x, error):
+    """A whole byte of padding where the length is a multiple of eight."""
+
+    class More(_Bits):
+        def packed(self, positive):
+            return super().packed(functional.pad(positive, (0, 8 - len(positive) % 8)))
+
+    return More()(x, error)
+
+
+@wrong("one_bit", fails="scale")
+def root_mean_square(x, error):
+    """The same sum of squares as what is sent; it leaves more."""
+
+    class Root(_Bits):
+        def scale(self, total, positive):
+            return total.square().mean().sqrt()
+
+    return Root()(x, error)
+
+
+@wrong("one_bit", fails="scale")
+def largest_magnitude(x, error):
+    """No number is larger than what is sent."""
+
+    class Largest(_Bits):
+        def scale(self, total, positive):
+            return total.abs().max()
+
+    return Largest()(x, error)
+
+
+@wrong("one_bit", fails="scale")
+def mean_of_the_positive(x, error):
+    """The mean of those that are sent as 1; the others have another one."""
+
+    class Positive(_Bits):
+        def scale(self, total, positive):
+            return total[positive].mean() if positive.any() else total.new_zeros(())
+
+    return Positive()(x, error)
+
+
+@wrong("one_bit", fails="scale")
+def scale_of_x(x, error):
+    """The mean magnitude of x, without what was left."""
+
+    class OfX(_Bits):
+        def total(self, x, error):
+            self.magnitude = x.abs().mean()
+            return super().total(x, error)
+
+        def scale(self, total, positive):
+            return self.magnitude
+
+    return OfX()(x, error)
+
+
+@wrong("one_bit", fails="what is left")
+def leaves_x_alone(x, error):
+    """What was left before is forgotten: x less what was sent."""
+
+    class Forgets(_Bits):
+        def keep(self, x, error, left):
+            error.copy_(left - error)
+
+    return Forgets()(x, error)
+
+
+@wrong("one_bit", fails="what is left")
+def a_new_error(x, error):
+    """The name is bound to a new tensor; the caller's stays."""
+
+    class New(_Bits):
+        def keep(self, x, error, left):
+            self.error = left
+
+    return New()(x, error)
+
+
+@wrong("one_bit", fails="what is left")
+def adds_up_errors(x, error):
+    """What was left is counted twice."""
+
+    class Adds(_Bits):
+        def keep(self, x, error, left):
+            error.add_(left)
+
+    return Adds()(x, error)
+
+
+@wrong("one_bit", fails="x unchanged")
+def error_into_x(x, error):
+    """x += error."""
+
+    class Into(_Bits):
+        def total(self, x, error):
+            return x.add_(error)
+
+    return Into()(x, error)
+
+
+@wrong("one_bit", fails="scale")
+def scale_in_single_precision(x, error):
+    """Reckons in float32, whatever the dtype."""
+
+    class Single(_Bits):
+        def scale(self, total, positive):
+            return total.float().abs().mean().to(total.dtype)
+
+    return Single()(x, error)
+
+
+# --- top_k
+
+
+class _TopK:
+    """top_k in steps, each of which a mistake can replace."""
+
+    def __call__(self, x, ratio, error):
+        flat = self.total(x, error).flatten()
+        indices = self.ranked(flat).topk(self.count(ratio, len(flat))).indices
+        values = self.values(flat, indices)
+        self.keep(error, self.left(flat, indices))
+        return values, self.places(indices)
+
+    def total(self, x, error):
+        return x + error
+
+    def ranked(self, flat):
+        return flat.abs()
+
+    def count(self, ratio, length):
+        return max(1, round(ratio * length))
+
+    def values(self, flat, indices):
+        return flat[indices]
+
+    def left(self, flat, indices):
+        return flat.index_fill(0, indices, 0)
+
+    def keep(self, error, left):
+        error.copy_(left.view(error.shape))
+
+    def places(self, indices):
+        return indices.to(torch.int32)
+
+
+@wrong("top_k", fails="the largest")
+def largest_of_x(x, ratio, error):
+    """What was left is never sent."""
+
+    class Alone(_TopK):
+        def total(self, x, error):
+            return x.clone()
+
+    return Alone()(x, ratio, error)
+
+
+@wrong("top_k", fails="the largest")
+def largest_by_value(x, ratio, error):
+    """Large negative numbers are taken for small ones."""
+
+    class Value(_TopK):
+        def ranked(self, flat):
+            return flat
+
+    return Value()(x, ratio, error)
+
+
+@wrong("top_k", fails="the largest")
+def magnitudes_as_values(x, ratio, error):
+    """What torch.topk returns of magnitudes has no sign."""
+
+    class Magnitudes(_TopK):
+        def values(self, flat, indices):
+            return flat.abs()[indices]
+
+    return Magnitudes()(x, ratio, error)
+
+
+@wrong("top_k", fails="the largest")
+def cuts_the_count(x, ratio, error):
+    """int() in the place of round(): of 13.7 numbers 13."""
+
+    class Cut(_TopK):
+        def count(self, ratio, length):
+            return max(1, int(ratio * length))
+
+    return Cut()(x, ratio, error)
+
+
+@wrong("top_k", fails="the largest")
+def none_of_a_few(x, ratio, error):
+    """Of few numbers none is sent."""
+
+    class Few(_TopK):
+        def count(self, ratio, length):
+            return round(ratio * length)
+
+    return Few()(x, ratio, error)
+
+
+@wrong("top_k", fails="arguments and dtypes")
+def long_indices(x, ratio, error):
+    """Twelve bytes a pair."""
+
+    class Long(_TopK):
+        def places(self, indices):
+            return indices
+
+    return Long()(x, ratio, error)
+
+
+@wrong("top_k", fails="the largest")
+def above_a_threshold(x, ratio, error):
+    """Of equal numbers all are sent: more than k."""
+    flat = (x + error).flatten()
+    count = max(1, round(ratio * len(flat)))
+    indices = (flat.abs() >= flat.abs().topk(count).values[-1]).nonzero().flatten()
+    error.copy_(flat.index_fill(0, indices, 0).view(error.shape))
+    return flat[indices], indices.to(torch.int32)
+
+
+@wrong("top_k", fails="what is left")
+def nothing_is_kept(x, ratio, error):
+    """Error is never written."""
+
+    class Never(_TopK):
+        def keep(self, error, left):
+            pass
+
+    return Never()(x, ratio, error)
+
+
+@wrong("top_k", fails="what is left")
+def keeps_all(x, ratio, error):
+    """What was sent is kept as well, and sent again."""
+
+    class All(_TopK):
+        def left(self, flat, indices):
+            return flat
+
+    return All()(x, ratio, error)
+
+
+@wrong("top_k", fails="what is left")
+def keeps_what_was_sent(x, ratio, error):
+    """The mask the wrong way round."""
+
+    class Sent(_TopK):
+        def left(self, flat, indices):
+            return flat - super().left(flat, indices)
+
+    return Sent()(x, ratio, error)
+
+
+@wrong("top_k", fails="arguments and dtypes")
+def top_k_into_x(x, ratio, error):
+    """x += error."""
+
+    class Into(_TopK):
+        def total(self, x, error):
+            return x.add_(error)
+
+    return Into()(x, ratio, error)
+
+
+# --- sparse_all_reduce
+
+
+def _gathered(tensor):
+    """Of each rank, in the order of ranks."""
+    everyone = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, tensor)
+    return everyone
+
+
+class _Sparse:
+    """sparse_all_reduce in steps, each of which a mistake can replace."""
+
+    def __call__(self, values, indices, length):
+        most = self.most(values)
+        both = [_gathered(functional.pad(part, (0, most - len(part)))) for part in (values, indices)]
+        pairs = self.ordered(list(zip(*both, strict=True)))
+        gathered = [torch.cat(part) for part in zip(*pairs, strict=True)]
+        return self.add(values.new_zeros(length), gathered[1].long(), gathered[0])
+
+    def most(self, values):
+        return int(torch.cat(_gathered(torch.tensor([len(values)]))).max())
+
+    def ordered(self, pairs):
+        return pairs
+
+    def add(self, total, indices, values):
+        return total.index_add_(0, indices, values)
+
+
+@wrong("sparse_all_reduce", fails="sum")
+def last_one_wins(values, indices, length):
+    """Where several have a place, one of them counts."""
+
+    class Wins(_Sparse):
+        def add(self, total, indices, values):
+            total[indices] = values
+            return total
+
+    return Wins()(values, indices, length)
+
+
+@wrong("sparse_all_reduce", fails="sum")
+def adds_once(values, indices, length):
+    """total[indices] += values reads before it writes: of a place that comes twice one counts."""
+
+    class Once(_Sparse):
+        def add(self, total, indices, values):
+            total[indices] += values
+            return total
+
+    return Once()(values, indices, length)
+
+
+@wrong("sparse_all_reduce", fails="sum")
+def as_many_on_all(values, indices, length):
+    """Takes it that every rank has as many pairs as this one."""
+
+    class Same(_Sparse):
+        def most(self, values):
+            return len(values)
+
+    return Same()(values, indices, length)
+
+
+@wrong("sparse_all_reduce", fails="sum")
+def as_many_as_rank_0(values, indices, length):
+    """Rank 0's number of pairs, for all: what is beyond it is cut off."""
+
+    class First(_Sparse):
+        def most(self, values):
+            return int(_gathered(torch.tensor([len(values)]))[0])
+
+    return First()(values, indices, length)
+
+
+@wrong("sparse_all_reduce", fails="sum")
+def mean_over_ranks(values, indices, length):
+    """Divides, as a gradient's average would."""
+    return _Sparse()(values, indices, length) / dist.get_world_size()
+
+
+@wrong("sparse_all_reduce", fails="sum")
+def pairs_of_its_own(values, indices, length):
+    """Makes its own pairs dense; nobody is asked."""
+    return values.new_zeros(length).index_add_(0, indices.long(), values)
+
+
+@wrong("sparse_all_reduce", fails="alike on all ranks")
+def own_pairs_first(values, indices, length):
+    """Each rank begins with its own pairs: other last digits on each."""
+
+    class Own(_Sparse):
+        def ordered(self, pairs):
+            rank = dist.get_rank()
+            return pairs[rank:] + pairs[:rank]
+
+    return Own()(values, indices, length)
+
+
+@wrong("sparse_all_reduce", fails="no dense message")
+def dense_after_all(values, indices, length):
+    """An all-reduce of all `length` numbers."""
+    total = values.new_zeros(length).index_add_(0, indices.long(), values)
+    dist.all_reduce(total)
+    return total
+
+
+@wrong("sparse_all_reduce", fails="no dense message")
+def pickled(values, indices, length):
+    """Any object can be gathered; what travels is its pickle."""
+    pairs = [None] * dist.get_world_size()
+    dist.all_gather_object(pairs, (values, indices))
+    total = values.new_zeros(length)
+    for those, places in pairs:
+        total.index_add_(0, places.long(), those)
+    return total
+
+
+@wrong("sparse_all_reduce", fails="no dense message")
+def places_in_eight_bytes(values, indices, length):
+    """Makes long integers of the indices before they are sent."""
+    return _Sparse()(values, indices.long(), length)
+
+
+@wrong("sparse_all_reduce", fails="arguments unchanged")
+def sorts_its_pairs(values, indices, length):
+    """Orders indices and values by place, in the tensors themselves."""
+    order = indices.argsort()
+    values.copy_(values[order])
+    indices.copy_(indices[order])
+    return _Sparse()(values, indices, length)
+
+
+# --- pays_off
+
+
+class _Pays:
+    """pays_off from the seconds of each kind of exchange, which a mistake can replace."""
+
+    def __call__(self, nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+        small = ratio * nbytes
+        way = self.reduced if adds_up else self.gathered
+        return way(small, ranks, alpha, beta) + seconds < self.reduced(nbytes, ranks, alpha, beta)
+
+    def reduced(self, nbytes, ranks, alpha, beta):
+        return 2 * (ranks - 1) * (alpha + nbytes / ranks * beta)
+
+    def gathered(self, nbytes, ranks, alpha, beta):
+        return (ranks - 1) * (alpha + nbytes * beta)
+
+
+@wrong("pays_off", fails="gathered")
+def always_an_all_reduce(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+    """Fewer bytes are fewer bytes: forgets that an all-gather grows with the ranks."""
+    return _Pays()(nbytes, ratio, seconds, ranks, alpha, beta, True)
+
+
+@wrong("pays_off", fails="gathered")
+def seconds_for_nothing(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+    """As if compressing took no time."""
+    return _Pays()(nbytes, ratio, 0, ranks, alpha, beta, adds_up)
+
+
+@wrong("pays_off", fails="gathered")
+def part_of_a_gather(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+    """In an all-gather of this kind everybody's message is cut into p parts."""
+
+    class Parts(_Pays):
+        def gathered(self, nbytes, ranks, alpha, beta):
+            return super().gathered(nbytes / ranks, ranks, alpha, beta)
+
+    return Parts()(nbytes, ratio, seconds, ranks, alpha, beta, adds_up)
+
+
+@wrong("pays_off", fails="gathered")
+def all_to_one_and_back(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+    """The dense way as a parameter server's: all gradients into one rank, and out of it."""
+
+    class Server(_Pays):
+        def __call__(self, nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+            dense = 2 * (ranks - 1) * (alpha + nbytes * beta)
+            small = ratio * nbytes
+            way = self.reduced if adds_up else self.gathered
+            return way(small, ranks, alpha, beta) + seconds < dense
+
+    return Server()(nbytes, ratio, seconds, ranks, alpha, beta, adds_up)
+
+
+@wrong("pays_off", fails="added on the way")
+def always_gathered(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+    """Does not look whether they add up."""
+    return _Pays()(nbytes, ratio, seconds, ranks, alpha, beta, False)
+
+
+@wrong("pays_off", fails="small gradients")
+def without_latency(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+    """Bytes only."""
+    return _Pays()(nbytes, ratio, seconds, ranks, 0, beta, adds_up)
+
+
+@wrong("pays_off", fails="small gradients")
+def as_many_rounds(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+    """An all-gather has as many rounds as an all-reduce here; it has half."""
+
+    class Rounds(_Pays):
+        def gathered(self, nbytes, ranks, alpha, beta):
+            return (ranks - 1) * (2 * alpha + nbytes * beta)
+
+    return Rounds()(nbytes, ratio, seconds, ranks, alpha, beta, adds_up)
+
+
+@wrong("pays_off", fails="small gradients")
+def latency_of_the_whole_only(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+    """Messages of compressed gradients that add up are so short that they take no time to begin."""
+
+    class Whole(_Pays):
+        def __call__(self, nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+            way = self.reduced if adds_up else self.gathered
+            taken = way(ratio * nbytes, ranks, 0 if adds_up else alpha, beta) + seconds
+            return taken < self.reduced(nbytes, ranks, alpha, beta)
+
+    return Whole()(nbytes, ratio, seconds, ranks, alpha, beta, adds_up)
+
+
+@wrong("pays_off", fails="small gradients")
+def rounds_of_a_gather(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+    """The rounds of an all-gather for compressed gradients that add up."""
+
+    class Gather(_Pays):
+        def __call__(self, nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+            small = ratio * nbytes
+            if not adds_up:
+                return super().__call__(nbytes, ratio, seconds, ranks, alpha, beta)
+            taken = (ranks - 1) * (alpha + 2 * small / ranks * beta) + seconds
+            return taken < self.reduced(nbytes, ranks, alpha, beta)
+
+    return Gather()(nbytes, ratio, seconds, ranks, alpha, beta, adds_up)
+
+
+@wrong("pays_off", fails="no gain")
+def at_least_as_soon(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+    """<= for <: pays where nothing is gained."""
+
+    class Equal(_Pays):
+        def __call__(self, nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
+            way = self.reduced if adds_up else self.gathered
+            return way(ratio * nbytes, ranks, alpha, beta) + seconds <= self.reduced(
+                nbytes, ranks, alpha, beta
+            )
+
+    return Equal()(nbytes, ratio, seconds, ranks, alpha, beta, adds_up)
+
+
+# ------------------------------------------------------------------------------------------- dgc_step
+
+
+class _Dgc:
+    """A right one, of parts that the wrong ones replace."""
+
+    def __new__(cls, gradient, velocity, kept, momentum, ratio):
+        self = super().__new__(cls)
+        self.add(gradient, velocity, kept, momentum)
+        indices = self.chosen(kept.flatten(), self.count(ratio, kept.numel()))
+        values = self.values(kept, indices)
+        self.sent(velocity, kept, indices)
+        return values, indices.int()
+
+    def count(self, ratio, numel):
+        return max(1, round(ratio * numel))
+
+    def add(self, gradient, velocity, kept, momentum):
+        velocity.mul_(momentum).add_(gradient)
+        kept.add_(velocity)
+
+    def chosen(self, waiting, count):
+        return waiting.abs().topk(count).indices
+
+    def values(self, kept, indices):
+        return kept.take(indices)
+
+    def sent(self, velocity, kept, indices):
+        kept.put_(indices, torch.zeros_like(kept.take(indices)))
+
+
+@wrong("dgc_step", fails="the first step")
+class TheLargestNotTheLongest(_Dgc):
+    """The largest numbers, whatever is far below zero."""
+
+    def chosen(self, waiting, count):
+        return waiting.topk(count).indices
+
+
+@wrong("dgc_step", fails="the first step")
+class MagnitudesAreSent(_Dgc):
+    """What topk gives as values: they have lost their signs."""
+
+    def values(self, kept, indices):
+        return kept.abs().take(indices)
+
+
+@wrong("dgc_step", fails="the first step")
+class NothingOfASmallTensor(_Dgc):
+    """Rounds down, and a tensor of a few numbers never sends any."""
+
+    def count(self, ratio, numel):
+        return round(ratio * numel)
+
+
+@wrong("dgc_step", fails="the first step")
+class RoundsDown(_Dgc):
+    """Of 3.8 numbers sends three."""
+
+    def count(self, ratio, numel):
+        return max(1, int(ratio * numel))
+
+
+@wrong("dgc_step", fails="momentum at ratio 1")
+class MasksTheMomentum(_Dgc):
+    """The paper's mask for both: where all is sent, no momentum is left."""
+
+    def sent(self, velocity, kept, indices):
+        super().sent(velocity, kept, indices)
+        super().sent(velocity, velocity, indices)
+
+
+@wrong("dgc_step", fails="momentum at ratio 1")
+class GradientsWait(_Dgc):
+    """What waits are gradients, without momentum; the receiver's optimizer is to add it."""
+
+    def add(self, gradient, velocity, kept, momentum):
+        velocity.mul_(momentum).add_(gradient)
+        kept.add_(gradient)
+
+
+@wrong("dgc_step", fails="momentum at ratio 1")
+class DampedAsInAdam(_Dgc):
+    """A running mean: the gradient counts 1 - momentum. Its first step has the whole gradient."""
+
+    def add(self, gradient, velocity, kept, momentum):
+        velocity.mul_(momentum).add_(gradient * ((1 - momentum) if velocity.any() else 1))
+        kept.add_(velocity)
+
+
+@wrong("dgc_step", fails="momentum at ratio 1")
+class SendsAgain(_Dgc):
+    """What has been sent stays among what waits."""
+
+    def sent(self, velocity, kept, indices):
+        pass
+
+
+@wrong("dgc_step", fails="what waits")
+class ForgetsTheRest(_Dgc):
+    """Sends the largest of this step's velocity, and loses what is not sent."""
+
+    def sent(self, velocity, kept, indices):
+        kept.zero_()
+
+
+@wrong("dgc_step", fails="what waits")
+class MomentumOfWhatIsSent(_Dgc):
+    """The velocity of what is not sent is cleared."""
+
+    def sent(self, velocity, kept, indices):
+        mask = torch.ones_like(velocity)
+        mask.put_(indices, torch.zeros_like(kept.take(indices)))
+        super().sent(velocity, kept, indices)
+        velocity.mul_(1 - mask)
+
+
+@wrong("dgc_step", fails="arguments and dtypes")
+class AddsToTheGradient(_Dgc):
+    """The velocity is made in the gradient, and copied."""
+
+    def add(self, gradient, velocity, kept, momentum):
+        gradient.add_(velocity, alpha=momentum)
+        velocity.copy_(gradient)
+        kept.add_(velocity)
+
+
+@wrong("dgc_step", fails="arguments and dtypes")
+class PlacesOfTopk(_Dgc):
+    """Places in 64 bits, as topk returns them."""
+
+    def __new__(cls, *arguments):
+        values, indices = super().__new__(cls, *arguments)
+        return values, indices.long()
+
+
+@wrong("dgc_step", fails="arguments and dtypes")
+class DoubleValues(_Dgc):
+    """Values in double precision, whatever the gradient's."""
+
+    def values(self, kept, indices):
+        return kept.take(indices).double()
+
+
+@wrong("dgc_step", fails="the first step")
+class AllThatReachTheLast(_Dgc):
+    """All that are as large as the k-th: where most are zero, these are all."""
+
+    def chosen(self, waiting, count):
+        magnitudes = waiting.abs()
+        return (magnitudes >= magnitudes.topk(count).values[-1]).nonzero().squeeze(1)
+
+
+# ------------------------------------------------------------------------------------- error_feedback
+
+
+class _Feedback:
+    """A right one, of parts that the wrong ones replace."""
+
+    def __init__(self, compress):
+        self.compress = compress
+        self.missing = torch.zeros(())
+
+    def __call__(self, x):
+        wanted = self.wanted(x)
+        arrives = self.arriving(wanted)
+        self.missing = self.left(x, wanted, arrives)
+        return arrives
+
+    def wanted(self, x):
+        return x + self.missing.to(x.dtype)
+
+    def arriving(self, wanted):
+        return self.compress(wanted.clone())
+
+    def left(self, x, wanted, arrives):
+        return wanted - arrives
+
+
+@wrong("error_feedback", fails="what was lost comes again")
+class ReturnsWhatIsLost(_Feedback):
+    """Returns the error, not what arrives."""
+
+    def __call__(self, x):
+        super().__call__(x)
+        return self.missing
+
+
+@wrong("error_feedback", fails="what was lost comes again")
+class OneStepLate(_Feedback):
+    """Sends what was missing, and x in the next step."""
+
+    def __call__(self, x):
+        arrives = self.arriving(self.missing.expand(x.shape).to(x.dtype))
+        self.missing = self.missing + x - arrives
+        return arrives
+
+
+@wrong("error_feedback", fails="what was lost comes again")
+class RemembersNothing(_Feedback):
+    """The biased compressor as it is."""
+
+    def left(self, x, wanted, arrives):
+        return torch.zeros_like(x)
+
+
+@wrong("error_feedback", fails="what was lost comes again")
+class OnlyOfTheLastStep(_Feedback):
+    """What this x loses, without what was missing before."""
+
+    def left(self, x, wanted, arrives):
+        return x - arrives
+
+
+@wrong("error_feedback", fails="what was lost comes again")
+class WrongSign(_Feedback):
+    """The error with the other sign: the next step repeats what has arrived."""
+
+    def left(self, x, wanted, arrives):
+        return arrives - wanted
+
+
+@wrong("error_feedback", fails="what was lost comes again")
+class ErrorIsNotCompressed(_Feedback):
+    """What is missing is added to what arrives, in full: it is sent uncompressed."""
+
+    def __call__(self, x):
+        arrives = self.arriving(x)
+        missing, self.missing = self.missing, x - arrives
+        return arrives + missing.to(x.dtype)
+
+
+@wrong("error_feedback", fails="memories of their own")
+class OneMemoryForAll(_Feedback):
+    """One memory for tensors of one shape, whoever asks."""
+
+    kept = {}  # noqa: RUF012, that is the mistake
+
+    def __init__(self, compress):
+        super().__init__(compress)
+        self.kept.clear()
+
+    def __call__(self, x):
+        self.missing = self.kept.get(x.shape, torch.zeros_like(x))
+        arrives = super().__call__(x)
+        self.kept[x.shape] = self.missing
+        return arrives
+
+
+@wrong("error_feedback", fails="memories of their own")
+class InTheCompressor(_Feedback):
+    """What is missing is an attribute of compress: two functions of one compressor share it."""
+
+    def __init__(self, compress):
+        self.compress = compress
+        compress.missing = torch.zeros(())
+
+    def __call__(self, x):
+        self.missing = self.compress.missing
+        arrives = super().__call__(x)
+        self.compress.missing = self.missing
+        return arrives
+
+
+@wrong("error_feedback", fails="tensors of others")
+class SubtractsLater(_Feedback):
+    """Keeps the very tensors, and subtracts them in the next step."""
+
+    def left(self, x, wanted, arrives):
+        self.pair = wanted, arrives
+        return
+
+    def wanted(self, x):
+        before = self.pair[0] - self.pair[1] if hasattr(self, "pair") else torch.zeros_like(x)
+        return x + before
+
+
+@wrong("error_feedback", fails="tensors of others")
+class LendsItsTensor(_Feedback):
+    """What compress writes into its argument changes what was wanted, so that nothing seems lost."""
+
+    def arriving(self, wanted):
+        return self.compress(wanted)
+
+
+@wrong("error_feedback", fails="tensors of others")
+class AddsInPlace(_Feedback):
+    """What is missing is added to the caller's x."""
+
+    def wanted(self, x):
+        return x.add_(self.missing.to(x.dtype))
+
+
+@wrong("error_feedback", fails="tensors of others")
+class CompressesTwice(_Feedback):
+    """Calls compress once for what arrives and once for what is lost."""
+
+    def left(self, x, wanted, arrives):
+        return wanted - self.compress(wanted.clone())
+
+
+# ------------------------------------------------------------------------------------------- PowerSGD
+
+
+def _summed(tensors):
+    together = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(together)
+    parts = together.split([tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+
+
+class _PowerSGD:
+    """A right one, of parts that the wrong ones replace."""
+
+    def __init__(self, rank, seed=0):
+        self.rank = rank
+        self.generator = torch.Generator().manual_seed(seed)
+        self.right, self.lost = {}, {}
+
+    def hook(self, bucket):
+        parameters, gradients = bucket.parameters(), bucket.gradients()
+        self.bucket = bucket
+        low = [i for i, each in enumerate(gradients) if self.compressible(each)]
+        whole = [i for i in range(len(gradients)) if i not in low]
+        keys = {i: self.key(parameters[i], i) for i in low}
+        for i in low:
+            if keys[i] not in self.right:
+                self.right[keys[i]] = self.drawn(gradients[i].flatten(1))
+        matrices = {i: gradients[i].flatten(1) + self.missing(keys[i], gradients[i]) for i in low}
+        left, totals = self.first(
+            [matrices[i] @ self.right[keys[i]] for i in low], [gradients[i] for i in whole]
+        )
+        for i, total in zip(whole, totals, strict=True):
+            gradients[i].copy_(self.mean(total))
+        left = [self.orthonormal(each) for each in left]
+        right = self.second([matrices[i].mT @ each for i, each in zip(low, left, strict=True)])
+        for i, p, q in zip(low, left, right, strict=True):
+            arrives = p @ q.mT
+            self.lost[keys[i]] = self.error(matrices[i], gradients[i].flatten(1), arrives)
+            self.right[keys[i]] = self.kept(q)
+            gradients[i].copy_(arrives.view_as(gradients[i]))
+        future = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    def compressible(self, gradient):
+        if gradient.dim() < 2:
+            return False
+        n, m = gradient.flatten(1).shape
+        return self.rank * (n + m) < n * m
+
+    def key(self, parameter, place):
+        return parameter
+
+    def drawn(self, matrix):
+        return torch.randn(matrix.shape[1], self.rank, generator=self.generator, dtype=matrix.dtype)
+
+    def missing(self, key, gradient):
+        return self.lost.get(key, 0)
+
+    def first(self, left, whole):
+        together = _summed(left + whole)
+        return together[: len(left)], together[len(left) :]
+
+    def second(self, right):
+        return [each / dist.get_world_size() for each in _summed(right)] if right else []
+
+    def mean(self, total):
+        return total / dist.get_world_size()
+
+    def orthonormal(self, left):
+        return torch.linalg.qr(left).Q
+
+    def error(self, matrix, gradient, arrives):
+        return matrix - arrives
+
+    def kept(self, q):
+        return q
+
+
+@wrong("PowerSGD", fails="the first step")
+class NotOrthonormal(_PowerSGD):
+    """P as it came."""
+
+    def orthonormal(self, left):
+        return left
+
+
+@wrong("PowerSGD", fails="the first step")
+class UnitLengthsOnly(_PowerSGD):
+    """Columns of length 1 that are not orthogonal."""
+
+    def orthonormal(self, left):
+        return left / left.norm(dim=0)
+
+
+@wrong("PowerSGD", fails="the first step")
+class EachItsOwnP(_PowerSGD):
+    """P is not summed: each rank has its own basis."""
+
+    def first(self, left, whole):
+        return left, _summed(left + whole)[len(left) :]
+
+
+@wrong("PowerSGD", fails="the first step")
+class DrawsWithTheDefaultGenerator(_PowerSGD):
+    """Seeds PyTorch's default generator, which belongs to everybody."""
+
+    def __init__(self, rank, seed=0):
+        super().__init__(rank, seed)
+        self.seed = seed
+
+    def drawn(self, matrix):
+        if not self.right:
+            torch.manual_seed(self.seed)
+        return torch.randn(matrix.shape[1], self.rank, dtype=matrix.dtype)
+
+
+@wrong("PowerSGD", fails="the first step")
+class SumsQ(_PowerSGD):
+    """Q is not divided by the number of ranks."""
+
+    def second(self, right):
+        return _summed(right) if right else []
+
+
+@wrong("PowerSGD", fails="other gradients")
+class SumsTheOthers(_PowerSGD):
+    """Biases get the sum over ranks."""
+
+    def mean(self, total):
+        return total
+
+
+@wrong("PowerSGD", fails="other gradients")
+class WhateverIsLarger(_PowerSGD):
+    """Compresses what has more rows and columns than the rank, though that may be more to send."""
+
+    def compressible(self, gradient):
+        return gradient.dim() > 1 and min(gradient.flatten(1).shape) > self.rank
+
+
+@wrong("PowerSGD", fails="other gradients")
+class WhereItIsAsMuch(_PowerSGD):
+    """Compresses where that sends as many numbers as the gradient has."""
+
+    def compressible(self, gradient):
+        n, m = gradient.flatten(1).shape if gradient.dim() > 1 else (0, 0)
+        return gradient.dim() > 1 and self.rank * (n + m) <= n * m
+
+
+@wrong("PowerSGD", fails="the first step")
+class ByShape(_PowerSGD):
+    """Keeps by the gradient's shape, which other parameters may have too."""
+
+    def key(self, parameter, place):
+        return parameter.shape
+
+
+@wrong("PowerSGD", fails="the steps that follow")
+class NoFeedback(_PowerSGD):
+    """What is lost is lost."""
+
+    def missing(self, key, gradient):
+        return 0
+
+
+@wrong("PowerSGD", fails="the steps that follow")
+class ErrorOfTheGradient(_PowerSGD):
+    """The error is that of this step's gradient: what was missing before is forgotten."""
+
+    def error(self, matrix, gradient, arrives):
+        return gradient - arrives
+
+
+@wrong("PowerSGD", fails="the steps that follow")
+class DrawsAnew(_PowerSGD):
+    """A new Q in every step."""
+
+    def hook(self, bucket):
+        for parameter in bucket.parameters():
+            self.right.pop(parameter, None)
+        return super().hook(bucket)
+
+
+@wrong("PowerSGD", fails="buckets that change")
+class ByPlace(_PowerSGD):
+    """Keeps by the bucket and the place in it, as if buckets stayed; what does not fit begins anew."""
+
+    def key(self, parameter, place):
+        return self.bucket.index(), place, parameter.shape
+
+
+@wrong("PowerSGD", fails="small ranks and zeros")
+class GramSchmidt(_PowerSGD):
+    """Divides by the length of what is left of a column, which may be nothing."""
+
+    def orthonormal(self, left):
+        columns = []
+        for column in left.mT:
+            for before in columns:
+                column = column - (before @ column) * before
+            columns.append(column / column.norm())
+        return torch.stack(columns, dim=1)
+
+
+@wrong("PowerSGD", fails="small ranks and zeros")
+class ZerosForGood(_PowerSGD):
+    """Leaves a column without length at zero, and with it Q, in all steps to come."""
+
+    def orthonormal(self, left):
+        q, r = torch.linalg.qr(left)
+        return q * (r.diagonal().abs() > 0)
+
+
+@wrong("PowerSGD", fails="two all-reduces")
+class OneForEachKind(_PowerSGD):
+    """An all-reduce for the gradients that go whole, as in PyTorch's own."""
+
+    def first(self, left, whole):
+        return (_summed(left) if left else []), (_summed(whole) if whole else [])
+
+
+@wrong("PowerSGD", fails="numbers sent")
+class AllGradientsToo(_PowerSGD):
+    """The whole bucket travels with P, for those of its gradients that are not compressed."""
+
+    def first(self, left, whole):
+        together = _summed([*left, *whole, self.bucket.buffer()])
+        return together[: len(left)], together[len(left) : -1]
+
+
+# ---------------------------------------------------------------------------------------- design_hook
+
+
+class _Design:
+    """A hook that sends the largest numbers, of parts that the wrong ones replace."""
+
+    part, value, place = 0.01, torch.float16, torch.int16
+
+    def __new__(cls, steps):
+        self = super().__new__(cls)
+        self.missing, self.steps = torch.zeros(()), steps
+        return self, cls.hook
+
+    def hook(self, bucket):
+        done = torch.futures.Future()
+        done.set_result(self.exchanged(bucket.buffer()))
+        return done
+
+    def exchanged(self, numbers):
+        wanted = numbers + self.missing
+        places = wanted.abs().topk(max(1, int(self.part * len(wanted)))).indices
+        values = wanted[places].to(self.value)
+        self.missing = self.left(wanted, places, values.to(wanted.dtype))
+        total = torch.zeros_like(wanted)
+        for of_rank, at in zip(_gathered(values), _gathered(places.to(self.place)), strict=True):
+            total.index_add_(0, at.long(), of_rank.to(total.dtype))
+        return numbers.copy_(total / dist.get_world_size())
+
+    def left(self, wanted, places, values):
+        return wanted.index_add(0, places, -values)
+
+
+def _gathered(tensor):
+    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, tensor)
+    return parts
+
+
+@wrong("design_hook", fails="reaches the loss")
+class SendsNothing(_Design):
+    """The fewest bytes of all, and as many models as ranks."""
+
+    def exchanged(self, numbers):
+        return numbers
+
+
+@wrong("design_hook", fails="reaches the loss")
+class AllAreZero(_Design):
+    """All ranks the same, and nothing is learnt."""
+
+    def exchanged(self, numbers):
+        return numbers.zero_()
+
+
+@wrong("design_hook", fails="reaches the loss")
+class WithoutMemory(_Design):
+    """What is not sent is lost."""
+
+    def left(self, wanted, places, values):
+        return torch.zeros_like(wanted)
+
+
+@wrong("design_hook", fails="a fifth of the bytes")
+class AllOfThem(_Design):
+    """The mean gradients as they are."""
+
+    def exchanged(self, numbers):
+        dist.all_reduce(numbers)
+        return numbers.div_(dist.get_world_size())
+
+
+@wrong("design_hook", fails="reaches the loss")
+class MarksOfItsOwn(_Design):
+    """Marks on the timeline that end all steps before they have begun."""
+
+    def exchanged(self, numbers):
+        mark("step done")
+        dist.all_reduce(numbers)
+        return numbers.div_(dist.get_world_size())
+
+
+@wrong("design_hook", fails="a fifth of the bytes")
+class HalfOfTheBits(_Design):
+    """The mean gradients in half precision."""
+
+    def exchanged(self, numbers):
+        half = (numbers / dist.get_world_size()).half()
+        dist.all_reduce(half)
+        return numbers.copy_(half)
+
+
+@wrong("design_hook", fails="a twelfth of the bytes")
+class RankOne(_PowerSGD):
+    """PowerSGD with the smallest rank that there is."""
+
+    def __new__(cls, steps):
+        self = super().__new__(cls)
+        self.__init__(1)
+        return self, cls.hook
+
+
+@wrong("design_hook", fails="a twelfth of the bytes")
+class ThreeInAHundred(_Design):
+    """More than is needed in each step, with places of 32 bits."""
+
+    part, value, place = 0.03, torch.float32, torch.int32
+
+
+@wrong("design_hook", fails="a twenty-fifth of the bytes")
+class WideNumbers(_Design):
+    """As few as can be, of 32 bits, with places of 32 bits."""
+
+    value, place = torch.float32, torch.int32
