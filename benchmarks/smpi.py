@@ -13,6 +13,7 @@ shows only where ranks send long messages through one card again and again, all 
 taking turns sets them apart, and then one's latency passes while another's bytes do.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -159,14 +160,17 @@ def smpirun(
 
 @cache
 def _compiled() -> Path:
-    """smpi.c as a program of SMPI, made anew in each process that asks."""
-    folder = Path("build/smpi")
+    """smpi.c as a program of SMPI, made anew in each process that asks.
+
+    It takes its name when it is whole: another process may be running the one that was there.
+    """
+    folder = Path("build/smpi").absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    program = folder.absolute() / "smpi"
+    made, program = folder / f"smpi-{os.getpid()}", folder / "smpi"
     subprocess.run(
-        ["smpicc", "-O2", str(SOURCE), "-o", str(program)], check=True, capture_output=True, cwd=folder
+        ["smpicc", "-O2", str(SOURCE), "-o", str(made)], check=True, capture_output=True, cwd=folder
     )
-    return program
+    return made.replace(program)
 
 
 def rows() -> Iterator[Row]:
