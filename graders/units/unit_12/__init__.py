@@ -1,0 +1,4 @@
+"""Unit 12: Hybrid."""
+
+UNIT = "12_hybrid"
+SECTIONS = ("example",)
