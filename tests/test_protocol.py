@@ -1,5 +1,7 @@
 """The codec between graders and answers: what goes through, and that nothing else does."""
 
+import importlib
+import inspect
 import json
 import math
 import random
@@ -19,8 +21,10 @@ from graders.grading.answer import AnswerFailed
 from graders.grading.registry import load_all
 from graders.grading.rng import Rng
 from graders.grading.run import grade
+from graders.guest.fork_server import driver_modules
 from graders.protocol import codec
 from graders.protocol.codec import CodecError, decode, encode
+from graders.protocol.drivers import driver_name, find_driver
 from graders.protocol.proxy import RemoteAnswer
 from graders.protocol.records import event_to_plain, events_from_plain
 from graders.protocol.requests import CallRequest, RunRequest, read_reply, read_request, write_request
@@ -262,6 +266,17 @@ def test_impossible_event_is_refused(change: dict[str, Any]) -> None:
     # An event that no run could have recorded does not reach a grader.
     with pytest.raises(CodecError):
         events_from_plain([{**event_to_plain(EVENT), **change}], 2, lambda _: True)
+
+
+def test_every_driver_is_found_by_its_name() -> None:
+    # Invariant: a name leads to its driver, be that of a unit's module, of a package of them, or shared.
+    found = 0
+    for module in map(importlib.import_module, driver_modules()):
+        for driver in vars(module).values():
+            if inspect.isfunction(driver) and driver.__module__ == module.__name__:
+                assert find_driver(driver_name(driver)) is driver
+                found += 1
+    assert found > 100
 
 
 def test_requests_come_back_equal() -> None:

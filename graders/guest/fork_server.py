@@ -57,7 +57,7 @@ def main(may_use_namespaces: bool) -> None:
 
 def warm_up(modules: Sequence[str]) -> None:
     """Import these and all drivers."""
-    for module in (*modules, *_drivers()):
+    for module in (*modules, *driver_modules()):
         importlib.import_module(module)
     # A collection in a child would touch, and so copy, whatever is here.
     gc.collect()
@@ -81,12 +81,13 @@ def serve(control: socket.socket, may_use_namespaces: bool) -> None:
     end_descendants()
 
 
-def _drivers() -> list[str]:
+def driver_modules() -> list[str]:
     """The modules that drive answers: those of every unit that has some, and those that units share."""
     root = Path(__file__).parents[2]
+    units = root / "graders" / "units"
     return [
-        ".".join(path.relative_to(root).with_suffix("").parts)
-        for path in sorted((root / "graders" / "units").rglob("drivers.py"))
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+        for path in sorted((*units.rglob("drivers.py"), *units.rglob("drivers/*.py")))
     ]
 
 

@@ -1,4 +1,6 @@
-"""Finding the drivers that graders name: functions of `graders/units/*/drivers.py`, run beside the answer."""
+"""Finding the drivers that graders name: functions of `graders/units/*/drivers.py`, or of a module of such a
+package, run beside the answer.
+"""
 
 import importlib
 from collections.abc import Callable
@@ -17,14 +19,16 @@ class NoSuchDriver(LookupError):
 def find_driver(name: str) -> Driver:
     """The function that "unit_02.average" names: `average` of `graders/units/unit_02/drivers.py`.
 
-    "call" and "call_alone", without a unit, are those of `graders/units/drivers.py`.
+    A unit's drivers may be several modules: "unit_12.space.halos" is `halos` of
+    `graders/units/unit_12/drivers/space.py`. "call" and "call_alone", without a unit, are those of
+    `graders/units/drivers.py`.
     """
-    unit, _, function = name.rpartition(".")
-    if not (function.isidentifier() and (unit.isidentifier() or not unit)):
+    *modules, function = name.split(".")
+    if not all(part.isidentifier() for part in (*modules, function)):
         raise NoSuchDriver(f'"{name}" names no driver; a driver\'s name looks like "unit_02.average".')
-    package = f"graders.units.{unit}" if unit else "graders.units"
+    module = ".".join(("graders.units", *modules[:1], "drivers", *modules[1:]))
     try:
-        driver: Driver = getattr(importlib.import_module(f"{package}.drivers"), function)
+        driver: Driver = getattr(importlib.import_module(module), function)
     except (ModuleNotFoundError, AttributeError) as error:
         raise NoSuchDriver(f"There is no driver {name}: {error}.") from error
     return driver
@@ -32,8 +36,9 @@ def find_driver(name: str) -> Driver:
 
 def driver_name(driver: Driver) -> str:
     """The name by which `find_driver` finds it."""
-    unit = driver.__module__.removeprefix("graders.units.").removesuffix("drivers")
-    return f"{unit}{driver.__name__}"
+    modules = driver.__module__.removeprefix("graders.units.").split(".")
+    modules.remove("drivers")
+    return ".".join((*modules, driver.__name__))
 
 
 @cache
