@@ -1,0 +1,180 @@
+"""Unit 13, a walk through plans: where it goes, how often, and that it can be repeated."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from graders.grading.kit import (
+    Answer,
+    AnswerFailed,
+    Criterion,
+    FailureKind,
+    Finding,
+    Findings,
+    Rng,
+    compare,
+    exercise,
+)
+from graders.units.unit_13.drivers import walks
+from graders.units.unit_13.drivers.walks import WalkReply
+
+STEPS = 6000
+SHARE = 0.07
+"""By how much a plan's share of the visits may be off: some six standard deviations of so long a walk."""
+
+
+@exercise(
+    minutes=30,
+    difficulty=3,
+    rubric=(
+        Criterion("the best plan seen", 2, "Where a walk ends is seldom the best place that it has seen."),
+        Criterion(
+            "never refuses what is no dearer",
+            2,
+            "Compare before you compute a power: a gain may be huge, and inf - inf is no number.",
+        ),
+        Criterion(
+            "how often it is where",
+            3,
+            "Think of two plans. From the dear one it always returns at once; how often must it go there?",
+        ),
+        Criterion(
+            "the same again",
+            2,
+            "All chance comes from one generator that the walk makes from its seed, and hands to propose.",
+        ),
+        Criterion("each plan priced once", 1, "Keep the cost of the plan where the walk stands."),
+    ),
+    hints=(
+        "Two plans cost 1 and 2, and each proposal is the other one. In what proportion should they be "
+        "visited, and with what probability does that make the walk leave the cheap one?",
+        "A number that is drawn from 0 to 1 is below q with probability q.",
+    ),
+)
+def search(answer: Answer, rng: Rng) -> Findings:
+    """Walks through a few plans, each of which can be proposed from each."""
+    asked = _asked(rng, 40)
+    yield "the best plan seen", compare.first_failure(_best(answer, each) for each in asked)
+    yield (
+        "never refuses what is no dearer",
+        compare.first_failure(_moves(answer, each) for each in [*asked, *_steep(rng)]),
+    )
+    yield "how often it is where", compare.first_failure(_visits(answer, each) for each in _long(rng))
+    yield "the same again", _repeats(answer, asked[0], rng)
+    yield "each plan priced once", compare.first_failure(_priced(answer, each) for each in asked)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The arguments of `walks.walk`."""
+
+    costs: list[float]
+    start: int
+    steps: int
+    seed: int
+    beta: float
+
+    def __str__(self) -> str:
+        """The walk, in words."""
+        return (
+            f"Plans that cost {self.costs}, from plan {self.start} on, {self.steps} steps, seed {self.seed}, "
+            f"beta {self.beta:g}"
+        )
+
+    def of(self, answer: Answer) -> WalkReply:
+        """The walk. Raises AnswerFailed."""
+        reply = answer.call(walks.walk, list(self.costs), self.start, self.steps, self.seed, self.beta)
+        if not all(0 <= plan < len(self.costs) for plan in (*reply.at, *reply.proposed)):
+            raise AnswerFailed(
+                FailureKind.UNREADABLE, "What came back of the walk has plans that do not exist."
+            )
+        return reply
+
+
+def _asked(rng: Rng, steps: int) -> list[Asked]:
+    """Short walks, in which the last plan is hardly the best one, and two plans cost the same."""
+    cases = []
+    for plans in (5, 7, 2):
+        costs = [float(rng.integer(2, 5)) for _ in range(plans)]
+        costs[-1] = costs[0]
+        cases.append(Asked(costs, rng.integer(0, plans - 1), steps + plans, rng.integer(0, 999), beta=0.2))
+    return [*cases, Asked([3.0, 1.0, 2.0], 1, 0, 5, 1.0)]
+
+
+def _steep(rng: Rng) -> Iterator[Asked]:
+    """Gains too large for a power, and plans that cost more than anything."""
+    yield Asked([1e6, 10.0, 2e6, 1e6 + 1], rng.choice((0, 2)), 30, rng.integer(0, 999), 1.0)
+    yield Asked([math.inf, math.inf, math.inf, 4.0, 5.0], rng.integer(0, 2), 30, rng.integer(0, 999), 0.5)
+    yield Asked([math.inf] * 3, 1, 12, rng.integer(0, 999), 2.0)
+
+
+def _long(rng: Rng) -> Iterator[Asked]:
+    """Walks long enough for shares to settle, with a large beta and with a small one."""
+    for beta in (2.5, 0.4):
+        offset = rng.integer(3, 6)
+        costs = [round(offset + steep / beta, 3) for steep in (0.0, 0.5, 1.0, 1.6)]
+        turn = rng.integer(0, 3)
+        yield Asked([*costs[turn:], *costs[:turn]], rng.integer(0, 3), STEPS, rng.integer(0, 999), beta)
+
+
+def _best(answer: Answer, asked: Asked) -> Finding:
+    """Whether so many proposals were made, and the pair returned is the best of all that was seen."""
+    reply = asked.of(answer)
+    if len(reply.at) != asked.steps:
+        return Finding(False, f"{asked}: propose was called {len(reply.at)} times.")
+    met = [asked.start, *reply.proposed]
+    best = min(met, key=asked.costs.__getitem__)
+    return compare.equal(
+        reply.result, ([best], asked.costs[best]), f"{asked}; seen were plans {met}; best plan and cost"
+    )
+
+
+def _moves(answer: Answer, asked: Asked) -> Finding:
+    """Whether each proposal comes from where the walk stands, and none that is no dearer was refused."""
+    reply = asked.of(answer)
+    if reply.at[:1] not in ([], [asked.start]):
+        return Finding(False, f"{asked}: the first proposal was asked for plan {reply.at[0]}.")
+    for step, ((here, there), proposed) in enumerate(zip(pairwise(reply.at), reply.proposed, strict=False)):
+        if there not in (here, proposed):
+            text = f"{asked}: at step {step} in plan {here}, offered {proposed}, it went to {there}."
+            return Finding(False, text)
+        if asked.costs[proposed] <= asked.costs[here] and there != proposed:
+            return Finding(False, f"{asked}: at step {step} in plan {here}, it refused plan {proposed}.")
+        if math.isinf(asked.costs[there]) and not math.isinf(asked.costs[here]):
+            return Finding(False, f"{asked}: at step {step} it left plan {here} for plan {there}.")
+    return Finding(True, f"{asked}: taken whenever no dearer.")
+
+
+def _visits(answer: Answer, asked: Asked) -> Finding:
+    """Whether the plans' shares of all visits are near what they are in the long run."""
+    reply = asked.of(answer)
+    counts = Counter(reply.at)
+    weights = [math.exp(-asked.beta * (cost - min(asked.costs))) for cost in asked.costs]
+    expected = [weight / sum(weights) for weight in weights]
+    shares = [counts[plan] / max(1, len(reply.at)) for plan in range(len(weights))]
+    off = max(abs(seen - wanted) for seen, wanted in zip(shares, expected, strict=True))
+    seen, wanted = ([round(share, 3) for share in each] for each in (shares, expected))
+    return Finding(off <= SHARE, f"{asked}: the plans' shares of the visits are {seen}; expected {wanted}.")
+
+
+def _repeats(answer: Answer, asked: Asked, rng: Rng) -> Finding:
+    """Whether a seed gives one walk and others give others, and `random` itself is left alone."""
+    first, second = asked.of(answer), asked.of(answer)
+    if (first.at, first.proposed) != (second.at, second.proposed):
+        return Finding(False, f"{asked}: called twice it went through {first.at}, then {second.at}.")
+    if not (first.undisturbed and second.undisturbed):
+        return Finding(False, f"{asked}: the state of the module random is not what it was before.")
+    others = [
+        Asked(asked.costs, asked.start, asked.steps, asked.seed + rng.integer(1, 99), asked.beta)
+        for _ in range(3)
+    ]
+    if all(each.of(answer).proposed == first.proposed for each in others):
+        return Finding(False, f"{asked}: with three other seeds it was offered the same plans.")
+    return Finding(True, f"{asked}: the same walk again; other seeds lead elsewhere.")
+
+
+def _priced(answer: Answer, asked: Asked) -> Finding:
+    reply = asked.of(answer)
+    return compare.at_most(len(reply.priced), asked.steps + 1, f"{asked}: calls of cost")
