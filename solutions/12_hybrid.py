@@ -13,55 +13,161 @@
 #
 # After this unit you can
 #
-# - write the mean over all ranks with one collective call.
+# - say where each rank stands in a mesh, and make the groups along its axes.
 
 # %% tags=["parameters"]
+# For the demonstrations: how many ranks they have where the text does not say, and whether these are "simulated"
+# or "processes".
 ranks = 4
 on = "simulated"
 
 # %%
+import math
+
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
-from course_lib import launch, per_rank
+from course_lib import Cluster, launch
+from course_lib.figures.style import COLOURS, HATCHES, new_figure
 from graders import check, hint, progress, reset
 
 # %% demo=true jupyter={"source_hidden": true}
-# `%%needs` waits until an exercise is solved.
+# `%%needs` waits until an exercise is solved. Folded cells check that the text's numbers are what was measured.
 # %load_ext course_lib.notebook.magics
 
 # %% [markdown]
-# ## 0 One number for all
+# ## 1 A mesh of ranks
 #
-# A collective is called by every rank, and `dist.all_reduce` leaves the sum over all ranks in each rank's tensor.
+# Three ways to cut a training are behind you: copies of a model share the samples (unit 02), stages share its layers (unit 05),
+# and ranks share each matrix (unit 06). A large model needs them all at once. Then every rank plays three parts: it belongs
+# to one copy of the model, is one stage of that copy, and has one share of that stage.
+#
+# So think of the ranks as standing in a box with three axes. **Data** goes along the first, **pipeline** along the second, **tensor** along the third.
+# Such a box is called a **mesh**, and how many ranks it has along each axis is its shape. A rank's three numbers there are its **coordinates**.
+#
+# Which rank stands where? The axes do not talk equally much. Tensor parallelism sums up in every layer, twice in forward
+# and twice in backward; a pipeline hands a tensor to its neighbour once for each micro-batch; data parallelism speaks once in a step. So the tensor axis should have the
+# fastest links, those within a node, and that is why it comes last: neighbours along the last axis have neighbouring numbers, and
+# Slurm gives neighbouring numbers to the tasks of one node. Megatron-LM numbers its ranks so too.
 
 
-# %% exercise="hybrid_example" points=4
-def hybrid_example(x: Tensor) -> Tensor:
-    """The mean of x over all ranks, the same on every rank.
+# %% exercise="mesh_coordinates" points=4
+def mesh_coordinates(rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Where a rank stands in a mesh: one coordinate for each axis.
 
-    x: float32 [n], of one length on all ranks. It stays as it is; the mean is a new tensor.
-    One collective call.
+    shape: how many ranks stand along each axis, at least 1, for any number of axes; none at all is a mesh of
+    one rank. Ranks are numbered from (0, ..., 0, 0) on; next comes (0, ..., 0, 1): coordinates of the last
+    axis are counted through first, those of the first axis last.
+
+    Returns the coordinates, ints, each at least 0 and less than its axis is long. Also for meshes of millions
+    of ranks it takes no longer than a moment. Raises ValueError for a rank that is not in the mesh.
     """
     ### BEGIN SOLUTION
-    total = x.clone()
-    dist.all_reduce(total)
-    return total / dist.get_world_size()
+    place = []
+    left = rank
+    for size in reversed(shape):
+        left, coordinate = divmod(left, size)
+        place.append(coordinate)
+    if left:
+        raise ValueError(f"A mesh of shape {shape} has no rank {rank}.")
+    return tuple(reversed(place))
     ### END SOLUTION
 
 
 # %% [markdown]
-# Rank r holds the number r:
+# Sixteen ranks on two nodes of eight, as 2 x 2 x 4. In each box stands a rank, in the colour and hatch of its tensor group:
 
-# %% demo=true
-# %%needs hybrid_example
-held = [torch.full((2,), float(rank)) for rank in range(ranks)]
-run = launch(hybrid_example, per_rank(held), ranks=ranks, on=on)
-run.results[0]
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs mesh_coordinates
+figure, axes = new_figure(
+    height=2.6,
+    alt="Sixteen boxes, numbered from 0 to 15, in two rows: the upper row is data coordinate 0, the lower row 1. In each row "
+    "four boxes of pipeline coordinate 0 stand left, four of coordinate 1 right. Each group of four boxes has one "
+    "colour and hatch. The upper row is node 0, the lower row node 1.",
+)
+for rank in range(16):
+    data, stage, share = mesh_coordinates(rank, (2, 2, 4))
+    group = 2 * data + stage
+    x = share + 4.8 * stage
+    axes.bar(
+        x, 0.8, 0.9, bottom=-data, color=COLOURS[group], alpha=0.35, hatch=HATCHES[group], edgecolor="black"
+    )
+    axes.text(x, 0.4 - data, str(rank), ha="center", va="center", fontsize=12)
+axes.set(
+    xticks=[1.5, 6.3],
+    xticklabels=["pipeline 0", "pipeline 1"],
+    yticks=[0.4, -0.6],
+    yticklabels=["data 0\n(node 0)", "data 1\n(node 1)"],
+)
+axes.tick_params(length=0)
+axes.spines[:].set_visible(False)
+figure
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds mesh_coordinates
+places = [mesh_coordinates(rank, (2, 2, 4)) for rank in range(16)]
+assert len(set(places)) == 16
+for rank, (data, stage, share) in enumerate(places):
+    assert rank // 8 == data
+    assert rank == 8 * data + 4 * stage + share
 
 # %% [markdown]
-# ## 1 A mesh of ranks
+# A collective takes a process group. So every rank needs one group for each axis: of the ranks that it shares
+# all *other* coordinates with. Rank 6 here, at (0, 1, 2), averages gradients with rank 14, sends activations to and from rank 2, and sums up
+# with ranks 4, 5 and 7.
+#
+# Making groups has a trap that unit 07's lab showed. `dist.new_group` is a call of all ranks of the world, members or not. Where ranks make the groups
+# that they are in, and only these, each waits for somebody else.
+
+
+# %% exercise="groups" points=8
+def groups(shape: tuple[int, ...], rank: int) -> list[dist.ProcessGroup]:
+    """This rank's process group along each axis of a mesh that has all ranks.
+
+    shape: as in mesh_coordinates. rank: the one that calls; every rank of the default group calls once, at the same
+    place of its program.
+
+    Returns a list with a group for each axis, in the order of the axes. The group of an axis has, in ascending order, the
+    ranks whose coordinates differ from this rank's along this axis at most; along an axis of size 1 that
+    is the rank alone. They are made by dist.new_group, each group of the mesh once, not once a rank, and none is taken from a
+    DeviceMesh. Raises ValueError on every rank if the shape is not one of as many ranks as there
+    are, before any group is made.
+    """
+    ### BEGIN SOLUTION
+    if math.prod(shape) != dist.get_world_size():
+        raise ValueError(f"A mesh of shape {shape} has not {dist.get_world_size()} ranks.")
+    numbers = torch.arange(math.prod(shape)).view(shape)
+    own = []
+    for axis, size in enumerate(shape):
+        for members in numbers.movedim(axis, -1).reshape(-1, size).tolist():
+            group = dist.new_group(members)
+            if rank in members:
+                own.append(group)
+    return own
+    ### END SOLUTION
+
+
+# %% demo=true
+# %%needs groups
+def groups_of_sixteen() -> list[list[int]]:
+    """The ranks of this rank's group along each axis of 2 x 2 x 4."""
+    return [dist.get_process_group_ranks(group) for group in groups((2, 2, 4), dist.get_rank())]
+
+
+members = launch(groups_of_sixteen, cluster=Cluster(nodes=2, devices_per_node=8)).results
+for axis, ranks_of_axis in zip(("data", "pipeline", "tensor"), members[6], strict=True):
+    print(f"rank 6 along {axis:8} {ranks_of_axis}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds groups
+assert members[6] == [[6, 14], [2, 6], [4, 5, 6, 7]]
+for ranks_of_axes in members:
+    assert len({rank // 8 for rank in ranks_of_axes[2]}) == 1
+    assert len({rank // 8 for rank in ranks_of_axes[1]}) == 1
+
+# %% [markdown]
+# No tensor group crosses a node, and here no pipeline does. PyTorch has all this: `init_device_mesh("cuda", (2, 2, 4), mesh_dim_names=("data", "pipeline", "tensor"))`
+# makes the same groups, and `mesh.get_group("tensor")` is yours. From here on a mesh is one of these.
 
 # %% [markdown]
 # ## 2 Shards within a node, copies across nodes

@@ -1,4 +1,5 @@
 """Unit 12: Hybrid."""
 
 UNIT = "12_hybrid"
-SECTIONS = ("example",)
+SECTIONS = ("meshes",)
+"""Groups in which unit 12's exercises are tried."""

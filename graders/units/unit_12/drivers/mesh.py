@@ -1,0 +1,62 @@
+"""Drivers of unit 12: places in a mesh, and groups along its axes."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.units.drivers import outcome
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsReply(DriverReply):
+    """members: of each group that this rank got, its ranks in order; a word where it is no group. sums: over
+    each group, of rank + 1. words: what each group is described with. made: groups that all ranks made.
+    """
+
+    members: list[PlainData]
+    sums: list[PlainData]
+    words: list[str]
+    made: int
+
+
+def places(answer: AnswerFunction, cases: list[tuple[int, tuple[int, ...]]]) -> list[PlainData]:
+    """What the answer returns for each rank and shape."""
+    return [answer(*case) for case in cases]
+
+
+def places_refused(
+    answer: AnswerFunction, cases: list[tuple[int, tuple[int, ...]]]
+) -> list[dict[str, PlainData]]:
+    """The same, or what it raises."""
+    return [outcome(answer, *case) for case in cases]
+
+
+def grouped(answer: AnswerFunction, shape: tuple[int, ...]) -> GroupsReply:
+    """This rank's groups of a mesh that has all ranks, and a sum over each."""
+    before = distributed_c10d._world.group_count
+    groups = answer(shape, dist.get_rank())
+    made = distributed_c10d._world.group_count - before
+    if type(groups) is not list:
+        return GroupsReply([f"not a list, but a {type(groups).__name__}"], [], [], made)
+    members: list[PlainData] = []
+    sums, words = [], []
+    for group in groups:
+        if not isinstance(group, dist.ProcessGroup):
+            members.append(f"no group, but a {type(group).__name__}")
+            continue
+        members.append(dist.get_process_group_ranks(group))
+        total = torch.tensor(dist.get_rank() + 1.0)
+        dist.all_reduce(total, group=group)
+        sums.append(total)
+        words.append(group.group_desc)
+    return GroupsReply(members, sums, words, made)
+
+
+def refused(answer: AnswerFunction, shape: tuple[int, ...]) -> dict[str, PlainData]:
+    """Whether the answer makes groups of this shape, or what it raises; and how many groups were made."""
+    before = distributed_c10d._world.group_count
+    told = outcome(lambda: len(answer(shape, dist.get_rank())))
+    return {**told, "made": distributed_c10d._world.group_count - before}
