@@ -13,23 +13,26 @@
 #
 # After this unit you can
 #
-# - write the mean over all ranks with one collective call.
+# - list every way to compute an operator on a mesh of ranks.
 
 # %% tags=["parameters"]
 ranks = 4
 on = "simulated"
 
 # %%
+import itertools
 import math
 import random
 from collections.abc import Callable
 from typing import TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
-from course_lib import launch, per_rank
+from course_lib import launch
+from course_lib.planner import Einsum, Placements, Strategy, written
 from graders import check, hint, progress, reset
 
 Plan = TypeVar("Plan")
@@ -40,36 +43,149 @@ Plan = TypeVar("Plan")
 # %load_ext course_lib.notebook.magics
 
 # %% [markdown]
-# ## 0 One number for all
+# ## 1 All ways to compute an operator
 #
-# A collective is called by every rank, and `dist.all_reduce` leaves the sum over all ranks in each rank's tensor.
+# A program that is to choose must know first what there is to choose from. Take one operator of a model and a mesh of ranks:
+# in how many ways can the ranks share the work?
+#
+# A **layout** says how one tensor lies on the mesh. In PyTorch's words it is a **placement** for each axis of the mesh:
+#
+# - `Replicate()`: the ranks along this axis all have the same;
+# - `Shard(dim)`: the tensor is cut along `dim` into equal parts, and each rank along the axis has one of them, in order;
+# - `Partial()`: each rank has a tensor of the same shape, and what is meant is their sum, which nobody has added up yet.
+#
+# For short we write R, S(dim) and P. On a mesh of 2 x 4 ranks S(0)R is cut in two parts along its dimension 0, and each part lies whole on
+# four ranks; RP is a sum of four tensors, and both halves of the mesh have them.
+#
+# Most of a model's work is products, so let the operator be an einsum, as in unit 06. `Einsum` and `Strategy` come from
+# `course_lib.planner`:
+
+# %%
+product = Einsum("bd,df->bf", {"b": 8, "d": 6, "f": 4})
+print(product.operands, product.result, product.shape("bf"), product.flops)
+by_samples = Strategy(operands=((Shard(0),), (Replicate(),)), result=(Shard(0),))
+print(by_samples)
+
+# %% demo=true jupyter={"source_hidden": true}
+assert (product.operands, product.result, product.shape("bf")) == (("bd", "df"), "bf", (8, 4))
+assert product.flops == 2 * 8 * 6 * 4
+assert str(by_samples) == "S(0), R -> S(0)"
+
+# %% [markdown]
+# A **strategy** is one way to compute the operator: how the operands have to lie, and how the result lies afterwards. The one
+# above is data parallelism: every rank multiplies its samples by the whole matrix. Between the two no rank talks to another.
+# What has to be sent so that operands come to lie as a strategy wants them is the next section's subject.
 
 
-# %% exercise="automatic_example" points=4
-def automatic_example(x: Tensor) -> Tensor:
-    """The mean of x over all ranks, the same on every rank.
+# %% exercise="op_strategies" points=8
+def op_strategies(op: Einsum, mesh: tuple[int, ...]) -> list[Strategy]:
+    """All strategies of an operator on a mesh, in any order, each once.
 
-    x: float32 [n], of one length on all ranks. It stays as it is; the mean is a new tensor.
-    One collective call.
+    op: of one operand or more, whose letters stand at most once in a tensor; each letter of the result stands
+    in an operand too. op.sizes may name other letters as well. mesh: the lengths of its axes, at least 1 each;
+    it may have no axis at all. Both stay as they are.
+
+    Along each axis of the mesh the work is either done by all ranks alike, and nothing is cut, or it is shared:
+    one letter's range is cut into equal parts, and each rank computes with its part only. Letters may differ
+    from axis to axis; one letter may be cut along several axes, and is then cut by all of them together. Only
+    what divides without a rest is a strategy, and along an axis of length 1 nothing is cut.
+
+    Each rank computes its part with no word from others, with torch.einsum on what it has. An operand is
+    Shard(dim) or Replicate() along an axis, never Partial(), and lies whole on more ranks than one only where
+    each of them needs all of it. The result is what then comes out.
     """
     ### BEGIN SOLUTION
-    total = x.clone()
-    dist.all_reduce(total)
-    return total / dist.get_world_size()
+    letters = sorted(set("".join(op.operands)))
+    choices = [(None, *letters) if length > 1 else (None,) for length in mesh]
+
+    def placed(tensor: str, cut: tuple[str | None, ...], without: Placement) -> Placements:
+        """The layout of a tensor with these letters; without: its placement where it lacks the cut letter."""
+        return tuple(
+            Replicate() if letter is None else Shard(tensor.index(letter)) if letter in tensor else without
+            for letter in cut
+        )
+
+    def divides(cut: tuple[str | None, ...]) -> bool:
+        parts = dict.fromkeys(letters, 1)
+        for letter, length in zip(cut, mesh, strict=True):
+            if letter is not None:
+                parts[letter] *= length
+        return all(op.sizes[letter] % parts[letter] == 0 for letter in letters)
+
+    return [
+        Strategy(
+            tuple(placed(operand, cut, Replicate()) for operand in op.operands),
+            placed(op.result, cut, Partial()),
+        )
+        for cut in itertools.product(*choices)
+        if divides(cut)
+    ]
     ### END SOLUTION
 
 
+# %% demo=true
+# %%needs op_strategies
+for mesh in ((2,), (4,), (2, 2)):
+    found = op_strategies(product, mesh)
+    print(f"on a mesh of {' x '.join(map(str, mesh))}: {len(found)}")
+    for strategy in found:
+        print(f"    {strategy}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds op_strategies
+assert [len(op_strategies(product, mesh)) for mesh in ((2,), (4,), (2, 2))] == [4, 3, 15]
+assert {str(each) for each in op_strategies(product, (4,))} == {
+    "R, R -> R",
+    "S(0), R -> S(0)",
+    "R, S(1) -> S(1)",
+}
+
 # %% [markdown]
-# Rank r holds the number r:
+# On four ranks in a row `d` cannot be cut, for 6 is no multiple of 4. On a mesh of 2 x 2 it can, along one of the axes but not along
+# both. You know most of the four on two ranks by name: samples are cut in data parallelism, `f` in Megatron's column-parallel
+# layer, and `d` in its row-parallel one, whose result is a sum that is still to be added up. The first is what a rank does with nobody's help.
+#
+# Does each of them compute the product? Let it be done. Every rank takes its parts of two drawn matrices, multiplies, and
+# says how its result lies; PyTorch's `DTensor` puts the parts together, and adds up where they are summands.
+
 
 # %% demo=true
-# %%needs automatic_example
-held = [torch.full((2,), float(rank)) for rank in range(ranks)]
-run = launch(automatic_example, per_rank(held), ranks=ranks, on=on)
-run.results[0]
+# %%needs op_strategies
+def compute(op: Einsum, strategy: Strategy, mesh: tuple[int, ...], operands: list[Tensor]) -> Tensor:
+    """The whole result, of what each rank computes from its own parts."""
+    place = init_device_mesh("cpu", mesh)
+    parts = [
+        distribute_tensor(whole, place, layout).to_local()
+        for whole, layout in zip(operands, strategy.operands, strict=True)
+    ]
+    own = torch.einsum(op.spec, *parts)
+    return DTensor.from_local(own, place, strategy.result, run_check=False).full_tensor()
+
+
+attention = Einsum("bqhe,bkhe->bhqk", {"b": 4, "q": 3, "k": 6, "h": 2, "e": 5})
+tried = 0
+for op, mesh in ((product, (2,)), (product, (4,)), (product, (2, 2)), (attention, (2,)), (attention, (2, 2))):
+    operands = [torch.randn(op.shape(letters)) for letters in op.operands]
+    for strategy in op_strategies(op, mesh):
+        whole = launch(compute, op, strategy, mesh, operands, ranks=math.prod(mesh), on=on).results[0]
+        torch.testing.assert_close(whole, torch.einsum(op.spec, *operands), atol=1e-4, rtol=1e-4)
+        tried += 1
+print(f"{tried} strategies, and all give the product")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds op_strategies
+choices = {
+    count: len(op_strategies(Einsum("bd,df->bf", dict.fromkeys("bdf", 64)), (2,) * count))
+    for count in range(7)
+}
+assert choices == {count: 4**count for count in range(7)}
+assert 4**2 == 16
+assert 16**6 == 16_777_216
 
 # %% [markdown]
-# ## 1 All ways to compute an operator
+# All of them compute the same, and so nothing in the result says which is best. There are many, too. A product of two matrices with
+# lengths that divide has 4 strategies on one axis, 16 on two, and each operator of a model has its own choice: six products on a
+# mesh with two axes make $16^6$, some 17 million plans. So they have to be priced, and searched with some thought.
 
 # %% [markdown]
 # ## 2 What it costs to change a layout

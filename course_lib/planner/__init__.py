@@ -6,7 +6,7 @@ that says who computes what. The search itself comes in as an argument.
 """
 
 from course_lib.planner.graph import Graph, NotPlannable, Operator, trace
-from course_lib.planner.layouts import Einsum, Placements, Strategy
+from course_lib.planner.layouts import Einsum, Placements, Strategy, written
 from course_lib.planner.plan import BadPlan, Plan
 
 __all__ = [
@@ -19,4 +19,5 @@ __all__ = [
     "Plan",
     "Strategy",
     "trace",
+    "written",
 ]

@@ -8,10 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from torch.distributed.tensor import Placement
+from torch.distributed.tensor import Partial, Placement
 
 Placements = tuple[Placement, ...]
 """How one tensor lies on a mesh: a placement for each axis, in the order of the axes."""
+
+
+def written(placements: Placements) -> str:
+    """In short: S(0)R is cut along dim 0 over the first axis, and whole along the second; P is a sum."""
+    return "".join("P" if placement == Partial() else str(placement) for placement in placements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +55,7 @@ class Strategy:
 
     operands: tuple[Placements, ...]
     result: Placements
+
+    def __str__(self) -> str:
+        """Such as "S(0), R -> S(0)"."""
+        return f"{', '.join(map(written, self.operands))} -> {written(self.result)}"

@@ -3,24 +3,58 @@
 import math
 import random
 
-import torch
-import torch.distributed as dist
+from torch.distributed.tensor import Partial, Replicate, Shard
 
+from course_lib.planner import Strategy
 from tests.answers import right
 
-
-@right("automatic_example")
-def divides_first(x):
-    share = x / dist.get_world_size()
-    dist.all_reduce(share)
-    return share
+# ------------------------------------------------------------------------------------------------ strategies
 
 
-@right("automatic_example")
-def gathers(x):
-    everything = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-    dist.all_gather(everything, x)
-    return torch.stack(everything).mean(0)
+@right("op_strategies")
+def axis_by_axis(op, mesh):
+    """Recursion: the strategies on the other axes, of an operator whose letter is shorter."""
+    if not mesh:
+        return [Strategy(((),) * len(op.operands), ())]
+    length, found = mesh[0], []
+    for letter in [None] + (
+        [a for a in sorted(set(op.spec) - set(",->")) if length > 1] if length > 1 else []
+    ):
+        if letter is not None and op.sizes[letter] % length:
+            continue
+        rest = type(op)(op.spec, {a: n // length if a == letter else n for a, n in op.sizes.items()})
+
+        def first(tensor, otherwise, letter=letter):
+            if letter is None:
+                return Replicate()
+            return Shard(tensor.index(letter)) if letter in tensor else otherwise
+
+        for each in axis_by_axis(rest, mesh[1:]):
+            operands = tuple(
+                (first(t, Replicate()), *own) for t, own in zip(op.operands, each.operands, strict=True)
+            )
+            found.append(Strategy(operands, (first(op.result, Partial()), *each.result)))
+    return found
+
+
+@right("op_strategies")
+def grows_a_list(op, mesh):
+    """Starts with one strategy without axes and adds an axis to all of them, with the parts still left."""
+    grown = [([[] for _ in op.operands], [], dict(op.sizes))]
+    for length in mesh:
+        longer = []
+        for operands, result, left in grown:
+            longer.append(([[*own, Replicate()] for own in operands], [*result, Replicate()], left))
+            for letter in dict.fromkeys("".join(op.operands)) if length != 1 else ():
+                if left[letter] % length == 0:
+                    cut = [
+                        [*own, Shard(names.index(letter)) if letter in names else Replicate()]
+                        for names, own in zip(op.operands, operands, strict=True)
+                    ]
+                    last = Shard(op.result.index(letter)) if letter in op.result else Partial("sum")
+                    longer.append((cut, [*result, last], {**left, letter: left[letter] // length}))
+        grown = longer
+    return [Strategy(tuple(map(tuple, operands)), tuple(result)) for operands, result, _ in grown]
 
 
 # ---------------------------------------------------------------------------------------------------- search

@@ -1,50 +1,109 @@
 """Mistakes that people make in unit 13."""
 
+import itertools
 import math
 import random
+from math import prod
 
-import torch
-import torch.distributed as dist
+from torch.distributed.tensor import Partial, Replicate, Shard
 
+from course_lib.planner import Strategy
 from tests.answers import wrong
 
-
-@wrong("automatic_example", fails="mean over ranks")
-def forgets_to_divide(x):
-    """The sum instead of the mean."""
-    total = x.clone()
-    dist.all_reduce(total)
-    return total
+# ------------------------------------------------------------------------------------------------ strategies
 
 
-@wrong("automatic_example", fails="mean over ranks")
-def divides_by_two(x):
-    """As if there were always two ranks."""
-    total = x.clone()
-    dist.all_reduce(total)
-    return total / 2
+def _cuts(op, mesh, parts_of=prod, without=Partial, letters=None, trivial=False):
+    """All strategies, with one thing changed.
+
+    parts_of: lengths of the axes along which a letter is cut -> into how many parts its length has to divide.
+    without: what the result is along an axis whose letter it lacks. letters: those that may be cut.
+    trivial: whether axes of length 1 are cut, too.
+    """
+    letters = sorted(set("".join(op.operands))) if letters is None else letters
+
+    def layout(tensor, cut, missing):
+        return tuple(
+            Replicate() if each is None else Shard(tensor.index(each)) if each in tensor else missing()
+            for each in cut
+        )
+
+    found = []
+    for cut in itertools.product(*([None, *letters] if n > 1 or trivial else [None] for n in mesh)):
+        along = {each: [n for n, c in zip(mesh, cut, strict=True) if c == each] for each in letters}
+        if all(op.sizes[each] % parts_of(axes) == 0 for each, axes in along.items()):
+            operands = tuple(layout(each, cut, Replicate) for each in op.operands)
+            found.append(Strategy(operands, layout(op.result, cut, without)))
+    return found
 
 
-@wrong("automatic_example", fails="mean over ranks")
-def mean_of_its_own(x):
-    """Averages what one rank holds; nobody is asked."""
-    return torch.full_like(x, x.mean().item())
+@wrong("op_strategies", fails="along one axis")
+def the_result_is_never_a_sum(op, mesh):
+    """Takes each rank's summand for the whole result."""
+    return _cuts(op, mesh, without=Replicate)
 
 
-@wrong("automatic_example", fails="x unchanged")
-def overwrites_x(x):
-    """Gives its own argument to all_reduce."""
-    dist.all_reduce(x)
-    return x / dist.get_world_size()
+@wrong("op_strategies", fails="along one axis")
+def cuts_letters_of_the_result_only(op, mesh):
+    """Forgets that what is summed over can be cut."""
+    return _cuts(op, mesh, letters=sorted(op.result))
 
 
-@wrong("automatic_example", fails="one collective")
-def asks_for_the_number_of_ranks(x):
-    """A second collective, for a number that every rank knows."""
-    total, ranks = x.clone(), torch.ones(1)
-    dist.all_reduce(total)
-    dist.all_reduce(ranks)
-    return total / ranks
+@wrong("op_strategies", fails="along one axis")
+def leaves_out_all_alike(op, mesh):
+    """Every rank has to share in the work."""
+    return [each for each in _cuts(op, mesh) if any(p != Replicate() for t in each.operands for p in t)]
+
+
+@wrong("op_strategies", fails="along one axis")
+def once_for_each_tensor(op, mesh):
+    """Goes over the tensors and their letters, so that a letter of two comes twice."""
+    return [each for letters in op.operands for each in _cuts(op, mesh, letters=sorted(letters))]
+
+
+@wrong("op_strategies", fails="what divides")
+def cuts_what_does_not_divide(op, mesh):
+    """Parts need not be equal, it thinks."""
+    return _cuts(op, mesh, parts_of=lambda axes: 1)
+
+
+@wrong("op_strategies", fails="what divides")
+def at_least_one_for_each_rank(op, mesh):
+    """Long enough is not divisible."""
+    return [
+        each
+        for each in _cuts(op, mesh, parts_of=lambda axes: 1)
+        if all(
+            op.sizes[tensor[place.dim]] >= length
+            for tensor, layout in zip(op.operands, each.operands, strict=True)
+            for place, length in zip(layout, mesh, strict=True)
+            if isinstance(place, Shard)
+        )
+    ]
+
+
+@wrong("op_strategies", fails="along several axes")
+def each_axis_by_itself(op, mesh):
+    """6 divides by 2 and by 2, but not by both."""
+    return _cuts(op, mesh, parts_of=lambda axes: max(axes, default=1))
+
+
+@wrong("op_strategies", fails="along several axes")
+def a_letter_along_one_axis_only(op, mesh):
+    """As Mesh-TensorFlow's layouts, in which a letter has one axis."""
+    return _cuts(op, mesh, parts_of=lambda axes: prod(axes) if len(axes) < 2 else 10**9)
+
+
+@wrong("op_strategies", fails="along several axes")
+def a_letter_has_room_for_one_axis(op, mesh):
+    """Adds up the lengths of the axes that cut a letter."""
+    return _cuts(op, mesh, parts_of=lambda axes: max(sum(axes), 1))
+
+
+@wrong("op_strategies", fails="axes with nothing to cut")
+def cuts_in_one_part(op, mesh):
+    """Along an axis of length 1 each letter divides."""
+    return _cuts(op, mesh, trivial=True)
 
 
 # ---------------------------------------------------------------------------------------------------- search
