@@ -41,6 +41,10 @@ Plan = TypeVar("Plan")
 # %% demo=true jupyter={"source_hidden": true}
 # `%%needs` waits until an exercise is solved.
 # %load_ext course_lib.notebook.magics
+# DTensor advises on what it could send in fewer calls; here all that counts is that it comes out right.
+import logging
+
+logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
 
 # %% [markdown]
 # ## 1 All ways to compute an operator
@@ -176,9 +180,9 @@ print(f"{tried} strategies, and all give the product")
 # %%holds op_strategies
 choices = {
     count: len(op_strategies(Einsum("bd,df->bf", dict.fromkeys("bdf", 64)), (2,) * count))
-    for count in range(7)
+    for count in range(5)
 }
-assert choices == {count: 4**count for count in range(7)}
+assert choices == {count: 4**count for count in range(5)}
 assert 4**2 == 16
 assert 16**6 == 16_777_216
 
