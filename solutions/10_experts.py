@@ -1132,6 +1132,96 @@ for found in on_both.values():
     assert all(torch.equal(a, b) for yours, own in found for a, b in zip(yours, own, strict=True))
 
 # %% [markdown]
+# ### Megatron-core's layer
+#
+# Megatron-core, NVIDIA's library (unit 06), has such a layer too. Here it is beside yours, with the same weights and tokens, on two real
+# processes. It expects a GPU; `on_cpu` answers for one that is not there. It brings the gradients of ranks together only after backward, with
+# those of the rest of the model; so what is compared are the gradients as backward leaves them.
+
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs beside:megatron-core top_k_gate dispatch_plan dispatch combine ExpertParallelMLP
+Layered = tuple[Tensor, Tensor, Tensor, list[Tensor]]
+
+
+def both_passes(layer: nn.Module, gate: nn.Module, experts: list[nn.Module], x_ND: Tensor) -> Layered:
+    """The result [N, D], and the gradients of x, of the gate and of this rank's experts, each end to end."""
+    leaf = x_ND.clone().requires_grad_()
+    y_ND = layer(leaf)
+    y_ND.square().mean().backward()
+    of_experts = [
+        torch.cat([parameter.grad.flatten() for parameter in expert.parameters()]) for expert in experts
+    ]
+    return y_ND.detach(), leaf.grad, gate.weight.grad, of_experts
+
+
+def with_yours(whole: Mixture, x_ND: Tensor) -> Layered:
+    """By your layer."""
+    layer = ExpertParallelMLP(whole)
+    return both_passes(layer, layer.gate, list(layer.experts), x_ND)
+
+
+def with_megatron(whole: Mixture, x_ND: Tensor) -> Layered:
+    """By Megatron-core's layer, which wants [tokens, samples, D], and returns a bias that is None as well."""
+    from course_lib.training.megatron_experts import megatron_layer, on_cpu
+
+    with on_cpu():
+        layer = megatron_layer(whole.gate.weight, whole.experts, whole.k)
+        experts = list(layer.experts.local_experts)
+        return both_passes(lambda x_ND: layer(x_ND[:, None])[0][:, 0], layer.router, experts, x_ND)
+
+
+torch.manual_seed(0)
+whole = mixture(16, 32, 4)
+x_ND = torch.randn(24, 16)
+layer_runs = {
+    "yours": launch(with_yours, whole, per_rank(x_ND.chunk(2)), ranks=2, on="processes", timeout=120),
+    "Megatron-core's": launch(
+        with_megatron,
+        whole,
+        per_rank(x_ND.chunk(2)),
+        ranks=2,
+        on="processes",
+        beside="megatron-core",
+        timeout=240,
+        quiet=True,
+    ),
+}
+for rank, (own, other) in enumerate(zip(*(run.results for run in layer_runs.values()))):
+    off = [(a - b).abs().max().item() for a, b in zip(own[:3] + tuple(own[3]), other[:3] + tuple(other[3]))]
+    print(
+        f"rank {rank}: results differ by at most {off[0]:.0e}, gradients of x by {off[1]:.0e}, "
+        f"of the gate by {off[2]:.0e}, of experts by {max(off[3:]):.0e}"
+    )
+for name, run in layer_runs.items():
+    print(f"{name}: {run.traffic[0].calls}, {run.traffic[0].sent:,} bytes sent by rank 0")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds beside:megatron-core top_k_gate dispatch_plan dispatch combine ExpertParallelMLP
+for own, other in zip(*(run.results for run in layer_runs.values())):
+    for a, b in zip(own[:3] + tuple(own[3]), other[:3] + tuple(other[3]), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
+of_yours, of_theirs = (run.traffic[0] for run in layer_runs.values())
+assert of_yours.calls == {"all_to_all_single": 5}
+assert of_theirs.calls == {"all_gather_into_tensor": 1, "all_to_all_single": 6}
+# Choices that leave their rank: experts 0 and 1 are on rank 0, 2 and 3 on rank 1.
+crossing = sum(
+    int((top_k_gate(whole.gate(part), 2)[1] // 2 != rank).sum()) for rank, part in enumerate(x_ND.chunk(2))
+)
+# In each pass rank 0 sends the rows of its own choices, and those of rank 1's that it computes with.
+assert of_yours.sent == 2 * crossing * 16 * 4 + 2 * 8
+assert of_theirs.sent == 2 * crossing * 16 * 4 + 4 * 8 + crossing * 4
+
+# %% [markdown]
+# The same numbers, and nearly the same bytes. What differs:
+#
+# - A choice's **weight travels** with its row, and the expert multiplies by it, so that at home rows need only be added. That is a sixth all-to-all: of
+#   weights there, in forward, and of their gradients back.
+# - **Counts** go by an all-gather: every rank learns what all have for all.
+# - Experts' gradients are sums over the ranks' losses, as yours are before `average_gradients`. In training Megatron-core's
+#   `finalize_model_grads` comes after backward.
+
+# %% [markdown]
 # ## 10 Now on nodes
 #
 # Expert parallelism needs a group, and the rest of the model another one. Often there are more ranks than an expert group should have: then each
