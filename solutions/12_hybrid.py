@@ -14,6 +14,7 @@
 # After this unit you can
 #
 # - say where each rank stands in a mesh, and make the groups along its axes.
+# - cut an image into strips, and let neighbours lend each other the rows that a convolution needs.
 
 # %% tags=["parameters"]
 # For the demonstrations: how many ranks they have where the text does not say, and whether these are "simulated"
@@ -26,9 +27,10 @@ import math
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
-from course_lib import Cluster, launch
-from course_lib.figures.style import COLOURS, HATCHES, new_figure
+from course_lib import Cluster, launch, per_rank
+from course_lib.figures.style import COLOURS, HATCHES, look, new_figure
 from graders import check, hint, progress, reset
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -180,6 +182,133 @@ for ranks_of_axes in members:
 
 # %% [markdown]
 # ## 5 Images cut in space
+#
+# A climate model's output, a microscope's slide, a tomogram: some samples are so large that one of them, with all the
+# activations of a deep network, does not fit into a device. Data parallelism does not help there, since it cannot cut a sample. Nor does it
+# help where samples are few: a batch of four keeps four devices busy, and no fifth. But an image has many rows. Cut it
+# into horizontal strips, one for each rank: this is **spatial parallelism**.
+#
+# Most layers do not notice. A ReLU treats each pixel by itself. A convolution does notice, at the cuts: with a kernel
+# of 3 × 3 each output needs the pixels one row above and one row below, and at the edge of a strip one of these is another
+# rank's. The rows that a rank has to borrow are called its **halo**, or ghost rows; every simulation of a fluid or of the weather on many
+# nodes has them.
+
+# %% demo=true jupyter={"source_hidden": true}
+figure, axes = new_figure(
+    height=3.2,
+    alt="On the left an image of nine rows, cut into three strips of three rows, of ranks 0, 1 and 2. On the right the three "
+    "strips apart, each with one more row above and one below: a copy of the neighbour's, hatched, or zeros at the image's two outer edges.",
+)
+with look():
+    strip_colours = ("sky_blue", "orange", "green")
+    for row in range(9):
+        owner = row // 3
+        axes.barh(-row, 3, height=0.9, color=COLOURS[strip_colours[owner]], edgecolor="white")
+    for rank in range(3):
+        axes.text(-0.2, -3 * rank - 1, f"rank {rank}", ha="right", va="center")
+        for place in range(-1, 4):
+            row, left = 3 * rank + place, 5 + 4.2 * rank
+            inside = 0 <= row < 9
+            axes.barh(
+                -2 - place, 3, left=left, height=0.9, edgecolor="white" if inside else COLOURS["black"],
+                color=COLOURS[strip_colours[row // 3]] if inside else "white",
+                hatch="" if place in range(3) or not inside else "////",
+            )  # fmt: skip
+            if not inside:
+                axes.text(left + 1.5, -2 - place, "zeros", ha="center", va="center")
+        axes.text(5 + 4.2 * rank + 1.5, 0.2, f"rank {rank} with its halo", ha="center")
+axes.set(xlim=(-2, 17), ylim=(-9, 1.2))
+axes.axis("off")
+figure
+
+# %% [markdown]
+# At the image's own edges nobody has a row to lend. There stand zeros, which is what a convolution pads with anyway. And backward? A row that was copied
+# has been used in two places.
+#
+# The exchange costs latency, twice in every convolution, so it matters who waits for whom. `dist.send` may return only when
+# its message has been received. If every rank first sends down, then receives from above, only the last one, which has
+# nobody below, is free to receive at once; the one above it comes next, and so on up. That ends well, but the more ranks there are, the longer it takes.
+
+
+# %% exercise="halo_exchange" points=14
+def halo_exchange(x: Tensor, width: int, group: dist.ProcessGroup | None = None, dim: int = 2) -> Tensor:
+    """This rank's strip of an image, with the neighbours' nearest rows on both sides.
+
+    x: 4 dimensions (samples, channels, rows, columns), of any floating dtype. Images are cut into strips along
+        dimension dim, 2 or 3; what follows says rows, as for 2. In the order of the group's ranks (None: all)
+        strips follow one another downwards. They may differ in height, and each has at least `width` rows.
+    width: at least 0.
+
+    Returns a tensor with 2 width more rows than x: the last `width` rows of the rank before, x, the first
+    `width` rows of the rank after. The first rank of the group has zeros above, the last one zeros below.
+    The gradient of x is that of all copies: what arrives here at its own rows, plus what arrives at
+    copies of them on the neighbours. x and the gradient that arrives stay as they are. All ranks need a gradient, or none.
+
+    Messages only (send, recv, isend, irecv, batch_isend_irecv): in forward and in backward each rank sends each of its neighbours
+    one message of `width` rows. (With width 0 it may send none; that is not counted.) However many
+    ranks there are, a pass takes at most as long as four such messages one after another.
+    """
+    ### BEGIN SOLUTION
+    return Halo.apply(x, width, group, dim)
+    ### END SOLUTION
+
+
+class Halo(torch.autograd.Function):
+    """Rows of the neighbours, and their gradients back."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, width: int, group, dim: int) -> Tensor:
+        ### BEGIN SOLUTION
+        ctx.rest = width, group, dim
+        above, below = swap(x.narrow(dim, 0, width), x.narrow(dim, x.shape[dim] - width, width), group)
+        return torch.cat([above, x, below], dim)
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        ### BEGIN SOLUTION
+        width, group, dim = ctx.rest
+        above, own, below = gradient.split([width, gradient.shape[dim] - 2 * width, width], dim)
+        from_above, from_below = swap(above, below, group)
+        own = own.clone()
+        own.narrow(dim, 0, width).add_(from_above)
+        own.narrow(dim, own.shape[dim] - width, width).add_(from_below)
+        return own, None, None, None
+        ### END SOLUTION
+
+
+def swap(up: Tensor, down: Tensor, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
+    """Sends `up` to the rank before and `down` to the one after, and returns what came from these two: zeros
+    where there is none. Both passes need it. Only halo_exchange is judged; do it another way if you like.
+    """
+    ### BEGIN SOLUTION
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    came = torch.zeros(up.shape).to(up), torch.zeros(down.shape).to(down)
+    messages = []
+    for peer, going, coming in ((rank - 1, up, came[0]), (rank + 1, down, came[1])):
+        if 0 <= peer < size and going.numel():
+            messages.append(dist.P2POp(dist.isend, going.contiguous(), group=group, group_peer=peer))
+            messages.append(dist.P2POp(dist.irecv, coming, group=group, group_peer=peer))
+    for work in dist.batch_isend_irecv(messages) if messages else ():
+        work.wait()
+    return came
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Three strips of a column of pixels, 1 to 7, on three ranks:
+
+# %% demo=true
+# %%needs halo_exchange
+column = torch.arange(1.0, 8).view(1, 1, 7, 1)
+strips = column.tensor_split(3, dim=2)
+run = launch(halo_exchange, per_rank(strips), 1, ranks=3, on=on)
+for rank, strip in enumerate(run.results):
+    print(f"rank {rank}: {strips[rank].flatten().tolist()} became {strip.flatten().tolist()}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds halo_exchange
+assert [strip.flatten().tolist() for strip in run.results] == [[0, 1, 2, 3, 4], [3, 4, 5, 6], [5, 6, 7, 0]]
 
 # %% [markdown]
 # ## 6 Convolutions cut three ways

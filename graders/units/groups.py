@@ -1,4 +1,4 @@
-"""Groups of ranks that drivers make."""
+"""Groups of ranks that drivers make, and who is in them."""
 
 import torch.distributed as dist
 
@@ -12,3 +12,8 @@ def own_group(groups: list[list[int]]) -> dist.ProcessGroup | None:
 def group_option(groups: list[list[int]]) -> dict[str, dist.ProcessGroup | None]:
     """What the answer is called with, beside the rest: no group where there are no lists."""
     return {"group": own_group(groups)} if groups else {}
+
+
+def members_of(rank: int, ranks: int, groups: list[list[int]]) -> list[int]:
+    """The ranks of this rank's group; all, where there are no groups."""
+    return next((group for group in groups if rank in group), list(range(ranks)))

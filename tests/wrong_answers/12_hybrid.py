@@ -207,3 +207,300 @@ def looks_afterwards(shape, rank):
     found = [_own(_lines(shape, axis), rank) for axis in range(len(shape))]
     _is_whole(shape)
     return found
+
+
+# ------------------------------------------------------------------------------------------------ halos
+
+
+def _swapped(up, down, group=None):
+    """`up` to the rank before, `down` to the one after, all at once; what came from them."""
+    rank, size, messages = dist.get_rank(group), dist.get_world_size(group), []
+    came = [torch.zeros(part.shape, dtype=part.dtype) for part in (up, down)]
+    for peer, going, coming in ((rank - 1, up, came[0]), (rank + 1, down, came[1])):
+        if 0 <= peer < size and going.numel():
+            messages.append(dist.P2POp(dist.isend, going.contiguous(), group=group, group_peer=peer))
+            messages.append(dist.P2POp(dist.irecv, coming, group=group, group_peer=peer))
+    for work in dist.batch_isend_irecv(messages) if messages else ():
+        work.wait()
+    return came
+
+
+def _copied(x, width, group, dim, swap=_swapped):
+    """Forward: x between its neighbours' rows."""
+    above, below = swap(x.narrow(dim, 0, width), x.narrow(dim, x.shape[dim] - width, width), group)
+    return torch.cat([above, x, below], dim)
+
+
+def _returned(gradient, width, group, dim, swap=_swapped):
+    """Backward: the own part, to which what comes back is added."""
+    above, own, below = gradient.split([width, gradient.shape[dim] - 2 * width, width], dim)
+    from_above, from_below = swap(above, below, group)
+    own = own.clone()
+    own.narrow(dim, 0, width).add_(from_above)
+    own.narrow(dim, own.shape[dim] - width, width).add_(from_below)
+    return own
+
+
+class _Halo(torch.autograd.Function):
+    """A halo whose passes are copy(x, width, group, dim) and back(gradient, width, group, dim)."""
+
+    @staticmethod
+    def forward(ctx, x, width, group, dim, copy, back):
+        ctx.rest, ctx.back = (width, group, dim), back
+        return copy(x, width, group, dim)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.back(gradient, *ctx.rest), None, None, None, None, None
+
+
+def _halo(x, width, group=None, dim=2, copy=_copied, back=_returned):
+    return _Halo.apply(x, width, group, dim, copy, back)
+
+
+@wrong("halo_exchange", fails="rows")
+def the_far_rows(x, width, group=None, dim=2):
+    """Gives the rank before its last rows, and the one after its first."""
+
+    def copy(x, width, group, dim):
+        above, below = _swapped(x.narrow(dim, x.shape[dim] - width, width), x.narrow(dim, 0, width), group)
+        return torch.cat([above, x, below], dim)
+
+    return _halo(x, width, group, dim, copy=copy)
+
+
+@wrong("halo_exchange", fails="rows")
+def round_the_ring(x, width, group=None, dim=2):
+    """The first rank borrows from the last one, as if the image were a cylinder."""
+
+    def copy(x, width, group, dim):
+        parts = [torch.empty(0)] * dist.get_world_size(group)
+        dist.all_gather_object(parts, x.detach(), group=group)
+        rank = dist.get_rank(group)
+        before, after = parts[rank - 1], parts[(rank + 1) % len(parts)]
+        last = before.narrow(dim, before.shape[dim] - width, width)
+        return torch.cat([last, x, after.narrow(dim, 0, width)], dim)
+
+    return _halo(x, width, group, dim, copy=copy)
+
+
+@wrong("halo_exchange", fails="rows")
+def nothing_at_the_edges(x, width, group=None, dim=2):
+    """The first rank has nothing above, the last one nothing below."""
+    rows = _halo(x, width, group, dim)
+    rank, last = dist.get_rank(group), dist.get_world_size(group) - 1
+    first = 0 if rank else width
+    end = rows.shape[dim] - (0 if rank < last else width)
+    return rows.narrow(dim, first, end - first)
+
+
+@wrong("halo_exchange", fails="rows")
+def repeats_the_edge(x, width, group=None, dim=2):
+    """Pads the image's edges with copies of its outermost rows."""
+
+    def copy(x, width, group, dim):
+        result = _copied(x, width, group, dim)
+        if dist.get_rank(group) == 0:
+            result.narrow(dim, 0, width).copy_(x.narrow(dim, 0, 1).expand_as(x.narrow(dim, 0, width)))
+        return result
+
+    return _halo(x, width, group, dim, copy=copy)
+
+
+@wrong("halo_exchange", fails="gradient")
+def keeps_what_is_its_own(x, width, group=None, dim=2):
+    """Cuts the halo off in backward; what arrived there is lost."""
+
+    def back(gradient, width, group, dim):
+        return gradient.narrow(dim, width, gradient.shape[dim] - 2 * width).clone()
+
+    return _halo(x, width, group, dim, back=back)
+
+
+@wrong("halo_exchange", fails="gradient")
+def cat_without_a_function(x, width, group=None, dim=2):
+    """Leaves backward to torch.cat, which knows nothing of messages."""
+    return _copied(x, width, group, dim)
+
+
+@wrong("halo_exchange", fails="gradient")
+def in_place_of_its_own(x, width, group=None, dim=2):
+    """Writes what comes back over the gradient that is there, in place of adding to it."""
+
+    def back(gradient, width, group, dim):
+        own = gradient.narrow(dim, width, gradient.shape[dim] - 2 * width).clone()
+        above, below = gradient.narrow(dim, 0, width), gradient.narrow(dim, own.shape[dim] + width, width)
+        from_above, from_below = _swapped(above, below, group)
+        if dist.get_rank(group):
+            own.narrow(dim, 0, width).copy_(from_above)
+        if dist.get_rank(group) < dist.get_world_size(group) - 1:
+            own.narrow(dim, own.shape[dim] - width, width).copy_(from_below)
+        return own
+
+    return _halo(x, width, group, dim, back=back)
+
+
+@wrong("halo_exchange", fails="gradient")
+def swaps_the_same_rows_again(x, width, group=None, dim=2):
+    """Sends in backward the gradient of its own edge, not that of its halo."""
+
+    def back(gradient, width, group, dim):
+        own = gradient.narrow(dim, width, gradient.shape[dim] - 2 * width).clone()
+        size = own.shape[dim]
+        above, below = _swapped(own.narrow(dim, 0, width), own.narrow(dim, size - width, width), group)
+        own.narrow(dim, 0, width).add_(above)
+        own.narrow(dim, size - width, width).add_(below)
+        return own
+
+    return _halo(x, width, group, dim, back=back)
+
+
+@wrong("halo_exchange", fails="gradient")
+def gradient_of_the_zeros(x, width, group=None, dim=2):
+    """At the image's edges adds what arrives at the zeros to its own rows."""
+
+    def back(gradient, width, group, dim):
+        own = _returned(gradient, width, group, dim)
+        if dist.get_rank(group) == 0:
+            own.narrow(dim, 0, width).add_(gradient.narrow(dim, 0, width))
+        return own
+
+    return _halo(x, width, group, dim, back=back)
+
+
+@wrong("halo_exchange", fails="other strips")
+def minus_width(x, width, group=None, dim=2):
+    """Takes x[-width:], which for width 0 is all of x."""
+
+    def copy(x, width, group, dim):
+        up, down = x.transpose(dim, 0)[:width], x.transpose(dim, 0)[-width:]
+        above, below = _swapped(up.transpose(dim, 0), down.transpose(dim, 0), group)
+        return torch.cat([above, x, below], dim)
+
+    return _halo(x, width, group, dim, copy=copy)
+
+
+@wrong("halo_exchange", fails="other strips")
+def halo_in_float(x, width, group=None, dim=2):
+    """Zeros, and buffers to receive into, of PyTorch's default type."""
+    return _halo(x.float(), width, group, dim)
+
+
+@wrong("halo_exchange", fails="other strips")
+def views_of_rows(x, width, group=None, dim=2):
+    """Takes it that memory is laid out row by row."""
+    x.view(-1)
+    return _halo(x, width, group, dim)
+
+
+@wrong("halo_exchange", fails="columns")
+def always_rows(x, width, group=None, dim=2):
+    """Forgets that dim is an argument."""
+    return _halo(x, width, group)
+
+
+@wrong("halo_exchange", fails="arguments unchanged")
+def adds_to_what_arrived(x, width, group=None, dim=2):
+    """Adds in place to a view of the gradient that arrived."""
+
+    def back(gradient, width, group, dim):
+        own = gradient.narrow(dim, width, gradient.shape[dim] - 2 * width)
+        own.copy_(_returned(gradient, width, group, dim))
+        return own.clone()
+
+    return _halo(x, width, group, dim, back=back)
+
+
+@wrong("halo_exchange", fails="neighbours only")
+def sends_whole_strips(x, width, group=None, dim=2):
+    """The whole strip travels, and what is needed of it is cut out there."""
+
+    def copy(x, width, group, dim):
+        return _copied(x, width, group, dim, lambda up, down, g: _whole_strips(x, width, g, dim))
+
+    return _halo(x, width, group, dim, copy=copy)
+
+
+def _whole_strips(x, width, group, dim):
+    """Neighbours' edges by way of everything that they have; heights are sent before."""
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    heights = _swapped(*[torch.tensor([x.shape[dim]])] * 2, group)
+    messages, came = [], []
+    for peer, height in ((rank - 1, heights[0]), (rank + 1, heights[1])):
+        shape = list(x.shape)
+        shape[dim] = int(height) if 0 <= peer < size else width
+        came.append(torch.zeros(shape, dtype=x.dtype))
+        if 0 <= peer < size:
+            messages.append(dist.P2POp(dist.isend, x.contiguous(), group=group, group_peer=peer))
+            messages.append(dist.P2POp(dist.irecv, came[-1], group=group, group_peer=peer))
+    for work in dist.batch_isend_irecv(messages) if messages else ():
+        work.wait()
+    return came[0].narrow(dim, came[0].shape[dim] - width, width), came[1].narrow(dim, 0, width)
+
+
+def _gathered(up, down, group):
+    """Everybody's edges to everybody."""
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    both = torch.stack([up, down]).contiguous()
+    everyone = [torch.zeros_like(both) for _ in range(size)]
+    dist.all_gather(everyone, both, group=group)
+    nothing = torch.zeros_like(both[0])
+    return everyone[rank - 1][1] if rank else nothing, everyone[rank + 1][0] if rank + 1 < size else nothing
+
+
+@wrong("halo_exchange", fails="neighbours only")
+def gathers_all_edges(x, width, group=None, dim=2):
+    """One all-gather of everybody's edges, of which two are needed."""
+    return _halo(
+        x,
+        width,
+        group,
+        dim,
+        copy=lambda *given: _copied(*given, swap=_gathered),
+        back=lambda *given: _returned(*given, swap=_gathered),
+    )
+
+
+def _down_then_up(up, down, group):
+    """Blocking calls: first all downwards, rank by rank, then all upwards."""
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    came = [torch.zeros(part.shape, dtype=part.dtype) for part in (up, down)]
+    if not up.numel():
+        return came
+    if rank + 1 < size:
+        dist.send(down.contiguous(), group=group, group_dst=rank + 1)
+    if rank:
+        dist.recv(came[0], group=group, group_src=rank - 1)
+        dist.send(up.contiguous(), group=group, group_dst=rank - 1)
+    if rank + 1 < size:
+        dist.recv(came[1], group=group, group_src=rank + 1)
+    return came
+
+
+@wrong("halo_exchange", fails="all at once")
+def one_after_the_other(x, width, group=None, dim=2):
+    """Everybody sends down before it receives from above: only the last one is free to receive."""
+    return _halo(
+        x,
+        width,
+        group,
+        dim,
+        copy=lambda *given: _copied(*given, swap=_down_then_up),
+        back=lambda *given: _returned(*given, swap=_down_then_up),
+    )
+
+
+@wrong("halo_exchange", fails="group")
+def neighbours_by_number(x, width, group=None, dim=2):
+    """Takes the ranks of the whole world."""
+    return _halo(x, width, None, dim)
+
+
+@wrong("halo_exchange", fails="group")
+def backward_without_the_group(x, width, group=None, dim=2):
+    """Remembers the group in forward only."""
+
+    def back(gradient, width, _, dim):
+        return _returned(gradient, width, None, dim)
+
+    return _halo(x, width, group, dim, back=back)

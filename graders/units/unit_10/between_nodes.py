@@ -19,9 +19,9 @@ from graders.grading.kit import (
     exercise,
     per_rank,
 )
+from graders.units.groups import members_of
 from graders.units.unit_10 import drivers
 from graders.units.unit_10.replies import ExchangeReply
-from graders.units.unit_10.worlds import members_of
 
 _RIGHT = ("every block", "only messages")
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
+from graders.units.groups import members_of
 from graders.units.models import sent
 from graders.units.passes import bytes_in_passes, calls_in_passes
 from graders.units.unit_10 import drivers
@@ -15,7 +16,6 @@ from graders.units.unit_10.models import Whole, whole_layer
 from graders.units.unit_10.pairs import pair
 from graders.units.unit_10.plans import plan_of
 from graders.units.unit_10.replies import LayerReply
-from graders.units.unit_10.worlds import members_of
 
 Replies = Observed[LayerReply]
 EACH_WAY = ["all_to_all_single"] * 2

@@ -16,10 +16,11 @@ from graders.grading.kit import (
     exercise,
     per_rank,
 )
+from graders.units.groups import members_of
 from graders.units.passes import calls_in_passes
 from graders.units.unit_10 import drivers
 from graders.units.unit_10.journeys import CALL, GROUP, PASSES, Replies, arguments, leave, parts_of
-from graders.units.unit_10.worlds import PAIRS, members_of
+from graders.units.unit_10.worlds import PAIRS
 
 
 @exercise(

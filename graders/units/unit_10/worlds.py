@@ -2,8 +2,3 @@
 
 PAIRS = [[0, 1], [2, 4], [3, 5]]
 """A rank's place in its pair is neither its number modulo 2 nor which half of all ranks it is in."""
-
-
-def members_of(rank: int, ranks: int, groups: list[list[int]]) -> list[int]:
-    """The ranks of this rank's group; all, where there are no groups."""
-    return next((group for group in groups if rank in group), list(range(ranks)))

@@ -1,0 +1,235 @@
+"""Unit 12, strips of an image that swap their edges."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from course_lib.cluster.topology import Cluster
+from graders.grading.communication import MEASURED, duration_within, seconds
+from graders.grading.kit import (
+    Answer,
+    Criterion,
+    Finding,
+    Findings,
+    Kind,
+    Observed,
+    Rng,
+    compare,
+    exercise,
+    per_rank,
+)
+from graders.units.groups import members_of
+from graders.units.passes import calls_by_pass
+from graders.units.unit_12.drivers import space
+from graders.units.unit_12.space_replies import PassesReply
+from graders.units.unit_12.space_worlds import THREES
+
+PASSES = ("forward", "backward", "forward under no_grad")
+Replies = Observed[PassesReply]
+
+
+@exercise(
+    minutes=40,
+    difficulty=3,
+    rubric=(
+        Criterion("rows", 3, "Above stand the last rows of the rank before, below the first of the next."),
+        Criterion(
+            "gradient",
+            3,
+            "A row that was copied has a gradient here and one there: it comes back, and both are added. "
+            "What arrives at zeros goes nowhere.",
+        ),
+        Criterion(
+            "other strips",
+            2,
+            "One rank, two; strips of other heights, as low as the halo; width 0; any dtype; tensors that "
+            "stand in memory in another order.",
+            needs=("rows", "gradient"),
+        ),
+        Criterion("columns", 1, "dim says along which dimension the image is cut."),
+        Criterion(
+            "arguments unchanged",
+            1,
+            "What arrives in backward may be another function's too: add to a copy.",
+            needs=("rows", "gradient"),
+        ),
+        Criterion(
+            "neighbours only",
+            2,
+            "One message to each neighbour in each pass, of `width` rows; no collective.",
+            needs=("rows", "gradient"),
+        ),
+        Criterion(
+            "all at once",
+            1,
+            "dist.send waits until its message is received: let nobody wait for a neighbour that waits.",
+            needs=("rows", "gradient"),
+        ),
+        Criterion("group", 1, "Neighbours are those in the group, in backward too."),
+    ),
+    hints=(
+        "Which rows of its own does a rank send up, and which down? Which ranks send in one direction only?",
+        "In backward, which part of what arrives belongs to whom? Which rows of x have two parts?",
+        "dist.P2POp(dist.isend, tensor, group=group, group_peer=rank) and dist.batch_isend_irecv start all "
+        "messages at once. Both passes swap something: what goes up, what goes down?",
+    ),
+)
+def halo_exchange(answer: Answer, rng: Rng) -> Findings:
+    """Drawn images, cut into strips of drawn heights."""
+    plain = Strips.drawn(rng, [3, 5, 4], 2)
+    run = plain.launch(answer)
+    yield "rows", plain.rows(run)
+    yield "gradient", plain.gradient(run)
+    others = [
+        Strips.drawn(rng, [3], 2, dtype=torch.float64),
+        Strips.drawn(rng, [2, 2, 4, 2], 2, gaps=True),
+        Strips.drawn(rng, [4, 3], 0),
+        Strips.drawn(rng, [1, 3], 1, dtype=torch.bfloat16, gaps=True),
+    ]
+    yield "other strips", compare.first_failure(each.all_right(each.launch(answer)) for each in others)
+    columns = [Strips.drawn(rng, [2, 4, 3], 1, dim=3), Strips.drawn(rng, [3, 2], 2, dim=3, gaps=True)]
+    yield "columns", compare.first_failure(each.all_right(each.launch(answer)) for each in columns)
+    kept = [each.unchanged(each.launch(answer)) for each in (plain, others[1])]
+    yield "arguments unchanged", compare.first_failure(kept)
+    yield "neighbours only", plain.neighbours_only(run)
+    yield "all at once", all_at_once(answer, rng)
+    grouped = Strips.drawn(rng, [2, 3, 1, 2, 4, 1], 1, groups=THREES)
+    yield "group", grouped.all_right(grouped.launch(answer))
+
+
+def all_at_once(answer: Answer, rng: Rng) -> Finding:
+    """Passes if three exchanges of eight ranks take the time of twelve messages at most."""
+    strips = Strips.drawn(rng, [3] * 8, 1, columns=50)
+    observed = strips.launch(answer, Cluster(nodes=8, intra_node=MEASURED, inter_node=MEASURED))
+    nbytes = strips.x[0][:, :, :1].nbytes
+    allowed = seconds(12, 12 * nbytes)
+    where = f"8 ranks, {nbytes} bytes in each message, three exchanges"
+    return duration_within(observed, allowed, where, "12 messages, one after another,")
+
+
+@dataclass(frozen=True, slots=True)
+class Strips:
+    """Every rank's strip, 4 dimensions, cut along dim. gaps: see the driver."""
+
+    x: list[Tensor]
+    width: int
+    dim: int
+    gaps: bool
+    groups: list[list[int]]
+
+    @classmethod
+    def drawn(
+        cls,
+        rng: Rng,
+        lengths: list[int],
+        width: int,
+        *,
+        dim: int = 2,
+        columns: int | None = None,
+        dtype: torch.dtype = torch.float32,
+        gaps: bool = False,
+        groups: list[list[int]] | None = None,
+    ) -> "Strips":
+        """lengths: how many rows, or columns, each rank has; columns: how long the other side is."""
+        samples, channels = rng.integer(2, 3), rng.integer(2, 3)
+        other = rng.integer(2, 4) if columns is None else columns
+        shapes = [(length, other) if dim == 2 else (other, length) for length in lengths]
+        x = [rng.normal(samples, channels, *shape, dtype=dtype) for shape in shapes]
+        return cls(x, width, dim, gaps, groups or [])
+
+    def launch(self, answer: Answer, cluster: Cluster | None = None) -> Replies:
+        dim = None if self.dim == 2 else self.dim
+        given = per_rank(self.x), self.width, dim, self.gaps, self.groups
+        return answer.launch(space.exchanged, *given, ranks=len(self.x), cluster=cluster)
+
+    def neighbours(self, rank: int) -> tuple[int | None, int | None]:
+        """The rank before and the one after it in its group."""
+        members = members_of(rank, len(self.x), self.groups)
+        place = members.index(rank)
+        return (
+            members[place - 1] if place else None,
+            members[place + 1] if place + 1 < len(members) else None,
+        )
+
+    def first(self, x: Tensor) -> Tensor:
+        """The first `width` rows of a tensor."""
+        return x.narrow(self.dim, 0, self.width)
+
+    def last(self, x: Tensor) -> Tensor:
+        return x.narrow(self.dim, x.shape[self.dim] - self.width, self.width)
+
+    def result(self, rank: int) -> Tensor:
+        before, after = self.neighbours(rank)
+        nothing = torch.zeros_like(self.first(self.x[rank]))
+        above = nothing if before is None else self.last(self.x[before])
+        below = nothing if after is None else self.first(self.x[after])
+        return torch.cat([above, self.x[rank], below], self.dim)
+
+    def arriving(self, rank: int) -> Tensor:
+        return space.arriving(self.result(rank), rank)
+
+    def own_gradient(self, rank: int) -> Tensor:
+        """What a rank's strip gets: its own part, and what comes back from the neighbours."""
+        before, after = self.neighbours(rank)
+        length = self.x[rank].shape[self.dim]
+        gradient = self.arriving(rank).narrow(self.dim, self.width, length).clone()
+        if before is not None:
+            self.first(gradient).add_(self.last(self.arriving(before)))
+        if after is not None:
+            self.last(gradient).add_(self.first(self.arriving(after)))
+        return gradient
+
+    def near(self) -> float:
+        """How far apart two sums in different order may be."""
+        return 0.05 if self.x[0].dtype is torch.bfloat16 else 1e-5
+
+    def rows(self, run: Replies) -> Finding:
+        expected = list(map(self.result, range(len(self.x))))
+        return compare.first_failure(
+            compare.close_on_all_ranks(seen, expected, what, 0, 0)
+            for what, seen in (
+                ("the result", [reply.result for reply in run.results]),
+                ("the result under no_grad", [reply.without for reply in run.results]),
+            )
+        )
+
+    def gradient(self, run: Replies) -> Finding:
+        expected = list(map(self.own_gradient, range(len(self.x))))
+        seen = [reply.gradients[0] for reply in run.results]
+        near = self.near()
+        return compare.close_on_all_ranks(seen, expected, "the gradient of x", near, near)
+
+    def all_right(self, run: Replies) -> Finding:
+        return compare.first_failure((self.rows(run), self.gradient(run)))
+
+    def unchanged(self, run: Replies) -> Finding:
+        arrived = list(map(self.arriving, range(len(self.x))))
+        x = [reply.given[0] for reply in run.results]
+        seen = [reply.arrived for reply in run.results]
+        return compare.first_failure(
+            (
+                compare.close_on_all_ranks(x, self.x, "x afterwards", 0, 0),
+                compare.close_on_all_ranks(seen, arrived, "the gradient that arrived, afterwards,", 0, 0),
+            )
+        )
+
+    def neighbours_only(self, run: Replies) -> Finding:
+        """Passes if each rank sends each neighbour one message of `width` rows in each pass, and no more."""
+        for rank, x in enumerate(self.x):
+            neighbours = [each for each in self.neighbours(rank) if each is not None]
+            nbytes = self.first(x).nbytes
+            for label, calls in zip(PASSES, calls_by_pass(run, rank, PASSES), strict=True):
+                where = f"in {label} rank {rank}"
+                if others := sorted({call.op for call in calls} - {"send", "recv"}):
+                    return Finding(False, f"{where} calls {', '.join(others)}; messages are enough.")
+                sends = [call for call in calls if call.op == "send"]
+                seen = sorted(call.peer for call in sends if call.peer is not None)
+                if seen != neighbours:
+                    kind = Kind.TOO_MUCH if len(seen) > len(neighbours) else Kind.OTHER
+                    return Finding(False, f"{where} sends to ranks {seen}; expected {neighbours}.", kind)
+                if any(call.nbytes > nbytes for call in sends):
+                    most = max(call.nbytes for call in sends)
+                    said = f"{where} sends a message of {most:,} bytes; {self.width} rows have {nbytes:,}."
+                    return Finding(False, said, Kind.TOO_MUCH)
+        return Finding(True, "Every rank sends each neighbour its halo, once in each pass.")
