@@ -21,9 +21,11 @@ on = "simulated"
 
 # %%
 import itertools
+import bisect
+import heapq
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import torch
@@ -31,8 +33,9 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
-from course_lib import launch
+from course_lib import launch, per_rank
 from course_lib.planner import Einsum, Placements, Strategy, written
+from course_lib.planner.timelines import Task, Timeline, Watched
 from graders import check, hint, progress, reset
 
 Plan = TypeVar("Plan")
@@ -205,6 +208,130 @@ assert 16**6 == 16_777_216
 
 # %% [markdown]
 # ## 6 A simulation that is told what changed
+#
+# The costs of sections 3 and 5 are sums and maxima that leave something out: that two messages want one link at the same time,
+# that an operator waits although its device is free. Executing a step would show it. But a plan has to be set up before it can run, and
+# steps of large models take seconds. FlexFlow (Jia, Zaharia and Aiken 2019) **simulates** the step instead. A step is a graph of
+# **tasks**: a task is a part of an operator on a device, forward or backward, or a message on a link. A link is a device too. An
+# edge says that one task needs what another one made. FlexFlow assumes
+#
+# - that a task takes as long each time, whatever the numbers in its tensors are, so that each *kind* of task is measured once;
+# - that a message takes its bytes divided by the link's bandwidth;
+# - that a device runs its tasks in the order in which they become ready: first come, first served;
+# - and that the runtime itself takes no time.
+#
+# `Task` has a device and seconds, and `Timeline` is what a simulation finds out: when each task is ready and when it has ended, and each device's
+# tasks in the order in which it runs them.
+
+
+# %% exercise="simulate" points=8
+def simulate(tasks: list[Task], edges: list[tuple[int, int]], devices: int) -> Timeline:
+    """When each task runs.
+
+    tasks: what there is to do, on devices 0 to devices - 1; seconds may be 0. A task goes by its place in the
+    list. edges: (a, b), a < b, each once, in any order: task b waits for task a. All stay as they are.
+
+    A task is ready when all before it have ended; where there is none, at 0. A device runs its tasks one at a
+    time, in the order in which they become ready, of those ready at the same moment the lowest number first. It
+    begins a task as soon as the task is ready and the one in front of it has ended.
+
+    Returns the Timeline: tasks, a list of its own, equal to the one given; for each task before and after,
+    lists of numbers in any order, and ready and end, in seconds; for each device its queue, empty where it has
+    nothing to do. There may be no task at all, or 3,000 of which each waits for the one before.
+    """
+    ### BEGIN SOLUTION
+    before: list[list[int]] = [[] for _ in tasks]
+    after: list[list[int]] = [[] for _ in tasks]
+    for first, second in edges:
+        before[second].append(first)
+        after[first].append(second)
+    timeline = Timeline(
+        list(tasks), before, after, [0.0] * len(tasks), [0.0] * len(tasks), [[] for _ in range(devices)]
+    )
+
+    free = [0.0] * devices
+    missing = [len(each) for each in before]
+    # In order already, and so a heap.
+    waiting = [(0.0, number) for number, count in enumerate(missing) if count == 0]
+    while waiting:
+        # Whatever becomes ready from now on is ready later than this, or has a higher number.
+        ready, number = heapq.heappop(waiting)
+        task = tasks[number]
+        timeline.ready[number] = ready
+        timeline.end[number] = free[task.device] = max(ready, free[task.device]) + task.seconds
+        timeline.queues[task.device].append(number)
+        for later in after[number]:
+            missing[later] -= 1
+            if missing[later] == 0:
+                heapq.heappush(waiting, (max(timeline.end[each] for each in before[later]), later))
+    return timeline
+    ### END SOLUTION
+
+
+# %% exercise="resimulate" points=16
+def resimulate(timeline: Timeline, changes: dict[int, Task]) -> set[int]:
+    """Bring a timeline up to date after some of its tasks have changed, and say which have moved.
+
+    timeline: as from simulate. It is changed in place: afterwards it is what simulate would make of the changed
+    tasks; before and after stay as they are. changes: for some tasks, perhaps none, what stands there from now
+    on, perhaps on another device, perhaps what stood there already; it stays as it is. Edges do not change.
+
+    Returns the numbers of the tasks for which `ready` or `end` is now another than before the call.
+
+    Of `timeline.tasks` only what is needed is read: for n tasks that change or move at most 4 n + 4 different
+    ones. Writing into that list is free.
+    """
+    ### BEGIN SOLUTION
+    tasks, ready, end = timeline.tasks, timeline.ready, timeline.end
+    old: dict[int, tuple[float, float]] = {}
+    waiting: list[tuple[float, int]] = []
+
+    def arrives(number: int) -> float:
+        return max((end[each] for each in timeline.before[number]), default=0.0)
+
+    def may_move(numbers: Iterable[int]) -> None:
+        for number in numbers:
+            heapq.heappush(waiting, (min(ready[number], arrives(number)), number))
+
+    def place(queue: list[int], number: int) -> int:
+        return bisect.bisect_left(queue, (ready[number], number), key=lambda each: (ready[each], each))
+
+    def leave(queue: list[int], number: int) -> None:
+        where = place(queue, number)
+        del queue[where]
+        may_move(queue[where : where + 1])
+
+    def enter(queue: list[int], number: int) -> None:
+        where = place(queue, number)
+        queue.insert(where, number)
+        may_move(queue[where : where + 2])
+
+    for number, task in changes.items():
+        was, tasks[number] = tasks[number], task
+        may_move([number])
+        if task.device != was.device:
+            leave(timeline.queues[was.device], number)
+            enter(timeline.queues[task.device], number)
+
+    while waiting:
+        _, number = heapq.heappop(waiting)
+        old.setdefault(number, (ready[number], end[number]))
+        task = tasks[number]
+        queue = timeline.queues[task.device]
+        if ready[number] != arrives(number):
+            leave(queue, number)
+            ready[number] = arrives(number)
+            enter(queue, number)
+            continue
+        where = place(queue, number)
+        begin = max(ready[number], end[queue[where - 1]] if where else 0.0)
+        if begin + task.seconds != end[number]:
+            end[number] = begin + task.seconds
+            may_move(timeline.after[number])
+            may_move(queue[where + 1 : where + 2])
+    return {number for number, times in old.items() if times != (ready[number], end[number])}
+    ### END SOLUTION
+
 
 # %% [markdown]
 # ## 7 A walk through plans
@@ -233,14 +360,15 @@ def search(
 ) -> tuple[Plan, float]:
     """Walk through plans, and return the best one that was seen, with its cost; of equal ones the first seen.
 
-    plan: where the walk begins; a value of any kind, perhaps one that cannot be hashed. propose(plan, generator):
-    a plan that differs a little from this one, which stays as it is. It is as likely to lead from A to B as from
-    B to A. cost(plan): how bad a plan is; math.inf for one that cannot run. It is dear: call it once for the
-    first plan, and once for each that is proposed.
+    plan: where the walk begins; a value of any kind, perhaps one that cannot be hashed.
+    propose(plan, generator): a plan that differs a little from this one, which stays as it is. It is as likely
+    to lead from A to B as from B to A. cost(plan): how bad a plan is; math.inf for one that cannot run. It is
+    dear: call it once for the first plan, and once for each that is proposed.
 
     The walk has so many steps, 0 or more. In each a change of the plan where it stands is proposed, and the walk
     goes there, or stays. It always goes where it is no dearer, and never to an infinite cost from a
-    finite one. In the long run it stands at plans in proportion to exp(-beta * cost). Costs are from -1e12 to 1e12, or math.inf.
+    finite one. In the long run it stands at plans in proportion to exp(-beta * cost). Costs are from 0 to
+    1e12, or math.inf.
 
     seed: of a random.Random, from which all chance comes, that of propose too. The same seed gives the same walk;
     the state of the module `random` stays as it is.

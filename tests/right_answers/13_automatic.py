@@ -1,11 +1,15 @@
 """Right answers of unit 13, written differently."""
 
+import bisect
+import heapq
+import itertools
 import math
 import random
 
 from torch.distributed.tensor import Partial, Replicate, Shard
 
 from course_lib.planner import Strategy
+from course_lib.planner.timelines import Timeline
 from tests.answers import right
 
 # ------------------------------------------------------------------------------------------------ strategies
@@ -94,3 +98,175 @@ class AsSteps:
                     plan, here = proposed, there
 
         return min(seen(plan, random.Random(seed)), key=lambda pair: pair[1])
+
+
+# -------------------------------------------------------------------------------------------------- simulate
+
+
+def neighbours(count, edges):
+    """For each task those before it, and those after it."""
+    before, after = [[] for _ in range(count)], [[] for _ in range(count)]
+    for first, second in edges:
+        before[second].append(first)
+        after[first].append(second)
+    return before, after
+
+
+@right("simulate")
+def from_a_set_of_those_that_are_ready(tasks, edges, devices):
+    """No heap: of all that is ready the first is looked for each time."""
+    before, after = neighbours(len(tasks), edges)
+    ready = [None if each else 0.0 for each in before]
+    end = [None for _ in tasks]
+    queues = [[] for _ in range(devices)]
+    left = {number for number, moment in enumerate(ready) if moment is not None}
+    while left:
+        number = min(left, key=lambda each: (ready[each], each))
+        left.remove(number)
+        queue = queues[tasks[number].device]
+        end[number] = max(ready[number], end[queue[-1]] if queue else 0) + tasks[number].seconds
+        queue.append(number)
+        for each in after[number]:
+            if all(end[first] is not None for first in before[each]):
+                ready[each] = max(end[first] for first in before[each])
+                left.add(each)
+    return Timeline(list(tasks), before, after, ready, end, queues)
+
+
+@right("simulate")
+class ByDevices:
+    """Each device is an object with a heap of its own; the one whose next task was ready first goes on."""
+
+    def __new__(cls, tasks, edges, devices):
+        before, after = neighbours(len(tasks), edges[::-1])
+        timeline = Timeline(
+            [*tasks], before, after, [0.0] * len(tasks), [0.0] * len(tasks), [[] for _ in range(devices)]
+        )
+        self = super().__new__(cls)
+        self.waiting = [[] for _ in range(devices)]
+        self.left = {number: set(each) for number, each in enumerate(before) if each}
+        for number, each in enumerate(before):
+            if not each:
+                self.waiting[tasks[number].device].append((0.0, number))
+        while any(self.waiting):
+            device = min((own[0], device) for device, own in enumerate(self.waiting) if own)[1]
+            self.run(timeline, device)
+        return timeline
+
+    def run(self, timeline, device):
+        moment, number = heapq.heappop(self.waiting[device])
+        queue = timeline.queues[device]
+        free = timeline.end[queue[-1]] if queue else 0.0
+        timeline.ready[number] = moment
+        timeline.end[number] = max(free, moment) + timeline.tasks[number].seconds
+        queue.append(number)
+        for later in timeline.after[number]:
+            timeline.ready[later] = max(timeline.ready[later], timeline.end[number])
+            self.left[later].discard(number)
+            if not self.left[later]:
+                target = self.waiting[timeline.tasks[later].device]
+                heapq.heappush(target, (timeline.ready[later], later))
+
+
+# ------------------------------------------------------------------------------------------------ resimulate
+
+
+@right("resimulate")
+def until_nothing_changes(timeline, changes):
+    """First come, first served: looks at whatever may have moved, again and again, in no order of time."""
+    ready, end, tasks = timeline.ready, timeline.end, timeline.tasks
+    was = {}
+    doubtful = dict.fromkeys(changes)
+
+    def moment(number):
+        return ready[number], number
+
+    def take_out(number, device):
+        queue = timeline.queues[device]
+        place = queue.index(number)
+        doubtful.update(dict.fromkeys(queue[place + 1 : place + 2]))
+        queue.remove(number)
+
+    def put_in(number, device):
+        queue = timeline.queues[device]
+        bisect.insort(queue, number, key=moment)
+        doubtful.update(dict.fromkeys(queue[queue.index(number) :][:2]))
+
+    for number, task in changes.items():
+        take_out(number, tasks[number].device)
+        tasks[number] = task
+        put_in(number, task.device)
+    while doubtful:
+        number = min(doubtful, key=moment)
+        del doubtful[number]
+        was.setdefault(number, (ready[number], end[number]))
+        task = tasks[number]
+        arrived = max([0.0, *(end[each] for each in timeline.before[number])])
+        if arrived != ready[number]:
+            take_out(number, task.device)
+            ready[number] = arrived
+            put_in(number, task.device)
+            continue
+        queue = timeline.queues[task.device]
+        place = queue.index(number)
+        ended = max(ready[number], end[queue[place - 1]] if place else 0.0) + task.seconds
+        if ended != end[number]:
+            end[number] = ended
+            doubtful.update(dict.fromkeys([*timeline.after[number], *queue[place + 1 : place + 2]]))
+    return {number for number, before in was.items() if before != (ready[number], end[number])}
+
+
+@right("resimulate")
+class Update:
+    """An object for the call: marks what is not settled, and settles the earliest of it."""
+
+    def __new__(cls, timeline, changes):
+        self = super().__new__(cls)
+        self.timeline, self.first, self.marked = timeline, {}, set()
+        for number, task in changes.items():
+            self.change(number, task)
+        while self.marked:
+            self.settle(
+                min(self.marked, key=lambda each: (min(self.arrival(each), timeline.ready[each]), each))
+            )
+        return {
+            number
+            for number, times in self.first.items()
+            if times != (timeline.ready[number], timeline.end[number])
+        }
+
+    def arrival(self, number):
+        return max((self.timeline.end[each] for each in self.timeline.before[number]), default=0.0)
+
+    def change(self, number, task, ready=None):
+        """Another task in this place, or another moment at which it is ready; its queue is sorted anew."""
+        timeline = self.timeline
+        self.first.setdefault(number, (timeline.ready[number], timeline.end[number]))
+        for queue in (timeline.queues[timeline.tasks[number].device], timeline.queues[task.device]):
+            self.marked |= {b for a, b in itertools.pairwise(queue) if a == number}
+            if number in queue:
+                queue.remove(number)
+        timeline.tasks[number] = task
+        if ready is not None:
+            timeline.ready[number] = ready
+        queue = timeline.queues[task.device]
+        queue.append(number)
+        queue.sort(key=lambda each: (timeline.ready[each], each))
+        self.marked |= {number, *(b for a, b in itertools.pairwise(queue) if a == number)}
+
+    def settle(self, number):
+        timeline = self.timeline
+        self.marked.remove(number)
+        self.first.setdefault(number, (timeline.ready[number], timeline.end[number]))
+        task = timeline.tasks[number]
+        if timeline.ready[number] != self.arrival(number):
+            self.change(number, task, self.arrival(number))
+            return
+        queue = timeline.queues[task.device]
+        place = queue.index(number)
+        begin = max(
+            [timeline.ready[number], *(timeline.end[each] for each in queue[max(0, place - 1) : place])]
+        )
+        if timeline.end[number] != begin + task.seconds:
+            timeline.end[number] = begin + task.seconds
+            self.marked |= {*timeline.after[number], *queue[place + 1 : place + 2]}

@@ -1,5 +1,7 @@
 """Mistakes that people make in unit 13."""
 
+import bisect
+import heapq
 import itertools
 import math
 import random
@@ -8,6 +10,7 @@ from math import prod
 from torch.distributed.tensor import Partial, Replicate, Shard
 
 from course_lib.planner import Strategy
+from course_lib.planner.timelines import Task, Timeline
 from tests.answers import wrong
 
 # ------------------------------------------------------------------------------------------------ strategies
@@ -261,3 +264,350 @@ def seeds_the_module(*arguments):
 def prices_where_it_stands(*arguments):
     """Asks for the cost of the present plan in every step."""
     return metropolis(again=True)(*arguments)
+
+
+# -------------------------------------------------------------------------------------------------- simulate
+
+
+def neighbours(count, edges):
+    """For each task those before it, and those after it."""
+    before, after = [[] for _ in range(count)], [[] for _ in range(count)]
+    for first, second in edges:
+        before[second].append(first)
+        after[first].append(second)
+    return before, after
+
+
+def simulated(
+    *,
+    key=lambda ready, number, found, seconds: (ready, number),
+    arrives=max,
+    waits=True,
+    ready_is=lambda ready, begin: ready,
+):
+    """The simulation, with something else in one place."""
+
+    def run(tasks, edges, devices):
+        before, after = neighbours(len(tasks), edges)
+        ready, end, free = [0.0] * len(tasks), [0.0] * len(tasks), [0.0] * devices
+        queues = [[] for _ in range(devices)]
+        missing = [len(each) for each in before]
+        found = itertools.count()
+        heap = []
+
+        def put(moment, number):
+            rank = key(moment, number, next(found), tasks[number].seconds)
+            heapq.heappush(heap, (rank, moment, number))
+
+        for number, each in enumerate(before):
+            if not each:
+                put(0.0, number)
+        while heap:
+            _, moment, number = heapq.heappop(heap)
+            task = tasks[number]
+            begin = max(moment, free[task.device]) if waits else moment
+            ready[number] = ready_is(moment, begin)
+            end[number] = free[task.device] = begin + task.seconds
+            queues[task.device].append(number)
+            for later in after[number]:
+                missing[later] -= 1
+                if missing[later] == 0:
+                    put(arrives([end[each] for each in before[later]]), later)
+        return Timeline(list(tasks), before, after, ready, end, queues)
+
+    return run
+
+
+@wrong("simulate", fails="waits for all before it")
+def waits_for_the_first(tasks, edges, devices):
+    """A task begins when one of those before it has ended."""
+    return simulated(arrives=min)(tasks, edges, devices)
+
+
+@wrong("simulate", fails="waits for all before it")
+def adds_up_what_is_before(tasks, edges, devices):
+    """As if those before a task ran one after another."""
+    return simulated(arrives=sum)(tasks, edges, devices)
+
+
+@wrong("simulate", fails="waits for all before it")
+def waits_for_none(tasks, edges, devices):
+    """Each device runs its tasks without asking for others."""
+    return simulated(arrives=lambda ends: 0.0)(tasks, edges, devices)
+
+
+@wrong("simulate", fails="one at a time, in the order of readiness")
+def all_at_once(tasks, edges, devices):
+    """A device runs whatever is ready, several tasks together."""
+    return simulated(waits=False)(tasks, edges, devices)
+
+
+@wrong("simulate", fails="one at a time, in the order of readiness")
+def the_lowest_number_first(tasks, edges, devices):
+    """Of the tasks that are ready the one with the lowest number, whenever it became so."""
+    return simulated(key=lambda ready, number, found, seconds: number)(tasks, edges, devices)
+
+
+@wrong("simulate", fails="one at a time, in the order of readiness")
+def in_the_order_of_discovery(tasks, edges, devices):
+    """A queue of the whole graph, breadth first."""
+    return simulated(key=lambda ready, number, found, seconds: found)(tasks, edges, devices)
+
+
+@wrong("simulate", fails="one at a time, in the order of readiness")
+def the_shortest_first(tasks, edges, devices):
+    """As a scheduler that wants to please many might."""
+    return simulated(key=lambda ready, number, found, seconds: (seconds, number))(tasks, edges, devices)
+
+
+@wrong("simulate", fails="one at a time, in the order of readiness")
+def ready_when_it_begins(tasks, edges, devices):
+    """Calls a task ready when its device has come to it."""
+    return simulated(ready_is=lambda ready, begin: begin)(tasks, edges, devices)
+
+
+@wrong("simulate", fails="ready at the same moment")
+def ties_by_discovery(tasks, edges, devices):
+    """Of those ready at the same moment the one that was found first."""
+    return simulated(key=lambda ready, number, found, seconds: (ready, found))(tasks, edges, devices)
+
+
+@wrong("simulate", fails="ready at the same moment")
+def ties_by_length(tasks, edges, devices):
+    """Of those ready at the same moment the shorter one: tuples compare what comes next."""
+    return simulated(key=lambda ready, number, found, seconds: (ready, seconds, number))(
+        tasks, edges, devices
+    )
+
+
+@wrong("simulate", fails="a long chain")
+def settles_by_recursion(tasks, edges, devices):
+    """Each task that is settled calls for the next one."""
+    before, after = neighbours(len(tasks), edges)
+    ready, end = [0.0] * len(tasks), [None] * len(tasks)
+    queues = [[] for _ in range(devices)]
+    heap = [(0.0, number) for number, each in enumerate(before) if not each]
+
+    def settle():
+        if not heap:
+            return
+        moment, number = heapq.heappop(heap)
+        ready[number] = moment
+        queue = queues[tasks[number].device]
+        end[number] = max(ready[number], end[queue[-1]] if queue else 0.0) + tasks[number].seconds
+        queue.append(number)
+        for later in after[number]:
+            ends = [end[each] for each in before[later]]
+            if None not in ends:
+                heapq.heappush(heap, (max(ends), later))
+        settle()
+
+    settle()
+    return Timeline(list(tasks), before, after, ready, end, queues)
+
+
+@wrong("simulate", fails="what waits for what")
+def shares_the_list(tasks, edges, devices):
+    """The timeline's list is the caller's."""
+    timeline = simulated()(tasks, edges, devices)
+    timeline.tasks = tasks
+    return timeline
+
+
+@wrong("simulate", fails="what waits for what")
+def before_and_after_swapped(tasks, edges, devices):
+    """Puts each list in the other's place."""
+    timeline = simulated()(tasks, edges, devices)
+    timeline.before, timeline.after = timeline.after, timeline.before
+    return timeline
+
+
+@wrong("simulate", fails="what waits for what")
+def sorts_the_edges(tasks, edges, devices):
+    """In place, where the caller has them."""
+    edges.sort()
+    return simulated()(tasks, edges, devices)
+
+
+# ------------------------------------------------------------------------------------------------ resimulate
+
+
+def updated(
+    *,
+    stops=True,
+    tells_behind=True,
+    tells_after=True,
+    reorders=True,
+    leaves_gap=False,
+    at_the_end=False,
+    never_earlier=False,
+    chosen=lambda changes: changes.items(),
+    returns=lambda seen, timeline: {
+        n for n, was in seen.items() if was != (timeline.ready[n], timeline.end[n])
+    },
+):
+    """The update, with something else in one place."""
+
+    def run(timeline, changes):
+        tasks, ready, end = timeline.tasks, timeline.ready, timeline.end
+        seen, heap, settled = {}, [], set()
+
+        def arrives(number):
+            return max((end[each] for each in timeline.before[number]), default=0.0)
+
+        def doubt(numbers):
+            for number in numbers:
+                heapq.heappush(heap, (min(ready[number], arrives(number)), number))
+
+        def leave(device, number):
+            queue = timeline.queues[device]
+            place = queue.index(number)
+            del queue[place]
+            if not leaves_gap:
+                doubt(queue[place : place + 1])
+
+        def enter(device, number, last=False):
+            queue = timeline.queues[device]
+            if last:
+                queue.append(number)
+            else:
+                bisect.insort(queue, number, key=lambda each: (ready[each], each))
+            doubt(queue[queue.index(number) :][:2])
+
+        for number, task in chosen(changes):
+            was, tasks[number] = tasks[number], task
+            doubt([number])
+            if task.device != was.device:
+                leave(was.device, number)
+                enter(task.device, number, at_the_end)
+        while heap:
+            _, number = heapq.heappop(heap)
+            seen.setdefault(number, (ready[number], end[number]))
+            task = tasks[number]
+            if ready[number] != arrives(number):
+                if reorders:
+                    leave(task.device, number)
+                ready[number] = arrives(number)
+                if reorders:
+                    enter(task.device, number)
+                    continue
+            queue = timeline.queues[task.device]
+            place = queue.index(number)
+            new = max(ready[number], end[queue[place - 1]] if place else 0.0) + task.seconds
+            if never_earlier:
+                new = max(new, end[number])
+            if new != end[number] or (not stops and number not in settled):
+                end[number] = new
+                doubt(timeline.after[number] if tells_after else [])
+                doubt(queue[place + 1 : place + 2] if tells_behind else [])
+            settled.add(number)
+        return returns(seen, timeline)
+
+    return run
+
+
+@wrong("resimulate", fails="another duration")
+def the_task_alone(timeline, changes):
+    """What follows from it stays as it was."""
+    return updated(tells_after=False, tells_behind=False)(timeline, changes)
+
+
+@wrong("resimulate", fails="another duration")
+def forgets_its_device(timeline, changes):
+    """Tells those that wait for the task, not the one behind it."""
+    return updated(tells_behind=False)(timeline, changes)
+
+
+@wrong("resimulate", fails="another duration")
+def keeps_the_queues(timeline, changes):
+    """Devices run their tasks in the old order."""
+    return updated(reorders=False)(timeline, changes)
+
+
+@wrong("resimulate", fails="another duration")
+def only_later(timeline, changes):
+    """What a task gains by a change is not passed on."""
+    return updated(never_earlier=True)(timeline, changes)
+
+
+@wrong("resimulate", fails="another duration")
+def uses_up_the_changes(timeline, changes):
+    """Takes the changes out of their dictionary one by one."""
+
+    def chosen(changes):
+        while changes:
+            yield changes.popitem()
+
+    return updated(chosen=chosen)(timeline, changes)
+
+
+@wrong("resimulate", fails="another device")
+def behind_the_others(timeline, changes):
+    """On its new device a task goes to the end of the queue."""
+    return updated(at_the_end=True)(timeline, changes)
+
+
+@wrong("resimulate", fails="another device")
+def stays_in_its_queue(timeline, changes):
+    """Only the seconds of a change count."""
+    same = {number: Task(timeline.tasks[number].device, task.seconds) for number, task in changes.items()}
+    return updated()(timeline, same)
+
+
+@wrong("resimulate", fails="several changes")
+def the_first_change_only(timeline, changes):
+    """A call with three changes makes one of them."""
+    return updated(chosen=lambda changes: [*changes.items()][:1])(timeline, changes)
+
+
+@wrong("resimulate", fails="which have moved")
+def all_that_was_looked_at(timeline, changes):
+    """Returns also what has not moved in the end."""
+    return updated(returns=lambda seen, timeline: set(seen))(timeline, changes)
+
+
+@wrong("resimulate", fails="which have moved")
+def those_that_end_elsewhere(timeline, changes):
+    """A task that is ready earlier and ends as before has moved, too."""
+    return updated(
+        returns=lambda seen, timeline: {n for n, (_, end) in seen.items() if end != timeline.end[n]}
+    )(timeline, changes)
+
+
+@wrong("resimulate", fails="which have moved")
+def returns_nothing(timeline, changes):
+    """Changes the timeline and says nothing."""
+    return updated(returns=lambda seen, timeline: None)(timeline, changes)
+
+
+def from_scratch(timeline, changes, kept=lambda number: False):
+    """A whole simulation, of which what was kept is written again."""
+    was = list(zip(timeline.ready, timeline.end, strict=True))
+    for number, task in changes.items():
+        timeline.tasks[number] = task
+    edges = [(a, b) for a, after in enumerate(timeline.after) for b in after]
+    new = simulated()([*timeline.tasks], edges, len(timeline.queues))
+    timeline.ready, timeline.end, timeline.queues = new.ready, new.end, new.queues
+    return {n for n, times in enumerate(zip(new.ready, new.end, strict=True)) if times != was[n]}
+
+
+@wrong("resimulate", fails="reads what it needs")
+def simulates_all_of_it(timeline, changes):
+    """Right, and as slow as before."""
+    return from_scratch(timeline, changes)
+
+
+@wrong("resimulate", fails="reads what it needs")
+def goes_on_when_nothing_moves(timeline, changes):
+    """Looks at all that can be reached from the change."""
+    return updated(stops=False)(timeline, changes)
+
+
+@wrong("resimulate", fails="reads what it needs")
+def all_from_that_moment_on(timeline, changes):
+    """Goes back to the first moment at which something differs, and simulates the rest."""
+    moments = [timeline.ready[number] for number in changes]
+    late = [n for n, end in enumerate(timeline.end) if moments and end >= min(moments)]
+    for number in late:
+        assert timeline.tasks[number].seconds >= 0
+    return updated()(timeline, changes)

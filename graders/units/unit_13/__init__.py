@@ -1,4 +1,4 @@
 """Unit 13: Automatic."""
 
 UNIT = "13_automatic"
-SECTIONS = ("strategies", "walks")
+SECTIONS = ("strategies", "simulating", "deltas", "walks")

@@ -1,0 +1,145 @@
+"""Task graphs that the graders of unit 13 draw, and when their tasks run."""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from course_lib.planner.timelines import Task, Timeline
+from graders.grading.kit import Rng
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """tasks: device and seconds of each, whole numbers, so that sums are exact. edges: (before, after)."""
+
+    tasks: list[tuple[int, float]]
+    edges: list[tuple[int, int]]
+    devices: int
+
+    def __str__(self) -> str:
+        """The graph as it can be typed in, unless it is long."""
+        if len(self.tasks) > 40:
+            return f"{len(self.tasks)} tasks on {self.devices} devices"
+        return f"Tasks (device, seconds) {self.tasks}, edges {self.edges}, {self.devices} devices"
+
+    def changed(self, change: dict[int, tuple[int, float]]) -> "Graph":
+        """The graph with other tasks in some places."""
+        tasks = [change.get(number, task) for number, task in enumerate(self.tasks)]
+        return Graph(tasks, self.edges, self.devices)
+
+    def timeline(self) -> Timeline:
+        """When all runs: of the tasks that nothing before them holds back the earliest one is settled."""
+        count = len(self.tasks)
+        before: list[list[int]] = [[] for _ in range(count)]
+        after: list[list[int]] = [[] for _ in range(count)]
+        for first, second in sorted(self.edges):
+            before[second].append(first)
+            after[first].append(second)
+        ready, end = [0.0] * count, [0.0] * count
+        queues: list[list[int]] = [[] for _ in range(self.devices)]
+        free = [0.0] * self.devices
+        missing = [len(each) for each in before]
+        heap = [(0.0, number) for number in range(count) if not missing[number]]
+        heapq.heapify(heap)
+        while heap:
+            _, number = heapq.heappop(heap)
+            device, seconds = self.tasks[number]
+            queues[device].append(number)
+            end[number] = free[device] = max(ready[number], free[device]) + seconds
+            for later in after[number]:
+                ready[later] = max(ready[later], end[number])
+                missing[later] -= 1
+                if not missing[later]:
+                    heapq.heappush(heap, (ready[later], later))
+        return Timeline([Task(*task) for task in self.tasks], before, after, ready, end, queues)
+
+
+def none_at_all(rng: Rng) -> Graph:
+    """No task."""
+    return Graph([], [], rng.integer(1, 3))
+
+
+def one_device_each(rng: Rng, count: int) -> Graph:
+    """Tasks none of which waits for its device, each after up to three others."""
+    tasks = [(number, float(rng.integer(1, 9))) for number in range(count)]
+    return Graph(tasks, _edges(rng, count, 3), count)
+
+
+def crowded(rng: Rng, count: int, devices: int) -> Graph:
+    """Tasks that crowd on some devices, each let in by another one, in no order; the last device is idle.
+
+    No two tasks become ready for one device at the same moment.
+    """
+    while True:
+        let_in = [(devices + number, float(rng.integer(1, 20 * count))) for number in range(count)]
+        tasks = [(rng.integer(0, devices - 1), float(rng.integer(1, 60))) for _ in range(count)]
+        edges = {(first, second + count) for first, second in enumerate(_shuffled(rng, range(count)))}
+        edges |= {(a + count, b + count) for a, b in _edges(rng, count, 1)}
+        graph = Graph([*let_in, *tasks], _shuffled(rng, sorted(edges)), devices + count + 1)
+        timeline = graph.timeline()
+        moments = [[timeline.ready[number] for number in queue] for queue in timeline.queues]
+        if all(len(set(each)) == len(each) for each in moments):
+            return graph
+
+
+def overtaken(scale: int) -> Graph:
+    """While its device is busy task 4 becomes ready before task 3."""
+    tasks = [(0, 6.0 * scale), (1, 3.0 * scale), (2, 1.0 * scale), (0, 2.0), (0, 1.0)]
+    return Graph(tasks, [(1, 3), (2, 4)], 3)
+
+
+def together(rng: Rng) -> Graph:
+    """Many tasks that become ready at one moment, on two devices."""
+    roots = [(0, 2.0), (1, 2.0)]
+    rest = [(rng.integer(0, 1), float(rng.integer(1, 2))) for _ in range(8)]
+    edges = [(rng.integer(0, 1), number) for number in range(2, 8)]
+    edges += [(rng.integer(2, 7), number) for number in (8, 9)]
+    return Graph([*roots, *rest], _shuffled(rng, edges), 2)
+
+
+def dots(rng: Rng) -> Iterator[Graph]:
+    """Tasks that take no time, and others that become ready at the same moment."""
+    for _ in range(3):
+        count = 11
+        tasks = [(rng.integer(0, 1), float(rng.choice((0, 0, 1, 2)))) for _ in range(count)]
+        yield Graph(tasks, _edges(rng, count, 2), 2)
+
+
+def chain(count: int) -> Graph:
+    """Each after the one before, on three devices in turn."""
+    tasks = [(number % 3, 1.0) for number in range(count)]
+    return Graph(tasks, [(number, number + 1) for number in range(count - 1)], 3)
+
+
+def lanes(rng: Rng, count: int, length: int) -> Graph:
+    """Chains, a device each, that have nothing to do with each other, and at the end one that gathers them.
+
+    The first one takes so long that those behind it wait for no other.
+    """
+    tasks: list[tuple[int, float]] = []
+    edges: list[tuple[int, int]] = []
+    for lane in range(count + 1):
+        least, most = (15, 30) if lane == 0 else (4, 9)
+        first = len(tasks)
+        tasks += [(lane, float(rng.integer(least, most))) for _ in range(length)]
+        edges += [(number, number + 1) for number in range(first, first + length - 1)]
+    edges += [((lane + 1) * length - 1, count * length) for lane in range(count)]
+    return Graph(tasks, edges, count + 1)
+
+
+def _edges(rng: Rng, count: int, most: int) -> list[tuple[int, int]]:
+    """Each task after up to so many others, in no order."""
+    edges = {
+        (rng.integer(0, number - 1), number)
+        for number in range(1, count)
+        for _ in range(rng.integer(0, most))
+    }
+    return _shuffled(rng, sorted(edges))
+
+
+def _shuffled(rng: Rng, items: Sequence[Item]) -> list[Item]:
+    order = sorted(range(len(items)), key=lambda _: rng.integer(0, 10**9))
+    return [items[place] for place in order]
