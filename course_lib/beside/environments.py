@@ -77,7 +77,7 @@ def key_of(recipe: Recipe) -> str:
     torch = f"-torch{_torch_version()}" if recipe.uses_workbook else ""
     built = (
         recipe.source,
-        recipe.packages,
+        (*recipe.packages, *recipe.without_dependencies),
         recipe.build_packages,
         recipe.compiler_flags,
         sorted(recipe.environment.items()),

@@ -110,6 +110,9 @@ def _into_own_environment(recipe: Recipe, commands: Commands) -> None:
         python = _new_environment(recipe, folder, commands)
         if recipe.packages:
             commands.pip("Downloading and installing packages", python, ["install", *recipe.packages])
+        if recipe.without_dependencies:
+            arguments = ["install", "--no-deps", *recipe.without_dependencies]
+            commands.pip("Downloading and installing their sources", python, arguments)
         if recipe.source:
             _put(recipe, python, commands, lambda: python)
         else:

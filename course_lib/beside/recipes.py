@@ -40,6 +40,8 @@ class Recipe:
     within: Within
     packages: tuple[str, ...] = ()
     """Requirements for pip, which it needs when it runs."""
+    without_dependencies: tuple[str, ...] = ()
+    """Requirements for pip whose own requirements stay away: of these packages only the source is read."""
     source: str = ""
     """The requirement that is built from source; empty where there is nothing to build."""
     build_packages: tuple[str, ...] = ()
