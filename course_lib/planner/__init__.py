@@ -2,22 +2,40 @@
 
 Read `layouts` first: an operator is an einsum, a layout says how a tensor lies on a mesh, and a strategy is
 one way to compute the operator there. `graph` takes the operators from a model's code, and `plan` is data
-that says who computes what. The search itself comes in as an argument.
+that says who computes what. `costs` predicts a step of a plan, and `execution` does it, on any engine; both
+use `shards`, one rank's part, and `moving`, the collectives between operators. The search itself comes in as
+an argument.
 """
 
-from course_lib.planner.graph import Graph, NotPlannable, Operator, trace
+from course_lib.planner.costs import Model, Planner, Prediction
+from course_lib.planner.execution import PlannedRank, parameters_of
+from course_lib.planner.graph import INPUT, Graph, NotPlannable, Operator, trace
 from course_lib.planner.layouts import Einsum, Placements, Strategy, written
+from course_lib.planner.moving import WHOLE, Layout
 from course_lib.planner.plan import BadPlan, Plan
+from course_lib.planner.schedules import torchs_1f1b
+from course_lib.planner.shards import made, wanted
 
 __all__ = [
+    "INPUT",
+    "WHOLE",
     "BadPlan",
     "Einsum",
     "Graph",
+    "Layout",
+    "Model",
     "NotPlannable",
     "Operator",
     "Placements",
     "Plan",
+    "PlannedRank",
+    "Planner",
+    "Prediction",
     "Strategy",
+    "made",
+    "parameters_of",
+    "torchs_1f1b",
     "trace",
+    "wanted",
     "written",
 ]

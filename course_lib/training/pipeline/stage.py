@@ -5,7 +5,7 @@ background; so does a receive, while the stage computes what comes before it. Sh
 micro-batch; what follows is the model's own affair.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,17 +65,23 @@ class Stage:
     """This rank's part of a pipeline."""
 
     def __init__(
-        self, chunks: Sequence[nn.Module], loss_function: LossFunction, group: dist.ProcessGroup | None = None
+        self,
+        chunks: Sequence[nn.Module],
+        loss_function: LossFunction,
+        group: dist.ProcessGroup | None = None,
+        crossings: Mapping[int, Tensor] | None = None,
     ) -> None:
         """chunks: this rank's pieces of the model; chunk c of the rank at place s of p is piece c * p + s.
 
         A piece takes one tensor and returns one, each with the samples first. All ranks have as many.
+        crossings: what crosses this stage's cuts, as tensors without data, if all ranks know it; cut k is
+        before piece k. Else the stages tell each other in the first step.
         """
         self.chunks = list(chunks)
         self._loss_function = loss_function
         self._group = group
         self.stage, self.stages = dist.get_rank(group), dist.get_world_size(group)
-        self._crossing: dict[int, Tensor] = {}
+        self._crossing: dict[int, Tensor] = dict(crossings or {})
         """What crosses each of this stage's cuts: a tensor without data, of any number of samples."""
         self._to_myself: dict[int, Tensor] = {}
 
