@@ -24,7 +24,7 @@ class Network:
         return sum(times * self.call(*call, axis, stage) for call, times in calls.items())
 
     def call(self, operation: str, nbytes: int, axis: int, stage: int | None = None) -> float:
-        """Seconds of a collective of a stage's groups along an axis, 1 data or 2 tensor; None: the slowest."""
+        """Seconds of a collective of a stage's groups along axis 1, data, or 2, tensor; None: the slowest."""
         if stage is None:
             return max(self.call(operation, nbytes, axis, each) for each in range(self.shape[0]))
         key = operation, nbytes, axis, stage
