@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Partial
 
 from course_lib.planner.graph import Graph
@@ -41,10 +42,12 @@ class PlannedRank:
         check(plan, graph)
         self._plan = plan
         self.stage, self._data_place, _ = plan.place(dist.get_rank())
-        pipeline, self._data_group, self._tensor_group = groups(plan)
+        device = next(iter(parameters.values())).device
+        kind = "cpu" if device.type == "meta" else device.type
+        mesh = init_device_mesh(kind, plan.shape, mesh_dim_names=("stages", "data", "tensor"))
+        pipeline, self._data_group, self._tensor_group = mesh.get_all_groups()
         own = plan.pieces(self.stage, len(graph.outputs))
         operators = [each for each in graph.operators if each.piece in own]
-        device = next(iter(parameters.values())).device
         constants = {name: constant.to(device) for name, constant in graph.constants.items()}
         axis = GroupAxis(self._tensor_group)
         self.pieces = ShardedPieces(operators, plan.split, axis, parameters, constants)
@@ -81,19 +84,6 @@ class PlannedRank:
         if self._plan.data > 1:
             dist.all_reduce(self._gradients, group=self._data_group)
             self._gradients.div_(self._plan.data)
-
-
-def groups(plan: Plan) -> tuple[dist.ProcessGroup, dist.ProcessGroup, dist.ProcessGroup]:
-    """This rank's groups along the axes stages, data and tensor. All ranks make all, in one order."""
-    mesh = torch.arange(plan.ranks).view(plan.shape)
-    mine = []
-    for axis in range(3):
-        for members in mesh.movedim(axis, -1).flatten(0, 1).tolist():
-            group = dist.new_group(members)
-            if dist.get_rank() in members:
-                mine.append(group)
-    stages, data, tensor = mine
-    return stages, data, tensor
 
 
 def _one_buffer(pieces: ShardedPieces) -> tuple[Tensor, int]:
