@@ -24,13 +24,16 @@ on = "simulated"
 
 # %%
 import math
+from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
-
+from torch import Tensor, nn
 from course_lib import Cluster, launch, per_rank
 from course_lib.figures.style import COLOURS, HATCHES, look, new_figure
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.nn import functional
+from course_lib.cluster import presets
 from graders import check, hint, progress, reset
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -57,12 +60,13 @@ from graders import check, hint, progress, reset
 def mesh_coordinates(rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Where a rank stands in a mesh: one coordinate for each axis.
 
-    shape: how many ranks stand along each axis, at least 1, for any number of axes; none at all is a mesh of
-    one rank. Ranks are numbered from (0, ..., 0, 0) on; next comes (0, ..., 0, 1): coordinates of the last
-    axis are counted through first, those of the first axis last.
+    shape: how many ranks stand along each axis, at least 1, for any number of axes; none at all is a
+    mesh of one rank. Ranks are numbered from (0, ..., 0, 0) on; next comes (0, ..., 0, 1): coordinates
+    of the last axis are counted through first, those of the first axis last.
 
-    Returns the coordinates, ints, each at least 0 and less than its axis is long. Also for meshes of millions
-    of ranks it takes no longer than a moment. Raises ValueError for a rank that is not in the mesh.
+    Returns the coordinates, ints, each at least 0 and less than its axis is long. Also for meshes of
+    millions of ranks it takes no longer than a moment. Raises ValueError for a rank that is not in the
+    mesh.
     """
     ### BEGIN SOLUTION
     place = []
@@ -126,14 +130,14 @@ for rank, (data, stage, share) in enumerate(places):
 def groups(shape: tuple[int, ...], rank: int) -> list[dist.ProcessGroup]:
     """This rank's process group along each axis of a mesh that has all ranks.
 
-    shape: as in mesh_coordinates. rank: the one that calls; every rank of the default group calls once, at the same
-    place of its program.
+    shape: as in mesh_coordinates. rank: the one that calls; every rank of the default group calls once,
+    at the same place of its program.
 
-    Returns a list with a group for each axis, in the order of the axes. The group of an axis has, in ascending order, the
-    ranks whose coordinates differ from this rank's along this axis at most; along an axis of size 1 that
-    is the rank alone. They are made by dist.new_group, each group of the mesh once, not once a rank, and none is taken from a
-    DeviceMesh. Raises ValueError on every rank if the shape is not one of as many ranks as there
-    are, before any group is made.
+    Returns a list with a group for each axis, in the order of the axes. The group of an axis has, in
+    ascending order, the ranks whose coordinates differ from this rank's along this axis at most; along
+    an axis of size 1 that is the rank alone. They are made by dist.new_group, each group of the mesh
+    once, not once a rank, and none is taken from a DeviceMesh. Raises ValueError on every rank if the
+    shape is not one of as many ranks as there are, before any group is made.
     """
     ### BEGIN SOLUTION
     if math.prod(shape) != dist.get_world_size():
@@ -173,12 +177,129 @@ for ranks_of_axes in members:
 
 # %% [markdown]
 # ## 2 Shards within a node, copies across nodes
+#
+# Before all three axes at once, two of one kind. Unit 09 shards a model over all ranks: each keeps a part of weights, gradients and
+# optimizer state, and before a layer computes, its weights are gathered. With a thousand ranks each gather runs over a thousand ranks, in every
+# layer, and over the slowest links. **Hybrid sharding** (HSDP; PyTorch's FSDP with a mesh of two axes) takes a middle way: the shards are dealt out within a node, and every
+# node has them all. Weights are gathered within the node alone. What it costs is memory, since a model is now cut g times and not p times,
+# where g ranks share a node.
+#
+# What is left between nodes are the gradients: each rank needs, of its own shard, the mean over all ranks. n numbers
+# in all, from each of the g ranks of every node. How much of them has to cross?
+
+
+# %% exercise="hsdp_average" points=9
+def hsdp_average(gradients: list[Tensor], within: dist.ProcessGroup, across: dist.ProcessGroup) -> Tensor:
+    """This rank's shard of the mean of all ranks' gradients.
+
+    gradients: of this rank, tensors of any shapes and of one floating dtype, n numbers in all, n at
+        least 1; on every rank the same shapes. Each is read in the order of its indices, and they
+        follow one another. They stay as they are.
+    within: the g ranks of this rank's node. across: the ranks at the same place in `within` of all N
+        nodes. Each may be a rank alone, and ranks may have any numbers.
+
+    Returns a new tensor [s], s = ceil(n / g), of the gradients' dtype. The rank at place i of `within`
+    gets the numbers i s to (i + 1) s of the mean over all N g ranks, and zeros where there are no more
+    numbers.
+
+    Calls: one reduce-scatter in `within` and one all-reduce in `across`, no others; either may be left
+    out where a group has one rank. To other nodes no rank sends more than an all-reduce of s numbers
+    over N ranks takes.
+    """
+    ### BEGIN SOLUTION
+    g, nodes = dist.get_world_size(within), dist.get_world_size(across)
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    parts = functional.pad(flat, (0, -len(flat) % g)).chunk(g)
+    shard = torch.empty_like(parts[0])
+    dist.reduce_scatter(shard, list(parts), group=within)
+    dist.all_reduce(shard, group=across)
+    return shard / (g * nodes)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# 64 MiB of gradients on every rank of four nodes with eight devices each, once like this, and once by an all-reduce of everything over all
+# 32 ranks. Time, and the most that a rank sends to ranks of other nodes:
+
+
+# %% demo=true
+# %%needs hsdp_average groups
+def averaged_like_this(gradient: Tensor) -> None:
+    across, within = groups((dist.get_world_size() // 8, 8), dist.get_rank())
+    hsdp_average([gradient], within, across)
+
+
+def averaged_by_all(gradient: Tensor) -> None:
+    dist.all_reduce(gradient)
+
+
+gradient = torch.empty(2**24, device="meta")
+crossed, took = {}, {}
+for way in (averaged_like_this, averaged_by_all):
+    run = launch(way, gradient, cluster=presets.lumi_g(4))
+    own = [event for event in run.events if event.rank == 0 and event.kind == "collective"]
+    crossed[way] = sum(event.sent for event in own if len({rank // 8 for rank in event.group}) > 1) / 2**20
+    took[way] = 1e3 * run.seconds
+    print(
+        f"{way.__name__:18} {took[way]:6.2f} ms; in groups that cross nodes a rank sends {crossed[way]:6.2f} MiB"
+    )
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds hsdp_average groups
+assert crossed[averaged_like_this] == 2 * 3 / 4 * 64 / 8
+assert crossed[averaged_by_all] == 2 * 31 / 32 * 64
+assert took[averaged_like_this] < took[averaged_by_all]
+
+# %% [markdown]
+# Each rank sends $2\frac{N-1}{N}\frac{n}{g}$ numbers to other nodes, for N nodes: 12 MiB of 64. An all-reduce over all ranks does not know
+# where nodes end. (Its ring crosses from node to node in a few places, so not all of its 124 MiB leave a node, but whatever does so has
+# to pass there.)
 
 # %% [markdown]
 # ## 3 A step along three axes
 
 # %% [markdown]
 # ## 4 The norm of all gradients
+#
+# Before the optimizer's step the gradient's norm is measured, and a gradient that is too long is scaled down (unit 09). The norm is that of the whole model's
+# gradient. On a mesh no rank has it. A rank has its stage, of that its share; and it also has
+# copies of what others have. To add up all ranks' squares counts some numbers many times, and the norm comes out too large. Nothing fails then: all ranks clip by the same factor, a wrong one.
+#
+# Three attributes of a parameter would say who else has it; in Megatron-LM, as here, there are two, for along data everybody has the
+# same. `tensor_model_parallel` says that it is cut along the tensor axis, and `shared` that the first and the last stage have a copy each.
+
+
+# %% exercise="grad_norm_3d" points=9
+def grad_norm_3d(parameters: Iterable[nn.Parameter], mesh: DeviceMesh) -> Tensor:
+    """The norm of the whole model's gradient, the same on every rank: float32 [].
+
+    parameters: of this rank, perhaps none, to be gone through once. Their .grad, of any shape and
+        floating dtype, are averaged already; or None, which counts as zeros. Each parameter has two
+        attributes, bools: tensor_model_parallel: True if ranks along "tensor" have another part of it
+        each; False if all of them have a copy with the same gradient. shared: True if the first and the
+        last stage have a copy of it each, with the same gradient; where there is one stage, it is there
+        once. False if one stage has it.
+    mesh: with the axes "data", "pipeline" (stages) and "tensor", in this order. Ranks that differ along
+        "data" have the same parameters and gradients.
+
+    Each number of the model counts once, however many ranks have it. Squares are added in float32, or
+    in more. Nothing is changed. Calls: at most two all-reduces, each of one number, none of them along
+    "data"; no others.
+    """
+    ### BEGIN SOLUTION
+    first_stage, first_share = (mesh.get_local_rank(axis) == 0 for axis in ("pipeline", "tensor"))
+    total = torch.zeros(())
+    for parameter in parameters:
+        counts_here = (parameter.tensor_model_parallel or first_share) and (
+            not parameter.shared or first_stage
+        )
+        if parameter.grad is not None and counts_here:
+            total += parameter.grad.float().square().sum()
+    for axis in ("tensor", "pipeline"):
+        dist.all_reduce(total, group=mesh.get_group(axis))
+    return total.sqrt()
+    ### END SOLUTION
+
 
 # %% [markdown]
 # ## 5 Images cut in space

@@ -91,6 +91,74 @@ def by_products(shape, rank):
     return found
 
 
+@right("hsdp_average")
+def into_one_tensor(gradients, within, across):
+    """With collectives on one tensor, and divided before anything is added."""
+    g = dist.get_world_size(within)
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    length = math.ceil(len(flat) / g)
+    filled = torch.zeros(g * length, dtype=flat.dtype)
+    filled[: len(flat)] = flat / (g * dist.get_world_size(across))
+    shard = filled.new_empty(length)
+    dist.reduce_scatter_single(shard, filled, group=within)
+    dist.all_reduce(shard, group=across)
+    return shard
+
+
+@right("hsdp_average")
+def without_needless_calls(gradients, within, across):
+    """Leaves out what a rank would do with itself, and waits for each call."""
+    g, nodes = dist.get_world_size(within), dist.get_world_size(across)
+    numbers = [number for gradient in gradients for number in gradient.flatten().unbind()]
+    while len(numbers) % g:
+        numbers.append(numbers[0].new_zeros(()))
+    parts = list(torch.stack(numbers).view(g, -1))
+    shard = parts[0].clone()
+    if g > 1:
+        dist.reduce_scatter(shard, parts, group=within, async_op=True).wait()
+    if nodes > 1:
+        dist.all_reduce(shard, group=across, async_op=True).wait()
+    return shard.div_(g).div_(nodes)
+
+
+@right("grad_norm_3d")
+def one_sum_where_one_is_enough(parameters, mesh):
+    """Norms of norms, in double precision; and no call along an axis with one rank."""
+    _, stage, share = mesh.get_coordinate()
+    counted = [
+        parameter.grad
+        for parameter in parameters
+        if parameter.grad is not None
+        and (parameter.tensor_model_parallel or share == 0)
+        and (stage == 0 or not parameter.shared)
+    ]
+    squares = torch.tensor(
+        [torch.linalg.vector_norm(each, dtype=torch.float64).item() ** 2 for each in counted]
+    ).sum()
+    total = squares.double()
+    for group in mesh.get_all_groups()[1:]:
+        if dist.get_world_size(group) > 1:
+            dist.all_reduce(total, group=group)
+    return total.sqrt().float()
+
+
+@right("grad_norm_3d")
+def shares_of_copies(parameters, mesh):
+    """Every rank counts its share of what several have."""
+    stages, ranks = mesh["pipeline"].size(), mesh["tensor"].size()
+    total = torch.zeros((), dtype=torch.float64)
+    for parameter in parameters:
+        if parameter.grad is None:
+            continue
+        holders = (1 if parameter.tensor_model_parallel else ranks) * (
+            2 if parameter.shared and stages > 1 else 1
+        )
+        total += parameter.grad.double().square().sum() / holders
+    dist.all_reduce(total, group=mesh["pipeline"].get_group())
+    dist.all_reduce(total, group=mesh["tensor"].get_group())
+    return total.sqrt().to(torch.float32)
+
+
 # ------------------------------------------------------------------------------------------------ halos
 
 

@@ -5,6 +5,7 @@ import math
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.nn import functional
 
 from tests.answers import wrong
 
@@ -207,6 +208,375 @@ def looks_afterwards(shape, rank):
     found = [_own(_lines(shape, axis), rank) for axis in range(len(shape))]
     _is_whole(shape)
     return found
+
+
+# --- hsdp_average
+
+
+class _Average:
+    """hsdp_average in steps, each of which a mistake can replace."""
+
+    def __call__(self, gradients, within, across):
+        self.g, self.nodes = dist.get_world_size(within), dist.get_world_size(across)
+        self.within, self.across = within, across
+        flat = self.flat(gradients)
+        shard = self.summed(functional.pad(flat, (0, -len(flat) % self.g)))
+        return shard / self.ranks()
+
+    def flat(self, gradients):
+        return torch.cat([gradient.flatten() for gradient in gradients])
+
+    def scattered(self, flat, group):
+        parts = list(flat.chunk(dist.get_world_size(group)))
+        shard = torch.empty_like(parts[0])
+        dist.reduce_scatter(shard, parts, group=group)
+        return shard
+
+    def summed(self, flat):
+        shard = self.scattered(flat, self.within)
+        dist.all_reduce(shard, group=self.across)
+        return shard
+
+    def part(self, flat):
+        return flat.chunk(self.g)[dist.get_rank(self.within)].clone()
+
+    def ranks(self):
+        return self.g * self.nodes
+
+
+@wrong("hsdp_average", fails="the shard")
+def sum_of_all(gradients, within, across):
+    """Never divides."""
+
+    class Sum(_Average):
+        def ranks(self):
+            return 1
+
+    return Sum()(gradients, within, across)
+
+
+@wrong("hsdp_average", fails="the shard")
+def mean_of_the_node_only(gradients, within, across):
+    """Divides by the ranks of a node."""
+
+    class Node(_Average):
+        def ranks(self):
+            return self.g
+
+    return Node()(gradients, within, across)
+
+
+@wrong("hsdp_average", fails="the shard")
+def never_across(gradients, within, across):
+    """Each node keeps its own mean, and the copies of the model drift apart."""
+
+    class Within(_Average):
+        def summed(self, flat):
+            return self.scattered(flat, self.within) * self.nodes
+
+    return Within()(gradients, within, across)
+
+
+@wrong("hsdp_average", fails="the shard")
+def groups_taken_for_each_other(gradients, within, across):
+    """Scatters across nodes and sums up within."""
+    return _Average()(gradients, across, within)
+
+
+@wrong("hsdp_average", fails="any length")
+def uneven_parts(gradients, within, across):
+    """Parts as tensor_split makes them: without zeros, and not of one length."""
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    for group in (within, across):
+        dist.all_reduce(flat, group=group)
+    flat /= dist.get_world_size(within) * dist.get_world_size(across)
+    return flat.tensor_split(dist.get_world_size(within))[dist.get_rank(within)].clone()
+
+
+@wrong("hsdp_average", fails="any length")
+def drops_what_does_not_divide(gradients, within, across):
+    """The last numbers, which are too few for all, are left out."""
+
+    class Short(_Average):
+        def flat(self, gradients):
+            flat = super().flat(gradients)
+            return flat[: len(flat) // self.g * self.g]
+
+    return Short()(gradients, within, across)
+
+
+@wrong("hsdp_average", fails="any length")
+def each_tensor_filled_up(gradients, within, across):
+    """Fills up every gradient by itself, so that zeros stand between them."""
+
+    class Each(_Average):
+        def flat(self, gradients):
+            flat = [gradient.flatten() for gradient in gradients]
+            return torch.cat([functional.pad(each, (0, -len(each) % self.g)) for each in flat])
+
+    return Each()(gradients, within, across)
+
+
+@wrong("hsdp_average", fails="any groups")
+def place_from_the_global_rank(gradients, within, across):
+    """Rank modulo g, as if node 0 had the first ranks."""
+
+    class Place(_Average):
+        def part(self, flat):
+            return flat.chunk(self.g)[dist.get_rank() % self.g].clone()
+
+        def summed(self, flat):
+            total = flat.clone()
+            dist.all_reduce(total, group=self.within)
+            shard = self.part(total)
+            dist.all_reduce(shard, group=self.across)
+            return shard
+
+    return Place()(gradients, within, across)
+
+
+@wrong("hsdp_average", fails="gradients kept")
+def divides_in_place(gradients, within, across):
+    """Divides before it sums up, to be safe from overflow, and does so in the gradients themselves."""
+    ranks = dist.get_world_size(within) * dist.get_world_size(across)
+    for gradient in gradients:
+        gradient /= ranks
+
+    class Sum(_Average):
+        def ranks(self):
+            return 1
+
+    return Sum()(gradients, within, across)
+
+
+@wrong("hsdp_average", fails="gradients kept")
+def in_float32(gradients, within, across):
+    """Always float32."""
+    return _Average()([gradient.float() for gradient in gradients], within, across)
+
+
+@wrong("hsdp_average", fails="gradients kept")
+def in_memorys_order(gradients, within, across):
+    """Reads the numbers as they stand in memory, whatever the order of indices."""
+    return _Average()([each.as_strided((each.numel(),), (1,)) for each in gradients], within, across)
+
+
+@wrong("hsdp_average", fails="bytes between nodes")
+def whole_sum_across(gradients, within, across):
+    """Sums everything up across nodes first."""
+
+    class Whole(_Average):
+        def summed(self, flat):
+            dist.all_reduce(flat, group=self.across)
+            return self.scattered(flat, self.within)
+
+    return Whole()([gradient.clone() for gradient in gradients], within, across)
+
+
+@wrong("hsdp_average", fails="bytes between nodes")
+def all_reduce_of_the_world(gradients, within, across):
+    """One all-reduce of everything, and then a part of it."""
+
+    class World(_Average):
+        def summed(self, flat):
+            total = flat.clone()
+            dist.all_reduce(total)
+            return self.part(total)
+
+    return World()(gradients, within, across)
+
+
+@wrong("hsdp_average", fails="one call each")
+def all_reduce_within(gradients, within, across):
+    """Within a node twice the bytes: an all-reduce, of which each rank keeps a part."""
+
+    class Twice(_Average):
+        def summed(self, flat):
+            total = flat.clone()
+            dist.all_reduce(total, group=self.within)
+            shard = self.part(total)
+            dist.all_reduce(shard, group=self.across)
+            return shard
+
+    return Twice()(gradients, within, across)
+
+
+# --- grad_norm_3d
+
+
+class _Norm:
+    """grad_norm_3d in steps, each of which a mistake can replace."""
+
+    axes = ("tensor", "pipeline")
+
+    def __call__(self, parameters, mesh):
+        self.mesh = mesh
+        total = torch.zeros(())
+        for parameter in parameters:
+            if parameter.grad is not None and self.copy(parameter) and self.stage(parameter):
+                total += self.square(parameter.grad)
+        return self.added(total).sqrt()
+
+    def square(self, gradient):
+        return gradient.float().square().sum()
+
+    def copy(self, parameter):
+        return parameter.tensor_model_parallel or self.mesh.get_local_rank("tensor") == 0
+
+    def stage(self, parameter):
+        return not parameter.shared or self.mesh.get_local_rank("pipeline") == 0
+
+    def added(self, total):
+        for axis in self.axes:
+            dist.all_reduce(total, group=self.mesh.get_group(axis))
+        return total
+
+
+@wrong("grad_norm_3d", fails="cut parameters")
+def norm_of_the_world(parameters, mesh):
+    """Counts what every replica has."""
+
+    class World(_Norm):
+        def added(self, total):
+            dist.all_reduce(total)
+            return total
+
+    return World()(parameters, mesh)
+
+
+@wrong("grad_norm_3d", fails="cut parameters")
+def norm_of_the_stage(parameters, mesh):
+    """Forgets the other stages, so that each clips by a factor of its own."""
+
+    class OneStage(_Norm):
+        axes = ("tensor",)
+
+    return OneStage()(parameters, mesh)
+
+
+@wrong("grad_norm_3d", fails="cut parameters")
+def norms_added(parameters, mesh):
+    """Adds up norms instead of squares."""
+
+    class Norms(_Norm):
+        def added(self, total):
+            return super().added(total.sqrt()).square()
+
+    return Norms()(parameters, mesh)
+
+
+@wrong("grad_norm_3d", fails="cut parameters")
+def square_of_the_norm(parameters, mesh):
+    """Never takes the root."""
+    return _Norm()(parameters, mesh).square()
+
+
+@wrong("grad_norm_3d", fails="copies")
+def copies_counted_by_all(parameters, mesh):
+    """Adds up what every rank along tensor has."""
+
+    class All(_Norm):
+        def copy(self, parameter):
+            return True
+
+    return All()(parameters, mesh)
+
+
+@wrong("grad_norm_3d", fails="copies")
+def copies_forgotten(parameters, mesh):
+    """Counts what is cut, and nothing else."""
+
+    class Cut(_Norm):
+        def copy(self, parameter):
+            return parameter.tensor_model_parallel
+
+    return Cut()(parameters, mesh)
+
+
+@wrong("grad_norm_3d", fails="shared parameters")
+def shared_counted_twice(parameters, mesh):
+    """By the first stage, and by the last."""
+
+    class Twice(_Norm):
+        def stage(self, parameter):
+            return True
+
+    return Twice()(parameters, mesh)
+
+
+@wrong("grad_norm_3d", fails="shared parameters")
+def half_of_what_is_shared(parameters, mesh):
+    """Two stages count half each; where there is one stage, it counts half too."""
+
+    class Half(_Norm):
+        def stage(self, parameter):
+            return True
+
+        def __call__(self, parameters, mesh):
+            self.mesh, total = mesh, torch.zeros(())
+            for parameter in parameters:
+                if parameter.grad is not None and self.copy(parameter):
+                    total += self.square(parameter.grad) / (2 if parameter.shared else 1)
+            return self.added(total).sqrt()
+
+    return Half()(parameters, mesh)
+
+
+@wrong("grad_norm_3d", fails="any gradients")
+def every_parameter_has_a_gradient(parameters, mesh):
+    """Parameters that were not used have none."""
+    parameters = list(parameters)
+    for parameter in parameters:
+        parameter.grad.shape  # noqa: B018
+    return _Norm()(parameters, mesh)
+
+
+@wrong("grad_norm_3d", fails="any gradients")
+def squares_in_bfloat16(parameters, mesh):
+    """In the gradients' own precision."""
+
+    class Short(_Norm):
+        def square(self, gradient):
+            return gradient.square().sum()
+
+    return Short()(parameters, mesh)
+
+
+@wrong("grad_norm_3d", fails="gradients kept")
+def squares_in_place(parameters, mesh):
+    """Leaves squares where gradients were."""
+
+    class InPlace(_Norm):
+        def square(self, gradient):
+            return (
+                gradient.float().pow_(2).sum() if gradient.dtype != torch.float32 else gradient.pow_(2).sum()
+            )
+
+    return InPlace()(parameters, mesh)
+
+
+@wrong("grad_norm_3d", fails="two numbers")
+def a_number_for_each_kind(parameters, mesh):
+    """One all-reduce for what is cut, one for copies, in two numbers."""
+
+    class Two(_Norm):
+        def added(self, total):
+            both = torch.stack([total, torch.zeros(()), torch.zeros(())])
+            return super().added(both).sum()
+
+    return Two()(parameters, mesh)
+
+
+@wrong("grad_norm_3d", fails="two numbers")
+def mean_over_replicas_too(parameters, mesh):
+    """Adds up along data as well, and divides."""
+
+    class Mean(_Norm):
+        def added(self, total):
+            dist.all_reduce(total)
+            return total / self.mesh.size(0)
+
+    return Mean()(parameters, mesh)
 
 
 # ------------------------------------------------------------------------------------------------ halos

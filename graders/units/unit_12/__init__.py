@@ -1,4 +1,10 @@
 """Unit 12: Hybrid."""
 
 UNIT = "12_hybrid"
-SECTIONS = ("meshes", "halos")
+SECTIONS = (
+    "meshes",
+    "averaging",
+    "norms",
+    "halos",
+)
+"""Groups in which unit 12's exercises are tried."""

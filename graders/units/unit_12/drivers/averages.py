@@ -1,0 +1,83 @@
+"""Drivers of unit 12: gradients that are averaged, and measured, on a mesh of ranks."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+
+from course_lib import mark
+from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.units.groups import own_group
+from graders.units.models import transposed
+
+AXES = ("data", "pipeline", "tensor")
+
+Described = tuple[Tensor, bool, bool, bool]
+"""Of a parameter: its gradient, whether it has one, whether it is cut along tensor, whether it is shared."""
+
+
+@dataclass(frozen=True, slots=True)
+class AverageReply(DriverReply):
+    """result: what the answer returned on this rank; again: when called once more. gradients: after."""
+
+    result: PlainData
+    again: PlainData
+    gradients: list[Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class MeshNormReply(DriverReply):
+    """result: what the answer returned on this rank. gradients: afterwards. kept: whether they are the very
+    tensors that were given.
+    """
+
+    result: PlainData
+    gradients: list[Tensor | None]
+    kept: bool
+
+
+def averaged(
+    answer: AnswerFunction,
+    gradients: list[Tensor],
+    within: list[list[int]],
+    across: list[list[int]],
+    gaps: bool,
+) -> AverageReply:
+    """What the answer makes of gradients of any shapes. within, across: the ranks of all groups of a kind.
+    gaps: the gradients stand transposed in memory.
+    """
+    groups = own_group(within), own_group(across)
+    given = [transposed(each) if gaps else each.clone() for each in gradients]
+    mark("first")
+    result = answer(given, *groups)
+    kept = result.clone() if isinstance(result, Tensor) else result
+    mark("again")
+    again = answer(given, *groups)
+    return AverageReply(kept, again, given)
+
+
+def normed(answer: AnswerFunction, shape: tuple[int, int, int], parameters: list[Described]) -> MeshNormReply:
+    """The norm of what a mesh of this shape, data x pipeline x tensor, has; of this rank the parameters are
+    described.
+    """
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=AXES)
+    made = [_parameter(*each) for each in parameters]
+    given = [each.grad for each in made]
+    result = answer(_once(made), mesh)
+    kept = all(each.grad is gradient for each, gradient in zip(made, given, strict=True))
+    return MeshNormReply(result, [each.grad for each in made], kept)
+
+
+def _parameter(gradient: Tensor, has_one: bool, cut: bool, shared: bool) -> nn.Parameter:
+    parameter = nn.Parameter(torch.zeros_like(gradient))
+    parameter.grad = gradient.clone() if has_one else None
+    parameter.tensor_model_parallel = cut  # type: ignore[attr-defined]
+    parameter.shared = shared  # type: ignore[attr-defined]
+    return parameter
+
+
+def _once(parameters: list[nn.Parameter]) -> Iterable[nn.Parameter]:
+    """As model.parameters() gives them: they can be gone through once."""
+    yield from parameters
