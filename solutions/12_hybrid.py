@@ -29,11 +29,12 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from course_lib import Cluster, launch, per_rank
-from course_lib.figures.style import COLOURS, HATCHES, look, new_figure
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn import functional
+
+from course_lib import Cluster, launch, per_rank
 from course_lib.cluster import presets
+from course_lib.figures.style import COLOURS, HATCHES, look, new_figure
 from graders import check, hint, progress, reset
 
 # %% demo=true jupyter={"source_hidden": true}
