@@ -244,7 +244,7 @@ assert 49_000 < scaled["no hook"].abs().max() < 51_000
 # %% [markdown]
 # The mean fits into float16, yet PyTorch's hook overflows: it makes float16 of each rank's gradient and divides afterwards, and one
 # rank alone had numbers above 65,504. Dividing first has a price at the other end, where numbers up to $p$ times as large become 0.
-# Horovod's `Compression.fp16`, which unit 04 measured at half the bytes as well, also makes float16 first. bfloat16
+# Horovod's `Compression.fp16` also makes float16 first (section 11). bfloat16
 # (`bf16_compress_hook`) has as many exponents as float32, so nothing overflows; it pays with three bits of the digits.
 
 # %% [markdown]
@@ -1411,6 +1411,71 @@ for run in hooks_run.values():
 #   gradient of zeros gives NaN unless you set `orthogonalization_epsilon`.
 # - By default it compresses only what becomes less than half (`min_compression_rate=2`), from step 1,000 on.
 # - `batched_powerSGD_hook` takes the whole bucket for one square matrix: fewer, larger products, and a rank that means nothing.
+
+# %% [markdown]
+# ### Horovod's
+#
+# Horovod has no hooks of DDP: it wraps the optimizer (unit 04), and takes `compression=hvd.Compression.fp16`. The same network, the same two times
+# 32 images, on two real processes; what Horovod sends stands in its own timeline. First the gradients as they are, then with a loss whose factor
+# brings the largest number of the mean to 40,000:
+
+
+# %% demo=true
+# %%needs beside:horovod fp16_hook
+def by_horovod(compression: str, factor: float) -> Tensor:
+    """The gradient of this rank's 32 images after Horovod's exchange, end to end. compression: "none" or "fp16"."""
+    import horovod.torch as hvd
+
+    model = small_network()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        named_parameters=model.named_parameters(),
+        compression=getattr(hvd.Compression, compression),
+    )
+    pictures, answers = digits.images[32 * hvd.rank() :][:32], digits.labels[32 * hvd.rank() :][:32]
+    (factor * functional.cross_entropy(model(pictures), answers)).backward()
+    optimizer.synchronize()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def three_ways(factor: float) -> dict[str, Run]:
+    """By Horovod as it is, by Horovod in 16 bits, and by your hook."""
+    found = {
+        f"Horovod, {name}": launch(by_horovod, name, factor, ranks=2, on="horovod")
+        for name in ("none", "fp16")
+    }
+    return {**found, "your fp16_hook": launch(ddp_gradient, fp16_hook, factor, ranks=2, on="processes")}
+
+
+plain_runs = three_ways(1.0)
+large_factor = 40_000 / float(plain_runs["Horovod, none"].results[0].abs().max())
+large_runs = three_ways(large_factor)
+exact = plain_runs["Horovod, none"].results[0]
+for name, run in plain_runs.items():
+    exchanged = sum(event.nbytes for event in run.events if event.rank == 0 and event.op == "all_reduce")
+    error = (run.results[0] - exact).norm() / exact.norm()
+    unusable = int((~large_runs[name].results[0].isfinite()).sum())
+    print(
+        f"{name:15} {exchanged:6,} bytes, relative error {error:.0e}; with large gradients {unusable} overflow"
+    )
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds beside:horovod fp16_hook
+given = {
+    name: sum(event.nbytes for event in run.events if event.rank == 0 and event.op == "all_reduce")
+    for name, run in plain_runs.items()
+}
+assert given == {"Horovod, none": 9640, "Horovod, fp16": 4820, "your fp16_hook": 4820}
+none, of_horovod, of_yours = (run.results[0] for run in plain_runs.values())
+assert 1e-5 < (of_horovod - none).norm() / none.norm() < 1e-3
+assert (of_yours - of_horovod).norm() / none.norm() < 1e-3
+none, of_horovod, of_yours = (run.results[0] for run in large_runs.values())
+assert not of_horovod.isfinite().all()
+assert (of_yours - none).norm() / none.norm() < 1e-3
+
+# %% [markdown]
+# The same bytes and the same error. But Horovod makes float16 of each rank's gradient, adds up in float16, and divides the sum: where the mean is
+# 40,000 the sum of two ranks is 80,000, which no float16 holds. It is the order of section 2 once more: your hook divides first.
 
 # %% [markdown]
 # ## 12 Now on nodes
