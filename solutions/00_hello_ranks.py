@@ -145,10 +145,11 @@ assert most["layers dealt out"] == 16 < most["layers cut up"] == 512 < most["dat
 def amdahl_speedup(parallel_fraction: float, workers: int) -> float:
     """How many times faster `workers` workers are than one, after Amdahl (1967).
 
-    parallel_fraction: the part of one worker's time that can be shared out evenly, from 0 to 1; the rest stays
-        serial, however many workers there are.
+    parallel_fraction: the part of one worker's time that can be shared out evenly, from 0 to 1; the
+        rest stays serial, however many workers there are.
     workers: at least 1.
-    Returns the time of one worker divided by the time of all. 0.9 with 9 workers: 0.1 + 0.1 seconds, so 5.
+    Returns the time of one worker divided by the time of all. 0.9 with 9 workers: 0.1 + 0.1 seconds,
+        so 5.
     """
     ### BEGIN SOLUTION
     serial = 1 - parallel_fraction
@@ -309,10 +310,10 @@ def rank_coordinates(rank: int, gpus: list[int], cyclic: bool) -> tuple[int, int
     """Where a rank sits: (node, local_rank), both counted from 0.
 
     gpus: how many GPUs each node has, at least one; the job has a rank on each. It stays as it is.
-    cyclic: False: ranks fill one node before they go on to the next. True: they go to the nodes in turn, and a node
-        that is full is passed over.
-    The ranks of a node have the local ranks 0, 1, 2, ... in the order of their ranks. Pure arithmetic: nothing is
-    launched, nobody is asked.
+    cyclic: False: ranks fill one node before they go on to the next. True: they go to the nodes in
+        turn, and a node that is full is passed over.
+    The ranks of a node have the local ranks 0, 1, 2, ... in the order of their ranks. Pure arithmetic:
+    nothing is launched, nobody is asked.
     """
     ### BEGIN SOLUTION
     places = [(node, local) for node, count in enumerate(gpus) for local in range(count)]
@@ -492,15 +493,16 @@ ring_picture(ranks)
 def pass_the_token(token: Tensor) -> Tensor:
     """Pass a token once round the ring of all ranks; each rank adds its own rank to it.
 
-    token: on rank 0 the token; on every other rank a tensor of the same shape and dtype, whose values mean
-        nothing (it may be received into).
-    The token starts at rank 0, goes to 1, 2, ... p - 1, and comes back to rank 0. Rank r adds r before it sends
-    the token on; rank 0 has nothing to add.
-    Returns the token as this rank last held it: on rank r > 0 the start plus 1 + 2 + ... + r, on rank 0 the start
-    plus 1 + 2 + ... + (p - 1). Shape and dtype stay as they are.
+    token: on rank 0 the token; on every other rank a tensor of the same shape and dtype, whose values
+        mean nothing (it may be received into).
+    The token starts at rank 0, goes to 1, 2, ... p - 1, and comes back to rank 0. Rank r adds r before
+    it sends the token on; rank 0 has nothing to add.
+    Returns the token as this rank last held it: on rank r > 0 the start plus 1 + 2 + ... + r, on rank 0
+    the start plus 1 + 2 + ... + (p - 1). Shape and dtype stay as they are.
 
-    Communication: send and recv (or isend and irecv) only. Every rank receives one message, from the rank before
-    it, and sends one, to the rank after it. A single rank sends nothing and returns the token.
+    Communication: send and recv (or isend and irecv) only. Every rank receives one message, from the
+    rank before it, and sends one, to the rank after it. A single rank sends nothing and returns the
+    token.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -715,9 +717,9 @@ except CollectiveMismatch as mismatch:
 def mend_statistics(mine: Tensor) -> tuple[float, float]:
     """The mean and the largest of all ranks' numbers, two floats, the same on every rank.
 
-    Called on every rank of the default group. mine: this rank's numbers, 1-D float32, which stay as they are.
-    A rank may have none, but not all ranks. Communication: the same on every rank, at most three calls of at
-    most 8 bytes each.
+    Called on every rank of the default group. mine: this rank's numbers, 1-D float32, which stay as
+    they are. A rank may have none, but not all ranks. Communication: the same on every rank, at most
+    three calls of at most 8 bytes each.
     """
     ### BEGIN SOLUTION
     total = mine.sum()

@@ -100,12 +100,14 @@ guesses = predict(
 def train_step(model: nn.Module, inputs: Tensor, targets: Tensor, optimizer: Optimizer) -> Tensor:
     """One step of training on one batch.
 
-    inputs: [B, ...]. targets: labels [B], int64. model(inputs) gives logits [B, classes]. All on one device.
+    inputs: [B, ...]. targets: labels [B], int64. model(inputs) gives logits [B, classes]. All on one
+    device.
     optimizer: over the model's parameters. Gradients that are there from before do not count.
 
-    Changes the parameters by one optimizer step along the gradient of the mean cross-entropy of this batch: one
-    forward and one backward pass, in the mode (training, usually) in which the model comes.
-    Returns that loss, as it was before the step: a scalar tensor without history (it does not require grad).
+    Changes the parameters by one optimizer step along the gradient of the mean cross-entropy of this
+    batch: one forward and one backward pass, in the mode (training, usually) in which the model comes.
+    Returns that loss, as it was before the step: a scalar tensor without history (it does not require
+    grad).
     """
     ### BEGIN SOLUTION
     optimizer.zero_grad()
@@ -166,12 +168,14 @@ assert losses[-1] < losses[0] / 2
 def evaluate(model: nn.Module, loader: Iterable[tuple[Tensor, Tensor]]) -> tuple[float, float]:
     """Mean cross-entropy and accuracy over all samples of a loader.
 
-    loader: yields batches (inputs [B, ...], targets [B]), on the model's device; the last may be shorter.
-    Returns (loss, accuracy), two floats: the mean over samples, and the share, from 0 to 1, of the samples whose
-    largest logit is at their label. Both do not depend on how the samples are cut into batches.
+    loader: yields batches (inputs [B, ...], targets [B]), on the model's device; the last may be
+    shorter.
+    Returns (loss, accuracy), two floats: the mean over samples, and the share, from 0 to 1, of the
+    samples whose largest logit is at their label. Both do not depend on how the samples are cut into
+    batches.
 
-    The forward passes run in evaluation mode and record no graph. Afterwards the model is in the mode in which
-    it came, and gradients are recorded again.
+    The forward passes run in evaluation mode and record no graph. Afterwards the model is in the mode
+    in which it came, and gradients are recorded again.
     """
     ### BEGIN SOLUTION
     was_training = model.training
@@ -244,14 +248,16 @@ def fit(
     """Train for some epochs on a device, and validate after each.
 
     model: on whatever device, in whatever mode. optimizer: over its parameters. epochs: 0 or more.
-    train_loader, validation_loader: yield batches (inputs [B, ...], targets [B]) in the host's memory; the last may be
-        shorter. Each time that one goes through them they come in another order. They have no length.
+    train_loader, validation_loader: yield batches (inputs [B, ...], targets [B]) in the host's memory;
+        the last may be shorter. Each time that one goes through them they come in another order. They
+        have no length.
 
-    Each epoch: in training mode one step on each batch of train_loader, then validation on all of validation_loader.
-    Model and batches are moved to the device. Within an epoch the program asks for no tensor's number (`.item()`,
-    `if loss > 5`), for then it would wait for the device in every step.
-    Returns (training loss, validation loss, validation accuracy) for each epoch, three floats: the training loss is the
-    mean over the epoch's samples, each loss taken before the update that it led to; the accuracy is from 0 to 1.
+    Each epoch: in training mode one step on each batch of train_loader, then validation on all of
+    validation_loader. Model and batches are moved to the device. Within an epoch the program asks for
+    no tensor's number (`.item()`, `if loss > 5`), for then it would wait for the device in every step.
+    Returns (training loss, validation loss, validation accuracy) for each epoch, three floats: the
+    training loss is the mean over the epoch's samples, each loss taken before the update that it led
+    to; the accuracy is from 0 to 1.
     """
     ### BEGIN SOLUTION
     model.to(device)
@@ -382,9 +388,9 @@ def accumulate_gradients(
     loss_fn(outputs, targets): a scalar, the mean over the samples given.
     Gradients are clear (None) before the call.
 
-    Afterwards every parameter's .grad is the gradient of the mean loss over the samples of all micro-batches
-    together. Each micro-batch goes forward once and backward once, before the next one goes forward, so that only
-    one graph is in memory. No optimizer step.
+    Afterwards every parameter's .grad is the gradient of the mean loss over the samples of all
+    micro-batches together. Each micro-batch goes forward once and backward once, before the next one
+    goes forward, so that only one graph is in memory. No optimizer step.
     Returns the mean loss over all samples, a scalar tensor without history.
     """
     ### BEGIN SOLUTION
@@ -454,13 +460,15 @@ def measure_throughput(
 ) -> float:
     """Samples a second of a training step, on a device that works off a queue.
 
-    step(): queues one training step on batch_size samples, and may return before the device has done it.
+    step(): queues one training step on batch_size samples, and may return before the device has done
+    it.
     synchronize(): waits until the device has done all that has been queued.
-    warmup: steps that come first and are not measured; may be 0. steps: those that are measured, at least 1.
+    warmup: steps that come first and are not measured; may be 0. steps: those that are measured, at
+    least 1.
 
-    Calls step() warmup + steps times, and synchronize() twice: directly before the first measured step and after
-    the last one. The time is wall-clock time (time.perf_counter) between two moments at which the device has
-    nothing to do. Returns measured samples divided by it.
+    Calls step() warmup + steps times, and synchronize() twice: directly before the first measured step
+    and after the last one. The time is wall-clock time (time.perf_counter) between two moments at which
+    the device has nothing to do. Returns measured samples divided by it.
     """
     ### BEGIN SOLUTION
     for _ in range(warmup):
@@ -679,12 +687,14 @@ def training_memory_bytes(parameters: int, optimizer: str, precision: str) -> in
 
     parameters: how many numbers the model learns.
     optimizer: "sgd" keeps nothing, "momentum" one number a parameter, "adam" two.
-    precision: "fp32": 4 bytes for everything. "bf16": 2 bytes for everything. "mixed": 2 bytes for a weight and 2
-        for its gradient; the optimizer keeps a copy of the weights, and all its numbers, in 4 bytes each.
+    precision: "fp32": 4 bytes for everything. "bf16": 2 bytes for everything. "mixed": 2 bytes for a
+        weight and 2 for its gradient; the optimizer keeps a copy of the weights, and all its numbers,
+        in 4 bytes each.
     Returns an int. Raises ValueError for any other optimizer or precision.
 
-    The convention for "mixed" is that of S. Rajbhandari et al., ZeRO, 2020, section 3.1: with Adam 2 + 2 + 12
-    bytes a parameter. With the other optimizers the copy stays, and what they keep beside it is counted.
+    The convention for "mixed" is that of S. Rajbhandari et al., ZeRO, 2020, section 3.1: with Adam
+    2 + 2 + 12 bytes a parameter. With the other optimizers the copy stays, and what they keep beside it
+    is counted.
     """
     ### BEGIN SOLUTION
     states = {"sgd": 0, "momentum": 1, "adam": 2}

@@ -103,11 +103,13 @@ guesses = predict(
 def combine_gradients(gradients: list[Tensor], counts: list[int]) -> Tensor:
     """The gradient of the mean loss over all samples, from the workers' gradients.
 
-    gradients: one tensor a worker, all of one shape: the gradient of the mean loss over that worker's samples.
-    counts: how many samples each worker had; at least one is above 0. A worker with 0 contributes nothing,
-        whatever its gradient holds (it may be NaN); a NaN of any other worker must stay visible.
-    Returns a new tensor of the gradients' shape and dtype; the given ones stay as they are. No communication:
-    all gradients are here.
+    gradients: one tensor a worker, all of one shape: the gradient of the mean loss over that worker's
+        samples.
+    counts: how many samples each worker had; at least one is above 0. A worker with 0 contributes
+        nothing, whatever its gradient holds (it may be NaN); a NaN of any other worker must stay
+        visible.
+    Returns a new tensor of the gradients' shape and dtype; the given ones stay as they are. No
+    communication: all gradients are here.
     """
     ### BEGIN SOLUTION
     total = sum(counts)
@@ -213,12 +215,13 @@ assert dealt(0) != dealt(1)
 def shard_indices(length: int, epoch: int, seed: int) -> Tensor:
     """This rank's part of the samples 0 .. length - 1 in this epoch.
 
-    Returns a 1-D int64 tensor of indices, shuffled. Over all ranks of the default group every index is dealt
-    once, and the ranks' sizes differ by at most one; length may be anything from 1, also below the number of
-    ranks. Which samples a rank gets depends on seed and on epoch; the same seed and epoch always deal the same.
+    Returns a 1-D int64 tensor of indices, shuffled. Over all ranks of the default group every index is
+    dealt once, and the ranks' sizes differ by at most one; length may be anything from 1, also below
+    the number of ranks. Which samples a rank gets depends on seed and on epoch; the same seed and epoch
+    always deal the same.
 
-    Every rank draws the same permutation by itself: no communication. The rank's global random state, which
-    dropout and augmentation use, stays as it is.
+    Every rank draws the same permutation by itself: no communication. The rank's global random state,
+    which dropout and augmentation use, stays as it is.
     """
     ### BEGIN SOLUTION
     generator = torch.Generator().manual_seed(seed + epoch)
@@ -268,9 +271,10 @@ figure
 def broadcast_parameters(model: nn.Module, src: int) -> None:
     """Give every rank's model the parameters and buffers that rank src's model has.
 
-    Called on every rank of the default group, with models of one architecture. All parameters, trainable or
-    frozen, and all buffers, also those that are not in the state dict, are overwritten in place: they stay the
-    same tensors. Autograd records none of it. One dist.broadcast a tensor, or fewer; every byte is sent once.
+    Called on every rank of the default group, with models of one architecture. All parameters,
+    trainable or frozen, and all buffers, also those that are not in the state dict, are overwritten in
+    place: they stay the same tensors. Autograd records none of it. One dist.broadcast a tensor, or
+    fewer; every byte is sent once.
     """
     ### BEGIN SOLUTION
     for tensor in chain(model.parameters(), model.buffers()):
@@ -317,10 +321,11 @@ for rank, (before, after) in enumerate(launch(first_weights, models, ranks=ranks
 def average_gradients(model: nn.Module) -> None:
     """Replace every gradient of the model by its mean over the ranks of the default group.
 
-    Called on every rank after backward, for any number of ranks from 1. Gradients are overwritten in place:
-    a p.grad that is there stays the same tensor. A trainable parameter whose .grad is None on this rank counts
-    as zero here, and has the mean as its gradient afterwards (zeros if no rank had one). A frozen parameter
-    (requires_grad is False) is left out and not sent. All gradients have one dtype, in any memory layout.
+    Called on every rank after backward, for any number of ranks from 1. Gradients are overwritten in
+    place: a p.grad that is there stays the same tensor. A trainable parameter whose .grad is None on
+    this rank counts as zero here, and has the mean as its gradient afterwards (zeros if no rank had
+    one). A frozen parameter (requires_grad is False) is left out and not sent. All gradients have one
+    dtype, in any memory layout.
 
     Communication: one all_reduce, the same on every rank, that sends every gradient once.
     """
@@ -481,10 +486,10 @@ bucket_picture(backward=[1.0, 1.0, 1.0, 1.0], communication=[0.8, 0.8, 0.8, 0.8]
 def make_buckets(model: nn.Module, bucket_bytes: int) -> list[list[nn.Parameter]]:
     """The model's trainable parameters in buckets, in the order in which the buckets will be sent.
 
-    The parameters are in the reverse of the order of model.parameters(), over all buckets and within each. A
-    bucket is closed before the parameter that would take it above bucket_bytes, so a parameter larger than that
-    has a bucket to itself. A parameter that several layers share is in one bucket, once; frozen parameters are
-    in none. Returns the buckets, of which none is empty. No communication.
+    The parameters are in the reverse of the order of model.parameters(), over all buckets and within
+    each. A bucket is closed before the parameter that would take it above bucket_bytes, so a parameter
+    larger than that has a bucket to itself. A parameter that several layers share is in one bucket,
+    once; frozen parameters are in none. Returns the buckets, of which none is empty. No communication.
     """
     ### BEGIN SOLUTION
     buckets = []
@@ -518,16 +523,18 @@ for kib in (2, 257, 514, 2056):
 
 # %% exercise="Bucket" points=6
 class Bucket:
-    """Some parameters whose gradients are averaged over the ranks by one all_reduce, which starts in backward.
+    """Some parameters whose gradients are averaged over the ranks by one all_reduce, which starts in
+    backward.
 
     bucket = Bucket(parameters)     # once, on every rank, with the same parameters in the same order
     loss.backward()                 # starts the all_reduce when the last of their gradients is complete
     bucket.finish()                 # waits; now the .grad of each is the mean over ranks
 
-    In every backward each of the parameters gets a gradient, in any order, which may differ between ranks; it is
-    added to what .grad already holds, and finish() leaves the mean of the sums. Backward never waits for
-    communication. After finish() all is as before, ready for the next backward. Communication: one all_reduce
-    for each backward, with async_op=True, of the bucket's gradients. Other gradients stay as they are.
+    In every backward each of the parameters gets a gradient, in any order, which may differ between
+    ranks; it is added to what .grad already holds, and finish() leaves the mean of the sums. Backward
+    never waits for communication. After finish() all is as before, ready for the next backward.
+    Communication: one all_reduce for each backward, with async_op=True, of the bucket's gradients.
+    Other gradients stay as they are.
     """
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
@@ -615,19 +622,19 @@ class BucketedDDP(nn.Module):
     ddp.finish()            # waits; now every p.grad is the mean over ranks
     optimizer.step()
 
-    Constructor, on every rank: the model gets rank 0's parameters and buffers, as by broadcast_parameters. Its
-    trainable parameters are put into buckets as by make_buckets.
+    Constructor, on every rank: the model gets rank 0's parameters and buffers, as by
+    broadcast_parameters. Its trainable parameters are put into buckets as by make_buckets.
 
-    backward: when the gradients of a bucket are complete, and all buckets before it have been started, its
-    all_reduce is started with async_op=True. Backward never waits for communication.
+    backward: when the gradients of a bucket are complete, and all buckets before it have been started,
+    its all_reduce is started with async_op=True. Backward never waits for communication.
 
-    finish(), once after every backward: starts the buckets that are left, in order; waits for all; leaves in
-    every trainable parameter's .grad the mean over ranks, where a gradient that a rank lacks counts as zero.
-    Afterwards everything is as before the step, ready for the next.
+    finish(), once after every backward: starts the buckets that are left, in order; waits for all;
+    leaves in every trainable parameter's .grad the mean over ranks, where a gradient that a rank lacks
+    counts as zero. Afterwards everything is as before the step, ready for the next.
 
-    no_sync(), for a `with` block: backward passes in the block communicate nothing, and finish() is not called
-    for them; their gradients add up in .grad. The next backward after the block averages the sums. A block that
-    raises ends too, and one may lie in another.
+    no_sync(), for a `with` block: backward passes in the block communicate nothing, and finish() is not
+    called for them; their gradients add up in .grad. The next backward after the block averages the
+    sums. A block that raises ends too, and one may lie in another.
 
     Communication of a step: one all_reduce a bucket, in the same order on every rank, and nothing else.
     """
@@ -925,8 +932,8 @@ if ranks == 4:
 def global_accuracy(correct: int, total: int) -> float:
     """The accuracy over the samples of all ranks, the same float on every rank.
 
-    correct, total: how many samples this rank classified correctly, and how many it had; total may be 0 here,
-    but not on all ranks. Communication: one collective.
+    correct, total: how many samples this rank classified correctly, and how many it had; total may be 0
+    here, but not on all ranks. Communication: one collective.
     """
     ### BEGIN SOLUTION
     counts = torch.tensor([correct, total])
@@ -962,12 +969,12 @@ print(
 def load_once(load):
     """Call load() on every rank, on one rank of each node before all others, and return what it gave.
 
-    load: a function without arguments, which may return anything, None too. Every rank calls it exactly once: the
-    rank with local rank 0 (dist.get_node_local_rank()) at once, the others of its node only when it has returned
-    there.
+    load: a function without arguments, which may return anything, None too. Every rank calls it exactly
+    once: the rank with local rank 0 (dist.get_node_local_rank()) at once, the others of its node only
+    when it has returned there.
 
-    If load() raises on a first rank, that rank raises the same exception, and nobody is left waiting: the other
-    ranks go on as if it had returned, and find out for themselves.
+    If load() raises on a first rank, that rank raises the same exception, and nobody is left waiting:
+    the other ranks go on as if it had returned, and find out for themselves.
     """
     ### BEGIN SOLUTION
     if dist.get_node_local_rank() > 0:
@@ -1068,21 +1075,23 @@ for rank, history in enumerate(by_pytorch.results):
 def train_ddp(model, dataset, optimizer, epochs, batch_size, seed, device) -> list[float]:
     """Train one model on all ranks of the default group, as train_one does in one process.
 
-    Called on every rank. model: this rank's replica, without buffers; it is trained in place. The replicas may
-    come with different weights: training starts from rank 0's. dataset: the same on all ranks; dataset[i] is
-    (inputs, target). optimizer: over this replica's parameters. batch_size: samples of one rank in a step.
+    Called on every rank. model: this rank's replica, without buffers; it is trained in place. The
+    replicas may come with different weights: training starts from rank 0's. dataset: the same on all
+    ranks; dataset[i] is (inputs, target). optimizer: over this replica's parameters. batch_size:
+    samples of one rank in a step.
     seed: the same on all ranks. device: where this rank computes.
 
-    An epoch: every sample is used once, by one rank, and no epoch deals them to the ranks as the one before, nor
-    does another seed. All ranks take equally many steps, as many as the rank with the most samples needs. Every
-    step is that of the mean loss over the whole batch, which is what all ranks have in this step together: some
-    may have fewer samples than others, or none, and so from the first step on. What is in .grad before does not
-    count. The ranks' own random numbers, of dropout for one, go on to differ.
+    An epoch: every sample is used once, by one rank, and no epoch deals them to the ranks as the one
+    before, nor does another seed. All ranks take equally many steps, as many as the rank with the most
+    samples needs. Every step is that of the mean loss over the whole batch, which is what all ranks
+    have in this step together: some may have fewer samples than others, or none, and so from the first
+    step on. What is in .grad before does not count. The ranks' own random numbers, of dropout for one,
+    go on to differ.
 
-    Returns, on every rank, for each epoch the mean loss over all its samples, a float. Rank 0 prints a line an
-    epoch; nobody else prints. Communication: the model once, by broadcast; in a step every gradient once, by
-    all_reduce; in an epoch one collective of at most 16 bytes. What the unit has built, or PyTorch's own parts, may
-    be used.
+    Returns, on every rank, for each epoch the mean loss over all its samples, a float. Rank 0 prints a
+    line an epoch; nobody else prints. Communication: the model once, by broadcast; in a step every
+    gradient once, by all_reduce; in an epoch one collective of at most 16 bytes. What the unit has
+    built, or PyTorch's own parts, may be used.
     """
     ### BEGIN SOLUTION
     ranks = dist.get_world_size()

@@ -149,10 +149,11 @@ for heading, text in findings(look_around()):
 def expand_hostlist(text: str) -> list[str]:
     """The host names that Slurm's short form stands for, in its order.
 
-    text: names separated by commas, such as "login1,c101-[001-004,007]". Brackets hold numbers and ranges,
-        separated by commas; a number keeps its leading zeros, and the numbers of a range are filled with zeros
-        to the width of its first. A name may have two brackets, of which the second counts fastest, and ends with a
-        bracket, if it has one. A name that comes twice is kept twice. The empty text stands for no host.
+    text: names separated by commas, such as "login1,c101-[001-004,007]". Brackets hold numbers and
+        ranges, separated by commas; a number keeps its leading zeros, and the numbers of a range are
+        filled with zeros to the width of its first. A name may have two brackets, of which the second
+        counts fastest, and ends with a bracket, if it has one. A name that comes twice is kept twice.
+        The empty text stands for no host.
 
     Nothing but the text is needed: it works on a laptop, without Slurm.
     """
@@ -268,12 +269,13 @@ except ClusterFailed as missing:
 def rank_from_environment(env: dict[str, str]) -> dict[str, int]:
     """This process's place among all, whatever has started it.
 
-    env: environment variables, as in os.environ. Launchers: srun, torchrun, mpirun (Open MPI), horovodrun.
-        Where one was started by another, the innermost counts: torchrun, Horovod and Open MPI before Slurm.
-    Returns {"rank": ..., "local_rank": ..., "node_rank": ..., "world_size": ...}: whole numbers; node_rank is
-        the number of this process's node. mpirun does not tell it: there, ranks fill one node after another,
-        and all nodes have equally many. A process that no launcher has started is rank 0 of 1 on node 0; a
-        batch script itself, outside of srun, is one.
+    env: environment variables, as in os.environ. Launchers: srun, torchrun, mpirun (Open MPI),
+        horovodrun. Where one was started by another, the innermost counts: torchrun, Horovod and Open
+        MPI before Slurm.
+    Returns {"rank": ..., "local_rank": ..., "node_rank": ..., "world_size": ...}: whole numbers;
+        node_rank is the number of this process's node. mpirun does not tell it: there, ranks fill one
+        node after another, and all nodes have equally many. A process that no launcher has started is
+        rank 0 of 1 on node 0; a batch script itself, outside of srun, is one.
     """
     ### BEGIN SOLUTION
     if "RANK" in env:
@@ -482,9 +484,10 @@ def batch_script(nodes: int, gpus_per_node: int, command: str) -> str:
     """The text of a Slurm batch script that runs `command` on every GPU of several nodes.
 
     The job asks for `nodes` nodes with `gpus_per_node` GPUs each, for 10 to 30 minutes; it names no
-    partition, account or host. One srun starts `command`, a program and its arguments (quoted for a shell
-    where they need it; no `a && b`), as one task a GPU. Each task finds MASTER_ADDR, the job's first host, and
-    MASTER_PORT in its environment; its rank it has from srun. If the command fails, the job does.
+    partition, account or host. One srun starts `command`, a program and its arguments (quoted for a
+    shell where they need it; no `a && b`), as one task a GPU. Each task finds MASTER_ADDR, the job's
+    first host, and MASTER_PORT in its environment; its rank it has from srun. If the command fails, the
+    job does.
     """
     ### BEGIN SOLUTION
     return f"""#!/bin/bash
@@ -566,17 +569,22 @@ assert 80 <= cost.gpu_minutes <= 240
 def form_to_script(form: dict[str, str], queues: dict[str, dict[str, dict[str, int]]]) -> str:
     """The batch script for TACC's portal's form.
 
-    form: field -> what was typed in, by section 1's names; it stays as it is. Fields that are missing are as if they were empty.
-        Defaults: 1 node, as many tasks as nodes, a time limit of 2:0:0; no project, job name or reservation.
-    queues: system -> queue -> its limits, {"nodes": the most of a job, "hours": the longest time limit}.
+    form: field -> what was typed in, by section 1's names; it stays as it is. Fields that are missing
+        are as if they were empty. Defaults: 1 node, as many tasks as nodes, a time limit of 2:0:0; no
+        project, job name or reservation.
+    queues: system -> queue -> its limits, {"nodes": the most of a job, "hours": the longest time
+        limit}.
 
-    Returns a script that asks for what the form says (tasks: altogether), names nothing that is empty and nothing that TACC
-    refuses, and ends by `jupyter lab --no-browser`, whatever the application is called. What the VNC field says does not matter.
+    Returns a script that asks for what the form says (tasks: altogether), names nothing that is empty
+    and nothing that TACC refuses, and ends by `jupyter lab --no-browser`, whatever the application is
+    called. What the VNC field says does not matter.
 
-    Raises ValueError for a system or a queue that is not there; for nodes and tasks that are no whole numbers from 1 on, in digits
-    alone; for more nodes than the queue has; for fewer tasks than nodes; for a job name of more than 20 characters; for a time limit that is
-    not hours:minutes:seconds (the latter two below 60), not above zero, or longer than the queue's. The message calls each field that is wrong by its
-    name in the form and, where there is a largest value, says it: nodes, characters, hours.
+    Raises ValueError for a system or a queue that is not there; for nodes and tasks that are no whole
+    numbers from 1 on, in digits alone; for more nodes than the queue has; for fewer tasks than nodes;
+    for a job name of more than 20 characters; for a time limit that is not hours:minutes:seconds (the
+    latter two below 60), not above zero, or longer than the queue's. The message calls each field that
+    is wrong by its name in the form and, where there is a largest value, says it: nodes, characters,
+    hours.
     """
     ### BEGIN SOLUTION
     field = {name: text for name, text in form.items() if text}
@@ -682,16 +690,19 @@ def container_command(site: dict, image: str, command: list[str]) -> str:
     site: what is known of the machine:
         "runtime": "apptainer" or "singularity"; both read the same arguments.
         "gpus": "NVIDIA", "AMD", or None where there are none.
-        "modules": names, of which each may need those before it. Where there are any, exactly these are loaded when the
-            program starts. Where there are none, the machine has no command `module`.
-        "launcher": the words that start something once for each task, such as ["srun", "--ntasks-per-node=4"].
+        "modules": names, of which each may need those before it. Where there are any, exactly these are
+            loaded when the program starts. Where there are none, the machine has no command `module`.
+        "launcher": the words that start something once for each task, such as ["srun",
+            "--ntasks-per-node=4"].
         "mounted": folders that are in every container, with all that is in them.
-        "folders": path -> "read" or "write": those that the program needs, and what it may do there. They have the same path
-            inside; those that are in the container anyway are not bound. One may lie in another.
-    image: path of the image. command: the program and its arguments, which may hold blanks, quotes, dollars. All arguments stay
-        as they are.
+        "folders": path -> "read" or "write": those that the program needs, and what it may do there.
+            They have the same path inside; those that are in the container anyway are not bound. One
+            may lie in another.
+    image: path of the image. command: the program and its arguments, which may hold blanks, quotes,
+        dollars. All arguments stay as they are.
 
-    Paths have no comma or colon. Returns text for bash; nothing but what is asked for gets into the container.
+    Paths have no comma or colon. Returns text for bash; nothing but what is asked for gets into the
+    container.
     """
     ### BEGIN SOLUTION
     lines = []
@@ -790,12 +801,14 @@ for name, value in lumi_node.items():
 def cpu_bind_map(node: dict) -> list[int]:
     """For each GPU of a node the core to which its rank is bound, in the order of the GPUs' numbers.
 
-    node: as read_topology returns it: "numa_of_gpu", for each GPU its NUMA node; "cpus_of_numa", for each NUMA node its CPUs in
-        ascending order; "threads_per_core"; "allowed", the CPUs that the job may use, None for all.
+    node: as read_topology returns it: "numa_of_gpu", for each GPU its NUMA node; "cpus_of_numa", for
+        each NUMA node its CPUs in ascending order; "threads_per_core"; "allowed", the CPUs that the job
+        may use, None for all.
 
-    The usable cores of a NUMA node are dealt to its GPUs in the order of their numbers, in equal consecutive blocks (what is
-    left over goes to nobody); a GPU's core is the first of its block. Where a core has t hardware threads, n CPUs are n / t
-    cores, whose first threads have the numbers below n / t; a rank is bound to one of these.
+    The usable cores of a NUMA node are dealt to its GPUs in the order of their numbers, in equal
+    consecutive blocks (what is left over goes to nobody); a GPU's core is the first of its block. Where
+    a core has t hardware threads, n CPUs are n / t cores, whose first threads have the numbers below
+    n / t; a rank is bound to one of these.
     """
     ### BEGIN SOLUTION
     cpus, nodes = node["cpus_of_numa"], node["numa_of_gpu"]
@@ -837,13 +850,14 @@ guesses.measured(core_beside_gpu_0=binding[0])
 def misplaced_cpus(option: str, node: dict) -> list[list[int]]:
     """For each rank the CPUs, in ascending order, that srun gives to it and that it should not have.
 
-    option: "--cpu-bind=mask_cpu:MASK,MASK,..." or "--cpu-bind=map_cpu:CPU,CPU,...", with one entry for each rank, the first for
-        rank 0. Masks are hexadecimal, with 0x before them or without; CPUs are decimal, or hexadecimal with 0x.
+    option: "--cpu-bind=mask_cpu:MASK,MASK,..." or "--cpu-bind=map_cpu:CPU,CPU,...", with one entry for
+        each rank, the first for rank 0. Masks are hexadecimal, with 0x before them or without; CPUs are
+        decimal, or hexadecimal with 0x.
     node: as for cpu_bind_map; rank r uses GPU r.
 
-    A rank should have CPUs beside its GPU only, which the job may use, and on whose cores no other rank runs whose GPU is beside
-    the same NUMA node. (A rank that came from another NUMA node is wrong itself.) CPU c is a thread of core c modulo the number
-    of cores.
+    A rank should have CPUs beside its GPU only, which the job may use, and on whose cores no other rank
+    runs whose GPU is beside the same NUMA node. (A rank that came from another NUMA node is wrong
+    itself.) CPU c is a thread of core c modulo the number of cores.
     """
     ### BEGIN SOLUTION
     kind, _, entries = option.removeprefix("--cpu-bind=").partition(":")
@@ -1087,8 +1101,8 @@ def checkpoint_interval(
 ) -> float:
     """Young's interval: the seconds of work between two checkpoints that waste the least time.
 
-    checkpoint_seconds: how long a checkpoint takes. mean_time_between_failures: of one node, in seconds. nodes: how
-        many the job has; it stops as soon as one of them fails.
+    checkpoint_seconds: how long a checkpoint takes. mean_time_between_failures: of one node, in
+        seconds. nodes: how many the job has; it stops as soon as one of them fails.
     """
     ### BEGIN SOLUTION
     return math.sqrt(2 * checkpoint_seconds * mean_time_between_failures / nodes)
@@ -1211,15 +1225,17 @@ assert expected_overhead(checkpoint_interval(120, NODE, 16_384), 120, NODE / 16_
 
 # %% exercise="save_checkpoint" points=10
 def save_checkpoint(path: Path, state: dict) -> None:
-    """Write state to path so that path always holds a whole checkpoint, the old one or the new one, whatever happens.
+    """Write state to path so that path always holds a whole checkpoint, the old one or the new one,
+    whatever happens.
 
-    path: its folder exists; path itself may exist, and is replaced. state: what torch.save can write; afterwards
-        torch.load(path) returns it.
+    path: its folder exists; path itself may exist, and is replaced. state: what torch.save can write;
+        afterwards torch.load(path) returns it.
 
-    At no moment may a kill leave less than a whole checkpoint at path. What is being written stands in path's folder
-    under a name that ends in ".tmp". All bytes are on the disk before the file gets the name path, and the name is on
-    the disk when the function returns. A temporary file that an earlier crash has left behind is no obstacle. If
-    writing fails, the error goes on to the caller, path is as it was, and no temporary file is left.
+    At no moment may a kill leave less than a whole checkpoint at path. What is being written stands in
+    path's folder under a name that ends in ".tmp". All bytes are on the disk before the file gets the
+    name path, and the name is on the disk when the function returns. A temporary file that an earlier
+    crash has left behind is no obstacle. If writing fails, the error goes on to the caller, path is as
+    it was, and no temporary file is left.
     """
     ### BEGIN SOLUTION
     temporary = path.with_name(path.name + ".tmp")
@@ -1324,12 +1340,13 @@ assert zipfile.is_zipfile(io.BytesIO(content))
 def load_latest(directory: Path) -> dict | None:
     """The newest checkpoint in directory that is whole; None if there is none, or no such directory.
 
-    directory: holds files step-N.pt, which torch.save has written after N steps, N in digits, with or without zeros
-        before them. The newest has the largest N. Whatever has another kind of name is left alone.
+    directory: holds files step-N.pt, which torch.save has written after N steps, N in digits, with or
+        without zeros before them. The newest has the largest N. Whatever has another kind of name is
+        left alone.
 
-    A file that is cut off, empty or full of something else does not count, nor does one whose length is right and
-    whose content is not: then the one before it counts. Every file that was skipped is named in a warning
-    (warnings.warn). No file is changed or removed.
+    A file that is cut off, empty or full of something else does not count, nor does one whose length is
+    right and whose content is not: then the one before it counts. Every file that was skipped is named
+    in a warning (warnings.warn). No file is changed or removed.
     """
     ### BEGIN SOLUTION
     steps = {}
@@ -1370,18 +1387,20 @@ def load_latest(directory: Path) -> dict | None:
 
 # %% exercise="resume" points=12
 def resume(training: Training, directory: Path, save_every: int, save, load_latest) -> None:
-    """Train to the end, from the beginning or from the newest checkpoint in directory; killed anywhere and called again,
-    it ends with the weights, equal in every bit, with which it would have ended without the kill.
+    """Train to the end, from the beginning or from the newest checkpoint in directory; killed anywhere
+    and called again, it ends with the weights, equal in every bit, with which it would have ended
+    without the kill.
 
-    training: see course_lib.training.checkpoints.Training. An epoch has every sample once, in batches of batch_size of
-        which the last may be smaller, in another order each epoch: training.train_step(training.samples[indices]).
-        It draws from torch's global generator; so may you.
+    training: see course_lib.training.checkpoints.Training. An epoch has every sample once, in batches
+        of batch_size of which the last may be smaller, in another order each epoch:
+        training.train_step(training.samples[indices]). It draws from torch's global generator; so may
+        you.
     save(path, state), load_latest(directory): the two functions above, or others that do the same.
 
-    Saves directory / f"step-{N}.pt" when N steps are done, for every N that save_every divides, and after the last
-    step. The process that goes on knows nothing but what the checkpoint holds; it starts with new weights and with
-    the random state that every start begins with. If the training has ended already, the final weights are loaded and
-    no step is made.
+    Saves directory / f"step-{N}.pt" when N steps are done, for every N that save_every divides, and
+    after the last step. The process that goes on knows nothing but what the checkpoint holds; it starts
+    with new weights and with the random state that every start begins with. If the training has ended
+    already, the final weights are loaded and no step is made.
     """
     ### BEGIN SOLUTION
     samples, batch_size = len(training.samples), training.batch_size
@@ -1517,18 +1536,22 @@ figure
 
 # %% exercise="save_on_signal" points=10
 def save_on_signal(train_step, steps: int, save, set_handler) -> int:
-    """Train until the end, or until SIGTERM or SIGUSR1 comes to any rank; all stop after the same step, and save once.
+    """Train until the end, or until SIGTERM or SIGUSR1 comes to any rank; all stop after the same step,
+    and save once.
 
-    train_step(step): makes step 0, 1, ... of this rank, all ranks together; it has a collective in it. steps: at least 1.
-    save(done): writes a checkpoint; done is how many steps have been made. One rank calls it, once, after its last step, whether
-        the training has ended or was stopped.
-    set_handler(number, handler): what signal.signal does, which works in a process's main thread only; so it is handed in. The
-        handlers stay set; another training may follow in this process, with others.
+    train_step(step): makes step 0, 1, ... of this rank, all ranks together; it has a collective in it.
+        steps: at least 1.
+    save(done): writes a checkpoint; done is how many steps have been made. One rank calls it, once,
+        after its last step, whether the training has ended or was stopped.
+    set_handler(number, handler): what signal.signal does, which works in a process's main thread only;
+        so it is handed in. The handlers stay set; another training may follow in this process, with
+        others.
     Returns how many steps have been made, the same on all ranks.
 
-    A signal may come at any moment, from the call of set_handler to the return, to one rank or to several, and more than once. A
-    step that was begun is brought to its end; at most one more is made. A signal between two steps is one of the next step.
-    Beside what train_step does: one collective a step, of one number, and at most one more at the end.
+    A signal may come at any moment, from the call of set_handler to the return, to one rank or to
+    several, and more than once. A step that was begun is brought to its end; at most one more is made.
+    A signal between two steps is one of the next step. Beside what train_step does: one collective a
+    step, of one number, and at most one more at the end.
     """
     ### BEGIN SOLUTION
     asked = False
@@ -1599,10 +1622,12 @@ assert sum(len(saved) for _, saved in stopped) == 1
 def elastic_batch(global_batch: int, world_size: int, rank: int) -> tuple[range, float]:
     """The part of the global batch that this rank works on, and the weight of its mean loss.
 
-    Returns (positions, weight). positions: a range within 0 .. global_batch - 1; over all ranks every position comes
-        once, and sizes differ by one at most. It is empty where there are more ranks than samples.
-    weight: what this rank's mean loss is multiplied by, so that the mean over ranks of the weighted losses is the mean
-        loss of the global batch, whatever world_size is. 0.0 for a rank without samples.
+    Returns (positions, weight). positions: a range within 0 .. global_batch - 1; over all ranks every
+        position comes once, and sizes differ by one at most. It is empty where there are more ranks
+        than samples.
+    weight: what this rank's mean loss is multiplied by, so that the mean over ranks of the weighted
+        losses is the mean loss of the global batch, whatever world_size is. 0.0 for a rank without
+        samples.
     """
     ### BEGIN SOLUTION
     begin = rank * global_batch // world_size

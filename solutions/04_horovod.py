@@ -435,11 +435,12 @@ assert all(greeting.endswith("the mean is 1.5") for greeting in greetings)
 def warmup_lr(step: int, warmup_steps: int, base_lr: float, size: int) -> float:
     """The learning rate of one step, scaled to `size` workers, with a gradual warm-up.
 
-    step: from 0. warmup_steps: how many steps the warm-up takes; 0 for none. base_lr: the rate with which one
-    worker trains well. size: workers, each with that worker's batch.
+    step: from 0. warmup_steps: how many steps the warm-up takes; 0 for none. base_lr: the rate with
+    which one worker trains well. size: workers, each with that worker's batch.
 
-    Step 0 of a warm-up has the rate of a single worker. From there it grows by the same amount every step. Step
-    warmup_steps is the first one with the rate of `size` workers, and all that follow have it too.
+    Step 0 of a warm-up has the rate of a single worker. From there it grows by the same amount every
+    step. Step warmup_steps is the first one with the rate of `size` workers, and all that follow have
+    it too.
     """
     ### BEGIN SOLUTION
     grown = min(1.0, step / warmup_steps) if warmup_steps else 1.0
@@ -583,11 +584,12 @@ def mend_warmup(
 ) -> WarmupCallback:
     """The tutorial's warm-up without its mistakes: a WarmupCallback over an optimizer of its own.
 
-    new_optimizer(lr): makes an optimizer; it is called once. learning_rate: with which one worker trains well.
+    new_optimizer(lr): makes an optimizer; it is called once. learning_rate: with which one worker
+    trains well.
     size: workers. steps_per_epoch: steps that every worker takes in an epoch.
 
-    In its first step the training has the rate of one worker, and after three epochs that of `size` workers,
-    which is also the rate that the optimizer is made with.
+    In its first step the training has the rate of one worker, and after three epochs that of `size`
+    workers, which is also the rate that the optimizer is made with.
     """
     ### BEGIN SOLUTION
     scaled = learning_rate * size
@@ -608,14 +610,15 @@ def mend_warmup(
 def broadcast_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Give every rank rank 0's model and optimizer, with which a training begins or goes on.
 
-    Called on every rank of the default group. Models have one architecture, optimizers are of one kind and have
-    the model's parameters, in one order. What rank 0 has may come from a checkpoint; what others have does not
-    count.
+    Called on every rank of the default group. Models have one architecture, optimizers are of one kind
+    and have the model's parameters, in one order. What rank 0 has may come from a checkpoint; what
+    others have does not count.
 
-    Afterwards every rank has rank 0's parameters and buffers, in the tensors that were there, and its optimizer
-    has rank 0's options (each of optimizer.param_groups, beside "params") and rank 0's state, and no others. A
-    parameter without a state on rank 0, as in a new optimizer, has none anywhere. On rank 0 nothing changes; on no
-    rank do gradients, the model's mode or the state of random numbers, and none takes a step.
+    Afterwards every rank has rank 0's parameters and buffers, in the tensors that were there, and its
+    optimizer has rank 0's options (each of optimizer.param_groups, beside "params") and rank 0's state,
+    and no others. A parameter without a state on rank 0, as in a new optimizer, has none anywhere. On
+    rank 0 nothing changes; on no rank do gradients, the model's mode or the state of random numbers,
+    and none takes a step.
     """
     ### BEGIN SOLUTION
     for tensor in chain(model.parameters(), model.buffers()):
@@ -719,12 +722,13 @@ assert kept == [(1, 0)] * 2
 def average_metrics(metrics: dict[str, float], samples: int) -> dict[str, float]:
     """The means of metrics over all samples of all ranks, the same on every rank.
 
-    metrics: on each rank the means over its own samples. All ranks have the same names, perhaps not in the same
-    order. samples: how many this rank had; at least one rank had some. Where there were none, a metric may be
-    anything, NaN or infinite too, and counts for nothing. Where there were some and it is NaN, its mean is NaN.
+    metrics: on each rank the means over its own samples. All ranks have the same names, perhaps not in
+    the same order. samples: how many this rank had; at least one rank had some. Where there were none,
+    a metric may be anything, NaN or infinite too, and counts for nothing. Where there were some and it
+    is NaN, its mean is NaN.
 
-    Returns a new dictionary of floats, in the order of `metrics`, in double precision. One all_reduce, however
-    many metrics there are.
+    Returns a new dictionary of floats, in the order of `metrics`, in double precision. One all_reduce,
+    however many metrics there are.
     """
     ### BEGIN SOLUTION
     names = sorted(metrics)
@@ -861,18 +865,20 @@ assert {"single_keras.h5", "horovod_keras.h5"} <= {path.name for path in folder.
 
 # %% exercise="plan_fusion" points=7
 def plan_fusion(sizes: list[int], dtypes: list[str], threshold: int) -> list[list[int]]:
-    """Which tensors are sent together, by the rules of Horovod 0.28 (FuseResponses in its controller.cc) for
-    tensors of one operation in the memory of the processor.
+    """Which tensors are sent together, by the rules of Horovod 0.28 (FuseResponses in its
+    controller.cc) for tensors of one operation in the memory of the processor.
 
-    sizes: bytes of each tensor, in the order in which they are to be sent; 0 is possible. dtypes: of each.
+    sizes: bytes of each tensor, in the order in which they are to be sent; 0 is possible. dtypes: of
+    each.
     threshold: bytes of the fusion buffer. The lists stay as they are.
 
-    Returns the messages in the order in which they are sent, each a list of positions in `sizes`, ascending;
-    every tensor is in one of them. A message begins with the first tensor that is in none yet, however large it
-    is. It takes the tensors of its dtype that come next, as long as all in it together do not exceed the
-    threshold: the first that would ends the message. A tensor of another dtype is passed over, and waits for a
-    later message, if it, all that were passed over before it and all that the message holds by then together do
-    not exceed the threshold; if they do, it ends the message too.
+    Returns the messages in the order in which they are sent, each a list of positions in `sizes`,
+    ascending; every tensor is in one of them. A message begins with the first tensor that is in none
+    yet, however large it is. It takes the tensors of its dtype that come next, as long as all in it
+    together do not exceed the threshold: the first that would ends the message. A tensor of another
+    dtype is passed over, and waits for a later message, if it, all that were passed over before it and
+    all that the message holds by then together do not exceed the threshold; if they do, it ends the
+    message too.
 
     Sizes 4, 5, 6, 2 of the dtypes a, b, a, a are sent as [[0, 2], [1], [3]] where the threshold is 10.
     """
@@ -902,10 +908,11 @@ def plan_fusion(sizes: list[int], dtypes: list[str], threshold: int) -> list[lis
 def fuse(tensors: list[Tensor]) -> Tensor:
     """The fusion buffer: all numbers of the tensors, end to end.
 
-    tensors: at least one, all of one dtype. Of any shape, () and those without a number too, laid out in memory
-    in any way, perhaps part of an autograd graph. They stay as they are, requires_grad and memory too.
-    Returns a new, contiguous 1-D tensor without history, with memory of its own: the numbers of tensors[0], as
-    flatten() orders them, then those of tensors[1], and so on.
+    tensors: at least one, all of one dtype. Of any shape, () and those without a number too, laid out
+    in memory in any way, perhaps part of an autograd graph. They stay as they are, requires_grad and
+    memory too.
+    Returns a new, contiguous 1-D tensor without history, with memory of its own: the numbers of
+    tensors[0], as flatten() orders them, then those of tensors[1], and so on.
     """
     ### BEGIN SOLUTION
     return torch.cat([tensor.detach().flatten() for tensor in tensors])
@@ -916,9 +923,10 @@ def fuse(tensors: list[Tensor]) -> Tensor:
 def unfuse(flat: Tensor, shapes: list[torch.Size]) -> list[Tensor]:
     """The tensors that lie end to end in a fusion buffer.
 
-    flat: 1-D, contiguous, perhaps part of a larger tensor. shapes: of the tensors, in order; () and those
-    without a number are possible.
-    Returns one tensor a shape. No number is copied: what is written into one of them is written into `flat`.
+    flat: 1-D, contiguous, perhaps part of a larger tensor. shapes: of the tensors, in order; () and
+    those without a number are possible.
+    Returns one tensor a shape. No number is copied: what is written into one of them is written into
+    `flat`.
     Raises ValueError if the shapes do not take up exactly the numbers that `flat` has.
     """
     ### BEGIN SOLUTION
@@ -1020,18 +1028,20 @@ guesses.measured(sums_with_torch_distributed=f"refused, or wrong: {mixed[0][0].i
 def ready_everywhere(requests: list[str], table: dict[str, Any]) -> list[str]:
     """One cycle of the negotiation: which tensors have become ready on all ranks.
 
-    Called on every rank of the default group, cycle after cycle. requests: names of the tensors that became
-    ready on this rank since its last call; their order differs from rank to rank, and often there are none.
-    table: this rank's memory between the cycles of a training, an empty dictionary at first; what is in it is up
-    to you, and nothing is remembered elsewhere.
+    Called on every rank of the default group, cycle after cycle. requests: names of the tensors that
+    became ready on this rank since its last call; their order differs from rank to rank, and often
+    there are none.
+    table: this rank's memory between the cycles of a training, an empty dictionary at first; what is in
+    it is up to you, and nothing is remembered elsewhere.
 
-    Returns the names of the tensors that have now been requested by all ranks and have not been returned since,
-    all of them, in one order on all ranks. A tensor that some rank lacks holds up no other. In the next step of
-    the training the same names come again: each as soon as it has been returned, whatever is still held up.
+    Returns the names of the tensors that have now been requested by all ranks and have not been
+    returned since, all of them, in one order on all ranks. A tensor that some rank lacks holds up no
+    other. In the next step of the training the same names come again: each as soon as it has been
+    returned, whatever is still held up.
 
     Communication: rank 0, the coordinator, is told by every other rank, and tells them, in at most one
-    dist.gather_object and one dist.broadcast_object_list a cycle, or what sends as much. A request is sent once,
-    in the cycle in which it is made, and to rank 0 only.
+    dist.gather_object and one dist.broadcast_object_list a cycle, or what sends as much. A request is
+    sent once, in the cycle in which it is made, and to rank 0 only.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -1168,27 +1178,29 @@ class DistributedOptimizer:
     loss_fn(model(inputs), targets).backward()      # hooks start the all_reduce of what is complete
     optimizer.step()                                # waits, then steps with the mean gradients
 
-    Constructor: no communication. The trainable parameters of named_parameters, in the reverse of their order,
-    are laid into messages by plan_fusion's rules, with `threshold` bytes. One that comes under two names is
-    sent once, at either place; frozen ones are not sent.
+    Constructor: no communication. The trainable parameters of named_parameters, in the reverse of their
+    order, are laid into messages by plan_fusion's rules, with `threshold` bytes. One that comes under
+    two names is sent once, at either place; frozen ones are not sent.
 
-    backward: every backward_passes_per_step-th pass since the last synchronize() starts the messages; those before it
-    only add to the gradients. Passes are counted for each parameter by itself. A message is started, with async_op=True, as soon as all its gradients are complete
-    and all messages before it have been started. Backward never waits for communication. One pass more than
+    backward: every backward_passes_per_step-th pass since the last synchronize() starts the messages;
+    those before it only add to the gradients. Passes are counted for each parameter by itself. A
+    message is started, with async_op=True, as soon as all its gradients are complete and all messages
+    before it have been started. Backward never waits for communication. One pass more than
     backward_passes_per_step raises RuntimeError: its gradients would not be sent.
 
-    synchronize(): starts what is left, in order, waits for all, and leaves in every trainable parameter's .grad
-    the mean over ranks; what a rank lacks counts as zero, and is there afterwards. A gradient that is there stays
-    the same tensor. Several micro-batches are added up, not averaged.
+    synchronize(): starts what is left, in order, waits for all, and leaves in every trainable
+    parameter's .grad the mean over ranks; what a rank lacks counts as zero, and is there afterwards. A
+    gradient that is there stays the same tensor. Several micro-batches are added up, not averaged.
 
-    step(closure=None): synchronize(), unless that has been called since the last backward (to clip gradients,
-    say), then the optimizer's own step(closure), once; returns what that returns. Also without a backward.
+    step(closure=None): synchronize(), unless that has been called since the last backward (to clip
+    gradients, say), then the optimizer's own step(closure), once; returns what that returns. Also
+    without a backward.
 
-    zero_grad(set_to_none=True): the optimizer's own. Raises RuntimeError between a backward and its step() or
-    synchronize(): what is under way would be lost.
+    zero_grad(set_to_none=True): the optimizer's own. Raises RuntimeError between a backward and its
+    step() or synchronize(): what is under way would be lost.
 
-    All else (param_groups, state, defaults, state_dict(), load_state_dict(), ...) is the optimizer's own.
-    Communication of a step: one all_reduce a message, in one order on all ranks, and nothing else.
+    All else (param_groups, state, defaults, state_dict(), load_state_dict(), ...) is the optimizer's
+    own. Communication of a step: one all_reduce a message, in one order on all ranks, and nothing else.
     """
 
     def __init__(
@@ -1226,7 +1238,9 @@ class DistributedOptimizer:
         ### END SOLUTION
 
     def gradient_ready(self, number: int, parameter: nn.Parameter) -> None:
-        """The hook: a backward pass has added to the gradient of this parameter, which is in this message."""
+        """The hook: a backward pass has added to the gradient of this parameter, which is in this
+        message.
+        """
         ### BEGIN SOLUTION
         self.synchronized = False
         self.passes[parameter] += 1
@@ -1424,16 +1438,18 @@ if len(largest) > 1:
 def overlap_fraction(trace: list[dict[str, Any]]) -> float:
     """How much of the all-reduces a training hides behind its backward passes, from a Horovod timeline.
 
-    trace: the events of a timeline, as json.load gives them, in any order. "ph" says what an event is: "B" a
-    beginning, with "name", "ts" (microseconds) and "pid"; "E" the end of what was last begun under that "pid"; "M"
-    a name for a pid; others are moments. Every tensor has a pid. In each step of the training it is negotiated
-    once ("NEGOTIATE_ALLREDUCE") and then reduced ("ALLREDUCE"); within that lies the time on the network, whose
-    name ends in "_ALLREDUCE" and depends on the library: "GLOO_ALLREDUCE", "NCCL_ALLREDUCE", "MPI_ALLREDUCE".
-    Tensors that were fused are on the network together, and each shows the same time. Two messages may be on it at
-    the same time. A training also broadcasts: that does not count. The trace stays as it is.
+    trace: the events of a timeline, as json.load gives them, in any order. "ph" says what an event is:
+    "B" a beginning, with "name", "ts" (microseconds) and "pid"; "E" the end of what was last begun
+    under that "pid"; "M" a name for a pid; others are moments. Every tensor has a pid. In each step of
+    the training it is negotiated once ("NEGOTIATE_ALLREDUCE") and then reduced ("ALLREDUCE"); within
+    that lies the time on the network, whose name ends in "_ALLREDUCE" and depends on the library:
+    "GLOO_ALLREDUCE", "NCCL_ALLREDUCE", "MPI_ALLREDUCE". Tensors that were fused are on the network
+    together, and each shows the same time. Two messages may be on it at the same time. A training also
+    broadcasts: that does not count. The trace stays as it is.
 
-    A step's backward pass ends when the negotiation of the last of its tensors does. Returns the share of the
-    time with an all-reduce on the network that lies before the end of its step's backward pass: 0 to 1.
+    A step's backward pass ends when the negotiation of the last of its tensors does. Returns the share
+    of the time with an all-reduce on the network that lies before the end of its step's backward pass:
+    0 to 1.
     """
     ### BEGIN SOLUTION
     open_spans, negotiated, network = {}, {}, {}
@@ -1525,18 +1541,19 @@ def six_steps(
     epochs: int,
     use_gpu: Callable[[int], torch.device],
 ) -> tuple[nn.Module, float]:
-    """`train_alone`, made for Horovod: `horovodrun -np 2` runs it on every process, with the same arguments.
+    """`train_alone`, made for Horovod: `horovodrun -np 2` runs it on every process, with the same
+    arguments.
 
     Import horovod.torch in here. The arguments are those of train_alone; nothing has been initialised.
 
-    Rank r of p trains on the samples r, r + p, r + 2p, ... of "inputs", in this order and without shuffling, four a
-    batch; n divides by 4p. The learning rate is scaled to p workers; there is no warm-up. Every rank tests on its
-    part of the test samples, dealt out alike, of which m need not divide by p, and every rank returns the accuracy
-    over all of them. new_model draws other weights and buffers on every rank; those of rank 0 count. Each process
-    has a GPU of its own.
+    Rank r of p trains on the samples r, r + p, r + 2p, ... of "inputs", in this order and without
+    shuffling, four a batch; n divides by 4p. The learning rate is scaled to p workers; there is no
+    warm-up. Every rank tests on its part of the test samples, dealt out alike, of which m need not
+    divide by p, and every rank returns the accuracy over all of them. new_model draws other weights and
+    buffers on every rank; those of rank 0 count. Each process has a GPU of its own.
 
-    folder is another one on every process: only rank 0's holds a checkpoint, and only rank 0 writes one, after
-    every epoch, in the form of train_alone. A training that goes on does so on all ranks.
+    folder is another one on every process: only rank 0's holds a checkpoint, and only rank 0 writes
+    one, after every epoch, in the form of train_alone. A training that goes on does so on all ranks.
     """
     ### BEGIN SOLUTION
     import horovod.torch as hvd
@@ -1818,12 +1835,13 @@ def step_seconds(
 def tune_fusion(sizes: list[int], ready: list[float], ranks: int, link: Link) -> tuple[int, float]:
     """A fusion threshold, in bytes, and a cycle time, in seconds, for a model on a cluster.
 
-    The arguments are those of step_seconds, which says what a choice costs (and needs your plan_fusion). The
-    threshold is an int of at least 1, the cycle time a float of at least 0.1 ms. The answer has to come within a
-    few seconds.
+    The arguments are those of step_seconds, which says what a choice costs (and needs your
+    plan_fusion). The threshold is an int of at least 1, the cycle time a float of at least 0.1 ms. The
+    answer has to come within a few seconds.
 
-    Points, for each of which three networks have to agree: for a third of the time that the best choice known saves
-    against Horovod's defaults (128 MiB, 1 ms), for at most 10 %, and for at most 5 % more time than with that choice.
+    Points, for each of which three networks have to agree: for a third of the time that the best choice
+    known saves against Horovod's defaults (128 MiB, 1 ms), for at most 10 %, and for at most 5 % more
+    time than with that choice.
     """
     ### BEGIN SOLUTION
     thresholds = [sum(sizes) // parts for parts in range(1, 25)]

@@ -180,9 +180,10 @@ assert slowest([3, 3, 3, 3, 4, 4], [2, 2, 2]) == 8
 def balance_stages(costs: list[float], stages: int) -> list[int]:
     """How many layers each stage gets, so that the slowest stage is as fast as possible.
 
-    costs: what each layer takes, of at least 0, in the order of the layers; stays as it is. Stages are runs of
-    neighbouring layers, in order, and none is empty. Returns their lengths; where several cuts are equally good,
-    any of them. Raises a ValueError that names both numbers if there are fewer layers than stages.
+    costs: what each layer takes, of at least 0, in the order of the layers; stays as it is. Stages are
+    runs of neighbouring layers, in order, and none is empty. Returns their lengths; where several cuts
+    are equally good, any of them. Raises a ValueError that names both numbers if there are fewer layers
+    than stages.
 
     300 layers in 24 stages must take less than five seconds.
     """
@@ -338,22 +339,25 @@ def run_stage(
     loss_function: Callable[[Tensor, Tensor], Tensor],
     share: float = 1.0,
 ) -> Tensor | None:
-    """Forward and backward of a batch, or a part of one, through a model whose stages lie on the ranks, in order.
+    """Forward and backward of a batch, or a part of one, through a model whose stages lie on the ranks,
+    in order.
 
-    stage: this rank's; it takes one tensor, which it does not change, and returns one, which may lie in memory in
-    any order. It computes once, in the mode in which it is. Some of its parameters, or all, may be frozen, and it
-    may have none.
-    x: on rank 0 the samples, of any dtype; on every other rank a tensor of the shape and dtype of what arrives
-    there, whose values and order in memory mean nothing. It stays as it is. target: on the last rank the targets of
-    the samples, on all others None. loss_function(output, target): a scalar, their mean.
+    stage: this rank's; it takes one tensor, which it does not change, and returns one, which may lie in
+    memory in any order. It computes once, in the mode in which it is. Some of its parameters, or all,
+    may be frozen, and it may have none.
+    x: on rank 0 the samples, of any dtype; on every other rank a tensor of the shape and dtype of what
+    arrives there, whose values and order in memory mean nothing. It stays as it is. target: on the last
+    rank the targets of the samples, on all others None. loss_function(output, target): a scalar, their
+    mean.
     share: of the samples of a whole batch, how much x has.
 
-    Afterwards the gradients of the whole model's loss, times the share, have been added to those of the stage's
-    parameters, in place or not. Returns the loss times the share on the last rank, without its graph, on all others
-    None: called for each part of a batch, losses and gradients add up to the batch's.
+    Afterwards the gradients of the whole model's loss, times the share, have been added to those of the
+    stage's parameters, in place or not. Returns the loss times the share on the last rank, without its
+    graph, on all others None: called for each part of a batch, losses and gradients add up to the
+    batch's.
 
-    Every rank but the last sends its output to the next rank, once; every rank but the first sends the gradient
-    of its input, of the same shape and dtype, to the rank before, once. Nothing else is sent.
+    Every rank but the last sends its output to the next rank, once; every rank but the first sends the
+    gradient of its input, of the same shape and dtype, to the rank before, once. Nothing else is sent.
     """
     ### BEGIN SOLUTION
     rank, last = dist.get_rank(), dist.get_world_size() - 1
@@ -522,8 +526,8 @@ guesses.measured(
 def bubble_fraction(
     forward: list[float], backward: list[float], micro_batches: int, message: float = 0.0
 ) -> float:
-    """The share of all stages' time, from the first forward's begin to the last backward's end, in which
-    they compute nothing under GPipe.
+    """The share of all stages' time, from the first forward's begin to the last backward's end, in
+    which they compute nothing under GPipe.
 
     forward, backward: seconds that stage 0, 1 ... takes for one micro-batch, each above 0; as many as
     there are stages, at least 1. message: seconds from the end of an action until its result is at the
@@ -641,12 +645,13 @@ assert largest_difference(gpipe, sizes) < 1e-7
 
 # %% exercise="peak_activations" points=6
 def peak_activations(actions: list[Action]) -> int:
-    """Of how many micro-batches a stage keeps the activations at once, at most, between two of its actions.
+    """Of how many micro-batches a stage keeps the activations at once, at most, between two of its
+    actions.
 
     actions: what the stage does in a step, in order, perhaps nothing; stays as it is. A micro-batch
-    counts once for each chunk that keeps its activations. A Forward keeps them, unless a Recompute of the
-    same micro-batch in the same chunk comes later: then that keeps them. A Backward or a BackwardWeight
-    frees them.
+    counts once for each chunk that keeps its activations. A Forward keeps them, unless a Recompute of
+    the same micro-batch in the same chunk comes later: then that keeps them. A Backward or a
+    BackwardWeight frees them.
     """
     ### BEGIN SOLUTION
     again = {(action.micro_batch, action.chunk) for action in actions if isinstance(action, Recompute)}
@@ -776,10 +781,12 @@ assert complaint.startswith("Deadlock: stage 0, at Backward(0), waits for Backwa
 
 # %% exercise="one_f_one_b" points=12
 def one_f_one_b(stage: int, stages: int, micro_batches: int) -> list[Action]:
-    """What one stage does in a step under 1F1B, in order: one Forward and one Backward of each micro-batch.
+    """What one stage does in a step under 1F1B, in order: one Forward and one Backward of each
+    micro-batch.
 
-    The arguments are those of gpipe. Stage s of p keeps the activations of at most p - s micro-batches at
-    once, and all stages together take no longer than under GPipe, whatever forward and backward take.
+    The arguments are those of gpipe. Stage s of p keeps the activations of at most p - s micro-batches
+    at once, and all stages together take no longer than under GPipe, whatever forward and backward
+    take.
     """
     ### BEGIN SOLUTION
     warm_up = min(micro_batches, stages - stage - 1)
@@ -845,21 +852,22 @@ assert largest_difference(one_f_one_b, sizes) < 1e-7
 
 # %% exercise="interleaved" points=14
 def interleaved(stage: int, stages: int, micro_batches: int, chunks: int) -> list[Action]:
-    """What one stage does in a step with interleaved chunks, in order: one Forward and one Backward of each
-    micro-batch in each chunk.
+    """What one stage does in a step with interleaved chunks, in order: one Forward and one Backward of
+    each micro-batch in each chunk.
 
-    chunks: pieces of the model that each stage has, at least 1, all equally long; piece k of the model is
-    chunk k // stages of stage k % stages. The other arguments are those of gpipe, and any numbers are
-    allowed.
+    chunks: pieces of the model that each stage has, at least 1, all equally long; piece k of the model
+    is chunk k // stages of stage k % stages. The other arguments are those of gpipe, and any numbers
+    are allowed.
 
-    With at least as many micro-batches as stages, a step takes no longer than m (F + B) + (p - 1) (F + B)
-    / v, for p stages, m micro-batches, v chunks, and F and B a stage's seconds for one micro-batch in all
-    its chunks. Messages that take no longer than the shorter one of F / v and B / v add at most 2 (v p - 1)
-    times what one takes. With fewer micro-batches a step takes no longer than under 1F1B.
+    With at least as many micro-batches as stages, a step takes no longer than m (F + B) + (p - 1)
+    (F + B) / v, for p stages, m micro-batches, v chunks, and F and B a stage's seconds for one
+    micro-batch in all its chunks. Messages that take no longer than the shorter one of F / v and B / v
+    add at most 2 (v p - 1) times what one takes. With fewer micro-batches a step takes no longer than
+    under 1F1B.
 
-    Stage s keeps at most 2 (p - s - 1) + (v - 1) g + 1 micro-batches at once, counted once in each chunk,
-    where g is the size of the largest group, if the micro-batches are dealt out as equally as possible to
-    floor(m / p) groups, or to one where m < p.
+    Stage s keeps at most 2 (p - s - 1) + (v - 1) g + 1 micro-batches at once, counted once in each
+    chunk, where g is the size of the largest group, if the micro-batches are dealt out as equally as
+    possible to floor(m / p) groups, or to one where m < p.
     """
     ### BEGIN SOLUTION
     # Groups of at least as many micro-batches as stages: a smaller one comes round to stage 0 too late, and with three
@@ -933,12 +941,13 @@ assert largest_difference(interleaved, sizes, chunks=2) < 1e-7
 
 # %% exercise="zero_bubble" points=16
 def zero_bubble(stage: int, stages: int, micro_batches: int) -> list[Action]:
-    """What one stage does in a step under ZB-H1, in order: of each micro-batch a Forward, a BackwardInput
-    and a BackwardWeight.
+    """What one stage does in a step under ZB-H1, in order: of each micro-batch a Forward, a
+    BackwardInput and a BackwardWeight.
 
-    The arguments are those of gpipe. No stage keeps the activations of more than min(p, m) micro-batches
-    at once, for p stages and m micro-batches. If a forward takes as long as each half of a backward, F
-    seconds, then a step takes no longer than the longer one of (3 m + p - 1) F and (2 m + 2 p - 1) F.
+    The arguments are those of gpipe. No stage keeps the activations of more than min(p, m)
+    micro-batches at once, for p stages and m micro-batches. If a forward takes as long as each half of
+    a backward, F seconds, then a step takes no longer than the longer one of (3 m + p - 1) F and
+    (2 m + 2 p - 1) F.
     """
     ### BEGIN SOLUTION
     # As 1F1B, but stage s puts off its weight halves by s micro-batches: so many fewer wait for their backward there.
@@ -1114,19 +1123,20 @@ assert (wrong - right).norm() > 0.1 * right.norm()
 class WeightStash:
     """A stage in a pipeline that never stops: each batch's backward uses the weights of its forward.
 
-    stage: a module that takes one tensor and returns one, without buffers and dropout; some parameters may be frozen,
-        and stay so.
-    optimizer: of torch.optim, or like it, for the parameters that are not: `step()` changes them in place.
+    stage: a module that takes one tensor and returns one, without buffers and dropout; some parameters
+        may be frozen, and stay so.
+    optimizer: of torch.optim, or like it, for the parameters that are not: `step()` changes them in
+        place.
 
-    forward(batch, x): the output for x, a float tensor, which stays as it is. It is computed with the newest
-        weights and has no graph. batch: a number; it stays under way until its backward, then the number may be used
-        again.
-    backward(batch, gradient): of the batch's output. Takes one step of the optimizer, on the newest weights, with
-        the gradient at the weights of this batch's forward and of this batch alone; returns the gradient of its
-        x. Batches come back in any order. It may compute the forward once more.
-        KeyError, and no change, if this one is not under way.
-    versions: how many different weights are held: the newest, and those that batches under way need. Different
-        are weights between which there was a step.
+    forward(batch, x): the output for x, a float tensor, which stays as it is. It is computed with the
+        newest weights and has no graph. batch: a number; it stays under way until its backward, then
+        the number may be used again.
+    backward(batch, gradient): of the batch's output. Takes one step of the optimizer, on the newest
+        weights, with the gradient at the weights of this batch's forward and of this batch alone;
+        returns the gradient of its x. Batches come back in any order. It may compute the forward once
+        more. KeyError, and no change, if this one is not under way.
+    versions: how many different weights are held: the newest, and those that batches under way need.
+        Different are weights between which there was a step.
 
     Besides the module's own parameters it holds at most one copy of the weights for each version.
     """
@@ -1382,11 +1392,12 @@ def pipedream_partition(
     bandwidth: float,
     workers: int,
 ) -> list[tuple[int, int]]:
-    """The plan with the least `plan_seconds`, whose arguments these are, among all that use every worker.
+    """The plan with the least `plan_seconds`, whose arguments these are, among all that use every
+    worker.
 
-    workers: how many. Returns (layers, replicas) for each stage, in order, both at least 1; layers add up to all
-    layers, replicas to all workers. Where several plans are equally good, any of them. 40 layers on 16 workers
-    must take less than ten seconds.
+    workers: how many. Returns (layers, replicas) for each stage, in order, both at least 1; layers add
+    up to all layers, replicas to all workers. Where several plans are equally good, any of them. 40
+    layers on 16 workers must take less than ten seconds.
     """
     ### BEGIN SOLUTION
     layers = len(seconds)
@@ -1899,19 +1910,21 @@ def plan_pipeline(
     """A schedule, stage by stage, for stages that are not equal.
 
     seconds: for each stage what a forward, the input half and the weight half of a backward take for a
-    micro-batch; a whole Backward takes both halves together. memory: of how many micro-batches each stage
-    can keep the activations at once, at least 1, counted as in peak_activations. Messages take no time.
-    Both lists stay as they are. There is one chunk a stage; backwards may be whole or in halves, and
-    Recompute is allowed. The answer has to come within ten seconds.
+    micro-batch; a whole Backward takes both halves together. memory: of how many micro-batches each
+    stage can keep the activations at once, at least 1, counted as in peak_activations. Messages take no
+    time. Both lists stay as they are. There is one chunk a stage; backwards may be whole or in halves,
+    and Recompute is allowed. The answer has to come within ten seconds.
 
-    Points: for a schedule that runs within the memory; for a step that takes no longer than 1F1B's, where
-    1F1B warms up with as many micro-batches as the memory allows; for at most 10 % and for at most 3 %
-    more time than with the best schedule that the course has found.
+    Points: for a schedule that runs within the memory; for a step that takes no longer than 1F1B's,
+    where 1F1B warms up with as many micro-batches as the memory allows; for at most 10 % and for at
+    most 3 % more time than with the best schedule that the course has found.
     """
 
     ### BEGIN SOLUTION
     def listed(order: tuple[type[Action], ...], room: list[int]) -> tuple[float, list[list[Action]]]:
-        """Let time pass: whichever stage can begin first does the first thing of the order that it can do then."""
+        """Let time pass: whichever stage can begin first does the first thing of the order that it can
+        do then.
+        """
         free, kept = defaultdict(float), defaultdict(int)
         actions: list[list[Action]] = [[] for _ in seconds]
         # When it can be done at the earliest, on which stage, and what.

@@ -189,12 +189,12 @@ assert leaf.grad.tolist() == [2, 2]
 def f(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """Megatron's f: the identity in forward, an all-reduce in backward.
 
-    x: of any shape and floating dtype, on every rank of the group (None: the default group). Returns a tensor
-    with x's numbers. The gradient that x gets from it is the sum, over the ranks of the group, of the
-    gradients that arrive at it; what x gets by other ways stays as it is.
+    x: of any shape and floating dtype, on every rank of the group (None: the default group). Returns a
+    tensor with x's numbers. The gradient that x gets from it is the sum, over the ranks of the group,
+    of the gradients that arrive at it; what x gets by other ways stays as it is.
 
-    Calls: none in forward; in backward one dist.all_reduce, and no other. x stays as it is, and so does the
-    gradient that arrives, which may be an expanded tensor.
+    Calls: none in forward; in backward one dist.all_reduce, and no other. x stays as it is, and so does
+    the gradient that arrives, which may be an expanded tensor.
     """
     return SumInBackward.apply(x, group)
 
@@ -222,12 +222,13 @@ class SumInBackward(torch.autograd.Function):
 def g(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """Megatron's g: an all-reduce in forward, the identity in backward.
 
-    x: of any shape and floating dtype, both the same on all ranks of the group (None: the default group).
-    Returns the sum of all ranks' x, the same on all of them to the last bit. The gradient that x gets from it
-    is the one that arrives at it; what x gets by other ways stays as it is.
+    x: of any shape and floating dtype, both the same on all ranks of the group (None: the default
+    group).
+    Returns the sum of all ranks' x, the same on all of them to the last bit. The gradient that x gets
+    from it is the one that arrives at it; what x gets by other ways stays as it is.
 
-    Calls: in forward one dist.all_reduce, and no other; none in backward. x stays as it is, and so does the
-    gradient that arrives.
+    Calls: in forward one dist.all_reduce, and no other; none in backward. x stays as it is, and so does
+    the gradient that arrives.
     """
     return SumInForward.apply(x, group)
 
@@ -298,18 +299,20 @@ assert branches[True, False] == [(1, 3), (2, 3)]
 
 # %% exercise="ColumnParallelLinear" points=14
 class ColumnParallelLinear(nn.Module):
-    """A linear layer, cut by its outputs: x [..., inputs] to this rank's part of nn.Linear's [..., outputs].
+    """A linear layer, cut by its outputs: x [..., inputs] to this rank's part of nn.Linear's [...,
+    outputs].
 
     layer = ColumnParallelLinear(inputs, outputs, bias=True, group=None)
 
-    Constructor: called on all ranks of the group (None: the default group), in the same random state. Its
-    parameters are called `weight` [part of outputs, inputs] and `bias` [part of outputs] (None with
-    bias=False): this rank's part of torch.tensor_split, outputs at least as many as ranks. They hold what
-    nn.Linear(inputs, outputs, bias) would have there, and leave the random state that it would leave. While
-    it is made the whole may be in memory, afterwards its part alone. No communication.
+    Constructor: called on all ranks of the group (None: the default group), in the same random state.
+    Its parameters are called `weight` [part of outputs, inputs] and `bias` [part of outputs] (None with
+    bias=False): this rank's part of torch.tensor_split, outputs at least as many as ranks. They hold
+    what nn.Linear(inputs, outputs, bias) would have there, and leave the random state that it would
+    leave. While it is made the whole may be in memory, afterwards its part alone. No communication.
 
-    forward: x is the same on all ranks, with any number of dimensions, in any order in memory, and stays as
-    it is. x gets the gradient that it has in nn.Linear, the same on all ranks; weight and bias get their part.
+    forward: x is the same on all ranks, with any number of dimensions, in any order in memory, and
+    stays as it is. x gets the gradient that it has in nn.Linear, the same on all ranks; weight and bias
+    get their part.
 
     Calls: none in forward; in backward one all_reduce of x's bytes.
     """
@@ -334,17 +337,18 @@ class ColumnParallelLinear(nn.Module):
 
 # %% exercise="RowParallelLinear" points=14
 class RowParallelLinear(nn.Module):
-    """A linear layer, cut by its inputs: this rank's part of x [..., inputs] to the whole [..., outputs].
+    """A linear layer, cut by its inputs: this rank's part of x [..., inputs] to the whole [...,
+    outputs].
 
     layer = RowParallelLinear(inputs, outputs, bias=True, group=None)
 
-    Constructor: as that of ColumnParallelLinear, but `weight` [outputs, part of inputs] is cut along its
-    other dimension, inputs at least as many as ranks, and `bias` [outputs] is whole on every rank.
+    Constructor: as that of ColumnParallelLinear, but `weight` [outputs, part of inputs] is cut along
+    its other dimension, inputs at least as many as ranks, and `bias` [outputs] is whole on every rank.
 
-    forward: x [..., part of inputs] is this rank's part of an x, cut along its last dimension; it stays as it
-    is. Returns what nn.Linear makes of the whole x, the same on all ranks to the last bit. x and weight get
-    their part of the gradients in nn.Linear; bias gets the whole of its own, on every rank, so that all
-    copies stay the same.
+    forward: x [..., part of inputs] is this rank's part of an x, cut along its last dimension; it stays
+    as it is. Returns what nn.Linear makes of the whole x, the same on all ranks to the last bit. x and
+    weight get their part of the gradients in nn.Linear; bias gets the whole of its own, on every rank,
+    so that all copies stay the same.
 
     Calls: in forward one all_reduce of the result's bytes; none in backward.
     """
@@ -423,16 +427,16 @@ print(inspect.getsource(MLP))
 def parallel_mlp(mlp: MLP, group: dist.ProcessGroup | None = None) -> nn.Module:
     """This rank's part of an MLP: some of its F hidden units.
 
-    mlp: one of course_lib.models, whole and the same on all ranks of the group (None: the default group); F
-    at least as many as ranks. It stays as it is.
+    mlp: one of course_lib.models, whole and the same on all ranks of the group (None: the default
+    group); F at least as many as ranks. It stays as it is.
 
-    Returns a module with mlp's parameters, of the same names and dtype, that hold this rank's part: up.weight
-    and up.bias cut by torch.tensor_split along F, and so is down.weight; down.bias is whole. It keeps no
-    other part in memory.
+    Returns a module with mlp's parameters, of the same names and dtype, that hold this rank's part:
+    up.weight and up.bias cut by torch.tensor_split along F, and so is down.weight; down.bias is whole.
+    It keeps no other part in memory.
 
-    The module: x_BTD, the same on all ranks, to what mlp makes of it, the same on all ranks to the last bit.
-    x gets the gradient that it has in mlp, every parameter its part of it. Calls: one all_reduce of x's bytes
-    in forward, and one in backward.
+    The module: x_BTD, the same on all ranks, to what mlp makes of it, the same on all ranks to the last
+    bit. x gets the gradient that it has in mlp, every parameter its part of it. Calls: one all_reduce
+    of x's bytes in forward, and one in backward.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(group), dist.get_world_size(group)
@@ -542,14 +546,15 @@ def parallel_attention(attention: Attention, group: dist.ProcessGroup | None = N
     attention: one of course_lib.models, whole and the same on all ranks of the group (None: the default
     group), with at least as many heads as ranks. It stays as it is.
 
-    Returns a module with attention's parameters, of the same names and dtype, that hold this rank's part.
-    Heads are dealt out as by torch.tensor_split of their numbers, so the first ranks may have one more. Head
-    h of width K has the rows h K to (h + 1) K of query, key and value, and the same columns of output.weight;
-    output.bias is whole. It keeps no other part in memory.
+    Returns a module with attention's parameters, of the same names and dtype, that hold this rank's
+    part. Heads are dealt out as by torch.tensor_split of their numbers, so the first ranks may have one
+    more. Head h of width K has the rows h K to (h + 1) K of query, key and value, and the same columns
+    of output.weight; output.bias is whole. It keeps no other part in memory.
 
-    The module: x_BTD, the same on all ranks, to what attention makes of it, the same on all ranks to the last
-    bit. In training it drops weights of its heads with attention's probability; the mask need not be the one
-    that attention would draw. x gets the gradient that it has in attention, every parameter its part of it.
+    The module: x_BTD, the same on all ranks, to what attention makes of it, the same on all ranks to
+    the last bit. In training it drops weights of its heads with attention's probability; the mask need
+    not be the one that attention would draw. x gets the gradient that it has in attention, every
+    parameter its part of it.
     Calls: one all_reduce of x's bytes in forward, and one in backward.
     """
     ### BEGIN SOLUTION
@@ -613,10 +618,10 @@ class RandomStreams:
 
     seed: at least 0, the same on all ranks. rank: this rank's number among those that share the layer.
 
-    Once it is made, torch draws what it draws after torch.manual_seed(seed), as if no `with streams.own():`
-    were there. Within such a block it draws from a stream that is neither that one nor another rank's; each
-    block goes on where the last one ended, also where an exception ended it. The same seed and rank give the
-    same numbers once more. Nobody communicates.
+    Once it is made, torch draws what it draws after torch.manual_seed(seed), as if no `with
+    streams.own():` were there. Within such a block it draws from a stream that is neither that one nor
+    another rank's; each block goes on where the last one ended, also where an exception ended it. The
+    same seed and rank give the same numbers once more. Nobody communicates.
     """
 
     def __init__(self, seed: int, rank: int) -> None:
@@ -700,9 +705,9 @@ assert not any(torch.equal(two[rank][0], two[other][0]) for rank, other in ((1, 
 class VocabParallelEmbedding(nn.Module):
     """An embedding of V tokens, of which every rank holds some of the rows [D].
 
-    embedding: the whole layer, with a weight [V, D] that is the same on all p ranks of the group (None: the
-    default group); V is at least p. It stays as it is. The rank at place r keeps a copy of part r of
-    torch.tensor_split(embedding.weight, p), and of the others nothing: its one parameter is
+    embedding: the whole layer, with a weight [V, D] that is the same on all p ranks of the group (None:
+    the default group); V is at least p. It stays as it is. The rank at place r keeps a copy of part r
+    of torch.tensor_split(embedding.weight, p), and of the others nothing: its one parameter is
     `weight` [V_r, D].
     """
 
@@ -719,8 +724,8 @@ class VocabParallelEmbedding(nn.Module):
         """The rows of the tokens, [..., D], the same on every rank.
 
         tokens: int64 [...], from 0 to V - 1, the same on every rank; they stay as they are. In backward
-        `weight` gets the gradient that its rows have in the whole layer. One all-reduce, of [..., D], in
-        forward; nothing in backward.
+        `weight` gets the gradient that its rows have in the whole layer. One all-reduce, of [..., D],
+        in forward; nothing in backward.
         """
         ### BEGIN SOLUTION
         row = tokens - self.first
@@ -786,16 +791,17 @@ assert (51_200 * 4, 3072 * 4, round(51_200 * 4 * 8 * 1024 / 1e9, 2)) == (204_800
 def vocab_parallel_cross_entropy(
     logits_shard: Tensor, target: Tensor, vocabulary: int, group: dist.ProcessGroup | None = None
 ) -> Tensor:
-    """The cross-entropy of each of N tokens [N], the same on every rank, from logits that are cut by columns.
+    """The cross-entropy of each of N tokens [N], the same on every rank, from logits that are cut by
+    columns.
 
-    logits_shard: float [N, V_r], on the rank at place r of the group of p (None: the default group) part r of
-    torch.tensor_split(logits, p, dim=1), where logits [N, V] are those of the whole vocabulary. V is at least
-    p. Any logits are allowed whose loss is a number of their dtype. target: int64 [N], from 0 to V - 1, the
-    same on every rank. Both stay as they are.
+    logits_shard: float [N, V_r], on the rank at place r of the group of p (None: the default group)
+    part r of torch.tensor_split(logits, p, dim=1), where logits [N, V] are those of the whole
+    vocabulary. V is at least p. Any logits are allowed whose loss is a number of their dtype. target:
+    int64 [N], from 0 to V - 1, the same on every rank. Both stay as they are.
 
     The result has the dtype of the logits. In backward logits_shard gets its part of the whole loss's
-    gradient. Nothing is communicated in backward, and in forward at most 3 (p - 1) numbers a token are sent
-    by a rank, however large the vocabulary is.
+    gradient. Nothing is communicated in backward, and in forward at most 3 (p - 1) numbers a token are
+    sent by a rank, however large the vocabulary is.
     """
     ### BEGIN SOLUTION
     parts = torch.arange(vocabulary).tensor_split(dist.get_world_size(group))
@@ -977,13 +983,13 @@ assert theirs.traffic[0].calls == {"all_reduce": 7}
 def gather_sequence(x_BTD: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """All tokens, on every rank, from some of them on each.
 
-    x_BTD: float [B, T / p, D], on the rank at place r of the group of p (None: the default group) part r of
-    torch.tensor_split(whole, p, dim=1); of one shape on all ranks. It stays as it is. Returns the whole
-    [B, T, D].
+    x_BTD: float [B, T / p, D], on the rank at place r of the group of p (None: the default group) part
+    r of torch.tensor_split(whole, p, dim=1); of one shape on all ranks. It stays as it is. Returns the
+    whole [B, T, D].
 
-    Each rank goes on with the whole in its own way, so the gradients that arrive differ from rank to rank.
-    x_BTD gets its part of their sum. One collective in each pass, in which no rank sends more than
-    (p - 1) / p of the whole.
+    Each rank goes on with the whole in its own way, so the gradients that arrive differ from rank to
+    rank. x_BTD gets its part of their sum. One collective in each pass, in which no rank sends more
+    than (p - 1) / p of the whole.
     """
     return GatherSequence.apply(x_BTD, group)
 
@@ -1019,8 +1025,8 @@ def scatter_sequence(x_BTD: Tensor, group: dist.ProcessGroup | None = None) -> T
     shape; T divides by p. It stays as it is. Returns, on the rank at place r, part r of
     torch.tensor_split(sum, p, dim=1), [B, T / p, D].
 
-    In backward x_BTD gets the gradient that it has through the results of all ranks. One collective in each
-    pass, in which no rank sends more than (p - 1) / p of what x_BTD has.
+    In backward x_BTD gets the gradient that it has through the results of all ranks. One collective in
+    each pass, in which no rank sends more than (p - 1) / p of what x_BTD has.
     """
     return ScatterSequence.apply(x_BTD, group)
 
@@ -1068,15 +1074,15 @@ def sequence_parallel_mlp(
 ) -> Tensor:
     """x + MLP(norm(x)) for this rank's tokens, where MLP(h) is down(gelu(up(h))) + bias, uncut.
 
-    x_BTD: float [B, T / p, D], this rank's part of T tokens, as in gather_sequence. norm and bias [D] are the
-    same on all p ranks of the group (None: the default group). up, from D to F / p, with a bias, and down,
-    from F / p to D, without one, are this rank's parts: other columns and other rows on every rank. GELU is
-    functional.gelu. Returns [B, T / p, D]. x_BTD stays as it is.
+    x_BTD: float [B, T / p, D], this rank's part of T tokens, as in gather_sequence. norm and bias [D]
+    are the same on all p ranks of the group (None: the default group). up, from D to F / p, with a
+    bias, and down, from F / p to D, without one, are this rank's parts: other columns and other rows on
+    every rank. GELU is functional.gelu. Returns [B, T / p, D]. x_BTD stays as it is.
 
-    In backward every parameter, and x_BTD, gets the gradient that it has in the whole layer, of all tokens:
-    norm's and bias's are the same on all ranks. What they get by other ways stays as it is, now and in later
-    steps. In forward one all-gather and one reduce-scatter; in backward one of each, and besides no more than
-    3 D numbers are given to all-reduces.
+    In backward every parameter, and x_BTD, gets the gradient that it has in the whole layer, of all
+    tokens: norm's and bias's are the same on all ranks. What they get by other ways stays as it is, now
+    and in later steps. In forward one all-gather and one reduce-scatter; in backward one of each, and
+    besides no more than 3 D numbers are given to all-reduces.
     """
     ### BEGIN SOLUTION
     weight, shift = f(norm.weight, group), f(norm.bias, group)
@@ -1357,17 +1363,17 @@ guesses.ask(needs_an_all_reduce_with_b_cut=None, needs_an_all_reduce_with_f_cut=
 def required_collectives(einsum: str, layout: dict[str, str]) -> list[list[str]]:
     """Along which axes of the mesh what the ranks have computed has to be added up.
 
-    einsum: such as "bd,df->bf", of one operand or more. A letter stands at most once in a tensor, and in at
-    least two of the tensors, the result among them. layout: letter -> axis; what it does not name is not cut,
-    and it may name letters that the einsum does not have. It stays as it is.
+    einsum: such as "bd,df->bf", of one operand or more. A letter stands at most once in a tensor, and
+    in at least two of the tensors, the result among them. layout: letter -> axis; what it does not name
+    is not cut, and it may name letters that the einsum does not have. It stays as it is.
 
-    All tensors, gradients too, are cut as the layout says. Returns a list for each tensor: first for the
-    result, in forward; then for the gradient of each operand, in their order, in backward. It names the axes
-    along which the all-reduces go that make it right on every rank, sorted, each once; where none is needed,
-    it is empty.
+    All tensors, gradients too, are cut as the layout says. Returns a list for each tensor: first for
+    the result, in forward; then for the gradient of each operand, in their order, in backward. It names
+    the axes along which the all-reduces go that make it right on every rank, sorted, each once; where
+    none is needed, it is empty.
 
-    Raises ValueError if two letters of the einsum are cut along one axis: no rank would have the parts that
-    belong together.
+    Raises ValueError if two letters of the einsum are cut along one axis: no rank would have the parts
+    that belong together.
     """
     ### BEGIN SOLUTION
     operands, result = einsum.split("->")
@@ -1581,16 +1587,17 @@ def stack_costs(way: str, samples: int, tokens: int, width: int, ranks: int) -> 
     """What one step, forward and backward, of the stack above costs a rank; a rank in the middle of a
     pipeline.
 
-    way: "data", "pipeline", "tensor" or "sequence". samples, tokens, width, ranks: B, T, D, p. p is at least
-    3, and divides B, T and D. Returns
-        "sent"        numbers that it sends; an all-reduce is a ring's, of which each rank sends 2 (p - 1) / p
-                      of what it is given, and a reduce-scatter or an all-gather half as much
+    way: "data", "pipeline", "tensor" or "sequence". samples, tokens, width, ranks: B, T, D, p. p is at
+    least 3, and divides B, T and D. Returns
+        "sent"        numbers that it sends; an all-reduce is a ring's, of which each rank sends
+                      2 (p - 1) / p of what it is given, and a reduce-scatter or an all-gather half as
+                      much
         "parameters"  numbers in the weights of the layers, or parts of layers, that it has
-        "kept"        numbers that autograd keeps for backward when the forward pass of all its samples is
-                      over: the inputs of its layers' norm, up, gelu and down. What the norm itself keeps,
-                      two numbers a token, does not count, nor do parameters
-        "flops"       floating-point operations of matrix products, two for each multiplication; the first
-                      layer's input gets a gradient, too
+        "kept"        numbers that autograd keeps for backward when the forward pass of all its
+                      samples is over: the inputs of its layers' norm, up, gelu and down. What the norm itself
+                      keeps, two numbers a token, does not count, nor do parameters
+        "flops"       floating-point operations of matrix products, two for each multiplication; the
+                      first layer's input gets a gradient, too
     """
     ### BEGIN SOLUTION
     layer, stream, p = 8 * width**2, samples * tokens * width, ranks
@@ -1949,15 +1956,16 @@ def all_reduce_seconds(nbytes: float, ranks: int, cluster: Cluster) -> float:
 def overlapped_mlp(x_TD: Tensor, up: nn.Linear, down: nn.Linear, cluster: Cluster) -> Tensor:
     """An MLP that is cut over all ranks, forward only, in as little time as possible.
 
-    x_TD: T tokens of D numbers, the same on all ranks. up: D to this rank's part of F. down: from there to D;
-    its bias is whole on every rank. All float32, all without gradients; they stay as they are. cluster: the
-    machine that this runs on, all ranks in one node: cluster.intra_node has a latency (s) and a bandwidth
-    (bytes/s), cluster has flops (FLOP/s) and a memory_bandwidth (bytes/s).
+    x_TD: T tokens of D numbers, the same on all ranks. up: D to this rank's part of F. down: from there
+    to D; its bias is whole on every rank. All float32, all without gradients; they stay as they are.
+    cluster: the machine that this runs on, all ranks in one node: cluster.intra_node has a latency (s)
+    and a bandwidth (bytes/s), cluster has flops (FLOP/s) and a memory_bandwidth (bytes/s).
 
-    Returns what the whole MLP makes of x_TD, on every rank. Its score is the virtual time until the last rank
-    has it: points are for half of what can be saved, for a tenth more than the best known time, and for a
-    thirtieth more. Everything is computed with tensor operations, which the simulator counts: whatever reads
-    and writes all of y, as adding a bias at the end or putting chunks together does, takes its time too.
+    Returns what the whole MLP makes of x_TD, on every rank. Its score is the virtual time until the
+    last rank has it: points are for half of what can be saved, for a tenth more than the best known
+    time, and for a thirtieth more. Everything is computed with tensor operations, which the simulator
+    counts: whatever reads and writes all of y, as adding a bias at the end or putting chunks together
+    does, takes its time too.
     """
     ### BEGIN SOLUTION
     ranks, tokens = dist.get_world_size(), len(x_TD)

@@ -523,10 +523,10 @@ guesses.measured(bytes_sent_for_each_byte_of_the_tensor=busiest["ring"][1][-1])
 def recursive_doubling_all_reduce(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """Replace x by the sum of all ranks' x, by recursive doubling; returns x.
 
-    x: of one shape and dtype on all ranks; any number p of ranks. With c the largest power of two that is at most p,
-    the rank at place c + i sends its tensor to place i before, and gets the result after. Among the places below c,
-    log2 c rounds with one message each way, at the same time: a rank swaps what it has added up with the partner at
-    distance 1, then at distance 2, then 4, and so on.
+    x: of one shape and dtype on all ranks; any number p of ranks. With c the largest power of two that
+    is at most p, the rank at place c + i sends its tensor to place i before, and gets the result after.
+    Among the places below c, log2 c rounds with one message each way, at the same time: a rank swaps
+    what it has added up with the partner at distance 1, then at distance 2, then 4, and so on.
     """
     ### BEGIN SOLUTION
     size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -767,7 +767,8 @@ def all_to_all_pairwise(
 
     inputs, outputs: one tensor for each place of the group, in any lengths; outputs[i] has the shape
     and dtype of what place i has for this rank, and is overwritten. inputs stay as they are. Takes
-    p - 1 rounds; in each, every rank sends one message and receives one, and no two send to the same rank.
+    p - 1 rounds; in each, every rank sends one message and receives one, and no two send to the same
+    rank.
     """
     ### BEGIN SOLUTION
     size, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -892,7 +893,8 @@ for nbytes, seconds in samples:
 
 # %% exercise="fit_alpha_beta" points=6
 def fit_alpha_beta(samples: list[tuple[int, float]]) -> tuple[float, float]:
-    """The (alpha, beta) for which alpha + nbytes * beta is nearest to the measured seconds, in relative terms.
+    """The (alpha, beta) for which alpha + nbytes * beta is nearest to the measured seconds, in relative
+    terms.
 
     samples: pairs (nbytes, seconds), at least two different sizes, in any order; the list stays as it
     is. Minimises the sum of squared relative errors. Returns two Python floats.
@@ -1484,8 +1486,8 @@ def mend_grid_sums(x: Tensor, columns: int) -> tuple[Tensor, Tensor]:
 def mend_collect(rows: list[Tensor]) -> list[Tensor] | None:
     """The rows of all ranks, in the order of ranks, in a new list on rank 0; None on all other ranks.
 
-    rows: float32 tensors of 40 elements, of which each rank has a number of its own, perhaps none. The list
-    stays as it is. Each row is sent once; beside the rows at most 64 bytes a rank may be sent.
+    rows: float32 tensors of 40 elements, of which each rank has a number of its own, perhaps none. The
+    list stays as it is. Each row is sent once; beside the rows at most 64 bytes a rank may be sent.
     """
     ### BEGIN SOLUTION
     if dist.get_rank() != 0:
@@ -1507,8 +1509,8 @@ def mend_collect(rows: list[Tensor]) -> list[Tensor] | None:
 
 # %% exercise="mend_chain" points=5
 def mend_chain(value: float) -> float:
-    """The sum of the square roots of the values of ranks 0 to this one, each passed on to the next rank, in
-    double precision.
+    """The sum of the square roots of the values of ranks 0 to this one, each passed on to the next
+    rank, in double precision.
 
     If all goes well, all ranks meet in one barrier at the end. If a value is negative, the ValueError
     of math.sqrt comes out of its rank at once, and ends the run.
@@ -1726,11 +1728,12 @@ def mpi_ring_all_reduce(comm, x: np.ndarray) -> np.ndarray:
 def design_all_reduce(x: Tensor, cluster: Cluster) -> Tensor:
     """Replace x by the sum of all ranks' x in as little virtual time as possible; returns x.
 
-    x: [length], float32, contiguous, of one length on all ranks; it may be shorter than there are ranks. cluster:
-    the machine that this runs on, with cluster.nodes nodes of cluster.devices_per_node GPUs, rank r on node
-    r // cluster.devices_per_node. cluster.intra_node and cluster.inter_node have a latency (s) and a bandwidth
-    (bytes/s). Each GPU has a network card of its own, and adding up takes no time. The score is the virtual
-    time until the last rank has the sum, for tensors of some lengths on clusters that differ.
+    x: [length], float32, contiguous, of one length on all ranks; it may be shorter than there are
+    ranks. cluster: the machine that this runs on, with cluster.nodes nodes of cluster.devices_per_node
+    GPUs, rank r on node r // cluster.devices_per_node. cluster.intra_node and cluster.inter_node have a
+    latency (s) and a bandwidth (bytes/s). Each GPU has a network card of its own, and adding up takes
+    no time. The score is the virtual time until the last rank has the sum, for tensors of some lengths
+    on clusters that differ.
     """
     ### BEGIN SOLUTION
     gpus, rank = cluster.devices_per_node, dist.get_rank()
@@ -1746,7 +1749,9 @@ def design_all_reduce(x: Tensor, cluster: Cluster) -> Tensor:
         return latency + nbytes * (near / cluster.intra_node.bandwidth + far / cluster.inter_node.bandwidth)
 
     def plan(groups: list[list[int]], nbytes: float) -> tuple[float, list[bool]]:
-        """The fastest way to sum up in one group after the other: its seconds, and which of them go in parts."""
+        """The fastest way to sum up in one group after the other: its seconds, and which of them go in
+        parts.
+        """
         if not groups:
             return 0.0, []
         members, *rest = groups
@@ -1763,7 +1768,9 @@ def design_all_reduce(x: Tensor, cluster: Cluster) -> Tensor:
             work.wait()
 
     def sum_up(data: Tensor, groups: list[list[int]], in_parts: list[bool]) -> None:
-        """In one group after the other; where a group goes in parts, the next has this rank's part alone."""
+        """In one group after the other; where a group goes in parts, the next has this rank's part
+        alone.
+        """
         if not groups:
             return
         members, size = groups[0], len(groups[0])

@@ -94,8 +94,9 @@ def server_bandwidth(
 ) -> tuple[float, float]:
     """What each server's machine takes in, and what it sends out, in bytes a second.
 
-    Each of the workers sends a gradient of model_bytes every seconds_per_gradient seconds, and gets the weights as
-    often. Every server holds an equal part of the weights, and the servers are none of the workers.
+    Each of the workers sends a gradient of model_bytes every seconds_per_gradient seconds, and gets the
+    weights as often. Every server holds an equal part of the weights, and the servers are none of the
+    workers.
     """
     ### BEGIN SOLUTION
     each_way = workers * model_bytes / seconds_per_gradient / servers
@@ -148,13 +149,13 @@ def parameter_server_sgd(
 ) -> Tensor | None:
     """SGD with rank 0 as the parameter server and all others, at least one, as workers.
 
-    w: contiguous, of one shape and dtype on all ranks; rank 0 has the weights to begin with, which stay as they
-    are, and on the others the numbers in it mean nothing. gradient(w): the gradient of this worker's next batch at
-    weights w, a new tensor like w; called once a step by each worker, never by rank 0. The server steps with the
-    mean of the gradients of all workers, times lr.
+    w: contiguous, of one shape and dtype on all ranks; rank 0 has the weights to begin with, which stay
+    as they are, and on the others the numbers in it mean nothing. gradient(w): the gradient of this
+    worker's next batch at weights w, a new tensor like w; called once a step by each worker, never by
+    rank 0. The server steps with the mean of the gradients of all workers, times lr.
 
-    Rank 0 returns the weights after `steps` steps, a worker None. Messages only, between worker and server: in each
-    step one to each worker and one from it. The workers compute at the same time.
+    Rank 0 returns the weights after `steps` steps, a worker None. Messages only, between worker and
+    server: in each step one to each worker and one from it. The workers compute at the same time.
     """
     ### BEGIN SOLUTION
     workers = range(1, dist.get_world_size())
@@ -328,14 +329,15 @@ assert [round(seconds, 2) for seconds in by_workers[256]] == [4.19, 0.13, 0.02]
 
 # %% exercise="place_parameters" points=8
 def place_parameters(sizes: list[int], servers: int) -> list[list[tuple[int, int, int]]]:
-    """Which server holds which part of which tensor: for each server a list of pieces (tensor, start, end).
+    """Which server holds which part of which tensor: for each server a list of pieces (tensor, start,
+    end).
 
-    sizes: how many numbers each tensor has, 0 or more; stays as it is. A piece is the numbers start to end - 1 of
-    the tensor with this index; none is empty, and each number of each tensor is in exactly one piece. A server may
-    have no piece.
+    sizes: how many numbers each tensor has, 0 or more; stays as it is. A piece is the numbers start to
+    end - 1 of the tensor with this index; none is empty, and each number of each tensor is in exactly
+    one piece. A server may have no piece.
 
-    The server that holds most holds as little as possible. Each piece is a message in every step: there are at most
-    servers - 1 more of them than tensors that have numbers.
+    The server that holds most holds as little as possible. Each piece is a message in every step: there
+    are at most servers - 1 more of them than tensors that have numbers.
     """
     ### BEGIN SOLUTION
     share = -(-sum(sizes) // servers)
@@ -474,14 +476,15 @@ assert 0.54 < equal < 0.6
 
 # %% exercise="deal_dynamically" points=9
 def deal_dynamically(batches: int, work: Callable[[int], None]) -> list[int]:
-    """Rank 0 deals the batches 0 to batches - 1 to the other ranks, in this order, each to whoever is free first.
+    """Rank 0 deals the batches 0 to batches - 1 to the other ranks, in this order, each to whoever is
+    free first.
 
-    work(batch): this rank works on the batch. Every batch is worked on once, and nothing else; rank 0 works on none.
-    As long as there are batches left, no worker waits.
+    work(batch): this rank works on the batch. Every batch is worked on once, and nothing else; rank 0
+    works on none. As long as there are batches left, no worker waits.
 
-    Rank 0 returns for each batch the rank that worked on it; a worker the batches that it worked on, in order.
-    Messages only, between a worker and rank 0, each of at most 8 bytes: in each direction at most one for each
-    batch, and one more for each worker.
+    Rank 0 returns for each batch the rank that worked on it; a worker the batches that it worked on, in
+    order. Messages only, between a worker and rank 0, each of at most 8 bytes: in each direction at
+    most one for each batch, and one more for each worker.
     """
     ### BEGIN SOLUTION
     number = torch.zeros(1, dtype=torch.int64)
@@ -553,16 +556,18 @@ assert 2.4 < split.seconds / dealt.seconds < 3
 def downpour_sgd(
     w: Tensor, gradient: Callable[[Tensor], Tensor], steps: int, lr: float, n_push: int, n_fetch: int
 ) -> Tensor | None:
-    """Asynchronous SGD as in DistBelief. Rank 0 serves, all others work, each for `steps` steps of its own.
+    """Asynchronous SGD as in DistBelief. Rank 0 serves, all others work, each for `steps` steps of its
+    own.
 
-    w, gradient: as in parameter_server_sgd. A worker's step: in the steps 0, n_fetch, 2 n_fetch ... it first fetches
-    the server's weights as they are then. It computes a gradient at its copy of the weights, takes lr times the
-    gradient off the copy, and adds it to a sum. After every n_push steps, and after its last, it sends the sum to the
-    server, and begins a new one. The server takes lr times each sum off its weights as soon as it arrives.
+    w, gradient: as in parameter_server_sgd. A worker's step: in the steps 0, n_fetch, 2 n_fetch ... it
+    first fetches the server's weights as they are then. It computes a gradient at its copy of the
+    weights, takes lr times the gradient off the copy, and adds it to a sum. After every n_push steps,
+    and after its last, it sends the sum to the server, and begins a new one. The server takes lr times
+    each sum off its weights as soon as it arrives.
 
-    Rank 0 returns the weights when all is done, a worker None. Messages only, between a worker and rank 0: the
-    weights for each fetch, a sum for each push, and for each of them at most one message of up to 16 bytes, and
-    one more in the end.
+    Rank 0 returns the weights when all is done, a worker None. Messages only, between a worker and rank
+    0: the weights for each fetch, a sum for each push, and for each of them at most one message of up
+    to 16 bytes, and one more in the end.
     """
     ### BEGIN SOLUTION
     fetch, push = torch.zeros(1), torch.ones(1)
@@ -646,9 +651,9 @@ guesses.measured(times_as_many_gradients_if_nobody_waits=more)
 def staleness(log: list[tuple[str, int]]) -> list[int]:
     """How many updates the weights had had, for each update, since its worker last read them.
 
-    log: what the server did, in order: ("read", worker) when it sent a worker the weights, ("write", worker) when it
-    updated them with what the worker had sent; stays as it is. The updates of all workers count, its own too. A
-    worker may read and not write, or write several times for one reading.
+    log: what the server did, in order: ("read", worker) when it sent a worker the weights, ("write",
+    worker) when it updated them with what the worker had sent; stays as it is. The updates of all
+    workers count, its own too. A worker may read and not write, or write several times for one reading.
 
     Raises a ValueError that names the worker if one writes that has read nothing before.
     """
@@ -781,7 +786,9 @@ class BoundedClock:
         ### END SOLUTION
 
     def may_go_on(self, worker: int) -> bool:
-        """Whether it may begin its next step: it has finished at most `bound` steps more than the slowest one."""
+        """Whether it may begin its next step: it has finished at most `bound` steps more than the
+        slowest one.
+        """
         ### BEGIN SOLUTION
         return self.steps[worker] - min(self.steps) <= self.bound
         ### END SOLUTION
@@ -801,14 +808,15 @@ def ssp_sgd(
 ) -> Tensor | None:
     """Bounded asynchronous SGD. Rank 0 serves, all others work, each for `steps` steps of its own.
 
-    w, gradient: as in parameter_server_sgd. With K workers, the server takes lr / K times each gradient off its
-    weights as soon as it arrives. A worker begins its first step at once, and each other one when it has finished
-    at most `bound` steps more than the slowest worker: no earlier, and no later. It computes at the server's weights
-    as they are then. bound: a whole number of at least 0, or math.inf. With bound 0 the weights are those of
-    parameter_server_sgd.
+    w, gradient: as in parameter_server_sgd. With K workers, the server takes lr / K times each gradient
+    off its weights as soon as it arrives. A worker begins its first step at once, and each other one
+    when it has finished at most `bound` steps more than the slowest worker: no earlier, and no later.
+    It computes at the server's weights as they are then. bound: a whole number of at least 0, or
+    math.inf. With bound 0 the weights are those of parameter_server_sgd.
 
-    Rank 0 returns the weights when all is done, a worker None. Messages only, between a worker and rank 0: in each
-    step the weights and a gradient, and for each of them at most one message of up to 16 bytes.
+    Rank 0 returns the weights when all is done, a worker None. Messages only, between a worker and rank
+    0: in each step the weights and a gradient, and for each of them at most one message of up to 16
+    bytes.
     """
     ### BEGIN SOLUTION
     weights, arrived = w.clone(), torch.empty_like(w)
@@ -929,15 +937,15 @@ guesses.measured(fastest_bound=bounds[milliseconds.index(min(lockstep, between[1
 def tree_step(model: nn.Module, lr: float) -> None:
     """One step of gradient descent on the mean of all ranks' gradients, which is added up along a tree.
 
-    model: a replica of one model on every rank, all with the same weights, after backward on a batch of its
-    own. Its trainable parameters, at least one, are of one dtype. Each becomes w - lr * mean, and stays the
-    model's, where the mean is over ranks, and a rank whose p.grad is None counts as zero. All ranks end with
-    the same weights, to the last bit. Frozen parameters and buffers stay. What is in p.grad afterwards is left
-    open.
+    model: a replica of one model on every rank, all with the same weights, after backward on a batch of
+    its own. Its trainable parameters, at least one, are of one dtype. Each becomes w - lr * mean, and
+    stays the model's, where the mean is over ranks, and a rank whose p.grad is None counts as zero. All
+    ranks end with the same weights, to the last bit. Frozen parameters and buffers stay. What is in
+    p.grad afterwards is left open.
 
-    send and recv only, on any number p of ranks. Every rank but one sends one message towards the root of the
-    tree, with as many numbers as there are trainable ones, and gets one back: 2 (p - 1) messages in
-    2 ceil(log2 p) rounds, and no rank gets more than ceil(log2 p).
+    send and recv only, on any number p of ranks. Every rank but one sends one message towards the root
+    of the tree, with as many numbers as there are trainable ones, and gets one back: 2 (p - 1) messages
+    in 2 ceil(log2 p) rounds, and no rank gets more than ceil(log2 p).
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -1116,16 +1124,17 @@ def local_sgd(
 ) -> list[float]:
     """Train on this rank's batches, one step each, and average weights over all ranks now and then.
 
-    model: the same on all ranks when it begins. optimizer: this rank's own, of model's trainable parameters;
-    gradients that stand there from before play no part. batches: (inputs, targets), as many on every rank, 0
-    or more; the list stays as it is. loss_fn: of outputs and targets. Returns the loss of each step.
+    model: the same on all ranks when it begins. optimizer: this rank's own, of model's trainable
+    parameters; gradients that stand there from before play no part. batches: (inputs, targets), as many
+    on every rank, 0 or more; the list stays as it is. loss_fn: of outputs and targets. Returns the loss
+    of each step.
 
-    After each `period` steps, and after the last step, the trainable parameters of all ranks become their
-    mean over ranks: those too that have no gradient on this rank. They stay the model's; buffers, frozen
-    parameters and the optimizer's state stay each rank's own.
+    After each `period` steps, and after the last step, the trainable parameters of all ranks become
+    their mean over ranks: those too that have no gradient on this rank. They stay the model's; buffers,
+    frozen parameters and the optimizer's state stay each rank's own.
 
-    Calls: one dist.all_reduce an averaging, of all trainable parameters together, of one dtype, and none
-    where two averagings would follow one another without a step.
+    Calls: one dist.all_reduce an averaging, of all trainable parameters together, of one dtype, and
+    none where two averagings would follow one another without a step.
     """
     ### BEGIN SOLUTION
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -1313,22 +1322,23 @@ assert 2.5 < flat.seconds / by_level.seconds < 3.2
 def federated_round(
     w: Tensor, client_update: Callable[[Tensor, Tensor], Tensor], samples: Tensor, fraction: float, seed: int
 ) -> Tensor | None:
-    """A round of federated averaging: rank 0 is the server, and every other rank a client with its own data.
+    """A round of federated averaging: rank 0 is the server, and every other rank a client with its own
+    data.
 
-    w: [d], float32 or float64; on rank 0 the model's weights, on clients a tensor that only has their shape and
-    dtype. samples: this rank's, [m, ...], of which clients may have none and rank 0 has none.
-    client_update(w, samples): the weights after this client's training from w, which it may overwrite; called
-    once by a chosen client that has samples, and by nobody else.
+    w: [d], float32 or float64; on rank 0 the model's weights, on clients a tensor that only has their
+    shape and dtype. samples: this rank's, [m, ...], of which clients may have none and rank 0 has none.
+    client_update(w, samples): the weights after this client's training from w, which it may overwrite;
+    called once by a chosen client that has samples, and by nobody else.
 
-    Chosen are max(1, round(fraction * clients)) of the clients, at random: the seed alone says which, every
-    set of that size is as likely, and no message tells who. Rank 0 returns, as a new tensor, the mean of
-    their weights, in which a client with m_k samples counts m_k / n, n being the samples of all chosen
-    clients; w's numbers if these have none. All others return None.
+    Chosen are max(1, round(fraction * clients)) of the clients, at random: the seed alone says which,
+    every set of that size is as likely, and no message tells who. Rank 0 returns, as a new tensor, the
+    mean of their weights, in which a client with m_k samples counts m_k / n, n being the samples of all
+    chosen clients; w's numbers if these have none. All others return None.
 
-    send and recv only: rank 0 sends w once to each chosen client, all of which train at the same time. Each
-    sends its weights back, once and in w's dtype, and the number of its samples, in at most 16 bytes of the
-    same message or of one more; nobody else makes any call. w and samples stay as they are, and nothing is
-    drawn from the random states of torch, NumPy and random, nor set in them.
+    send and recv only: rank 0 sends w once to each chosen client, all of which train at the same time.
+    Each sends its weights back, once and in w's dtype, and the number of its samples, in at most 16
+    bytes of the same message or of one more; nobody else makes any call. w and samples stay as they
+    are, and nothing is drawn from the random states of torch, NumPy and random, nor set in them.
     """
     ### BEGIN SOLUTION
     rank, clients = dist.get_rank(), dist.get_world_size() - 1

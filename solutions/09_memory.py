@@ -101,10 +101,11 @@ guesses = predict(
 def zero_memory(parameters: int, ranks: int, stage: int, state_bytes: int = 12) -> int:
     """Bytes of model states that the rank with the most holds.
 
-    parameters: how many numbers the model learns. A weight takes 2 bytes, its gradient 2, and what the optimizer
-        keeps for it state_bytes.
-    stage: 0: every rank holds everything. 1: the optimizer's numbers are cut over the ranks; 2: gradients too;
-        3: weights too. Shards are whole numbers of parameters, and the largest is as small as it can be.
+    parameters: how many numbers the model learns. A weight takes 2 bytes, its gradient 2, and what the
+        optimizer keeps for it state_bytes.
+    stage: 0: every rank holds everything. 1: the optimizer's numbers are cut over the ranks; 2:
+        gradients too; 3: weights too. Shards are whole numbers of parameters, and the largest is as
+        small as it can be.
     Returns an int. Raises ValueError for any other stage.
 
     S. Rajbhandari et al., ZeRO, 2020, figure 1.
@@ -193,9 +194,10 @@ guesses.measured(gigabytes_with_shards_of_adams_numbers=gigabytes[1])
 def shard_range(numel: int, ranks: int, rank: int) -> tuple[int, int]:
     """Which numbers of a flat tensor a rank holds: from the first one up to, and without, the second.
 
-    The tensor of numel numbers, at least 0, is padded at its end until it has `ranks` parts of one length, the
-    smallest that will do; rank has one of them, in the order of the ranks. The numbers meant are those of the
-    tensor, without padding: a rank that has nothing but padding holds (numel, numel).
+    The tensor of numel numbers, at least 0, is padded at its end until it has `ranks` parts of one
+    length, the smallest that will do; rank has one of them, in the order of the ranks. The numbers
+    meant are those of the tensor, without padding: a rank that has nothing but padding holds (numel,
+    numel).
     """
     ### BEGIN SOLUTION
     length = -(-numel // ranks)
@@ -259,22 +261,24 @@ class ShardedOptimizer:
 
     optimizer = ShardedOptimizer(parameters, optimizer_class, **options)
 
-    parameters: an iterable of parameters, or of dicts {"params": an iterable of parameters, and options of their
-        own}, the same on all ranks. The dicts stay as they are. Parameters of a group have one dtype, groups may
-        differ in it, and one of a group at least needs a gradient; those that do not are not changed and not sent.
+    parameters: an iterable of parameters, or of dicts {"params": an iterable of parameters, and options
+        of their own}, the same on all ranks. The dicts stay as they are. Parameters of a group have one
+        dtype, groups may differ in it, and one of a group at least needs a gradient; those that do not
+        are not changed and not sent.
     optimizer_class: makes an optimizer like those of torch.optim. It changes each number by itself, as
         Adam does, from nothing but its gradient and its own past.
 
-    step(): p.grad is the gradient of this rank's samples, or None, which counts as zeros. Afterwards every
-        parameter holds on every rank, in the memory that it had, the value that a step of optimizer_class with
-        the mean of the gradients over ranks gives it. Gradients stay as they are.
+    step(): p.grad is the gradient of this rank's samples, or None, which counts as zeros. Afterwards
+        every parameter holds on every rank, in the memory that it had, the value that a step of
+        optimizer_class with the mean of the gradients over ranks gives it. Gradients stay as they are.
     zero_grad(): sets every gradient to None.
-    param_groups: a dict for each group, with its options. Whoever changes one there, such as "lr", changes
-        the steps that follow.
+    param_groups: a dict for each group, with its options. Whoever changes one there, such as "lr",
+        changes the steps that follow.
 
-    Between steps a rank holds, beside the parameters and their gradients, this of each group: of every number
-    that optimizer_class keeps for a parameter a part of section 2's padded length, and at most two such parts
-    more. Calls: in a step one reduce-scatter and one all-gather for each group, of the group's bytes.
+    Between steps a rank holds, beside the parameters and their gradients, this of each group: of every
+    number that optimizer_class keeps for a parameter a part of section 2's padded length, and at most
+    two such parts more. Calls: in a step one reduce-scatter and one all-gather for each group, of the
+    group's bytes.
     """
 
     def __init__(
@@ -442,20 +446,22 @@ class ShardedGradients:
 
     sharded = ShardedGradients(model, bucket_bytes)
 
-    buckets: lists of the trainable ones of model.parameters(), which has each once, from the last to the first. A bucket is
-        closed before the parameter that would take it above bucket_bytes; a larger one is alone in its own.
+    buckets: lists of the trainable ones of model.parameters(), which has each once, from the last to
+        the first. A bucket is closed before the parameter that would take it above bucket_bytes; a
+        larger one is alone in its own.
 
-    In a backward pass, as soon as all gradients of a bucket are there, and the buckets before it have been sent, they
-    are laid end to end, padded (section 2), and given to an asynchronous reduce-scatter, and the parameters' .grad
-    is None again. At most one bucket is under way: before another is laid end to end the one before has been
-    waited for. No gradient is kept but the shards, those of the bucket under way, and those of
-    buckets that are not complete.
+    In a backward pass, as soon as all gradients of a bucket are there, and the buckets before it have
+    been sent, they are laid end to end, padded (section 2), and given to an asynchronous
+    reduce-scatter, and the parameters' .grad is None again. At most one bucket is under way: before
+    another is laid end to end the one before has been waited for. No gradient is kept but the shards,
+    those of the bucket under way, and those of buckets that are not complete.
 
-    finish(): called on all ranks after each backward pass. Returns a list with a tensor for each bucket: this rank's
-        part, of the padded length, of the mean over ranks. A parameter that this rank did not use counts as zeros.
-        All .grad are None afterwards, and the next pass may begin.
+    finish(): called on all ranks after each backward pass. Returns a list with a tensor for each
+        bucket: this rank's part, of the padded length, of the mean over ranks. A parameter that this
+        rank did not use counts as zeros. All .grad are None afterwards, and the next pass may begin.
 
-    All trainable parameters have one dtype. Calls: one reduce-scatter a bucket, in the order of the buckets.
+    All trainable parameters have one dtype. Calls: one reduce-scatter a bucket, in the order of the
+    buckets.
     """
 
     def __init__(self, model: nn.Module, bucket_bytes: int) -> None:
@@ -615,23 +621,25 @@ class FullyShardedUnit(nn.Module):
 
     unit = FullyShardedUnit(module)
 
-    module: the same on all ranks, with at least one parameter. Its parameters all need gradients, and have one dtype; one that has several
-        names is one. It stays as it is, and the unit holds none of its parameters.
-    shard: the unit's only parameter: this rank's part, of the padded length, of module's parameters laid end to end
-        in the order of module.parameters() (section 2).
+    module: the same on all ranks, with at least one parameter. Its parameters all need gradients, and
+        have one dtype; one that has several names is one. It stays as it is, and the unit holds none of
+        its parameters.
+    shard: the unit's only parameter: this rank's part, of the padded length, of module's parameters
+        laid end to end in the order of module.parameters() (section 2).
 
-    unit(*inputs): what module makes of the inputs, with the weights that the shards of all ranks hold: a tensor, or
-        a tuple of some, of inputs of which some or all may need no gradient. For that it gathers the weights, and
-        lets go of them before it returns. Backward gathers them again, computes the gradients of what forward
-        returned, also where that drew numbers, and lets go of both: shard.grad gets this rank's part of the mean of the gradients over
-        ranks, with zeros in the padding, on top of what it held. The inputs get their gradients as in module.
-    start(): begins to gather the weights, without waiting for them, if they are not there and not on their way. The
-        next forward or backward of the unit then takes these.
+    unit(*inputs): what module makes of the inputs, with the weights that the shards of all ranks hold:
+        a tensor, or a tuple of some, of inputs of which some or all may need no gradient. For that it
+        gathers the weights, and lets go of them before it returns. Backward gathers them again,
+        computes the gradients of what forward returned, also where that drew numbers, and lets go of
+        both: shard.grad gets this rank's part of the mean of the gradients over ranks, with zeros in
+        the padding, on top of what it held. The inputs get their gradients as in module.
+    start(): begins to gather the weights, without waiting for them, if they are not there and not on
+        their way. The next forward or backward of the unit then takes these.
 
-    Each forward that is not under no_grad is followed by its backward before the next one that is not. Calls: none
-    in the constructor, one all-gather in forward, also under no_grad, at most one all-gather and one
-    reduce-scatter in backward. The unit may compute in the mode, training or not, that module had when it was
-    given, and buffers are the unit's own.
+    Each forward that is not under no_grad is followed by its backward before the next one that is not.
+    Calls: none in the constructor, one all-gather in forward, also under no_grad, at most one
+    all-gather and one reduce-scatter in backward. The unit may compute in the mode, training or not,
+    that module had when it was given, and buffers are the unit's own.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -763,13 +771,15 @@ assert three.memory[0].peak_of("optimizer") < 1.05 / ranks * whole.memory[0].pea
 
 # %% exercise="prefetch" points=10
 def prefetch(modules: Sequence[nn.Module]) -> nn.Sequential:
-    """Your FullyShardedUnits of the modules, one behind the other, each of which gathers for its neighbour too.
+    """Your FullyShardedUnits of the modules, one behind the other, each of which gathers for its
+    neighbour too.
 
     modules: of a model that calls them in this order, each with what the one before returned.
 
-    Before a unit computes forward, the next one's weights are on their way; before it computes backward, those of the
-    one before it. Nobody waits for weights but the unit that computes with them. Calls are those of the units
-    without it, and in backward one all-gather for the first unit too, also where it needs none. At no time have more than two units weights that are there or on their way.
+    Before a unit computes forward, the next one's weights are on their way; before it computes
+    backward, those of the one before it. Nobody waits for weights but the unit that computes with them.
+    Calls are those of the units without it, and in backward one all-gather for the first unit too, also
+    where it needs none. At no time have more than two units weights that are there or on their way.
     """
     ### BEGIN SOLUTION
     units = [FullyShardedUnit(module) for module in modules]
@@ -825,14 +835,16 @@ early.timeline(ranks=[0, 1], start=0.27 * early.seconds, end=0.53 * early.second
 
 # %% exercise="clip_grad_norm" points=7
 def clip_grad_norm(shards: Iterable[Tensor], max_norm: float) -> Tensor:
-    """The norm of the gradients of all ranks' shards; gradients with a larger one than max_norm are scaled to it.
+    """The norm of the gradients of all ranks' shards; gradients with a larger one than max_norm are
+    scaled to it.
 
-    shards: this rank's parameters, of any shapes, whose .grad are its shards of the gradients, or None. No two ranks have a number
-        in common. A rank may have other and fewer shards than another, or none, and one without numbers.
-    Returns float32 []: the root of the sum of the squares of all gradients of all ranks, as they came, the same on
-    all ranks. It is computed in float32, also where gradients are bfloat16. If it is larger than max_norm, each gradient
-    is multiplied, in place, by max_norm / norm; else, also where the norm is NaN, it stays as it is to the last
-    bit. Calls: one all-reduce of a number.
+    shards: this rank's parameters, of any shapes, whose .grad are its shards of the gradients, or None.
+        No two ranks have a number in common. A rank may have other and fewer shards than another, or
+        none, and one without numbers.
+    Returns float32 []: the root of the sum of the squares of all gradients of all ranks, as they came,
+    the same on all ranks. It is computed in float32, also where gradients are bfloat16. If it is larger
+    than max_norm, each gradient is multiplied, in place, by max_norm / norm; else, also where the norm
+    is NaN, it stays as it is to the last bit. Calls: one all-reduce of a number.
     """
     ### BEGIN SOLUTION
     gradients = [shard.grad for shard in shards if shard.grad is not None]
@@ -886,14 +898,14 @@ assert all(alone < norm for norm, alone, _ in norms)
 def gather_state(shards: dict[str, Tensor], shapes: dict[str, torch.Size]) -> dict[str, Tensor] | None:
     """The whole state on rank 0, from the shards of all ranks; None on the others.
 
-    shapes: name -> shape of a whole tensor, which may be (). shards: name -> this rank's shard of its numbers:
-        those of shard_range, without padding, in one dimension. Names, their order, shapes and dtypes are the same on all
-        ranks; dtypes differ from tensor to tensor. Both stay as they are.
+    shapes: name -> shape of a whole tensor, which may be (). shards: name -> this rank's shard of its
+        numbers: those of shard_range, without padding, in one dimension. Names, their order, shapes and
+        dtypes are the same on all ranks; dtypes differ from tensor to tensor. Both stay as they are.
     Returns on rank 0 new tensors of these names, in the order of shapes, with shape and dtype.
 
-    Rank 0 sends nothing; each other rank sends each shard once, with padding at most. Beside the arguments and what is
-    returned, rank 0 never holds more than twice the largest tensor, and any other rank no more than twice the
-    padded length of its largest shard.
+    Rank 0 sends nothing; each other rank sends each shard once, with padding at most. Beside the
+    arguments and what is returned, rank 0 never holds more than twice the largest tensor, and any other
+    rank no more than twice the padded length of its largest shard.
     """
     ### BEGIN SOLUTION
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -1085,16 +1097,16 @@ assert (box.memory_bandwidth, box.host.bandwidth) == (448e9, 12e9)
 class HostOffload:
     """Holds on the host what autograd saves for backward, and has it back in time.
 
-    For `saved_tensors_hooks(offload.pack, offload.unpack)`. host: a HostMemory. stays: tensors that are on the
-    device anyway, such as parameters: what is saved of them, or of a view of them, is not copied. ahead: when
-    backward asks for a tensor, the `ahead` tensors that were packed just before it are on their way too, the
-    last one first. Tensors whose graph is gone do not count. Nothing is copied back earlier than that, and in
-    one backward nothing twice.
+    For `saved_tensors_hooks(offload.pack, offload.unpack)`. host: a HostMemory. stays: tensors that are
+    on the device anyway, such as parameters: what is saved of them, or of a view of them, is not
+    copied. ahead: when backward asks for a tensor, the `ahead` tensors that were packed just before it
+    are on their way too, the last one first. Tensors whose graph is gone do not count. Nothing is
+    copied back earlier than that, and in one backward nothing twice.
 
-    One object serves any number of passes: also those that never come to a backward, and those whose graph is
-    kept for a second one, with others in between. It refers to no tensor on the device that is not on its way
-    there, except for `stays`, and leaves nothing on the host when its graph is gone. A copy that was begun ahead
-    and is never asked for goes with its graph.
+    One object serves any number of passes: also those that never come to a backward, and those whose
+    graph is kept for a second one, with others in between. It refers to no tensor on the device that is
+    not on its way there, except for `stays`, and leaves nothing on the host when its graph is gone. A
+    copy that was begun ahead and is never asked for goes with its graph.
     """
 
     def __init__(self, host: HostMemory, stays: Iterable[Tensor], ahead: int = 1) -> None:
@@ -1203,13 +1215,13 @@ assert sum(event.nbytes for event in copies) == 2 * 7 * one_layer
 def checkpoint_segments(layers: list[tuple[int, int]]) -> list[int]:
     """How many layers each segment gets, in order, so that the peak of backward is as low as can be.
 
-    layers: of each layer, in order and at least one, the bytes of its input, and the bytes that it keeps for
-    backward besides its input; both at least 0. The list stays as it is. Segments are runs of neighbouring
-    layers, none empty. Where several cuts have the lowest peak, any of them.
+    layers: of each layer, in order and at least one, the bytes of its input, and the bytes that it
+    keeps for backward besides its input; both at least 0. The list stays as it is. Segments are runs of
+    neighbouring layers, none empty. Where several cuts have the lowest peak, any of them.
 
-    Held while a segment goes through backward: the inputs of the first layers of that segment and of all
-    segments before it, and of the segment itself all that its layers keep, their inputs included. An input
-    counts once. 150 layers must take less than three seconds.
+    Held while a segment goes through backward: the inputs of the first layers of that segment and of
+    all segments before it, and of the segment itself all that its layers keep, their inputs included.
+    An input counts once. 150 layers must take less than three seconds.
     """
     ### BEGIN SOLUTION
     count = len(layers)
@@ -1348,9 +1360,9 @@ def out_of_core_plan(
 ) -> list[str]:
     """For each layer "keep", "swap" or "recompute", so that a step is as short as you can make it.
 
-    The arguments are those of course_lib.training.out_of_core.step, whose model of time counts. They stay as
-    they are. No layer alone keeps more than the capacity. The plan must fit; its step has to be within 5 %
-    of the shortest. 11 layers must take less than four seconds.
+    The arguments are those of course_lib.training.out_of_core.step, whose model of time counts. They
+    stay as they are. No layer alone keeps more than the capacity. The plan must fit; its step has to be
+    within 5 % of the shortest. 11 layers must take less than four seconds.
     """
     ### BEGIN SOLUTION
     ways = ("keep", "swap", "recompute")
@@ -1873,11 +1885,12 @@ assert pod.inter_node.bandwidth == 50e9
 
 # %% exercise="plan_memory" points=10
 def plan_memory(task: Task) -> Plan:
-    """The stage, the number of micro-batches and the ways with which a step is as short as you can make it.
+    """The stage, the number of micro-batches and the ways with which a step is as short as you can make
+    it.
 
-    task, Plan and what a plan takes: see course_lib.training.memory_plan, whose plan_cost counts. There is a
-    plan that fits. Full marks are for a step within 5 % of the shortest; there are up to 12 samples and
-    up to 4 layers, and a plan may take ten seconds.
+    task, Plan and what a plan takes: see course_lib.training.memory_plan, whose plan_cost counts. There
+    is a plan that fits. Full marks are for a step within 5 % of the shortest; there are up to 12
+    samples and up to 4 layers, and a plan may take ten seconds.
     """
     ### BEGIN SOLUTION
     tried = []

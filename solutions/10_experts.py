@@ -105,10 +105,11 @@ def top_k_gate(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Which experts each token goes to, and how much each of them counts.
 
     logits: [N, E] of any floating dtype, N tokens, perhaps none, and E experts, at least k.
-    Returns weights [N, k], of the logits' dtype, and experts [N, k], int64: for each token the k experts with the
-    largest logits, the largest first; of equal ones the expert with the lower number comes first. Its weights
-    are in proportion to its softmax over all experts, and add up to 1 (which is a softmax over these k only). Gradients flow from the weights to the
-    logits, which stay as they are.
+    Returns weights [N, k], of the logits' dtype, and experts [N, k], int64: for each token the k
+    experts with the largest logits, the largest first; of equal ones the expert with the lower number
+    comes first. Its weights are in proportion to its softmax over all experts, and add up to 1 (which
+    is a softmax over these k only). Gradients flow from the weights to the logits, which stay as they
+    are.
     """
     ### BEGIN SOLUTION
     largest, experts = logits.sort(descending=True, stable=True)
@@ -230,14 +231,16 @@ guesses.measured(times_the_operations_with_8_times_the_experts=more)
 def dispatch_plan(experts: Tensor, count: int, capacity: int | None = None) -> tuple[Tensor, Tensor]:
     """Which choices travel, in which order, and how many go to each expert.
 
-    experts: int64 [N, k], as from top_k_gate: the experts of N tokens, each from 0 to count - 1. N may be 0.
+    experts: int64 [N, k], as from top_k_gate: the experts of N tokens, each from 0 to count - 1. N may
+    be 0.
     capacity: for how many of these choices each expert has room; None: for all.
 
-    Returns order [R] and counts [count], both int64, on the device of experts. order: the numbers n k + j of the choices that travel, those
-    of expert 0 first, then those of expert 1, and so on; counts: how many there are of each. Of one expert,
-    all tokens' first choices (j = 0) come before their second ones, and within these lower tokens before higher
-    ones. An expert with more than `capacity` choices keeps the first of them in this order; the others are
-    dropped. experts stays as it is.
+    Returns order [R] and counts [count], both int64, on the device of experts. order: the numbers
+    n k + j of the choices that travel, those of expert 0 first, then those of expert 1, and so on;
+    counts: how many there are of each. Of one expert, all tokens' first choices (j = 0) come before
+    their second ones, and within these lower tokens before higher ones. An expert with more than
+    `capacity` choices keeps the first of them in this order; the others are dropped. experts stays as
+    it is.
     """
     ### BEGIN SOLUTION
     tokens, k = experts.shape
@@ -339,17 +342,19 @@ assert launch(exchange_of_equal_parts, ranks=3).results == [[0, 10, 20], [1, 11,
 def dispatch(x_RD: Tensor, counts: Tensor, group: dist.ProcessGroup | None = None) -> tuple[Tensor, Tensor]:
     """Send each row to the rank of its expert.
 
-    x_RD: R rows of D numbers, of any floating dtype: those for expert 0 first, then those for expert 1, and so on;
-        perhaps none. counts: int64 [E], how many there are for each expert, as from dispatch_plan.
-    group: the ranks that have experts (None: all), of which each has E / p: rank r of p has experts r E / p to
-        (r + 1) E / p - 1. E is a multiple of p.
+    x_RD: R rows of D numbers, of any floating dtype: those for expert 0 first, then those for expert 1,
+        and so on; perhaps none. counts: int64 [E], how many there are for each expert, as from
+        dispatch_plan.
+    group: the ranks that have experts (None: all), of which each has E / p: rank r of p has experts
+        r E / p to (r + 1) E / p - 1. E is a multiple of p.
 
-    Returns y_TD, on x's device, and received [p, E / p], int64. y_TD: the rows that came here, T in all, rank by rank, and those
-    of one rank expert by expert. received: how many came from each rank for each of the experts here.
-    The gradient that x_RD gets is, for each row, the one that arrives at it on its expert's rank.
+    Returns y_TD, on x's device, and received [p, E / p], int64. y_TD: the rows that came here, T in
+    all, rank by rank, and those of one rank expert by expert. received: how many came from each rank
+    for each of the experts here. The gradient that x_RD gets is, for each row, the one that arrives at
+    it on its expert's rank.
 
-    Calls of all ranks of the group: in forward two dist.all_to_all_single, one of counts, and one of rows, each row
-    once; in backward one, of gradients. No others. x_RD and counts stay as they are.
+    Calls of all ranks of the group: in forward two dist.all_to_all_single, one of counts, and one of
+    rows, each row once; in backward one, of gradients. No others. x_RD and counts stay as they are.
     """
     ### BEGIN SOLUTION
     sent = counts.view(dist.get_world_size(group), -1)
@@ -395,13 +400,14 @@ def combine(
     """Send each row back to where it came from, and add up each token's.
 
     y_TD: one row for each that dispatch returned here, in the same order: what its expert made of it.
-    plan: order [R] and counts [E], what dispatch_plan returned on this rank. received [p, E / p]: what dispatch
-    returned here. weights: [N, k], of y's dtype, of this rank's N tokens. group: as in dispatch.
+    plan: order [R] and counts [E], what dispatch_plan returned on this rank. received [p, E / p]: what
+    dispatch returned here. weights: [N, k], of y's dtype, of this rank's N tokens. group: as in
+    dispatch.
 
-    Returns [N, D]: for each token the sum of weight times row over those of its k choices that travelled, and
-    zeros where none did. Gradients flow to y_TD, on every rank of the group, and to the weights. Calls of all
-    ranks of the group: one dist.all_to_all_single in forward, one in backward, each of rows, each row once, and
-    no others. All arguments stay as they are.
+    Returns [N, D]: for each token the sum of weight times row over those of its k choices that
+    travelled, and zeros where none did. Gradients flow to y_TD, on every rank of the group, and to the
+    weights. Calls of all ranks of the group: one dist.all_to_all_single in forward, one in backward,
+    each of rows, each row once, and no others. All arguments stay as they are.
     """
     ### BEGIN SOLUTION
     order, counts = plan
@@ -460,25 +466,27 @@ class ExpertParallelMLP(nn.Module):
 
     layer = ExpertParallelMLP(whole, capacity_factor=None, group=None)
 
-    whole: a Mixture, the same on all ranks of the group (None: all); its number of experts E is a multiple of
-        the number of ranks p. It stays as it is.
-    layer.gate: a copy of whole.gate, on every rank. layer.experts: an nn.ModuleList of copies of this rank's E / p
-        experts, as dispatch deals them. The layer has no other parameters, and keeps nothing of the others.
+    whole: a Mixture, the same on all ranks of the group (None: all); its number of experts E is a
+        multiple of the number of ranks p. It stays as it is.
+    layer.gate: a copy of whole.gate, on every rank. layer.experts: an nn.ModuleList of copies of this
+        rank's E / p experts, as dispatch deals them. The layer has no other parameters, and keeps
+        nothing of the others.
 
-    layer(x): x [..., D], this rank's tokens, N in all, perhaps none; other ranks may have more or fewer. Returns
-        what `whole` would, of x's shape, but for what is dropped: with a capacity_factor each expert has room for
-        ceil(capacity_factor N k / E) of this rank's choices (factors that are tried are binary fractions, like 0.75,
-        so that rounding does not matter). An expert is called once in each forward, also
-        for no rows.
+    layer(x): x [..., D], this rank's tokens, N in all, perhaps none; other ranks may have more or
+        fewer. Returns what `whole` would, of x's shape, but for what is dropped: with a capacity_factor
+        each expert has room for ceil(capacity_factor N k / E) of this rank's choices (factors that are
+        tried are binary fractions, like 0.75, so that rounding does not matter). An expert is called
+        once in each forward, also for no rows.
     layer.routing: of the last forward, (probabilities [N, E], experts [N, k]): the softmax over all
         experts, with gradient, and what top_k_gate chose.
-    layer.average_gradients(): called on all ranks after the backward of each rank's own loss. Makes all gradients
-        those of the mean over ranks of these losses, in place; a gate without a gradient counts as zeros, and
-        a frozen one stays as it is.
+    layer.average_gradients(): called on all ranks after the backward of each rank's own loss. Makes all
+        gradients those of the mean over ranks of these losses, in place; a gate without a gradient
+        counts as zeros, and a frozen one stays as it is.
 
-    Calls: two all-to-alls of rows in forward and two in backward (the second one only where x needs a gradient: on
-    all ranks or on none), and one of counts in forward; in average_gradients one all-reduce, of the gate's gradient (none if it is frozen). No others, and rows travel in x's
-    dtype. x stays as it is.
+    Calls: two all-to-alls of rows in forward and two in backward (the second one only where x needs a
+    gradient: on all ranks or on none), and one of counts in forward; in average_gradients one
+    all-reduce, of the gate's gradient (none if it is frozen). No others, and rows travel in x's dtype.
+    x stays as it is.
     """
 
     def __init__(
@@ -600,18 +608,19 @@ def load_balancing_loss(
 ) -> Tensor:
     """What is added, times a small factor, to this rank's loss, so that all experts get as many tokens.
 
-    probabilities: [N, E], of any floating dtype: the softmax of the gate's logits of this rank's N tokens. experts:
-    int64 [N, k]: what they chose. Every rank of the group (None: all) has as many tokens as any
-    other, at least one.
+    probabilities: [N, E], of any floating dtype: the softmax of the gate's logits of this rank's N
+    tokens. experts: int64 [N, k]: what they chose. Every rank of the group (None: all) has as many
+    tokens as any other, at least one.
 
-    Returns a scalar of the probabilities' dtype: E times the sum over experts of f_e P_e. f_e: of all choices of
-    all ranks of the group, before any is dropped, the part that went to expert e. P_e: the mean probability of expert e, of this
-    rank's tokens. So the mean over ranks is what one rank with all tokens would compute, and so is the mean
-    of gradients: they flow through P_e only.
+    Returns a scalar of the probabilities' dtype: E times the sum over experts of f_e P_e. f_e: of all
+    choices of all ranks of the group, before any is dropped, the part that went to expert e. P_e: the
+    mean probability of expert e, of this rank's tokens. So the mean over ranks is what one rank with
+    all tokens would compute, and so is the mean of gradients: they flow through P_e only.
 
     Calls: one collective in forward, of E numbers, and none in backward. Arguments stay as they are.
 
-    W. Fedus et al., Switch Transformers, 2022, equations 4 to 6, where k = 1; equation 4 has the factor too.
+    W. Fedus et al., Switch Transformers, 2022, equations 4 to 6, where k = 1; equation 4 has the factor
+    too.
     """
     ### BEGIN SOLUTION
     count = probabilities.shape[1]
@@ -689,15 +698,18 @@ figure
 def hierarchical_all_to_all(x: Tensor, gpus_per_node: int, group: dist.ProcessGroup | None = None) -> Tensor:
     """An all-to-all of equal blocks, in which two nodes exchange one message each way.
 
-    x: [p, ...] of any dtype, of one shape on the p ranks of the group (None: all): x[r] is for its rank r.
+    x: [p, ...] of any dtype, of one shape on the p ranks of the group (None: all): x[r] is for its rank
+    r.
     gpus_per_node: g, which divides p. Rank r of the group is on node r // g.
 
-    Returns a new tensor of x's shape, on its device: at [r] what rank r had for this rank. x stays as it is.
+    Returns a new tensor of x's shape, on its device: at [r] what rank r had for this rank. x stays as
+    it is.
 
-    Calls: only point-to-point ones (dist.send, recv, isend, irecv, batch_isend_irecv). No rank may wait in a call
-    for one that another rank comes to only later. From each node to each other one there goes one message, which
-    has the g^2 blocks that are for it and no others; any rank of the other node may receive it. With m nodes, no
-    rank sends more than ceil(m / g) of these messages. Messages within a node may be any.
+    Calls: only point-to-point ones (dist.send, recv, isend, irecv, batch_isend_irecv). No rank may wait
+    in a call for one that another rank comes to only later. From each node to each other one there goes
+    one message, which has the g^2 blocks that are for it and no others; any rank of the other node may
+    receive it. With m nodes, no rank sends more than ceil(m / g) of these messages. Messages within a
+    node may be any.
     """
     ### BEGIN SOLUTION
     g, rank = gpus_per_node, dist.get_rank(group)
@@ -1295,11 +1307,12 @@ def place_experts(loads: list[int], ranks: int, slots: int) -> list[list[int]]:
     loads: how many tokens each expert gets, E numbers. slots: for how many experts each rank has room;
     ranks times slots is at least E.
 
-    Returns for each rank the list of its experts, at most `slots` different ones, in any order. Every expert is on
-    one rank at least. One that is on several shares its tokens equally among them: of 90 tokens on
-    three ranks each computes 30. Its score is the number of tokens of the rank that has most: two points each are
-    for a score that, on every task, (1) is at most the mean of the best known one and that of experts laid out one
-    after another, ceil(E / ranks) a rank; (2) is at most 1.1 times the best known one; (3) at most 1.02 times.
+    Returns for each rank the list of its experts, at most `slots` different ones, in any order. Every
+    expert is on one rank at least. One that is on several shares its tokens equally among them: of 90
+    tokens on three ranks each computes 30. Its score is the number of tokens of the rank that has most:
+    two points each are for a score that, on every task, (1) is at most the mean of the best known one
+    and that of experts laid out one after another, ceil(E / ranks) a rank; (2) is at most 1.1 times the
+    best known one; (3) at most 1.02 times.
     """
     ### BEGIN SOLUTION
     copies = [1] * len(loads)
@@ -1322,7 +1335,9 @@ def place_experts(loads: list[int], ranks: int, slots: int) -> list[list[int]]:
         return held
 
     def swapped(held: list[list[int]]) -> bool:
-        """Whether two experts, of the fullest rank and another, have been swapped that make both less full."""
+        """Whether two experts, of the fullest rank and another, have been swapped that make both less
+        full.
+        """
         fullest = max(held, key=tokens)
         for other in held:
             for i, mine in enumerate(fullest):
