@@ -35,6 +35,8 @@ from torch.nn import functional
 from course_lib import Cluster, launch, per_rank
 from course_lib.cluster import presets
 from course_lib.figures.style import COLOURS, HATCHES, look, new_figure
+from course_lib.models import TransformerConfig
+from course_lib.training.mesh_step import Job, Mesh, memory_bytes, step_time
 from graders import check, hint, progress, reset
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -455,6 +457,71 @@ assert [strip.flatten().tolist() for strip in run.results] == [[0, 1, 2, 3, 4], 
 
 # %% [markdown]
 # ## 13 Open task: a mesh for a model
+#
+# You have a model, a machine and a batch, and before the first job is submitted somebody has to say how long each axis is.
+# With 24 devices there are already 30 ways to write 24 as a product of three numbers. Trying them all on the machine costs
+# hours of all its devices; the wrong one costs more, on every day of the training.
+#
+# So estimate. What a step takes has five parts, and you have met each: what a device computes, the all-reduces
+# within each block (unit 06), the stages that wait (unit 05), the messages between stages, and the gradients at the end (unit 02).
+# Your function is not given the simulator; it decides with arithmetic alone, and is then held against simulations of all meshes.
+
+
+# %% exercise="choose_mesh" points=12
+def choose_mesh(
+    devices: int, model: TransformerConfig, memory: float, batch: int, cluster: Cluster
+) -> tuple[int, int, int]:
+    """(data, pipeline, tensor): on which mesh a step takes the least time, of those that fit.
+
+    devices: how many there are, which is cluster.size and the product of the three. memory: bytes of
+    each. batch: samples of a step, each of model.context tokens; they pass a pipeline one by one, so each is
+    a micro-batch. The step is that of course_lib.training.mesh_step, whose docstrings say all that counts:
+
+    - Job(model, batch, cluster, memory).problem(Mesh(...)) says whether the step can be cut so at all.
+    - memory_bytes(job, mesh) is what a device holds. It has to be at most memory, and some mesh fits.
+    - step_time(job, mesh) simulates the step. Its docstring says what there is to it. It cannot be called
+      here: your function is called on a simulated rank, and such a rank cannot launch others.
+
+    Of computing, only matrix products take time, at cluster.flops. Each device has a network card of its
+    own. A message of n bytes takes link.seconds(n), where link is cluster.intra_node or, from node to node,
+    cluster.inter_node. An all-reduce is a ring of 2 (p - 1) rounds, with a p-th of the tensor in each message;
+    a round is over when its slowest message has come. Micro-batches, weights and gradients have 2 bytes a
+    number; a block has 12 D^2 / tensor + 13 D gradients on a device if F = 4 D.
+
+    Full marks are for a step within 5 % of the shortest. There are up to 32 devices.
+    """
+    ### BEGIN SOLUTION
+    job = Job(model, batch, cluster, memory)
+    tokens, width = model.context, model.width
+    weights = 4 * width**2 + 2 * width * model.inner
+    block_flops = 4 * (2 * tokens * weights + 4 * tokens**2 * width)
+    activations = 2 * tokens * width
+
+    def all_reduce(nbytes, ranks, within):
+        link = cluster.intra_node if within else cluster.inter_node
+        return 2 * (ranks - 1) * link.seconds(nbytes / ranks)
+
+    def seconds(mesh):
+        data, pipeline, tensor = mesh
+        blocks, node = model.layers / pipeline, cluster.devices_per_node
+        block = block_flops / tensor / cluster.flops + 6 * all_reduce(activations, tensor, tensor <= node)
+        hop = cluster.intra_node if pipeline * tensor <= node else cluster.inter_node
+        gradients = 2 * blocks * (weights / tensor + 9 * width + model.inner)
+        return (
+            (batch / data + pipeline - 1) * blocks * block
+            + 2 * (pipeline - 1) * hop.seconds(activations)
+            + all_reduce(gradients, data, devices <= node)
+        )
+
+    meshes = (
+        Mesh(devices // (pipeline * tensor), pipeline, tensor)
+        for pipeline in range(1, devices + 1)
+        for tensor in range(1, devices // pipeline + 1)
+    )
+    fitting = [mesh for mesh in meshes if not job.problem(mesh) and memory_bytes(job, mesh) <= memory]
+    return tuple(min(fitting, key=seconds))
+    ### END SOLUTION
+
 
 # %% [markdown]
 # ## Where it comes from

@@ -2,10 +2,14 @@
 
 import itertools
 import math
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
+from course_lib.runtime.communication.costs import seconds_of
+from course_lib.runtime.simulator.network_model import Timing
+from course_lib.training.mesh_step import Job, Mesh, memory_bytes
 from tests.answers import right
 
 
@@ -250,3 +254,70 @@ class _Padded(torch.autograd.Function):
 def padded_first(x, width, group=None, dim=2):
     """Makes room first; no call in place on what arrives."""
     return _Padded.apply(x, width, group, dim)
+
+
+# --- choose_mesh
+
+
+@right("choose_mesh")
+def walks_down_the_divisors(devices, model, memory, batch, cluster):
+    """Recursion over the axes; collectives by the course's table of costs."""
+    job, tokens = Job(model, batch, cluster, memory), model.context
+    matrices = 4 * model.width**2 + 2 * model.width * model.inner
+
+    def shapes(left, axes):
+        if axes == 1:
+            return [(left,)]
+        return [
+            (size, *rest)
+            for size in range(1, left + 1)
+            if left % size == 0
+            for rest in shapes(left // size, axes - 1)
+        ]
+
+    def link(reach):
+        return cluster.intra_node if reach <= cluster.devices_per_node else cluster.inter_node
+
+    def seconds(shape):
+        data, pipeline, tensor = shape
+        layers = model.layers // pipeline
+        passing = 2 * tokens * model.width
+        operations = 8 * tokens * (matrices + 2 * tokens * model.width) / tensor
+        talk = seconds_of("all_reduce", passing, tensor, link(tensor))
+        rounds = batch // data + pipeline - 1
+        total = rounds * layers * (operations / cluster.flops + 6 * talk)
+        if pipeline > 1:
+            total += 2 * (pipeline - 1) * seconds_of("send", passing, 2, link(pipeline * tensor))
+        return total + seconds_of("all_reduce", 2 * layers * matrices // tensor, data, link(devices))
+
+    possible = [Mesh(*shape) for shape in shapes(devices, 3)]
+    fitting = [mesh for mesh in possible if not job.problem(mesh) and memory_bytes(job, mesh) <= memory]
+    return sorted(fitting, key=seconds)[0]
+
+
+@right("choose_mesh")
+def goes_through_all_triples(devices, model, memory, batch, cluster):
+    """Parts of the time as a dictionary, the best so far in a loop; it asks the simulator's rules of time."""
+    job, best = Job(model, batch, cluster, memory), (math.inf, None)
+    timing_of = partial(Timing, cluster, devices)
+    sizes = range(1, devices + 1)
+    for triple in itertools.product(sizes, repeat=3):
+        mesh = Mesh(*triple)
+        if math.prod(triple) != devices or job.problem(mesh) or memory_bytes(job, mesh) > memory:
+            continue
+        ranks = torch.arange(devices).reshape(triple)
+        passing, blocks = 2 * model.context * model.width, model.layers // mesh.pipeline
+        matrices = blocks * (4 * model.width**2 + 2 * model.width * model.inner) // mesh.tensor
+        attention = 2 * blocks * model.context * model.width // mesh.tensor
+        group, copies = tuple(ranks[0, 0].tolist()), tuple(ranks[:, 0, 0].tolist())
+        first, last = ranks[0, :, 0].tolist()[-2:] if mesh.pipeline > 1 else (0, 0)
+        parts = {
+            "computing": 8 * model.context * (matrices + attention) / cluster.flops,
+            "talking": 6 * blocks * timing_of().collective("all_reduce", passing, group, 0.0),
+        }
+        turns = batch // mesh.data + mesh.pipeline - 1
+        total = turns * sum(parts.values())
+        total += timing_of().collective("all_reduce", 2 * matrices, copies, 0.0)
+        total += 2 * (mesh.pipeline - 1) * (timing_of().message(first, last, passing, 0.0) if last else 0)
+        best = min(best, (total, triple))
+    return best[1]

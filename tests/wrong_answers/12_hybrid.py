@@ -1,12 +1,14 @@
 """Mistakes that people make in unit 12."""
 
 import math
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional
 
+from course_lib.training.mesh_step import Job, Mesh, memory_bytes
 from tests.answers import wrong
 
 # --- mesh_coordinates
@@ -874,3 +876,126 @@ def backward_without_the_group(x, width, group=None, dim=2):
         return _returned(gradient, width, None, dim)
 
     return _halo(x, width, group, dim, back=back)
+
+
+# --- choose_mesh
+
+
+def _meshes(devices, job):
+    """All meshes that the step can be cut for."""
+    sizes = [size for size in range(1, devices + 1) if devices % size == 0]
+    every = (
+        Mesh(devices // (stages * tensor), stages, tensor)
+        for stages in sizes
+        for tensor in sizes
+        if devices % (stages * tensor) == 0
+    )
+    return [mesh for mesh in every if not job.problem(mesh)]
+
+
+def _fitting(devices, model, memory, batch, cluster):
+    job = Job(model, batch, cluster, memory)
+    return [mesh for mesh in _meshes(devices, job) if memory_bytes(job, mesh) <= memory]
+
+
+def _all_reduce_seconds(link, nbytes, ranks):
+    return 2 * (ranks - 1) * link.seconds(nbytes / ranks)
+
+
+def _parts(model, batch, cluster, mesh):
+    """Seconds of computing and of all-reduces of a micro-batch on a stage; of messages; of the gradients."""
+    blocks, activations = model.layers / mesh.pipeline, 2 * model.context * model.width
+    weights = 4 * model.width**2 + 2 * model.width * model.inner
+    operations = 2 * model.context * weights + 4 * model.context**2 * model.width
+    within = cluster.intra_node if mesh.tensor <= cluster.devices_per_node else cluster.inter_node
+    between = cluster.intra_node if cluster.nodes == 1 else cluster.inter_node
+    return (
+        blocks * 4 * operations / mesh.tensor / cluster.flops,
+        blocks * 6 * _all_reduce_seconds(within, activations, mesh.tensor),
+        2 * (mesh.pipeline - 1) * between.seconds(activations),
+        _all_reduce_seconds(between, 2 * blocks * weights / mesh.tensor, mesh.data),
+    )
+
+
+@wrong("choose_mesh", fails="fits")
+def forgets_the_memory(devices, model, memory, batch, cluster):
+    """The fastest mesh, on devices of any size."""
+
+    def seconds(mesh):
+        computing, talking, messages, gradients = _parts(model, batch, cluster, mesh)
+        return (batch / mesh.data + mesh.pipeline - 1) * (computing + talking) + messages + gradients
+
+    return min(_meshes(devices, Job(model, batch, cluster, memory)), key=seconds)
+
+
+@wrong("choose_mesh", fails="fits")
+def copies_alone(devices, model, memory, batch, cluster):
+    """Data parallelism, whatever the model."""
+    return devices, 1, 1
+
+
+@wrong("choose_mesh", fails="fits")
+def tensor_axis_comes_first(devices, model, memory, batch, cluster):
+    """The axes in another order."""
+    best = _fitting(devices, model, memory, batch, cluster)[0]
+    return best.tensor, best.pipeline, best.data
+
+
+@wrong("choose_mesh", fails="no slower than the rule of thumb")
+def forgets_the_all_reduces_in_blocks(devices, model, memory, batch, cluster):
+    """As if a tensor group had nothing to say."""
+
+    def seconds(mesh):
+        computing, _, messages, gradients = _parts(model, batch, cluster, mesh)
+        return (batch / mesh.data + mesh.pipeline - 1) * computing + messages + gradients
+
+    return min(_fitting(devices, model, memory, batch, cluster), key=seconds)
+
+
+@wrong("choose_mesh", fails="no slower than the rule of thumb")
+def as_many_copies_as_fit(devices, model, memory, batch, cluster):
+    """Splits the model no more than its size demands."""
+    fitting = _fitting(devices, model, memory, batch, cluster)
+    return min(fitting, key=lambda mesh: (mesh.pipeline * mesh.tensor, mesh.pipeline))
+
+
+@wrong("choose_mesh", fails="no slower than the rule of thumb")
+def all_links_are_those_of_a_node(devices, model, memory, batch, cluster):
+    """Tensor groups across nodes talk as fast as within one."""
+    near = replace(cluster, inter_node=cluster.intra_node)
+
+    def seconds(mesh):
+        computing, talking, messages, gradients = _parts(model, batch, near, mesh)
+        return (batch / mesh.data + mesh.pipeline - 1) * (computing + talking) + messages + gradients
+
+    return min(_fitting(devices, model, memory, batch, cluster), key=seconds)
+
+
+@wrong("choose_mesh", fails="no slower than the rule of thumb")
+def no_stage_waits(devices, model, memory, batch, cluster):
+    """A pipeline without a bubble."""
+
+    def seconds(mesh):
+        computing, talking, messages, gradients = _parts(model, batch, cluster, mesh)
+        return batch / mesh.data * (computing + talking) + messages + gradients
+
+    return min(_fitting(devices, model, memory, batch, cluster), key=seconds)
+
+
+@wrong("choose_mesh", fails="within a fifth of the best")
+def the_rule_of_thumb(devices, model, memory, batch, cluster):
+    """Tensor as wide as a node, then stages until it fits, the rest copies."""
+    fitting = _fitting(devices, model, memory, batch, cluster)
+    node = [mesh for mesh in fitting if mesh.tensor <= cluster.devices_per_node]
+    return min(node, key=lambda mesh: (-mesh.tensor, mesh.pipeline))
+
+
+@wrong("choose_mesh", fails="within a fifth of the best")
+def gradients_for_nothing(devices, model, memory, batch, cluster):
+    """Nobody averages the gradients."""
+
+    def seconds(mesh):
+        computing, talking, messages, _ = _parts(model, batch, cluster, mesh)
+        return (batch / mesh.data + mesh.pipeline - 1) * (computing + talking) + messages
+
+    return min(_fitting(devices, model, memory, batch, cluster), key=seconds)

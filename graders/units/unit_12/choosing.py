@@ -1,0 +1,163 @@
+"""Unit 12, the open task: sizes of the axes within the memory, scored by a step's simulated time."""
+
+from itertools import product
+from typing import Any
+
+from course_lib.cluster.topology import Cluster, Link
+from course_lib.models import TransformerConfig
+from course_lib.training.mesh_step import Job, Mesh, memory_bytes, step_time
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.unit_12.drivers import choosing as drivers
+
+MODEL: dict[str, Any] = {"layers": 24, "width": 4096, "heads": 16, "vocabulary": 256, "context": 1024}
+
+
+@exercise(
+    minutes=40,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "fits", 3, "Three whole numbers that Job.problem has nothing against, within memory_bytes."
+        ),
+        Criterion(
+            "no slower than the rule of thumb",
+            2,
+            "What do all-reduces across nodes take? And what does a step take without any tensor axis?",
+        ),
+        Criterion(
+            "within a fifth of the best",
+            3,
+            "Print your estimate's parts beside those of step_time, for your mesh and for the best.",
+        ),
+        Criterion(
+            "within 5 % of the best",
+            4,
+            "Five parts: computing, all-reduces in blocks, idle stages, messages, gradients. Is one missing?",
+        ),
+    ),
+    hints=(
+        "Which meshes are there at all? How many numbers do you have to choose, if their product is given?",
+        "What does a device compute for one micro-batch in one block? How often does it do that in a step, "
+        "and how often does it wait as long?",
+        "Over which link does a ring go whose ranks do not all sit on one node? A round lasts as long as "
+        "its slowest message.",
+        "In a block's forward there are 2 T (4 D^2 + 2 D F) operations for its matrices and 4 T^2 D for "
+        "attention; a backward has twice as many.",
+    ),
+)
+def choose_mesh(answer: Answer, rng: Rng) -> Findings:
+    """Jobs whose best meshes differ, and which no estimate with a part missing is good for."""
+    jobs = [_job(rng, *case) for case in _TELLING]
+    pairs = [(job, _chosen(answer, job)) for job in jobs]
+    yield "fits", compare.first_failure(_fits(job, mesh) for job, mesh in pairs)
+    times = [{mesh: step_time(job, mesh).seconds for mesh in _fitting(job)} for job in jobs]
+    best = [min(each.values()) for each in times]
+    for name, limits in (
+        (
+            "no slower than the rule of thumb",
+            [_by_rule(job, each) for job, each in zip(jobs, times, strict=True)],
+        ),
+        ("within a fifth of the best", [1.2 * seconds for seconds in best]),
+        ("within 5 % of the best", [1.05 * seconds for seconds in best]),
+    ):
+        yield (
+            name,
+            compare.first_failure(
+                Finding(
+                    each[mesh] <= limit * (1 + 1e-9),
+                    f"{_shown(job)}: on {tuple(mesh)} a step takes {each[mesh]:.4g} s; "
+                    f"at most {limit:.4g} s.",
+                )
+                for (job, mesh), each, limit in zip(pairs, times, limits, strict=True)
+            ),
+        )
+
+
+def _chosen(answer: Answer, job: Job) -> Any:
+    """A mesh, or whatever came back instead."""
+    cluster = job.cluster
+    machine: dict[str, Any] = {
+        name: getattr(cluster, name) for name in ("nodes", "devices_per_node", "flops")
+    }
+    for name in ("intra_node", "inter_node"):
+        link = getattr(cluster, name)
+        machine[name] = [link.latency, link.bandwidth]
+    run = answer.launch(drivers.chosen, MODEL, job.memory, job.batch, machine, ranks=1)
+    axes = run.results[0]
+    return Mesh(*axes) if len(axes) == 3 and all(type(axis) is int for axis in axes) else axes
+
+
+def _fits(job: Job, mesh: Any) -> Finding:
+    where = f"{_shown(job)}: "
+    if not isinstance(mesh, Mesh):
+        return Finding(False, f"{where}three whole numbers were expected; got {compare.shown(mesh)}.")
+    if problem := job.problem(mesh):
+        return Finding(False, f"{where}got {tuple(mesh)}, but {problem}.")
+    held = memory_bytes(job, mesh)
+    return Finding(held <= job.memory, f"{where}on {tuple(mesh)} a device holds {held:.4g} bytes.")
+
+
+def _fitting(job: Job) -> list[Mesh]:
+    """All meshes that the step can be cut for, and that fit."""
+    sizes = range(1, job.cluster.size + 1)
+    meshes = (
+        Mesh(job.cluster.size // (stages * tensor), stages, tensor)
+        for stages, tensor in product(sizes, sizes)
+    )
+    return [mesh for mesh in meshes if not job.problem(mesh) and memory_bytes(job, mesh) <= job.memory]
+
+
+def _by_rule(job: Job, times: dict[Mesh, float]) -> float:
+    """What a step takes with the widest tensor axis that fits a node, and then as few stages as may be."""
+    node = job.cluster.devices_per_node
+    tensor = max((mesh.tensor for mesh in times if mesh.tensor <= node), default=0)
+    by_rule = [mesh for mesh in times if mesh.tensor == tensor]
+    return times[min(by_rule or times, key=lambda mesh: mesh.pipeline)]
+
+
+def _shown(job: Job) -> str:
+    """The job, as it can be typed in after `from course_lib.models import TransformerConfig`."""
+    cluster = job.cluster
+    links = ", ".join(f"{name}={getattr(cluster, name)}" for name in ("intra_node", "inter_node"))
+    return (
+        f"choose_mesh({cluster.size}, TransformerConfig(**{MODEL}), {job.memory:.6g}, {job.batch}, "
+        f"Cluster({cluster.nodes}, {cluster.devices_per_node}, {links}, flops={cluster.flops}))"
+    )
+
+
+_TELLING: list[tuple[int, int, float, float, float, int, float]] = [
+    # Nodes, devices of a node, latency (us), GB/s within and between nodes, samples, memory (GB), for devices
+    # of 1e14 FLOP/s. What is best, and how much longer a step takes with an estimate that lacks a part.
+    # 1 x 4 x 4: no bubble 68 %, no tensor all-reduces 62 %, most copies 15 %, the rule of thumb 8 %.
+    (2, 8, 5.0, 100.0, 100.0, 8, 10.1),
+    # 2 x 8 x 2: gradients for nothing 54 %, tensor groups as fast across nodes 219 %, most copies 266 %.
+    (16, 2, 5.0, 100.0, 3.0, 16, 10.27),
+    # 2 x 6 x 2: no bubble 14 %; without the memory's bound another one.
+    (6, 4, 20.0, 300.0, 50.0, 48, 7.46),
+    # 1 x 24 x 1: the rule of thumb 130 %, most copies 49 %.
+    (3, 8, 5.0, 25.0, 12.0, 96, 13.11),
+    # On one node: copies alone.
+    (1, 6, 5.0, 50.0, 50.0, 48, 90.0),
+]
+
+
+def _job(
+    rng: Rng,
+    nodes: int,
+    devices: int,
+    latency: float,
+    within: float,
+    between: float,
+    batch: int,
+    memory: float,
+) -> Job:
+    """The case on devices of a drawn speed, with links in proportion: the best mesh stays the same."""
+    speed = rng.integer(5, 40) / 10
+    cluster = Cluster(
+        nodes=nodes,
+        devices_per_node=devices,
+        intra_node=Link(latency * 1e-6 / speed, within * 1e9 * speed),
+        inter_node=Link(latency * 1e-6 / speed, between * 1e9 * speed),
+        flops=1e14 * speed,
+    )
+    return Job(TransformerConfig(**MODEL), batch, cluster, memory * 1e9)
