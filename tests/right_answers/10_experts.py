@@ -1,12 +1,10 @@
 """Right answers of unit 10, written differently."""
 
 import copy
-import random
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed._functional_collectives import all_to_all_single_autograd
 
 from tests.answers import right, solved
 
@@ -14,22 +12,6 @@ from tests.answers import right, solved
 def _own(name):
     """The solution of an exercise that others build on."""
     return solved("10_experts")[name]
-
-
-@right("top_k_gate")
-def one_after_the_other(logits, k):
-    """k times the largest of what is left, and of equal ones the first."""
-    left, chosen = logits.detach().clone(), []
-    for _ in range(k):
-        best = (
-            (left == left.max(1, keepdim=True).values).int().argmax(1)
-            if len(left)
-            else left.new_zeros(0).long()
-        )
-        chosen.append(best)
-        left[torch.arange(len(left)), best] = -torch.inf
-    experts = torch.stack(chosen, 1)
-    return torch.softmax(logits.gather(1, experts), 1), experts
 
 
 @right("top_k_gate")
@@ -52,30 +34,6 @@ def in_lists(experts, count, capacity=None):
                 lists[expert].append(token * k + j)
     order = torch.tensor([choice for each in lists for choice in each], dtype=torch.int64)
     return order, torch.tensor(list(map(len, lists)))
-
-
-@right("dispatch_plan")
-def by_one_hot(experts, count, capacity=None):
-    """GShard's way: a running sum of a table with a row for each choice and a column for each expert."""
-    tokens, k = experts.shape
-    numbers = torch.arange(tokens * k).view(tokens, k).T.flatten()
-    chosen = experts.flatten()[numbers]
-    table = nn.functional.one_hot(chosen, count)
-    place = (table.cumsum(0) * table).sum(1) - 1
-    kept = place < (tokens * k if capacity is None else capacity)
-    key = chosen * (tokens * k + 1) + place
-    sorted_ = key[kept].argsort()
-    return numbers[kept][sorted_], table[kept].sum(0)
-
-
-@right("dispatch")
-def torchs_own(x_RD, counts, group=None):
-    """PyTorch's own all-to-all that autograd differentiates."""
-    ranks = dist.get_world_size(group)
-    sent, received = counts.view(ranks, -1), torch.zeros(ranks, len(counts) // ranks, dtype=torch.int64)
-    dist.all_to_all_single(received, sent, group=group)
-    sizes = [each.sum(1).tolist() for each in (received, sent)]
-    return all_to_all_single_autograd(x_RD.contiguous(), *sizes, group or dist.group.WORLD).clone(), received
 
 
 class _There(torch.autograd.Function):
@@ -108,18 +66,6 @@ def asynchronous(x_RD, counts, group=None):
     dist.all_to_all_single(received, counts.clone(), group=group)
     sizes = tuple([int(part.sum()) for part in each.chunk(ranks)] for each in (counts, received))
     return _There.apply(x_RD, sizes, group), received.view(ranks, -1)
-
-
-@right("combine")
-def torchs_own_back(y_TD, plan, received, weights, group=None):
-    """A table of all choices' rows, in which those that were dropped are zero."""
-    order, counts = plan
-    tokens, k = weights.shape
-    sent = counts.view(received.shape).sum(1).tolist()
-    came = received.sum(1).tolist()
-    rows = all_to_all_single_autograd(y_TD.contiguous(), sent, came, group or dist.group.WORLD).clone()
-    table = y_TD.new_zeros(tokens * k, y_TD.shape[1]).index_copy(0, order, rows)
-    return torch.einsum("nk,nkd->nd", weights, table.view(tokens, k, -1))
 
 
 @right("combine")
@@ -227,16 +173,6 @@ class HooksThatAverage(nn.Module):
 
 
 @right("load_balancing_loss")
-def by_one_hot_means(probabilities, experts, group=None):
-    """Shares in place of counts, which are averaged over ranks."""
-    count = probabilities.shape[1]
-    share = nn.functional.one_hot(experts, count).to(probabilities.dtype).mean((0, 1))
-    dist.all_reduce(share, group=group)
-    share /= dist.get_world_size(group)
-    return (count * share * probabilities).sum() / len(probabilities)
-
-
-@right("load_balancing_loss")
 def gathers_counts(probabilities, experts, group=None):
     """Everybody's counts, added up here."""
     count = probabilities.shape[1]
@@ -307,31 +243,6 @@ def node_numbers_as_keys(x, gpus_per_node, group=None):
     """Works on copies of rows that stand elsewhere in memory, and calls what the solution calls."""
     spread = torch.stack(list(x)).clone()
     return _own("hierarchical_all_to_all")(spread, gpus_per_node, group)
-
-
-@right("place_experts")
-def by_chance(loads, ranks, slots):
-    """Many greedy placements, with the order a little disturbed, and the best of them."""
-    draw = random.Random(0)
-    best, least = None, float("inf")
-    for copied in range(ranks * slots - len(loads) + 1):
-        copies = [1] * len(loads)
-        for _ in range(copied):
-            more = [e for e in range(len(loads)) if copies[e] < ranks]
-            if more:
-                copies[max(more, key=lambda e: loads[e] / copies[e])] += 1
-        for noise in (0, *[0.2] * 40):
-            share = [load / c for load, c in zip(loads, copies, strict=True)]
-            order = sorted(range(len(loads)), key=lambda e: -share[e] * (1 + noise * draw.random()))
-            held, tokens = [[] for _ in range(ranks)], [0.0] * ranks
-            for expert in order:
-                free = [r for r in range(ranks) if len(held[r]) < slots and expert not in held[r]]
-                for r in sorted(free, key=tokens.__getitem__)[: copies[expert]]:
-                    held[r].append(expert)
-                    tokens[r] += share[expert]
-            if sum(map(len, held)) == sum(copies) and max(tokens) < least:
-                best, least = held, max(tokens)
-    return best
 
 
 @right("place_experts")

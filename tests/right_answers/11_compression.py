@@ -150,15 +150,6 @@ def in_one_message(values, indices, length):
 
 
 @right("pays_off")
-def what_is_saved(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
-    """The difference of latencies and of bytes, against the seconds of compressing."""
-    rounds = ranks - 1
-    if adds_up:
-        return 2 * rounds * (1 - ratio) * nbytes / ranks * beta > seconds
-    return rounds * alpha + rounds * nbytes * beta * (2 / ranks - ratio) > seconds
-
-
-@right("pays_off")
 def message_by_message(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False):
     """Adds up the seconds of each round."""
 
@@ -169,21 +160,6 @@ def message_by_message(nbytes, ratio, seconds, ranks, alpha, beta, adds_up=False
     if adds_up:
         return seconds + lasts(2 * (ranks - 1), ratio * nbytes / ranks) < dense
     return seconds + lasts(ranks - 1, ratio * nbytes) < dense
-
-
-@right("dgc_step")
-def by_a_mask(gradient, velocity, kept, momentum, ratio):
-    """A mask from a sorted order; what is sent is taken out by multiplying."""
-    velocity.copy_(momentum * velocity + gradient)
-    kept += velocity
-    count = max(1, round(ratio * kept.numel()))
-    order = kept.reshape(-1).abs().argsort(descending=True)
-    mask = torch.zeros(kept.numel(), dtype=torch.bool)
-    mask[order[:count]] = True
-    indices = mask.nonzero().squeeze(1)
-    values = kept.reshape(-1)[indices]
-    kept.mul_(~mask.view(kept.shape))
-    return values, indices.int()
 
 
 @right("dgc_step")
