@@ -326,7 +326,7 @@ assert 9 < off[2] / off[6] < 12
 # A single result of chance is worse than rounding. But its errors know nothing of one another: the mean of a hundred results
 # is ten times as close. The nearest level loses the same 0.6 of the gradient's length every time.
 #
-# How much noise is it? For a gradient $v$ of $n$ numbers and $s$ levels, lemma 3.1 of the paper bounds the expected square of the error:
+# How much noise is it? For a gradient $v$ of $n$ numbers and $s$ levels, the paper bounds the expected square of the error:
 #
 # $$\operatorname{min}\left(\frac{n}{s^2}, \frac{\sqrt{n}}{s}\right) v \cdot v$$
 
@@ -339,13 +339,13 @@ for levels in levels_tried:
     noise.append(float(errors.square().sum(1).mean() / x.square().sum()))
     bound.append(min(len(x) / levels**2, len(x) ** 0.5 / levels))
 line_figure(
-    {"measured": (levels_tried, noise), "lemma 3.1": (levels_tried, bound)},
+    {"measured": (levels_tried, noise), "QSGD's bound": (levels_tried, bound)},
     x="levels",
     y="squared error / squared length",
     log_x=True,
     log_y=True,
     alt="The mean squared error of a quantised gradient against the number of levels, both logarithmic: it falls from 25 at "
-    "one level to 0.02 at 127. The lemma's bound lies above it, by a factor of two to nine.",
+    "one level to 0.02 at 127. The paper's bound lies above it, by a factor of two to nine.",
 )
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -361,10 +361,10 @@ assert round(1 + len(x) ** 0.5) == 50
 
 # %% [markdown]
 # With 127 levels, a byte for each number, the noise is a fiftieth of the gradient's squared length, and a quarter of the bytes travel.
-# With one level it is about 25 times that square. But then nearly all codes are 0: by the same lemma on average at most $s(s + \sqrt{n})$
+# With one level it is about 25 times that square. But then nearly all codes are 0: as the paper shows, on average at most $s(s + \sqrt{n})$
 # of them are not, which is 50 of 2,410 numbers. Here about 26 are not: the sum of all magnitudes, divided by the length. Each
 # of them stands for the whole length, so their squares are 26 times that of the gradient, one more than the noise. The paper writes
-# only these down (theorem 3.2). So much noise wants smaller steps. The paper therefore cuts gradients into pieces, of 512 numbers for instance, with a scale each: $n$ in the bound is then 512.
+# only these down, with their places. So much noise wants smaller steps. The paper therefore cuts gradients into pieces, of 512 numbers for instance, with a scale each: $n$ in the bound is then 512.
 #
 # The codes of two ranks cannot be added: their scales differ, and a sum may not fit into 8 bits. So they are gathered, and every
 # rank adds up what they stand for. Section 9 says what that costs.
@@ -456,7 +456,8 @@ assert round(float(torch.stack(gradients).sum(0).norm() / gradients[0].norm())) 
 #
 # Adam's second moment, a mean of squares, is another matter: what is kept and sent later is squared at the wrong time. **1-bit Adam**
 # (H. Tang et al., 2021) therefore begins with plain Adam in 16 bits, until the second moment hardly changes. Then it keeps that fixed, and
-# sends momentum in one bit. BERT-Large warms up for 23,000 of 152,000 steps, 15 %. How many bytes are saved altogether?
+# sends momentum in one bit. For how long? DeepSpeed, which has it, advises 15 to 25 % of all steps, and for BERT-Large takes 23,000 (its tutorial on 1-bit
+# Adam). With 15 %, how many bytes are saved altogether?
 
 # %% demo=true
 # %%needs one_bit
