@@ -358,19 +358,22 @@ figure
 def halo_exchange(x: Tensor, width: int, group: dist.ProcessGroup | None = None, dim: int = 2) -> Tensor:
     """This rank's strip of an image, with the neighbours' nearest rows on both sides.
 
-    x: 4 dimensions (samples, channels, rows, columns), of any floating dtype. Images are cut into strips along
-        dimension dim, 2 or 3; what follows says rows, as for 2. In the order of the group's ranks (None: all)
-        strips follow one another downwards. They may differ in height, and each has at least `width` rows.
+    x: 4 dimensions (samples, channels, rows, columns), of any floating dtype. Images are cut into
+        strips along dimension dim, 2 or 3; what follows says rows, as for 2. In the order of the
+        group's ranks (None: all) strips follow one another downwards. They may differ in height, and
+        each has at least `width` rows.
     width: at least 0.
 
-    Returns a tensor with 2 width more rows than x: the last `width` rows of the rank before, x, the first
-    `width` rows of the rank after. The first rank of the group has zeros above, the last one zeros below.
-    The gradient of x is that of all copies: what arrives here at its own rows, plus what arrives at
-    copies of them on the neighbours. x and the gradient that arrives stay as they are. All ranks need a gradient, or none.
+    Returns a tensor with 2 width more rows than x: the last `width` rows of the rank before, x, the
+    first `width` rows of the rank after. The first rank of the group has zeros above, the last one
+    zeros below. The gradient of x is that of all copies: what arrives here at its own rows, plus what
+    arrives at copies of them on the neighbours. x and the gradient that arrives stay as they are. All
+    ranks need a gradient, or none.
 
-    Messages only (send, recv, isend, irecv, batch_isend_irecv): in forward and in backward each rank sends each of its neighbours
-    one message of `width` rows. (With width 0 it may send none; that is not counted.) However many
-    ranks there are, a pass takes at most as long as four such messages one after another.
+    Messages only (send, recv, isend, irecv, batch_isend_irecv): in forward and in backward each rank
+    sends each of its neighbours one message of `width` rows. (With width 0 it may send none; that is
+    not counted.) However many ranks there are, a pass takes at most as long as four such messages one
+    after another.
     """
     ### BEGIN SOLUTION
     return Halo.apply(x, width, group, dim)
@@ -402,8 +405,9 @@ class Halo(torch.autograd.Function):
 
 
 def swap(up: Tensor, down: Tensor, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
-    """Sends `up` to the rank before and `down` to the one after, and returns what came from these two: zeros
-    where there is none. Both passes need it. Only halo_exchange is judged; do it another way if you like.
+    """Sends `up` to the rank before and `down` to the one after, and returns what came from these two:
+    zeros where there is none. Both passes need it. Only halo_exchange is judged; do it another way if
+    you like.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(group), dist.get_world_size(group)
@@ -435,7 +439,170 @@ for rank, strip in enumerate(run.results):
 assert [strip.flatten().tolist() for strip in run.results] == [[0, 1, 2, 3, 4], [3, 4, 5, 6], [5, 6, 7, 0]]
 
 # %% [markdown]
+# What a convolution on strips needs beside that is soon said, but one thing is easily forgotten. Pixels are on one rank each; the weight is on all, and each
+# copy of it has seen other pixels.
+
+
+# %% exercise="spatial_conv2d" points=11
+def spatial_conv2d(
+    x_shard: Tensor, weight: Tensor, group: dist.ProcessGroup | None = None, stride: int = 1
+) -> Tensor:
+    """This rank's strip of a convolution of an image that is cut into strips.
+
+    x_shard: [samples, channels, rows, columns], float32 or float64: this rank's strip, in order as for
+        halo_exchange (group: None for all ranks). Strips may differ in height; each has at least k // 2
+        rows, and all but the last one a multiple of `stride`. weight: [filters, channels, k, l], k and
+        l odd, the same on all ranks.
+
+    Returns [samples, filters, ceil(rows / stride), ceil(columns / stride)], rows of this strip: all
+    ranks' results, one below the other, are conv2d of the whole image by weight, with this stride and
+    with k // 2 rows and l // 2 columns of zeros on each side. With a loss on each rank, gradients are
+    those of the sum of all these losses: x_shard gets its rows' part, the weight, on every rank, the
+    whole. Either may need no gradient. Arguments stay as they are.
+
+    Calls: messages between neighbours as in halo_exchange with k // 2 rows, once in forward, once in
+    backward; and in backward one dist.all_reduce of the weight's gradient, if it needs one. No others.
+    """
+    ### BEGIN SOLUTION
+    height, width = weight.shape[2:]
+
+    def summed(gradient: Tensor) -> Tensor:
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=group)
+        return total
+
+    own = weight.view_as(weight)  # a hook on the weight itself would see its other uses too
+    if own.requires_grad:
+        own.register_hook(summed)
+    strip = halo_exchange(x_shard, height // 2, group)
+    return functional.conv2d(strip, own, stride=stride, padding=(0, width // 2))
+    ### END SOLUTION
+
+
+# %% [markdown]
 # ## 6 Convolutions cut three ways
+#
+# Strips are good where images are large. Deep in a network for pictures they are small, 7 × 7 pixels and 2,048 channels in the last layers of ResNet-50:
+# there are no rows to cut, but many channels. So cut those: each rank has all pixels of some of the
+# channels. A layer then takes channels cut over ranks and has to return its filters' results cut over ranks, for they are the next layer's channels.
+#
+# | | image | weight | result |
+# |---|---|---|---|
+# | `spatial_conv2d` | some rows | all of it | some rows |
+# | `filter_parallel_conv` | some channels | some filters, for all channels | some filters' |
+# | `channel_parallel_conv` | some channels | all filters, for some channels | some filters' |
+#
+# Unlike with strips, no rank keeps the whole weight, and no weight's gradient has to be summed over ranks. The price is that activations move. In
+# both ways each pass has one collective; which one it is, and of what, is where they differ. (It is Megatron-LM's pair
+# of column- and row-parallel layers from unit 06 again, but for the fact that here the activations are cut before and after. Dryden et al.
+# (SC 2019) call the first way stationary-y, for no result moves, and the second stationary-x.)
+
+
+# %% exercise="filter_parallel_conv" points=10
+def filter_parallel_conv(
+    x_shard: Tensor, weight_shard: Tensor, group: dist.ProcessGroup | None = None
+) -> Tensor:
+    """This rank's filters' results, from channels that are cut over ranks.
+
+    x_shard: [samples, C / p, rows, columns], float32 or float64: of C channels those of this rank, of p
+        in the group (None: all). weight_shard: [F / p, C, k, l], k and l odd: of F filters those of
+        this rank, for all channels. C and F are multiples of p; rank r of the group has the r-th part
+        of the channels, and of the filters.
+
+    Returns [samples, F / p, rows, columns]: conv2d of the whole image, by this rank's filters, with k
+    // 2 rows and l // 2 columns of zeros on each side. With a loss on each rank, gradients are those of
+    the sum of all these losses. Either may need no gradient. Arguments stay as they are.
+
+    Calls: one all-gather in forward, of x_shard, and one reduce-scatter in backward (none on any rank,
+    if no x_shard needs a gradient). In each a rank sends at most (p - 1) / p of the whole image's
+    bytes.
+    """
+    ### BEGIN SOLUTION
+    return padded_conv2d(Gather.apply(x_shard, group), weight_shard)
+    ### END SOLUTION
+
+
+class Gather(torch.autograd.Function):
+    """All ranks' channels. Use it if you like; only filter_parallel_conv is judged."""
+
+    @staticmethod
+    def forward(ctx, x_shard: Tensor, group) -> Tensor:
+        ### BEGIN SOLUTION
+        ctx.group = group
+        return gathered(x_shard, group)
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+        ### BEGIN SOLUTION
+        return summed_and_cut(gradient, ctx.group), None
+        ### END SOLUTION
+
+
+def gathered(shard: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """The whole of what is cut along dimension 1. By one all-gather."""
+    ### BEGIN SOLUTION
+    parts = shard.new_empty(dist.get_world_size(group), *shard.shape)
+    dist.all_gather_single(parts.flatten(0, 1), shard.contiguous(), group=group)
+    return parts.movedim(0, 1).flatten(1, 2)
+    ### END SOLUTION
+
+
+def summed_and_cut(partial: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """This rank's part, along dimension 1, of the sum over ranks. By one reduce-scatter."""
+    ### BEGIN SOLUTION
+    parts = partial.unflatten(1, (dist.get_world_size(group), -1)).movedim(1, 0).contiguous()
+    own = torch.empty_like(parts[0])
+    dist.reduce_scatter_single(own, parts.flatten(0, 1), group=group)
+    return own
+    ### END SOLUTION
+
+
+def padded_conv2d(x: Tensor, weight: Tensor) -> Tensor:
+    """conv2d with as many zeros around that the result has the image's size; the kernel is odd."""
+    return functional.conv2d(x, weight, padding=(weight.shape[2] // 2, weight.shape[3] // 2))
+
+
+# %% [markdown]
+# In the other way each rank begins to compute with what it has.
+
+
+# %% exercise="channel_parallel_conv" points=10
+def channel_parallel_conv(
+    x_shard: Tensor, weight_shard: Tensor, group: dist.ProcessGroup | None = None
+) -> Tensor:
+    """This rank's filters' results, from weights that are cut by channels, as the image is.
+
+    x_shard, group: as for filter_parallel_conv. weight_shard: [F, C / p, k, l]: all F filters, for this
+        rank's channels.
+
+    Returns [samples, F / p, rows, columns], as filter_parallel_conv does; so are the gradients those of
+    the sum of all ranks' losses. Either may need no gradient. Arguments stay as they are.
+
+    Calls: one reduce-scatter in forward, and one all-gather in backward, of the gradient that arrives.
+    In each a rank sends at most (p - 1) / p of the whole result's bytes.
+    """
+    ### BEGIN SOLUTION
+    return Scatter.apply(padded_conv2d(x_shard, weight_shard), group)
+    ### END SOLUTION
+
+
+class Scatter(torch.autograd.Function):
+    """This rank's filters of the sum over ranks. Use it if you like."""
+
+    @staticmethod
+    def forward(ctx, partial: Tensor, group) -> Tensor:
+        ### BEGIN SOLUTION
+        ctx.group = group
+        return summed_and_cut(partial, group)
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+        ### BEGIN SOLUTION
+        return gathered(gradient, ctx.group), None
+        ### END SOLUTION
+
 
 # %% [markdown]
 # ## 7 Statistics of all samples

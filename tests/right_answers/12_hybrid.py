@@ -6,6 +6,12 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
+from torch.distributed._functional_collectives import (
+    all_gather_single_autograd,
+    reduce_scatter_single_autograd,
+)
+from torch.nn import functional
+from torch.nn.grad import conv2d_input, conv2d_weight
 
 from course_lib.runtime.communication.costs import seconds_of
 from course_lib.runtime.simulator.network_model import Timing
@@ -321,3 +327,116 @@ def goes_through_all_triples(devices, model, memory, batch, cluster):
         total += 2 * (mesh.pipeline - 1) * (timing_of().message(first, last, passing, 0.0) if last else 0)
         best = min(best, (total, triple))
     return best[1]
+
+
+# ------------------------------------------------------------------------------------------- convolutions
+
+
+class _Strip(torch.autograd.Function):
+    """A convolution of a strip that has its halo; both gradients by PyTorch's own formulas."""
+
+    @staticmethod
+    def forward(ctx, strip, weight, stride, group):
+        ctx.save_for_backward(strip, weight)
+        ctx.rest = (stride, (0, weight.shape[3] // 2)), group
+        return functional.conv2d(strip, weight, None, *ctx.rest[0])
+
+    @staticmethod
+    def backward(ctx, gradient):
+        strip, weight = ctx.saved_tensors
+        options, group = ctx.rest
+        of_strip = of_weight = None
+        if ctx.needs_input_grad[0]:
+            of_strip = conv2d_input(strip.shape, weight, gradient, *options)
+        if ctx.needs_input_grad[1]:
+            of_weight = conv2d_weight(strip, weight.shape, gradient, *options).contiguous()
+            dist.all_reduce(of_weight, group=group)
+        return of_strip, of_weight, None, None
+
+
+@right("spatial_conv2d")
+def gradients_by_formula(x_shard, weight, group=None, stride=1):
+    """One function for the convolution; the halo by another way."""
+    return _Strip.apply(cat_by_autograd(x_shard, weight.shape[2] // 2, group), weight, stride, group)
+
+
+class _Same(torch.autograd.Function):
+    """The weight itself; backward sums over ranks."""
+
+    @staticmethod
+    def forward(ctx, weight, group):
+        ctx.group = group
+        return weight.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        total = gradient.contiguous().clone()
+        dist.all_reduce(total, group=ctx.group)
+        return total, None
+
+
+@right("spatial_conv2d")
+def patches(x_shard, weight, group=None, stride=1):
+    """Convolution as a product of matrices: patches by weights."""
+    (samples, _, rows, columns), (filters, _, height, width) = x_shard.shape, weight.shape
+    strip = cat_by_autograd(x_shard, height // 2, group)
+    columns_of = functional.unfold(strip, (height, width), padding=(0, width // 2), stride=stride)
+    result = _Same.apply(weight, group).flatten(1) @ columns_of
+    return result.view(samples, filters, -(-rows // stride), -(-columns // stride))
+
+
+class _Move(torch.autograd.Function):
+    """A function of a tensor and a group in forward, and its adjoint in backward."""
+
+    @staticmethod
+    def forward(ctx, x, group, there, back):
+        ctx.rest = group, back
+        return there(x, group)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        group, back = ctx.rest
+        return back(gradient, group), None, None, None
+
+
+def _gather_list(shard, group):
+    parts = [torch.empty(shard.shape, dtype=shard.dtype) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, shard.contiguous(), group=group)
+    return torch.cat(parts, 1)
+
+
+def _scatter_list(partial, group):
+    parts = [part.contiguous() for part in partial.chunk(dist.get_world_size(group), 1)]
+    own = torch.empty_like(parts[0])
+    dist.reduce_scatter(own, parts, group=group)
+    return own
+
+
+def _same_size(x, weight):
+    return functional.conv2d(x, weight, padding=(weight.shape[2] // 2, weight.shape[3] // 2))
+
+
+@right("filter_parallel_conv")
+def lists_of_parts(x_shard, weight_shard, group=None):
+    """With the collectives that take lists."""
+    return _same_size(_Move.apply(x_shard, group, _gather_list, _scatter_list), weight_shard)
+
+
+@right("filter_parallel_conv")
+def pytorchs_gather(x_shard, weight_shard, group=None):
+    """With the all-gather that autograd knows."""
+    whole = all_gather_single_autograd(x_shard.contiguous(), 1, group or dist.group.WORLD)
+    return _same_size(whole, weight_shard)
+
+
+@right("channel_parallel_conv")
+def lists_of_results(x_shard, weight_shard, group=None):
+    """With the collectives that take lists."""
+    return _Move.apply(_same_size(x_shard, weight_shard), group, _scatter_list, _gather_list)
+
+
+@right("channel_parallel_conv")
+def pytorchs_scatter(x_shard, weight_shard, group=None):
+    """With the reduce-scatter that autograd knows."""
+    partial = _same_size(x_shard, weight_shard).contiguous()
+    return reduce_scatter_single_autograd(partial, "sum", 1, group or dist.group.WORLD)

@@ -999,3 +999,385 @@ def gradients_for_nothing(devices, model, memory, batch, cluster):
         return (batch / mesh.data + mesh.pipeline - 1) * (computing + talking) + messages
 
     return min(_fitting(devices, model, memory, batch, cluster), key=seconds)
+
+
+# ------------------------------------------------------------------------------------- convolutions in strips
+
+
+def _summing(weight, group, scale=1.0):
+    """The weight, whose gradient is summed over ranks on its way."""
+
+    def hook(gradient):
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=group)
+        return total * scale
+
+    own = weight.view_as(weight)
+    if own.requires_grad:
+        own.register_hook(hook)
+    return own
+
+
+def _spatial(x, weight, group=None, stride=1, halo=None, padding=None):
+    """On strips, with another halo or another padding."""
+    height, width = weight.shape[2:]
+    strip = _halo(x, height // 2 if halo is None else halo, group)
+    return functional.conv2d(strip, weight, stride=stride, padding=padding or (0, width // 2))
+
+
+@wrong("spatial_conv2d", fails="result")
+def zeros_at_the_cuts(x_shard, weight, group=None, stride=1):
+    """Each strip as if it were an image of its own."""
+    padding = weight.shape[2] // 2, weight.shape[3] // 2
+    return functional.conv2d(x_shard, _summing(weight, group), stride=stride, padding=padding)
+
+
+@wrong("spatial_conv2d", fails="result")
+def halo_and_zeros(x_shard, weight, group=None, stride=1):
+    """Pads rows, though the halo is there."""
+    padding = weight.shape[2] // 2, weight.shape[3] // 2
+    return _spatial(x_shard, _summing(weight, group), group, stride, padding=padding)
+
+
+@wrong("spatial_conv2d", fails="result")
+def no_columns_of_zeros(x_shard, weight, group=None, stride=1):
+    """Leaves the padding to the halo, which has rows only."""
+    strip = _halo(x_shard, weight.shape[2] // 2, group)
+    return functional.conv2d(strip, _summing(weight, group), stride=stride)
+
+
+@wrong("spatial_conv2d", fails="gradient of the image")
+def halo_that_returns_nothing(x_shard, weight, group=None, stride=1):
+    """Borrows rows by messages that autograd knows nothing of."""
+    strip = _copied(x_shard, weight.shape[2] // 2, group, 2)
+    padding = (0, weight.shape[3] // 2)
+    return functional.conv2d(strip, _summing(weight, group), stride=stride, padding=padding)
+
+
+@wrong("spatial_conv2d", fails="gradient of the weight")
+def gradient_of_its_own_pixels(x_shard, weight, group=None, stride=1):
+    """Nobody adds up the weight's gradients."""
+    return _spatial(x_shard, weight, group, stride)
+
+
+@wrong("spatial_conv2d", fails="gradient of the weight")
+def mean_of_the_gradients(x_shard, weight, group=None, stride=1):
+    """Averages, as in data parallelism."""
+    return _spatial(x_shard, _summing(weight, group, 1 / dist.get_world_size(group)), group, stride)
+
+
+@wrong("spatial_conv2d", fails="strides and kernels")
+def as_many_rows_as_columns(x_shard, weight, group=None, stride=1):
+    """Takes the halo's width from the kernel's: right for square ones."""
+    return _spatial(x_shard, _summing(weight, group), group, stride, halo=weight.shape[3] // 2)
+
+
+@wrong("spatial_conv2d", fails="strides and kernels")
+def always_one_row(x_shard, weight, group=None, stride=1):
+    """A halo for 3 x 3."""
+    return _spatial(x_shard, _summing(weight, group), group, stride, halo=1)
+
+
+@wrong("spatial_conv2d", fails="strides and kernels")
+def halo_from_above_only(x_shard, weight, group=None, stride=1):
+    """With a stride keeps each stride-th row of the result without one, from the wrong row on."""
+    whole = _spatial(x_shard, _summing(weight, group), group)
+    return whole[:, :, stride - 1 :: stride, ::stride]
+
+
+@wrong("spatial_conv2d", fails="calls and bytes")
+def sums_for_a_frozen_weight(x_shard, weight, group=None, stride=1):
+    """Sums up a gradient that nobody needs."""
+
+    def back(gradient, width, group, dim):
+        if not weight.requires_grad:
+            dist.all_reduce(torch.zeros_like(weight), group=group)
+        return _returned(gradient, width, group, dim)
+
+    own = _summing(weight, group)
+    strip = _halo(x_shard, weight.shape[2] // 2, group, back=back)
+    return functional.conv2d(strip, own, stride=stride, padding=(0, weight.shape[3] // 2))
+
+
+@wrong("spatial_conv2d", fails="calls and bytes")
+def rows_by_all_gather(x_shard, weight, group=None, stride=1):
+    """Everybody's edges to everybody, in both passes."""
+    width = weight.shape[2] // 2
+    strip = _halo(
+        x_shard,
+        width,
+        group,
+        copy=lambda *given: _copied(*given, swap=_gathered),
+        back=lambda *given: _returned(*given, swap=_gathered),
+    )
+    own = _summing(weight, group)
+    return functional.conv2d(strip, own, stride=stride, padding=(0, weight.shape[3] // 2))
+
+
+@wrong("spatial_conv2d", fails="group")
+def sum_over_all(x_shard, weight, group=None, stride=1):
+    """The halo is the group's, the sum is everybody's."""
+    return _spatial(x_shard, _summing(weight, None), group, stride)
+
+
+@wrong("spatial_conv2d", fails="group")
+def halo_of_all(x_shard, weight, group=None, stride=1):
+    """The sum is the group's, the halo is not."""
+    return _spatial(x_shard, _summing(weight, group), None, stride)
+
+
+# ----------------------------------------------------------------------------------- convolutions by channels
+
+
+def _all_channels(shard, group):
+    """What is cut along dimension 1, whole."""
+    parts = [torch.empty_like(shard.contiguous()) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, shard.contiguous(), group=group)
+    return torch.cat(parts, 1)
+
+
+def _own_part(partial, group):
+    """This rank's part along dimension 1 of the sum over ranks."""
+    parts = [part.contiguous() for part in partial.chunk(dist.get_world_size(group), 1)]
+    own = torch.empty_like(parts[0])
+    dist.reduce_scatter(own, parts, group=group)
+    return own
+
+
+class _Pair(torch.autograd.Function):
+    """there(x, group) in forward, back(gradient, group) in backward."""
+
+    @staticmethod
+    def forward(ctx, x, group, there, back):
+        ctx.rest = group, back
+        return there(x, group)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        group, back = ctx.rest
+        return back(gradient, group), None, None, None
+
+
+def _padded(x, weight):
+    return functional.conv2d(x, weight, padding=(weight.shape[2] // 2, weight.shape[3] // 2))
+
+
+def _by_filters(x, weight, group=None, there=_all_channels, back=_own_part):
+    return _padded(_Pair.apply(x, group, there, back), weight)
+
+
+def _by_channels(x, weight, group=None, there=_own_part, back=_all_channels):
+    return _Pair.apply(_padded(x, weight), group, there, back)
+
+
+def _slice(tensor, group):
+    """This rank's part, not summed."""
+    return tensor.chunk(dist.get_world_size(group), 1)[dist.get_rank(group)].contiguous()
+
+
+def _all_summed(tensor, group):
+    """Everything summed, for everybody; then cut."""
+    total = tensor.contiguous().clone()
+    dist.all_reduce(total, group=group)
+    return _slice(total, group)
+
+
+def _stacked(shard, group):
+    """Views what was gathered as if ranks stood where channels do: right for one sample."""
+    ranks, (samples, channels, *pixels) = dist.get_world_size(group), shard.shape
+    parts = shard.new_empty(ranks * samples, channels, *pixels)
+    dist.all_gather_single(parts, shard.contiguous(), group=group)
+    return parts.view(samples, ranks * channels, *pixels)
+
+
+def _scattered_as_they_lie(partial, group):
+    """Cuts memory into parts, not channels: right for one sample."""
+    ranks, (samples, channels, *pixels) = dist.get_world_size(group), partial.shape
+    own = partial.new_empty(samples, channels // ranks, *pixels)
+    flat = partial.contiguous().view(ranks, -1)
+    dist.reduce_scatter_single(own.view(-1), flat.view(-1), group=group)
+    return own
+
+
+@wrong("filter_parallel_conv", fails="result")
+def stacked_as_they_came(x_shard, weight_shard, group=None):
+    """The ranks' parts stand before the samples."""
+    return _by_filters(x_shard, weight_shard, group, there=_stacked)
+
+
+@wrong("filter_parallel_conv", fails="result")
+def no_zeros_around(x_shard, weight_shard, group=None):
+    """Forgets the padding."""
+    return functional.conv2d(_Pair.apply(x_shard, group, _all_channels, _own_part), weight_shard)
+
+
+@wrong("filter_parallel_conv", fails="result")
+def channels_from_the_last(x_shard, weight_shard, group=None):
+    """Puts the parts together in the wrong order."""
+
+    def there(shard, group):
+        whole = _all_channels(shard, group)
+        return torch.cat(whole.chunk(dist.get_world_size(group), 1)[::-1], 1)
+
+    return _by_filters(x_shard, weight_shard, group, there=there)
+
+
+@wrong("filter_parallel_conv", fails="gradient of the image")
+def gather_without_history(x_shard, weight_shard, group=None):
+    """Autograd knows nothing of the all-gather."""
+    return _padded(_all_channels(x_shard.detach(), group), weight_shard)
+
+
+@wrong("filter_parallel_conv", fails="gradient of the image")
+def slice_without_a_sum(x_shard, weight_shard, group=None):
+    """Keeps what its own filters say of its channels."""
+    return _by_filters(x_shard, weight_shard, group, back=_slice)
+
+
+@wrong("filter_parallel_conv", fails="gradient of the image")
+def mean_over_ranks(x_shard, weight_shard, group=None):
+    """Divides the sum by the number of ranks."""
+    return _by_filters(
+        x_shard, weight_shard, group, back=lambda g, group: _own_part(g, group) / dist.get_world_size(group)
+    )
+
+
+@wrong("filter_parallel_conv", fails="gradient of the image")
+def scattered_by_memory(x_shard, weight_shard, group=None):
+    """A reduce-scatter of the gradient as it lies in memory, samples first."""
+    return _by_filters(x_shard, weight_shard, group, back=_scattered_as_they_lie)
+
+
+@wrong("filter_parallel_conv", fails="gradient of the weight")
+def weight_summed_too(x_shard, weight_shard, group=None):
+    """Sums up the gradients of other filters with its own."""
+    return _by_filters(x_shard, _summing(weight_shard, group), group)
+
+
+@wrong("filter_parallel_conv", fails="other sizes")
+def square_kernels(x_shard, weight_shard, group=None):
+    """As many columns of zeros as rows."""
+    whole = _Pair.apply(x_shard, group, _all_channels, _own_part)
+    return functional.conv2d(whole, weight_shard, padding=weight_shard.shape[2] // 2)
+
+
+@wrong("filter_parallel_conv", fails="calls and bytes")
+def all_reduce_and_cut(x_shard, weight_shard, group=None):
+    """Sums up all channels' gradients on all ranks, and keeps its own."""
+    return _by_filters(x_shard, weight_shard, group, back=_all_summed)
+
+
+@wrong("filter_parallel_conv", fails="calls and bytes")
+def sum_of_padded_parts(x_shard, weight_shard, group=None):
+    """Puts its channels among zeros, and lets an all-reduce do the gathering."""
+
+    def there(shard, group):
+        size, rank = dist.get_world_size(group), dist.get_rank(group)
+        parts = [shard if place == rank else torch.zeros_like(shard) for place in range(size)]
+        whole = torch.cat(parts, 1)
+        dist.all_reduce(whole, group=group)
+        return whole
+
+    return _by_filters(x_shard, weight_shard, group, there=there)
+
+
+@wrong("filter_parallel_conv", fails="group")
+def backward_of_all_ranks(x_shard, weight_shard, group=None):
+    """Its backward asks everybody, and the parts are too small."""
+
+    def back(gradient, group):
+        return _all_summed(gradient, None) if group else _own_part(gradient, None)
+
+    return _by_filters(x_shard, weight_shard, group, back=back)
+
+
+@wrong("channel_parallel_conv", fails="result")
+def own_channels_only(x_shard, weight_shard, group=None):
+    """Its filters' results from its own channels alone."""
+    return _by_channels(x_shard, weight_shard, group, there=_slice)
+
+
+@wrong("channel_parallel_conv", fails="result")
+def mean_of_partial_results(x_shard, weight_shard, group=None):
+    """Divides by the number of ranks."""
+    return _by_channels(
+        x_shard, weight_shard, group, there=lambda y, group: _own_part(y, group) / dist.get_world_size(group)
+    )
+
+
+@wrong("channel_parallel_conv", fails="result")
+def results_by_memory(x_shard, weight_shard, group=None):
+    """A reduce-scatter of the results as they lie in memory, samples first."""
+    return _by_channels(x_shard, weight_shard, group, there=_scattered_as_they_lie)
+
+
+@wrong("channel_parallel_conv", fails="gradient of the image")
+def own_filters_gradient(x_shard, weight_shard, group=None):
+    """What arrives, among zeros for all other filters."""
+
+    def back(gradient, group):
+        size, rank = dist.get_world_size(group), dist.get_rank(group)
+        parts = [gradient if place == rank else torch.zeros_like(gradient) for place in range(size)]
+        return torch.cat(parts, 1)
+
+    return _by_channels(x_shard, weight_shard, group, back=back)
+
+
+@wrong("channel_parallel_conv", fails="gradient of the image")
+def gradients_stacked_as_they_came(x_shard, weight_shard, group=None):
+    """The ranks' parts stand before the samples."""
+    return _by_channels(x_shard, weight_shard, group, back=_stacked)
+
+
+@wrong("channel_parallel_conv", fails="gradient of the weight")
+def weight_detached(x_shard, weight_shard, group=None):
+    """Gives the gradient to the image only."""
+    return _by_channels(x_shard, weight_shard.detach(), group)
+
+
+@wrong("channel_parallel_conv", fails="other sizes")
+def image_has_to_learn(x_shard, weight_shard, group=None):
+    """Computes backward itself, for an image that needs a gradient."""
+    if not x_shard.requires_grad and torch.is_grad_enabled():
+        return _by_channels(x_shard, weight_shard.detach(), group)
+    return _by_channels(x_shard, weight_shard, group)
+
+
+@wrong("channel_parallel_conv", fails="calls and bytes")
+def results_of_all_filters(x_shard, weight_shard, group=None):
+    """Sums up all filters' results on all ranks, and keeps its own."""
+    return _by_channels(x_shard, weight_shard, group, there=_all_summed)
+
+
+@wrong("channel_parallel_conv", fails="calls and bytes")
+def gathers_the_image(x_shard, weight_shard, group=None):
+    """All channels' image and all channels' weights to everybody, and no sum."""
+
+    class Whole(torch.autograd.Function):
+        """The other way to the same numbers; it communicates what it likes."""
+
+        @staticmethod
+        def forward(ctx, x, weight):
+            ctx.save_for_backward(x, weight)
+            return _slice(_padded(_all_channels(x, group), _all_channels(weight, group)), group)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            x, weight = ctx.saved_tensors
+            with torch.enable_grad():
+                leaves = [each.detach().requires_grad_() for each in (x, weight)]
+                result = _padded(*leaves)
+            return torch.autograd.grad(result, leaves, _all_channels(gradient, group))
+
+    return Whole.apply(x_shard, weight_shard)
+
+
+@wrong("channel_parallel_conv", fails="group")
+def gathers_from_everybody(x_shard, weight_shard, group=None):
+    """Its backward forgets the group, and takes the first of what came."""
+
+    def back(gradient, group):
+        size = dist.get_world_size(group)
+        return torch.cat(_all_channels(gradient, None).chunk(dist.get_world_size(), 1)[:size], 1)
+
+    return _by_channels(x_shard, weight_shard, group, back=back)

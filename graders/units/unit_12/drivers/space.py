@@ -4,6 +4,8 @@ What arrives in backward at an answer's result is made of the result itself (see
 another shape ends in a finding about its shape.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -31,9 +33,13 @@ def exchanged(
     return _passes(lambda strip: answer(strip, width, **options), [x], gaps)
 
 
-def _passes(function: AnswerFunction, tensors: list[Tensor], gaps: bool) -> PassesReply:
-    """What a function makes of tensors, and what they get where `arriving` arrives at its result."""
-    leaves = [each.clone().requires_grad_() for each in tensors]
+def _passes(
+    function: AnswerFunction, tensors: list[Tensor], gaps: bool, frozen: Sequence[int] = ()
+) -> PassesReply:
+    """What a function makes of tensors, and what they get where `arriving` arrives at its result. frozen:
+    those that need no gradient, by number.
+    """
+    leaves = [each.clone().requires_grad_(number not in frozen) for number, each in enumerate(tensors)]
     given = [transposed(leaf) if gaps else leaf.clone() for leaf in leaves]
     mark("forward")
     result = function(*given)
@@ -46,8 +52,26 @@ def _passes(function: AnswerFunction, tensors: list[Tensor], gaps: bool) -> Pass
         if result.requires_grad:
             torch.autograd.backward(sent(result, arrived))
             gradients = [leaf.grad for leaf in leaves]
-        result = result.detach()
     mark("forward under no_grad")
     with torch.no_grad():
-        without = function(*given)
+        # PyTorch's functional collectives wait when their result is first used.
+        result, without = (
+            each.detach().clone() if isinstance(each, Tensor) else each for each in (result, function(*given))
+        )
     return PassesReply(result, without, gradients, [each.detach() for each in given], arrived)
+
+
+def convolved(
+    answer: AnswerFunction,
+    x: Tensor,
+    weight: Tensor,
+    stride: int | None,
+    frozen: list[int],
+    groups: list[list[int]],
+) -> PassesReply:
+    """Both passes of a convolution of this rank's x by this rank's weight. stride: None for the default.
+
+    frozen: which of the two, by number, need no gradient; with 0 in it x stands transposed in memory.
+    """
+    options = group_option(groups) | ({} if stride is None else {"stride": stride})
+    return _passes(lambda *given: answer(*given, **options), [x, weight], 0 in frozen, frozen)
