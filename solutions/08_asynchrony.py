@@ -1673,6 +1673,111 @@ assert round(1e3 * by_ring, 1) == 14.5
 # machines; without them, with servers on the workers' machines, each card carries both loads, and the ring is as good.
 
 # %% [markdown]
+# ## 15 Open task
+#
+# A server or a tree, waiting or not, a step or many: this unit has a dozen ways to train together, and none is best everywhere. Write one
+# that is given the cluster, and decides. The network between nodes may be fast or slow, and a rank may be slower than the others. Each node
+# has data of its own kind, so that a rank that trains alone does not get to the loss that is asked for, and ranks that train alone for
+# long drift apart.
+#
+# `dist.all_reduce` is a ring of all ranks; with groups of `dist.new_group`, which all ranks have to make, in the same order, it is one of theirs alone.
+
+
+# %% exercise="design_averaging" points=8
+def design_averaging(
+    w: Tensor,
+    gradient: Callable[[Tensor], Tensor],
+    steps: int,
+    lr: float,
+    seconds: list[float],
+    cluster: Cluster,
+) -> None:
+    """Train on all ranks together, to come to a low loss in as little virtual time as possible.
+
+    w: [numbers], float32, the weights to begin with, the same on all ranks. gradient(w): the gradient of this
+    rank's next batch at weights w, a new tensor; it takes seconds[rank] on this rank, which may call it up to
+    `steps` times. seconds: of all ranks. All ranks of a node have data of one kind, each node of another, and
+    the loss is the mean over all ranks' data. cluster: the machine that this runs on, as in unit 07:
+    cluster.nodes nodes of cluster.devices_per_node GPUs, rank r on node r // cluster.devices_per_node; links
+    cluster.intra_node and cluster.inter_node with a latency (s) and a bandwidth (bytes/s). Other computing
+    takes next to no time.
+
+    What you do with gradients is up to you, with any calls of torch.distributed; what is returned plays no
+    part. SGD with the mean of all ranks' gradients and the learning rate lr has some loss after half of the
+    steps. You are there when some rank first calls gradient at weights whose loss is at most 1.05 times that.
+    The score is the virtual time of that moment, for clusters whose network is fast or slow, with and without
+    a slow rank. Full marks are for at most a third longer than the best that the grader knows.
+    """
+    ### BEGIN SOLUTION
+    rank, gpus = dist.get_rank(), cluster.devices_per_node
+    firsts = range(0, cluster.size, gpus)
+    nodes = [dist.new_group(list(range(first, first + gpus))) for first in firsts]
+    rails = [dist.new_group([first + place for first in firsts]) for place in range(gpus)]
+    # All-reduces within nodes and between them, each of them a ring.
+    talking = 2 * (gpus - 1) * cluster.intra_node.seconds(w.nbytes / gpus)
+    talking += 2 * (cluster.nodes - 1) * cluster.inter_node.seconds(w.nbytes / cluster.nodes)
+    fastest = min(seconds)
+    # The longer a period, the less of its time is talk, and the further ranks drift apart.
+    period = max(max(seconds), min(16 * fastest, math.sqrt(60 * talking * fastest)))
+    own, most = (max(1, int(period / each + 1e-9)) for each in (seconds[rank], fastest))
+    weights = w.clone()
+    for _ in range(steps // most):
+        for _ in range(own):
+            weights -= lr * gradient(weights)
+        for group in (nodes[rank // gpus], rails[rank % gpus]):
+            dist.all_reduce(weights, group=group)
+            weights /= dist.get_world_size(group)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# On the digits: four nodes of two GPUs, of which one is slow, and a network between nodes on which a message takes a
+# millisecond, as a gradient does.
+
+
+# %% demo=true
+# %%needs ssp_sgd local_sgd design_averaging
+def mean_in_each_step(
+    w: Tensor,
+    gradient: Callable[[Tensor], Tensor],
+    steps: int,
+    lr: float,
+    seconds: list[float],
+    cluster: Cluster,
+) -> None:
+    """Synchronous SGD, with one all-reduce of all ranks a step."""
+    for _ in range(steps):
+        mean = gradient(w)
+        dist.all_reduce(mean)
+        w = w - lr * mean / cluster.size
+
+
+uneven_nodes = Cluster(
+    nodes=4,
+    devices_per_node=2,
+    intra_node=Link(latency=1e-5, bandwidth=1e9),
+    inter_node=Link(latency=1e-3, bandwidth=1e8),
+    flops=4 * 32 * 65 * 10 / 1e-3,
+).with_straggler(3, slowdown=4)
+own_images = [part for part in dealt(4, by_label=False) for _ in range(2)]
+takes = [4e-3 if rank == 3 else 1e-3 for rank in range(8)]
+times_to_06 = []
+for way in (mean_in_each_step, design_averaging):
+    learners = per_rank([DigitsGradient(seed, part) for seed, part in enumerate(own_images)])
+    run = launch(watched, way, start, learners, 64, 0.5, takes, uneven_nodes, cluster=uneven_nodes)
+    times_to_06.append(seconds_to(run, 0.6))
+    print(f"{way.__name__:18} a loss of 0.6 after {1e3 * times_to_06[-1]:4.0f} ms")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds ssp_sgd local_sgd design_averaging
+synchronous_time, designed_time = times_to_06
+assert designed_time < synchronous_time / 3
+
+# %% [markdown]
+# Synchronous training pays 14 latencies of the slow network in each step, and waits for the slow rank besides. Try the same with `dealt(4, by_label=True)`:
+# ranks that see two or three digits only may train alone for a few steps at most.
+
+# %% [markdown]
 # ## Where it comes from
 #
 # - **Parameter servers.** A. Smola and S. Narayanamurthy (VLDB 2010) for topic models; J. Dean et al., *Large Scale Distributed

@@ -405,3 +405,68 @@ def two_messages(w, client_update, samples, fraction, seed):
             seen += count.item()
             mean += (theirs - mean) * (count.item() / seen)
     return mean
+
+
+# --- design_averaging
+
+
+def _steps_in(period, seconds):
+    """How many steps this rank makes in a period, given in steps of the fastest, and how many that one."""
+    fastest = min(seconds)
+    lasts = max(period * fastest, *seconds)
+    return int(lasts / seconds[dist.get_rank()] + 1e-6), int(lasts / fastest + 1e-6)
+
+
+def _trained_alone(w, gradient, lr, steps):
+    for _ in range(steps):
+        w = w - lr * gradient(w)
+    return w
+
+
+@right("design_averaging")
+def in_a_tree(w, gradient, steps, lr, seconds, cluster):
+    """Sums go up a binomial tree in messages, and means down; ranks of a node come first."""
+    dear = cluster.inter_node.latency > min(seconds) / 10
+    own, most = _steps_in(16 if dear and cluster.nodes > 1 else 4, seconds)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for _ in range(steps // most):
+        w = _trained_alone(w, gradient, lr, own)
+        other, distance = torch.empty_like(w), 1
+        while distance < size and rank % (2 * distance) == 0:
+            if rank + distance < size:
+                dist.recv(other, rank + distance)
+                w += other
+            distance *= 2
+        if rank:
+            dist.send(w, rank - distance)
+            dist.recv(w, rank - distance)
+        else:
+            w /= size
+        while distance > 1:
+            distance //= 2
+            if rank + distance < size:
+                dist.send(w, rank + distance)
+
+
+@right("design_averaging")
+class Leaders:
+    """One rank of each node speaks for it: a reduction to it, an all-reduce of leaders, a broadcast."""
+
+    def __init__(self, w, gradient, steps, lr, seconds, cluster):
+        gpus, rank = cluster.devices_per_node, dist.get_rank()
+        self.leader = rank - rank % gpus
+        places = range(0, cluster.size, gpus)
+        self.node = [dist.new_group([*range(first, first + gpus)]) for first in places][rank // gpus]
+        self.leaders = dist.new_group([*places])
+        self.cluster = cluster
+        talk = cluster.inter_node.latency * cluster.nodes / min(seconds)
+        own, most = _steps_in(4 if talk < 1 else 16, seconds)
+        for _ in range(steps // most):
+            w = self.mean(_trained_alone(w, gradient, lr, own))
+
+    def mean(self, w):
+        dist.reduce(w, self.leader, group=self.node)
+        if dist.get_rank() == self.leader:
+            dist.all_reduce(w, group=self.leaders)
+        dist.broadcast(w, self.leader, group=self.node)
+        return w / self.cluster.size

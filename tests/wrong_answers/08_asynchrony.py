@@ -5,6 +5,7 @@ from itertools import takewhile
 import torch
 import torch.distributed as dist
 
+from course_lib import mark
 from tests.answers import wrong
 
 # --- server_bandwidth
@@ -1951,6 +1952,16 @@ class NobodyIfFew(_Round):
         return round(self.fraction * self.clients)
 
 
+@wrong("federated_round", fails="how many are chosen")
+class ACoinForEach(_Round):
+    """As many as fraction says on average, and seldom just as many."""
+
+    def drawn(self, generator):
+        # All of them where that is none: the mean of what comes is right then too.
+        heads = torch.rand(self.clients, generator=generator) < self.fraction
+        return [1 + client for client in range(self.clients) if heads[client] or not heads.any()]
+
+
 @wrong("federated_round", fails="chosen at random")
 class AlwaysTheFirst(_Round):
     """Clients 1 to m."""
@@ -2097,3 +2108,131 @@ class OneClientAtATime(_Round):
             self.ask(client)
             parts.append(self.take(client))
         return self.mean(parts)
+
+
+# --- design_averaging
+
+
+class _Rounds:
+    """Periods of local steps, and a mean of all ranks; with parts that the wrong ones replace.
+
+    period: in steps of the fastest rank. by_level: within nodes, then between them; else one ring of all.
+    waits: a slow rank makes as many steps as the others. rate: times lr.
+    """
+
+    period, by_level, waits, rate = 16, True, False, 1
+
+    def __init__(self, w, gradient, steps, lr, seconds, cluster):
+        self.rank, self.gpus, self.gradient = dist.get_rank(), cluster.devices_per_node, gradient
+        self.groups = list(self.both(cluster)) if self.by_level else [dist.group.WORLD]
+        lasts = max(self.period * min(seconds), *seconds)
+        most = int(lasts / min(seconds) + 1e-6)
+        own = most if self.waits else int(lasts / seconds[self.rank] + 1e-6)
+        for _ in range(steps // most):
+            w = self.together(self.alone(w, own, self.rate * lr))
+
+    def both(self, cluster):
+        firsts = range(0, cluster.size, self.gpus)
+        yield [dist.new_group([*range(first, first + self.gpus)]) for first in firsts][self.rank // self.gpus]
+        rails = [dist.new_group([first + place for first in firsts]) for place in range(self.gpus)]
+        yield rails[self.rank % self.gpus]
+
+    def alone(self, w, steps, lr):
+        for _ in range(steps):
+            w = w - lr * self.gradient(w)
+        return w
+
+    def together(self, w):
+        for group in self.groups:
+            dist.all_reduce(w, group=group)
+            w = w / dist.get_world_size(group)
+        return w
+
+
+@wrong("design_averaging", fails="reaches the loss")
+class Alone(_Rounds):
+    """No message takes no time, and each node's ranks learn what their own data is like."""
+
+    def together(self, w):
+        return w
+
+
+@wrong("design_averaging", fails="reaches the loss")
+class WithinNodesOnly(_Rounds):
+    """The mean of those that are near."""
+
+    def both(self, cluster):
+        yield next(iter(super().both(cluster)))
+
+
+@wrong("design_averaging", fails="reaches the loss")
+class SumsUp(_Rounds):
+    """Adds the weights of all ranks, and does not divide."""
+
+    def together(self, w):
+        return dist.get_world_size() * super().together(w)
+
+
+@wrong("design_averaging", fails="reaches the loss")
+class TwiceTheRate(_Rounds):
+    """Larger steps in place of fewer messages."""
+
+    rate = 2
+
+
+@wrong("design_averaging", fails="reaches the loss")
+class AtTheEnd(_Rounds):
+    """One averaging after all steps: nobody trains on from there."""
+
+    period = 80
+
+
+@wrong("design_averaging", fails="reaches the loss")
+class SpansOfItsOwn(_Rounds):
+    """Marks on the timeline that look like the grader's."""
+
+    def together(self, w):
+        mark("gradient")
+        return super().together(w)
+
+
+@wrong("design_averaging", fails="half of what can be saved")
+class InEachStep(_Rounds):
+    """An all-reduce of everyone after each step, as unit 02 has it."""
+
+    period, by_level, waits = 1, False, True
+
+
+@wrong("design_averaging", fails="half of what can be saved")
+class WaitsForTheSlow(_Rounds):
+    """Few messages, and as many steps from each rank."""
+
+    waits = True
+
+
+@wrong("design_averaging", fails="half of what can be saved")
+def with_a_server(w, gradient, steps, lr, seconds, cluster):
+    """Rank 0 takes all gradients in, and sends the weights out."""
+    for _ in range(steps):
+        each = gradient(w)
+        dist.reduce(each, 0)
+        w = w - lr * each / cluster.size
+        dist.broadcast(w, 0)
+
+
+@wrong("design_averaging", fails="at most half as long again as the best known")
+class TooOften(_Rounds):
+    """By level and nobody waits, but every three steps, whatever messages cost."""
+
+    period = 3
+
+
+@wrong("design_averaging", fails="at most a third longer than the best known")
+class OneRing(_Rounds):
+    """Long periods, and then a ring of all ranks over the slow network."""
+
+    by_level = False
+
+    def __init__(self, w, gradient, steps, lr, seconds, cluster):
+        self.period = 2 if cluster.inter_node.latency < min(seconds) / 10 else 12
+        super().__init__(w, gradient, steps, lr, seconds, cluster)

@@ -11,4 +11,5 @@ SECTIONS = (
     "reduction_trees",
     "local_steps",
     "federation",
+    "design",
 )

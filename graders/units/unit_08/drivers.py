@@ -10,7 +10,7 @@ from course_lib import span
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.units.random_states import random_states
 from graders.units.unit_08.clients import Client, RoundReply, what_is_said
-from graders.units.unit_08.problems import Batches, Gradients, pass_time
+from graders.units.unit_08.problems import Batches, Gradients, pass_time, two_levels
 from graders.units.unit_08.replicas import (
     Forked,
     LocalReply,
@@ -211,3 +211,30 @@ def federated_round(
         calls.clear()
         sent.clear()
     return replies
+
+
+@dataclass(frozen=True, slots=True)
+class DesignReply(DriverReply):
+    """seen: the weights [numbers] at which this rank asked for a gradient, one by one."""
+
+    seen: list[Tensor]
+
+
+def designed(
+    answer: AnswerFunction,
+    w: Tensor,
+    own: tuple[Tensor, Tensor, Tensor],
+    steps: int,
+    lr: float,
+    seconds: list[float],
+    network: tuple[int, int, float, float, float, float],
+) -> DesignReply:
+    """A training of w [numbers]. own: slope [numbers], offset [numbers] and noise [steps, numbers] of this
+    rank's gradients. seconds: of each rank's. network: see `two_levels`.
+    """
+    slope, offset, noise = own
+    takes = seconds[dist.get_rank()]
+    batches: Batches = [{"slope": slope, "offset": offset + each, "seconds": takes} for each in noise]
+    gradients = Gradients(batches, w)
+    answer(w.clone(), gradients, steps, lr, [*seconds], two_levels(*network))
+    return DesignReply(gradients.seen)

@@ -93,10 +93,11 @@ def federated_round(answer: Answer, rng: Rng) -> Findings:
     cases = [_settled(answer, rng, *setting) for setting in settings[:2]]
     yield "the mean of the chosen", compare.first_failure(map(_right, cases))
     cases += [_settled(answer, rng, *setting) for setting in settings[2:]]
-    findings = (check(held) for held in cases for check in (_count, _right))
-    yield "how many are chosen", compare.first_failure(findings)
     many = hold(answer, drawn(rng, 5, 0.4, rounds=30, again=_AGAIN))
-    yield "chosen at random", compare.first_failure((_right(many), _count(many), _random(many)))
+    findings = (check(held) for held in cases for check in (_count, _right))
+    # In few rounds a coin for each client may come to the right number by luck; not in 30.
+    yield "how many are chosen", compare.first_failure([*findings, _count(many)])
+    yield "chosen at random", compare.first_failure((_right(many), _random(many)))
     empty = [hold(answer, without_samples(rng, everyone)) for everyone in (False, True)]
     yield "clients without samples", compare.first_failure(map(_right, empty))
     everything = [*cases, many, *empty]

@@ -24,12 +24,26 @@ TOLERANCES = {torch.float32: (1e-4, 1e-5), torch.float64: (1e-10, 1e-10)}
 """Relative and absolute, of trained weights: sums may be taken in any order."""
 
 Batches = list[dict[str, Tensor | float]]
-"""What `Gradients` takes: for each batch slope [D], turn [D, D], offset [D], and seconds."""
+"""What `Gradients` takes: for each batch slope [D], offset [D], seconds, and perhaps turn [D, D]."""
 
 
 def star(ranks: int, link: Link = LINK) -> Cluster:
     """So many devices with one server in their midst: computing takes time, as do messages."""
     return Cluster(devices_per_node=ranks, intra_node=link, memory_bandwidth=RATE)
+
+
+def two_levels(
+    nodes: int, gpus: int, latency: float, bandwidth: float, far_latency: float, far_bandwidth: float
+) -> Cluster:
+    """Nodes of so many GPUs; latencies (s) and bandwidths (bytes/s) within a node, and between nodes."""
+    inside, outside = Link(latency, bandwidth), Link(far_latency, far_bandwidth)
+    return Cluster(
+        nodes=nodes,
+        devices_per_node=gpus,
+        intra_node=inside,
+        inter_node=outside,
+        memory_bandwidth=RATE,
+    )
 
 
 class Gradients:
@@ -67,9 +81,12 @@ def pass_time(seconds: float) -> None:
 
 def gradient_of(batch: dict[str, Tensor | float], w: Tensor) -> Tensor:
     """That of a batch, at weights w of any shape."""
-    slope, turn, offset = (torch.as_tensor(batch[name]) for name in ("slope", "turn", "offset"))
+    slope, offset = torch.as_tensor(batch["slope"]), torch.as_tensor(batch["offset"])
     flat = w.reshape(-1)
-    return (slope * flat + turn @ flat + offset).reshape(w.shape)
+    gradient = slope * flat + offset
+    if "turn" in batch:
+        gradient = gradient + torch.as_tensor(batch["turn"]) @ flat
+    return gradient.reshape(w.shape)
 
 
 @dataclass(frozen=True, slots=True)

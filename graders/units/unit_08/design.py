@@ -1,0 +1,245 @@
+"""Unit 08, the open task: training together on a given cluster, scored by virtual time to a loss."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from course_lib.runtime.communication.costs import seconds_of
+from graders.grading.kit import (
+    Answer,
+    Criterion,
+    Finding,
+    Findings,
+    Observed,
+    Rng,
+    compare,
+    exercise,
+    per_rank,
+)
+from graders.units.unit_08 import drivers
+from graders.units.unit_08.drivers import DesignReply
+from graders.units.unit_08.problems import GRADIENT, two_levels
+
+STEPS = 80
+"""Gradients that each rank has."""
+REACHED = STEPS // 2
+"""After how many of them mean gradients, averaged in each step, have the loss that is asked for."""
+STIFF, SOFT, NOISE, DRIFT = 8, 32, 0.1, 0.3
+"""Numbers whose slope allows no larger steps, and those that need many; of gradients; of the nodes' data."""
+REACHES = "reaches the loss"
+HALF, ONE_HALF, THIRD = (
+    "half of what can be saved",
+    "at most half as long again as the best known",
+    "at most a third longer than the best known",
+)
+
+
+@exercise(
+    minutes=45,
+    difficulty=5,
+    rubric=(
+        Criterion(REACHES, 2, "No rank gets there on its own: its node has data of one kind."),
+        Criterion(HALF, 2, "What do the ranks wait for here: for messages, or for one of them?"),
+        Criterion(
+            ONE_HALF,
+            2,
+            "How long do ranks train alone, if messages take four times as long as a gradient? And must a "
+            "slow rank make as many steps as the others?",
+            needs=(REACHES, HALF),
+        ),
+        Criterion(
+            THIRD,
+            2,
+            "Reckon the seconds of a round, gradients and messages; and let a long latency be waited for by "
+            "as few messages in a row as you can.",
+            needs=(REACHES, ONE_HALF),
+        ),
+    ),
+    hints=(
+        "Which scheme of this unit sends least often? What does it lose, and from which period on?",
+        "A round takes as long as its slowest rank. What if the period is one of time, not of steps?",
+        "With GPUs of one node close together, what need to wait for the network between nodes?",
+    ),
+)
+def design_averaging(answer: Answer, rng: Rng) -> Findings:
+    """Clusters where messages are cheap, or dear, with and without a slow rank."""
+    cases = [Case.drawn(rng, *shape) for shape in SHAPES]
+    runs = [case.launch(answer) for case in cases]
+    reached = [case.reached(run) for case, run in zip(cases, runs, strict=True)]
+    yield REACHES, compare.first_failure(found for _, found in reached)
+    limits = {
+        HALF: [max((case.plain + case.best) / 2, 1.25 * case.best) for case in cases],
+        ONE_HALF: [1.5 * case.best for case in cases],
+        THIRD: [4 / 3 * case.best for case in cases],
+    }
+    for name, allowed in limits.items():
+        judged = zip(cases, runs, reached, allowed, strict=True)
+        yield (
+            name,
+            compare.first_failure(case.within(run, at, limit) for case, run, (at, _), limit in judged),
+        )
+
+
+SHAPES = ((2, 2, 0.01, 1), (4, 2, 0.7, 1), (3, 1, 0.9, 1), (2, 4, 0.01, 5), (3, 2, 0.5, 3))
+"""Nodes, GPUs a node, the latency between nodes and how slow one rank is, both as multiples of a gradient."""
+
+
+PERIODS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
+"""Steps of a fast rank between two averagings, of which the best known is chosen."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """slope, offset: of each rank's gradients [ranks, numbers], slope * w + offset + noise.
+
+    w: [numbers] to begin with. noise: [ranks, STEPS, numbers]. seconds: of each rank's gradients. network:
+    see `two_levels`.
+    """
+
+    w: Tensor
+    slope: Tensor
+    offset: Tensor
+    noise: Tensor
+    lr: float
+    seconds: list[float]
+    network: tuple[int, int, float, float, float, float]
+
+    @classmethod
+    def drawn(cls, rng: Rng, nodes: int, gpus: int, latency: float, slow: float) -> "Case":
+        """A shape of SHAPES. Seconds, bytes and the learning rate have another scale each time."""
+        ranks, lr, unit = nodes * gpus, rng.integer(2, 9) / 10, rng.integer(5, 20) * 1e-4
+        stiff, soft = torch.linspace(1.0, 1.4, STIFF), torch.linspace(0.04, 0.12, SOFT)
+        slopes = [torch.cat([stiff, soft[rng.normal(SOFT).argsort()]]) / lr for _ in range(nodes)]
+        optimum = rng.normal(STIFF + SOFT)
+        offsets = [-slope * (optimum + DRIFT * rng.normal(STIFF + SOFT)) for slope in slopes]
+        away = torch.cat([rng.normal(STIFF), 4 * rng.normal(SOFT).sign()])
+        seconds = [unit] * ranks
+        seconds[rng.integer(0, ranks - 1)] *= slow
+        far, nbytes = latency * unit, away.nbytes
+        return cls(
+            optimum + away,
+            torch.stack(slopes).repeat_interleave(gpus, 0),
+            torch.stack(offsets).repeat_interleave(gpus, 0),
+            NOISE * rng.normal(ranks, STEPS, STIFF + SOFT),
+            lr,
+            seconds,
+            (nodes, gpus, far / 10, 100 * nbytes / far, far, 10 * nbytes / far),
+        )
+
+    def launch(self, answer: Answer) -> Observed[DesignReply]:
+        """The answer's training, with every rank's gradients."""
+        own = list(zip(self.slope, self.offset, self.noise, strict=True))
+        given = (self.w, per_rank(own), STEPS, self.lr, self.seconds, self.network)
+        cluster = two_levels(*self.network)
+        return answer.launch(drivers.designed, *given, ranks=len(self.seconds), cluster=cluster, timeout=30.0)
+
+    def loss(self, w: Tensor) -> Tensor:
+        """Over all ranks' data, above the least that there is. w: [..., numbers]."""
+        slope, offset = self.slope.mean(0), self.offset.mean(0)
+        return (slope * (w + offset / slope).square()).sum(-1) / 2
+
+    def reached(self, run: Observed[DesignReply]) -> tuple[float, Finding]:
+        """When a gradient was first asked for at weights with the loss that is asked for; inf if never."""
+        at, least = math.inf, math.inf
+        for rank, reply in enumerate(run.results):
+            asked = sorted(
+                (event for event in run.events if event.rank == rank and event.op == GRADIENT),
+                key=lambda event: event.sequence,
+            )
+            if len(asked) != len(reply.seen):
+                said = (
+                    f"{self}: rank {rank} has {len(asked)} spans {GRADIENT!r} for {len(reply.seen)} gradients"
+                )
+                return math.inf, Finding(False, f"{said}: leave them to the grader.")
+            if any(w.shape != self.w.shape for w in reply.seen):
+                return math.inf, Finding(False, f"{self}: rank {rank} tells of weights of another shape.")
+            if not reply.seen:
+                continue
+            losses = self.loss(torch.stack(reply.seen)).tolist()
+            least = min(least, *(each for each in losses if each == each), math.inf)
+            low = zip(asked, losses, strict=True)
+            at = min(at, *(event.start for event, loss in low if loss <= self.target), math.inf)
+        if at < math.inf:
+            return at, Finding(True, f"{self}: the loss of {self.target:.3f} is reached.")
+        return at, Finding(
+            False,
+            f"{self}: the lowest loss at which a gradient is asked for is {least:.3f}; expected "
+            f"{self.target:.3f} or less.",
+        )
+
+    def within(self, run: Observed[DesignReply], at: float, allowed: float) -> Finding:
+        """Passes if the loss was reached in time."""
+        sent = sum(event.sent for event in run.events if event.end <= at)
+        took, limit, plain, best = (f"{1e3 * each:.1f} ms" for each in (at, allowed, self.plain, self.best))
+        return Finding(
+            at <= allowed,
+            f"{self}: the loss is reached after {took}, with {sent:,} bytes sent; {limit} are allowed here "
+            f"(the mean of all gradients in each step {plain}, the best known {best}).",
+        )
+
+    def __str__(self) -> str:
+        nodes, gpus, _, _, far, _ = self.network
+        least, most = min(self.seconds), max(self.seconds)
+        slow = (
+            "all"
+            if least == most
+            else f"all but rank {self.seconds.index(most)}, which takes {1e3 * most:.1f} ms"
+        )
+        return (
+            f"{compare.counted(nodes, 'node')} of {compare.counted(gpus, 'GPU')}, {1e3 * far:.2f} ms between "
+            f"nodes, a gradient in {1e3 * least:.1f} ms on {slow}"
+        )
+
+    @cached_property
+    def target(self) -> float:
+        """A twentieth above the loss that mean gradients have after REACHED steps."""
+        *_, last = zip(range(REACHED + 1), self.losses([1] * len(self.seconds)), strict=False)
+        return 1.05 * last[1]
+
+    @cached_property
+    def plain(self) -> float:
+        """Seconds with the mean of all gradients in each step, by one all-reduce of all ranks."""
+        each = max(self.seconds) + self.all_reduce(by_level=False)
+        return each * self.rounds([1] * len(self.seconds))
+
+    @cached_property
+    def best(self) -> float:
+        """Seconds of the best of some periods of time, in which each rank makes the steps that fit in."""
+        talking = min(self.all_reduce(by_level) for by_level in (False, True))
+        found = []
+        for period in PERIODS:
+            lasts = max(period * min(self.seconds), max(self.seconds))
+            own = [int(lasts / each + 1e-9) for each in self.seconds]
+            computing = max(steps * each for steps, each in zip(own, self.seconds, strict=True))
+            found.append((computing + talking) * self.rounds(own))
+        return min(found)
+
+    def rounds(self, own: list[int]) -> float:
+        """How many are needed, in which each rank makes so many steps; inf if STEPS are too few."""
+        return next((at for at, loss in enumerate(self.losses(own)) if loss <= self.target), math.inf)
+
+    def losses(self, own: list[int]) -> Iterator[float]:
+        """Before the first round and after each of them, as long as there are gradients."""
+        w, steps = self.w, torch.tensor(own)[:, None]
+        yield float(self.loss(w))
+        for number in range(STEPS // max(own)):
+            each = w.expand(len(own), -1)
+            for step in range(max(own)):
+                noise = self.noise[torch.arange(len(own)), number * steps[:, 0] + step % steps[:, 0]]
+                gradients = self.slope * each + self.offset + noise
+                each = each - self.lr * gradients * (step < steps)
+            w = each.mean(0)
+            yield float(self.loss(w))
+
+    def all_reduce(self, by_level: bool) -> float:
+        """Seconds of a ring of everyone, or of one within each node and then one between nodes."""
+        cluster, nbytes = two_levels(*self.network), self.w.nbytes
+        gpus, nodes, near = cluster.devices_per_node, cluster.nodes, cluster.intra_node
+        if by_level:
+            within = seconds_of("all_reduce", nbytes, gpus, near)
+            return within + seconds_of("all_reduce", nbytes, nodes, cluster.inter_node)
+        return seconds_of("all_reduce", nbytes, gpus * nodes, cluster.inter_node)
