@@ -28,12 +28,15 @@ import random
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+import numpy as np
 import torch
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import lil_array
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
-from course_lib import launch, per_rank
+from course_lib import Link, launch, per_rank
 from course_lib.planner import Einsum, Placements, Strategy, written
 from course_lib.planner.timelines import Task, Timeline, Watched
 from graders import check, hint, progress, reset
@@ -196,9 +199,176 @@ assert 16**6 == 16_777_216
 
 # %% [markdown]
 # ## 2 What it costs to change a layout
+#
+# Between two operators a tensor may have to change its layout: one strategy leaves it as S(0), the next wants it as R. Along one axis of the mesh
+# there are three kinds of placement, and so a small table of changes.
+
+# %% [markdown]
+# What does such a change cost? A call has the time of its usual algorithm on the ranks along the axis. The library has these times in
+# `course_lib.runtime.communication.costs`, and the simulator goes by them too:
+
+# %%
+from course_lib.runtime.communication.costs import seconds_of
+
+link = Link(latency=10e-6, bandwidth=10e9)
+for call in ("all_gather_into_tensor", "all_reduce", "reduce_scatter_tensor", "all_to_all_single"):
+    print(
+        f"{call:24} {1e6 * seconds_of(call, 1_000_000, ranks, link):6.1f} microseconds for a payload of 1 MB"
+    )
+
+# %% [markdown]
+# The payload is what a rank gives to the call: for an all-gather that is its own part, for a reduce-scatter and an all-to-all all that it has.
+
+
+# %% exercise="reshard_cost" points=6
+def reshard_cost(source: Placement, target: Placement, nbytes: int, ranks: int, link: Link) -> float:
+    """Seconds that it takes to bring a tensor from one layout into another, along one axis of a mesh.
+
+    source, target: Replicate(), Shard(dim) for any dim, or Partial(), a sum. nbytes: of the tensor when it lies
+    whole. It is a multiple of ranks², and every dim a multiple of ranks, the length of the axis, at least 1. link:
+    between any two ranks of the axis.
+
+    What each rank can do by itself takes no time. Otherwise one call of a collective does it, the one that
+    takes the least time, and each rank gives it no more than the call needs; its time is that of `seconds_of`.
+    """
+    ### BEGIN SOLUTION
+    if source == target or isinstance(source, Replicate) or isinstance(target, Partial):
+        return 0.0
+    if isinstance(source, Partial):
+        return seconds_of(
+            "all_reduce" if isinstance(target, Replicate) else "reduce_scatter", nbytes, ranks, link
+        )
+    call = "all_gather" if isinstance(target, Replicate) else "all_to_all"
+    return seconds_of(call, nbytes // ranks, ranks, link)
+    ### END SOLUTION
+
+
+# %% demo=true
+# %%needs reshard_cost
+kinds = (Replicate(), Shard(0), Shard(1), Partial())
+print("microseconds for 16 MB on 4 ranks, from the layout on the left to the one above")
+print("from    " + "".join(f"{written((target,)):>8}" for target in kinds))
+for source in kinds:
+    row = [1e6 * reshard_cost(source, target, 16_000_000, 4, link) for target in kinds]
+    print(f"{written((source,)):8}" + "".join(f"{each:8.0f}" for each in row))
 
 # %% [markdown]
 # ## 3 The best of all plans
+#
+# The operators of a model pass tensors to each other. Choose a strategy for each: the operators' own seconds add up,
+# and on each edge between two of them the change of the layout is added. A plan is such a choice, and the best one has the smallest sum.
+#
+# The catch is that the parts depend on each other. The cheapest strategy of one operator may leave its result in a
+# layout from which all ways on are dear. In a chain of n operators with S strategies each there are Sⁿ plans.
+# They need not all be looked at: what comes after an operator depends on what came before it only by its own
+# strategy.
+
+
+# %% exercise="best_chain" points=8
+def best_chain(node_cost: list[list[float]], edge_cost: list[list[list[float]]]) -> tuple[float, list[int]]:
+    """The cheapest choice of strategies for operators in a chain, and what it costs.
+
+    node_cost[i][s]: seconds of operator i with its strategy s. There are n operators, at least one, each with
+    at least one strategy, and they may have different numbers of them. edge_cost[i][s][t]: seconds from
+    strategy s of operator i to strategy t of operator i + 1; n - 1 tables. All are at least 0, and math.inf
+    where it cannot be done; some choice has finite costs only. All lists stay as they are.
+
+    Returns the least sum of seconds, of all operators and edges, and a choice that has it: for each operator
+    the number of its strategy. With S strategies for each the time grows no faster than n S²: 400 operators
+    with 12 strategies each take less than two seconds.
+    """
+    ### BEGIN SOLUTION
+    seconds, came_from = node_cost[0], []
+    for own, table in zip(node_cost[1:], edge_cost, strict=True):
+        arriving = [
+            [before + row[t] for before, row in zip(seconds, table, strict=True)] for t in range(len(own))
+        ]
+        came_from.append([column.index(min(column)) for column in arriving])
+        seconds = [min(column) + each for column, each in zip(arriving, own, strict=True)]
+    choices = [seconds.index(min(seconds))]
+    for back in reversed(came_from):
+        choices.append(back[choices[-1]])
+    return min(seconds), choices[::-1]
+    ### END SOLUTION
+
+
+# %% [markdown]
+# A model is seldom a chain. A block's input goes into its first product and is added to its last, and then a choice has
+# two ways on. For such graphs there is no table that one fills from left to right. Alpa (Zheng et al., 2022) writes the choice as an integer
+# program, and a solver finds the best plan, with a bound for the memory if one is wanted. Such a solver comes with SciPy,
+# which is installed already: `scipy.optimize.milp` takes a sum to be made small, bounds, and linear constraints; of each
+# variable it is said whether it is an integer. It is documented for floating-point numbers of ordinary size, and has tolerances that are made for those.
+# Two plans of a small model may differ by nanoseconds.
+
+
+# %% exercise="best_intra" points=16
+def best_intra(
+    graph: list[tuple[int, int]],
+    node_cost: list[list[float]],
+    edge_cost: list[list[list[float]]],
+    memory: list[list[int]] | None = None,
+    capacity: int | None = None,
+) -> tuple[float, list[int]]:
+    """The cheapest choice of strategies for the operators of a graph, and what it costs.
+
+    graph: edges (i, j) between different operators; a pair may stand there several times, and as (j, i), and
+    some operators may have no edge. node_cost[i][s]: seconds of operator i with its strategy s, as in
+    best_chain. edge_cost[e][s][t]: for edge number e = (i, j) the seconds from strategy s of i to strategy t of
+    j. All are at least 0, and math.inf where it cannot be done; they may be as small as nanoseconds. memory[i][s]:
+    bytes of a device, perhaps 0; capacity: how many all chosen strategies may have together, just so many
+    included. Without a capacity memory does not count. All arguments stay as they are.
+
+    Returns the sum of seconds and the choice, for each operator the number of its strategy. The sum is the least
+    that is possible, but for a part in 100,000. Raises ValueError if no choice fits, or all have infinite costs.
+    16 operators with 29 edges and 4 strategies each take less than 5 seconds.
+    """
+    ### BEGIN SOLUTION
+    tables = [np.array(own, dtype=float) for own in (*node_cost, *edge_cost)]
+    starts = np.cumsum([0, *(table.size for table in tables)])
+    seconds = np.concatenate([table.flatten() for table in tables])
+    finite = np.isfinite(seconds)
+    scale = max(seconds[finite].max(initial=0.0), 1e-300)
+
+    def numbers(table: int) -> np.ndarray:
+        """The numbers of a table's variables, in its shape."""
+        return np.arange(starts[table], starts[table + 1]).reshape(tables[table].shape)
+
+    rows: list[tuple[np.ndarray, np.ndarray]] = []  # in each: these variables add up to those
+    nodes = [numbers(place) for place in range(len(node_cost))]
+    for place, ends in enumerate(graph, start=len(node_cost)):
+        for axis, end in enumerate(ends):
+            pairs = np.moveaxis(numbers(place), axis, 0)
+            rows += [(own, each) for own, each in zip(pairs, nodes[end], strict=True)]
+    once = lil_array((len(nodes), len(seconds)))
+    for row, own in enumerate(nodes):
+        once[row, own] = 1
+    constraints = [LinearConstraint(once.tocsr(), 1, 1)]
+    if rows:
+        agree = lil_array((len(rows), len(seconds)))
+        for row, (own, each) in enumerate(rows):
+            agree[row, own], agree[row, each] = 1, -1
+        constraints.append(LinearConstraint(agree.tocsr(), 0, 0))
+    if capacity is not None:
+        assert memory is not None
+        weights = np.zeros(len(seconds))
+        weights[: starts[len(nodes)]] = [each for own in memory for each in own]
+        weights /= max(capacity, 1)
+        constraints.append(LinearConstraint(weights[None], ub=min(capacity, 1)))
+    found = milp(
+        np.where(finite, seconds, 0) / scale,
+        integrality=np.arange(len(seconds)) < starts[len(nodes)],
+        bounds=Bounds(0, finite.astype(float)),
+        constraints=constraints,
+        options={"mip_rel_gap": 0.0},
+    )
+    if found.x is None:
+        raise ValueError(f"No choice of strategies is possible within {capacity} bytes: {found.message}")
+    choices = [int(found.x[own].argmax()) for own in nodes]
+    total = sum(own[choice] for own, choice in zip(node_cost, choices, strict=True))
+    total += sum(table[choices[i]][choices[j]] for (i, j), table in zip(graph, edge_cost, strict=True))
+    return total, choices
+    ### END SOLUTION
+
 
 # %% [markdown]
 # ## 4 What others choose

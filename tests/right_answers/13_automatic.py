@@ -6,10 +6,13 @@ import itertools
 import math
 import random
 
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
 from torch.distributed.tensor import Partial, Replicate, Shard
 
 from course_lib.planner import Strategy
 from course_lib.planner.timelines import Timeline
+from course_lib.runtime.communication.costs import seconds_of
 from tests.answers import right
 
 # ------------------------------------------------------------------------------------------------ strategies
@@ -59,6 +62,182 @@ def grows_a_list(op, mesh):
                     longer.append((cut, [*result, last], {**left, letter: left[letter] // length}))
         grown = longer
     return [Strategy(tuple(map(tuple, operands)), tuple(result)) for operands, result, _ in grown]
+
+
+# ------------------------------------------------------------------------------------------- layouts' prices
+
+
+@right("reshard_cost")
+def by_formulas(source, target, nbytes, ranks, link):
+    """The times written out, and a table of how often they count."""
+    kinds = {"Replicate": 0, "Shard": 1, "Partial": 2}
+    one_way = (ranks - 1) * (link.latency + nbytes / ranks / link.bandwidth)
+    across = (ranks - 1) * (link.latency + nbytes / ranks**2 / link.bandwidth)
+    if source == target:
+        return 0
+    table = [[0, 0, 0], [one_way, across, 0], [2 * one_way, one_way, 0]]
+    return table[kinds[type(source).__name__]][kinds[type(target).__name__]]
+
+
+@right("reshard_cost")
+def by_what_is_missing(source, target, nbytes, ranks, link):
+    """Asks whether all has to come, and whether all has to go."""
+    if target.is_partial() or source.is_replicate() or (source.is_shard() and source == target):
+        return 0.0
+    calls = []
+    if source.is_partial():
+        calls.append(("reduce_scatter_tensor", nbytes))
+    elif target.is_shard():
+        calls.append(("all_to_all", nbytes / ranks))
+    if target.is_replicate():
+        calls.append(("all_gather", nbytes / ranks))
+    return sum(seconds_of(name, payload, ranks, link) for name, payload in calls)
+
+
+# --------------------------------------------------------------------------------------------------- choices
+
+
+@right("best_chain")
+def from_the_end(node_cost, edge_cost):
+    """What each strategy costs with all that comes after it, and then forwards."""
+    later = [list(node_cost[-1])]
+    for own, table in zip(node_cost[-2::-1], edge_cost[::-1], strict=True):
+        ahead = later[0]
+        later.insert(
+            0,
+            [
+                c + min(e + a for e, a in zip(row, ahead, strict=True))
+                for c, row in zip(own, table, strict=True)
+            ],
+        )
+    plan = [min(range(len(later[0])), key=later[0].__getitem__)]
+    for table, costs in zip(edge_cost, later[1:], strict=True):
+        row = table[plan[-1]]
+        plan.append(min(range(len(costs)), key=lambda t, row=row, costs=costs: row[t] + costs[t]))
+    return min(later[0]), plan
+
+
+@right("best_chain")
+def shortest_path(node_cost, edge_cost):
+    """Dijkstra's way through pairs of operator and strategy."""
+    heap = [(cost, 0, s, None) for s, cost in enumerate(node_cost[0])]
+    heapq.heapify(heap)
+    seen = set()
+    while heap:
+        seconds, i, s, before = heapq.heappop(heap)
+        if (i, s) in seen:
+            continue
+        seen.add((i, s))
+        if i == len(node_cost) - 1:
+            plan = [s]
+            while before is not None:
+                s, before = before
+                plan.append(s)
+            return seconds, plan[::-1]
+        for t, cost in enumerate(node_cost[i + 1]):
+            heapq.heappush(heap, (seconds + edge_cost[i][s][t] + cost, i + 1, t, (s, before)))
+    raise AssertionError
+
+
+@right("best_chain")
+def with_arrays(node_cost, edge_cost):
+    """The table with NumPy."""
+    seconds, origins = np.array(node_cost[0]), []
+    for own, table in zip(node_cost[1:], edge_cost, strict=True):
+        arriving = seconds[:, None] + np.array(table)
+        origins.append(arriving.argmin(0))
+        seconds = arriving.min(0) + np.array(own)
+    plan = [int(seconds.argmin())]
+    for origin in reversed(origins):
+        plan.insert(0, int(origin[plan[0]]))
+    return float(seconds.min()), plan
+
+
+@right("best_intra")
+def one_by_one(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """A table keeps the best of what is behind for each choice of those that have edges ahead."""
+    bounded = capacity is not None
+    plans = {(): [(0.0, 0, ())]}  # choices still open -> seconds, bytes, all choices, none of them in vain
+    last = {i: max([max(e) for e in graph if i in e], default=i) for i in range(len(node_cost))}
+    for i, own in enumerate(node_cost):
+        longer = {}
+        for kept in plans.values():
+            for seconds, held, plan in kept:
+                for s, cost in enumerate(own):
+                    whole = (*plan, s)
+                    new = seconds + cost
+                    for (a, b), table in zip(graph, edge_cost, strict=True):
+                        if max(a, b) == i:
+                            new += table[whole[a]][whole[b]]
+                    bytes_now = held + (memory[i][s] if bounded else 0)
+                    if new < math.inf and (not bounded or bytes_now <= capacity):
+                        open_now = tuple((k, whole[k]) for k in range(i + 1) if last[k] > i)
+                        longer.setdefault(open_now, []).append((new, bytes_now, whole))
+        plans = {key: not_in_vain(options) for key, options in longer.items()}
+    if not plans:
+        raise ValueError("Nothing fits.")
+    seconds, _, plan = min(option for options in plans.values() for option in options)
+    return seconds, list(plan)
+
+
+def not_in_vain(options):
+    """Those that are not worse than another in seconds and in bytes."""
+    best, least = [], math.inf
+    for option in sorted(options):
+        if option[1] < least:
+            best.append(option)
+            least = option[1]
+    return best
+
+
+@right("best_intra")
+class WeakerProgram:
+    """One variable a pair that is at least the sum of both strategies less one; in units of the mean cost."""
+
+    def __new__(cls, graph, node_cost, edge_cost, memory=None, capacity=None):
+        numbers, pairs = {}, {}
+        for i, own in enumerate(node_cost):
+            numbers.update({(i, s): len(numbers) + s for s in range(len(own))})
+        for e, (i, j) in enumerate(graph):
+            for s, t in itertools.product(range(len(node_cost[i])), range(len(node_cost[j]))):
+                pairs[e, s, t] = len(numbers) + len(pairs)
+        costs = [node_cost[i][s] for i, s in numbers] + [edge_cost[e][s][t] for e, s, t in pairs]
+        upper = [math.isfinite(each) for each in costs]
+        costs = [each if math.isfinite(each) else 0.0 for each in costs]
+        unit = sum(costs) / len(costs) or 1.0
+        rows, low, high = [], [], []
+
+        def row(weights, least, most):
+            rows.append([weights.get(place, 0.0) for place in range(len(costs))])
+            low.append(least)
+            high.append(most)
+
+        for i, own in enumerate(node_cost):
+            row({numbers[i, s]: 1 for s in range(len(own))}, 1, 1)
+        for e, (i, j) in enumerate(graph):
+            row({pairs[key]: 1 for key in pairs if key[0] == e}, 1, 1)
+            for s in range(len(node_cost[i])):
+                own = {pairs[key]: 1 for key in pairs if key[:2] == (e, s)}
+                row({**own, numbers[i, s]: -1}, -math.inf, 0)
+            for t in range(len(node_cost[j])):
+                own = {pairs[key]: 1 for key in pairs if (key[0], key[2]) == (e, t)}
+                row({**own, numbers[j, t]: -1}, -math.inf, 0)
+        if capacity is not None:
+            unit_of = max(capacity, 1)
+            row({numbers[i, s]: memory[i][s] / unit_of for i, s in numbers}, 0, min(capacity, 1))
+        found = milp(
+            [each / unit for each in costs],
+            integrality=1,
+            bounds=Bounds(0, upper),
+            constraints=LinearConstraint(np.array(rows), low, high),
+            options={"mip_rel_gap": 0},
+        )
+        if not found.success:
+            raise ValueError(found.message)
+        plan = [
+            max(range(len(own)), key=lambda s, i=i: found.x[numbers[i, s]]) for i, own in enumerate(node_cost)
+        ]
+        return found.fun * unit, plan
 
 
 # ---------------------------------------------------------------------------------------------------- search

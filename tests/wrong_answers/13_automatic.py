@@ -5,12 +5,16 @@ import heapq
 import itertools
 import math
 import random
+import time
 from math import prod
 
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
 from torch.distributed.tensor import Partial, Replicate, Shard
 
 from course_lib.planner import Strategy
 from course_lib.planner.timelines import Task, Timeline
+from course_lib.runtime.communication.costs import seconds_of
 from tests.answers import wrong
 
 # ------------------------------------------------------------------------------------------------ strategies
@@ -107,6 +111,337 @@ def a_letter_has_room_for_one_axis(op, mesh):
 def cuts_in_one_part(op, mesh):
     """Along an axis of length 1 each letter divides."""
     return _cuts(op, mesh, trivial=True)
+
+
+# ------------------------------------------------------------------------------------------- layouts' prices
+
+
+def _prices(source, target, nbytes, ranks, link, **changed):
+    """What a change costs, with some entries changed: "RS" is from Replicate() to Shard(dim)."""
+    n, part = nbytes, nbytes / ranks
+
+    def seconds(call, payload):
+        return seconds_of(call, payload, ranks, link)
+
+    table = {
+        "SR": seconds("all_gather", part),
+        "PR": seconds("all_reduce", n),
+        "PS": seconds("reduce_scatter", n),
+        "SS": 0.0 if source == target else seconds("all_to_all", part),
+        **{name: entry(seconds, n, part) for name, entry in changed.items()},
+    }
+    kind = "".join(type(each).__name__[0] for each in (source, target))
+    return table.get(kind, 0.0)
+
+
+@wrong("reshard_cost", fails="whole on every rank")
+def each_gives_the_whole(*change):
+    """Takes an all-gather's payload for what comes out of it."""
+    return _prices(*change, SR=lambda seconds, n, part: seconds("all_gather", n))
+
+
+@wrong("reshard_cost", fails="whole on every rank")
+def adds_up_in_two_calls(*change):
+    """A reduce, and then a broadcast."""
+    return _prices(*change, PR=lambda seconds, n, part: seconds("reduce", n) + seconds("broadcast", n))
+
+
+@wrong("reshard_cost", fails="whole on every rank")
+def a_sum_costs_nothing(*change):
+    """Leaves the sum to somebody else."""
+    return _prices(*change, PR=lambda seconds, n, part: 0.0)
+
+
+@wrong("reshard_cost", fails="cut, from a sum or from another cut")
+def adds_up_all_and_cuts(*change):
+    """An all-reduce, of which each rank keeps a part."""
+    return _prices(*change, PS=lambda seconds, n, part: seconds("all_reduce", n))
+
+
+@wrong("reshard_cost", fails="cut, from a sum or from another cut")
+def gathers_all_and_cuts(*change):
+    """As PyTorch prices an all-to-all: nearly as an all-gather."""
+    other = change[0] != change[1]
+    return _prices(*change, SS=lambda seconds, n, part: seconds("all_gather", part) if other else 0.0)
+
+
+@wrong("reshard_cost", fails="cut, from a sum or from another cut")
+def exchanges_the_whole(*change):
+    """Gives an all-to-all the bytes of the whole tensor."""
+    other = change[0] != change[1]
+    return _prices(*change, SS=lambda seconds, n, part: seconds("all_to_all", n) if other else 0.0)
+
+
+@wrong("reshard_cost", fails="cut, from a sum or from another cut")
+def cut_is_cut(*change):
+    """Does not look at the dimension."""
+    return _prices(*change, SS=lambda seconds, n, part: 0.0)
+
+
+@wrong("reshard_cost", fails="without a word")
+def hands_out_parts(*change):
+    """Scatters what every rank has already."""
+    return _prices(*change, RS=lambda seconds, n, part: seconds("scatter", part))
+
+
+@wrong("reshard_cost", fails="without a word")
+def never_becomes_a_sum(*change):
+    """As PyTorch, in which a cut tensor cannot become a sum."""
+    return _prices(*change, SP=lambda seconds, n, part: math.inf)
+
+
+@wrong("reshard_cost", fails="without a word")
+def exchanges_with_itself(*change):
+    """An all-to-all between two cuts that are the same."""
+    return _prices(*change, SS=lambda seconds, n, part: seconds("all_to_all", part))
+
+
+# --------------------------------------------------------------------------------------------------- choices
+
+
+def _along(node_cost, edge_cost, at_the_end=min, table=lambda each: each):
+    """The chain's dynamic program. at_the_end: which strategy of the last. table: what becomes of a table."""
+    seconds, origins = list(node_cost[0]), []
+    for own, given in zip(node_cost[1:], map(table, edge_cost), strict=True):
+        columns = [[a + row[t] for a, row in zip(seconds, given, strict=True)] for t in range(len(own))]
+        origins.append([column.index(min(column)) for column in columns])
+        seconds = [min(column) + each for column, each in zip(columns, own, strict=True)]
+    plan = [seconds.index(at_the_end(seconds))]
+    for origin in reversed(origins):
+        plan.append(origin[plan[-1]])
+    return seconds[plan[0]], plan[::-1]
+
+
+def _seconds(plan, node_cost, edges, edge_cost):
+    own = sum(costs[choice] for costs, choice in zip(node_cost, plan, strict=True))
+    return own + sum(t[plan[i]][plan[j]] for (i, j), t in zip(edges, edge_cost, strict=True))
+
+
+def _neighbours(node_cost):
+    return list(itertools.pairwise(range(len(node_cost))))
+
+
+def _try_all(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """Looks at all plans."""
+    plans = [
+        plan
+        for plan in itertools.product(*(range(len(own)) for own in node_cost))
+        if capacity is None or sum(own[s] for own, s in zip(memory, plan, strict=True)) <= capacity
+    ]
+    seconds = [_seconds(plan, node_cost, graph, edge_cost) for plan in plans]
+    if not seconds or min(seconds) == math.inf:
+        raise ValueError("There is no plan.")
+    return min(seconds), list(plans[seconds.index(min(seconds))])
+
+
+@wrong("best_chain", fails="least seconds")
+def the_cheapest_next_step(node_cost, edge_cost):
+    """Greedy: for each operator what is cheapest after the last choice."""
+    plan = [node_cost[0].index(min(node_cost[0]))]
+    for own, table in zip(node_cost[1:], edge_cost, strict=True):
+        costs = [edge + each for edge, each in zip(table[plan[-1]], own, strict=True)]
+        plan.append(costs.index(min(costs)))
+    return _seconds(plan, node_cost, _neighbours(node_cost), edge_cost), plan
+
+
+@wrong("best_chain", fails="least seconds")
+def each_by_itself(node_cost, edge_cost):
+    """The cheapest strategy of each operator, wherever the tensors lie."""
+    plan = [own.index(min(own)) for own in node_cost]
+    return _seconds(plan, node_cost, _neighbours(node_cost), edge_cost), plan
+
+
+@wrong("best_chain", fails="least seconds")
+def free_changes(node_cost, edge_cost):
+    """Does not count the edges."""
+    return _along(node_cost, edge_cost, table=lambda each: [[0.0] * len(row) for row in each])
+
+
+@wrong("best_chain", fails="least seconds")
+def the_dearest_end(node_cost, edge_cost):
+    """Begins its way back at the wrong end."""
+    return _along(node_cost, edge_cost, at_the_end=max)
+
+
+@wrong("best_chain", fails="a choice that has them")
+def backwards(node_cost, edge_cost):
+    """Forgets to turn the way back round."""
+    seconds, plan = _along(node_cost, edge_cost)
+    return seconds, plan[::-1]
+
+
+@wrong("best_chain", fails="a choice that has them")
+def the_least_of_each_row(node_cost, edge_cost):
+    """The right sum; and of each operator the strategy to which the best way so far leads."""
+    seconds, plan = list(node_cost[0]), [node_cost[0].index(min(node_cost[0]))]
+    for own, table in zip(node_cost[1:], edge_cost, strict=True):
+        seconds = [
+            min(map(sum, zip(seconds, column, strict=True))) + c
+            for column, c in zip(zip(*table, strict=True), own, strict=True)
+        ]
+        plan.append(seconds.index(min(seconds)))
+    return min(seconds), plan
+
+
+@wrong("best_chain", fails="what cannot be done")
+def infinity_is_nothing(node_cost, edge_cost):
+    """Takes what cannot be done for what costs nothing."""
+    return _along(
+        node_cost,
+        edge_cost,
+        table=lambda each: [[c if math.isfinite(c) else 0.0 for c in row] for row in each],
+    )
+
+
+@wrong("best_chain", fails="long chains")
+def all_plans_of_a_chain(node_cost, edge_cost):
+    """Looks at all plans, of which there are too many."""
+    if len(node_cost) > 20:
+        time.sleep(5)
+    return _try_all(_neighbours(node_cost), node_cost, edge_cost)
+
+
+def _program(
+    graph, node_cost, edge_cost, memory=None, capacity=None, unit=None, upper=None, spare=1.0, tie=(0, 1)
+):  # fmt: skip
+    """The integer program, with one thing changed.
+
+    unit: what costs are divided by. upper: the bound of a variable whose cost is infinite, and that cost.
+    spare: by what the capacity is multiplied. tie: which ends of an edge its pairs are tied to.
+    """
+    place, costs = itertools.count(), []
+    nodes = [[next(place) for _ in own] for own in node_cost]
+    pairs = [[[next(place) for _ in row] for row in table] for table in edge_cost]
+    for own in itertools.chain(node_cost, *edge_cost):
+        costs += own
+    limit, instead = upper or (0.0, 0.0)
+    bounds = [1.0 if math.isfinite(each) else limit for each in costs]
+    costs = [each if math.isfinite(each) else instead for each in costs]
+    rows, low, high = [], [], []
+
+    def row(weights, least, most):
+        rows.append([weights.get(number, 0.0) for number in range(len(costs))])
+        low.append(least)
+        high.append(most)
+
+    for own in nodes:
+        row(dict.fromkeys(own, 1), 1, 1)
+    for (i, j), table in zip(graph, pairs, strict=True):
+        row({number: 1 for own in table for number in own}, 1, 1)
+        if 0 in tie:
+            for own, chosen in zip(table, nodes[i], strict=True):
+                row({**dict.fromkeys(own, 1), chosen: -1}, 0, 0)
+        if 1 in tie:
+            for own, chosen in zip(zip(*table, strict=True), nodes[j], strict=True):
+                row({**dict.fromkeys(own, 1), chosen: -1}, 0, 0)
+    if capacity is not None:
+        largest = max(capacity, 1)
+        weights = {
+            n: m / largest
+            for own, sizes in zip(nodes, memory, strict=True)
+            for n, m in zip(own, sizes, strict=True)
+        }
+        row(weights, 0, spare * capacity / largest)
+    found = milp(
+        [each / (unit or max(costs) or 1.0) for each in costs],
+        integrality=1,
+        bounds=Bounds(0, bounds),
+        constraints=LinearConstraint(np.array(rows), low, high),
+        options={"mip_rel_gap": 0.0},
+    )
+    if found.x is None:
+        raise ValueError(found.message)
+    plan = [max(range(len(own)), key=lambda s, own=own: found.x[own[s]]) for own in nodes]
+    return _seconds(plan, node_cost, graph, edge_cost), plan
+
+
+@wrong("best_intra", fails="least seconds")
+def as_if_it_were_a_chain(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """Only edges between neighbours count."""
+    chain = [
+        edge_cost[graph.index((i, i + 1))] if (i, i + 1) in graph else [[0.0] * len(b) for _ in a]
+        for i, (a, b) in enumerate(itertools.pairwise(node_cost))
+    ]
+    _, plan = _along(node_cost, chain)
+    return _seconds(plan, node_cost, graph, edge_cost), plan
+
+
+@wrong("best_intra", fails="least seconds")
+def one_table_for_a_pair(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """A dictionary of edges, in which the last of two between the same operators remains."""
+    tables = dict(zip(graph, edge_cost, strict=True))
+    return _program(list(tables), node_cost, list(tables.values()), memory, capacity)
+
+
+@wrong("best_intra", fails="least seconds")
+def ties_pairs_to_one_end(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """A pair has to agree with the strategy of the first operator only."""
+    return _program(graph, node_cost, edge_cost, memory, capacity, tie=(0,))
+
+
+@wrong("best_intra", fails="least seconds")
+def greedy_in_a_graph(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """Operator by operator, what is cheapest beside those chosen."""
+    plan = []
+    for i, own in enumerate(node_cost):
+        costs = list(own)
+        for (a, b), table in zip(graph, edge_cost, strict=True):
+            if max(a, b) == i:
+                for s in range(len(own)):
+                    costs[s] += table[plan[a]][s] if b == i else table[s][plan[b]]
+        plan.append(costs.index(min(costs)))
+    return _seconds(plan, node_cost, graph, edge_cost), plan
+
+
+@wrong("best_intra", fails="a choice that has them")
+def floats_as_choices(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """Returns what the solver has, rounded, and not as integers."""
+    seconds, plan = _program(graph, node_cost, edge_cost, memory, capacity)
+    return seconds, [float(each) for each in plan]
+
+
+@wrong("best_intra", fails="what cannot be done")
+def a_dear_change(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """Has a large number for infinity, and returns a plan in any case."""
+    return _program(graph, node_cost, edge_cost, memory, capacity, upper=(1.0, 1e3))
+
+
+@wrong("best_intra", fails="what cannot be done")
+def a_free_change(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """Has 0 for infinity."""
+    return _program(graph, node_cost, edge_cost, memory, capacity, upper=(1.0, 0.0))
+
+
+@wrong("best_intra", fails="in nanoseconds")
+def in_seconds(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """Gives the solver seconds, as they are."""
+    return _program(graph, node_cost, edge_cost, memory, capacity, unit=1.0)
+
+
+@wrong("best_intra", fails="memory")
+def forgets_memory(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """Has no row for the bytes."""
+    return _program(graph, node_cost, edge_cost)
+
+
+@wrong("best_intra", fails="memory")
+def less_than_the_capacity(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """Leaves a part in a hundred free."""
+    return _program(graph, node_cost, edge_cost, memory, capacity, spare=0.99)
+
+
+@wrong("best_intra", fails="memory")
+def no_capacity_is_none(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """Takes a capacity of 0 for no bound: `if capacity`."""
+    return _program(graph, node_cost, edge_cost, memory, capacity or None)
+
+
+@wrong("best_intra", fails="a larger graph")
+def all_plans_of_a_graph(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """Looks at all plans."""
+    if len(node_cost) > 12:
+        time.sleep(6)
+    return _try_all(graph, node_cost, edge_cost, memory, capacity)
 
 
 # ---------------------------------------------------------------------------------------------------- search

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+from course_lib.cluster.topology import Link
 from course_lib.planner import Einsum
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
-from graders.units.unit_13.spelling import spelled
+from graders.units.unit_13.spelling import placement, spelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +28,13 @@ def strategies(
         told = [spelled(each) for each in found] if isinstance(found, list) else spelled(found)
         replies.append(StrategiesReply(told, sizes))
     return replies
+
+
+def reshard_costs(
+    answer: AnswerFunction, cases: list[tuple[tuple[str, str], int, int, tuple[float, float]]]
+) -> list[PlainData]:
+    """What each change of a layout costs: from and to, bytes, ranks, and the link's latency and bandwidth."""
+    return [
+        answer(placement(source), placement(target), nbytes, ranks, Link(*link))
+        for (source, target), nbytes, ranks, link in cases
+    ]

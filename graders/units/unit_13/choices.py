@@ -1,0 +1,165 @@
+"""Unit 13, the best of all plans."""
+
+import math
+from collections.abc import Iterator
+
+from graders.grading.kit import Answer, Criterion, Findings, Rng, compare, exercise
+from graders.units.unit_13.drivers import choices as drivers
+from graders.units.unit_13.problems import Problem
+
+
+@exercise(
+    minutes=25,
+    difficulty=3,
+    rubric=(
+        Criterion(
+            "least seconds",
+            3,
+            "For each strategy of operator i: the least that a beginning of the chain costs that ends there.",
+        ),
+        Criterion(
+            "a choice that has them",
+            2,
+            "Keep, for each strategy, from which one before it the least came, and go back from the end.",
+        ),
+        Criterion("what cannot be done", 1, "A strategy or a change of infinite cost is in no best plan."),
+        Criterion(
+            "long chains",
+            2,
+            "What came before matters only by the last strategy: S times S pairs, operator by operator.",
+        ),
+    ),
+    hints=(
+        "Suppose you know the least cost of getting to each strategy of operator i. And to those of i + 1?",
+        "At the end you know the least cost. Which strategy of the last operator has it, and before that?",
+    ),
+)
+def best_chain(answer: Answer, rng: Rng) -> Findings:
+    """Drawn chains, tried against all choices, and long ones against a table."""
+    small = [Problem.chain(rng, lengths) for lengths in ([3], [1, 1], [2, 3], [3, 2, 4, 2], [4, 1, 3, 3, 2])]
+    # What is cheapest at first leads to a dear end.
+    small += [Problem([[1, 2], [5, 4], [0, 0]], [(0, 1), (1, 2)], [[[0, 3], [1, 0]], [[9, 9], [1, 9]]])]
+    small += [Problem.chain(rng, [3] * 6) for _ in range(6)]
+    closed = [Problem.chain(rng, [3, 4, 2, 3], closed=rng.integer(2, 4)) for _ in range(6)]
+    long = [Problem.chain(rng, [rng.integer(2, 5) for _ in range(60)]), Problem.chain(rng, [12] * 400)]
+    replies = answer.call(drivers.choices, [[p.node_cost, p.edge_cost] for p in small])
+    judged = list(zip(small, replies, strict=True))
+    yield "least seconds", compare.first_failure(p.right_seconds(reply, p.least) for p, reply in judged)
+    yield "a choice that has them", compare.first_failure(p.right_choice(reply) for p, reply in judged)
+    replies = answer.call(drivers.choices, [[p.node_cost, p.edge_cost] for p in closed])
+    yield (
+        "what cannot be done",
+        compare.first_failure(
+            finding
+            for p, reply in zip(closed, replies, strict=True)
+            for finding in (p.right_seconds(reply, p.least), p.right_choice(reply))
+        ),
+    )
+    replies = answer.call(drivers.choices_of_large, [[p.node_cost, p.edge_cost] for p in long], timeout=4.0)
+    yield (
+        "long chains",
+        compare.first_failure(
+            finding
+            for p, reply in zip(long, replies, strict=True)
+            for finding in (p.right_seconds(reply, p.along()), p.right_choice(reply))
+        ),
+    )
+
+
+DIAMOND = [(0, 1), (1, 2), (0, 2)]
+TWICE = [(0, 1), (1, 0), (0, 1), (1, 2)]
+TREE = [(0, 2), (1, 2), (2, 3), (2, 4)]
+
+
+@exercise(
+    minutes=45,
+    difficulty=4,
+    rubric=(
+        Criterion(
+            "least seconds",
+            4,
+            "One variable for each strategy, 0 or 1, and one for each pair of strategies on an edge. What "
+            "has the pair to do with its two strategies?",
+        ),
+        Criterion("a choice that has them", 2, "For each operator the number of the variable that is 1."),
+        Criterion(
+            "what cannot be done",
+            2,
+            "The solver takes no infinite costs. Which bound keeps a variable at 0? And if no plan is left, "
+            "raise ValueError.",
+        ),
+        Criterion(
+            "in nanoseconds",
+            2,
+            "The solver's tolerances are absolute, and made for numbers near 1; and it stops when it is "
+            "nearly there, unless it is told not to.",
+        ),
+        Criterion(
+            "memory",
+            4,
+            "One more constraint: the bytes of all chosen strategies. Exactly `capacity` is allowed.",
+        ),
+        Criterion(
+            "a larger graph",
+            2,
+            "4 to the power of 16 plans are too many to look at.",
+        ),
+    ),
+    hints=(
+        "Which constraint says that an operator has one strategy? How many variables does it have?",
+        "For an edge's pairs: what do those of one row add up to, and those of one column?",
+        "scipy.optimize.milp: c, integrality, bounds, constraints, and options={'mip_rel_gap': 0}. In which "
+        "unit should c be?",
+    ),
+)
+def best_intra(answer: Answer, rng: Rng) -> Findings:
+    """Drawn graphs with cycles, parallel edges and lonely operators, then a larger one."""
+    small = [
+        Problem.drawn(rng, [3], []),
+        Problem.drawn(rng, [2, 3], []),
+        Problem.drawn(rng, [2, 3, 1], DIAMOND),
+        Problem.drawn(rng, [3, 2, 4], TWICE),
+        Problem.drawn(rng, [2, 3, 2, 2, 3], TREE),
+        *(Problem.drawn(rng, [3] * 5, [*DIAMOND, (4, 2), (3, 4), (4, 0)]) for _ in range(4)),
+    ]
+    replies = answer.call(drivers.choices, [p.arguments for p in small])
+    judged = list(zip(small, replies, strict=True))
+    yield "least seconds", compare.first_failure(p.right_seconds(reply, p.least) for p, reply in judged)
+    yield "a choice that has them", compare.first_failure(p.right_choice(reply) for p, reply in judged)
+
+    closed = [Problem.drawn(rng, [3, 2, 3, 2], [*DIAMOND, (2, 3)], closed=3) for _ in range(4)]
+    closed += [Problem([[1.0, 2.0], [1.0]], [(0, 1)], [[[math.inf], [math.inf]]])]
+    tiny = [Problem.drawn(rng, [3] * 5, [*DIAMOND, (3, 4), (4, 2)], unit=1e-9) for _ in range(4)]
+    rows = {
+        "what cannot be done": closed,
+        "in nanoseconds": tiny,
+        "memory": [*_bounded(rng)],
+    }
+    for name, problems in rows.items():
+        replies = answer.call(drivers.choices, [p.arguments for p in problems])
+        yield (
+            name,
+            compare.first_failure(
+                finding
+                for p, reply in zip(problems, replies, strict=True)
+                for finding in p.judge(reply, p.least)
+            ),
+        )
+    ladder = Problem.ladder(rng, 16)
+    (reply,) = answer.call(drivers.choices_of_large, [ladder.arguments], timeout=5.0)
+    yield "a larger graph", compare.first_failure(ladder.judge(reply, ladder.along_ladder()))
+
+
+def _bounded(rng: Rng) -> Iterator[Problem]:
+    """With room for all, for exactly the least, and for less than that; and where only some plans fit."""
+    for spare in (-1, 0, 0.2, 0.4, 0.6, 10):
+        free = Problem.drawn(rng, [3, 2, 3, 3], [*DIAMOND, (2, 3)])
+        memory = [[rng.integer(0, 9) * 10**8 for _ in own] for own in free.node_cost]
+        least, most = sum(map(min, memory)), sum(map(max, memory))
+        capacity = least - 10**8 if spare < 0 else int(least + spare * (most - least))
+        if capacity >= 0:
+            yield Problem(free.node_cost, free.edges, free.edge_cost, memory, capacity)
+    # Memory is there, and nobody asks for it to be small.
+    yield Problem(free.node_cost, free.edges, free.edge_cost, memory, None)
+    yield Problem([[1.0, 3.0], [1.0, 3.0]], [(0, 1)], [[[0.0, 0.0], [0.0, 0.0]]], [[7, 2], [7, 3]], 10)
+    yield Problem([[1.0, 3.0], [1.0, 3.0]], [(0, 1)], [[[0.0, 0.0], [0.0, 0.0]]], [[7, 0], [7, 0]], 0)

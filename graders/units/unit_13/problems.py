@@ -1,0 +1,159 @@
+"""Operators with strategies, edges between them, and the least that a choice costs, by looking at all."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from graders.grading.kit import Finding, Rng, compare
+from graders.units.unit_13.drivers.choices import ChoiceReply
+
+Table = list[list[float]]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Operators, edges between them, and the seconds of both; perhaps bytes of each strategy, and a bound."""
+
+    node_cost: Table
+    edges: list[tuple[int, int]]
+    edge_cost: list[Table]
+    memory: list[list[int]] | None = None
+    capacity: int | None = None
+
+    @classmethod
+    def drawn(
+        cls, rng: Rng, lengths: list[int], edges: list[tuple[int, int]], unit: float = 1e-3, closed: int = 0
+    ) -> "Problem":
+        """Seconds about `unit`. closed: so many pairs of each edge cannot be, but there is a plan."""
+        nodes = [_seconds(rng, unit, length) for length in lengths]
+        tables = [_seconds(rng, unit, lengths[i], lengths[j]) for i, j in edges]
+        plan = [rng.integer(0, length - 1) for length in lengths]
+        for (i, j), table in zip(edges, tables, strict=True):
+            for _ in range(closed):
+                s, t = rng.integer(0, lengths[i] - 1), rng.integer(0, lengths[j] - 1)
+                if (s, t) != (plan[i], plan[j]):
+                    table[s][t] = math.inf
+        if closed:
+            nodes[0][(plan[0] + 1) % lengths[0]] = math.inf
+        return cls(nodes, edges, tables)
+
+    @classmethod
+    def chain(cls, rng: Rng, lengths: list[int], closed: int = 0) -> "Problem":
+        return cls.drawn(rng, lengths, list(itertools.pairwise(range(len(lengths)))), closed=closed)
+
+    @classmethod
+    def ladder(cls, rng: Rng, count: int) -> "Problem":
+        """Each operator has edges to the next two."""
+        edges = [(i, i + step) for step in (1, 2) for i in range(count - step)]
+        return cls.drawn(rng, [4] * count, edges)
+
+    @property
+    def arguments(self) -> list[Any]:
+        """What best_intra is given."""
+        return [self.edges, self.node_cost, self.edge_cost, self.memory, self.capacity]
+
+    def seconds(self, plan: tuple[int, ...] | list[int]) -> float:
+        """What a choice costs."""
+        own = sum(costs[choice] for costs, choice in zip(self.node_cost, plan, strict=True))
+        between = (t[plan[i]][plan[j]] for (i, j), t in zip(self.edges, self.edge_cost, strict=True))
+        return own + sum(between)
+
+    def fits(self, plan: tuple[int, ...] | list[int]) -> bool:
+        """Whether it is within the bound."""
+        if self.capacity is None or self.memory is None:
+            return True
+        return sum(own[choice] for own, choice in zip(self.memory, plan, strict=True)) <= self.capacity
+
+    @cached_property
+    def least(self) -> float:
+        """Of all choices that fit."""
+        plans = itertools.product(*(range(len(own)) for own in self.node_cost))
+        return min((self.seconds(plan) for plan in plans if self.fits(plan)), default=math.inf)
+
+    def along(self) -> float:
+        """The least of a chain, from the end to the beginning."""
+        costs = self.node_cost[-1]
+        for own, table in zip(self.node_cost[-2::-1], self.edge_cost[::-1], strict=True):
+            costs = [
+                each + min(map(sum, zip(row, costs, strict=True)))
+                for each, row in zip(own, table, strict=True)
+            ]
+        return min(costs)
+
+    def along_ladder(self) -> float:
+        """The least of a ladder: all pairs of strategies of two neighbours, from the beginning to the end."""
+        count, tables = len(self.node_cost), dict(zip(self.edges, self.edge_cost, strict=True))
+        nodes = self.node_cost
+        costs = {
+            (s, t): nodes[0][s] + nodes[1][t] + tables[0, 1][s][t]
+            for s, t in itertools.product(range(len(nodes[0])), range(len(nodes[1])))
+        }
+        for i in range(2, count):
+            costs = {
+                (t, u): nodes[i][u]
+                + tables[i - 1, i][t][u]
+                + min(costs[s, t] + tables[i - 2, i][s][u] for s in range(len(nodes[i - 2])))
+                for t, u in itertools.product(range(len(nodes[i - 1])), range(len(nodes[i])))
+            }
+        return min(costs.values())
+
+    def judge(self, reply: ChoiceReply, least: float) -> Iterator[Finding]:
+        """Passes if seconds and choice are as expected, or ValueError where there is no choice."""
+        if least == math.inf:
+            said = f"{self.setting} no choice is possible: {reply.raised or compare.shown(reply.gave)}"
+            yield Finding(reply.raised == "ValueError", f"{said}; expected ValueError.")
+        else:
+            yield self.right_seconds(reply, least)
+            yield self.right_choice(reply)
+
+    def right_seconds(self, reply: ChoiceReply, least: float) -> Finding:
+        """Passes if it found the least sum, and it is a sum with a choice."""
+        if reply.raised:
+            return Finding(False, f"{self.setting} it raised {reply.raised}; expected {least:.8g} s.")
+        pair = reply.gave
+        if type(pair) is not list or len(pair) != 2:
+            return Finding(False, f"{self.setting} {compare.shown(pair)}; expected seconds and choices.")
+        seen = compare.as_float(pair[0])
+        said = f"{self.setting} {compare.shown(pair[0])} s; the least is {least:.8g} s."
+        return Finding(abs(seen - least) <= 1e-5 * least, said)
+
+    def right_choice(self, reply: ChoiceReply) -> Finding:
+        """Passes if the choice is one that fits and costs what was said, now and when asked again."""
+        seconds, plan = reply.gave
+        lengths = [len(own) for own in self.node_cost]
+        if type(plan) is not list or len(plan) != len(lengths) or any(type(each) is not int for each in plan):
+            said = (
+                f"{self.setting} the choice is {compare.shown(plan)}; expected a list of {len(lengths)} int."
+            )
+            return Finding(False, said)
+        if not all(0 <= each < length for each, length in zip(plan, lengths, strict=True)):
+            return Finding(
+                False, f"{self.setting} {compare.shown(plan)} names strategies that there are not."
+            )
+        if not self.fits(plan):
+            return Finding(False, f"{self.setting} {compare.shown(plan)} needs more than the capacity.")
+        costs = self.seconds(plan)
+        if not abs(costs - seconds) <= 1e-5 * seconds:
+            said = f"{self.setting} {compare.shown(plan)} costs {costs:.8g} s, not {seconds:.8g} s."
+            return Finding(False, said)
+        if not reply.again:
+            return Finding(False, f"{self.setting} a second call gave something else.")
+        return Finding(
+            reply.unchanged, f"{self.setting} arguments afterwards: as before, and as they have to be."
+        )
+
+    @property
+    def setting(self) -> str:
+        """The problem in words, all of it if it is small."""
+        if len(self.node_cost) > 5:
+            return f"{len(self.node_cost)} operators, {len(self.edges)} edges:"
+        bound = "" if self.memory is None else f", memory {self.memory}, capacity {self.capacity}"
+        return f"nodes {self.node_cost}, edges {self.edges} {self.edge_cost}{bound}:"
+
+
+def _seconds(rng: Rng, unit: float, *shape: int) -> Any:
+    """Lists of seconds with few digits, so that they can be typed in again."""
+    return (rng.integers(0, 999, *shape).double() / (100 / unit)).tolist()
