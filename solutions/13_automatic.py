@@ -25,7 +25,7 @@ import bisect
 import heapq
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -38,10 +38,14 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 
 from course_lib import Link, launch, per_rank
 from course_lib.planner import Einsum, Placements, Strategy, written
+from course_lib.planner.profiles import resnet50, vgg16
 from course_lib.planner.timelines import Task, Timeline, Watched
+from course_lib.training.pipeline.actions import Backward, Forward
+from course_lib.training.pipeline.costs import Costs, cost
+from course_lib.training.pipeline.drawing import schedule_figure
 from graders import check, hint, progress, reset
 
-Plan = TypeVar("Plan")
+AnyPlan = TypeVar("AnyPlan")
 """A plan of any kind."""
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -375,6 +379,250 @@ def best_intra(
 
 # %% [markdown]
 # ## 5 Stages and the devices that they get
+#
+# Section 3 chose layouts on one group of devices. Alpa does so on the lower of two levels. On the upper one it cuts the model into
+# **stages**, each a run of layers, and the cluster into **submeshes**, groups of devices, one for each stage. Within a
+# stage operators are split, which costs collectives; between stages there is a pipeline, which costs messages, few and small, and idle time. A submesh
+# has, say, 1, 2, 4 or 8 devices of one node, or whole nodes: then any list of sizes that adds up to all devices can be laid out.
+#
+# How long does a step take? Let a stage need $t_k$ seconds for a micro-batch, forward and backward together. The first of
+# $m$ micro-batches goes through all stages; the others follow, and at the slowest stage they queue up, one behind the other:
+#
+# $$\sum_k t_k + (m - 1) \operatorname{max}_k t_k$$
+#
+# Is that so? Here is a schedule of four stages that are not alike, all forwards before all backwards, in the pipeline simulation of unit 05:
+
+# %% demo=true jupyter={"source_hidden": true}
+uneven = [1.0, 2.5, 1.5, 2.0]
+flushed = [[*map(Forward, range(6)), *map(Backward, range(6))] for _ in uneven]
+timing = cost(flushed, 6, Costs(forward=uneven, backward=[2 * seconds for seconds in uneven]))
+assert timing.seconds == 3 * sum(uneven) + 5 * 3 * max(uneven)
+schedule_figure(timing, "Six micro-batches", unit="s")
+
+# %% [markdown]
+# The formula says the same, 21 + 5 · 7.5 = 58.5 seconds: it is exact for such a schedule where on all stages backward takes the same multiple of
+# forward. It leaves out what messages between stages take, as Alpa does.
+#
+# The formula has a sum and a maximum in it, and they want different things. With few micro-batches the sum counts: whatever makes the single layer
+# fast. With many the slowest stage counts, and stages that are alike. A stage's seconds depend on its submesh; what
+# section 3 finds for each run of layers on each size of submesh is the input of this level.
+
+
+# %% exercise="best_inter" points=12
+def best_inter(
+    stage_seconds: Callable[[int, int, int], float],
+    layers: int,
+    devices: int,
+    micro_batches: int,
+    sizes: Sequence[int],
+) -> list[tuple[int, int]]:
+    """The stages, and their submeshes, with which a step takes least: the sum of all stages' seconds, and
+    micro_batches - 1 times those of the slowest.
+
+    stage_seconds(begin, end, size): seconds for a micro-batch of the layers from `begin` up to, but not
+    including, `end` on a submesh of so many devices, more than 0; math.inf where they do not fit into its
+    memory. More devices may be slower. Alpa measures them, which is dear: ask for each at most once, and only
+    where 0 <= begin < end <= layers and the size is one of `sizes`, and no larger than `devices`.
+    layers, devices, micro_batches: each at least 1. sizes: how many devices a submesh can have, ascending.
+
+    Returns (layers, devices) of each stage, in order: they add up to all layers, and to exactly all devices. Where
+    several plans are equally good, any of them. Raises ValueError if no plan fits. 16 layers on 16 devices
+    with sizes 1, 2, 4, 8 and 16 take less than three seconds.
+    """
+    ### BEGIN SOLUTION
+    usable = [size for size in sizes if size <= devices]
+    runs = itertools.combinations(range(layers + 1), 2)
+    seconds = {(begin, end, size): stage_seconds(begin, end, size) for begin, end in runs for size in usable}
+    # In this order whatever ends where a stage begins has been settled before it.
+    stages = sorted((key for key, value in seconds.items() if value < math.inf), key=lambda key: key[1])
+
+    def least_sum(slowest: float) -> tuple[float, list[tuple[int, int]]]:
+        """The least sum of all stages' seconds where none takes longer than this, and its plan."""
+        least: dict[tuple[int, int], tuple[float, list[tuple[int, int]]]] = {(0, 0): (0.0, [])}
+        for begin, end, size in stages:
+            taken = seconds[begin, end, size]
+            if taken > slowest:
+                continue
+            for used in range(devices - size + 1):
+                if (begin, used) in least:
+                    before, plan = least[begin, used]
+                    if before + taken < least.get((end, used + size), (math.inf, []))[0]:
+                        least[end, used + size] = before + taken, [*plan, (end - begin, size)]
+        return least.get((layers, devices), (math.inf, []))
+
+    best: tuple[float, list[tuple[int, int]]] = math.inf, []
+    for slowest in sorted({seconds[key] for key in stages}):
+        if micro_batches * slowest >= best[0]:
+            break  # The sum has the slowest stage in it.
+        total, plan = least_sum(slowest)
+        best = min(best, (total + (micro_batches - 1) * slowest, plan))
+    if best[0] == math.inf:
+        raise ValueError(f"No stages of {layers} layers fit onto {devices} devices.")
+    return best[1]
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Sixteen equal layers, and two nodes of four devices. A layer takes 8 ms on one device, and $1/d$ of that on $d$, but then it has
+# collectives to wait for: 0.5 ms on two or four devices, and 8 ms on eight, which are on two nodes.
+
+# %% demo=true
+# %%needs best_inter
+COLLECTIVES = {1: 0.0, 2: 0.5, 4: 0.5, 8: 8.0}  # ms a layer
+
+
+def layer_ms(begin: int, end: int, size: int) -> float:
+    """Milliseconds of a run of these layers, which are all alike."""
+    return (end - begin) * (8.0 / size + COLLECTIVES[size])
+
+
+def step_ms(plan: list[tuple[int, int]], micro_batches: int) -> float:
+    """Milliseconds of a step with these stages."""
+    each = [layer_ms(0, length, size) for length, size in plan]
+    return sum(each) + (micro_batches - 1) * max(each)
+
+
+by_count = {m: best_inter(layer_ms, 16, 8, m, (1, 2, 4, 8)) for m in (1, 4, 16, 64, 256)}
+for m, found in by_count.items():
+    print(f"{m:3} micro-batches: {step_ms(found, m) / m:5.1f} ms each, stages (layers, devices) {found}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds best_inter
+assert all(size < 8 for found in by_count.values() for _, size in found)
+stages_of = [len(found) for found in by_count.values()]
+assert stages_of == sorted(stages_of)
+assert stages_of[0] == 2
+assert stages_of[-1] == 8
+assert all(step_ms([(16, 8)], m) > step_ms(found, m) for m, found in by_count.items())
+
+# %% [markdown]
+# None of these plans splits a layer over both nodes: the two nodes are two stages at the least. The more
+# micro-batches, the more stages, until each device is a stage of its own and no layer is split at all. A
+# person who was asked for "the right" mix of tensor and pipeline parallelism would have to know $m$ first.
+#
+# ### Levels of a network
+#
+# PipeDream's planner of unit 05 had one bandwidth for all workers. But a network has levels: GPUs within a server, servers within a
+# rack. The planner in the paper (section 3.1) goes level by level, from the innermost outwards. On the first level it finds, for *every* run of
+# layers, the best plan on one server. On the next level a whole server is what a GPU was before: a run of layers takes on it
+# what its best plan takes.
+#
+# So a plan is nested: a stage on three of four servers says how many layers it has, that it has three replicas, and how each
+# of these is laid out on the GPUs of its server.
+
+
+# %%
+Nested = list[tuple[int, int, list]]
+"""For each stage its layers, its replicas, and the plan of one replica on the level below; [] on the innermost."""
+
+
+def nested_seconds(
+    plan: Nested,
+    seconds: list[float],
+    activation_bytes: list[int],
+    weight_bytes: list[int],
+    levels: list[tuple[int, float]],
+) -> float:
+    """Seconds a batch of a nested plan: the slowest part of it.
+
+    seconds, activation_bytes, weight_bytes: of each layer, as in unit 05. levels: for each, the innermost first,
+    how many units it has (GPUs of a server, servers of a rack) and the bytes a second of its network.
+
+    k replicas are k times as fast as one, and average their gradients when every GPU in them has had a batch, as the
+    authors' program has it. Cuts are crossed by activations and by their gradients.
+    """
+    *inner, (_, bandwidth) = levels
+    gpus = math.prod(count for count, _ in inner)
+    slowest, layer = 0.0, 0
+    for length, replicas, inside in plan:
+        own = slice(layer, layer + length)
+        parts = seconds[own], activation_bytes[own], weight_bytes[own]
+        alone = nested_seconds(inside, *parts, inner) if inner else sum(parts[0])
+        exchange = 2 * (replicas - 1) * sum(parts[2]) / bandwidth / gpus
+        cut = 2 * activation_bytes[layer - 1] / bandwidth if layer else 0.0
+        slowest = max(slowest, alone / replicas, exchange / replicas, cut)
+        layer += length
+    return slowest
+
+
+# %% exercise="pipedream_hierarchy" points=10
+def pipedream_hierarchy(
+    seconds: list[float],
+    activation_bytes: list[int],
+    weight_bytes: list[int],
+    levels: list[tuple[int, float]],
+) -> Nested:
+    """The nested plan with the least `nested_seconds`, whose arguments these are; they stay as they are.
+
+    levels: one or more. Returns the plan on the outermost level: (layers, replicas, plan of a replica) for each
+    stage, in order. On each level the layers of the stages add up to those to be planned, and the replicas to the
+    number of its units, all of which are used. Within a stage of the innermost level stands []. Where several
+    plans are equally good, any of them. 40 layers on 4 servers of 4 GPUs take less than five seconds.
+    """
+    ### BEGIN SOLUTION
+    count = len(seconds)
+    computing = [0.0, *itertools.accumulate(seconds)]
+    weights = [0, *itertools.accumulate(weight_bytes)]
+    runs = sorted(itertools.combinations(range(count + 1), 2), key=lambda run: run[1])
+    # Of each run of layers its seconds on one unit of a level, and its plan there.
+    alone: dict[tuple[int, int], tuple[float, Nested]]
+    alone = {(begin, end): (computing[end] - computing[begin], []) for begin, end in runs}
+    gpus = 1
+    for units, bandwidth in levels:
+        best: dict[tuple[int, int, int], tuple[float, Nested]] = {}
+
+        def stage(begin: int, end: int, replicas: int, bandwidth=bandwidth, alone=alone, gpus=gpus) -> float:
+            exchange = 2 * (replicas - 1) * (weights[end] - weights[begin]) / bandwidth / gpus
+            return max(alone[begin, end][0], exchange) / replicas
+
+        for (begin, end), used in itertools.product(runs, range(1, units + 1)):
+            least, plan = stage(begin, end, used), [(end - begin, used, alone[begin, end][1])]
+            for middle, replicas in itertools.product(range(begin + 1, end), range(1, used)):
+                before, first = best[begin, middle, used - replicas]
+                cut = 2 * activation_bytes[middle - 1] / bandwidth
+                slowest = max(before, cut, stage(middle, end, replicas))
+                if slowest < least:
+                    least, plan = slowest, [*first, (end - middle, replicas, alone[middle, end][1])]
+            best[begin, end, used] = least, plan
+        alone = {run: best[(*run, units)] for run in runs}
+        gpus *= units
+    return alone[0, count][1]
+    ### END SOLUTION
+
+
+# %% [markdown]
+# The two models of unit 05, on four servers with four GPUs each, as in the paper's first cluster: 10 Gbit/s between servers. For the
+# links within a server 10 GB/s are taken here, and GPUs as fast as they were guessed in unit 05.
+
+# %% demo=true
+# %%needs pipedream_hierarchy
+GPU = 0.3 * 15.7e12  # FLOP/s
+SERVERS = [(4, 10e9), (4, 10e9 / 8)]
+nested = {}
+for name, model in {"VGG-16": vgg16(batch=64), "ResNet-50": resnet50(batch=128)}.items():
+    of_layers = ([n / GPU for n in model.operations], model.activation_bytes, model.weight_bytes)
+    planned = pipedream_hierarchy(*of_layers, SERVERS)
+    length = len(model.operations)
+    everywhere = [(length, 4, [(length, 4, [])])]
+    speeds = [sum(of_layers[0]) / nested_seconds(each, *of_layers, SERVERS) for each in (planned, everywhere)]
+    nested[name] = planned, *speeds
+    print(f"{name}: {planned}")
+    print(f"    {speeds[0]:.1f} times as fast as one GPU; data parallelism {speeds[1]:.1f} times")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds pipedream_hierarchy
+assert nested["ResNet-50"][0] == [(23, 4, [(23, 4, [])])]
+(first, replicas, inside), (_, rest, at_the_end) = nested["VGG-16"][0]
+assert (replicas, rest) == (3, 1)
+assert inside == [(first, 4, [])]
+assert [each for _, each, _ in at_the_end] == [3, 1]
+assert nested["VGG-16"][1] > 1.5 * nested["VGG-16"][2]
+
+# %% [markdown]
+# For ResNet-50 the planner finds what PipeDream's authors report, data parallelism on all 16 workers, where that of unit 05, for which all 16 hang on
+# the slow network, had cut the model in two. For VGG-16 the layers with few weights are shared by twelve workers, then come three, and the last worker
+# alone has the large linear layers, whose weights are sent nowhere. The authors report 15 and 1 for it, which no plan of this kind can say: a
+# stage on the outer level has whole servers. A planner finds the best plan of its *search space*, and nothing that is not in it.
 
 # %% [markdown]
 # ## 6 A simulation that is told what changed
@@ -521,13 +769,13 @@ def resimulate(timeline: Timeline, changes: dict[int, Task]) -> set[int]:
 
 # %% exercise="search" points=10
 def search(
-    plan: Plan,
-    propose: Callable[[Plan, random.Random], Plan],
-    cost: Callable[[Plan], float],
+    plan: AnyPlan,
+    propose: Callable[[AnyPlan, random.Random], AnyPlan],
+    cost: Callable[[AnyPlan], float],
     steps: int,
     seed: int,
     beta: float = 1.0,
-) -> tuple[Plan, float]:
+) -> tuple[AnyPlan, float]:
     """Walk through plans, and return the best one that was seen, with its cost; of equal ones the first seen.
 
     plan: where the walk begins; a value of any kind, perhaps one that cannot be hashed.

@@ -1,5 +1,6 @@
 """Which frames are the student's."""
 
+import inspect
 import os
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import torch.distributed as dist
 
 import graders
 from course_lib.runtime.communication.blocking import called_blocking
-from course_lib.runtime.communication.callsite import caller_line, is_grader, is_library
+from course_lib.runtime.communication.callsite import caller_line, is_grader, is_library, own_lines
 from course_lib.runtime.communication.events import SourceLine
 
 
@@ -70,3 +71,10 @@ def test_a_blocking_call_is_known_by_torchs_own_frames() -> None:
         code = f"def {function}():\n    return called_blocking('send')\nseen = {function}()"
         exec(compile(code, c10d, "exec"), namespace)
         assert namespace["seen"] is blocking
+
+
+def test_a_frame_without_a_line_counts_as_its_first() -> None:
+    # What a signal raises between two lines of a generator has no line there, and a report needs one.
+    frame = inspect.currentframe()
+    assert frame is not None
+    assert own_lines([(frame, None)])[0].line == frame.f_code.co_firstlineno

@@ -1,6 +1,7 @@
 """Right answers of unit 13, written differently."""
 
 import bisect
+import functools
 import heapq
 import itertools
 import math
@@ -449,3 +450,156 @@ class Update:
         if timeline.end[number] != begin + task.seconds:
             timeline.end[number] = begin + task.seconds
             self.marked |= {*timeline.after[number], *queue[place + 1 : place + 2]}
+
+
+# ------------------------------------------------------------------------------------------------ best_inter
+
+
+@right("best_inter")
+def pairs_worth_having(stage_seconds, layers, devices, micro_batches, sizes):
+    """From the last layer on: all plans of which none is better in both sum and slowest stage."""
+    priced = functools.cache(stage_seconds)
+
+    @functools.cache
+    def plans(begin, left):
+        if begin == layers:
+            return [(0.0, 0.0, ())] if left == 0 else []
+        found = []
+        for size, end in itertools.product(sizes, range(begin + 1, layers + 1)):
+            if size <= left and not math.isinf(taken := priced(begin, end, size)):
+                found += [
+                    (taken + total, max(taken, slowest), ((end - begin, size), *rest))
+                    for total, slowest, rest in plans(end, left - size)
+                ]
+        kept = []
+        for plan in sorted(found):
+            if not kept or plan[1] < kept[-1][1]:
+                kept.append(plan)
+        return kept
+
+    found = plans(0, devices)
+    if not found:
+        raise ValueError("nothing fits")
+    return list(min(found, key=lambda plan: plan[0] + (micro_batches - 1) * plan[1])[2])
+
+
+@right("best_inter")
+def shortest_way_below_a_bound(stage_seconds, layers, devices, micro_batches, sizes):
+    """Dijkstra's algorithm: places are (layers done, devices used); stages above a bound are closed."""
+    ways = {}
+    for begin, end in itertools.combinations(range(layers + 1), 2):
+        for size in sizes:
+            if size <= devices:
+                taken = stage_seconds(begin, end, size)
+                if taken != math.inf:
+                    ways.setdefault(begin, []).append((taken, end, size))
+
+    def shortest(bound):
+        heap, seen = [(0.0, 0, 0, ())], set()
+        while heap:
+            total, done, used, plan = heapq.heappop(heap)
+            if (done, used) == (layers, devices):
+                return total, plan
+            if (done, used) not in seen:
+                seen.add((done, used))
+                for taken, end, size in ways.get(done, []):
+                    if taken <= bound and used + size <= devices:
+                        heapq.heappush(heap, (total + taken, end, used + size, (*plan, (end - done, size))))
+        return math.inf, None
+
+    best = math.inf, None
+    for bound in sorted({taken for each in ways.values() for taken, _, _ in each}):
+        if bound * micro_batches < best[0]:
+            total, plan = shortest(bound)
+            best = min(best, (total + (micro_batches - 1) * bound, plan), key=lambda pair: pair[0])
+    if best[1] is None:
+        raise ValueError("nothing fits")
+    return list(best[1])
+
+
+# --------------------------------------------------------------------------------------- pipedream_hierarchy
+
+
+@right("pipedream_hierarchy")
+def from_the_outermost_level(seconds, activation_bytes, weight_bytes, levels):
+    """Recursion from the whole model on all levels down to runs of layers on one GPU."""
+
+    @functools.cache
+    def on_a_unit(begin, end, level):
+        """Seconds and plan on one unit of this level, that is on all units of the one below."""
+        if level == 0:
+            return sum(seconds[begin:end]), ()
+        return on_units(begin, end, levels[level - 1][0], level - 1)
+
+    @functools.cache
+    def on_units(begin, end, units, level):
+        bandwidth = levels[level][1]
+        gpus = math.prod(count for count, _ in levels[:level])
+        best = math.inf, None
+        for middle in range(begin + 1, end + 1):
+            for replicas in [units] if middle == end else range(1, units):
+                alone, inside = on_a_unit(begin, middle, level)
+                exchange = 2 * (replicas - 1) * sum(weight_bytes[begin:middle]) / (bandwidth * gpus)
+                slowest, rest = max(alone, exchange) / replicas, ()
+                if middle < end:
+                    slowest = max(slowest, 2 * activation_bytes[middle - 1] / bandwidth)
+                    if slowest >= best[0]:
+                        continue
+                    after, rest = on_units(middle, end, units - replicas, level)
+                    slowest = max(slowest, after)
+                if slowest < best[0]:
+                    best = slowest, ((middle - begin, replicas, inside), *rest)
+        return best
+
+    def as_lists(plan):
+        return [(length, replicas, as_lists(inside)) for length, replicas, inside in plan]
+
+    return as_lists(on_a_unit(0, len(seconds), len(levels))[1])
+
+
+@right("pipedream_hierarchy")
+class LevelByLevel:
+    """A table of runs for each level, made from the one below; plans are walked back in the end."""
+
+    def __new__(cls, seconds, activation_bytes, weight_bytes, levels):
+        self = super().__new__(cls)
+        self.count, self.cuts, self.weights = len(seconds), activation_bytes, weight_bytes
+        self.alone = [{run: sum(seconds[slice(*run)]) for run in self.runs()}]
+        self.choices = []
+        gpus = 1
+        for units, bandwidth in levels:
+            self.add_level(units, bandwidth, gpus)
+            gpus *= units
+        return self.plan(0, self.count, len(levels) - 1, levels)
+
+    def runs(self):
+        return [
+            (end - length, end)
+            for length in range(1, self.count + 1)
+            for end in range(length, self.count + 1)
+        ]
+
+    def add_level(self, units, bandwidth, gpus):
+        alone, best, choice = self.alone[-1], {}, {}
+        for begin, end in self.runs():
+            for used in range(1, units + 1):
+                found = []
+                for middle, left in [(begin, 0), *itertools.product(range(begin + 1, end), range(1, used))]:
+                    exchange = 2 * (used - left - 1) * sum(self.weights[middle:end]) / bandwidth / gpus
+                    last = max(alone[middle, end], exchange) / (used - left)
+                    if left:
+                        last = max(last, best[begin, middle, left], 2 * self.cuts[middle - 1] / bandwidth)
+                    found.append((last, middle, left))
+                best[begin, end, used], *choice[begin, end, used] = min(found)
+        self.choices.append(choice)
+        self.alone.append({run: best[(*run, units)] for run in self.runs()})
+
+    def plan(self, begin, end, level, levels):
+        if level < 0:
+            return []
+        stages, used = [], levels[level][0]
+        while end > begin:
+            middle, left = self.choices[level][begin, end, used]
+            stages.append((end - middle, used - left, self.plan(middle, end, level - 1, levels)))
+            end, used = middle, left
+        return stages[::-1]

@@ -1,6 +1,7 @@
 """Mistakes that people make in unit 13."""
 
 import bisect
+import functools
 import heapq
 import itertools
 import math
@@ -946,3 +947,261 @@ def all_from_that_moment_on(timeline, changes):
     for number in late:
         assert timeline.tasks[number].seconds >= 0
     return updated()(timeline, changes)
+
+
+# ------------------------------------------------------------------------------------------------ best_inter
+
+
+def inter(
+    *,
+    worth=lambda total, slowest, m: total + (m - 1) * slowest,
+    idle=False,
+    prefix=False,
+    keeps=True,
+    checks=True,
+    equal=False,
+    one_less=False,
+):
+    """All plans of which none is better in both, with something else in one place."""
+
+    def run(stage_seconds, layers, devices, micro_batches, sizes):
+        priced = functools.cache(stage_seconds) if keeps else stage_seconds
+
+        def kept(found):
+            if prefix:
+                return [min(found, key=lambda plan: worth(*plan[:2], micro_batches))] if found else []
+            best = []
+            for plan in sorted(found):
+                if not best or plan[1] < best[-1][1]:
+                    best.append(plan)
+            return best
+
+        reached = {(0, 0): [(0.0, 0.0, [])]}
+        for end in range(1, layers + 1):
+            for used in range(1, devices + 1):
+                found = [
+                    (total + taken, max(slowest, taken), [*plan, (end - begin, size)])
+                    for begin in range(end)
+                    for size in sizes
+                    if size <= used
+                    for total, slowest, plan in reached.get((begin, used - size), [])
+                    if not equal or all(size == other for _, other in plan)
+                    for taken in [priced(begin, end, size)]
+                    if not (checks and math.isinf(taken))
+                ]
+                reached[end, used] = kept(found)
+        allowed = range(1, devices + 1) if idle else [devices - one_less or 1]
+        found = [plan for used in allowed for plan in reached[layers, used]]
+        if not found:
+            raise ValueError("nothing fits")
+        return min(found, key=lambda plan: worth(*plan[:2], micro_batches))[2]
+
+    return run
+
+
+@wrong("best_inter", fails="one micro-batch")
+def the_slowest_stage_alone(*arguments):
+    """As PipeDream's planner, whose pipeline never runs empty."""
+    return inter(worth=lambda total, slowest, m: (slowest, -total))(*arguments)
+
+
+@wrong("best_inter", fails="one micro-batch")
+def one_batch_too_many(*arguments):
+    """The slowest stage counts once in the sum and m times more."""
+    return inter(worth=lambda total, slowest, m: total + m * slowest)(*arguments)
+
+
+@wrong("best_inter", fails="one micro-batch")
+def leaves_devices_idle(*arguments):
+    """Where fewer devices are faster it takes fewer."""
+    return inter(idle=True)(*arguments)
+
+
+@wrong("best_inter", fails="many micro-batches")
+def the_sum_alone(*arguments):
+    """The latency of one micro-batch, however many there are."""
+    return inter(worth=lambda total, slowest, m: total)(*arguments)
+
+
+@wrong("best_inter", fails="one micro-batch")
+def submeshes_of_one_size(*arguments):
+    """All stages have as many devices."""
+    return inter(equal=True)(*arguments)
+
+
+@wrong("best_inter", fails="between the two")
+def the_best_of_the_first_layers(*arguments):
+    """Takes the best plan of the first layers into that of all."""
+    return inter(prefix=True)(*arguments)
+
+
+@wrong("best_inter", fails="between the two")
+def few_or_many(stage_seconds, layers, devices, micro_batches, sizes):
+    """The best by the sum or the best by the slowest stage, whichever is better; nothing between them."""
+    priced = functools.cache(stage_seconds)
+    plans = [
+        inter(worth=worth)(priced, layers, devices, micro_batches, sizes)
+        for worth in (lambda total, slowest, m: total, lambda total, slowest, m: (slowest, total))
+    ]
+
+    def step(plan):
+        ends = itertools.accumulate(length for length, _ in plan)
+        each = [priced(end - length, end, size) for end, (length, size) in zip(ends, plan, strict=True)]
+        return sum(each) + (micro_batches - 1) * max(each)
+
+    return min(plans, key=step)
+
+
+@wrong("best_inter", fails="what does not fit")
+def returns_what_does_not_fit(*arguments):
+    """A plan with a stage of infinite cost is a plan."""
+    return inter(checks=False)(*arguments)
+
+
+@wrong("best_inter", fails="what does not fit")
+def returns_no_stages(*arguments):
+    """An empty list where nothing fits."""
+    try:
+        return inter()(*arguments)
+    except ValueError:
+        return []
+
+
+@wrong("best_inter", fails="each stage asked for once")
+def asks_again_and_again(*arguments):
+    """Has each stage measured anew for every plan that contains it."""
+    return inter(keeps=False)(*arguments)
+
+
+@wrong("best_inter", fails="a large model")
+def tries_all_plans(stage_seconds, layers, devices, micro_batches, sizes):
+    """Right, and for large models too slow."""
+    priced = functools.cache(stage_seconds)
+
+    def plans(begin, left):
+        if begin == layers and left == 0:
+            yield 0.0, 0.0, []
+        for end, size in itertools.product(range(begin + 1, layers + 1), sizes):
+            if size <= left and not math.isinf(taken := priced(begin, end, size)):
+                for total, slowest, plan in plans(end, left - size):
+                    yield total + taken, max(slowest, taken), [(end - begin, size), *plan]
+
+    found = min(plans(0, devices), key=lambda each: each[0] + (micro_batches - 1) * each[1], default=None)
+    if found is None:
+        raise ValueError("nothing fits")
+    return found[2]
+
+
+# --------------------------------------------------------------------------------------- pipedream_hierarchy
+
+
+def by_levels(
+    *,
+    bandwidth_of=lambda levels, level: levels[level][1],
+    crossings=2,
+    most=lambda units, level, levels: units,
+    exchange=lambda seconds, gpus, replicas: seconds / gpus,
+    cuts_within=True,
+    shares_all=lambda level, levels: False,
+    sum_of=max,
+):
+    """The planner, level by level, with something else in one place."""
+
+    def run(seconds, activation_bytes, weight_bytes, levels):
+        count = len(seconds)
+        runs = [(end - n, end) for end in range(1, count + 1) for n in range(1, end + 1)]
+        alone = {each: (sum(seconds[slice(*each)]), []) for each in runs}
+        gpus = 1
+        for level, (units, _) in enumerate(levels):
+            bandwidth, best = bandwidth_of(levels, level), {}
+
+            def stage(begin, end, replicas, alone=alone, gpus=gpus, bandwidth=bandwidth):
+                sent = 2 * (replicas - 1) * sum(weight_bytes[begin:end]) / bandwidth
+                return sum_of(alone[begin, end][0], exchange(sent, gpus, replicas)) / replicas
+
+            for begin, end in runs:
+                for used in range(1, units + 1):
+                    found = [(stage(begin, end, used), [(end - begin, used, alone[begin, end][1])])]
+                    splits = itertools.product(range(begin + 1, end), range(1, used))
+                    for middle, replicas in () if shares_all(level, levels) else splits:
+                        if replicas > most(units, level, levels):
+                            continue
+                        before, plan = best[begin, middle, used - replicas]
+                        cut = crossings * activation_bytes[middle - 1] / bandwidth
+                        cut = cut if cuts_within or level == len(levels) - 1 else 0.0
+                        slowest = max(before, cut, stage(middle, end, replicas))
+                        found.append((slowest, [*plan, (end - middle, replicas, alone[middle, end][1])]))
+                    best[begin, end, used] = min(found, key=lambda pair: pair[0])
+            alone = {each: best[(*each, units)] for each in runs}
+            gpus *= units
+        return alone[0, count][1]
+
+    return run
+
+
+@wrong("pipedream_hierarchy", fails="one level")
+def a_cut_is_crossed_once(*arguments):
+    """Forgets the gradients that come back."""
+    return by_levels(crossings=1)(*arguments)
+
+
+@wrong("pipedream_hierarchy", fails="one level")
+def the_last_stage_on_one(*arguments):
+    """Only the first stage is replicated."""
+    return by_levels(most=lambda units, level, levels: 1)(*arguments)
+
+
+@wrong("pipedream_hierarchy", fails="one level")
+def computing_and_exchange_in_turn(*arguments):
+    """As if a stage could not compute while gradients are under way."""
+    return by_levels(sum_of=lambda computing, exchange: computing + exchange)(*arguments)
+
+
+@wrong("pipedream_hierarchy", fails="one level")
+def data_parallelism(*arguments):
+    """One stage on every level."""
+    return by_levels(shares_all=lambda level, levels: True)(*arguments)
+
+
+@wrong("pipedream_hierarchy", fails="servers of several GPUs")
+def the_slowest_network_everywhere(*arguments):
+    """GPUs of one server as far apart as servers."""
+    return by_levels(bandwidth_of=lambda levels, level: levels[-1][1])(*arguments)
+
+
+@wrong("pipedream_hierarchy", fails="servers of several GPUs")
+def the_fastest_network_everywhere(*arguments):
+    """All GPUs in one server."""
+    return by_levels(bandwidth_of=lambda levels, level: levels[0][1])(*arguments)
+
+
+@wrong("pipedream_hierarchy", fails="servers of several GPUs")
+def servers_exchange_for_each_batch(*arguments):
+    """Each GPU of a server sends its gradients out by itself: the paper's formula as it is printed."""
+    return by_levels(exchange=lambda seconds, gpus, replicas: seconds)(*arguments)
+
+
+@wrong("pipedream_hierarchy", fails="servers of several GPUs")
+def servers_without_stages(*arguments):
+    """Within a server the GPUs always share the batches."""
+    return by_levels(shares_all=lambda level, levels: level < len(levels) - 1)(*arguments)
+
+
+@wrong("pipedream_hierarchy", fails="servers of several GPUs")
+def cuts_within_a_server_are_free(*arguments):
+    """Only what leaves a server costs."""
+    return by_levels(cuts_within=False)(*arguments)
+
+
+@wrong("pipedream_hierarchy", fails="three levels")
+def shared_by_the_level_below(seconds, activation_bytes, weight_bytes, levels):
+    """Divides the exchange by the units of one level below, not by all GPUs."""
+    below = iter([1, *(units for units, _ in levels)])
+    last = {}
+
+    def exchange(sent, gpus, replicas):
+        if gpus not in last:
+            last[gpus] = next(below)
+        return sent / last[gpus]
+
+    return by_levels(exchange=exchange)(seconds, activation_bytes, weight_bytes, levels)

@@ -76,13 +76,14 @@ def stack_lines(frame: FrameType | None) -> tuple[SourceLine, ...]:
     return own_lines(reversed(places))
 
 
-def own_lines(places: Iterable[tuple[FrameType, int]]) -> tuple[SourceLine, ...]:
+def own_lines(places: Iterable[tuple[FrameType, int | None]]) -> tuple[SourceLine, ...]:
     """Those of the frames, each with its line number, that are the student's.
 
     If none is, the graders' frames; if none of those either, all: an error inside a library that was launched
     itself is not left without a place.
     """
-    known = list(places)
+    # An exception that a signal raised between two lines of a generator has no line there.
+    known = [(frame, number or frame.f_code.co_firstlineno) for frame, number in places]
     outside = [place for place in known if not is_library(place[0].f_code.co_filename)]
     own = [place for place in outside if not is_grader(place[0].f_code.co_filename)]
     return tuple(
