@@ -16,11 +16,13 @@ def call(answer: AnswerFunction, *arguments: PlainData) -> PlainData:
 
 
 def outcome(answer: AnswerFunction, *arguments: PlainData) -> dict[str, PlainData]:
-    """gave: what the answer returns, or raised: the classes of what it raises, by name, its own first."""
+    """gave: what the answer returns; or raised: the classes of what it raises, by name, its own first, and
+    said: its message.
+    """
     try:
         return {"gave": answer(*arguments)}
     except Exception as error:
-        return {"raised": [each.__name__ for each in type(error).__mro__]}
+        return {"raised": [each.__name__ for each in type(error).__mro__], "said": str(error)}
 
 
 def call_alone(answer: AnswerFunction, *arguments: PlainData) -> PlainData:

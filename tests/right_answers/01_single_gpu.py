@@ -166,6 +166,10 @@ def in_nanoseconds(step, batch_size, warmup, steps, synchronize):
 # ----------------------------------------------------------------------------------- training_memory_bytes
 
 
+class Unknown(ValueError):
+    """An optimizer or a precision of another name."""
+
+
 @right("training_memory_bytes")
 def as_a_table(parameters, optimizer, precision):
     table = {
@@ -174,7 +178,7 @@ def as_a_table(parameters, optimizer, precision):
         "mixed": {"sgd": 8, "momentum": 12, "adam": 16},
     }
     if precision not in table or optimizer not in table[precision]:
-        raise ValueError(f"unknown: {optimizer}, {precision}")
+        raise Unknown(f"{optimizer}, {precision}")
     return parameters * table[precision][optimizer]
 
 

@@ -44,11 +44,15 @@ def remembers_what_it_has_found(costs, stages):
     return lengths
 
 
+class TooFewLayers(ValueError):
+    """Fewer than there are stages."""
+
+
 @right("balance_stages")
 def by_a_bound(costs, stages):
     """The smallest bound that can be kept by filling stages from the front, found by halving."""
     if len(costs) < stages:
-        raise ValueError(f"Each of {stages} stages needs a layer, and there are {len(costs)}.")
+        raise TooFewLayers(f"Each of {stages} stages needs a layer, and there are {len(costs)}.")
 
     def filled(bound):
         lengths, total = [0], 0.0

@@ -1,7 +1,7 @@
 """Unit 01, how much memory."""
 
-from graders.grading.kit import Answer, AnswerFailed, Criterion, Finding, Findings, Rng, compare, exercise
-from graders.units.drivers import call
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.drivers import call, outcome
 
 
 @exercise(
@@ -72,11 +72,12 @@ def memory_as_expected(answer: Answer, rng: Rng, precision: str) -> Finding:
 def unknown_names_rejected(answer: Answer) -> Finding:
     """Passes if names that the exercise does not list raise ValueError."""
     for optimizer, precision in (("rmsprop", "fp32"), ("adam", "fp8")):
-        try:
-            seen = f"gave {compare.shown(answer.call(call, 1000, optimizer, precision), 80)}"
-        except AnswerFailed as failure:
-            if failure.error == "ValueError":
-                continue
-            seen = f"raised {failure.error or failure.kind}"
-        return Finding(False, f'("{optimizer}", "{precision}") {seen}; expected ValueError.')
+        seen = answer.call(outcome, 1000, optimizer, precision)
+        if "ValueError" not in seen.get("raised", ()):
+            did = (
+                f"raised {seen['raised'][0]}"
+                if "raised" in seen
+                else f"gave {compare.shown(seen['gave'], 80)}"
+            )
+            return Finding(False, f'("{optimizer}", "{precision}") {did}; expected ValueError.')
     return Finding(True, "An unknown optimizer and an unknown precision raise ValueError.")

@@ -16,6 +16,7 @@ from graders.grading.kit import (
     compare,
     exercise,
 )
+from graders.units.drivers import outcome
 from graders.units.unit_05 import drivers
 
 SECONDS = 5.0
@@ -149,20 +150,15 @@ def _optimum(costs: Costs, stages: int) -> float:
 
 def _refuses(answer: Answer, rng: Rng) -> Finding:
     layers = rng.integer(1, 4)
-    try:
-        reply = answer.call(drivers.cut, [1.0] * layers, layers + 1)
-    except AnswerFailed as error:
-        if error.error == "ValueError":
-            said = error.report.splitlines()[0]
-            named = {str(layers), str(layers + 1)} <= set(re.findall(r"\d+", said))
-            return Finding(
-                named, f"{layers} layers in {layers + 1} stages: {said!r} has to name both numbers."
-            )
-        return Finding(False, f"{layers} layers in {layers + 1} stages: expected a ValueError, got {error}.")
-    shown = compare.shown(reply.result)
-    return Finding(
-        False, f"{layers} layers in {layers + 1} stages: got {shown}, where a ValueError was expected."
-    )
+    case = f"{layers} layers in {layers + 1} stages"
+    seen = answer.call(outcome, [1.0] * layers, layers + 1)
+    if "raised" not in seen:
+        return Finding(False, f"{case}: got {compare.shown(seen['gave'])}, where a ValueError was expected.")
+    said = f"{seen['raised'][0]}: {seen['said']}"
+    if "ValueError" not in seen["raised"]:
+        return Finding(False, f"{case}: expected a ValueError, got {said}.")
+    named = {str(layers), str(layers + 1)} <= set(re.findall(r"\d+", seen["said"]))
+    return Finding(named, f"{case}: {said!r} has to name both numbers.")
 
 
 def _in_time(answer: Answer, rng: Rng) -> Finding:
