@@ -24,7 +24,7 @@ on = "simulated"
 
 # %%
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.distributed as dist
@@ -606,9 +606,180 @@ class Scatter(torch.autograd.Function):
 
 # %% [markdown]
 # ## 7 Statistics of all samples
+#
+# Convolutional networks are full of **batch normalisation**: each channel is shifted and scaled so that over the batch and all pixels it has
+# mean 0 and variance 1. Cut the batch or the image, and each rank has statistics of its own part only. With 32 images a device nobody minds: data
+# parallelism usually leaves it so. With one image on eight devices it is wrong: the strip with the sky would be
+# normalised to the same mean as the strip with the forest, and the network would no longer compute what it does on one device.
+#
+# So the statistics have to be those of all ranks. Two traps are on the way. Parts differ in size, so that a mean of means is wrong. And
+# the variance as the mean of squares less the square of the mean loses its digits where the mean is large: with a mean of 3,000 and a variance
+# of 1 it is a difference of two numbers near nine million, and float32 is exact to about one of these.
+
+
+# %% exercise="synchronised_batch_norm" points=12
+def synchronised_batch_norm(
+    x_shard: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float = 1e-5,
+    group: dist.ProcessGroup | None = None,
+) -> Tensor:
+    """Batch normalisation of this rank's part, by mean and variance over all ranks' parts.
+
+    x_shard: [samples, C, rows, columns], float32 or float64: this rank's part of the batch, of the
+        image, or of both. Parts may differ in all but C, and one may be empty; together they are not.
+    weight, bias: [C], of x_shard's dtype, the same on all ranks of the group (None: all).
+
+    Returns (x_shard - mean) / sqrt(variance + eps) * weight + bias, for each channel; mean and variance
+    are those of all samples and pixels of all ranks, the variance divided by their number n. Also where
+    a channel's mean is some thousands of standard deviations away from 0 it is exact to 0.01 in
+    float32. With a loss on each rank, gradients are those of the sum of all these losses: x_shard gets
+    its part, weight and bias, on every rank, the whole. All three need a gradient, or none. They stay
+    as they are.
+
+    Calls: one collective in forward, to which a rank gives at most 2 C + 1 numbers, and one in
+    backward, of at most 2 C; a number has at most eight bytes.
+    """
+    ### BEGIN SOLUTION
+    return Normalise.apply(x_shard, weight, bias, eps, group)
+    ### END SOLUTION
+
+
+class Normalise(torch.autograd.Function):
+    """Both passes; use it if you like, only synchronised_batch_norm is judged."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor, eps: float, group) -> Tensor:
+        ### BEGIN SOLUTION
+        own = x.new_tensor([x.numel() // x.shape[1]])
+        own_mean = x.sum(PIXELS) / own.clamp(min=1)
+        own_squares = (x - by_channel(own_mean)).square().sum(PIXELS)
+        packed = torch.cat([own, own_mean, own_squares])
+        everyone = packed.new_empty(dist.get_world_size(group) * len(packed))
+        dist.all_gather_single(everyone, packed, group=group)
+        numbers, means, squares = everyone.view(-1, len(packed)).split([1, len(weight), len(weight)], 1)
+        total = numbers.sum()
+        mean = (numbers * means).sum(0) / total
+        variance = (squares + numbers * (means - mean).square()).sum(0) / total
+        scale = (variance + eps).rsqrt()
+        x_hat = (x - by_channel(mean)) * by_channel(scale)
+        ctx.save_for_backward(x_hat, weight, scale, total)
+        ctx.group = group
+        return x_hat * by_channel(weight) + by_channel(bias)
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        ### BEGIN SOLUTION
+        x_hat, weight, scale, total = ctx.saved_tensors
+        sums = torch.stack([gradient.sum(PIXELS), (gradient * x_hat).sum(PIXELS)])
+        dist.all_reduce(sums, group=ctx.group)
+        of_bias, of_weight = sums
+        mean_part, variance_part = by_channel(of_bias / total), by_channel(of_weight / total)
+        of_x = (gradient - mean_part - x_hat * variance_part) * by_channel(weight * scale)
+        return of_x, of_weight, of_bias, None, None
+        ### END SOLUTION
+
+
+PIXELS = (0, 2, 3)
+"""The dimensions over which a channel's statistics go."""
+
+
+def by_channel(numbers: Tensor) -> Tensor:
+    """[C] as [C, 1, 1], which goes with [samples, C, rows, columns]."""
+    return numbers.view(-1, 1, 1)
+
+
+# %% [markdown]
+# Three strips of an image that gets brighter from top to bottom, with statistics of each strip and of all:
+
+# %% demo=true
+# %%needs synchronised_batch_norm
+picture = torch.arange(9.0).view(1, 1, 9, 1)
+strips = picture.tensor_split(3, dim=2)
+run = launch(synchronised_batch_norm, per_rank(strips), torch.ones(1), torch.zeros(1), ranks=3, on=on)
+alone = [functional.batch_norm(strip, None, None, training=True) for strip in strips]
+for name, parts in (("each by itself", alone), ("synchronised", run.results)):
+    print(f"{name:15}", ["  ".join(f"{each:5.2f}" for each in part.flatten().tolist()) for part in parts])
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds synchronised_batch_norm
+torch.testing.assert_close(
+    torch.cat(run.results, 2), functional.batch_norm(picture, None, None, training=True)
+)
+assert all(torch.allclose(alone[0], part) for part in alone)
+assert run.traffic[0].calls == {"all_gather_into_tensor": 1}
+
+# %% [markdown]
+# By itself each strip comes out the same: that the lower ones are brighter is lost.
 
 # %% [markdown]
 # ## 8 A tournament of trainers
+#
+# All that this unit has done so far cuts one training. LBANN, the Livermore Big Artificial Neural Network toolkit, has one more axis on top, of another
+# kind: several **trainers**, each of which may have many GPUs, train models of their own, on parts of the data of their own. Nothing is averaged. Every now and
+# then trainers meet in pairs that are drawn anew each time, and swap models. Each of the two now has two models, tries both on samples that
+# it has kept for this, and goes on with the better one. Good models spread, and with them what they
+# have learnt from data that the new owner has never seen; bad ones die out. This is the tournament, LTFB for short, of Jacobs et al. (2019).
+#
+# One round costs one model's bytes a trainer, however many trainers there are, and nobody waits for more than one other.
+
+
+# %% exercise="tournament" points=11
+def tournament(
+    model: nn.Module,
+    score: Callable[[nn.Module], float],
+    seed: int,
+    group: dist.ProcessGroup | None = None,
+) -> float:
+    """One round: trainers meet in pairs, and each goes on with the better of two models.
+
+    model: on every rank of the group (None: all) of the same layers; what it holds differs.
+    score: score(model) says how good a model of this kind is on this rank's own samples: larger is
+        better. Other ranks may think otherwise. NaN is a model that has diverged: any number is better.
+    seed: the same on all ranks. With torch.randperm(p, generator=torch.Generator().manual_seed(seed)),
+        of p ranks, those at places 0 and 1 of it meet, those at 2 and 3, and so on; an odd one rests.
+
+    Afterwards `model` holds, on each rank, its own or its partner's parameters and buffers (all of
+    them, of any dtype), whichever has the larger score here; its own if they are equally good. Returns
+    that score. Parameters and buffers stay the same objects, which an optimizer knows, with their
+    requires_grad and gradients; the mode stays, and so does the global random state.
+
+    Messages only (send, recv, isend, irecv, batch_isend_irecv): each of a pair sends the other its
+    parameters and buffers, one that is shared by two modules once, and nothing else.
+    """
+    ### BEGIN SOLUTION
+    order = torch.randperm(dist.get_world_size(group), generator=torch.Generator().manual_seed(seed)).tolist()
+    place = order.index(dist.get_rank(group)) ^ 1
+    own_score = score(model)
+    if place == len(order):
+        return own_score
+    held = [each.detach() for each in (*model.parameters(), *model.buffers())]
+    own = [each.clone(memory_format=torch.contiguous_format) for each in held]
+    theirs = [torch.empty_like(each) for each in own]
+    messages = [
+        dist.P2POp(call, each, group=group, group_peer=order[place])
+        for call, tensors in ((dist.isend, own), (dist.irecv, theirs))
+        for each in tensors
+    ]
+    for work in dist.batch_isend_irecv(messages):
+        work.wait()
+    fill(held, theirs)
+    their_score = score(model)
+    if their_score > own_score or (math.isnan(own_score) and not math.isnan(their_score)):
+        return their_score
+    fill(held, own)
+    return own_score
+    ### END SOLUTION
+
+
+def fill(tensors: list[Tensor], values: list[Tensor]) -> None:
+    """Write values into tensors, each of the same shape."""
+    with torch.no_grad():
+        for tensor, value in zip(tensors, values, strict=True):
+            tensor.copy_(value)
+
 
 # %% [markdown]
 # ## 9 What each axis costs

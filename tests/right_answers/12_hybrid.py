@@ -1,5 +1,7 @@
 """Right answers of unit 12, written differently."""
 
+import copy
+import functools
 import itertools
 import math
 from functools import partial
@@ -440,3 +442,145 @@ def pytorchs_scatter(x_shard, weight_shard, group=None):
     """With the reduce-scatter that autograd knows."""
     partial = _same_size(x_shard, weight_shard).contiguous()
     return reduce_scatter_single_autograd(partial, "sum", 1, group or dist.group.WORLD)
+
+
+# ------------------------------------------------------------------------------------ batch normalisation
+
+
+class _Whitened(torch.autograd.Function):
+    """By sums in float64; backward knows of the mean and the variance."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, eps, group):
+        rows = x.movedim(1, -1).flatten(0, -2).double()
+        packed = torch.cat([rows.sum(0), rows.square().sum(0), torch.tensor([len(rows)])])
+        dist.all_reduce(packed, group=group)
+        channels = x.shape[1]
+        number = packed[-1]
+        mean = packed[:channels] / number
+        deviation = (packed[channels:-1] / number - mean**2 + eps).sqrt()
+        x_hat = ((rows - mean) / deviation).to(x.dtype)
+        ctx.save_for_backward(x_hat, weight, deviation, number)
+        ctx.group, ctx.shape = group, x.movedim(1, -1).shape
+        return (x_hat * weight + bias).view(ctx.shape).movedim(-1, 1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x_hat, weight, deviation, number = ctx.saved_tensors
+        rows = gradient.movedim(1, -1).flatten(0, -2)
+        both = torch.stack([(rows * x_hat).sum(0), rows.sum(0)])
+        dist.all_reduce(both, group=ctx.group)
+        centred = number * rows - both[1] - x_hat * both[0]
+        of_x = (centred * weight / (number * deviation)).to(gradient.dtype)
+        return of_x.view(ctx.shape).movedim(-1, 1), both[0], both[1], None, None
+
+
+@right("synchronised_batch_norm")
+def sums_in_float64(x_shard, weight, bias, eps=1e-5, group=None):
+    """One all-reduce of sums in float64, whose digits are enough."""
+    return _Whitened.apply(x_shard, weight, bias, eps, group)
+
+
+def _merged(one, other):
+    """Number, mean and sum of squares around it of two parts together."""
+    (n, mean, squares), (m, other_mean, other_squares) = one, other
+    both = n + m
+    if not both:
+        return one
+    apart = other_mean - mean
+    return both, mean + apart * (m / both), squares + other_squares + apart**2 * (n * m / both)
+
+
+class _Merged(torch.autograd.Function):
+    """Statistics gathered as a list, and merged part by part."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, eps, group):
+        count, channels = x[:, 0].numel(), x.shape[1]
+        mean = x.mean((0, 2, 3)) if count else x.new_zeros(channels)
+        squares = ((x - mean[:, None, None]) ** 2).sum((0, 2, 3))
+        own = torch.cat([mean, squares, x.new_tensor([count])])
+        everyone = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(everyone, own, group=group)
+        parts = [(int(each[-1]), each[:channels], each[channels:-1]) for each in everyone]
+        number, mean, squares = functools.reduce(_merged, parts)
+        deviation = (squares / number + eps).sqrt()
+        x_hat = (x - mean[:, None, None]) / deviation[:, None, None]
+        ctx.save_for_backward(x_hat, weight / deviation)
+        ctx.rest = number, group
+        return torch.addcmul(bias[:, None, None], x_hat, weight[:, None, None])
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x_hat, scale), (number, group) = ctx.saved_tensors, ctx.rest
+        sums = torch.cat([torch.einsum("ncij,ncij->c", gradient, x_hat), gradient.sum((0, 2, 3))])
+        everyone = [torch.empty_like(sums) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(everyone, sums, group=group)
+        of_weight, of_bias = sum(everyone).chunk(2)
+        means = [(each / number)[:, None, None] for each in (of_bias, of_weight)]
+        return scale[:, None, None] * (gradient - means[0] - means[1] * x_hat), of_weight, of_bias, None, None
+
+
+@right("synchronised_batch_norm")
+def merged_part_by_part(x_shard, weight, bias, eps=1e-5, group=None):
+    """All-gathers in both passes; statistics merged two at a time."""
+    return _Merged.apply(x_shard, weight, bias, eps, group)
+
+
+# ------------------------------------------------------------------------------------------- tournaments
+
+
+def _pairs(seed, ranks):
+    order = torch.randperm(ranks, generator=torch.Generator().manual_seed(seed))
+    return dict(pair for a, b in order[: ranks // 2 * 2].view(-1, 2).tolist() for pair in ((a, b), (b, a)))
+
+
+@right("tournament")
+def a_guest(model, score, seed, group=None):
+    """Receives into a copy of the model, and scores that; the lower rank sends first."""
+    rank = dist.get_rank(group)
+    partner = _pairs(seed, dist.get_world_size(group)).get(rank)
+    own = score(model)
+    if partner is None:
+        return own
+    guest = copy.deepcopy(model)
+    mine, theirs = ([*each.parameters(), *each.buffers()] for each in (model, guest))
+    for turn in range(2):
+        for tensor in mine if (turn == 0) == (rank < partner) else theirs:
+            if (turn == 0) == (rank < partner):
+                dist.send(tensor.detach(), group=group, group_dst=partner)
+            else:
+                dist.recv(tensor.detach(), group=group, group_src=partner)
+    other = score(guest)
+    if math.isnan(other) or own >= other:
+        return own
+    with torch.no_grad():
+        for tensor, value in zip(mine, theirs, strict=True):
+            tensor.copy_(value)
+    return other
+
+
+@right("tournament")
+def as_bytes(model, score, seed, group=None):
+    """One message: the bytes of all tensors, whatever their type."""
+    partner = _pairs(seed, dist.get_world_size(group)).get(dist.get_rank(group))
+    if partner is None:
+        return score(model)
+    held = [each.detach() for each in itertools.chain(model.parameters(), model.buffers())]
+    kept = [each.clone() for each in held]
+    packed = torch.cat([each.contiguous().view(-1).view(torch.uint8) for each in held])
+    came = torch.empty_like(packed)
+    sending = dist.isend(packed, group=group, group_dst=partner)
+    dist.recv(came, group=group, group_src=partner)
+    sending.wait()
+    candidates = []
+    for source in (packed, came):
+        for tensor, part in zip(held, source.split([each.nbytes for each in held]), strict=True):
+            tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
+        candidates.append(score(model))
+    own, other = candidates
+    if other > own or (own != own and other == other):
+        return other
+    for tensor, value in zip(held, kept, strict=True):
+        tensor.copy_(value)
+    return own

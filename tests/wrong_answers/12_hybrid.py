@@ -1,5 +1,6 @@
 """Mistakes that people make in unit 12."""
 
+import copy
 import math
 from dataclasses import replace
 
@@ -1381,3 +1382,477 @@ def gathers_from_everybody(x_shard, weight_shard, group=None):
         return torch.cat(_all_channels(gradient, None).chunk(dist.get_world_size(), 1)[:size], 1)
 
     return _by_channels(x_shard, weight_shard, group, back=back)
+
+
+# --------------------------------------------------------------------------------------- batch normalisation
+
+_PIXELS = (0, 2, 3)
+
+
+def _per_channel(numbers):
+    return numbers.view(-1, 1, 1)
+
+
+def _total(group, *parts):
+    """Each of these [C], or one number, summed over ranks by one collective, in float64."""
+    packed = torch.cat([part.double().view(-1) for part in parts])
+    dist.all_reduce(packed, group=group)
+    return packed.split([part.numel() for part in parts])
+
+
+def _statistics(x, group):
+    """How many pixels there are, and mean and variance of all, by sums in float64."""
+    count = torch.tensor([x.numel() // x.shape[1]])
+    number, sums, squares = _total(group, count, x.double().sum(_PIXELS), x.double().square().sum(_PIXELS))
+    mean = sums / number
+    return number, mean, squares / number - mean.square()
+
+
+def _whole_sums(gradient, x_hat, group):
+    return _total(group, gradient.sum(_PIXELS), (gradient * x_hat).sum(_PIXELS))
+
+
+def _of_x(gradient, x_hat, scaled, number, of_bias, of_weight):
+    """The gradient of x from the sums of all ranks."""
+    means = [_per_channel((each / number).to(gradient.dtype)) for each in (of_bias, of_weight)]
+    return (gradient - means[0] - x_hat * means[1]) * _per_channel(scaled)
+
+
+def _back(gradient, x_hat, weight, scale, number, group):
+    """All three gradients as they should be."""
+    of_bias, of_weight = _whole_sums(gradient, x_hat, group)
+    of_x = _of_x(gradient, x_hat, weight * scale, number, of_bias, of_weight)
+    return of_x, of_weight.to(weight.dtype), of_bias.to(weight.dtype)
+
+
+class _Norm(torch.autograd.Function):
+    """Normalises by statistics(x, group); back(gradient, x_hat, weight, scale, number, group)."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, eps, group, statistics, back):
+        number, mean, variance = statistics(x, group)
+        scale = (variance + eps).rsqrt()
+        x_hat = ((x - _per_channel(mean)) * _per_channel(scale)).to(x.dtype)
+        ctx.save_for_backward(x_hat, weight, scale.to(x.dtype), torch.as_tensor(number))
+        ctx.rest = group, back
+        return x_hat * _per_channel(weight) + _per_channel(bias)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        group, back = ctx.rest
+        return *back(gradient, *ctx.saved_tensors, group), None, None, None, None
+
+
+def _norm(x, weight, bias, eps=1e-5, group=None, statistics=_statistics, back=_back):
+    return _Norm.apply(x, weight, bias, eps, group, statistics, back)
+
+
+def _mean_of_means(x, group):
+    own = x.double()
+    number, mean, variance = _total(
+        group, torch.tensor([x.numel() // x.shape[1]]), own.mean(_PIXELS), own.var(_PIXELS, correction=0)
+    )
+    ranks = dist.get_world_size(group)
+    return number, mean / ranks, variance / ranks
+
+
+@wrong("synchronised_batch_norm", fails="result")
+def its_own_statistics(x_shard, weight, bias, eps=1e-5, group=None):
+    """Each part by itself."""
+    return functional.batch_norm(x_shard, None, None, weight, bias, training=True, eps=eps)
+
+
+@wrong("synchronised_batch_norm", fails="result")
+def mean_of_means(x_shard, weight, bias, eps=1e-5, group=None):
+    """Averages the ranks' means, and their variances."""
+    return _norm(x_shard, weight, bias, eps, group, statistics=_mean_of_means)
+
+
+@wrong("synchronised_batch_norm", fails="result")
+def divided_by_one_less(x_shard, weight, bias, eps=1e-5, group=None):
+    """The unbiased variance, which is what running statistics take."""
+
+    def statistics(x, group):
+        number, mean, variance = _statistics(x, group)
+        return number, mean, variance * number / (number - 1)
+
+    return _norm(x_shard, weight, bias, eps, group, statistics=statistics)
+
+
+@wrong("synchronised_batch_norm", fails="result")
+def eps_beside_the_root(x_shard, weight, bias, eps=1e-5, group=None):
+    """Adds eps to the standard deviation."""
+
+    def statistics(x, group):
+        number, mean, variance = _statistics(x, group)
+        return number, mean, (variance.sqrt() + eps).square() - eps
+
+    return _norm(x_shard, weight, bias, eps, group, statistics=statistics)
+
+
+@wrong("synchronised_batch_norm", fails="gradient of the image")
+def statistics_are_constants(x_shard, weight, bias, eps=1e-5, group=None):
+    """Leaves backward to autograd, for which the all-reduce has no history."""
+
+    def back(gradient, x_hat, weight, scale, number, group):
+        of_bias, of_weight = _whole_sums(gradient, x_hat, group)
+        return gradient * _per_channel(weight * scale), of_weight.to(weight), of_bias.to(weight)
+
+    return _norm(x_shard, weight, bias, eps, group, back=back)
+
+
+@wrong("synchronised_batch_norm", fails="gradient of the image")
+def sums_of_its_own_pixels(x_shard, weight, bias, eps=1e-5, group=None):
+    """In backward the image's gradient has this rank's sums only."""
+
+    def back(gradient, x_hat, weight, scale, number, group):
+        whole = _back(gradient, x_hat, weight, scale, number, group)
+        own = gradient.sum(_PIXELS), (gradient * x_hat).sum(_PIXELS)
+        return _of_x(gradient, x_hat, weight * scale, number, *own), *whole[1:]
+
+    return _norm(x_shard, weight, bias, eps, group, back=back)
+
+
+@wrong("synchronised_batch_norm", fails="gradient of the image")
+def divides_by_its_own_number(x_shard, weight, bias, eps=1e-5, group=None):
+    """The sums of all ranks, divided by this rank's pixels."""
+
+    def back(gradient, x_hat, weight, scale, number, group):
+        return _back(gradient, x_hat, weight, scale, gradient.numel() // gradient.shape[1], group)
+
+    return _norm(x_shard, weight, bias, eps, group, back=back)
+
+
+@wrong("synchronised_batch_norm", fails="gradients of weight and bias")
+def weight_sees_its_own_pixels(x_shard, weight, bias, eps=1e-5, group=None):
+    """As torch.nn.SyncBatchNorm has it, after which DDP averages."""
+
+    def back(gradient, x_hat, weight, scale, number, group):
+        of_x, _, _ = _back(gradient, x_hat, weight, scale, number, group)
+        return of_x, (gradient * x_hat).sum(_PIXELS), gradient.sum(_PIXELS)
+
+    return _norm(x_shard, weight, bias, eps, group, back=back)
+
+
+@wrong("synchronised_batch_norm", fails="gradients of weight and bias")
+def mean_gradients(x_shard, weight, bias, eps=1e-5, group=None):
+    """Averages the gradients of weight and bias."""
+
+    def back(gradient, x_hat, weight, scale, number, group):
+        of_x, *others = _back(gradient, x_hat, weight, scale, number, group)
+        return of_x, *(each / dist.get_world_size(group) for each in others)
+
+    return _norm(x_shard, weight, bias, eps, group, back=back)
+
+
+@wrong("synchronised_batch_norm", fails="other parts")
+def mean_of_nothing(x_shard, weight, bias, eps=1e-5, group=None):
+    """Multiplies the mean by the number: of no pixels that is not 0, but NaN."""
+
+    def statistics(x, group):
+        own = x.double()
+        count = x.numel() // x.shape[1]
+        sums = own.mean(_PIXELS) * count, own.square().mean(_PIXELS) * count
+        number, total, squares = _total(group, torch.tensor([count]), *sums)
+        return number, total / number, squares / number - (total / number).square()
+
+    return _norm(x_shard, weight, bias, eps, group, statistics=statistics)
+
+
+@wrong("synchronised_batch_norm", fails="large means")
+def squares_in_float(x_shard, weight, bias, eps=1e-5, group=None):
+    """The mean of squares less the square of the mean, in x's own precision."""
+
+    def statistics(x, group):
+        packed = torch.cat([x.sum(_PIXELS), x.square().sum(_PIXELS), x.new_tensor([x[:, 0].numel()])])
+        dist.all_reduce(packed, group=group)
+        sums, squares, number = packed.split([x.shape[1], x.shape[1], 1])
+        mean = sums / number
+        return number, mean, (squares / number - mean.square()).clamp(min=0)
+
+    return _norm(x_shard, weight, bias, eps, group, statistics=statistics)
+
+
+@wrong("synchronised_batch_norm", fails="one collective")
+def first_the_mean(x_shard, weight, bias, eps=1e-5, group=None):
+    """One collective for the mean, another for the squares around it."""
+
+    def statistics(x, group):
+        number, sums = _total(group, torch.tensor([x.numel() // x.shape[1]]), x.double().sum(_PIXELS))
+        mean = sums / number
+        (squares,) = _total(group, (x.double() - _per_channel(mean)).square().sum(_PIXELS))
+        return number, mean, squares / number
+
+    return _norm(x_shard, weight, bias, eps, group, statistics=statistics)
+
+
+@wrong("synchronised_batch_norm", fails="one collective")
+def pixel_by_pixel(x_shard, weight, bias, eps=1e-5, group=None):
+    """Sends the sum of each sample and row, though one sum a channel is enough."""
+
+    def statistics(x, group):
+        padded = torch.zeros(8, 8, x.shape[1], 3, dtype=torch.float64)
+        own = x.double().movedim(1, 2)
+        padded[: x.shape[0], : x.shape[2], :, 0] = own.sum(-1)
+        padded[: x.shape[0], : x.shape[2], :, 1] = own.square().sum(-1)
+        padded[: x.shape[0], : x.shape[2], :, 2] = x.shape[3]
+        dist.all_reduce(padded, group=group)
+        sums, squares, number = padded.sum((0, 1)).T
+        return number, sums / number, squares / number - (sums / number).square()
+
+    return _norm(x_shard, weight, bias, eps, group, statistics=statistics)
+
+
+@wrong("synchronised_batch_norm", fails="group")
+def statistics_of_everybody(x_shard, weight, bias, eps=1e-5, group=None):
+    """Forgets the group in forward."""
+    return _norm(x_shard, weight, bias, eps, group, statistics=lambda x, _: _statistics(x, None))
+
+
+@wrong("synchronised_batch_norm", fails="group")
+def gradients_of_everybody(x_shard, weight, bias, eps=1e-5, group=None):
+    """Forgets the group in backward."""
+    return _norm(x_shard, weight, bias, eps, group, back=lambda *given: _back(*given[:-1], None))
+
+
+# ---------------------------------------------------------------------------------------------- tournaments
+
+
+def _drawn_order(seed, group):
+    return torch.randperm(dist.get_world_size(group), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def _drawn_partner(seed, group):
+    """The partner's place in the group; None for the one that rests."""
+    order = _drawn_order(seed, group)
+    other = order.index(dist.get_rank(group)) ^ 1
+    return order[other] if other < len(order) else None
+
+
+def _tensors(model):
+    return [each.detach() for each in (*model.parameters(), *model.buffers())]
+
+
+def _swap_models(own, partner, group):
+    """What the partner has in place of these tensors."""
+    theirs = [torch.empty_like(each) for each in own]
+    messages = [dist.P2POp(dist.isend, each, group=group, group_peer=partner) for each in own]
+    messages += [dist.P2POp(dist.irecv, each, group=group, group_peer=partner) for each in theirs]
+    for work in dist.batch_isend_irecv(messages):
+        work.wait()
+    return theirs
+
+
+def _is_better(theirs, own):
+    return theirs > own or (math.isnan(own) and not math.isnan(theirs))
+
+
+def _round(
+    model,
+    score,
+    seed,
+    group=None,
+    partner_of=_drawn_partner,
+    swap=_swap_models,
+    tensors=_tensors,
+    better=_is_better,
+):
+    """A round in which some step is another one."""
+    partner = partner_of(seed, group)
+    own_score = score(model)
+    if partner is None:
+        return own_score
+    held = tensors(model)
+    own = [each.clone() for each in held]
+    theirs = swap(own, partner, group)
+    for tensor, value in zip(held, theirs, strict=True):
+        tensor.copy_(value)
+    their_score = score(model)
+    if better(their_score, own_score):
+        return their_score
+    for tensor, value in zip(held, own, strict=True):
+        tensor.copy_(value)
+    return own_score
+
+
+@wrong("tournament", fails="the better model")
+def both_send_first(model, score, seed, group=None):
+    """dist.send waits for a partner who sends too."""
+
+    def swap(own, partner, group):
+        theirs = [torch.empty_like(each) for each in own]
+        for each in own:
+            dist.send(each, group=group, group_dst=partner)
+        for each in theirs:
+            dist.recv(each, group=group, group_src=partner)
+        return theirs
+
+    return _round(model, score, seed, group, swap=swap)
+
+
+@wrong("tournament", fails="the better model")
+def lower_is_better(model, score, seed, group=None):
+    """Takes the score for a loss."""
+    return _round(model, score, seed, group, better=lambda theirs, own: theirs < own)
+
+
+@wrong("tournament", fails="the better model")
+def always_the_others(model, score, seed, group=None):
+    """Swaps, and does not compare."""
+    return _round(model, score, seed, group, better=lambda theirs, own: True)
+
+
+@wrong("tournament", fails="the better model")
+def each_owner_judges(model, score, seed, group=None):
+    """Compares its own score with the one that the partner gave to its own model."""
+    partner = _drawn_partner(seed, group)
+    own_score = score(model)
+    if partner is None:
+        return own_score
+    (their_score,) = _swap_models([torch.tensor([own_score], dtype=torch.float64)], partner, group)
+    theirs = _swap_models([each.clone() for each in _tensors(model)], partner, group)
+    if not _is_better(their_score.item(), own_score):
+        return own_score
+    for tensor, value in zip(_tensors(model), theirs, strict=True):
+        tensor.copy_(value)
+    return their_score.item()
+
+
+@wrong("tournament", fails="the better model")
+def returns_its_own_score(model, score, seed, group=None):
+    """Returns the score from before."""
+    own_score = score(model)
+    _round(model, score, seed, group)
+    return own_score
+
+
+@wrong("tournament", fails="pairs")
+def neighbours(model, score, seed, group=None):
+    """0 meets 1, and 2 meets 3, in every round."""
+
+    def partner_of(seed, group):
+        other = dist.get_rank(group) ^ 1
+        return other if other < dist.get_world_size(group) else None
+
+    return _round(model, score, seed, group, partner_of=partner_of)
+
+
+@wrong("tournament", fails="pairs")
+def places_for_ranks(model, score, seed, group=None):
+    """Looks its own number up as a place: what stands there, in place of where it stands."""
+
+    def partner_of(seed, group):
+        order = _drawn_order(seed, group)
+        other = order[dist.get_rank(group)] ^ 1
+        return order.index(other) if other < len(order) else None
+
+    return _round(model, score, seed, group, partner_of=partner_of)
+
+
+@wrong("tournament", fails="pairs")
+def an_even_number(model, score, seed, group=None):
+    """The odd one looks for a partner behind the last."""
+
+    def partner_of(seed, group):
+        order = _drawn_order(seed, group)
+        return order[order.index(dist.get_rank(group)) ^ 1]
+
+    return _round(model, score, seed, group, partner_of=partner_of)
+
+
+@wrong("tournament", fails="all of the model")
+def parameters_only(model, score, seed, group=None):
+    """Leaves running statistics where they are."""
+    return _round(
+        model, score, seed, group, tensors=lambda model: [each.detach() for each in model.parameters()]
+    )
+
+
+@wrong("tournament", fails="all of the model")
+def what_learns(model, score, seed, group=None):
+    """Leaves frozen parameters where they are."""
+
+    def tensors(model):
+        learning = [each.detach() for each in model.parameters() if each.requires_grad]
+        return [*learning, *model.buffers()]
+
+    return _round(model, score, seed, group, tensors=tensors)
+
+
+@wrong("tournament", fails="all of the model")
+def one_vector_of_floats(model, score, seed, group=None):
+    """Packs all into one float32 tensor; what was float64 has lost digits."""
+
+    def swap(own, partner, group):
+        packed = torch.cat([each.float().view(-1) for each in own])
+        (came,) = _swap_models([packed], partner, group)
+        parts = came.split([each.numel() for each in own])
+        return [part.view(each.shape) for part, each in zip(parts, own, strict=True)]
+
+    return _round(model, score, seed, group, swap=swap)
+
+
+@wrong("tournament", fails="all of the model")
+def new_parameters(model, score, seed, group=None):
+    """Assigns the state in place of copying it: an optimizer goes on with the old parameters."""
+    result = _round(model, score, seed, group)
+    model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
+    return result
+
+
+@wrong("tournament", fails="diverged or equal")
+def comparison_with_nan(model, score, seed, group=None):
+    """Nothing is larger than NaN, so a diverged trainer stays so."""
+    return _round(model, score, seed, group, better=lambda theirs, own: theirs > own)
+
+
+@wrong("tournament", fails="diverged or equal")
+def not_worse(model, score, seed, group=None):
+    """Takes the other's if both are equally good."""
+    return _round(
+        model, score, seed, group, better=lambda theirs, own: theirs == own or _is_better(theirs, own)
+    )
+
+
+@wrong("tournament", fails="one model each way")
+def entries_of_the_state(model, score, seed, group=None):
+    """What two modules share has two entries in the state, and travels twice."""
+    return _round(model, score, seed, group, tensors=lambda model: list(model.state_dict().values()))
+
+
+@wrong("tournament", fails="one model each way")
+def everybodys_model(model, score, seed, group=None):
+    """Gathers all models, and takes the partner's out of them."""
+
+    def swap(own, partner, group):
+        everyone = [[torch.empty_like(each) for _ in range(dist.get_world_size(group))] for each in own]
+        for parts, each in zip(everyone, own, strict=True):
+            dist.all_gather(parts, each, group=group)
+        return [parts[partner] for parts in everyone]
+
+    def partner_of(seed, group):
+        partner = _drawn_partner(seed, group)
+        if partner is None:
+            swap([each.clone() for each in _tensors(model)], 0, group)
+        return partner
+
+    return _round(model, score, seed, group, swap=swap, partner_of=partner_of)
+
+
+@wrong("tournament", fails="random numbers")
+def global_seed(model, score, seed, group=None):
+    """Seeds the random numbers of everything else too."""
+
+    def partner_of(seed, group):
+        torch.manual_seed(seed)
+        order = torch.randperm(dist.get_world_size(group)).tolist()
+        other = order.index(dist.get_rank(group)) ^ 1
+        return order[other] if other < len(order) else None
+
+    return _round(model, score, seed, group, partner_of=partner_of)
+
+
+@wrong("tournament", fails="group")
+def pairs_of_the_world(model, score, seed, group=None):
+    """Pairs are drawn from all ranks."""
+    return _round(model, score, seed)

@@ -7,5 +7,7 @@ SECTIONS = (
     "norms",
     "halos",
     "convolutions",
+    "statistics",
+    "tournaments",
     "choosing",
 )

@@ -75,3 +75,17 @@ def convolved(
     """
     options = group_option(groups) | ({} if stride is None else {"stride": stride})
     return _passes(lambda *given: answer(*given, **options), [x, weight], 0 in frozen, frozen)
+
+
+def normalised(
+    answer: AnswerFunction,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float | None,
+    gaps: bool,
+    groups: list[list[int]],
+) -> PassesReply:
+    """Both passes of a normalisation of this rank's x. eps: None for the default. gaps: see `exchanged`."""
+    options = group_option(groups) | ({} if eps is None else {"eps": eps})
+    return _passes(lambda *given: answer(*given, **options), [x, weight, bias], gaps)
