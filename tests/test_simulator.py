@@ -305,6 +305,28 @@ def busy(milliseconds):
     torch.ones(milliseconds, 100) @ torch.ones(100, 5000)
 
 
+def test_asking_all_before_any_is_served_does_not_jump_ahead():
+    # Invariant: what comes after 10, 20 and 30 ms is seen then, in whatever order a program asks.
+    def f():
+        if me():
+            busy(10 * me())
+            dist.send(torch.zeros(7), 0)
+            return
+        left = [dist.irecv(torch.empty(7), peer) for peer in (1, 2, 3)]
+        while left:
+            over = [work for work in left if work.is_completed()]
+            for work in over:
+                mark("served")
+                left.remove(work)
+
+    cluster = Cluster(devices_per_node=4, intra_node=Link(latency=1e-6, bandwidth=1e9), flops=1e9)
+    events = launch(f, cluster=cluster).events
+    served = [event.start for event in events if event.op == "served"]
+    come = sorted(event.end for event in events if event.op == "recv")
+    assert [round(end, 3) for end in come] == [0.01, 0.02, 0.03]
+    assert all(0 <= b - a < 20e-6 for a, b in zip(come, served, strict=True))
+
+
 def test_asking_one_goes_on_where_another_is_over_and_never_asked_again():
     def f():
         if me():

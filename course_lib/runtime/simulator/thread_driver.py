@@ -64,6 +64,7 @@ class ThreadDriver:
         self._stopping = self._resuming = False
         self._vain_polls = 0
         self._asked: dict[int, dict[Operation, int]] = {}
+        self._since_news: dict[int, set[Operation]] = {}
         """Rank -> the operations that it has asked in vain whether they are over -> patience with each."""
         self.stacks: dict[int, FrameType] = {}
         """After a run: where the rank was that held the turn."""
@@ -138,7 +139,10 @@ class ThreadDriver:
         rank, time = operation.rank, self.virtual_time
         self._take_turns(rank, time.end_computing(rank))
         clock = self.now(rank)
+        in_vain = self._since_news.setdefault(rank, set())
         if operation.done and operation.end <= clock:
+            if not operation.awaited:
+                in_vain.clear()
             time.deliver(operation)
             return True
         ends = self._ends_of_asked(operation)
@@ -147,7 +151,9 @@ class ThreadDriver:
             if self._vain_polls > _VAIN_POLLS:
                 # Nothing has been posted for so long that all who still run do nothing but ask.
                 self.wait_for_data(operation, at)
-        ahead = min([time.next_clock(math.inf), *ends])
+        # Who has just heard that another is over may ask all the rest before turning to that one.
+        ahead = min([time.next_clock(math.inf), *ends]) if operation in in_vain else 0.0
+        in_vain.add(operation)
         self._take_turns(
             rank, time.advance(rank, max(clock + POLL_SECONDS, ahead if ahead < math.inf else 0))
         )
