@@ -786,6 +786,78 @@ def fill(tensors: list[Tensor], values: list[Tensor]) -> None:
 
 # %% [markdown]
 # ## 10 The whole against published tables
+#
+# Everything that this course simulates rests on few rules: a device takes the longer of its operations and its bytes (the
+# roofline), a message takes its latency and its bytes over the bandwidth, collectives are rings and trees, a pipeline has a bubble. Each rule has been
+# tested alone. Do they, put together, say what large machines really did?
+#
+# So take measurements that others published, and predict them:
+#
+# - D. Narayanan et al. (2021) trained ten models with Megatron-LM, from 1.7 billion parameters on 32 A100 to a thousand billion on
+#   3,072, with data, pipeline and tensor parallelism. Their table 1 has the cut, the batch and the operations a second of each GPU.
+# - M. Shoeybi et al. (2019), the first Megatron-LM, on up to 512 V100. S. Rajbhandari et al. (2020), ZeRO, on 400.
+# - Image networks with copies alone: FireCaffe (F. Iandola et al., 2016), P. Goyal et al. (2017), Horovod's documentation (2018).
+#
+# What may go into such a prediction? The model, the machine's data sheet and the cut, as the source gives them; and one number for
+# a type of GPU: what it reaches in matrix products. Somebody else measured that, on one GPU: 230 TFLOP/s on an A100
+# ([transformers-benchmarks](https://github.com/mli/transformers-benchmarks)), 95 on a V100. For the image networks it is the speed of one GPU
+# with that very network. No number is chosen so that a row comes out right, and no row's measurement goes into its own prediction.
+# A step is that of `course_lib.training.mesh_step`, with the head; `course_lib.published` has all inputs with their sources.
+
+# %% demo=true
+from course_lib.published import predictions
+from course_lib.published.drawing import published_figure
+
+rows = list(predictions())
+for row in rows:
+    print(
+        f"{row.source:17} {row.what:42} {row.measured:6.1f} {row.predicted:6.1f} {row.unit:22} {row.error:+4.0%}"
+    )
+published_figure(rows)
+
+# %% demo=true jupyter={"source_hidden": true}
+errors = {}
+for row in rows:
+    errors.setdefault(row.source, []).append(row.error)
+table_1 = sorted(map(abs, errors["Narayanan 2021"]))
+assert len(table_1) == 10
+assert max(table_1) < 0.16
+assert 0.12 < (table_1[4] + table_1[5]) / 2 < 0.13
+assert min(errors["Narayanan 2021"]) > 0
+everything = sorted(abs(row.error) for row in rows)
+assert len(everything) == 21
+assert [round(100 * everything[place]) for place in (10, 20)] == [13, 63]
+by_name = {(row.source, row.what): row for row in rows}
+small = [by_name["Shoeybi 2019", f"1.2 billion on {t} = 1 x 1 x {t}"] for t in (2, 4, 8)]
+assert [round(100 * row.error) for row in small] == [10, 27, 46]
+assert round(100 * by_name["Shoeybi 2019", "8.3 billion on 8 = 1 x 1 x 8"].error) == 0
+assert round(by_name["Shoeybi 2019", "8.3 billion on 512 = 64 x 1 x 8"].predicted) == 53
+assert [round(row.predicted) for row in rows if row.source == "Iandola 2016"] == [89, 60]
+assert round(100 * errors["Rajbhandari 2020"][0]) == 39
+assert round(0.75 * by_name["Rajbhandari 2020", "100 billion on 400 = 25 x 1 x 16"].predicted) == 40
+
+# %% [markdown]
+# Over all 21 rows the median error is 13 %, and the worst is 63 %. A good prediction would have stayed below 10 % and 20 %; ours does not.
+# It is worth more to see where it fails, and why, than to turn a knob until it does not.
+#
+# **Where it holds.** All ten rows of Narayanan's table are met within 16 %, and half of them within 13 %, from 32 devices to 3,072. All
+# ten predictions are too fast. Something small is missing everywhere: a matrix product in a training runs with caches and clocks
+# that other work has spoiled, nobody reads memory at its peak, and neither optimizer nor the waiting for messages between stages is
+# in our step. Where two configurations differ by more than a tenth, the prediction knows which one is
+# faster; and that is what one predicts for. Horovod's and Goyal's numbers are met within 15 %.
+#
+# **Small pieces.** Shoeybi cut a model of 1.2 billion parameters among 2, 4 and 8 GPUs, for the same batch. We are 10 %, 27 % and
+# 46 % too fast. The roofline believes that half a matrix product takes half as long. A GPU does not: small products fill it badly,
+# and starting an operation takes microseconds however small it is. For 8.3 billion parameters on 8 GPUs, where the pieces
+# are large, the error is below 1 %. FireCaffe's GPUs have 32 and 8 images each, and again we are too fast: 89 % and 60 % instead of 63 % and 37 %.
+# (There one input is a guess, too: how many steps the 21 days on one GPU were.)
+#
+# **What overlaps.** For 8.3 billion parameters on 512 GPUs we predict 53 % instead of 76 %. Our gradients leave after backward, in one ring
+# for each group, and of eight network cards such a ring leaves a node by one. NCCL opens several rings over all cards, and may begin
+# during backward. Here a better description of the program is needed, not a better network.
+#
+# **What was counted.** ZeRO's 38 TFLOP/s are predicted as 53. If the authors did not count the operations of blocks that are
+# computed again, which are a quarter of all, ours are 40. The paper does not say which. Ask of every published rate which operations it counts.
 
 # %% [markdown]
 # ## 11 PyTorch's own, on real processes
