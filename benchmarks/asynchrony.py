@@ -1,18 +1,14 @@
 """Asynchronous training simulated: 64 workers with 1,000 steps each, of the unit's own functions."""
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.measure import Row, at_most
+from benchmarks.solutions import solution_of
 from course_lib import Cluster, launch
-from graders.guest.run_cells import run_cells
-from graders.submissions.read import read_submission
 
-SOLUTION = Path(__file__).parents[1] / "solutions" / "08_asynchrony.py"
 WORKERS, STEPS = 64, 1_000
 
 TRAININGS = {
@@ -24,8 +20,7 @@ TRAININGS = {
 
 def rows() -> Iterator[Row]:
     """Every measurement of this module."""
-    solved: dict[str, Any] = {"__name__": "solution"}
-    run_cells(read_submission(SOLUTION).cells, solved)
+    solved = solution_of("08_asynchrony")
     for name, (function, arguments, seconds) in TRAININGS.items():
         run = launch(
             solved[function],

@@ -7,14 +7,12 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from benchmarks.measure import Row, at_most, median_seconds
+from benchmarks.solutions import solution_of
 from graders.grading.registry import exercises
 from graders.grading.run import grade
-from graders.guest.run_cells import run_cells
 from graders.student.kernel_answer import kernel_answer
-from graders.submissions.read import read_submission
 
 UNIT = "02_data_parallel"
 SOLUTION = Path(__file__).parents[1] / "solutions" / f"{UNIT}.py"
@@ -23,8 +21,7 @@ SMALL = SOLUTION.with_name("00_hello_ranks.py")
 
 def rows() -> Iterator[Row]:
     """The median over the exercises, and the slowest of them."""
-    solved: dict[str, Any] = {"__name__": "solution"}
-    run_cells(read_submission(SOLUTION).cells, solved)
+    solved = solution_of(UNIT)
     times = {}
     for name, exercise in exercises(UNIT).items():
         answer = kernel_answer(solved[name], name)

@@ -49,11 +49,10 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks.measure import Row, times_faster
+from benchmarks.solutions import solution_of
 from course_lib import launch
 from course_lib.figures.style import draw_lines, figure_png, legend_beside, new_figure
 from course_lib.launch.mpi import mpi_missing, mpirun
-from graders.guest.run_cells import run_cells
-from graders.submissions.read import read_submission
 from tests.answers import right_answers
 
 SOLUTION = Path(__file__).parents[1] / "solutions" / "07_collectives.py"
@@ -125,9 +124,7 @@ def rows() -> Iterator[Row]:
 @cache
 def reference() -> dict[str, Any]:
     """The answers of unit 07, by name."""
-    solved: dict[str, Any] = {"__name__": "solution"}
-    run_cells(read_submission(SOLUTION).cells, solved)
-    return solved
+    return solution_of("07_collectives")
 
 
 @cache

@@ -14,10 +14,9 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.measure import Row
+from benchmarks.solutions import solution_of
 from benchmarks.turns import in_turns, of_slowest
 from course_lib import launch
-from graders.guest.run_cells import run_cells
-from graders.submissions.read import read_submission
 
 ROOT = Path(__file__).parents[1]
 WIDTH, LAYERS, SAMPLES = 512, 4, 32
@@ -30,8 +29,7 @@ Step = Callable[[Tensor], None]
 
 def rows() -> Iterator[Row]:
     """Seconds of a step on two processes."""
-    solved: dict[str, Any] = {"__name__": "solution"}
-    run_cells(read_submission(ROOT / "solutions" / "11_compression.py").cells, solved)
+    solved = solution_of("11_compression")
     run = launch(take_turns, solved["PowerSGD"], ranks=RANKS, on="processes", timeout=600, quiet=True)
     seconds = of_slowest(run.results)
     own, other = seconds["by hand"], seconds["powerSGD_hook"]

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.measure import Row, times_faster
+from benchmarks.solutions import solution_of
 from benchmarks.turns import in_turns, of_slowest
 from course_lib import launch
 from course_lib.models import MLP, TransformerConfig
-from graders.guest.run_cells import run_cells
-from graders.submissions.read import read_submission
 
 ROOT = Path(__file__).parents[1]
 RANKS, STEPS, TURNS = 2, 3, 11
@@ -22,8 +21,7 @@ WIDTH, INNER, EXPERTS, CHOICES, TOKENS = 256, 1024, 4, 2, 2048
 
 def rows() -> Iterator[Row]:
     """The comparison of this module: gate, sorting and four all-to-alls may take as long as the products."""
-    solved: dict[str, Any] = {"__name__": "solution"}
-    run_cells(read_submission(ROOT / "solutions" / "10_experts.py").cells, solved)
+    solved = solution_of("10_experts")
     layers = {name: solved[name] for name in ("Mixture", "ExpertParallelMLP")}
     run = launch(take_turns, layers, ranks=RANKS, on="processes", timeout=300, quiet=True)
     seconds = of_slowest(run.results)

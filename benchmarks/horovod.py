@@ -21,13 +21,11 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.measure import Row, median_seconds, times_faster
+from benchmarks.solutions import solution_of
 from benchmarks.turns import in_turns, of_slowest
 from course_lib import launch
 from course_lib.beside import missing
-from graders.guest.run_cells import run_cells
-from graders.submissions.read import read_submission
 
-SOLUTION = Path(__file__).parents[1] / "solutions" / "04_horovod.py"
 RANKS, STEPS, TURNS = 2, 10, 15
 WIDTHS = (64, 1024, 1024, 10)
 """1.1 million parameters: 4.5 MB of gradients a step."""
@@ -50,8 +48,7 @@ def rows() -> Iterator[Row]:
 
 def step_seconds() -> dict[str, float]:
     """Way -> median seconds of a training step, of the slower rank."""
-    solved: dict[str, Any] = {"__name__": "solution"}
-    run_cells(read_submission(SOLUTION).cells, solved)
+    solved = solution_of("04_horovod")
     kept = os.environ.get("HOROVOD_TIMELINE")
     # A timeline's thread would take a core from the ranks.
     os.environ["HOROVOD_TIMELINE"] = ""

@@ -18,10 +18,9 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.measure import Row
+from benchmarks.solutions import solution_of
 from benchmarks.turns import in_turns, of_slowest
 from course_lib import launch
-from graders.guest.run_cells import run_cells
-from graders.submissions.read import read_submission
 
 ROOT = Path(__file__).parents[1]
 LAYERS, WIDTH, SAMPLES = 6, 512, 1024
@@ -40,8 +39,7 @@ Step = Callable[[Tensor], None]
 
 def rows() -> Iterator[Row]:
     """Seconds of a step on two and on four processes."""
-    solved: dict[str, Any] = {"__name__": "solution"}
-    run_cells(read_submission(ROOT / "solutions" / "09_memory.py").cells, solved)
+    solved = solution_of("09_memory")
     names = ("flat", "ShardedOptimizer", "ShardedGradients", "prefetch")
     pieces = {name: solved[name] for name in names}
     for ranks in (2, 4):

@@ -9,8 +9,6 @@ import operator
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,12 +16,10 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.measure import Row, at_most, median_seconds, times_faster
+from benchmarks.solutions import solution_of
 from course_lib import launch
 from course_lib.training.pipeline import Plan, Stage, cost, schedule_of
-from graders.guest.run_cells import run_cells
-from graders.submissions.read import read_submission
 
-SOLUTION = Path(__file__).parents[1] / "solutions" / "05_pipeline_parallel.py"
 RANKS, MICRO_BATCHES, SAMPLES, TURNS = 2, 8, 32, 24
 WIDTH, LAYERS = 1024, 4
 LARGE = (64, 256)
@@ -32,8 +28,7 @@ LARGE = (64, 256)
 
 def rows() -> Iterator[Row]:
     """Every comparison of this module."""
-    solved: dict[str, Any] = {"__name__": "solution"}
-    run_cells(read_submission(SOLUTION).cells, solved)
+    solved = solution_of("05_pipeline_parallel")
     plan: Plan = solved["one_f_one_b"]
     step = step_seconds(plan)
     what = f"a step of 1F1B, {RANKS} stages, {MICRO_BATCHES} micro-batches"

@@ -6,8 +6,6 @@ not threads.
 
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -15,12 +13,10 @@ from rich.table import Table
 
 from benchmarks.measure import Row, at_most, median_seconds, times_faster
 from benchmarks.programs import ring_steps
+from benchmarks.solutions import solution_of
 from course_lib import Cluster, launch
 from course_lib.launch.run import Run
-from graders.guest.run_cells import run_cells
-from graders.submissions.read import read_submission
 
-SOLUTION = Path(__file__).parents[1] / "solutions" / "07_collectives.py"
 WORLDS = {4: 2000, 64: 500, 1024: 32}
 """Ranks -> steps round the ring."""
 COLLECTIVES = {"ring": (1024, 15.0), "halving_doubling": (4096, 30.0)}
@@ -56,8 +52,7 @@ def messages_a_second(ranks: int, device: str) -> float:
 @cache
 def carried_out(name: str) -> Run:
     """An all-reduce of unit 07 on many ranks, eight a node."""
-    solved: dict[str, Any] = {"__name__": "solution"}
-    run_cells(read_submission(SOLUTION).cells, solved)
+    solved = solution_of("07_collectives")
     function, (ranks, _) = solved[f"{name}_all_reduce"], COLLECTIVES[name]
     cluster = Cluster(nodes=ranks // 8, devices_per_node=8)
     launch(function, torch.empty(64, device="meta"), ranks=2)  # torch imports what meta tensors need

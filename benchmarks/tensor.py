@@ -7,18 +7,16 @@ import runpy
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from benchmarks.measure import Row, times_faster
+from benchmarks.solutions import solution_of
 from benchmarks.turns import in_turns, of_slowest
 from course_lib import launch
 from course_lib.models import Transformer, TransformerConfig, next_token_loss
-from graders.guest.run_cells import run_cells
-from graders.submissions.read import read_submission
 
 ROOT = Path(__file__).parents[1]
 RANKS, STEPS, TURNS = 2, 5, 15
@@ -28,8 +26,7 @@ SAMPLES = 4
 
 def rows() -> Iterator[Row]:
     """The comparison of this module."""
-    solved: dict[str, Any] = {"__name__": "solution"}
-    run_cells(read_submission(ROOT / "solutions" / "06_tensor_parallel.py").cells, solved)
+    solved = solution_of("06_tensor_parallel")
     halves = {name: solved[name] for name in ("parallel_attention", "parallel_mlp")}
     ways = {"own": partial(_cut("by_hand"), **halves), "dtensor": _cut("by_plan")}
     run = launch(take_turns, ways, ranks=RANKS, on="processes", timeout=300, quiet=True)
