@@ -30,6 +30,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_array
 from torch import Tensor
@@ -205,7 +206,67 @@ assert 16**6 == 16_777_216
 # ## 2 What it costs to change a layout
 #
 # Between two operators a tensor may have to change its layout: one strategy leaves it as S(0), the next wants it as R. Along one axis of the mesh
-# there are three kinds of placement, and so a small table of changes.
+# there are three kinds of placement, and so a small table of changes. Fill it before you go on: which of them need no word from another rank,
+# and which collective does the others?
+
+
+# %% exercise="reshard" points=12
+def reshard(
+    x: Tensor, source: Placement, target: Placement, group: dist.ProcessGroup | None = None
+) -> Tensor:
+    """Bring a tensor from one layout into another, along the ranks of a group.
+
+    x: what this rank has of it in the layout source; of any dtype, with at least one dimension, and in any
+    order in memory; it stays as it is. source, target: Replicate(), Shard(dim) or Partial(), a sum over the
+    ranks. group: the ranks along the axis (None: all), p of them; the rank at place r of the group has part r of
+    what is cut. Every dim that is cut has, when it is whole, a multiple of p as its length.
+
+    Returns what this rank has in the layout target, of x's dtype, in memory of its own. What becomes a sum may
+    have any summands whose sum it is, but those of a sum that stays one are x as it was.
+
+    At most one collective, over this group; none where each rank can do it by itself. Of all that can do it
+    it is the one with which a rank sends the fewest bytes.
+    """
+    ### BEGIN SOLUTION
+    p, place = dist.get_world_size(group), dist.get_rank(group)
+    if source == target or isinstance(source, Replicate) or isinstance(target, Partial):
+        return alone(x, source, target, p, place)
+    if isinstance(source, Partial) and isinstance(target, Replicate):
+        total = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=group)
+        return total
+    if isinstance(target, Replicate):
+        parts = x.new_empty(p, *x.shape)
+        dist.all_gather_into_tensor(parts, x.contiguous(), group=group)
+        return torch.cat(parts.unbind(), source.dim)
+    sent = torch.stack(x.tensor_split(p, target.dim))
+    if isinstance(source, Partial):
+        own = torch.empty_like(sent[0])
+        dist.reduce_scatter_tensor(own, sent, group=group)
+        return own
+    received = torch.empty_like(sent)
+    dist.all_to_all_single(received, sent, group=group)
+    return torch.cat(received.unbind(), source.dim)
+    ### END SOLUTION
+
+
+def alone(x: Tensor, source: Placement, target: Placement, p: int, place: int) -> Tensor:
+    """The same where no rank needs anything from another. place: of this rank, of p. Not judged by itself; you
+    need not use it.
+    """
+    ### BEGIN SOLUTION
+    if isinstance(source, Shard) and isinstance(target, Partial):
+        length = x.shape[source.dim]
+        whole = x.new_zeros([n * p if dim == source.dim else n for dim, n in enumerate(x.shape)])
+        whole.narrow(source.dim, place * length, length).copy_(x)
+        return whole
+    if isinstance(target, Shard) and isinstance(source, Replicate):
+        return x.tensor_split(p, target.dim)[place].clone()
+    if isinstance(target, Partial) and isinstance(source, Replicate) and place > 0:
+        return torch.zeros_like(x)
+    return x.clone()
+    ### END SOLUTION
+
 
 # %% [markdown]
 # What does such a change cost? A call has the time of its usual algorithm on the ranks along the axis. The library has these times in

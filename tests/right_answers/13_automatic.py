@@ -8,6 +8,8 @@ import math
 import random
 
 import numpy as np
+import torch
+import torch.distributed as dist
 from scipy.optimize import Bounds, LinearConstraint, milp
 from torch.distributed.tensor import Partial, Replicate, Shard
 
@@ -63,6 +65,89 @@ def grows_a_list(op, mesh):
                     longer.append((cut, [*result, last], {**left, letter: left[letter] // length}))
         grown = longer
     return [Strategy(tuple(map(tuple, operands)), tuple(result)) for operands, result, _ in grown]
+
+
+# -------------------------------------------------------------------------------------------- changed layouts
+
+
+@right("reshard")
+def with_lists(x, source, target, group=None):
+    """The collectives on lists; what is alone is made from all parts of zeros."""
+    p, me = dist.get_world_size(group), dist.get_rank(group)
+    kinds = type(source).__name__[0] + type(target).__name__[0]
+    if source == target:
+        return x.clone()
+    if kinds in ("RP", "SP"):
+        zeros = torch.zeros_like(x)
+        if kinds == "RP":
+            return zeros if me else x + zeros
+        return torch.cat([zeros] * me + [x] + [zeros] * (p - me - 1), source.dim)
+    if kinds == "RS":
+        return x.chunk(p, target.dim)[me].clone()
+    if kinds == "PR":
+        total = x.contiguous().clone()
+        dist.all_reduce(total, group=group)
+        return total
+    if kinds == "SR":
+        own = x.contiguous()
+        parts = [torch.empty_like(own) for _ in range(p)]
+        dist.all_gather(parts, own, group=group)
+        return torch.cat(parts, source.dim)
+    given = [part.contiguous() for part in x.chunk(p, target.dim)]
+    if kinds == "PS":
+        own = torch.empty_like(given[0])
+        dist.reduce_scatter(own, given, group=group)
+        return own
+    parts = [torch.empty_like(given[0]) for _ in range(p)]
+    dist.all_to_all(parts, given, group=group)
+    return torch.cat(parts, source.dim)
+
+
+@right("reshard")
+class ByMovingDimensions:
+    """Moves the dim that is cut to the front, where collectives cut and join, and back."""
+
+    def __new__(cls, x, source, target, group=None):
+        p, me = dist.get_world_size(group), dist.get_rank(group)
+        if source == target:
+            return x.clone()
+        if not source.is_replicate() and not target.is_partial():
+            if target.is_replicate():
+                return cls.joined(x, source, group, p)
+            return cls.cut(x, source, target, group, p)
+        if source.is_replicate():
+            if target.is_shard():
+                front = x.movedim(target.dim, 0)
+                n = len(front) // p
+                return front[me * n : (me + 1) * n].clone().movedim(0, target.dim)
+            return x.clone() * (1 if me == 0 else 0)
+        front = x.movedim(source.dim, 0)
+        whole = front.new_zeros(p * len(front), *front.shape[1:])
+        whole[me * len(front) : (me + 1) * len(front)] = front
+        return whole.movedim(0, source.dim)
+
+    @staticmethod
+    def joined(x, source, group, p):
+        if source.is_partial():
+            total = x.clone(memory_format=torch.contiguous_format)
+            dist.all_reduce(total, group=group)
+            return total
+        front = x.movedim(source.dim, 0).contiguous()
+        whole = front.new_empty(p * len(front), *front.shape[1:])
+        dist.all_gather_into_tensor(whole, front, group=group)
+        return whole.movedim(0, source.dim)
+
+    @staticmethod
+    def cut(x, source, target, group, p):
+        front = x.movedim(target.dim, 0).contiguous()
+        if source.is_partial():
+            own = front.new_empty(len(front) // p, *front.shape[1:])
+            dist.reduce_scatter_tensor(own, front, group=group)
+            return own.movedim(0, target.dim)
+        received = torch.empty_like(front)
+        dist.all_to_all_single(received, front, group=group)
+        parts = [part.movedim(0, target.dim) for part in received.chunk(p)]
+        return torch.cat(parts, source.dim)
 
 
 # ------------------------------------------------------------------------------------------- layouts' prices

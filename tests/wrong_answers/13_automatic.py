@@ -10,13 +10,15 @@ import time
 from math import prod
 
 import numpy as np
+import torch
+import torch.distributed as dist
 from scipy.optimize import Bounds, LinearConstraint, milp
 from torch.distributed.tensor import Partial, Replicate, Shard
 
 from course_lib.planner import Strategy
 from course_lib.planner.timelines import Task, Timeline
 from course_lib.runtime.communication.costs import seconds_of
-from tests.answers import wrong
+from tests.answers import solved, wrong
 
 # ------------------------------------------------------------------------------------------------ strategies
 
@@ -112,6 +114,145 @@ def a_letter_has_room_for_one_axis(op, mesh):
 def cuts_in_one_part(op, mesh):
     """Along an axis of length 1 each letter divides."""
     return _cuts(op, mesh, trivial=True)
+
+
+# -------------------------------------------------------------------------------------------- changed layouts
+
+
+def _kinds(source, target):
+    """Such as "SR"; "same" where nothing is to be done."""
+    return "same" if source == target else type(source).__name__[0] + type(target).__name__[0]
+
+
+def _move(x, source, target, group=None, **changed):
+    """The solution, but for the kinds of change that are given: kind -> function of the same arguments."""
+    instead = changed.get(_kinds(source, target), solved("13_automatic")["reshard"])
+    return instead(x, source, target, group)
+
+
+def _all_of(x, source, group):
+    """The whole tensor of a cut one, as it should be."""
+    return solved("13_automatic")["reshard"](x, source, Replicate(), group)
+
+
+def _own_part(x, target, group):
+    return x.tensor_split(dist.get_world_size(group), target.dim)[dist.get_rank(group)].clone()
+
+
+@wrong("reshard", fails="whole on every rank")
+def joins_along_dimension_0(x, source, target, group=None):
+    """Leaves the parts where the all-gather has put them, and calls that the tensor."""
+
+    def joined(x, source, target, group):
+        whole = _all_of(x, Shard(0), group)
+        return whole.reshape(
+            [n * dist.get_world_size(group) if d == source.dim else n for d, n in enumerate(x.shape)]
+        )
+
+    return _move(x, source, target, group, SR=joined)
+
+
+@wrong("reshard", fails="whole on every rank")
+def a_summand_for_the_sum(x, source, target, group=None):
+    """What is a sum is taken as it lies here."""
+    return _move(x, source, target, group, PR=lambda x, *_: x.clone())
+
+
+@wrong("reshard", fails="cut, from a sum or from another cut")
+def cuts_a_summand(x, source, target, group=None):
+    """Takes its part of its own summand."""
+    return _move(x, source, target, group, PS=lambda x, source, target, group: _own_part(x, target, group))
+
+
+@wrong("reshard", fails="cut, from a sum or from another cut")
+def exchanges_along_dimension_0(x, source, target, group=None):
+    """Gives x itself to the all-to-all, which cuts along dimension 0 whatever the target is."""
+
+    def exchanged(x, source, target, group):
+        received = torch.empty_like(x, memory_format=torch.contiguous_format)
+        dist.all_to_all_single(received, x.contiguous(), group=group)
+        return torch.cat(received.chunk(dist.get_world_size(group)), source.dim)
+
+    return _move(x, source, target, group, SS=exchanged)
+
+
+@wrong("reshard", fails="cut, from a sum or from another cut")
+def joins_along_the_target(x, source, target, group=None):
+    """Puts the parts that come one after another along the new dim instead of the old one."""
+
+    def exchanged(x, source, target, group):
+        sent = torch.stack(x.tensor_split(dist.get_world_size(group), target.dim))
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent, group=group)
+        return torch.cat(received.unbind(), target.dim)
+
+    return _move(x, source, target, group, SS=exchanged)
+
+
+@wrong("reshard", fails="without a word")
+def everybody_keeps_all(x, source, target, group=None):
+    """Every rank keeps the whole as its summand: the sum is p times too large."""
+    return _move(x, source, target, group, RP=lambda x, *_: x.clone())
+
+
+@wrong("reshard", fails="without a word")
+def a_share_for_each(x, source, target, group=None):
+    """Divides by the ranks: right for even numbers on two of them, not for integers."""
+    return _move(x, source, target, group, RP=lambda x, s, t, g: (x / dist.get_world_size(g)).to(x.dtype))
+
+
+@wrong("reshard", fails="without a word")
+def puts_its_part_first(x, source, target, group=None):
+    """A summand that has this rank's part at the beginning."""
+
+    def padded(x, source, target, group):
+        return torch.cat([x] + [torch.zeros_like(x)] * (dist.get_world_size(group) - 1), source.dim)
+
+    return _move(x, source, target, group, SP=padded)
+
+
+@wrong("reshard", fails="in a group")
+def place_in_the_world(x, source, target, group=None):
+    """Takes the part of its rank among all."""
+
+    def part(x, source, target, group):
+        parts = x.tensor_split(dist.get_world_size(group), target.dim)
+        return parts[dist.get_rank() % len(parts)].clone()
+
+    return _move(x, source, target, group, RS=part)
+
+
+@wrong("reshard", fails="what is sent")
+def adds_up_all_of_it(x, source, target, group=None):
+    """An all-reduce where a reduce-scatter does."""
+
+    def added(x, source, target, group):
+        return _own_part(_move(x, source, Replicate(), group), target, group)
+
+    return _move(x, source, target, group, PS=added)
+
+
+@wrong("reshard", fails="what is sent")
+def gathers_all_of_it(x, source, target, group=None):
+    """An all-gather where an all-to-all does."""
+    return _move(x, source, target, group, SS=lambda x, s, t, g: _own_part(_all_of(x, s, g), t, g))
+
+
+@wrong("reshard", fails="x is left alone")
+def a_view_of_x(x, source, target, group=None):
+    """Hands back x itself where nothing is to be done."""
+    return _move(x, source, target, group, same=lambda x, *_: x)
+
+
+@wrong("reshard", fails="x is left alone")
+def adds_up_in_place(x, source, target, group=None):
+    """The all-reduce goes into x."""
+
+    def added(x, source, target, group):
+        dist.all_reduce(x, group=group)
+        return x.clone()
+
+    return _move(x, source, target, group, PR=added)
 
 
 # ------------------------------------------------------------------------------------------- layouts' prices

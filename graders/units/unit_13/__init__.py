@@ -1,4 +1,4 @@
 """Unit 13: Automatic."""
 
 UNIT = "13_automatic"
-SECTIONS = ("strategies", "prices", "choices", "staging", "levels", "simulating", "deltas", "walks")
+SECTIONS = ("strategies", "moving", "prices", "choices", "staging", "levels", "simulating", "deltas", "walks")

@@ -2,9 +2,13 @@
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from course_lib.cluster.topology import Link
 from course_lib.planner import Einsum
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
+from graders.units.groups import group_option
+from graders.units.models import transposed
 from graders.units.unit_13.spelling import placement, spelled
 
 
@@ -38,3 +42,34 @@ def reshard_costs(
         answer(placement(source), placement(target), nbytes, ranks, Link(*link))
         for (source, target), nbytes, ranks, link in cases
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class MovedReply(DriverReply):
+    """Of each change: what was returned, the argument afterwards, and whether they have memory in common."""
+
+    results: list[PlainData]
+    left: list[Tensor]
+    shared: list[bool]
+
+
+def moved(
+    answer: AnswerFunction,
+    given: list[Tensor],
+    changes: list[tuple[str, str]],
+    gaps: bool,
+    groups: list[list[int]],
+) -> MovedReply:
+    """What becomes of this rank's parts, one change of layout after another. gaps: they stand transposed."""
+    option = group_option(groups)
+    parts = [transposed(each) if gaps else each for each in given]
+    results = [
+        answer(part, placement(source), placement(target), **option)
+        for part, (source, target) in zip(parts, changes, strict=True)
+    ]
+    shared = [
+        isinstance(result, Tensor)
+        and result.untyped_storage().data_ptr() == part.untyped_storage().data_ptr()
+        for result, part in zip(results, parts, strict=True)
+    ]
+    return MovedReply(results, parts, shared)
