@@ -88,9 +88,41 @@ def writes_many_past_torch(x: Tensor) -> None:
     sending.wait()
 
 
+def two_futures_of_one(x: Tensor) -> None:
+    futures = [dist.all_reduce(x, async_op=True).get_future() for _ in range(2)]
+    for future in futures:
+        future.wait()
+
+
+def sends_what_a_future_waits_for(x: Tensor) -> None:
+    future = dist.all_reduce(x, async_op=True).get_future()
+    chained = future.then(lambda done: done.value()[0] / 2)
+    sending = dist.isend(x, other())
+    dist.recv(torch.empty(4), other())
+    sending.wait()
+    chained.wait()
+
+
+def writes_before_its_future(x: Tensor) -> None:
+    future = dist.all_reduce(x, async_op=True).get_future()
+    x /= 2
+    future.wait()
+
+
+def writes_many_before_their_future(x: Tensor) -> None:
+    many = torch.zeros(LARGE)
+    chained = dist.all_reduce(many, async_op=True).get_future().then(lambda done: done.value()[0].add_(1))
+    many[7] = 3
+    chained.wait()
+
+
 @pytest.mark.parametrize(
     ("program", "said"),
     [
+        (two_futures_of_one, r"all_reduce\(.* still being read by all_reduce\("),
+        (writes_before_its_future, r"all_reduce\(.* writes was written by this rank before its future"),
+        (writes_many_before_their_future, r"all_reduce\(.* writes was written by this rank before its"),
+        (sends_what_a_future_waits_for, r"send\(float32\[4\]\) .* still being written by all_reduce\("),
         (receives_into_what_it_sends, r"recv\(float32\[4\]\) .* still being read by send\(float32\[4\]\)"),
         (sends_what_it_receives, r"send\(float32\[2\]\) .* still being written by recv\(float32\[2\]\)"),
         (receives_twice_into_one, r"recv\(float32\[4\]\) .* still being written by recv\(float32\[4\]\)"),
@@ -158,6 +190,51 @@ def through_a_future(x: Tensor) -> None:
     dist.all_reduce(x)
 
 
+def through_many_futures(x: Tensor) -> None:
+    for _ in range(2):
+        parts = [dist.all_reduce(part, async_op=True).get_future() for part in x.split(2)]
+        torch.futures.wait_all(parts)
+    for _ in range(2):
+        parts = [dist.all_reduce(part, async_op=True).get_future() for part in x.split(2)]
+        torch.futures.collect_all(parts).then(lambda done: len(done.value())).wait()
+    dist.all_reduce(x)
+
+
+def again_in_a_callback(x: Tensor) -> None:
+    """By then the first is over, and its memory may be given to another."""
+
+    def twice(done: torch.futures.Future[list[Tensor]]) -> Tensor:
+        dist.all_reduce(done.value()[0], async_op=True).get_future().wait()
+        return x
+
+    dist.all_reduce(x, async_op=True).get_future().then(twice).wait()
+    x.zero_()
+    dist.all_reduce(x)
+
+
+def written_in_a_callback(x: Tensor) -> None:
+    many = torch.zeros(LARGE)
+    for each in (x, many):
+        mean = dist.all_reduce(each, async_op=True).get_future().then(lambda done: done.value()[0].div_(2))
+        mean.then(lambda done: done.wait().add_(1)).wait()
+
+
+def asked_until_it_is_over(x: Tensor) -> None:
+    future = dist.all_reduce(x, async_op=True).get_future()
+    while not future.done():
+        pass
+    x.zero_()
+    dist.all_reduce(x)
+
+
+def when_time_has_passed(x: Tensor) -> None:
+    """Nobody waits for the future itself; what another call takes is longer."""
+    dist.all_reduce(x, async_op=True).get_future()
+    for _ in range(20):
+        dist.all_reduce(torch.zeros(1000))
+    dist.all_reduce(x)
+
+
 def numbers_that_are_none(x: Tensor) -> None:
     x.fill_(torch.nan)
     again_after_waiting(x)
@@ -172,6 +249,11 @@ def numbers_that_are_none(x: Tensor) -> None:
         again_after_waiting,
         after_asking,
         through_a_future,
+        through_many_futures,
+        again_in_a_callback,
+        written_in_a_callback,
+        asked_until_it_is_over,
+        when_time_has_passed,
         numbers_that_are_none,
     ],
 )

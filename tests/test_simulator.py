@@ -362,10 +362,11 @@ def test_asynchronous_collectives_complete_on_wait():
 def test_a_callback_waits_for_a_future_that_is_over():
     # What is chained to a future runs when it is done: there, waiting for it does not move the clock.
     def f():
-        future = dist.all_reduce(torch.ones(1000), async_op=True).get_future()
-        chained = future.then(lambda done: done.wait()[0])
+        work = dist.all_reduce(torch.ones(1000), async_op=True)
+        future = work.get_future()
+        chained = future.then(lambda done: (work.wait(), future.wait(), done.wait()[0])[-1])
         mark("chained")
-        chained.wait()
+        torch.futures.wait_all([chained])
         mark("waited")
 
     ends = {event.op: event.end for event in launch(f, ranks=2).events}

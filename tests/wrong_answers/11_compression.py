@@ -83,6 +83,37 @@ def first_of_the_bucket(state, bucket):
     return work.get_future().then(lambda _: torch.cat([half.to(rest.dtype), rest[len(first) :]]))
 
 
+SHARED_BUFFER: dict[int, torch.Tensor] = {}
+
+
+@wrong("fp16_hook", fails="mean over ranks")
+def one_buffer_for_all_buckets(state, bucket):
+    """Saves memory by one float16 buffer, in which the last bucket is still on its way."""
+
+    class Shared(_Hook):
+        def packed(self, gradients, ranks):
+            room = SHARED_BUFFER.setdefault(dist.get_rank(), torch.empty(10_000, dtype=torch.float16))
+            return room[: len(gradients)].copy_(gradients / ranks)
+
+    return Shared()(state, bucket)
+
+
+@wrong("fp16_hook", fails="mean over ranks")
+def scales_what_is_on_its_way(state, bucket):
+    """Divides twice too much, and mends that in the tensor that is being reduced, before it is."""
+
+    class Early(_Hook):
+        def packed(self, gradients, ranks):
+            return super().packed(gradients, 2 * ranks)
+
+        def future(self, work, half, gradients, ranks):
+            future = work.get_future()
+            half *= 2
+            return future.then(lambda _: half.to(gradients.dtype))
+
+    return Early()(state, bucket)
+
+
 @wrong("fp16_hook", fails="half the bytes")
 def rounded_but_wide(state, bucket):
     """Rounds to float16, and sends the numbers in the dtype that they had."""

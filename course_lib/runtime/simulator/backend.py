@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -34,29 +34,58 @@ BACKEND = "simulated"
 class SimulatedFuture(torch.futures.Future[Any]):
     """A future whose data is there already, and whose `wait` moves the rank's clock to when it really was."""
 
-    def __init__(self, engine: RankEngine, operation: Operation, value: list[Tensor]) -> None:
+    def __init__(
+        self, engine: RankEngine, operations: Sequence[Operation], buffers: OpenBuffers, value: Any
+    ) -> None:
+        """operations: those that it hangs on, whose memory `buffers` keeps until they are waited for."""
         super().__init__()
         self._engine = engine
-        self._operation = operation
+        self._operations = operations
+        self._buffers = buffers
         self.set_result(value)
 
     def wait(self) -> Any:
-        """The tensors; the clock moves to the operation's end."""
-        self._engine.wait(self._operation)
+        """The value; the clock moves to the operations' end."""
+        for operation in self._operations:
+            if not self._buffers.is_over_here(operation):
+                self._engine.wait(operation)
+                self._buffers.end(operation)
         return super().wait()
+
+    def done(self) -> bool:
+        """Whether it is over; asking takes a little virtual time."""
+        for operation in self._operations:
+            if not self._buffers.is_over_here(operation):
+                if not self._engine.poll(operation):
+                    return False
+                self._buffers.end(operation)
+        return True
 
     def then(self, callback: Callable[..., Any]) -> torch.futures.Future[Any]:
         """What the callback makes of this future, there when this one is.
 
-        The callback gets one that is over, as where it runs afterwards: to wait for it takes no time.
+        The callback runs at once, and is given a future that is over. To wait for what it hangs on takes no
+        time there, as where it runs afterwards.
         """
         over: torch.futures.Future[Any] = torch.futures.Future()
         over.set_result(self.value())
-        following = super().then(lambda _: callback(over))
+        with self._buffers.over_here(self._operations):
+            following = super().then(lambda _: callback(over))
         try:
-            return SimulatedFuture(self._engine, self._operation, following.wait())
+            return SimulatedFuture(self._engine, self._operations, self._buffers, following.wait())
         except Exception:  # the callback's; whoever waits for it gets it
             return following
+
+
+def _all_of(futures: Sequence[Any]) -> torch.futures.Future[Any]:
+    """What torch.futures.collect_all returns: a future of them all, there when the last of them is."""
+    simulated = [future for future in futures if isinstance(future, SimulatedFuture)]
+    if not simulated:
+        collected: Any = torch._C._collect_all(list(futures))
+        return cast("torch.futures.Future[Any]", collected)
+    first = simulated[0]
+    operations = [operation for future in simulated for operation in future._operations]
+    return SimulatedFuture(first._engine, operations, first._buffers, list(futures))
 
 
 class SimulatedWork(dist.Work):
@@ -73,6 +102,8 @@ class SimulatedWork(dist.Work):
 
     def wait(self, timeout: Any = None) -> bool:
         """Block until the operation is done."""
+        if self._buffers.is_over_here(self._operation):
+            return True
         self._engine.wait(self._operation)
         if self._operation.call.asynchronous:
             self._buffers.end(self._operation)
@@ -109,14 +140,19 @@ class SimulatedWork(dist.Work):
 
         The rank blocks here until the data is there, without moving its clock. What DistributedDataParallel
         asks for during a backward pass it needs at the pass's end, and the clock follows there, so that
-        communication overlaps with what is still computed. A program's own hook waits when it likes.
+        communication overlaps with what is still computed. A program's own hook waits when it likes. Until
+        then, or until the rank's clock has come that far, the operation's memory is in use.
         """
         self._engine.wait_for_data(self._operation)
-        self._buffers.end(self._operation)
+        self._buffers.hand_to_future(self._operation)
         if torch._C._current_graph_task_id() != -1 and _for_the_reducer(sys._getframe(1)):
             autograd = torch.autograd.Variable._execution_engine
-            autograd.queue_callback(lambda: self._engine.wait(self._operation))
-        return SimulatedFuture(self._engine, self._operation, self._result)
+            autograd.queue_callback(self._end)
+        return SimulatedFuture(self._engine, [self._operation], self._buffers, self._result)
+
+    def _end(self) -> None:
+        self._engine.wait(self._operation)
+        self._buffers.end(self._operation)
 
 
 def _for_the_reducer(frame: FrameType | None) -> bool:
@@ -193,7 +229,7 @@ class SimulatedGroup(InterceptedGroup):
             # Those of one line in a loop are one object, as messages are.
             call = self._calls.setdefault(call, call)
         operation = call.operation(self._global_rank, peer, tuple(inputs), tuple(outputs))
-        self._buffers.begin(operation)
+        self._buffers.begin(operation, self._engine)
         self._engine.post(operation)
         result = list(inputs if call.op == "send" else outputs)
         return SimulatedWork(self._engine, operation, result, self._buffers)
@@ -240,7 +276,8 @@ def _make_group(options: Any, backend_options: Any) -> SimulatedGroup:
 @contextmanager
 def as_with_gloo() -> Iterator[None]:
     """Have simulated ranks meet where others do: in every `new_group`, which all must call alike, in
-    `monitored_barrier`, which torch allows to Gloo alone, and in functional collectives of meta tensors.
+    `monitored_barrier`, which torch allows to Gloo alone, and in functional collectives of meta tensors; and
+    have futures of several keep what they hang on, which C++ would drop.
     """
     make, monitor = distributed_c10d._new_group_with_tag, dist.monitored_barrier
 
@@ -260,6 +297,10 @@ def as_with_gloo() -> Iterator[None]:
     with (
         replaced(distributed_c10d, "_new_group_with_tag", new_group),
         replaced(dist, "monitored_barrier", monitored_barrier),
+        replaced(torch.futures, "collect_all", _all_of),
+        replaced(
+            torch.futures, "wait_all", lambda futures: [each.wait() for each in _all_of(futures).wait()]
+        ),
         counted_on_meta(),
     ):
         yield

@@ -5,7 +5,8 @@ out differently from run to run there, so here it is refused in every run.
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from course_lib.runtime.communication.call import Operation
 from course_lib.runtime.communication.errors import BufferInUse
+from course_lib.runtime.simulator.engine import RankEngine
 
 SMALL = 1 << 16
 """Bytes of which a copy costs next to nothing."""
@@ -40,7 +42,7 @@ class _Buffer(NamedTuple):
 
 
 class _Sent:
-    """What a large buffer held when it was sent, to tell later whether that was written since.
+    """What a large buffer held at some time, to tell later whether that was written since.
 
     A copy would take longer than all else that is done for a message. But PyTorch counts the writes to its
     storage, of which a sum tells whether they were to another part; a sample shows most writes past PyTorch.
@@ -75,21 +77,37 @@ class _Sent:
         return None if tensor.is_inference() else tensor._version
 
 
+Content = bytes | _Sent
+"""What stood in a buffer: all of it, or, of a large one, enough to tell later whether it was written."""
+
+
+def _content(buffer: _Buffer) -> Content:
+    return _Sent(buffer) if buffer.end - buffer.begin > SMALL else buffer.content()
+
+
+def _written(buffer: _Buffer, before: Content) -> bool:
+    return before.written() if isinstance(before, _Sent) else before != buffer.content()
+
+
 class OpenBuffers:
     """Those of one rank."""
 
     def __init__(self) -> None:
         self._open: dict[Operation, Sequence[_Buffer]] = {}
-        self._sent: dict[Operation, bytes | _Sent] = {}
+        self._sent: dict[Operation, Content] = {}
+        self._of_futures: dict[Operation, list[Content]] = {}
+        self._over_here: list[Operation] = []
 
-    def begin(self, operation: Operation) -> None:
+    def begin(self, operation: Operation, engine: RankEngine) -> None:
         """A call is about to be made. Raises BufferInUse if an open one is at work on its memory."""
         call = operation.call
         if call.shape_only or not (call.asynchronous or self._open):
             return
+        if self._of_futures:
+            self._end_those_over(engine.now(operation.rank))
         buffers = _buffers(operation)
-        for others in self._open.values():
-            for other in others:
+        for open_one, others in self._open.items():
+            for other in others if open_one not in self._over_here else ():
                 _, _, other_begin, other_end, other_writes = other
                 for _, _, begin, end, writes in buffers:
                     # They overlap, and not only in what both read.
@@ -98,19 +116,60 @@ class OpenBuffers:
         if call.asynchronous:
             self._open[operation] = buffers
             if call.op == "send" and buffers:
-                sent = buffers[0]
-                self._sent[operation] = _Sent(sent) if sent.end - sent.begin > SMALL else sent.content()
+                self._sent[operation] = _content(buffers[0])
+
+    def hand_to_future(self, operation: Operation) -> None:
+        """The call's data is there, and a future tells when the call is over. That may go unseen: time tells
+        it too. Until then nobody but a callback may write what the call has written.
+        """
+        if operation in self._open:
+            written = [buffer for buffer in self._open[operation] if buffer.writes]
+            self._of_futures[operation] = [_content(buffer) for buffer in written]
+
+    def _end_those_over(self, clock: float) -> None:
+        for operation in [each for each in self._of_futures if each.done and each.end <= clock]:
+            self.end(operation)
+
+    @contextmanager
+    def over_here(self, operations: Sequence[Operation]) -> Iterator[None]:
+        """Within the block, a callback of theirs, these calls are over, whatever the clock says. Raises
+        BufferInUse if their memory was written before.
+        """
+        for operation in operations:
+            self._check_unwritten(operation)
+        before = len(self._over_here)
+        self._over_here.extend(operations)
+        try:
+            yield
+        finally:
+            del self._over_here[before:]
+            for operation in self._of_futures.keys() & operations:
+                self.hand_to_future(operation)
+
+    def is_over_here(self, operation: Operation) -> bool:
+        """Whether a callback of this call is running."""
+        return operation in self._over_here
 
     def end(self, operation: Operation) -> None:
-        """Its rank has waited for the call. Raises BufferInUse if what it sends was written meanwhile."""
-        buffers = self._open.pop(operation, None)
+        """Its rank has waited for the call. Raises BufferInUse if its memory was written meanwhile."""
+        self._check_unwritten(operation)
+        buffers = self._open.pop(operation, None) or ()
+        self._of_futures.pop(operation, None)
         sent = self._sent.pop(operation, None)
-        if not buffers or sent is None:
-            return
-        if sent.written() if isinstance(sent, _Sent) else sent != buffers[0].content():
+        if buffers and sent is not None and _written(buffers[0], sent):
             raise BufferInUse(
                 f"The tensor of {_made(operation)}, was written before wait(): on real processes sometimes "
                 "the old numbers arrive, sometimes the new ones. Call wait() first, or send a clone()."
+            )
+
+    def _check_unwritten(self, operation: Operation) -> None:
+        """Raise BufferInUse if what the call has written was written since its future was asked for."""
+        written = [buffer for buffer in self._open.get(operation, ()) if buffer.writes]
+        if any(map(_written, written, self._of_futures.get(operation, ()))):
+            raise BufferInUse(
+                f"What {_made(operation)}, writes was written by this rank before its future was waited for: "
+                "on real processes sometimes the one comes last, sometimes the other. Write it in a callback "
+                "of then(), or call wait() first."
             )
 
 
