@@ -1640,6 +1640,11 @@ for way in HOOKS:
 #   ranks has to add up or drop what is left over.
 # - **The error of another weight.** DDP turns the order of the gradients round after the first step, and makes new buckets. What is kept by
 #   place in a bucket is then added to the wrong weights, once. Keep it by parameter, as section 10 and `PowerSGD` do.
+# - **Weights in channels_last.** In a bucket a gradient lies as its weight does in memory, but `bucket.gradients()` reads it row after row. Of a
+#   convolution in channels_last the numbers stand in wrong places then. A sum over ranks does not mind; a matrix for PowerSGD is another one, whose
+#   rank is higher. `gradient.as_strided(weight.shape, weight.stride(), gradient.storage_offset())` has them in their places.
+# - **One buffer for all buckets.** A hook that keeps a float16 tensor and fills it for each bucket writes into what is still being reduced. On
+#   simulated ranks that raises `BufferInUse`; on GPUs it is a gradient that is wrong now and then.
 # - **The error of a step that was not made.** Mixed precision skips a step whose gradients are not finite. What a compressor has kept of them by
 #   then is not finite either, and so is every later step. Look at the gradient before it is compressed.
 # - **Replicas drift apart.** Each rank adds up what it gathered. If it adds in another order, the last digits differ, and

@@ -86,6 +86,34 @@ def test_hooks_have_the_gradients_of_torchs_own(on: Any) -> None:
     torch.testing.assert_close(run.results[1]["your PowerSGD"], run.results[0]["your PowerSGD"])
 
 
+def in_channels_last() -> tuple[Tensor, Tensor, Tensor]:
+    """Of a weight: what a bucket says its gradient is, the same by the weight's strides, and what it is."""
+    convolution = nn.Conv2d(3, 4, 2, bias=False).to(memory_format=torch.channels_last)
+    model, seen = DistributedDataParallel(convolution), []
+
+    def hook(state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        (weight,), (gradient,) = bucket.parameters(), bucket.gradients()
+        placed = gradient.as_strided(weight.shape, weight.stride(), gradient.storage_offset())
+        seen.extend([gradient.clone(), placed.clone()])
+        future: torch.futures.Future[Tensor] = default_hooks.allreduce_hook(None, bucket)
+        return future
+
+    model.register_comm_hook(None, hook)
+    model(torch.randn(2, 3, 5, 5)).square().sum().backward()
+    assert convolution.weight.grad is not None
+    return seen[0], seen[1], convolution.weight.grad
+
+
+@ENGINES
+def test_a_bucket_reads_gradients_row_after_row(on: Any) -> None:
+    # Invariant: of a weight in channels_last bucket.gradients() has the right numbers in wrong places, as the
+    # unit says, and as_strided finds these.
+    ((said, placed, gradient),) = launch(in_channels_last, ranks=1, on=on).results
+    assert not torch.equal(said, gradient)
+    assert torch.equal(said.flatten().sort().values, gradient.flatten().sort().values)
+    assert torch.equal(placed, gradient)
+
+
 def by_horovod(compression: str, factor: float) -> Tensor:
     """The gradient of a step of this rank's samples after Horovod's exchange."""
     import horovod.torch as hvd
