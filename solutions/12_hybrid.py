@@ -783,6 +783,104 @@ def fill(tensors: list[Tensor], values: list[Tensor]) -> None:
 
 # %% [markdown]
 # ## 9 What each axis costs
+#
+# Each axis saves something and costs something. A wider **tensor** axis means less memory for weights and less to compute on each
+# device, and two all-reduces of activations in every block and pass. A longer **pipeline** means fewer blocks on each device, and
+# stages that wait. More **copies** save no weights at all, and the gradients have to be averaged, once in a step.
+#
+# How much each of them costs depends on the links that it gets. Here is a transformer of 32 blocks of width 4,096, 64 samples of 2,048 tokens in
+# a step, on 32 devices of two machines: four nodes of LUMI-G, and four nodes with H100 cards. `step_time` puts a step together from simulated parts:
+# `course_lib.training.mesh_step` says how. The tensor axis grows from 1 to 32, the rest are copies. Then the same 32 devices with four stages, one on each node.
+
+# %% demo=true
+large = TransformerConfig(layers=32, width=4096, heads=32, vocabulary=51200, context=2048)
+machines = [presets.lumi_g(nodes=4), presets.h100_pod(nodes=4)]
+shapes = [Mesh(32 // tensor, 1, tensor) for tensor in (1, 2, 4, 8, 16, 32)] + [Mesh(1, 4, 8)]
+steps = {machine.name: [step_time(Job(large, 64, machine), mesh) for mesh in shapes] for machine in machines}
+for name, times in steps.items():
+    for mesh, time in zip(shapes, times, strict=True):
+        print(
+            f"{name:9} {mesh.data:2} x {mesh.pipeline} x {mesh.tensor:2}: {time.seconds:5.2f} s, of which computing "
+            f"{time.computing:5.2f}, tensor {time.tensor:5.2f}, waiting {time.waiting:.2f}, data {time.data:.2f}"
+        )
+
+# %% demo=true jupyter={"source_hidden": true}
+parts = {"computing": "sky_blue", "tensor": "vermillion", "waiting": "yellow", "data": "bluish_green"}
+figure, both = new_figure(
+    alt="Seconds of a step for tensor axes of 1 to 32 devices and for a pipeline, in parts. "
+    + "; ".join(
+        f"{name}: " + ", ".join(f"{tuple(mesh)} {time.seconds:.1f} s" for mesh, time in zip(shapes, times))
+        for name, times in steps.items()
+    ),
+    columns=2,
+    height=3.6,
+)
+for axes, (name, times) in zip(both, steps.items(), strict=True):
+    labels = [f"{mesh.data} x {mesh.pipeline} x {mesh.tensor}" for mesh in shapes]
+    left = [0.0] * len(times)
+    for (part, colour), hatch in zip(parts.items(), ("", "//", "..", "xx"), strict=True):
+        widths = [getattr(time, part) for time in times]
+        axes.barh(
+            labels, widths, left=left, color=COLOURS[colour], hatch=hatch, edgecolor="black", label=part
+        )
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    axes.set(title=name, xlabel="a step (s)")
+    axes.invert_yaxis()
+both[0].set_ylabel("data x pipeline x tensor")
+both[1].legend(loc="upper right")
+figure
+
+# %% demo=true jupyter={"source_hidden": true}
+lumi, h100 = steps["LUMI-G"], steps["H100 pod"]
+assert [round(times[4].seconds / times[3].seconds, 1) for times in (lumi, h100)] == [1.7, 2.5]
+assert [round(times[4].tensor / times[3].tensor, 1) for times in (lumi, h100)] == [5.4, 16.6]
+assert round(machines[1].intra_node.bandwidth / machines[1].inter_node.bandwidth, 1) == 7.4
+assert machines[0].intra_node.bandwidth / machines[0].inter_node.bandwidth == 2
+assert all(times[6].seconds < 1.04 * times[3].seconds for times in (lumi, h100))
+assert all(times[5].computing < 1.11 * times[0].computing for times in (lumi, h100))
+held = [memory_bytes(Job(large, 64, machines[1]), mesh) / 1e9 for mesh in shapes]
+assert [round(held[place]) for place in (0, 3, 6)] == [105, 22, 12]
+
+# %% [markdown]
+# Within a node the tensor axis costs little. Where it leaves the node, from 8 to 16, its all-reduces take 5.4 times as long on LUMI-G
+# and 16.6 times on the H100 nodes, and the whole step 1.7 and 2.5 times. A ring is as slow as its slowest link. On the H100 nodes that
+# link has a 7.4th of the bandwidth; and with half as many copies, each device sees twice as many samples. LUMI-G's
+# two links differ by a factor of 2 only, but devices share network cards.
+#
+# The faster the links within a node are, the more is lost by leaving it. **Tensor parallelism across nodes loses**, and pipelines are what
+# crosses nodes at little cost: 1 x 4 x 8 takes at most 4 % longer than 4 x 1 x 8, and a device holds 12 GB instead of 22.
+# Copies alone would hold 105 GB on each device, more than any of these devices has. So the rule of thumb is: the tensor axis as wide as a node at most, stages until the
+# model fits, copies with what is left (Narayanan et al. 2021, section 3). Section 13 has machines where this rule is wrong.
+#
+# ### Ten frameworks
+#
+# The lecture has a table of ten frameworks: which parallelism each offers, the most accelerators and the largest network that it was shown
+# with. Multiply: Adam in mixed precision takes 16 bytes a parameter (unit 09). What would a device of each row have to hold?
+
+# %% demo=true
+from course_lib.published.frameworks import FRAMEWORKS, frameworks_figure
+
+for each in FRAMEWORKS:
+    by_kind = f"{each.as_said / 1e9:8.1f}" if each.as_said else "        "
+    print(
+        f"{each.name:16} {each.kind:12} {each.accelerators:5} devices {each.parameters / 1e9:8.3f} billion: "
+        f"{each.least / 1e9:7.3f} to {each.most / 1e9:7.1f} GB a device, by its kind {by_kind}"
+    )
+frameworks_figure()
+
+# %% demo=true jupyter={"source_hidden": true}
+frameworks = {each.name: each for each in FRAMEWORKS}
+assert [round(frameworks[name].most / 1e9) for name in ("KARMA", "LBANN", "ZeRO")] == [272, 1258, 1600]
+assert round(frameworks["Megatron-LM"].as_said / 1e9, 1) == 16.6
+assert round((2 + 14 / 25) * 100 / 16) == 16
+assert sum(each.kind == "data" and each.most > 80e9 for each in FRAMEWORKS) == 3
+
+# %% [markdown]
+# A bar reaches from one copy that all devices share to a copy for each. The three rows with the largest networks say "data",
+# and a copy of theirs needs 272, 1,258 and 1,600 GB. No device has that. So their kind must be more than copies: KARMA keeps most of the
+# states in the host's memory (unit 09), ZeRO shares them out, within groups of 16 devices that split each layer besides: (2 + 14/25) / 16 bytes a parameter, which
+# is 16 GB; and LBANN splits single samples and layers (sections 5 and 6). Megatron-LM's 512 devices are 64 copies on 8 devices each, so 16.6 GB.
+# One word for a framework hides what it does: the largest networks are all trained in a hybrid way.
 
 # %% [markdown]
 # ## 10 The whole against published tables
