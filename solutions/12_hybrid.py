@@ -15,6 +15,8 @@
 #
 # - say where each rank stands in a mesh, and make the groups along its axes.
 # - cut an image into strips, and let neighbours lend each other the rows that a convolution needs.
+# - say what each axis of a mesh costs on a machine, and choose them for a model before the first job runs.
+# - predict what a published training took, and judge where such a prediction holds.
 
 # %% tags=["parameters"]
 # For the demonstrations: how many ranks they have where the text does not say, and whether these are "simulated"
@@ -32,7 +34,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn import functional
 
-from course_lib import Cluster, launch, per_rank
+from course_lib import Cluster, Link, launch, per_rank
 from course_lib.cluster import presets
 from course_lib.figures.style import COLOURS, HATCHES, look, new_figure
 from course_lib.models import TransformerConfig
@@ -1032,10 +1034,60 @@ def choose_mesh(
 
 
 # %% [markdown]
+# Try it on a machine whose links are slow everywhere: three nodes with eight devices that speak over PCIe.
+
+# %% demo=true
+# %%needs choose_mesh
+pcie = Cluster(
+    nodes=3, devices_per_node=8, intra_node=Link(5e-6, 25e9), inter_node=Link(5e-6, 12e9), flops=1e14
+)
+wide = TransformerConfig(layers=24, width=4096, heads=16, vocabulary=256, context=1024)
+job = Job(wide, batch=96, cluster=pcie, memory=16e9)
+chosen = Mesh(*choose_mesh(24, wide, 16e9, 96, pcie))
+every = [Mesh(24 // (p * t), p, t) for p in range(1, 25) for t in range(1, 25)]
+simulated = {
+    mesh: step_time(job, mesh).seconds
+    for mesh in every
+    if not job.problem(mesh) and memory_bytes(job, mesh) <= job.memory
+}
+for mesh, seconds in sorted(simulated.items(), key=lambda pair: pair[1]):
+    print(
+        f"{mesh.data:2} x {mesh.pipeline:2} x {mesh.tensor}: {seconds:.2f} s, "
+        f"{memory_bytes(job, mesh) / 1e9:4.1f} GB{'   your choice' if mesh == chosen else ''}"
+    )
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds choose_mesh
+fastest = min(simulated, key=simulated.get)
+assert simulated[chosen] <= 1.05 * simulated[fastest]
+assert fastest == (1, 24, 1)
+assert max(simulated, key=simulated.get) == (1, 3, 8)
+assert round(simulated[1, 3, 8] / simulated[fastest], 1) == 2.3
+
+# %% [markdown]
+# The rule of thumb takes the tensor axis as wide as a node, and then three stages: 1 x 3 x 8. On this machine that is the slowest of
+# all that fit, and takes 2.3 times as long as 24 stages without any tensor axis. The rule was found on nodes with fast links; the reasons for it are what
+# you have written, and they hold everywhere.
+
+# %% [markdown]
 # ## Where it comes from
 #
-# Papers, with their numbers.
+# - D. Narayanan et al., *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, SC 2021
+#   ([arXiv:2104.04473](https://arxiv.org/abs/2104.04473)): ten models up to 1,008 billion parameters, 502 petaFLOP/s on 3,072 A100 (table 1);
+#   how to choose the axes (section 3). The runs' settings are in
+#   [the authors' scripts](https://github.com/NVIDIA/Megatron-LM/tree/main/examples/sc21).
+# - M. Shoeybi et al., *Megatron-LM*, 2019 ([arXiv:1909.08053](https://arxiv.org/abs/1909.08053)): 8.3 billion parameters, 512 V100, 15.1
+#   petaFLOP/s, 76 % of perfect scaling.
+# - S. Rajbhandari et al., *ZeRO*, SC 2020 ([arXiv:1910.02054](https://arxiv.org/abs/1910.02054)): 100 billion parameters on 400 V100, 15 petaFLOP/s.
+# - F. Iandola et al., *FireCaffe*, CVPR 2016 ([arXiv:1511.00175](https://arxiv.org/abs/1511.00175)): GoogLeNet 47 times as fast on 128 GPUs.
+#   P. Goyal et al. ([arXiv:1706.02677](https://arxiv.org/abs/1706.02677)) and Horovod: unit 04.
+# - D. Nichols et al., *A Survey and Empirical Evaluation of Parallel Deep Learning Frameworks*, 2021
+#   ([arXiv:2111.04949](https://arxiv.org/abs/2111.04949)): the ten frameworks.
 #
 # ## What goes wrong in practice
 #
-# Mistakes that people make, and how they show.
+# - **The job uses all devices and is slow.** The tensor axis leaves the node. Look at which ranks form a group before you look at the network.
+# - **A rate looks too good.** It may count operations that are done twice, or a peak with sparse matrices. Ask which operations were counted.
+# - **It fits on paper and not on the device.** Model states are not all: inputs that blocks keep grow with the micro-batches under way, and a
+#   block that is computed again needs its whole activations for a moment.
+# - **A prediction is right for large pieces only.** Below some size a device starts operations for longer than it computes them.
