@@ -36,9 +36,11 @@ from torch.nn import functional
 
 from course_lib import Cluster, Link, launch, per_rank
 from course_lib.cluster import presets
+from course_lib.data import load_text
 from course_lib.figures.style import COLOURS, HATCHES, look, new_figure
-from course_lib.models import TransformerConfig
+from course_lib.models import TransformerConfig, next_token_loss
 from course_lib.training.mesh_step import Job, Mesh, memory_bytes, step_time
+from course_lib.training.mesh_transformer import AXES, MeshTransformer
 from graders import check, hint, progress, reset
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -262,6 +264,165 @@ assert took[averaged_like_this] < took[averaged_by_all]
 
 # %% [markdown]
 # ## 3 A step along three axes
+#
+# Now all three. The model is a transformer of `course_lib` that takes a mesh, `MeshTransformer(config, mesh)`. On each rank it is that rank's part: the
+# blocks of its stage, and of each block some **branches**. A branch of the attention is one head, and a branch of the MLP a few of the
+# hidden units. What comes out of a block is a sum over all branches, so each rank adds up its own, and an all-reduce along the tensor axis
+# adds up the rest; in backward another all-reduce brings the whole gradient of what came in. These two are unit 06's conjugate pair, and the model
+# makes them itself. Whoever calls it sees a stage like any other, and has to call it on all ranks of the tensor axis alike.
+
+# %% demo=true
+small = TransformerConfig(layers=4, width=16, heads=4, vocabulary=32, context=8)
+
+
+def own_parts() -> tuple[int, list[str]]:
+    """How many numbers this rank has of a model on 1 x 2 x 2, and the names of its parameters in the last block it has."""
+    mesh = init_device_mesh("cpu", (1, 2, 2), mesh_dim_names=AXES)
+    model = MeshTransformer(small, mesh)
+    names = [name for name, _ in model.blocks.named_parameters()]
+    return sum(parameter.numel() for parameter in model.parameters()), names
+
+
+parts = launch(own_parts, ranks=4, on=on).results
+for rank, (count, names) in enumerate(parts):
+    heads = [name for name in names if name.endswith("output.weight")]
+    print(
+        f"rank {rank}: {count:,} numbers; heads {', '.join(name.removesuffix('.output.weight') for name in heads)}"
+    )
+
+# %% demo=true jupyter={"source_hidden": true}
+for rank, (_, names) in enumerate(parts):
+    stage, share = divmod(rank, 2)
+    blocks = {int(name.split(".")[0]) for name in names}
+    heads = {int(name.split(".branches.")[1].split(".")[0]) for name in names if "attention.branches" in name}
+    assert blocks == {2 * stage, 2 * stage + 1}
+    assert heads == {2 * share, 2 * share + 1}
+
+# %% [markdown]
+# What is left is the step. Which ranks have to talk about a gradient, and which must not?
+#
+# - Ranks that differ along **tensor** have other branches, whose gradients are their own affair; norms and biases they all have, and the same gradient for
+#   them, since all of them saw all of x and all of its gradient. Nothing has to be done.
+# - Ranks that differ along **pipeline** have other blocks. One thing is on two stages, though: in a **tied** model the matrix of the
+#   embedding is that of the output too. The first stage has a copy and the last has one, and each sees one of the two uses.
+# - Ranks that differ along **data** have the same parameters, and have seen other samples.
+#
+# A sum too many is as wrong as one too few, and as silent. A sum over all ranks of the world is seldom right here.
+
+
+# %% exercise="step_3d" points=18
+def step_3d(model: MeshTransformer, batch: list[tuple[Tensor, Tensor]], mesh: DeviceMesh) -> Tensor:
+    """Forward and backward of one step of training on a mesh, all gradients averaged; the loss.
+
+    mesh: with the axes "data", "pipeline" and "tensor", in this order, on all ranks; any of them may have one rank.
+    model: this rank's part of the model, whose parameters have no .grad yet. The first stage's takes tokens
+        [B, T], the others' what the stage before returned, and the last one's returns logits. What crosses
+        is float [B, T, D]; model.empty(B, T) is room for it, on the right device. Ranks along "tensor" call it alike. It is called once for each micro-batch.
+        Each parameter has an attribute `shared`: True if the first and the last stage have a copy of it each;
+        if the mesh has one stage, there is one copy, with the whole gradient.
+    batch: of this replica, micro-batches (tokens [B, T], targets [B, T]), int64, at least one. Their B may differ. Every
+        rank of the replica has them; replicas have other samples, as many altogether.
+
+    The loss of the whole batch is the mean of next_token_loss over all samples of all replicas. Afterwards each
+    parameter's .grad is its gradient, the same on all ranks that have a copy; no parameter has changed, nor has the
+    batch. Returns the loss, float32 [], detached, the same on all ranks.
+
+    Stage s sends micro-batches on to s + 1 before the first of them has come back. Activations, and their gradients, cross
+    each cut once a micro-batch, point to point. Along "data" each gradient is summed once, after the last
+    micro-batch. Copies of shared parameters are summed between these two stages, by messages or in a
+    group of the two ranks. Beside this and what the model itself sums, no collective has more than 8 bytes.
+    """
+    ### BEGIN SOLUTION
+    pipeline, data = mesh.get_group("pipeline"), mesh.get_group("data")
+    stage, stages, replicas = mesh.get_local_rank("pipeline"), mesh.size(1), mesh.size(0)
+    samples = sum(len(tokens) for tokens, _ in batch)
+    loss = model.empty(1, 1).new_zeros(())
+    passed = []
+    for tokens, targets in batch:
+        x = tokens
+        if stage > 0:
+            x = model.empty(*tokens.shape)
+            dist.recv(x, group=pipeline, group_src=stage - 1)
+            x.requires_grad_()
+        y = model(x)
+        if stage < stages - 1:
+            dist.send(y.detach(), group=pipeline, group_dst=stage + 1)
+        else:
+            y = next_token_loss(y, targets) * (len(tokens) / samples)
+            loss += y.detach()
+        passed.append((x, y))
+    for x, y in passed:
+        gradient = None
+        if stage < stages - 1:
+            gradient = torch.empty_like(y)
+            dist.recv(gradient, group=pipeline, group_src=stage + 1)
+        torch.autograd.backward(y, gradient)
+        if stage > 0:
+            dist.send(x.grad, group=pipeline, group_dst=stage - 1)
+    for parameter in model.parameters():
+        if parameter.shared and stages > 1:
+            other, peer = torch.empty_like(parameter.grad), stages - 1 - stage
+            sending = dist.isend(parameter.grad, group=pipeline, group_dst=peer)
+            dist.recv(other, group=pipeline, group_src=peer)
+            sending.wait()
+            parameter.grad += other
+        dist.all_reduce(parameter.grad, group=data)
+        parameter.grad /= replicas
+    dist.broadcast(loss, group=pipeline, group_src=stages - 1)
+    dist.all_reduce(loss, group=data)
+    return loss / replicas
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Five meshes of eight ranks, and one rank. A step each on the same sixteen samples of Python's documentation:
+
+
+# %% demo=true
+# %%needs step_3d
+def one_step(config: TransformerConfig, samples: tuple[Tensor, Tensor], shape: tuple[int, int, int]):
+    """The loss, and this rank's gradients by name. samples: tokens and targets of all replicas."""
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=AXES)
+    own = [part.tensor_split(shape[0])[mesh.get_local_rank("data")] for part in samples]
+    batch = list(zip(*(part.split(2) for part in own), strict=True))
+    model = MeshTransformer(config, mesh)
+    loss = step_3d(model, batch, mesh)
+    return loss.item(), {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+text = load_text(32)
+samples = text.train.batch(torch.arange(16))
+config = TransformerConfig(layers=4, width=32, heads=8, context=32)
+shapes = ((1, 1, 1), (2, 2, 2), (8, 1, 1), (1, 4, 2), (2, 1, 4), (1, 1, 8))
+steps = {shape: launch(one_step, config, samples, shape, ranks=math.prod(shape)) for shape in shapes}
+alone = steps[1, 1, 1].results[0]
+off = {}
+for shape, run in steps.items():
+    gradients = [(name, gradient) for _, own in run.results for name, gradient in own.items()]
+    off[shape] = max(
+        (gradient - alone[1].get(name, alone[1]["embedding.tokens.weight"])).abs().max().item()
+        for name, gradient in gradients
+    )
+    sent = max(run.traffic[rank].sent for rank in range(math.prod(shape))) / 2**10
+    print(
+        f"{' x '.join(map(str, shape)):9}  loss {run.results[0][0]:.6f}, gradients off by at most {off[shape]:.0e}; a rank sends at most {sent:5.0f} KiB"
+    )
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds step_3d
+for shape, run in steps.items():
+    assert off[shape] < 1e-5, off
+    assert all(abs(loss - alone[0]) < 1e-5 for loss, _ in run.results)
+
+# %% [markdown]
+# All of them learn the same, but for the last digits, in which sums of another order differ. Which one is fastest, and which one fits at
+# all, is the question of sections 9 and 13.
+#
+# ### 512 ranks
+#
+# On tensors without data the same step, your `step_3d`, runs on many more ranks: 8 replicas of 8 stages of 8 ranks, a
+# tensor-parallel group on each of LUMI-G's nodes. The model has 8 blocks, one a stage, each as wide as those of a model with 7
+# billion parameters.
 
 # %% [markdown]
 # ## 4 The norm of all gradients

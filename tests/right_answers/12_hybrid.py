@@ -15,6 +15,7 @@ from torch.distributed._functional_collectives import (
 from torch.nn import functional
 from torch.nn.grad import conv2d_input, conv2d_weight
 
+from course_lib.models import next_token_loss
 from course_lib.runtime.communication.costs import seconds_of
 from course_lib.runtime.simulator.network_model import Timing
 from course_lib.training.mesh_step import Job, Mesh, memory_bytes
@@ -131,6 +132,128 @@ def without_needless_calls(gradients, within, across):
     if nodes > 1:
         dist.all_reduce(shard, group=across, async_op=True).wait()
     return shard.div_(g).div_(nodes)
+
+
+@right("step_3d")
+def one_forward_one_backward(model, batch, mesh):
+    """A schedule as unit 05 has it, in which backward begins as early as it can; gradients in one piece."""
+    _, stage, _ = mesh.get_coordinate()
+    replicas, stages, _ = mesh.shape
+    pipeline = mesh.get_group("pipeline")
+    samples = sum(len(tokens) for tokens, _ in batch)
+    losses, kept, sending = [], {}, []
+
+    def forward(number):
+        tokens, targets = batch[number]
+        x = tokens
+        if stage:
+            x = model.empty(*tokens.shape)
+            dist.irecv(x, group=pipeline, group_src=stage - 1, tag=2 * number).wait()
+            x.requires_grad_(True)
+        y = model(x)
+        if stage == stages - 1:
+            y = next_token_loss(y, targets) * len(targets) / samples
+            losses.append(y.detach())
+        else:
+            leaving = y.detach()
+            work = dist.isend(leaving, group=pipeline, group_dst=stage + 1, tag=2 * number)
+            sending.append((work, leaving))
+        kept[number] = x, y
+
+    def backward(number):
+        x, y = kept.pop(number)
+        arrives = None
+        if stage < stages - 1:
+            arrives = torch.zeros_like(y)
+            dist.irecv(arrives, group=pipeline, group_src=stage + 1, tag=2 * number + 1).wait()
+        torch.autograd.backward(y, arrives)
+        if stage:
+            work = dist.isend(x.grad, group=pipeline, group_dst=stage - 1, tag=2 * number + 1)
+            sending.append((work, x.grad))
+
+    warm = min(stages - stage, len(batch))
+    for number in range(warm):
+        forward(number)
+    for number in range(len(batch)):
+        backward(number)
+        if number + warm < len(batch):
+            forward(number + warm)
+    for work, _ in sending:
+        work.wait()
+    shared = [p for p in model.parameters() if p.shared]
+    if stages > 1 and shared:
+        theirs = torch.empty_like(shared[0].grad)
+        peer = dist.get_global_rank(pipeline, stages - 1 if stage == 0 else 0)
+        calls = [
+            dist.P2POp(dist.isend, shared[0].grad.clone(), peer),
+            dist.P2POp(dist.irecv, theirs, peer),
+        ]
+        for work in dist.batch_isend_irecv(calls):
+            work.wait()
+        shared[0].grad.add_(theirs)
+    parameters = list(model.parameters())
+    flat = torch.cat([p.grad.flatten() for p in parameters])
+    dist.all_reduce(flat, group=mesh.get_group("data"))
+    for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        parameter.grad = (part / replicas).view_as(parameter)
+    loss = sum(losses, torch.zeros(())) / replicas
+    dist.all_reduce(loss, group=mesh.get_group("data"))
+    dist.all_reduce(loss, group=pipeline)
+    return loss
+
+
+@right("step_3d")
+def by_hooks_and_a_group_of_two(model, batch, mesh):
+    """Each gradient is divided and summed by a hook of its parameter, in the last backward."""
+    data, pipeline, _ = mesh.get_all_groups()
+    stage, stages = dist.get_rank(pipeline), dist.get_world_size(pipeline)
+    lines = torch.arange(dist.get_world_size()).view(mesh.shape).movedim(1, -1).reshape(-1, stages).tolist()
+    pairs = [dist.new_group(sorted({line[0], line[-1]})) for line in lines]
+    own = next(number for number, line in enumerate(lines) if dist.get_rank() in line)
+    samples = sum(map(len, (tokens for tokens, _ in batch)))
+    works, waiting, loss = [], [], torch.zeros(())
+
+    def ready(parameter):
+        if len(waiting) == 1 and not parameter.shared:
+            parameter.grad.div_(mesh.size(0))
+            works.append(dist.all_reduce(parameter.grad, group=data, async_op=True))
+
+    hooks = [each.register_post_accumulate_grad_hook(ready) for each in model.parameters()]
+    for tokens, targets in batch:
+        x = tokens if stage == 0 else model.empty(*tokens.shape)
+        if stage > 0:
+            dist.recv(x, group=pipeline, group_src=stage - 1)
+            x.requires_grad_()
+        y = model(x)
+        if stage + 1 < stages:
+            dist.send(y.detach(), group=pipeline, group_dst=stage + 1)
+        else:
+            y = len(tokens) * next_token_loss(y, targets) / samples
+            loss = loss + y.detach()
+        waiting.append((x, y))
+    while waiting:
+        x, y = waiting[0]
+        if stage + 1 < stages:
+            gradient = torch.empty(y.shape)
+            dist.recv(gradient, group=pipeline, group_src=stage + 1)
+            torch.autograd.backward(y, gradient)
+        else:
+            torch.autograd.backward(y)
+        if stage > 0:
+            dist.send(x.grad, group=pipeline, group_dst=stage - 1)
+        waiting.pop(0)
+    for work in works:
+        work.wait()
+    for hook in hooks:
+        hook.remove()
+    for parameter in filter(lambda each: each.shared, model.parameters()):
+        if stages > 1:
+            dist.all_reduce(parameter.grad, group=pairs[own])
+        dist.all_reduce(parameter.grad, group=data)
+        parameter.grad.div_(mesh.size(0))
+    dist.all_reduce(loss, group=pipeline)
+    dist.all_reduce(loss, group=data)
+    return loss / mesh.size(0)
 
 
 @right("grad_norm_3d")

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional
 
+from course_lib.models import next_token_loss
 from course_lib.training.mesh_step import Job, Mesh, memory_bytes
 from tests.answers import wrong
 
@@ -402,6 +403,369 @@ def all_reduce_within(gradients, within, across):
             return shard
 
     return Twice()(gradients, within, across)
+
+
+# --- step_3d
+
+
+class _Step:
+    """step_3d in steps, each of which a mistake can replace."""
+
+    def __call__(self, model, batch, mesh):
+        self.model, self.batch, self.mesh = model, batch, mesh
+        self.groups = {axis: mesh.get_group(axis) for axis in ("data", "pipeline", "tensor")}
+        self.stage, self.stages = mesh.get_local_rank("pipeline"), mesh.size(1)
+        self.samples = sum(len(tokens) for tokens, _ in batch)
+        self.loss = torch.zeros(())
+        self.passes()
+        for parameter in model.parameters():
+            if parameter.shared and self.stages > 1:
+                self.share(parameter)
+            self.average(parameter)
+        return self.mean()
+
+    def passes(self):
+        passed = [self.forward(number) for number in range(len(self.batch))]
+        for number, each in enumerate(passed):
+            self.backward(number, *each)
+
+    def part(self, number):
+        return len(self.batch[number][0]) / self.samples
+
+    def forward(self, number):
+        tokens, targets = self.batch[number]
+        x = tokens
+        if self.stage > 0:
+            x = self.model.empty(*tokens.shape)
+            self.receive(x, self.stage - 1)
+            x.requires_grad_()
+        y = self.model(x)
+        if self.stage < self.stages - 1:
+            self.send(y.detach(), self.stage + 1)
+        else:
+            y = next_token_loss(y, targets) * self.part(number)
+            self.loss += y.detach()
+        return x, y
+
+    def backward(self, number, x, y):
+        gradient = None
+        if self.stage < self.stages - 1:
+            gradient = torch.empty_like(y)
+            self.receive(gradient, self.stage + 1)
+        torch.autograd.backward(y, gradient)
+        if self.stage > 0:
+            self.send(x.grad, self.stage - 1)
+
+    def send(self, x, stage):
+        dist.send(x, group=self.groups["pipeline"], group_dst=stage)
+
+    def receive(self, x, stage):
+        dist.recv(x, group=self.groups["pipeline"], group_src=stage)
+
+    def share(self, parameter):
+        other, peer = torch.empty_like(parameter.grad), self.stages - 1 - self.stage
+        sending = dist.isend(parameter.grad, group=self.groups["pipeline"], group_dst=peer)
+        self.receive(other, peer)
+        sending.wait()
+        parameter.grad += other
+
+    def average(self, parameter):
+        dist.all_reduce(parameter.grad, group=self.groups["data"])
+        parameter.grad /= self.mesh.size(0)
+
+    def mean(self):
+        dist.broadcast(self.loss, group=self.groups["pipeline"], group_src=self.stages - 1)
+        dist.all_reduce(self.loss, group=self.groups["data"])
+        return self.loss / self.mesh.size(0)
+
+
+@wrong("step_3d", fails="gradients")
+def sums_over_replicas(model, batch, mesh):
+    """Adds up along data, and never divides."""
+
+    class Sum(_Step):
+        def average(self, parameter):
+            dist.all_reduce(parameter.grad, group=self.groups["data"])
+
+    return Sum()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="gradients")
+def averages_over_the_world(model, batch, mesh):
+    """One all-reduce over all ranks, as in unit 02: other stages' parameters are mixed in."""
+
+    class World(_Step):
+        def average(self, parameter):
+            flat = torch.zeros(1000)
+            flat[: parameter.numel()] = parameter.grad.flatten()
+            dist.all_reduce(flat)
+            parameter.grad = (flat[: parameter.numel()] / dist.get_world_size()).view_as(parameter)
+
+    return World()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="gradients")
+def copies_summed_along_tensor(model, batch, mesh):
+    """Adds up norms and biases along tensor too, where they are whole already."""
+
+    class Tensors(_Step):
+        def average(self, parameter):
+            if not parameter.tensor_model_parallel:
+                dist.all_reduce(parameter.grad, group=self.groups["tensor"])
+            super().average(parameter)
+
+    return Tensors()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="gradients")
+def loss_of_each_micro_batch(model, batch, mesh):
+    """Each micro-batch's mean loss counts fully, so the gradient is as many times too large."""
+
+    class Full(_Step):
+        def part(self, number):
+            return 1.0
+
+    return Full()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="gradients")
+def last_micro_batch_only(model, batch, mesh):
+    """Clears the gradients before every backward."""
+
+    class Last(_Step):
+        def backward(self, number, x, y):
+            for parameter in self.model.parameters():
+                parameter.grad = None
+            super().backward(number, x, y)
+
+    return Last()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="gradients")
+def no_averaging(model, batch, mesh):
+    """Every replica keeps its own gradients."""
+
+    class Own(_Step):
+        def average(self, parameter):
+            pass
+
+    return Own()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="gradients")
+def backward_in_the_wrong_order(model, batch, mesh):
+    """The last stage begins with the last micro-batch, the others with the first."""
+
+    class Turned(_Step):
+        def passes(self):
+            passed = [self.forward(number) for number in range(len(self.batch))]
+            turned = list(enumerate(passed))
+            for number, each in turned[::-1] if self.stage == self.stages - 1 else turned:
+                self.backward(number, *each)
+
+    return Turned()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="any mesh")
+def two_stages_at_least(model, batch, mesh):
+    """The first stage is not the last, is it?"""
+
+    class Two(_Step):
+        def forward(self, number):
+            if self.stage == 0:
+                tokens, _ = self.batch[number]
+                y = self.model(tokens)
+                self.send(y.detach(), 1)
+                return tokens, y
+            return super().forward(number)
+
+    return Two()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="any mesh")
+def two_stages_at_most(model, batch, mesh):
+    """Whoever is not first is last."""
+
+    class Two(_Step):
+        def send(self, x, stage):
+            super().send(x, 1 - self.stage)
+
+        def receive(self, x, stage):
+            super().receive(x, 1 - self.stage)
+
+    return Two()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="any mesh")
+def halves_it_always(model, batch, mesh):
+    """Divides by two replicas, however many there are."""
+
+    class Half(_Step):
+        def average(self, parameter):
+            dist.all_reduce(parameter.grad, group=self.groups["data"])
+            parameter.grad /= 2
+
+    return Half()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="uneven micro-batches")
+def mean_of_means(model, batch, mesh):
+    """Every micro-batch counts alike, however many samples it has."""
+
+    class Alike(_Step):
+        def part(self, number):
+            return 1 / len(self.batch)
+
+    return Alike()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="shared embedding")
+def copies_forgotten_in_the_step(model, batch, mesh):
+    """Each stage goes on with its own use of the embedding, and the copies drift apart."""
+
+    class Apart(_Step):
+        def share(self, parameter):
+            pass
+
+    return Apart()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="shared embedding")
+def mean_of_the_copies(model, batch, mesh):
+    """The mean of both copies' gradients, where the sum is the gradient."""
+
+    class Mean(_Step):
+        def share(self, parameter):
+            super().share(parameter)
+            parameter.grad /= 2
+
+    return Mean()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="shared embedding")
+def shared_with_itself(model, batch, mesh):
+    """Sums up both copies also where there is one."""
+
+    class Twice(_Step):
+        def average(self, parameter):
+            if parameter.shared and self.stages == 1:
+                parameter.grad *= 2
+            super().average(parameter)
+
+    return Twice()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="loss")
+def loss_on_the_last_stage(model, batch, mesh):
+    """The other stages return zero."""
+
+    class Last(_Step):
+        def mean(self):
+            dist.all_reduce(self.loss, group=self.groups["data"])
+            return self.loss / self.mesh.size(0)
+
+    return Last()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="loss")
+def loss_of_the_replica(model, batch, mesh):
+    """Each replica returns its own."""
+
+    class Own(_Step):
+        def mean(self):
+            dist.broadcast(self.loss, group=self.groups["pipeline"], group_src=self.stages - 1)
+            return self.loss
+
+    return Own()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="all else kept")
+def takes_the_optimizers_step(model, batch, mesh):
+    """Moves the parameters, which was not asked for."""
+    loss = _Step()(model, batch, mesh)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.1 * parameter.grad
+    return loss
+
+
+@wrong("step_3d", fails="each gradient once")
+def averages_after_each_micro_batch(model, batch, mesh):
+    """Right, with as many times the bytes as there are micro-batches."""
+
+    class Each(_Step):
+        def backward(self, number, x, y):
+            kept = [p.grad for p in self.model.parameters()]
+            for parameter in self.model.parameters():
+                parameter.grad = None
+            super().backward(number, x, y)
+            for parameter, before in zip(self.model.parameters(), kept, strict=True):
+                super().average(parameter)
+                parameter.grad += 0 if before is None else before
+
+        def average(self, parameter):
+            pass
+
+        def share(self, parameter):
+            super().share(parameter)
+
+    return Each()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="each gradient once")
+def copies_along_the_whole_pipeline(model, batch, mesh):
+    """Stages between take part in the sum, with zeros."""
+
+    class Whole(_Step):
+        def passes(self):
+            super().passes()
+            own = next((p for p in self.model.parameters() if p.shared), None)
+            config = self.model.config
+            total = torch.zeros(config.vocabulary, config.width) if own is None else own.grad
+            if config.tied and self.stages > 1:
+                dist.all_reduce(total, group=self.groups["pipeline"])
+
+        def share(self, parameter):
+            pass
+
+    return Whole()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="activations once")
+def activations_to_everyone(model, batch, mesh):
+    """Sends what it has computed to all stages behind, of which one needs it."""
+
+    class Everyone(_Step):
+        def send(self, x, stage):
+            last = stage if stage < self.stage else self.stages - 1
+            for other in range(stage, last + 1):
+                super().send(x, other)
+
+        def receive(self, x, stage):
+            first = 0 if stage < self.stage else stage
+            for other in range(first, stage + 1):
+                super().receive(x, other)
+
+        def share(self, parameter):
+            other, peer = torch.empty_like(parameter.grad), self.stages - 1 - self.stage
+            sending = dist.isend(parameter.grad, group=self.groups["pipeline"], group_dst=peer)
+            super().receive(other, peer)
+            sending.wait()
+            parameter.grad += other
+
+    return Everyone()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="in a pipeline")
+def one_micro_batch_after_the_other(model, batch, mesh):
+    """Forward and backward of each, while all other stages wait."""
+
+    class Serial(_Step):
+        def passes(self):
+            for number in range(len(self.batch)):
+                self.backward(number, *self.forward(number))
+
+    return Serial()(model, batch, mesh)
 
 
 # --- grad_norm_3d

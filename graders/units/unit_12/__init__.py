@@ -4,6 +4,7 @@ UNIT = "12_hybrid"
 SECTIONS = (
     "meshes",
     "averaging",
+    "steps",
     "norms",
     "halos",
     "convolutions",
