@@ -609,7 +609,7 @@ def halves_it_always(model, batch, mesh):
 
 
 @wrong("step_3d", fails="uneven micro-batches")
-def mean_of_means(model, batch, mesh):
+def mean_of_micro_batches(model, batch, mesh):
     """Every micro-batch counts alike, however many samples it has."""
 
     class Alike(_Step):
