@@ -1184,14 +1184,14 @@ def with_megatron(whole: Mixture, x_ND: Tensor) -> Layered:
 
 
 torch.manual_seed(0)
-whole = mixture(16, 32, 4)
-x_ND = torch.randn(24, 16)
+small = mixture(16, 32, 4)
+few_ND = torch.randn(24, 16)
 layer_runs = {
-    "yours": launch(with_yours, whole, per_rank(x_ND.chunk(2)), ranks=2, on="processes", timeout=120),
+    "yours": launch(with_yours, small, per_rank(few_ND.chunk(2)), ranks=2, on="processes", timeout=120),
     "Megatron-core's": launch(
         with_megatron,
-        whole,
-        per_rank(x_ND.chunk(2)),
+        small,
+        per_rank(few_ND.chunk(2)),
         ranks=2,
         on="processes",
         beside="megatron-core",
@@ -1218,7 +1218,7 @@ assert of_yours.calls == {"all_to_all_single": 5}
 assert of_theirs.calls == {"all_gather_into_tensor": 1, "all_to_all_single": 6}
 # Choices that leave their rank: experts 0 and 1 are on rank 0, 2 and 3 on rank 1.
 crossing = sum(
-    int((top_k_gate(whole.gate(part), 2)[1] // 2 != rank).sum()) for rank, part in enumerate(x_ND.chunk(2))
+    int((top_k_gate(small.gate(part), 2)[1] // 2 != rank).sum()) for rank, part in enumerate(few_ND.chunk(2))
 )
 # In each pass rank 0 sends the rows of its own choices, and those of rank 1's that it computes with.
 assert of_yours.sent == 2 * crossing * 16 * 4 + 2 * 8
