@@ -26,7 +26,7 @@ import heapq
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -37,7 +37,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
-from course_lib import Link, launch, per_rank
+from course_lib import Cluster, Link, launch, per_rank
+from course_lib.cluster import presets
 from course_lib.planner import Einsum, Placements, Strategy, written
 from course_lib.planner.profiles import resnet50, vgg16
 from course_lib.planner.timelines import Task, Timeline, Watched
@@ -55,7 +56,8 @@ AnyPlan = TypeVar("AnyPlan")
 # DTensor advises on what it could send in fewer calls; here all that counts is that it comes out right.
 import logging
 
-logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
+for name in ("torch.distributed", "torch.distributed.tensor._redistribute"):
+    logging.getLogger(name).setLevel(logging.ERROR)
 
 # %% [markdown]
 # ## 1 All ways to compute an operator
@@ -312,10 +314,43 @@ def reshard_cost(source: Placement, target: Placement, nbytes: int, ranks: int, 
 # %%needs reshard_cost
 kinds = (Replicate(), Shard(0), Shard(1), Partial())
 print("microseconds for 16 MB on 4 ranks, from the layout on the left to the one above")
-print("from    " + "".join(f"{written((target,)):>8}" for target in kinds))
+print("       " + "".join(f"{written((target,)):>8}" for target in kinds))
 for source in kinds:
     row = [1e6 * reshard_cost(source, target, 16_000_000, 4, link) for target in kinds]
-    print(f"{written((source,)):8}" + "".join(f"{each:8.0f}" for each in row))
+    print(f"{written((source,)):7}" + "".join(f"{each:8.0f}" for each in row))
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds reshard_cost
+prices = {written((a, b)): reshard_cost(a, b, 16_000_000, 4, link) for a in kinds for b in kinds}
+assert prices["PR"] == 2 * prices["PS(0)"]
+assert prices["S(0)R"] == prices["PS(0)"]
+assert 3.7 < prices["S(0)R"] / prices["S(0)S(1)"] < 4
+assert all(prices[name] == 0 for name in ("RS(0)", "RP", "S(0)P", "RR", "PP"))
+
+# %% [markdown]
+# A sum is the dearest layout to get out of: to have it whole on every rank takes two of the ring's passes, and to have it cut takes one. Between two
+# cuts an all-to-all sends a quarter of what an all-gather does, on four ranks. And whoever has the whole tensor can have everything else for nothing.
+#
+# Are these prices right? The simulator knows nothing of them. It runs your `reshard`, message by message, and its clock says how long each change took:
+
+# %% demo=true
+# %%needs reshard reshard_cost
+machine = Cluster(devices_per_node=4, intra_node=link)
+whole = torch.randn(64, 32)
+off = []
+for source, target in itertools.product(kinds, repeat=2):
+    # Of a sum every rank has a summand.
+    given = [
+        whole.tensor_split(4, source.dim)[rank] if isinstance(source, Shard) else whole for rank in range(4)
+    ]
+    run = launch(reshard, per_rank(given), source, target, ranks=4, cluster=machine)
+    off.append(abs(run.seconds - reshard_cost(source, target, whole.nbytes, 4, link)))
+print(f"{len(off)} changes of layout; the clock and the price differ by at most {max(off):.1e} s")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds reshard reshard_cost
+assert len(off) == 16
+assert max(off) < 1e-12
 
 # %% [markdown]
 # ## 3 The best of all plans
@@ -358,6 +393,134 @@ def best_chain(node_cost: list[list[float]], edge_cost: list[list[list[float]]])
 
 
 # %% [markdown]
+# Now price a model. A `Step` is an operator and where its operands come from: from an earlier step, from the weights, or from
+# the data, of which each rank reads what it needs. The seconds of a strategy are those of its products, forward and twice that backward,
+# and those of the weights' gradients: a weight that lies whole on ranks that share the work gets a sum for a gradient. An edge
+# is paid twice, for the tensor forward and for its gradient backward. The gradient of an operand is a sum where the operand lies whole and the
+# work is shared; and a result that is itself a sum wants its gradient whole.
+
+
+# %% demo=true
+class Step(NamedTuple):
+    """An operator. inputs: for each operand the number of the step that makes it, "weight" or "data"."""
+
+    op: Einsum
+    inputs: tuple[int | str, ...]
+
+
+class Tables(NamedTuple):
+    """What best_intra is asked, and for each step the strategies that are numbered there."""
+
+    graph: list[tuple[int, int]]
+    node_cost: list[list[float]]
+    edge_cost: list[list[list[float]]]
+    memory: list[list[int]]
+    strategies: list[list[Strategy]]
+
+
+def nbytes(op: Einsum, letters: str) -> int:
+    """Of a whole tensor in float32."""
+    return 4 * math.prod(op.shape(letters))
+
+
+def is_shared(strategy: Strategy) -> bool:
+    """Whether the ranks share the work."""
+    return any(placed != (Replicate(),) for placed in strategy.operands)
+
+
+def operand_gradient(strategy: Strategy, place: int) -> Placement:
+    """How the gradient of an operand lies when it is computed."""
+    (placement,) = strategy.operands[place]
+    return Partial() if is_shared(strategy) and isinstance(placement, Replicate) else placement
+
+
+def priced(steps: list[Step], count: int, link: Link, flops: float) -> Tables:
+    """What each strategy and each change of a layout costs in a training step, on one axis of so many ranks."""
+    tables = Tables([], [], [], [], [op_strategies(step.op, (count,)) for step in steps])
+    for number, (op, inputs) in enumerate(steps):
+        weights = [place for place, source in enumerate(inputs) if source == "weight"]
+        seconds, held = [], []
+        for strategy in tables.strategies[number]:
+            sums = [
+                reshard_cost(
+                    operand_gradient(strategy, k),
+                    strategy.operands[k][0],
+                    nbytes(op, op.operands[k]),
+                    count,
+                    link,
+                )
+                for k in weights
+            ]
+            seconds.append(3 * op.flops / flops / (count if is_shared(strategy) else 1) + sum(sums))
+            parts = [count if isinstance(strategy.operands[k][0], Shard) else 1 for k in weights]
+            held.append(
+                sum(nbytes(op, op.operands[k]) // part for k, part in zip(weights, parts, strict=True))
+            )
+        tables.node_cost.append(seconds)
+        tables.memory.append(held)
+        for place, source in enumerate(inputs):
+            if isinstance(source, int):
+                tables.graph.append((source, number))
+                size = nbytes(op, op.operands[place])
+                tables.edge_cost.append(
+                    [
+                        [there_and_back(a, b, place, size, count, link) for b in tables.strategies[number]]
+                        for a in tables.strategies[source]
+                    ]
+                )
+    return tables
+
+
+def there_and_back(maker: Strategy, user: Strategy, place: int, size: int, count: int, link: Link) -> float:
+    """Seconds for a tensor of so many bytes, and for its gradient."""
+    (left,) = maker.result
+    wanted = Replicate() if isinstance(left, Partial) else left
+    forward = reshard_cost(left, user.operands[place][0], size, count, link)
+    return forward + reshard_cost(operand_gradient(user, place), wanted, size, count, link)
+
+
+# %% [markdown]
+# A transformer's MLP and a loss, on the four A100s of an NVLink node: once with many samples and small matrices, once with few samples and large
+# ones. (The loss is taken number by number; it stands for all that comes later and cannot take a sum that is not added up.)
+
+
+# %% demo=true
+# %%needs op_strategies reshard_cost best_chain
+def mlp(samples: int, width: int, inner: int) -> list[Step]:
+    """Two products, a function between them, and a loss."""
+    sizes = {"b": samples, "d": width, "f": inner, "e": width}
+    return [
+        Step(Einsum("bd,df->bf", sizes), ("data", "weight")),
+        Step(Einsum("bf->bf", sizes), (0,)),
+        Step(Einsum("bf,fe->be", sizes), (1, "weight")),
+        Step(Einsum("be->be", sizes), (2,)),
+    ]
+
+
+node = presets.nvlink_node(4)
+found = {}
+for name, sizes in (("many samples", (16_384, 1024, 4096)), ("large matrices", (256, 4096, 16_384))):
+    tables = priced(mlp(*sizes), 4, node.intra_node, node.flops)
+    seconds, plan = best_chain(tables.node_cost, tables.edge_cost)
+    found[name] = tables, seconds, plan
+    print(f"{name}: {1e6 * seconds:,.0f} microseconds")
+    for step, strategies, choice in zip(mlp(*sizes), tables.strategies, plan, strict=True):
+        print(f"    {step.op.spec:10}  {strategies[choice]}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds op_strategies reshard_cost best_chain
+chosen = {
+    name: [str(strategies[choice]) for strategies, choice in zip(tables.strategies, plan, strict=True)]
+    for name, (tables, _, plan) in found.items()
+}
+assert chosen["many samples"] == ["S(0), R -> S(0)", "S(0) -> S(0)", "S(0), R -> S(0)", "S(0) -> S(0)"]
+assert chosen["large matrices"][:3] == ["R, S(1) -> S(1)", "S(1) -> S(1)", "S(1), S(0) -> P"]
+
+# %% [markdown]
+# The program has heard of neither data parallelism nor Megatron-LM, and finds both. With many samples it cuts the samples everywhere, and
+# pays for the weights' gradients. With large matrices that would be dear; it cuts the first matrix by columns and the second by rows, and
+# pays for the sum behind them.
+#
 # A model is seldom a chain. A block's input goes into its first product and is added to its last, and then a choice has
 # two ways on. For such graphs there is no table that one fills from left to right. Alpa (Zheng et al., 2022) writes the choice as an integer
 # program, and a solver finds the best plan, with a bound for the memory if one is wanted. Such a solver comes with SciPy,
@@ -436,7 +599,285 @@ def best_intra(
 
 
 # %% [markdown]
+# The same MLP within a block: its input comes from another product, and is added to its result. And now let memory count, that
+# of the weights. Once all of them may lie on every rank, and once each rank has room for a quarter:
+
+
+# %% demo=true
+# %%needs op_strategies reshard_cost best_chain best_intra
+def block(samples: int, width: int, inner: int) -> list[Step]:
+    """A product, and an MLP beside which its input passes by."""
+    sizes = {"b": samples, "a": width, "d": width, "f": inner}
+    return [
+        Step(Einsum("ba,ad->bd", sizes), ("data", "weight")),
+        Step(Einsum("bd,df->bf", sizes), (0, "weight")),
+        Step(Einsum("bf->bf", sizes), (1,)),
+        Step(Einsum("bf,fd->bd", sizes), (2, "weight")),
+        Step(Einsum("bd,bd->bd", sizes), (0, 3)),
+        Step(Einsum("bd->bd", sizes), (4,)),
+    ]
+
+
+steps = block(16_384, 1024, 4096)
+blocks = priced(steps, 4, node.intra_node, node.flops)
+all_weights = sum(max(own) for own in blocks.memory)
+bounded = {}
+for share in (1.0, 0.25):
+    seconds, plan = best_intra(*blocks[:4], int(share * all_weights))
+    bounded[share] = seconds, plan
+    print(f"room for {share:4.0%} of the weights: {1e6 * seconds:6,.0f} microseconds")
+    for step, strategies, choice in zip(steps, blocks.strategies, plan, strict=True):
+        print(f"    {step.op.spec:10}  {strategies[choice]}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds op_strategies reshard_cost best_chain best_intra
+assert 1.04 < bounded[0.25][0] / bounded[1.0][0] < 1.06
+cut = [str(own[choice]) for own, choice in zip(blocks.strategies, bounded[0.25][1], strict=True)]
+assert cut[1:5] == ["R, S(1) -> S(1)", "S(1) -> S(1)", "S(1), S(0) -> P", "S(1), S(1) -> S(1)"]
+for tables, seconds, _ in found.values():
+    assert math.isclose(best_intra(*tables[:3])[0], seconds, rel_tol=1e-6)
+plans = math.prod(map(len, blocks.strategies))
+brute = min(
+    (
+        sum(own[s] for own, s in zip(blocks.node_cost, plan, strict=True))
+        + sum(t[plan[i]][plan[j]] for (i, j), t in zip(blocks.graph, blocks.edge_cost, strict=True))
+    )
+    for plan in itertools.product(*(range(len(own)) for own in blocks.node_cost))
+)
+assert math.isclose(brute, bounded[1.0][0], rel_tol=1e-6)
+print(f"{plans:,} plans, all looked at: the least is {1e6 * brute:,.0f} microseconds")
+
+# %% [markdown]
+# With room for everything it is data parallelism again. With a quarter no weight may lie whole anywhere, and the
+# step becomes 5 % slower. Look at what happens round the MLP: its input lies cut, an all-gather makes it whole, and what
+# comes out as a sum is cut again by a reduce-scatter. So does Megatron-LM's sequence parallelism, which cuts the tokens there;
+# here it is the width. And the solver proves it: of all plans, looked at one by one in the folded cell, none is faster.
+
+# %% [markdown]
 # ## 4 What others choose
+#
+# ### Alpa
+#
+# Alpa's program within operators stands in its source as one function, which asks another solver, CBC. The script
+# `examples/alpa/solvers.py` takes that function out of the source as it is, and gives it the tables of section 3.
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs beside:alpa op_strategies reshard_cost best_chain best_intra
+import json
+import subprocess
+from pathlib import Path
+
+import course_lib
+from course_lib.beside import interpreter
+
+
+def beside(name: str, script: str, asked: dict) -> dict:
+    """What a script of examples/ answers in the environment of a library that stands beside."""
+    path = Path(course_lib.__file__).parents[1] / "examples" / script
+    as_argument = name == "mesh-tensorflow"
+    command = [str(interpreter(name)), str(path), *([json.dumps(asked)] if as_argument else [])]
+    given = "" if as_argument else json.dumps(asked)
+    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def as_alpa_asks(tables: Tables, capacity: int) -> dict:
+    """In microseconds, for its solver has tolerances as well."""
+    return {
+        "nodes": [[1e6 * each for each in own] for own in tables.node_cost],
+        "edges": [
+            [i, j, [[1e6 * each for each in row] for row in table]]
+            for (i, j), table in zip(tables.graph, tables.edge_cost, strict=True)
+        ],
+        "memory": tables.memory,
+        "capacity": capacity,
+    }
+
+
+questions = {
+    "MLP, many samples": (found["many samples"][0], 0),
+    "MLP, large matrices": (found["large matrices"][0], 0),
+    "block, room for all": (blocks, 0),
+    "block, room for a quarter": (blocks, int(0.25 * all_weights)),
+}
+told = beside("alpa", "alpa/solvers.py", {"intra": [as_alpa_asks(*each) for each in questions.values()]})
+alpa_and_mine = {
+    name: (theirs["seconds"], 1e6 * best_intra(*tables[:4], capacity or None)[0])
+    for (name, (tables, capacity)), theirs in zip(questions.items(), told["intra"], strict=True)
+}
+for name, (theirs, mine) in alpa_and_mine.items():
+    print(f"{name:26} Alpa {theirs:9,.1f} microseconds, yours {mine:9,.1f}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds beside:alpa op_strategies reshard_cost best_chain best_intra
+for theirs, mine in alpa_and_mine.values():
+    assert math.isclose(theirs, mine, rel_tol=1e-6)
+
+# %% [markdown]
+# The optimum is the same. In Alpa the operators and their strategies come from XLA, the compiler of JAX; elementwise operators are not asked, but
+# follow the operator before them; and what we have on one axis it has on two.
+#
+# ### Mesh-TensorFlow
+#
+# Its search, `auto_mtf`, which you have met in unit 06, looks at memory and not at time, and a letter is cut in all operators or in
+# none. Such a question your `best_intra` can answer too: the costs are bytes, and a change that is more than adding up a sum is
+# impossible.
+
+
+# %% demo=true
+# %%needs beside:mesh-tensorflow beside:alpa op_strategies reshard_cost best_chain best_intra
+def by_memory(steps: list[Step], count: int) -> list[str]:
+    """The strategies with the fewest bytes on a device, of operands and results."""
+    tables = priced(steps, count, link, 1.0)
+    weigh = [
+        [
+            sum(
+                nbytes(op, letters) // (count if isinstance(placement, Shard) else 1)
+                for letters, (placement,) in zip(
+                    (*op.operands, op.result), (*each.operands, each.result), strict=True
+                )
+            )
+            for each in strategies
+        ]
+        for (op, _), strategies in zip(steps, tables.strategies, strict=True)
+    ]
+    stays = [
+        [
+            [
+                0.0 if a.result == b.operands[0] or isinstance(a.result[0], Partial) else math.inf
+                for b in tables.strategies[j]
+            ]
+            for a in tables.strategies[i]
+        ]
+        for i, j in tables.graph
+    ]
+    _, plan = best_intra(tables.graph, weigh, stays)
+    return [str(own[choice]) for own, choice in zip(tables.strategies, plan, strict=True)]
+
+
+shapes = {"many samples": (1024, 64, 64), "large matrices": (16, 4096, 16_384)}
+asked = [({"b": b, "d": d, "f": f, "v": d}, "all:4") for b, d, f in shapes.values()]
+searched = beside("mesh-tensorflow", "mesh_tensorflow/layouts.py", {"layouts": [], "searched": asked})[
+    "searched"
+]
+mine = [by_memory(mlp(*shape), 4) for shape in shapes.values()]
+for name, theirs, own in zip(shapes, searched, mine, strict=True):
+    print(f"{name:15} Mesh-TensorFlow cuts {theirs};  yours: {'  |  '.join(own[:3])}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds beside:mesh-tensorflow beside:alpa op_strategies reshard_cost best_chain best_intra
+assert searched == ["b:all", "f:all"]
+assert mine[0][:3] == ["S(0), R -> S(0)", "S(0) -> S(0)", "S(0), R -> S(0)"]
+assert mine[1][:3] == ["R, S(1) -> S(1)", "S(1) -> S(1)", "S(1), S(0) -> P"]
+
+# %% [markdown]
+# ### DTensor
+#
+# PyTorch's `DTensor` has to choose too: whoever multiplies two of them gets a result, and somebody must have said how.
+# It has a list of strategies for each operator, and a table of what a change of layout costs. Here are both for a product of
+# two matrices with 1,024 rows and columns on 4 ranks, beside yours.
+
+
+# %% demo=true
+# %%needs op_strategies best_chain
+def of_dtensor(size: int) -> tuple[list[str], list[list[float]]]:
+    """Its strategies for a product of two square matrices, and its prices, in microseconds, between layouts."""
+    from torch.distributed.tensor._collective_utils import redistribute_cost
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+    from torch.distributed.tensor._op_schema import OpSchema, OpSpec, OpStrategy
+
+    place = init_device_mesh("cpu", (dist.get_world_size(),))
+    meta = TensorMeta(torch.Size([size, size]), (size, 1), torch.float32)
+    lying = {written((kind,)): DTensorSpec(place, (kind,), meta) for kind in kinds}
+    given = tuple(OpStrategy([OpSpec(lying[name])]) for name in ("S(0)", "S(1)"))
+    propagator = DTensor._op_dispatcher.sharding_propagator
+    product = torch.ops.aten.mm.default
+    strategies = propagator.op_strategy_funcs[product](OpSchema(product, given, {})).strategies
+    spelled = [
+        str(Strategy(tuple(own.placements for own in each.input_specs), each.output_spec.placements))
+        for each in strategies
+    ]
+    return spelled, [[redistribute_cost(a, b) for b in lying.values()] for a in lying.values()]
+
+
+kinds = (Replicate(), Shard(0), Shard(1), Partial())
+theirs, their_prices = launch(of_dtensor, 1024, ranks=4).results[0]
+print("DTensor's strategies:", *(f"\n    {each}" for each in sorted(theirs)))
+print("microseconds from the layout on the left to the one above")
+print("       " + "".join(f"{written((target,)):>8}" for target in kinds))
+for source, row in zip(kinds, their_prices, strict=True):
+    print(f"{written((source,)):7}" + "".join(f"{each:8.0f}" for each in row))
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds op_strategies best_chain
+square = Einsum("ab,bc->ac", dict.fromkeys("abc", 1024))
+assert sorted(theirs) == sorted(map(str, op_strategies(square, (4,))))
+assert their_prices[1][3] == math.inf
+assert all(price == 0 for price in their_prices[0])
+assert 1.9 < their_prices[3][0] / their_prices[3][1] < 2.1
+
+# %% [markdown]
+# The strategies are yours. The prices are of one kind with yours, for links that are built into it; from a cut to a sum it knows no
+# way. But there is no search: DTensor runs a program line by line and does not know what comes next. At each operator it takes the
+# strategy whose operands are cheapest to bring there. That is the greedy choice. Let x lie as S(0) and w as S(1), and ask
+# for `relu(x @ w)`:
+
+
+# %% demo=true
+# %%needs op_strategies best_chain
+def as_dtensor_does(size: int) -> list[str]:
+    """The layouts of x @ w and of its relu."""
+    place = init_device_mesh("cpu", (dist.get_world_size(),))
+    x = distribute_tensor(torch.randn(size, size), place, (Shard(0),))
+    w = distribute_tensor(torch.randn(size, size), place, (Shard(1),))
+    y = x @ w
+    return [written(each.placements) for each in (y, torch.relu(y))]
+
+
+greedy = launch(as_dtensor_does, 1024, ranks=4).results[0]
+print(f"DTensor: the product comes out as {greedy[0]}, and relu as {greedy[1]}")
+
+place_of = {kind: number for number, kind in enumerate(kinds)}
+
+
+def their_price(source: Placement, target: Placement) -> float:
+    """Of DTensor's table, in microseconds."""
+    return their_prices[place_of[source]][place_of[target]]
+
+
+products = op_strategies(Einsum("ab,bc->ac", dict.fromkeys("abc", 1024)), (4,))
+after = (Replicate(), Shard(0), Shard(1))
+bring = [
+    their_price(Shard(0), each.operands[0][0]) + their_price(Shard(1), each.operands[1][0])
+    for each in products
+]
+seconds, plan = best_chain(
+    [bring, [0.0] * 3], [[[their_price(each.result[0], kind) for kind in after] for each in products]]
+)
+whole_way = {
+    str(each): own + min(their_price(each.result[0], kind) for kind in after)
+    for each, own in zip(products, bring, strict=True)
+}
+for (name, price), own in zip(whole_way.items(), bring, strict=True):
+    print(f"{name:18} operands {own:5.0f}, with the way to relu {price:5.0f} microseconds")
+print(f"best_chain: {products[plan[0]]}, {seconds:.0f} microseconds")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds op_strategies best_chain
+assert greedy == ["P", "R"]
+assert bring.index(min(bring)) == [str(each) for each in products].index("S(1), S(0) -> P")
+assert str(products[plan[0]]) in ("S(0), R -> S(0)", "R, S(1) -> S(1)")
+greedy_price = min(bring) + their_price(Partial(), Replicate())
+assert math.isclose(seconds, min(whole_way.values()))
+assert 2 < greedy_price / seconds < 2.7
+guesses.measured(times_as_dear_as_the_best_when_chosen_greedily=greedy_price / seconds)
+
+# %% [markdown]
+# To bring x and w where the sum is computed takes two all-to-alls, which are the cheapest by its table, and so DTensor does
+# that. Then relu wants no sum, and the dearest change of all is due. By DTensor's own prices its way costs more than twice as
+# much as the best, which gathers one matrix and has no sum. Nothing is wrong with DTensor for that: it is made to run what a person has
+# planned, and whoever writes the plan says where tensors lie.
 
 # %% [markdown]
 # ## 5 Stages and the devices that they get
