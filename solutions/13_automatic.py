@@ -9,13 +9,25 @@
 # %% [markdown]
 # # Automatic parallelism
 #
-# A program finds how a model is spread over a cluster.
+# In every unit so far somebody had said how the work is shared: cut the samples, cut this matrix by columns, put these layers on
+# that rank. Somebody had measured, or known. But the best plan for one model on one cluster is not the best for the next, and
+# people who know are rare. So let a program find it. It needs three things: a list of what can be done, a price for each of them, and
+# a search that finds the cheapest plan without looking at all, for there are more than anybody could look at. FlexFlow and Alpa are such programs. In this
+# unit you write the parts of both, and put a plan together that runs.
 #
 # After this unit you can
 #
-# - list every way to compute an operator on a mesh of ranks.
+# - list every way to compute an operator on a mesh of ranks;
+# - bring a tensor from one layout into another with the fewest bytes, and say what that takes;
+# - find the best plan within operators, of a chain by a table and of a graph by an integer program, within the memory that there is;
+# - cut a model into stages, each with a mesh of its own, so that a pipeline of them is fastest;
+# - simulate a plan, and once more when a little of it has changed;
+# - search among plans that no table holds;
+# - take a real model apart, plan it, and run it by the plan.
 
 # %% tags=["parameters"]
+# For the demonstrations: how many ranks they have where the text does not say, and whether these are "simulated"
+# or "processes".
 ranks = 4
 on = "simulated"
 
@@ -45,7 +57,7 @@ from course_lib.planner.timelines import Task, Timeline, Watched
 from course_lib.training.pipeline.actions import Backward, Forward
 from course_lib.training.pipeline.costs import Costs, cost
 from course_lib.training.pipeline.drawing import schedule_figure
-from graders import check, hint, progress, reset
+from graders import check, hint, predict, progress, reset
 
 AnyPlan = TypeVar("AnyPlan")
 """A plan of any kind."""
@@ -58,6 +70,24 @@ import logging
 
 for name in ("torch.distributed", "torch.distributed.tensor._redistribute"):
     logging.getLogger(name).setLevel(logging.ERROR)
+
+# %% [markdown]
+# **Predict, before you measure.** Write your guesses into the cell below; the sections in parentheses have the answers.
+#
+# 1. On two ranks a product of two matrices can be shared in 4 ways, of which one is that both do all of it. In how many on a mesh of
+#    2 x 2 ranks, if all lengths divide (section 1)?
+# 2. The best plan for a block of a transformer on 4 GPUs of one node has whole weights on each. How many percent longer does a step
+#    take if each has room for a quarter of them (section 3)?
+# 3. PyTorch's DTensor chooses operator by operator what is cheapest at once. For `relu(x @ w)`, with two layouts that do not fit
+#    each other, how many times as dear as the best way is its way, by its own prices (section 4)?
+
+# %% demo=true
+guesses = predict(
+    "13_automatic",
+    ways_on_a_mesh_of_2_x_2=None,
+    percent_longer_with_a_quarter_of_the_weights=None,
+    times_as_dear_as_the_best_when_chosen_greedily=None,
+)
 
 # %% [markdown]
 # ## 1 All ways to compute an operator
@@ -196,6 +226,7 @@ choices = {
     for count in range(5)
 }
 assert choices == {count: 4**count for count in range(5)}
+guesses.measured(ways_on_a_mesh_of_2_x_2=choices[2])
 assert 4**2 == 16
 assert 16**6 == 16_777_216
 
@@ -631,7 +662,9 @@ for share in (1.0, 0.25):
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds op_strategies reshard_cost best_chain best_intra
-assert 1.04 < bounded[0.25][0] / bounded[1.0][0] < 1.06
+longer = bounded[0.25][0] / bounded[1.0][0]
+assert 1.04 < longer < 1.06
+guesses.measured(percent_longer_with_a_quarter_of_the_weights=100 * (longer - 1))
 cut = [str(own[choice]) for own, choice in zip(blocks.strategies, bounded[0.25][1], strict=True)]
 assert cut[1:5] == ["R, S(1) -> S(1)", "S(1) -> S(1)", "S(1), S(0) -> P", "S(1), S(1) -> S(1)"]
 for tables, seconds, _ in found.values():
@@ -1375,8 +1408,34 @@ assert arrived[1] == 0
 # %% [markdown]
 # ## Where it comes from
 #
-# Papers, with their numbers.
+# - Z. Jia, M. Zaharia, A. Aiken, Beyond data and model parallelism for deep neural networks, MLSys 2019 (arXiv:1807.05358), FlexFlow: a space of
+#   plans with samples, operators, attributes and parameters; a simulator that is three orders of magnitude faster than running each plan, told only what changed;
+#   a Markov chain over plans. The lecture's table has it as "hybrid", on 64 GPUs.
+# - L. Zheng et al., Alpa: automating inter- and intra-operator parallelism for distributed deep learning, OSDI 2022 (arXiv:2201.12023): the two levels
+#   of this unit, an integer program within a dynamic program. For a mixture of experts 3.5 times as fast as DeepSpeed on 2 nodes, and 9.7 times on 4.
+# - N. Shazeer et al., Mesh-TensorFlow: deep learning for supercomputers, NeurIPS 2018 (arXiv:1811.02084): letters that are cut along axes of a mesh; its
+#   search, `auto_mtf`, came with the library.
+# - Y. Xu et al., GSPMD: general and scalable parallelization for ML computation graphs, arXiv:2105.04663, 2021: a person says how a few
+#   tensors lie, and the compiler completes the rest. Its layouts are those of section 1.
+# - D. Narayanan et al., PipeDream: generalized pipeline parallelism for DNN training, SOSP 2019: a planner for stages with replicas, level by level of the network.
+# - X. Miao et al., Galvatron: efficient transformer training over multiple GPUs using automatic parallelism, PVLDB 16(3), 2022
+#   (arXiv:2211.13878): a dynamic program over layers, with memory and recomputation among the choices.
 #
 # ## What goes wrong in practice
 #
-# Mistakes that people make, and how they show.
+# - **A model of the cost that nobody has checked.** A search finds whatever the prices reward, and an error of the prices first of all: a change that
+#   is priced at nothing, a link that is thought to be nobody else's. Run the plan that was found, and compare.
+# - **Choosing one operator at a time.** What is cheapest now may leave a layout from which every way on is dear.
+# - **A solver's tolerances.** Costs in seconds, far below 1, are equal for it, and it stops at the first plan it meets. Give it microseconds, or divide by the largest.
+# - **Memory that was not counted.** A plan that is fastest without a bound has whole weights everywhere. Gradients, the optimizer's states and the
+#   activations of all micro-batches that are under way need room, too.
+# - **Parts that are not equal.** A length that does not divide is padded by some systems; then the padding is computed as well, and the price is wrong.
+# - **Plans that are stale.** The best plan depends on batch, sequence length and cluster. It is found anew when one of them changes.
+# - **Time to plan.** What takes long is less the search than its prices: Alpa compiles and measures the candidates for stages. Operators that follow
+#   others need no choice of their own, and equal layers need be planned once.
+
+# %% [markdown]
+# What you predicted, beside what was measured:
+
+# %% demo=true
+guesses
