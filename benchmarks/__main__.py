@@ -6,6 +6,7 @@ from tqdm import tqdm
 
 from benchmarks import (
     asynchrony,
+    automatic,
     checking,
     checkpoints,
     collectives,
@@ -36,6 +37,7 @@ SUBJECTS = (
     memory,
     compression,
     published,
+    automatic,
     simulator,
     asynchrony,
     smpi,
