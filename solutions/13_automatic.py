@@ -1361,17 +1361,17 @@ assert small.seconds == 9
 # %%needs simulate
 vgg_step = PlacedStep(chain_of(vgg16(batch=64)), Machine(4, 2, GPU_SPEED, 10e9, 10e9 / 8), parts=4)
 spread = vgg_step.data_parallel()
-alone = ((0, 0, 0, 0),) * len(spread)
-seconds_of = {
+on_one = ((0, 0, 0, 0),) * len(spread)
+step_seconds = {
     name: simulate(vgg_step.tasks(each), vgg_step.edges, vgg_step.devices).seconds
-    for name, each in {"one GPU": alone, "data parallelism on four": spread}.items()
+    for name, each in {"one GPU": on_one, "data parallelism on four": spread}.items()
 }
-for name, seconds in seconds_of.items():
+for name, seconds in step_seconds.items():
     print(f"{name}: {seconds:.2f} s a step")
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds simulate
-assert 1.5 < seconds_of["one GPU"] / seconds_of["data parallelism on four"] < 1.8
+assert 1.5 < step_seconds["one GPU"] / step_seconds["data parallelism on four"] < 1.8
 
 # %% [markdown]
 # Four GPUs are not even twice as fast as one: the weights have to cross between the nodes. Section 7 looks for something better.
@@ -1655,7 +1655,7 @@ def beside_data_parallelism(plan: Places) -> float:
     """A plan's step, in steps of data parallelism."""
     return (
         simulate(vgg_step.tasks(plan), vgg_step.edges, vgg_step.devices).seconds
-        / seconds_of["data parallelism on four"]
+        / step_seconds["data parallelism on four"]
     )
 
 
