@@ -45,7 +45,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -58,7 +57,6 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 
 from course_lib import Cluster, Link, launch, per_rank
 from course_lib.cluster import presets
-from course_lib import Link, launch, per_rank
 from course_lib.figures.style import COLOURS, look, new_figure
 from course_lib.planner import Einsum, Placements, Strategy, written
 from course_lib.planner.placements import Machine, PlacedStep, Places, branches, chain_of
