@@ -9,13 +9,21 @@
 # %% [markdown]
 # # Hybrid parallelism
 #
-# Data, pipeline and tensor parallelism at once; convolutions cut in space; many trainers.
+# Copies of a model share the samples of a batch, stages share its layers, and ranks share its matrices. Each of these ways has an end:
+# a batch has so many samples, a model so many layers, and a node so many devices with fast links between them. The largest trainings use all three ways at once.
+# This unit puts them together: which rank does what, who talks to whom about which number, and what that costs. Then it cuts what the others
+# left whole, images that are too large for one device, and lets whole trainings compete. At its end stand measurements that
+# others published, beside what this course predicts for them.
 #
 # After this unit you can
 #
-# - say where each rank stands in a mesh, and make the groups along its axes.
-# - cut an image into strips, and let neighbours lend each other the rows that a convolution needs.
-# - say what each axis of a mesh costs on a machine, and choose them for a model before the first job runs.
+# - say where each rank stands in a mesh, and make the groups along its axes;
+# - average gradients that are sharded within a node, with few bytes between nodes;
+# - write a step of training with data, pipeline and tensor parallelism at once, and the norm of its gradient, equal to those on one rank;
+# - cut images in space with halos, and convolutions by their channels and filters, forward and backward;
+# - normalise with the statistics of all ranks, in one collective;
+# - let trainers compete in a tournament instead of averaging them;
+# - choose the axes of a mesh for a model and a machine;
 # - predict what a published training took, and judge where such a prediction holds.
 
 # %% tags=["parameters"]
@@ -26,6 +34,7 @@ on = "simulated"
 
 # %%
 import math
+import os
 from collections.abc import Callable, Iterable
 
 import torch
@@ -37,15 +46,29 @@ from torch.nn import functional
 from course_lib import Cluster, Link, launch, per_rank
 from course_lib.cluster import presets
 from course_lib.data import load, load_text
-from course_lib.figures.style import COLOURS, HATCHES, look, new_figure
+from course_lib.figures.style import COLOURS, HATCHES, look, new_figure, rank_colour
 from course_lib.models import TransformerConfig, next_token_loss
 from course_lib.training.mesh_step import Job, Mesh, memory_bytes, step_time
 from course_lib.training.mesh_transformer import AXES, MeshTransformer
-from graders import check, hint, progress, reset
+from graders import check, hint, predict, progress, reset
 
 # %% demo=true jupyter={"source_hidden": true}
 # `%%needs` waits until an exercise is solved. Folded cells check that the text's numbers are what was measured.
 # %load_ext course_lib.notebook.magics
+
+# %% [markdown]
+# **Predict, before you measure.** Write your guesses into the cell below; the sections in parentheses have the answers.
+#
+# 1. Sixteen ranks stand in a mesh of 2 x 2 x 4. Each is in three process groups, one along each axis. How many different groups are there (section 1)?
+# 2. Every rank adds up the squares of all gradients that it has, and all ranks add up these sums. The root of that is not the norm of the gradient, for
+#    some parameters are on many ranks. On a small transformer whose matrices are cut over 8 ranks: by how many percent is it too large (section 4)?
+
+# %% demo=true
+guesses = predict(
+    "12_hybrid",
+    groups_in_a_mesh_of_16=None,
+    percent_that_the_norm_is_too_large=None,
+)
 
 # %% [markdown]
 # ## 1 A mesh of ranks
@@ -103,7 +126,14 @@ for rank in range(16):
     group = 2 * data + stage
     x = share + 4.8 * stage
     axes.bar(
-        x, 0.8, 0.9, bottom=-data, color=COLOURS[group], alpha=0.35, hatch=HATCHES[group], edgecolor="black"
+        x,
+        0.8,
+        0.9,
+        bottom=-data,
+        color=rank_colour(group),
+        alpha=0.4,
+        hatch=HATCHES[group],
+        edgecolor="black",
     )
     axes.text(x, 0.4 - data, str(rank), ha="center", va="center", fontsize=12)
 axes.set(
@@ -177,9 +207,12 @@ assert members[6] == [[6, 14], [2, 6], [4, 5, 6, 7]]
 for ranks_of_axes in members:
     assert len({rank // 8 for rank in ranks_of_axes[2]}) == 1
     assert len({rank // 8 for rank in ranks_of_axes[1]}) == 1
+different = {tuple(group) for of_rank in members for group in of_rank}
+assert len(different) == 8 + 8 + 4
+guesses.measured(groups_in_a_mesh_of_16=len(different))
 
 # %% [markdown]
-# No tensor group crosses a node, and here no pipeline does. PyTorch has all this: `init_device_mesh("cuda", (2, 2, 4), mesh_dim_names=("data", "pipeline", "tensor"))`
+# There are 20 groups: 8 along data, 8 along pipeline and 4 along tensor. No tensor group crosses a node, and here no pipeline does. PyTorch has all this: `init_device_mesh("cuda", (2, 2, 4), mesh_dim_names=("data", "pipeline", "tensor"))`
 # makes the same groups, and `mesh.get_group("tensor")` is yours. From here on a mesh is one of these.
 
 # %% [markdown]
@@ -418,11 +451,54 @@ for shape, run in steps.items():
 # All of them learn the same, but for the last digits, in which sums of another order differ. Which one is fastest, and which one fits at
 # all, is the question of sections 9 and 13.
 #
-# ### 512 ranks
+# ### Many ranks
 #
-# On tensors without data the same step, your `step_3d`, runs on many more ranks: 8 replicas of 8 stages of 8 ranks, a
-# tensor-parallel group on each of LUMI-G's nodes. The model has 8 blocks, one a stage, each as wide as those of a model with 7
-# billion parameters.
+# On tensors without data your `step_3d` runs on many more: here 2 replicas of 4 stages of 8 ranks, on eight of LUMI-G's nodes, so that each
+# tensor-parallel group has a node. Four blocks, one a stage, are each as wide as those of a model with 7 billion parameters; each replica has two micro-batches of
+# one sample with 2,048 tokens. What does a rank of a middle stage do along each axis?
+
+
+# %% demo=true
+# %%needs step_3d
+def step_of_shapes(tokens: Tensor, config: TransformerConfig, shape: tuple[int, int, int]) -> int:
+    """A step, and how many numbers this rank has. tokens: [B, T + 1] of each replica, without data."""
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=AXES)
+    model = MeshTransformer(config, mesh, device="meta")
+    step_3d(model, [(own[:, :-1], own[:, 1:]) for own in tokens.split(1)], mesh)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+wide = TransformerConfig(layers=4, width=4096, heads=8, vocabulary=50_257, context=2048)
+shape_of_64 = (2, 4, 8)
+tokens = torch.empty(2, 2049, dtype=torch.int64, device="meta")
+of_64 = launch(step_of_shapes, tokens, wide, shape_of_64, cluster=presets.lumi_g(8))
+along: dict[str, list[float]] = {"tensor": [0, 0, 0], "pipeline": [0, 0, 0], "data": [0, 0, 0]}
+for event in of_64.events:
+    if event.rank == 8 and event.kind in ("collective", "point-to-point") and event.nbytes > 8:
+        axis = {8: "tensor", 2: "data"}.get(len(event.group), "pipeline")
+        for place, more in enumerate((1, event.sent / 2**20, 1e3 * event.seconds)):
+            along[axis][place] += more
+print(
+    f"rank 8, with {of_64.results[8]:,} numbers; the step takes {1e3 * of_64.seconds:.0f} ms of virtual time"
+)
+for axis, (calls, sent, milliseconds) in along.items():
+    print(f"  along {axis:9} {calls:3} calls, {sent:7.1f} MiB sent, {milliseconds:6.1f} ms in them")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds step_3d
+activations = 4 * 2048 * 4096 / 2**20
+assert along["tensor"][:2] == [8, 8 * 2 * 7 / 8 * activations]
+assert along["pipeline"][:2] == [8, 4 * activations]
+assert along["data"][1] == 4 * of_64.results[8] / 2**20
+
+# %% [markdown]
+# A block has two all-reduces in each pass, for each of two micro-batches, and each of them sends nearly twice the activations, over
+# the links within the node. Along the pipeline activations cross once in each direction; much of the time in these calls is waiting, for
+# with two micro-batches and four stages the bubble is large (unit 05). Along data the gradients go once. (The more micro-batches, the more calls along
+# tensor and pipeline, and along data still the same.)
+#
+# `make bench SUBJECTS=hybrid` times your own functions' solution on 8 x 8 x 8, 512 ranks with all their messages: that takes less
+# than half a minute on an idle machine, with two micro-batches.
 
 # %% [markdown]
 # ## 4 The norm of all gradients
@@ -466,6 +542,39 @@ def grad_norm_3d(parameters: Iterable[nn.Parameter], mesh: DeviceMesh) -> Tensor
     return total.sqrt()
     ### END SOLUTION
 
+
+# %% [markdown]
+# The model of section 3 has both attributes. Its norm on four meshes, beside what the squares of all ranks give:
+
+
+# %% demo=true
+# %%needs step_3d grad_norm_3d
+def two_norms(config: TransformerConfig, samples: tuple[Tensor, Tensor], shape: tuple[int, int, int]):
+    """The norm of the whole gradient; and what comes out if every rank counts all that it has."""
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=AXES)
+    model = MeshTransformer(config, mesh)
+    own = [part.tensor_split(shape[0])[mesh.get_local_rank("data")] for part in samples]
+    step_3d(model, list(zip(*(part.split(2) for part in own), strict=True)), mesh)
+    squares = sum(parameter.grad.square().sum() for parameter in model.parameters())
+    dist.all_reduce(squares)
+    return grad_norm_3d(model.parameters(), mesh).item(), squares.sqrt().item()
+
+
+norms = {}
+for shape in ((1, 1, 1), (2, 2, 2), (1, 4, 2), (1, 1, 8)):
+    norms[shape] = launch(two_norms, config, samples, shape, ranks=math.prod(shape)).results[-1]
+    print(f"{' x '.join(map(str, shape))}: {norms[shape][0]:.5f}; all ranks' squares: {norms[shape][1]:.5f}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds step_3d grad_norm_3d
+right = norms[1, 1, 1][0]
+assert all(abs(norm / right - 1) < 1e-4 for norm, _ in norms.values())
+assert all(counted > 1.1 * right for shape, (_, counted) in norms.items() if shape != (1, 1, 1))
+guesses.measured(percent_that_the_norm_is_too_large=100 * (norms[1, 1, 8][1] / right - 1))
+
+# %% [markdown]
+# Your norm is the same on every mesh. The other one grows with the number of copies, so a run that is moved to another mesh would clip harder, and nobody
+# would see why it learns more slowly.
 
 # %% [markdown]
 # ## 5 Images cut in space
@@ -1521,9 +1630,161 @@ assert round(0.75 * by_name["Rajbhandari 2020", "100 billion on 400 = 25 x 1 x 1
 
 # %% [markdown]
 # ## 11 PyTorch's own, on real processes
+#
+# Three tools of PyTorch make the same step, one for each axis. They meet in one mesh: `parallelize_module` cuts the matrices of a block
+# along "tensor" (unit 06), `fully_shard` shards what is left along "data" (FSDP2, unit 09), and a `PipelineStage` with a schedule sends
+# what crosses along "pipeline" (unit 05). The order matters: first the tensor axis, so that FSDP shards what a rank really has; the pipeline comes
+# last, around all of it.
+
+# %% demo=true jupyter={"source_hidden": true}
+import logging
+import runpy
+from pathlib import Path
+
+import course_lib
+
+# It would say on each rank that gathering along two axes takes two calls.
+logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
+torchs_own = runpy.run_path(
+    str(Path(course_lib.__file__).parents[1] / "examples" / "hybrid" / "torchs_own.py")
+)
+whole_model, renamed = torchs_own["whole"], torchs_own["renamed"]
+
+
+# %% demo=true
+def torchs_step(config: TransformerConfig, samples: tuple[Tensor, Tensor], shape: tuple[int, int, int]):
+    """The losses of micro-batches, on the last stage, and all gradients of this stage, whole, by name."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        PrepareModuleInput,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=AXES)
+    stage, stages = mesh.get_local_rank("pipeline"), mesh.size(1)
+    columns = ("attention.query", "attention.key", "attention.value", "mlp.up")
+    plan = {
+        "attention": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate()),
+        **{name: ColwiseParallel() for name in columns},
+        **{name: RowwiseParallel() for name in ("attention.output", "mlp.down")},
+    }
+    model = whole_model(config)
+    own_blocks = torch.arange(config.layers).tensor_split(stages)[stage].tolist()
+    for number in own_blocks:
+        parallelize_module(model.blocks[number], mesh["tensor"], plan)
+        fully_shard(model.blocks[number], mesh=mesh["data"])
+    names = (
+        ["embedding"] * (stage == 0)
+        + [f"blocks.{number}" for number in own_blocks]
+        + ["head"] * (stage == stages - 1)
+    )
+    part = nn.Sequential()
+    for name in names:
+        part.add_module(name.replace(".", "-"), model.get_submodule(name))
+    fully_shard(part, mesh=mesh["data"])
+
+    pipeline = PipelineStage(part, stage, stages, torch.device("cpu"), group=mesh.get_group("pipeline"))
+    tokens, targets = (each.tensor_split(shape[0])[mesh.get_local_rank("data")] for each in samples)
+    schedule = ScheduleGPipe(pipeline, len(tokens) // 2, loss_fn=next_token_loss)
+    losses = []
+    given = {"target": targets, "losses": losses} if stage == stages - 1 else {}
+    schedule.step(*([tokens] if stage == 0 else []), **given)
+    gradients = {name.replace("-", "."): each.grad.full_tensor() for name, each in part.named_parameters()}
+    return [loss.item() for loss in losses], gradients
+
+
+# %% [markdown]
+# The same untied model on 2 x 2 x 2 ranks, with PyTorch's tools and with your step, on simulated ranks and on eight real processes:
+
+# %% demo=true
+# %%needs step_3d
+untied = TransformerConfig(layers=2, width=32, heads=4, context=32, tied=False)
+both = {}
+for engine in ("simulated", "processes"):
+    theirs = launch(torchs_step, untied, samples, (2, 2, 2), ranks=8, on=engine, timeout=240, quiet=True)
+    yours = launch(one_step, untied, samples, (2, 2, 2), ranks=8, on=engine, timeout=240)
+    of_theirs = {name: each for _, own in theirs.results for name, each in own.items()}
+    of_yours = renamed({name: each for _, own in yours.results for name, each in own.items()}, untied)
+    last = [loss for losses, _ in theirs.results for loss in losses]
+    both[engine] = (
+        sum(last) / len(last),
+        yours.results[0][0],
+        max((each - of_yours[name]).abs().max().item() for name, each in of_theirs.items()),
+        set(of_theirs) == set(of_yours),
+    )
+    print(
+        f"{engine}: losses {both[engine][0]:.6f} and {both[engine][1]:.6f}, gradients differ by at most {both[engine][2]:.0e}"
+    )
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds step_3d
+for theirs_mean, your_mean, difference, all_of_them in both.values():
+    assert abs(theirs_mean - your_mean) < 1e-5
+    assert difference < 1e-5
+    assert all_of_them
+
+# %% [markdown]
+# The numbers agree. What PyTorch's tools do differently is what they send. FSDP shards along data where your step has whole copies: it gathers
+# weights and scatters gradients. `DTensor` knows of each parameter how it lies on the mesh, and so
+# `torch.nn.utils.clip_grad_norm_` is right for what FSDP and `parallelize_module` have cut; but not along the pipeline,
+# where each rank has a model of its own. torchtitan adds up the stages' norms itself, as you did.
 
 # %% [markdown]
 # ## 12 Now on nodes
+#
+# A script makes the mesh from what the launcher says, and everything else is what you have written:
+#
+# ```python
+# dist.init_process_group()                      # torchrun or srun has set RANK and WORLD_SIZE
+# gpus = int(os.environ["LOCAL_WORLD_SIZE"])
+# torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+# nodes = dist.get_world_size() // gpus
+# stages = 4
+# mesh = init_device_mesh("cuda", (nodes // stages, stages, gpus), mesh_dim_names=("data", "pipeline", "tensor"))
+# ```
+#
+# ```bash
+# course slurm render train_torchrun --nodes 8 -- hybrid.py >train.sbatch
+# sbatch train.sbatch
+# ```
+#
+# The last axis is a node long, so tensor parallelism stays inside. That rests on the numbering: ranks of a node have to follow one another. `torchrun`
+# numbers them so; with `srun` it is the default distribution, `--distribution=block`. With `cyclic` neighbouring ranks are on different nodes, and each tensor-parallel
+# group goes over all of them. Nothing fails then. Let every job look:
+
+
+# %% demo=true
+def nodes_of_tensor_groups(names: tuple[str, ...], shape: tuple[int, ...]) -> int:
+    """How many nodes this rank's tensor-parallel group is on."""
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+    host = [None] * dist.get_world_size(mesh.get_group("tensor"))
+    dist.all_gather_object(
+        host, os.environ.get("SLURMD_NODENAME", dist.get_rank() // 4), group=mesh.get_group("tensor")
+    )
+    return len(set(host))
+
+
+two_nodes = Cluster(nodes=2, devices_per_node=4)
+spread = {
+    names: max(launch(nodes_of_tensor_groups, names, shape, cluster=two_nodes).results)
+    for names, shape in ((AXES, (1, 2, 4)), (("tensor", "pipeline", "data"), (4, 2, 1)))
+}
+for names, count in spread.items():
+    print(f"axes {', '.join(names)}: a tensor group is on {count} node{'s' * (count > 1)}")
+
+# %% demo=true jupyter={"source_hidden": true}
+assert list(spread.values()) == [1, 2]
+
+# %% [markdown]
+# On an allocation the same line is `launch(nodes_of_tensor_groups, AXES, shape, on="slurm")`. What it should say is 1.
+#
+# What else is different on nodes: each group has an NCCL communicator of its own, with buffers on every GPU, so hundreds of groups take memory, and seconds to make. Each rank is in
+# three or four, which is fine; to make them for every pair is not. And all groups of a rank share its network card: a gradient's all-reduce along data
+# that runs during backward slows down messages of the pipeline that the next stage waits for.
 
 # %% [markdown]
 # ## 13 Open task: a mesh for a model
