@@ -24,9 +24,6 @@
 # - simulate a plan, and once more when a little of it has changed;
 # - search among plans that no table holds;
 # - take a real model apart, plan it, and run it by the plan.
-# - cut a model into stages and a cluster into submeshes so that a step takes least, and plan level by level of a network;
-# - simulate a step as a graph of tasks, and bring the simulation up to date after a change;
-# - walk through plans so that good ones are met often.
 
 # %% tags=["parameters"]
 # For the demonstrations: how many ranks they have where the text does not say, and whether these are "simulated"
@@ -43,8 +40,8 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
 from functools import partial
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -62,10 +59,10 @@ from course_lib.planner import Einsum, Placements, Strategy, written
 from course_lib.planner.placements import Machine, PlacedStep, Places, branches, chain_of
 from course_lib.planner.profiles import resnet50, vgg16
 from course_lib.planner.timelines import Task, Timeline, Watched
+from course_lib.torchvision_compat import import_torchvision
 from course_lib.training.pipeline.actions import Backward, Forward
 from course_lib.training.pipeline.costs import Costs, cost
 from course_lib.training.pipeline.drawing import schedule_figure
-from course_lib.torchvision_compat import import_torchvision
 from graders import check, hint, predict, progress, reset
 
 AnyPlan = TypeVar("AnyPlan")
@@ -89,6 +86,10 @@ for name in ("torch.distributed", "torch.distributed.tensor._redistribute"):
 #    take if each has room for a quarter of them (section 3)?
 # 3. PyTorch's DTensor chooses operator by operator what is cheapest at once. For `relu(x @ w)`, with two layouts that do not fit
 #    each other, how many times as dear as the best way is its way, by its own prices (section 4)?
+# 4. A step of VGG-16 is simulated as a graph of a few hundred tasks. How many times as fast is that as executing its convolutions
+#    for one image on this machine (section 6)?
+# 5. VGG-16 on four GPUs, two on each of two nodes with a slow network between them. What percentage of the time of data parallelism
+#    does the best placement of its operators leave (section 7)?
 
 # %% demo=true
 guesses = predict(
@@ -96,19 +97,6 @@ guesses = predict(
     ways_on_a_mesh_of_2_x_2=None,
     percent_longer_with_a_quarter_of_the_weights=None,
     times_as_dear_as_the_best_when_chosen_greedily=None,
-)
-
-# %% [markdown]
-# **Predict, before you measure.** Write your guesses into the cell below; the sections in parentheses have the answers.
-#
-# 1. A step of VGG-16 is simulated as a graph of a few hundred tasks. How many times as fast is that as executing the convolutions for one image on this
-#    machine (section 6)?
-# 2. VGG-16 on four GPUs, two on each of two nodes with a slow network between them. What percentage of the time of data parallelism does the best placement of
-#    its operators leave (section 7)?
-
-# %% demo=true
-guesses = predict(
-    "13_automatic",
     times_faster_to_simulate_than_to_execute=None,
     percent_of_the_time_that_the_walk_leaves=None,
 )
@@ -719,7 +707,6 @@ print(f"{plans:,} plans, all looked at: the least is {1e6 * brute:,.0f} microsec
 # `examples/alpa/solvers.py` takes that function out of the source as it is, and gives it the tables of section 3.
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs beside:alpa op_strategies reshard_cost best_chain best_intra
 import json
 import subprocess
 from pathlib import Path
@@ -739,6 +726,8 @@ def beside(name: str, script: str, asked: dict) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs beside:alpa op_strategies reshard_cost best_chain best_intra
 def as_alpa_asks(tables: Tables, capacity: int) -> dict:
     """In microseconds, for its solver has tolerances as well."""
     return {
@@ -1059,63 +1048,47 @@ assert all(step_ms([(16, 8)], m) > step_ms(found, m) for m, found in by_count.it
 # micro-batches, the more stages, until each device is a stage of its own and no layer is split at all. A
 # person who was asked for "the right" mix of tensor and pipeline parallelism would have to know $m$ first.
 #
-# Alpa's own program for this level, `training_dp`, is a function of arrays, and it is taken here out of Alpa's source: Alpa
-# itself asks for a JAX of 2022. Does it find the same, for drawn stages?
+# Alpa's own program for this level, `training_dp`, is a function of arrays, and the script of section 4 takes it out of Alpa's
+# source. Does it find the same, for drawn stages?
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%needs beside:alpa best_inter
-ALPA_SIZES, ALPA_LAYERS, ALPA_DEVICES = [1, 2, 4], 4, 4
-
-
-def alpas_stages(cases: list[tuple[dict[tuple[int, int, int], float], int]]) -> list[tuple[float, list]]:
-    """What training_dp finds for tables of stages and numbers of micro-batches: seconds, and (layers, devices)."""
-    from unittest.mock import MagicMock
-
-    import numpy as np
-
-    from course_lib.planner.alpa import cut_out
-
-    path = "alpa/pipeline_parallel/stage_construction.py"
-    names = ("training_dp", "training_dp_impl")
-    search_stages = cut_out(path, names, {"np": np, "timers": MagicMock()})["training_dp"]
-    found = []
-    for table, micro_batches in cases:
-        costs = np.full((ALPA_LAYERS, ALPA_LAYERS, len(ALPA_SIZES), 1), np.inf)
-        for (begin, end, size), seconds in table.items():
-            costs[begin, end - 1, ALPA_SIZES.index(size), 0] = seconds
-        submeshes = [(1, size) for size in ALPA_SIZES]
-        following = np.full(costs.shape, ALPA_LAYERS)
-        seconds, stages = search_stages(
-            ALPA_LAYERS, ALPA_DEVICES, micro_batches, submeshes, 1, costs, following
-        )
-        plan = [(int(end - begin), ALPA_SIZES[submesh]) for (begin, end), submesh, _ in stages]
-        found.append((float(seconds), plan))
-    return found
+SIZES, LAYERS, DEVICES = (1, 2, 4), 4, 4
 
 
 def drawn_stages(generator: random.Random) -> dict[tuple[int, int, int], float]:
-    """Seconds of each stage, which are no sums."""
-    runs = itertools.combinations(range(ALPA_LAYERS + 1), 2)
+    """Seconds of each stage, by begin, end and size."""
+    runs = itertools.combinations(range(LAYERS + 1), 2)
     return {
         (begin, end, size): generator.randint(8, 64) * (end - begin) / size
         for begin, end in runs
-        for size in ALPA_SIZES
+        for size in SIZES
     }
 
 
+def stages_as_alpa_asks(stages: dict[tuple[int, int, int], float], micro_batches: int) -> dict:
+    """Alpa counts a stage's layers from the first to the last, which is in it."""
+    cost = [
+        [[stages.get((first, last + 1, size)) for size in SIZES] for last in range(LAYERS)]
+        for first in range(LAYERS)
+    ]
+    submeshes = [(1, size) for size in SIZES]
+    counts = {"layers": LAYERS, "devices": DEVICES, "micro_batches": micro_batches}
+    return {**counts, "submeshes": submeshes, "cost": cost}
+
+
 generator = random.Random(0)
-tables = [(drawn_stages(generator), micro_batches) for micro_batches in (1, 2, 4, 8, 32) for _ in range(4)]
-theirs = launch(alpas_stages, tables, ranks=1, on="processes", beside="alpa").results[0]
+drawn = [(drawn_stages(generator), micro_batches) for micro_batches in (1, 2, 4, 8, 32) for _ in range(4)]
+asked = [stages_as_alpa_asks(*each) for each in drawn]
+told = beside("alpa", "alpa/solvers.py", {"inter": asked})["inter"]
 differences = []
-for (table, micro_batches), (seconds, _) in zip(tables, theirs, strict=True):
-    own = best_inter(
-        lambda *stage, table=table: table[stage], ALPA_LAYERS, ALPA_DEVICES, micro_batches, ALPA_SIZES
-    )
-    ends = itertools.accumulate(length for length, _ in own)
-    each = [table[end - length, end, size] for end, (length, size) in zip(ends, own, strict=True)]
-    differences.append(abs(sum(each) + (micro_batches - 1) * max(each) - seconds))
+for (stages, micro_batches), theirs in zip(drawn, told, strict=True):
+    mine = best_inter(lambda *stage, of=stages: of[stage], LAYERS, DEVICES, micro_batches, SIZES)
+    ends = itertools.accumulate(length for length, _ in mine)
+    each = [stages[end - length, end, size] for end, (length, size) in zip(ends, mine, strict=True)]
+    differences.append(abs(sum(each) + (micro_batches - 1) * max(each) - theirs["seconds"]))
 print(
-    f"{len(tables)} models, 4 layers on 4 devices: yours and Alpa's differ by at most {max(differences):.1g} s"
+    f"{len(drawn)} models, 4 layers on 4 devices: yours and Alpa's differ by at most {max(differences):.1g} s"
 )
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -1138,6 +1111,9 @@ assert max(differences) < 1e-3
 
 
 # %%
+GPU_SPEED = 0.3 * 15.7e12
+"""Operations a second of a V100, as they were guessed in unit 05."""
+
 Nested = list[tuple[int, int, list]]
 """For each stage its layers, its replicas, and the plan of one replica on the level below; [] on the innermost."""
 
@@ -1218,11 +1194,10 @@ def pipedream_hierarchy(
 
 # %% [markdown]
 # The two models of unit 05, on four servers with four GPUs each, as in the paper's first cluster: 10 Gbit/s between servers. For the
-# links within a server 10 GB/s are taken here, and GPUs as fast as they were guessed in unit 05.
+# links within a server 10 GB/s are taken here.
 
 # %% demo=true
 # %%needs pipedream_hierarchy
-GPU_SPEED = 0.3 * 15.7e12  # FLOP/s
 SERVERS = [(4, 10e9), (4, 10e9 / 8)]
 nested = {}
 for name, model in {"VGG-16": vgg16(batch=64), "ResNet-50": resnet50(batch=128)}.items():
