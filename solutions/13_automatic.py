@@ -39,7 +39,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -243,8 +243,8 @@ assert 4**2 == 16
 assert 16**6 == 16_777_216
 
 # %% [markdown]
-# All of them compute the same, and so nothing in the result says which is best. There are many, too. A product of two matrices with
-# lengths that divide has 4 strategies on one axis, 16 on two, and each operator of a model has its own choice: six products on a
+# All of them compute the same, and so nothing in the result says which is best. There are many, too. Where all lengths divide, a product
+# of two matrices has 4 strategies on one axis and 16 on two, and each operator of a model has its own choice: six products on a
 # mesh with two axes make $16^6$, some 17 million plans. So they have to be priced, and searched with some thought.
 
 # %% [markdown]
@@ -274,8 +274,15 @@ def reshard(
     """
     ### BEGIN SOLUTION
     p, place = dist.get_world_size(group), dist.get_rank(group)
-    if source == target or isinstance(source, Replicate) or isinstance(target, Partial):
-        return alone(x, source, target, p, place)
+    if source == target:
+        return x.clone()
+    if isinstance(source, Replicate):
+        if isinstance(target, Shard):
+            return x.tensor_split(p, target.dim)[place].clone()
+        return torch.zeros_like(x) if place else x.clone()
+    if isinstance(target, Partial):
+        others = torch.zeros_like(x)
+        return torch.cat([x if each == place else others for each in range(p)], source.dim)
     if isinstance(source, Partial) and isinstance(target, Replicate):
         total = x.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=group)
@@ -292,24 +299,6 @@ def reshard(
     received = torch.empty_like(sent)
     dist.all_to_all_single(received, sent, group=group)
     return torch.cat(received.unbind(), source.dim)
-    ### END SOLUTION
-
-
-def alone(x: Tensor, source: Placement, target: Placement, p: int, place: int) -> Tensor:
-    """The same where no rank needs anything from another. place: of this rank, of p. Not judged by itself; you
-    need not use it.
-    """
-    ### BEGIN SOLUTION
-    if isinstance(source, Shard) and isinstance(target, Partial):
-        length = x.shape[source.dim]
-        whole = x.new_zeros([n * p if dim == source.dim else n for dim, n in enumerate(x.shape)])
-        whole.narrow(source.dim, place * length, length).copy_(x)
-        return whole
-    if isinstance(target, Shard) and isinstance(source, Replicate):
-        return x.tensor_split(p, target.dim)[place].clone()
-    if isinstance(target, Partial) and isinstance(source, Replicate) and place > 0:
-        return torch.zeros_like(x)
-    return x.clone()
     ### END SOLUTION
 
 
@@ -394,6 +383,104 @@ print(f"{len(off)} changes of layout; the clock and the price differ by at most 
 # %%holds reshard reshard_cost
 assert len(off) == 16
 assert max(off) < 1e-12
+
+# %% [markdown]
+# ### Several axes
+#
+# On a mesh with several axes a tensor may be changed along one axis after another, and the price depends on the way. Along an axis only
+# that part of the tensor is moved which the ranks there have between them: if it is cut in eight along another axis, an eighth. And the axes have
+# links of their own, a slow one between nodes and a fast one within. So a detour may pay.
+#
+# One thing has to be kept in order. If one dimension is cut along two axes, then first by the earlier axis and each of its parts by the later one:
+# in S(0)S(0) on 2 x 2 ranks the ranks of the first row of the mesh have quarters 0 and 1. Were the first axis to be joined alone, a rank would have quarters 0 and 2,
+# for which there is no layout here.
+
+
+# %% exercise="reshard_path" points=14
+def reshard_path(
+    source: Placements,
+    target: Placements,
+    nbytes: int,
+    mesh: tuple[int, ...],
+    links: Sequence[Link],
+    dims: int,
+) -> tuple[float, list[Placements]]:
+    """The fastest way from one layout into another on a mesh with several axes, one axis at a time.
+
+    source, target: a placement for each axis of the mesh, of which there are one to three; Partial() is a sum.
+    mesh: the axes' lengths, at least 2 each. links: of each axis. dims: how many dimensions the tensor has, one to
+    three; each may be cut along any axes, and lengths divide by all of them. nbytes: of the whole tensor, a
+    multiple of the square of the number of ranks.
+
+    A way is a list of layouts, from source to target, both included, in which neighbours differ along one axis,
+    and each step has the price of reshard_cost there, for the bytes of what is whole or cut along that axis only:
+    those of the tensor, divided by the lengths of the other axes along which it is Shard at that moment. Along
+    an axis Shard(dim) may come or go only while no later axis cuts the same dim.
+
+    Returns the least seconds, and a way that takes them; from a layout to itself that is 0 seconds and the list
+    of this one. All arguments stay as they are.
+    """
+    ### BEGIN SOLUTION
+    anything = [Replicate(), Partial(), *(Shard(dim) for dim in range(dims))]
+
+    def steps(layout: Placements) -> Iterator[tuple[float, Placements]]:
+        """Every layout that is one step away, and the seconds to it."""
+        for axis, (old, length, link) in enumerate(zip(layout, mesh, links, strict=True)):
+            others = [
+                n for place, (n, each) in enumerate(zip(mesh, layout, strict=True))
+                if place != axis and isinstance(each, Shard)
+            ]  # fmt: skip
+            for new in anything:
+                if new != old and not any(
+                    isinstance(each, Shard) and each in (old, new) for each in layout[axis + 1 :]
+                ):
+                    price = reshard_cost(old, new, nbytes // math.prod(others), length, link)
+                    yield price, (*layout[:axis], new, *layout[axis + 1 :])
+
+    order = itertools.count()  # Layouts have no order; of equal seconds the older goes first.
+    heap: list[tuple[float, int, list[Placements]]] = [(0.0, next(order), [source])]
+    done = set()
+    while heap:
+        seconds, _, way = heapq.heappop(heap)
+        if way[-1] == target:
+            return seconds, way
+        if way[-1] not in done:
+            done.add(way[-1])
+            for price, layout in steps(way[-1]):
+                heapq.heappush(heap, (seconds + price, next(order), [*way, layout]))
+    raise ValueError("Every layout leads to every other.")
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Two questions for it, on two nodes with eight GPUs each: a sum over all 16, which is wanted whole everywhere; and a tensor that is
+# cut between the nodes and wanted cut within them.
+
+# %% demo=true
+# %%needs reshard_cost reshard_path
+nodes = presets.h100_pod(nodes=2)
+between_and_within = (nodes.inter_node, nodes.intra_node)
+R, P, S0 = Replicate(), Partial(), Shard(0)
+ways = {}
+for source, target in (((P, P), (R, R)), ((S0, R), (R, S0))):
+    seconds, way = reshard_path(source, target, 2**28, (2, 8), between_and_within, dims=2)
+    straight = [source, (target[0], source[1]), target]
+    direct = sum(
+        reshard_cost(a[axis], b[axis], 2**28, (2, 8)[axis], between_and_within[axis])
+        for axis, (a, b) in enumerate(itertools.pairwise(straight))
+    )
+    ways[written(source)] = seconds, direct, [written(layout) for layout in way]
+    print(f"{1e3 * seconds:5.2f} ms: {' -> '.join(map(written, way))}")
+    print(f"{1e3 * direct:5.2f} ms: {' -> '.join(map(written, straight))}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds reshard_cost reshard_path
+whole_again = ways["PP"][2]
+assert len(whole_again) == 4
+assert whole_again[1] in ("PS(0)", "PS(1)")
+assert whole_again[2] in ("RS(0)", "RS(1)")
+assert ways["S(0)R"][2] == ["S(0)R", "S(0)S(1)", "RS(1)", "RS(0)"]
+assert all(3 < direct / seconds < 6 for seconds, direct, _ in ways.values())
 
 # %% [markdown]
 # ## 3 The best of all plans

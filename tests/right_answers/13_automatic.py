@@ -11,12 +11,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csgraph
 from torch.distributed.tensor import Partial, Replicate, Shard
 
 from course_lib.planner import Strategy
 from course_lib.planner.timelines import Timeline
 from course_lib.runtime.communication.costs import seconds_of
-from tests.answers import right
+from tests.answers import right, solved
 
 # ------------------------------------------------------------------------------------------------ strategies
 
@@ -178,6 +179,59 @@ def by_what_is_missing(source, target, nbytes, ranks, link):
     if target.is_replicate():
         calls.append(("all_gather", nbytes / ranks))
     return sum(seconds_of(name, payload, ranks, link) for name, payload in calls)
+
+
+# ------------------------------------------------------------------------------------------------------ ways
+
+
+def all_steps(nbytes, mesh, links, dims):
+    """Seconds of every step between two layouts."""
+    kinds = [Replicate(), Partial(), *(Shard(dim) for dim in range(dims))]
+    price = solved("13_automatic")["reshard_cost"]
+    prices = {}
+    for here in itertools.product(kinds, repeat=len(mesh)):
+        for axis, new in itertools.product(range(len(mesh)), kinds):
+            later = [each for each in here[axis + 1 :] if each.is_shard()]
+            if new != here[axis] and new not in later and here[axis] not in later:
+                size = nbytes
+                for k, n in enumerate(mesh):
+                    size //= n if k != axis and here[k].is_shard() else 1
+                there = (*here[:axis], new, *here[axis + 1 :])
+                prices[here, there] = price(here[axis], new, size, mesh[axis], links[axis])
+    return prices
+
+
+@right("reshard_path")
+def again_and_again(source, target, nbytes, mesh, links, dims):
+    """Bellman and Ford: tries every step until nothing becomes faster."""
+    prices = all_steps(nbytes, mesh, links, dims)
+    best = {source: (0.0, [source])}
+    changed = True
+    while changed:
+        changed = False
+        for (here, there), price in prices.items():
+            if here in best:
+                seconds, way = best[here]
+                if seconds + price < best.get(there, (math.inf, []))[0]:
+                    best[there], changed = (seconds + price, [*way, there]), True
+    return best[target]
+
+
+@right("reshard_path")
+def every_pair(source, target, nbytes, mesh, links, dims):
+    """SciPy's shortest paths, where what is free costs 1, a billionth of the smallest price."""
+    prices = all_steps(nbytes, mesh, links, dims)
+    layouts = sorted({here for here, _ in prices}, key=str)
+    number = {layout: place for place, layout in enumerate(layouts)}
+    table = np.full((len(layouts), len(layouts)), np.inf)
+    free = 1e-9 * min(price for price in prices.values() if price)
+    for (here, there), price in prices.items():
+        table[number[here], number[there]] = price / free or 1.0
+    _, before = csgraph.dijkstra(table, indices=number[source], return_predecessors=True)
+    way = [target]
+    while way[0] != source:
+        way.insert(0, layouts[before[number[way[0]]]])
+    return sum(prices[step] for step in itertools.pairwise(way)), way
 
 
 # --------------------------------------------------------------------------------------------------- choices

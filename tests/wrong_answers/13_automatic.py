@@ -338,6 +338,133 @@ def exchanges_with_itself(*change):
     return _prices(*change, SS=lambda seconds, n, part: seconds("all_to_all", part))
 
 
+# ------------------------------------------------------------------------------------------------------ ways
+
+
+def _step_price(layout, axis, new, nbytes, mesh, links, cuts=Shard):
+    """Seconds of one step. cuts: the kinds of placement by which the bytes are divided."""
+    others = [n for k, n in enumerate(mesh) if k != axis and isinstance(layout[k], cuts)]
+    return _prices(layout[axis], new, nbytes // prod(others), mesh[axis], links[axis])
+
+
+def _in_this_order(axes, source, target, nbytes, mesh, links):
+    """Each axis straight to its target."""
+    seconds, way = 0.0, [source]
+    for axis in axes:
+        if way[-1][axis] != target[axis]:
+            seconds += _step_price(way[-1], axis, target[axis], nbytes, mesh, links)
+            way.append((*way[-1][:axis], target[axis], *way[-1][axis + 1 :]))
+    return seconds, way
+
+
+def _in_order(old, new, later):
+    """No later axis cuts what goes or comes."""
+    return not {old, new} & later
+
+
+def _shortest(source, target, nbytes, mesh, links, dims, ordered=_in_order, cuts=Shard):
+    """Dijkstra's algorithm. ordered: whether a step is allowed, given the cuts along later axes."""
+    kinds = [Replicate(), Partial(), *(Shard(dim) for dim in range(dims))]
+    count = itertools.count()
+    heap, done = [(0.0, next(count), [source])], set()
+    while heap:
+        seconds, _, way = heapq.heappop(heap)
+        here = way[-1]
+        if here == target:
+            return seconds, way
+        if here in done:
+            continue
+        done.add(here)
+        for axis, new in itertools.product(range(len(mesh)), kinds):
+            later = {each for each in here[axis + 1 :] if isinstance(each, Shard)}
+            if new != here[axis] and ordered(here[axis], new, later):
+                price = _step_price(here, axis, new, nbytes, mesh, links, cuts)
+                heapq.heappush(
+                    heap, (seconds + price, next(count), [*way, (*here[:axis], new, *here[axis + 1 :])])
+                )
+    return math.inf, []
+
+
+@wrong("reshard_path", fails="least seconds")
+def axis_after_axis(source, target, nbytes, mesh, links, dims):
+    """Goes through the axes in their order."""
+    return _in_this_order(range(len(mesh)), source, target, nbytes, mesh, links)
+
+
+@wrong("reshard_path", fails="least seconds")
+def the_best_order_of_axes(source, target, nbytes, mesh, links, dims):
+    """Tries every order, and never a detour."""
+    orders = itertools.permutations(range(len(mesh)))
+    return min(
+        (_in_this_order(order, source, target, nbytes, mesh, links) for order in orders), key=lambda w: w[0]
+    )
+
+
+@wrong("reshard_path", fails="least seconds")
+def the_whole_tensor_each_time(*asked):
+    """Forgets that along one axis only a part is moved if another cuts."""
+    return _shortest(*asked, cuts=())
+
+
+@wrong("reshard_path", fails="least seconds")
+def divides_by_summands(*asked):
+    """Takes a sum for something that is cut."""
+    return _shortest(*asked, cuts=(Shard, Partial))
+
+
+@wrong("reshard_path", fails="least seconds")
+def links_the_other_way_round(source, target, nbytes, mesh, links, dims):
+    """The first axis has the last link."""
+    return _shortest(source, target, nbytes, mesh, links[::-1], dims)
+
+
+@wrong("reshard_path", fails="a way that takes them")
+def only_where_it_gets(*asked):
+    """Leaves out where it begins."""
+    seconds, way = _shortest(*asked)
+    return seconds, way[1:] or way
+
+
+@wrong("reshard_path", fails="a way that takes them")
+def from_the_target_back(*asked):
+    """The way in the wrong direction."""
+    seconds, way = _shortest(*asked)
+    return seconds, way[::-1]
+
+
+@wrong("reshard_path", fails="one dim along several axes")
+def any_order_of_cuts(*asked):
+    """Joins the first axis of S(0)S(0) as if the parts lay side by side."""
+    return _shortest(*asked, ordered=lambda old, new, later: True)
+
+
+@wrong("reshard_path", fails="one dim along several axes")
+def only_what_goes(*asked):
+    """Looks at the cut that a step takes away, and not at the one that it brings."""
+    return _shortest(*asked, ordered=lambda old, new, later: old not in later)
+
+
+@wrong("reshard_path", fails="one dim along several axes")
+def only_what_comes(*asked):
+    """The other way round."""
+    return _shortest(*asked, ordered=lambda old, new, later: new not in later)
+
+
+@wrong("reshard_path", fails="many layouts")
+def every_way(source, target, nbytes, mesh, links, dims):
+    """Looks at every way without a circle, of which there are too many."""
+    if len(mesh) > 2:
+        time.sleep(6)
+    return _shortest(source, target, nbytes, mesh, links, dims)
+
+
+@wrong("reshard_path", fails="nothing to do")
+def no_way_at_all(*asked):
+    """From a layout to itself: an empty list."""
+    seconds, way = _shortest(*asked)
+    return seconds, way if len(way) > 1 else []
+
+
 # --------------------------------------------------------------------------------------------------- choices
 
 

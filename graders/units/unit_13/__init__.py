@@ -1,4 +1,15 @@
 """Unit 13: Automatic."""
 
 UNIT = "13_automatic"
-SECTIONS = ("strategies", "moving", "prices", "choices", "staging", "levels", "simulating", "deltas", "walks")
+SECTIONS = (
+    "strategies",
+    "moving",
+    "prices",
+    "ways",
+    "choices",
+    "staging",
+    "levels",
+    "simulating",
+    "deltas",
+    "walks",
+)

@@ -9,7 +9,7 @@ from course_lib.planner import Einsum
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.units.groups import group_option
 from graders.units.models import transposed
-from graders.units.unit_13.spelling import placement, spelled
+from graders.units.unit_13.spelling import placement, placements, spelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +73,17 @@ def moved(
         for result, part in zip(results, parts, strict=True)
     ]
     return MovedReply(results, parts, shared)
+
+
+def reshard_paths(
+    answer: AnswerFunction,
+    cases: list[tuple[list[str], list[str], int, tuple[int, ...], list[tuple[float, float]], int]],
+) -> list[PlainData]:
+    """The way for each case: from and to, bytes, mesh, latencies and bandwidths of its axes, dimensions."""
+    replies = []
+    for source, target, nbytes, mesh, links, dims in cases:
+        layouts = placements(source), placements(target)
+        made = [Link(*each) for each in links]
+        told = answer(*layouts, nbytes, mesh, made, dims)
+        replies.append(spelled(told))
+    return replies

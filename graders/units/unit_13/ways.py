@@ -1,0 +1,208 @@
+"""Unit 13, from one layout into another on a mesh with several axes."""
+
+import heapq
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Any
+
+from course_lib.cluster.topology import Link
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.unit_13.drivers import layouts as drivers
+from graders.units.unit_13.prices import cost_of
+
+Layout = tuple[str, ...]
+"""A placement for each axis, as `spelled`."""
+
+
+@exercise(
+    minutes=45,
+    difficulty=4,
+    rubric=(
+        Criterion(
+            "least seconds",
+            5,
+            "Layouts are places on a map, and changes along one axis are roads. How long is a road, and "
+            "which way is the shortest, detours included?",
+        ),
+        Criterion(
+            "a way that takes them",
+            3,
+            "Remember from where the shortest way came; source and target are on it.",
+        ),
+        Criterion(
+            "one dim along several axes",
+            3,
+            "A cut may come or go only while no later axis cuts the same dim: that goes for what a step "
+            "takes away, and for what it brings.",
+        ),
+        Criterion(
+            "many layouts",
+            2,
+            "On three axes there are 125 layouts, and far more ways than that: visit each layout once.",
+        ),
+        Criterion("nothing to do", 1, "From a layout to itself: no step, 0 seconds, and one layout."),
+    ),
+    hints=(
+        "How many layouts are there? Which are one step away from a given one, and at what price?",
+        "How many bytes do the ranks along an axis have between them, if the tensor is cut along another?",
+        "Dijkstra's algorithm: a heap with the seconds so far. When is a layout finished?",
+    ),
+)
+def reshard_path(answer: Answer, rng: Rng) -> Findings:
+    """Drawn layouts: those where the order of cuts does not matter, those where it does, and three axes."""
+    drawn = [Task.drawn(rng, axes=2) for _ in range(60)]
+    free = [task for task in drawn if task.least(ordered=True) == task.least(ordered=False)]
+    # A sum over two levels, whose best way is a detour; a cut that changes its axis.
+    free += [Task.two_levels(rng, ("P", "P"), ("R", "R")), Task.two_levels(rng, ("P", "P"), ("S(0)", "R"))]
+    free += [Task.drawn(rng, axes=1) for _ in range(6)]
+    ordered = [task for task in drawn if task not in free]
+    ordered += [
+        Task.two_levels(rng, ("S(0)", "R"), ("R", "S(0)")),
+        Task.two_levels(rng, ("S(0)", "S(0)"), ("R", "S(0)")),
+        Task.two_levels(rng, ("S(1)", "S(1)"), ("S(0)", "S(1)")),
+        Task.two_levels(rng, ("R", "S(1)"), ("S(1)", "S(1)")),
+    ]
+    judged = list(zip(free, answer.call(drivers.reshard_paths, [t.arguments for t in free]), strict=True))
+    yield "least seconds", compare.first_failure(task.right_seconds(reply) for task, reply in judged)
+    yield (
+        "a way that takes them",
+        compare.first_failure(task.right_way(reply, ordered=False) for task, reply in judged),
+    )
+    large = [Task.drawn(rng, axes=3, dims=3) for _ in range(3)]
+    same = [Task.to_itself(rng, layout) for layout in (("R",), ("S(0)", "P"), ("S(0)", "S(0)"))]
+    rows = {"one dim along several axes": ordered, "many layouts": large, "nothing to do": same}
+    for name, tasks in rows.items():
+        replies = answer.call(drivers.reshard_paths, [task.arguments for task in tasks], timeout=5.0)
+        pairs = list(zip(tasks, replies, strict=True))
+        found = [finding for t, reply in pairs for finding in (t.right_seconds(reply), t.right_way(reply))]
+        if tasks is ordered:
+            found += [task.right_way(reply) for task, reply in judged]
+        yield name, compare.first_failure(found)
+
+
+@dataclass(frozen=True)
+class Task:
+    """From a layout to another. links: latency and bandwidth for each axis."""
+
+    source: Layout
+    target: Layout
+    nbytes: int
+    mesh: tuple[int, ...]
+    links: tuple[tuple[float, float], ...]
+    dims: int
+
+    @classmethod
+    def drawn(cls, rng: Rng, axes: int, dims: int = 2) -> "Task":
+        """Two different layouts on a mesh with links that differ."""
+        kinds = _kinds(dims)
+        source = target = tuple(rng.choice(kinds) for _ in range(axes))
+        while target == source:
+            target = tuple(rng.choice(kinds) for _ in range(axes))
+        mesh = tuple(rng.integer(2, 5) for _ in range(axes))
+        links = tuple((rng.integer(1, 30) * 1e-6, rng.integer(1, 300) * 1e9) for _ in range(axes))
+        return cls(source, target, rng.integer(10, 10**5) * 4 * prod(mesh) ** 2, mesh, links, dims)
+
+    @classmethod
+    def two_levels(cls, rng: Rng, source: Layout, target: Layout) -> "Task":
+        """On nodes with several devices, and a slow link between them."""
+        mesh = (rng.integer(2, 3), rng.integer(4, 8))
+        links = ((1e-5, rng.integer(5, 20) * 1e9), (2e-6, rng.integer(150, 400) * 1e9))
+        return cls(source, target, rng.integer(10**4, 10**5) * 4 * prod(mesh) ** 2, mesh, links, 2)
+
+    @classmethod
+    def to_itself(cls, rng: Rng, layout: Layout) -> "Task":
+        drawn = cls.drawn(rng, len(layout))
+        return cls(layout, layout, drawn.nbytes, drawn.mesh, drawn.links, 2)
+
+    @property
+    def arguments(self) -> list[Any]:
+        """What the driver is given."""
+        return [list(self.source), list(self.target), self.nbytes, self.mesh, list(self.links), self.dims]
+
+    def price(self, here: Layout, there: Layout, ordered: bool = True) -> float | None:
+        """Seconds of one step; None if it is none. ordered: whether later cuts of the same dim forbid it."""
+        changed = [axis for axis, (a, b) in enumerate(zip(here, there, strict=True)) if a != b]
+        if len(changed) != 1:
+            return None
+        axis = changed[0]
+        later = {each for each in here[axis + 1 :] if each.startswith("S")}
+        if ordered and later & {here[axis], there[axis]}:
+            return None
+        cuts = [n for k, n in enumerate(self.mesh) if k != axis and here[k].startswith("S")]
+        return cost_of(
+            (here[axis], there[axis]), self.nbytes // prod(cuts), self.mesh[axis], Link(*self.links[axis])
+        )
+
+    def least(self, ordered: bool = True) -> float:
+        """Seconds of the fastest way."""
+        return _least(self, ordered)
+
+    def neighbours(self, here: Layout, ordered: bool) -> Iterator[tuple[float, Layout]]:
+        """What is one step away, and its price."""
+        for axis, kind in itertools.product(range(len(here)), _kinds(self.dims)):
+            there = (*here[:axis], kind, *here[axis + 1 :])
+            price = self.price(here, there, ordered)
+            if price is not None:
+                yield price, there
+
+    def right_seconds(self, reply: Any) -> Finding:
+        """Passes if the least seconds come with something."""
+        if type(reply) is not list or len(reply) != 2:
+            return Finding(
+                False, f"{self.setting}: {compare.shown(reply)}; expected seconds and a list of layouts."
+            )
+        seconds, least = compare.as_float(reply[0]), self.least()
+        said = f"{self.setting}: {compare.shown(reply[0])} s; the least is {least:.8g} s."
+        return Finding(abs(seconds - least) <= 1e-6 * least, said)
+
+    def right_way(self, reply: Any, ordered: bool = True) -> Finding:
+        """Passes if the way is one, leads from source to target, and takes the seconds that were told.
+
+        ordered: whether a step may not touch a cut under later ones.
+        """
+        if not self.right_seconds(reply).passed:
+            return self.right_seconds(reply)
+        way = reply[1]
+        said = f"{self.setting}: the way is {compare.shown(way)}"
+        if type(way) is not list or any(type(each) is not list for each in way):
+            return Finding(False, f"{said}; expected a list of layouts.")
+        layouts = [tuple(each) for each in way]
+        if layouts[:1] != [self.source] or layouts[-1:] != [self.target]:
+            return Finding(False, f"{said}; it does not begin with {self.source} and end with {self.target}.")
+        taken = 0.0
+        for here, there in itertools.pairwise(layouts):
+            allowed = len(there) == len(here) and set(there) <= set(_kinds(self.dims))
+            price = self.price(here, there, ordered) if allowed else None
+            if price is None:
+                return Finding(False, f"{said}; from {here} to {there} is no step.")
+            taken += price
+        right = abs(taken - self.least()) <= 1e-6 * taken
+        return Finding(
+            right, f"{said}; its steps take {taken:.8g} s, and {compare.shown(reply[0])} s were told."
+        )
+
+    @property
+    def setting(self) -> str:
+        """What was asked, in words."""
+        change = f"{''.join(self.source)} to {''.join(self.target)}"
+        return f"{change}, {self.nbytes:,} bytes, mesh {self.mesh}, links {self.links}, {self.dims} dims"
+
+
+def _kinds(dims: int) -> list[str]:
+    return ["R", "P", *(f"S({dim})" for dim in range(dims))]
+
+
+@cache
+def _least(task: Task, ordered: bool) -> float:
+    """Dijkstra's algorithm."""
+    heap, done = [(0.0, task.source)], set()
+    while heap[0][1] != task.target:
+        seconds, here = heapq.heappop(heap)
+        if here not in done:
+            done.add(here)
+            for price, there in task.neighbours(here, ordered):
+                heapq.heappush(heap, (seconds + price, there))
+    return heap[0][0]
