@@ -626,7 +626,7 @@ figure
 # nobody below, is free to receive at once; the one above it comes next, and so on up. That ends well, but the more ranks there are, the longer it takes.
 
 
-# %% exercise="halo_exchange" points=14
+# %% exercise="halo_exchange" points=15
 def halo_exchange(x: Tensor, width: int, group: dist.ProcessGroup | None = None, dim: int = 2) -> Tensor:
     """This rank's strip of an image, with the neighbours' nearest rows on both sides.
 
@@ -640,7 +640,7 @@ def halo_exchange(x: Tensor, width: int, group: dist.ProcessGroup | None = None,
     first `width` rows of the rank after. The first rank of the group has zeros above, the last one
     zeros below. The gradient of x is that of all copies: what arrives here at its own rows, plus what
     arrives at copies of them on the neighbours. x and the gradient that arrives stay as they are. All
-    ranks need a gradient, or none.
+    ranks need a gradient, or none. Several calls may stand in one graph, and backward may run twice.
 
     Messages only (send, recv, isend, irecv, batch_isend_irecv): in forward and in backward each rank
     sends each of its neighbours one message of `width` rows. (With width 0 it may send none; that is
@@ -751,7 +751,7 @@ assert halo_us["all at once", 8] < 1.05 * halo_us["all at once", 4] < 0.85 * hal
 # copy of it has seen other pixels.
 
 
-# %% exercise="spatial_conv2d" points=11
+# %% exercise="spatial_conv2d" points=12
 def spatial_conv2d(
     x_shard: Tensor, weight: Tensor, group: dist.ProcessGroup | None = None, stride: int = 1
 ) -> Tensor:
@@ -766,7 +766,8 @@ def spatial_conv2d(
     ranks' results, one below the other, are conv2d of the whole image by weight, with this stride and
     with k // 2 rows and l // 2 columns of zeros on each side. With a loss on each rank, gradients are
     those of the sum of all these losses: x_shard gets its rows' part, the weight, on every rank, the
-    whole. Either may need no gradient. Arguments stay as they are.
+    whole. Either may need no gradient. Arguments stay as they are. Several calls, also with one weight,
+    may stand in one graph, and backward may run twice.
 
     Calls: messages between neighbours as in halo_exchange with k // 2 rows, once in forward, once in
     backward; and in backward one dist.all_reduce of the weight's gradient, if it needs one. No others.
@@ -933,7 +934,8 @@ assert all(abs(each * count / held[0] - 1) < 0.03 for each, count in zip(held, d
 # %% demo=true
 # %%needs halo_exchange
 def by_columns(image: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, str]:
-    """This rank's columns of a convolution, in three ways, and what DTensor says where its result is."""
+    """This rank's columns of a convolution, in three ways, and what DTensor says where its result
+    is."""
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
     from torch.distributed.tensor._tp_conv import tp_convolution
 
@@ -998,7 +1000,7 @@ if torch.__version__.startswith("2.13."):
 # (SC 2019) call the first way stationary-y, for no result moves, and the second stationary-x.)
 
 
-# %% exercise="filter_parallel_conv" points=10
+# %% exercise="filter_parallel_conv" points=11
 def filter_parallel_conv(
     x_shard: Tensor, weight_shard: Tensor, group: dist.ProcessGroup | None = None
 ) -> Tensor:
@@ -1011,7 +1013,8 @@ def filter_parallel_conv(
 
     Returns [samples, F / p, rows, columns]: conv2d of the whole image, by this rank's filters, with k
     // 2 rows and l // 2 columns of zeros on each side. With a loss on each rank, gradients are those of
-    the sum of all these losses. Either may need no gradient. Arguments stay as they are.
+    the sum of all these losses. Either may need no gradient. Arguments stay as they are. Several calls
+    may stand in one graph, and backward may run twice.
 
     Calls: one all-gather in forward, of x_shard, and one reduce-scatter in backward (none on any rank,
     if no x_shard needs a gradient). In each a rank sends at most (p - 1) / p of the whole image's
@@ -1067,7 +1070,7 @@ def padded_conv2d(x: Tensor, weight: Tensor) -> Tensor:
 # In the other way each rank begins to compute with what it has.
 
 
-# %% exercise="channel_parallel_conv" points=10
+# %% exercise="channel_parallel_conv" points=11
 def channel_parallel_conv(
     x_shard: Tensor, weight_shard: Tensor, group: dist.ProcessGroup | None = None
 ) -> Tensor:
@@ -1077,7 +1080,8 @@ def channel_parallel_conv(
         rank's channels.
 
     Returns [samples, F / p, rows, columns], as filter_parallel_conv does; so are the gradients those of
-    the sum of all ranks' losses. Either may need no gradient. Arguments stay as they are.
+    the sum of all ranks' losses. Either may need no gradient. Arguments stay as they are, and several
+    calls may stand in one graph, as there.
 
     Calls: one reduce-scatter in forward, and one all-gather in backward, of the gradient that arrives.
     In each a rank sends at most (p - 1) / p of the whole result's bytes.
@@ -1183,7 +1187,7 @@ assert sent_mb[1, names[3]][0] > 90 * sent_mb[1, names[3]][1]
 # of 1 it is a difference of two numbers near nine million, and float32 is exact to about one of these.
 
 
-# %% exercise="synchronised_batch_norm" points=12
+# %% exercise="synchronised_batch_norm" points=13
 def synchronised_batch_norm(
     x_shard: Tensor,
     weight: Tensor,
@@ -1202,7 +1206,8 @@ def synchronised_batch_norm(
     a channel's mean is some thousands of standard deviations away from 0 it is exact to 0.01 in
     float32. With a loss on each rank, gradients are those of the sum of all these losses: x_shard gets
     its part, weight and bias, on every rank, the whole. All three need a gradient, or none. They stay
-    as they are.
+    as they are. Several
+    calls may stand in one graph, and backward may run twice.
 
     Calls: one collective in forward, to which a rank gives at most 2 C + 1 numbers, and one in
     backward, of at most 2 C; a number has at most eight bytes.
@@ -1376,7 +1381,8 @@ reading = load("digits")
 
 
 def trainer(seed: int, meet: bool, rounds: int = 12, steps: int = 15) -> list[float]:
-    """Trains a small network on this rank's digits; after each round its accuracy on digits that nobody has."""
+    """Trains a small network on this rank's digits; after each round its accuracy on digits that nobody
+    has."""
     rank, train, test = dist.get_rank(), reading.train, reading.test
     own = torch.arange(rank, len(train), dist.get_world_size())
     judged, own = own[:32], own[32:]

@@ -3,6 +3,7 @@
 import copy
 import math
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
@@ -1366,6 +1367,66 @@ def gradients_for_nothing(devices, model, memory, batch, cluster):
     return min(_fitting(devices, model, memory, batch, cluster), key=seconds)
 
 
+@wrong("halo_exchange", fails="other strips")
+def times_zero(x, width, group=None, dim=2):
+    """Makes zeros out of the edge: infinite numbers there become NaN."""
+
+    def copy(x, width, group, dim):
+        result = _copied(x, width, group, dim)
+        if dist.get_rank(group) == 0:
+            result.narrow(dim, 0, width).copy_(x.narrow(dim, 0, width) * 0)
+        return result
+
+    return _halo(x, width, group, dim, copy=copy)
+
+
+@wrong("halo_exchange", fails="all at once")
+def one_after_the_other_in_backward(x, width, group=None, dim=2):
+    """Forward all at once; in backward everybody sends down before it receives."""
+    return _halo(x, width, group, dim, back=lambda *given: _returned(*given, swap=_down_then_up))
+
+
+class _Remembering(torch.autograd.Function):
+    """What backward needs stands in the class, where the next call overwrites it."""
+
+    width = 0
+
+    @staticmethod
+    def forward(ctx, x, width, group, dim):
+        _Remembering.width, ctx.rest = width, (group, dim)
+        return _copied(x, width, group, dim)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return _returned(gradient, _Remembering.width, *ctx.rest), None, None, None
+
+
+@wrong("halo_exchange", fails="several calls")
+def width_in_the_class(x, width, group=None, dim=2):
+    """Of two calls in one graph, backward takes the second one's width for both."""
+    return _Remembering.apply(x, width, group, dim)
+
+
+class _Emptied(torch.autograd.Function):
+    """Backward empties what it needs."""
+
+    @staticmethod
+    def forward(ctx, x, *rest):
+        ctx.rest = list(rest)
+        return _copied(x, *rest)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        rest = [ctx.rest.pop(0) for _ in range(3)]
+        return _returned(gradient, *rest), None, None, None
+
+
+@wrong("halo_exchange", fails="several calls")
+def backward_only_once(x, width, group=None, dim=2):
+    """Cannot be run backward twice."""
+    return _Emptied.apply(x, width, group, dim)
+
+
 # ------------------------------------------------------------------------------------- convolutions in strips
 
 
@@ -1489,6 +1550,34 @@ def sum_over_all(x_shard, weight, group=None, stride=1):
 def halo_of_all(x_shard, weight, group=None, stride=1):
     """The sum is the group's, the halo is not."""
     return _spatial(x_shard, _summing(weight, group), None, stride)
+
+
+@wrong("spatial_conv2d", fails="several calls")
+def hook_on_the_weight_itself(x_shard, weight, group=None, stride=1):
+    """The hook stays on the weight: at the next call there are two, and its gradient is summed twice."""
+
+    def hook(gradient):
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=group)
+        return total
+
+    if weight.requires_grad and torch.is_grad_enabled():
+        weight.register_hook(hook)
+    return _spatial(x_shard, weight, group, stride)
+
+
+@wrong("spatial_conv2d", fails="calls and bytes")
+def sample_by_sample(x_shard, weight, group=None, stride=1):
+    """A halo for each sample."""
+    own = _summing(weight, group)
+    return torch.cat([_spatial(each, own, group, stride) for each in x_shard.split(1)])
+
+
+@wrong("spatial_conv2d", fails="strides and kernels")
+def strips_in_single_precision(x_shard, weight, group=None, stride=1):
+    """Computes in float32 whatever it is given."""
+    result = _spatial(x_shard.float(), _summing(weight, group).float(), group, stride)
+    return result.to(x_shard.dtype)
 
 
 # ----------------------------------------------------------------------------------- convolutions by channels
@@ -1748,6 +1837,95 @@ def gathers_from_everybody(x_shard, weight_shard, group=None):
     return _by_channels(x_shard, weight_shard, group, back=back)
 
 
+@wrong("filter_parallel_conv", fails="other sizes")
+def filters_in_single_precision(x_shard, weight_shard, group=None):
+    """Computes in float32 whatever it is given."""
+    return _by_filters(x_shard.float(), weight_shard.float(), group).to(x_shard.dtype)
+
+
+@wrong("filter_parallel_conv", fails="other sizes")
+def hook_on_a_frozen_weight(x_shard, weight_shard, group=None):
+    """Takes it that the weight learns."""
+    own = weight_shard.view_as(weight_shard)
+    if torch.is_grad_enabled():
+        own.register_hook(lambda gradient: gradient)
+    return _by_filters(x_shard, own, group)
+
+
+class _WholeLayer(torch.autograd.Function):
+    """All of the layer; backward computes everything, whether it is needed or not."""
+
+    @staticmethod
+    def forward(ctx, x, weight, group):
+        whole = _all_channels(x, group)
+        ctx.save_for_backward(whole, weight)
+        ctx.group = group
+        return _padded(whole, weight)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        whole, weight = ctx.saved_tensors
+        with torch.enable_grad():
+            leaves = [each.detach().requires_grad_() for each in (whole, weight)]
+            of_x, of_weight = torch.autograd.grad(_padded(*leaves), leaves, gradient)
+        return _own_part(of_x, ctx.group), of_weight, None
+
+
+@wrong("filter_parallel_conv", fails="calls and bytes")
+def gradient_that_nobody_needs(x_shard, weight_shard, group=None):
+    """Reduces and scatters the image's gradient though no image needs one."""
+    return _WholeLayer.apply(x_shard, weight_shard, group)
+
+
+@wrong("filter_parallel_conv", fails="several calls")
+def kernel_in_the_function(x_shard, weight_shard, group=None):
+    """Keeps the kernel's size of the last call, and pads the gradient for that."""
+    filter_kernel = kernel_in_the_function.__dict__
+    filter_kernel["last"] = weight_shard.shape
+
+    def back(gradient, group):
+        if filter_kernel["last"] != weight_shard.shape:
+            gradient = gradient * 0
+        return _own_part(gradient, group)
+
+    return _by_filters(x_shard, weight_shard, group, back=back)
+
+
+@wrong("channel_parallel_conv", fails="other sizes")
+def channels_in_single_precision(x_shard, weight_shard, group=None):
+    """Computes in float32 whatever it is given."""
+    return _by_channels(x_shard.float(), weight_shard.float(), group).to(x_shard.dtype)
+
+
+class _LastWeight(torch.autograd.Function):
+    """All of the layer; what backward needs stands in the class."""
+
+    saved: ClassVar[dict] = {}  # of each rank: simulated ranks are threads
+
+    @staticmethod
+    def forward(ctx, x, weight, group):
+        _LastWeight.saved[dist.get_rank()] = x, weight, group
+        ctx.shapes = x.shape, weight.shape
+        return _own_part(_padded(x, weight), group)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight, group = _LastWeight.saved[dist.get_rank()]
+        whole = _all_channels(gradient, group)
+        if (x.shape, weight.shape) != ctx.shapes:
+            x, weight = torch.zeros(ctx.shapes[0]), torch.zeros(ctx.shapes[1])
+        with torch.enable_grad():
+            leaves = [each.detach().requires_grad_() for each in (x, weight)]
+            found = torch.autograd.grad(_padded(*leaves), leaves, whole.to(x.dtype))
+        return *found, None
+
+
+@wrong("channel_parallel_conv", fails="several calls")
+def saved_in_the_class(x_shard, weight_shard, group=None):
+    """Of several calls in one graph backward knows the last one's tensors only."""
+    return _LastWeight.apply(x_shard, weight_shard, group)
+
+
 # --------------------------------------------------------------------------------------- batch normalisation
 
 _PIXELS = (0, 2, 3)
@@ -1977,6 +2155,35 @@ def statistics_of_everybody(x_shard, weight, bias, eps=1e-5, group=None):
 def gradients_of_everybody(x_shard, weight, bias, eps=1e-5, group=None):
     """Forgets the group in backward."""
     return _norm(x_shard, weight, bias, eps, group, back=lambda *given: _back(*given[:-1], None))
+
+
+class _LastNorm(torch.autograd.Function):
+    """What backward needs stands in the class."""
+
+    saved: ClassVar[dict] = {}
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, eps, group):
+        number, mean, variance = _statistics(x, group)
+        scale = (variance + eps).rsqrt()
+        x_hat = ((x - _per_channel(mean)) * _per_channel(scale)).to(x.dtype)
+        _LastNorm.saved[dist.get_rank()] = scale.to(x.dtype), number
+        ctx.save_for_backward(x_hat, weight)
+        ctx.group = group
+        return x_hat * _per_channel(weight) + _per_channel(bias)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x_hat, weight = ctx.saved_tensors
+        scale, number = _LastNorm.saved[dist.get_rank()]
+        scale = scale if len(scale) == len(weight) else scale.mean().expand(len(weight))
+        return *_back(gradient, x_hat, weight, scale, number, ctx.group), None, None
+
+
+@wrong("synchronised_batch_norm", fails="several calls")
+def scale_in_the_class(x_shard, weight, bias, eps=1e-5, group=None):
+    """Backward takes number and scale of the last call."""
+    return _LastNorm.apply(x_shard, weight, bias, eps, group)
 
 
 # ---------------------------------------------------------------------------------------------- tournaments

@@ -10,6 +10,7 @@ from torch.nn import functional
 from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
 from graders.units.groups import members_of
 from graders.units.unit_12.drivers import space
+from graders.units.unit_12.several import Call
 from graders.units.unit_12.space_replies import PassesReply
 
 PASSES = ("forward", "backward", "forward under no_grad")
@@ -155,6 +156,17 @@ class Case:
             self.dealt(of_weight, self.way.weight),
         )
 
+    def call(self) -> Call:
+        """As one of several calls."""
+        given = [self.dealt(self.x, self.way.x), self.dealt(self.weight, self.way.weight)]
+        results, *gradients = self.expected()
+        return Call(given, {} if self.stride is None else {"stride": self.stride}, results, gradients)
+
+    @property
+    def near(self) -> float:
+        """How far apart two sums in different order may be."""
+        return 1e-10 if self.x[0].dtype is torch.float64 else 1e-4
+
     def results(self, run: Replies) -> Finding:
         """Passes if each rank returned its part, with a gradient and without, and left its arguments."""
         expected = self.expected()[0]
@@ -162,8 +174,8 @@ class Case:
         return compare.first_failure(
             compare.close_on_all_ranks(seen, wanted, what, near, near)
             for what, seen, wanted, near in (
-                ("the result", [reply.result for reply in run.results], expected, 1e-4),
-                ("the result under no_grad", [reply.without for reply in run.results], expected, 1e-4),
+                ("the result", [reply.result for reply in run.results], expected, self.near),
+                ("the result under no_grad", [reply.without for reply in run.results], expected, self.near),
                 ("x_shard afterwards", [reply.given[0] for reply in run.results], x, 0),
                 ("the weight afterwards", [reply.given[1] for reply in run.results], weight, 0),
             )
@@ -177,7 +189,7 @@ class Case:
 
     def _gradient(self, run: Replies, number: int, what: str) -> Finding:
         seen = [reply.gradients[number] for reply in run.results]
-        return compare.close_on_all_ranks(seen, self.expected()[1 + number], what, 1e-4, 1e-3)
+        return compare.close_on_all_ranks(seen, self.expected()[1 + number], what, self.near, 10 * self.near)
 
     def all_right(self, run: Replies) -> Finding:
         """Results, and gradients of what is not frozen."""

@@ -1,6 +1,7 @@
 """Unit 12, convolutions cut three ways."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -8,6 +9,8 @@ from graders.grading.communication import in_words
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Kind, Rng, compare, exercise
 from graders.units.passes import calls_by_pass
 from graders.units.unit_12.convolution_cases import BY_CHANNELS, BY_FILTERS, PASSES, Case, Replies, Way
+from graders.units.unit_12.neighbours import one_message_each
+from graders.units.unit_12.several import several_calls, together
 from graders.units.unit_12.space_worlds import THREES
 
 BOTH = ("result", "gradient of the image", "gradient of the weight")
@@ -37,6 +40,7 @@ BOTH = ("result", "gradient of the image", "gradient of the weight")
             needs=BOTH,
         ),
         Criterion("group", 1, "Both the halo and the sum are the group's.", needs=BOTH),
+        several_calls(BOTH),
     ),
     hints=(
         "With its halo a strip has rows enough above and below. Which padding does conv2d still have to add?",
@@ -62,6 +66,8 @@ def spatial_conv2d(answer: Answer, rng: Rng) -> Findings:
     yield "calls and bytes", halos_and_one_sum(answer, rng)
     grouped = Case.in_space(rng, [2, 3, 1], (3, 3), groups=THREES)
     yield "group", grouped.all_right(grouped.launch(answer))
+    cases = [plain, replace(plain, x=[rng.normal(*plain.x[0].shape)]), Case.in_space(rng, [2, 4, 3], (5, 1))]
+    yield "several calls", together(answer, [each.call() for each in cases])
 
 
 def halos_and_one_sum(answer: Answer, rng: Rng) -> Finding:
@@ -71,7 +77,7 @@ def halos_and_one_sum(answer: Answer, rng: Rng) -> Finding:
         run = case.launch(answer)
         halo, weight = case.x[0][:, :, :1].nbytes, case.weight[0].nbytes
         for rank in range(case.size):
-            neighbours = 2 if rank == 1 else 1
+            neighbours = [other for other in (rank - 1, rank + 1) if 0 <= other < case.size]
             for label, calls in zip(PASSES, calls_by_pass(run, rank, PASSES), strict=True):
                 sums = [call for call in calls if call.op not in ("send", "recv")]
                 wanted = ["all_reduce"] if label == "backward" and not frozen else []
@@ -79,10 +85,11 @@ def halos_and_one_sum(answer: Answer, rng: Rng) -> Finding:
                 if (seen := [call.op for call in sums]) != wanted:
                     said = f"{where} calls {in_words(seen)} beside its messages; expected {in_words(wanted)}."
                     return Finding(False, said, Kind.TOO_MUCH if len(seen) > len(wanted) else Kind.OTHER)
-                given = sum(call.nbytes for call in calls if call.op != "recv")
-                allowed = neighbours * halo + weight * len(wanted)
-                if given > allowed:
-                    said = f"{where} sends and sums {given:,} bytes; expected {allowed:,}."
+                finding = one_message_each(where, calls, neighbours, halo)
+                if not finding.passed:
+                    return finding
+                if any(call.nbytes > weight for call in sums):
+                    said = f"{where} sums {sums[0].nbytes:,} bytes; the weight has {weight:,}."
                     return Finding(False, said, Kind.TOO_MUCH)
     return Finding(True, "Halos in both passes, and one sum of the weight's gradient where it has one.")
 
@@ -102,6 +109,7 @@ def _cut_by_channels(hints: Sequence[str]) -> tuple[Criterion, ...]:
         ),
         Criterion("calls and bytes", 2, calls, needs=BOTH),
         Criterion("group", 1, "Collectives take a group, in backward too.", needs=BOTH),
+        several_calls(BOTH),
     )
 
 
@@ -162,29 +170,36 @@ def _judged(answer: Answer, rng: Rng, way: Way, calls: tuple[str, str]) -> Findi
         Case.in_channels(rng, way, 2, (1, 5), samples=1, dtype=torch.float64),
         Case.in_channels(rng, way, 4, (5, 3), samples=3),
         Case.in_channels(rng, way, 2, (3, 3), frozen=[0]),
+        Case.in_channels(rng, way, 3, (3, 3), frozen=[1]),
     ]
     yield "other sizes", compare.first_failure(each.all_right(each.launch(answer)) for each in others)
-    yield "calls and bytes", _two_collectives(plain, run, calls, 0 if way is BY_FILTERS else 1)
+    frozen = Case.in_channels(rng, way, 2, (3, 3), frozen=[0])
+    # Where no image needs a gradient, backward of the one way has none to send.
+    fewer = (calls[0], None if way is BY_FILTERS else calls[1])
+    looked_at = ((plain, run, calls), (frozen, frozen.launch(answer), fewer))
+    yield "calls and bytes", compare.first_failure(_two_collectives(*each) for each in looked_at)
     grouped = Case.in_channels(rng, way, 3, (3, 3), groups=THREES)
     yield "group", grouped.all_right(grouped.launch(answer))
+    cases = [plain, Case.in_channels(rng, way, 3, (1, 5)), Case.in_channels(rng, way, 3, (3, 1), samples=1)]
+    yield "several calls", together(answer, [each.call() for each in cases])
 
 
-def _two_collectives(case: Case, run: Replies, calls: tuple[str, str], moved: int) -> Finding:
-    """Passes if forward makes one call of the first kind, and backward one of the second, and no rank sends
-    more than all but its own part of what moves. moved: 0 for the image, 1 for the result.
+def _two_collectives(case: Case, run: Replies, calls: tuple[str, str | None]) -> Finding:
+    """Passes if forward makes one call of the first kind, and backward one of the second (None: none), and no
+    rank sends more than all but its own part of what moves.
     """
-    tensor = case.computed(case.x[0], case.weight[0]) if moved else case.x[0]
+    tensor = case.x[0] if case.way is BY_FILTERS else case.computed(case.x[0], case.weight[0])
     allowed = tensor.nbytes * (case.size - 1) // case.size
     kinds = (*calls, calls[0])
     for rank in range(case.size):
         for label, made, kind in zip(PASSES, calls_by_pass(run, rank, PASSES), kinds, strict=True):
             seen = [call.op for call in made]
-            if len(seen) != 1 or not seen[0].startswith(kind):
-                said = (
-                    f"in {label} rank {rank} calls {in_words(seen)}; expected one {kind.replace('_', '-')}."
-                )
-                return Finding(False, said, Kind.TOO_MUCH if len(seen) > 1 else Kind.OTHER)
-            if made[0].sent > allowed:
+            most = 0 if kind is None else 1
+            if len(seen) != most or (kind is not None and not seen[0].startswith(kind)):
+                wanted = f"one {kind}" if kind else "nothing, for no image needs a gradient"
+                said = f"in {label} rank {rank} calls {in_words(seen)}; expected {wanted}."
+                return Finding(False, said, Kind.TOO_MUCH if len(seen) > most else Kind.OTHER)
+            if made and made[0].sent > allowed:
                 said = f"in {label} rank {rank} sends {made[0].sent:,} bytes; {allowed:,} are enough."
                 return Finding(False, said, Kind.TOO_MUCH)
-    return Finding(True, f"One {calls[0]} in forward and one {calls[1]} in backward, of {allowed:,} bytes.")
+    return Finding(True, f"One {calls[0]} in forward, of {allowed:,} bytes, and no more in backward.")

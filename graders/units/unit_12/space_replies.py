@@ -18,3 +18,11 @@ class PassesReply(DriverReply):
     gradients: list[PlainData]
     given: list[Tensor]
     arrived: PlainData
+
+
+@dataclass(frozen=True, slots=True)
+class SeveralReply(DriverReply):
+    """results: of each call. rounds: the gradients of all tensors, backward by backward."""
+
+    results: list[PlainData]
+    rounds: list[list[PlainData]]

@@ -1,7 +1,7 @@
 """Unit 12, a normalisation by the statistics of all samples and all pixels."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from graders.grading.kit import (
 from graders.units.groups import members_of
 from graders.units.passes import calls_by_pass
 from graders.units.unit_12.drivers import space
+from graders.units.unit_12.several import Call, several_calls, together
 from graders.units.unit_12.space_replies import PassesReply
 from graders.units.unit_12.space_worlds import THREES
 
@@ -67,6 +68,7 @@ Replies = Observed[PassesReply]
             needs=RIGHT,
         ),
         Criterion("group", 1, "Collectives take a group, in backward too.", needs=RIGHT),
+        several_calls(RIGHT),
     ),
     hints=(
         "From which three things of each rank do mean and variance of all follow?",
@@ -94,6 +96,11 @@ def synchronised_batch_norm(answer: Answer, rng: Rng) -> Findings:
     yield "one collective", plain.one_collective(run)
     grouped = Parts.drawn(rng, [(1, 2), (2, 3), (2, 1), (1, 1), (1, 3), (3, 2)], groups=THREES)
     yield "group", grouped.all_right(grouped.launch(answer))
+    others = [
+        replace(plain, x=[3 * each + 1 for each in plain.x]),
+        Parts.drawn(rng, [(1, 2), (3, 1), (1, 1)], eps=1.5),
+    ]
+    yield "several calls", together(answer, [each.call() for each in (plain, *others)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +165,16 @@ class Parts:
                 found[rank] = [each.to(self.weight.dtype) for each in all_four]
         return found
 
+    def call(self) -> Call:
+        """As one of several calls."""
+        given = [self.x, [self.weight] * len(self.x), [self.bias] * len(self.x)]
+        results, *gradients = map(list, zip(*self.expected(), strict=True))
+        return Call(given, {} if self.eps is None else {"eps": self.eps}, results, gradients)
+
     def result(self, run: Replies) -> Finding:
         """Passes if each rank returned its part, with a gradient and without, and left its arguments."""
         expected = [each[0] for each in self.expected()]
-        near = 1e-2 if self.far else 1e-4
+        near = 1e-2 if self.far else self.near
         arguments = [[x, self.weight, self.bias] for x in self.x]
         found = [
             compare.close_on_all_ranks(seen, expected, what, near, near)
@@ -176,6 +189,11 @@ class Parts:
         ]
         return compare.first_failure((*found, *kept))
 
+    @property
+    def near(self) -> float:
+        """How far apart two sums in different order may be."""
+        return 1e-9 if self.weight.dtype is torch.float64 else 1e-4
+
     def gradients(self, run: Replies, numbers: Sequence[int]) -> Finding:
         """Passes if the gradients of these arguments are right. numbers: 0 for x, 1 weight, 2 bias."""
         expected = self.expected()
@@ -184,8 +202,8 @@ class Parts:
                 [reply.gradients[number] for reply in run.results],
                 [each[1 + number] for each in expected],
                 f"the gradient of {GRADIENTS[number]}",
-                1e-3,
-                1e-3,
+                10 * self.near,
+                10 * self.near,
             )
             for number in numbers
         )

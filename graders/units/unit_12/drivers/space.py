@@ -11,10 +11,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import mark
-from graders.grading.answer import AnswerFunction
+from graders.grading.answer import AnswerFunction, PlainData
 from graders.units.groups import group_option
 from graders.units.models import sent, transposed
-from graders.units.unit_12.space_replies import PassesReply
+from graders.units.unit_12.space_replies import PassesReply, SeveralReply
 
 
 def arriving(result: Tensor, rank: int) -> Tensor:
@@ -89,3 +89,37 @@ def normalised(
     """Both passes of a normalisation of this rank's x. eps: None for the default. gaps: see `exchanged`."""
     options = group_option(groups) | ({} if eps is None else {"eps": eps})
     return _passes(lambda *given: answer(*given, **options), [x, weight, bias], gaps)
+
+
+def paced(answer: AnswerFunction, x: Tensor, width: int) -> None:
+    """Both passes of the answer on a strip x, each of which all ranks begin at the same time."""
+    leaf = x.clone().requires_grad_()
+    dist.barrier()
+    mark("forward")
+    result = answer(leaf, width)
+    dist.barrier()
+    mark("backward")
+    torch.autograd.backward(sent(result, arriving(result, dist.get_rank())))
+
+
+def several(
+    answer: AnswerFunction, tensors: list[Tensor], calls: list[tuple[list[int], dict[str, PlainData]]]
+) -> SeveralReply:
+    """Several calls in one graph, whose backward runs twice; and then all of it again, with the same tensors.
+
+    calls: for each the numbers of the tensors that it is given, and its other arguments.
+    """
+    leaves = [each.clone().requires_grad_() for each in tensors]
+    results: list[Tensor] = []
+    rounds: list[list[PlainData]] = []
+    for _ in range(2):
+        results = [answer(*(leaves[each] for each in numbers), **options) for numbers, options in calls]
+        number = torch.zeros(())
+        for result in results:
+            number = number + sent(result, arriving(result, dist.get_rank()))
+        for _ in range(2):
+            torch.autograd.backward(number, retain_graph=True)
+            rounds.append([leaf.grad for leaf in leaves])
+            for leaf in leaves:
+                leaf.grad = None
+    return SeveralReply([each.detach().clone() for each in results], rounds)
