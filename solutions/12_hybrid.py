@@ -94,9 +94,9 @@ def mesh_coordinates(rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     mesh of one rank. Ranks are numbered from (0, ..., 0, 0) on; next comes (0, ..., 0, 1): coordinates
     of the last axis are counted through first, those of the first axis last.
 
-    Returns the coordinates, ints, each at least 0 and less than its axis is long. Also for meshes of
-    millions of ranks it takes no longer than a moment. Raises ValueError for a rank that is not in the
-    mesh.
+    Returns the coordinates, ints, each at least 0 and less than its axis is long. Also
+    for a mesh of 10^18 ranks it takes no longer than a moment. Raises ValueError for a rank that is not
+    in the mesh.
     """
     ### BEGIN SOLUTION
     place = []
@@ -173,8 +173,9 @@ def groups(shape: tuple[int, ...], rank: int) -> list[dist.ProcessGroup]:
     Returns a list with a group for each axis, in the order of the axes. The group of an axis has, in
     ascending order, the ranks whose coordinates differ from this rank's along this axis at most; along
     an axis of size 1 that is the rank alone. They are made by dist.new_group, each group of the mesh
-    once, not once a rank, and none is taken from a DeviceMesh. Raises ValueError on every rank if the
-    shape is not one of as many ranks as there are, before any group is made.
+    once, not once a rank; the default group may serve where all ranks are in one. None is taken from a
+    DeviceMesh, or from an earlier call. Raises ValueError on every rank if the shape is not one of as
+    many ranks as there are, before any group is made.
     """
     ### BEGIN SOLUTION
     if math.prod(shape) != dist.get_world_size():

@@ -90,6 +90,17 @@ def index_error(rank, shape):
     return tuple(_digits(rank, shape[::-1])[::-1])
 
 
+@wrong("mesh_coordinates", fails="any mesh")
+def by_divisions_of_floats(rank, shape):
+    """A float has sixteen digits."""
+    _checked(rank, shape)
+    place, left = [], rank
+    for size in shape[::-1]:
+        place.append(left % size)
+        left = int(left / size)
+    return tuple(place[::-1])
+
+
 # --- groups
 
 
@@ -213,6 +224,18 @@ def looks_afterwards(shape, rank):
     found = [_own(_lines(shape, axis), rank) for axis in range(len(shape))]
     _is_whole(shape)
     return found
+
+
+_GROUPS = {}
+
+
+@wrong("groups", fails="each group once")
+def kept_for_the_next_call(shape, rank):
+    """Groups of an earlier launch, whose ranks are gone."""
+    _is_whole(shape)
+    if (shape, rank) not in _GROUPS:
+        _GROUPS[shape, rank] = [_own(_lines(shape, axis), rank) for axis in range(len(shape))]
+    return _GROUPS[shape, rank]
 
 
 # --- hsdp_average
@@ -404,6 +427,57 @@ def all_reduce_within(gradients, within, across):
             return shard
 
     return Twice()(gradients, within, across)
+
+
+@wrong("hsdp_average", fails="any length")
+def fills_up_by_what_is_left(gradients, within, across):
+    """Adds as many zeros as numbers are left over, where it should be as many as are missing."""
+
+    class Left(_Average):
+        def flat(self, gradients):
+            flat = super().flat(gradients)
+            filled = functional.pad(flat, (0, len(flat) % self.g))
+            return filled[: max(1, len(filled) // self.g) * self.g]
+
+    return Left()(gradients, within, across)
+
+
+@wrong("hsdp_average", fails="any length")
+def fills_up_with_anything(gradients, within, across):
+    """Makes room for more numbers, and leaves in it what was there."""
+
+    class Anything(_Average):
+        def flat(self, gradients):
+            flat = super().flat(gradients)
+            filled = flat.new_empty(-(-len(flat) // self.g) * self.g)
+            filled[: len(flat)] = flat
+            return filled
+
+    return Anything()(gradients, within, across)
+
+
+_SHARDS = {}
+
+
+@wrong("hsdp_average", fails="gradients kept")
+def one_shard_for_all_calls(gradients, within, across):
+    """Returns the same tensor each time, with other numbers."""
+    shard = _Average()(gradients, within, across)
+    return _SHARDS.setdefault((within, len(shard)), shard).copy_(shard)
+
+
+@wrong("hsdp_average", fails="gradients kept")
+def gradients_of_the_first_call(gradients, within, across):
+    """Flattens once, and for ever."""
+    kept = _SHARDS.setdefault(("flat", within), gradients)
+    return _Average()([each.clone() for each in kept], within, across)
+
+
+@wrong("hsdp_average", fails="gradients kept")
+def by_way_of_float32(gradients, within, across):
+    """Computes in float32, whatever came."""
+    shard = _Average()([gradient.float() for gradient in gradients], within, across)
+    return shard.to(gradients[0].dtype)
 
 
 # --- step_3d
@@ -772,7 +846,7 @@ def one_micro_batch_after_the_other(model, batch, mesh):
 # --- grad_norm_3d
 
 
-class _Norm:
+class _GradientNorm:
     """grad_norm_3d in steps, each of which a mistake can replace."""
 
     axes = ("tensor", "pipeline")
@@ -804,7 +878,7 @@ class _Norm:
 def norm_of_the_world(parameters, mesh):
     """Counts what every replica has."""
 
-    class World(_Norm):
+    class World(_GradientNorm):
         def added(self, total):
             dist.all_reduce(total)
             return total
@@ -816,7 +890,7 @@ def norm_of_the_world(parameters, mesh):
 def norm_of_the_stage(parameters, mesh):
     """Forgets the other stages, so that each clips by a factor of its own."""
 
-    class OneStage(_Norm):
+    class OneStage(_GradientNorm):
         axes = ("tensor",)
 
     return OneStage()(parameters, mesh)
@@ -826,7 +900,7 @@ def norm_of_the_stage(parameters, mesh):
 def norms_added(parameters, mesh):
     """Adds up norms instead of squares."""
 
-    class Norms(_Norm):
+    class Norms(_GradientNorm):
         def added(self, total):
             return super().added(total.sqrt()).square()
 
@@ -836,14 +910,14 @@ def norms_added(parameters, mesh):
 @wrong("grad_norm_3d", fails="cut parameters")
 def square_of_the_norm(parameters, mesh):
     """Never takes the root."""
-    return _Norm()(parameters, mesh).square()
+    return _GradientNorm()(parameters, mesh).square()
 
 
 @wrong("grad_norm_3d", fails="copies")
 def copies_counted_by_all(parameters, mesh):
     """Adds up what every rank along tensor has."""
 
-    class All(_Norm):
+    class All(_GradientNorm):
         def copy(self, parameter):
             return True
 
@@ -854,7 +928,7 @@ def copies_counted_by_all(parameters, mesh):
 def copies_forgotten(parameters, mesh):
     """Counts what is cut, and nothing else."""
 
-    class Cut(_Norm):
+    class Cut(_GradientNorm):
         def copy(self, parameter):
             return parameter.tensor_model_parallel
 
@@ -865,7 +939,7 @@ def copies_forgotten(parameters, mesh):
 def shared_counted_twice(parameters, mesh):
     """By the first stage, and by the last."""
 
-    class Twice(_Norm):
+    class Twice(_GradientNorm):
         def stage(self, parameter):
             return True
 
@@ -876,7 +950,7 @@ def shared_counted_twice(parameters, mesh):
 def half_of_what_is_shared(parameters, mesh):
     """Two stages count half each; where there is one stage, it counts half too."""
 
-    class Half(_Norm):
+    class Half(_GradientNorm):
         def stage(self, parameter):
             return True
 
@@ -890,20 +964,57 @@ def half_of_what_is_shared(parameters, mesh):
     return Half()(parameters, mesh)
 
 
-@wrong("grad_norm_3d", fails="any gradients")
+@wrong("grad_norm_3d", fails="any ranks and gradients")
 def every_parameter_has_a_gradient(parameters, mesh):
     """Parameters that were not used have none."""
     parameters = list(parameters)
     for parameter in parameters:
         parameter.grad.shape  # noqa: B018
-    return _Norm()(parameters, mesh)
+    return _GradientNorm()(parameters, mesh)
 
 
-@wrong("grad_norm_3d", fails="any gradients")
+@wrong("grad_norm_3d", fails="shared parameters")
+def shared_by_all_of_the_first_stage(parameters, mesh):
+    """What is shared counts on the first stage, on each rank along tensor."""
+
+    class Each(_GradientNorm):
+        def copy(self, parameter):
+            return parameter.shared or super().copy(parameter)
+
+    return Each()(parameters, mesh)
+
+
+@wrong("grad_norm_3d", fails="any ranks and gradients")
+def places_from_ranks(parameters, mesh):
+    """Finds its place from its number, as if the mesh were numbered as usual."""
+
+    class Numbered(_GradientNorm):
+        def copy(self, parameter):
+            return parameter.tensor_model_parallel or dist.get_rank() % self.mesh.size(2) == 0
+
+        def stage(self, parameter):
+            stage = dist.get_rank() // self.mesh.size(2) % self.mesh.size(1)
+            return not parameter.shared or stage == 0
+
+    return Numbered()(parameters, mesh)
+
+
+@wrong("grad_norm_3d", fails="any ranks and gradients")
+def squares_then_float32(parameters, mesh):
+    """Squares in the gradients' own precision, and adds in float32."""
+
+    class Late(_GradientNorm):
+        def square(self, gradient):
+            return (gradient * gradient).float().sum()
+
+    return Late()(parameters, mesh)
+
+
+@wrong("grad_norm_3d", fails="any ranks and gradients")
 def squares_in_bfloat16(parameters, mesh):
     """In the gradients' own precision."""
 
-    class Short(_Norm):
+    class Short(_GradientNorm):
         def square(self, gradient):
             return gradient.square().sum()
 
@@ -914,7 +1025,7 @@ def squares_in_bfloat16(parameters, mesh):
 def squares_in_place(parameters, mesh):
     """Leaves squares where gradients were."""
 
-    class InPlace(_Norm):
+    class InPlace(_GradientNorm):
         def square(self, gradient):
             return (
                 gradient.float().pow_(2).sum() if gradient.dtype != torch.float32 else gradient.pow_(2).sum()
@@ -923,11 +1034,32 @@ def squares_in_place(parameters, mesh):
     return InPlace()(parameters, mesh)
 
 
+@wrong("grad_norm_3d", fails="gradients kept")
+def forgets_what_is_shared(parameters, mesh):
+    """Clears the attribute once it has looked at it."""
+    parameters = list(parameters)
+    norm = _GradientNorm()(parameters, mesh)
+    for parameter in parameters:
+        parameter.shared = False
+    return norm
+
+
+@wrong("grad_norm_3d", fails="two numbers")
+def two_numbers_at_once(parameters, mesh):
+    """What is cut and what is not, in one tensor of two."""
+
+    class Both(_GradientNorm):
+        def added(self, total):
+            return super().added(torch.stack([total, torch.zeros(())])).sum()
+
+    return Both()(parameters, mesh)
+
+
 @wrong("grad_norm_3d", fails="two numbers")
 def a_number_for_each_kind(parameters, mesh):
     """One all-reduce for what is cut, one for copies, in two numbers."""
 
-    class Two(_Norm):
+    class Two(_GradientNorm):
         def added(self, total):
             both = torch.stack([total, torch.zeros(()), torch.zeros(())])
             return super().added(both).sum()
@@ -939,7 +1071,7 @@ def a_number_for_each_kind(parameters, mesh):
 def mean_over_replicas_too(parameters, mesh):
     """Adds up along data as well, and divides."""
 
-    class Mean(_Norm):
+    class Mean(_GradientNorm):
         def added(self, total):
             dist.all_reduce(total)
             return total / self.mesh.size(0)

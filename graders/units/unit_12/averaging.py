@@ -60,7 +60,12 @@ def hsdp_average(answer: Answer, rng: Rng) -> Findings:
     even = Averaged.drawn(rng, 2, 3, [(3,), (2, 6)])
     run = even.launch(answer)
     yield "the shard", even.right(run)
-    odd = [Averaged.drawn(rng, 3, 2, [(1,)]), Averaged.drawn(rng, 2, 4, [(3, 3), (), (0, 2), (2,)])]
+    odd = [
+        Averaged.drawn(rng, 3, 2, [(1,)]),
+        Averaged.drawn(rng, 2, 4, [(2, 3), (), (0, 2), (2,)]),
+        Averaged.drawn(rng, 2, 3, [(7,)]),
+        Averaged.drawn(rng, 1, 4, [(2,)]),
+    ]
     odd_runs = [each.launch(answer) for each in odd]
     yield "any length", compare.first_failure(map(Averaged.right, odd, odd_runs))
     others = [
@@ -72,8 +77,9 @@ def hsdp_average(answer: Answer, rng: Rng) -> Findings:
     other_runs = [each.launch(answer) for each in others]
     yield "any groups", compare.first_failure(map(Averaged.right, others, other_runs))
     strided = Averaged.drawn(rng, 2, 2, [(3, 2), (2, 3)], dtype=torch.float64, gaps=True)
-    strided_run = strided.launch(answer)
-    every = [(even, run), *zip(odd, odd_runs, strict=True), (strided, strided_run)]
+    short = Averaged.drawn(rng, 2, 2, [(3,), (2,)], dtype=torch.bfloat16)
+    every = [(even, run), *zip(odd, odd_runs, strict=True)]
+    every += [(each, each.launch(answer)) for each in (strided, short)]
     kept = (check(each, seen) for each, seen in every for check in (Averaged.right, Averaged.unharmed))
     yield "gradients kept", compare.first_failure(kept)
     every += zip(others, other_runs, strict=True)
@@ -83,9 +89,10 @@ def hsdp_average(answer: Answer, rng: Rng) -> Findings:
 
 @dataclass(frozen=True, slots=True)
 class Averaged:
-    """Each rank's gradients, on nodes whose ranks are `within`."""
+    """Each rank's gradients, and those of a second call, on nodes whose ranks are `within`."""
 
     gradients: list[list[Tensor]]
+    others: list[list[Tensor]]
     within: list[list[int]]
     gaps: bool
 
@@ -101,9 +108,20 @@ class Averaged:
         dtype: torch.dtype = torch.float32,
         gaps: bool = False,
     ) -> "Averaged":
-        """within: by default neighbouring ranks are on a node."""
-        gradients = [[rng.normal(*shape, dtype=dtype) for shape in shapes] for _ in range(nodes * g)]
-        return cls(gradients, within or torch.arange(nodes * g).view(nodes, g).tolist(), gaps)
+        """within: by default neighbouring ranks are on a node. In bfloat16 all sums are exact."""
+        p = nodes * g
+        exact = dtype == torch.bfloat16
+        gradients, others = (
+            [
+                [
+                    (p * rng.integers(-5, 5, *shape) if exact else rng.normal(*shape, dtype=dtype)).to(dtype)
+                    for shape in shapes
+                ]
+                for _ in range(p)
+            ]
+            for _ in range(2)
+        )
+        return cls(gradients, others, within or torch.arange(p).view(nodes, g).tolist(), gaps)
 
     @property
     def across(self) -> list[list[int]]:
@@ -118,13 +136,13 @@ class Averaged:
 
     def launch(self, answer: Answer) -> Observed[AverageReply]:
         groups = self.within, self.across
-        return answer.launch(
-            drivers.averaged, per_rank(self.gradients), *groups, self.gaps, ranks=len(self.gradients)
-        )
+        given = per_rank(self.gradients), per_rank(self.others)
+        return answer.launch(drivers.averaged, *given, *groups, self.gaps, ranks=len(self.gradients))
 
-    def expected(self) -> list[Tensor]:
+    def expected(self, gradients: list[list[Tensor]]) -> list[Tensor]:
         """Each rank's shard of the mean."""
-        whole = torch.stack([torch.cat([each.flatten() for each in own]) for own in self.gradients]).mean(0)
+        flat = [torch.cat([each.flatten() for each in own]) for own in gradients]
+        whole = torch.stack(flat).double().mean(0).to(flat[0].dtype)
         g = len(self.within[0])
         length = -(-len(whole) // g)
         parts = torch.cat([whole, whole.new_zeros(g * length - len(whole))]).view(g, length)
@@ -134,18 +152,33 @@ class Averaged:
     def right(self, run: Observed[AverageReply]) -> Finding:
         what = f"the shard, with {compare.counted(len(self.within), 'node')} of {len(self.within[0])},"
         seen = [reply.result for reply in run.results]
-        return compare.close_on_all_ranks(seen, self.expected(), what)
+        return compare.close_on_all_ranks(seen, self.expected(self.gradients), what, *self.tolerances)
+
+    @property
+    def tolerances(self) -> tuple[float, float]:
+        return (1e-12, 1e-12) if self.gradients[0][0].dtype == torch.float64 else (1e-5, 1e-6)
 
     def unharmed(self, run: Observed[AverageReply]) -> Finding:
-        """Passes if gradients are as they were, and a second call returned the same."""
-        again = [reply.again for reply in run.results]
+        """Passes if gradients are as they were, a second call was right, and left the first one's result."""
+        again, first = [reply.again for reply in run.results], [reply.first for reply in run.results]
+        for rank, reply in enumerate(run.results):
+            if len(reply.gradients) != len(self.gradients[rank]):
+                said = (
+                    f"the list of gradients has {compare.counted(len(reply.gradients), 'tensor')} afterwards"
+                )
+                return Finding(False, f"{said} on rank {rank}; expected {len(self.gradients[rank])}.")
         left = (
             compare.equal(seen, given, f"a gradient afterwards on rank {rank}")
             for rank, (reply, own) in enumerate(zip(run.results, self.gradients, strict=True))
             for seen, given in compare.side_by_side(reply.gradients, own)
         )
-        once_more = compare.close_on_all_ranks(again, self.expected(), "what a second call returns")
-        return compare.first_failure((*left, once_more))
+        once_more = compare.close_on_all_ranks(
+            again, self.expected(self.others), "what a second call returns", *self.tolerances
+        )
+        stays = compare.close_on_all_ranks(
+            first, self.expected(self.gradients), "the first result after a second call", *self.tolerances
+        )
+        return compare.first_failure((*left, once_more, stays))
 
     def between(self, run: Observed[AverageReply]) -> Finding:
         """Passes if no rank sends more across nodes than an all-reduce of its shard does, in each call."""

@@ -1,6 +1,6 @@
 """Unit 12, a mesh of ranks: places in it, and the groups along its axes."""
 
-from itertools import product
+import re
 from math import prod
 from typing import Any
 
@@ -38,8 +38,10 @@ def mesh_coordinates(answer: Answer, rng: Rng) -> Findings:
     yield "coordinates", _right(answer, cases)
     shapes = [(), (1,), (7,), (3, 1, 2), (1, 4), (2, 1, 3, 1, 2)]
     cases = [(rank, shape) for shape in shapes for rank in range(prod(shape))]
-    large = (1_000, 64, 8)
-    yield "any mesh", _right(answer, [*cases, (rng.integer(100_000, 500_000), large)])
+    large = (10**6, 10**6, 10**6)
+    places = [rng.integer(10**5, 10**6 - 1) for _ in large]
+    huge = places[0] * 10**12 + places[1] * 10**6 + places[2]
+    yield "any mesh", _right(answer, [*cases, (huge, large), (10**18 - 1, large)])
     outside = [(prod(shape), shape) for shape in (three, (), (3, 1, 2))] + [
         (-1, three),
         (-prod(three), three),
@@ -67,8 +69,8 @@ def _refused(case: tuple[int, Shape], reply: dict[str, Any]) -> Finding:
 
 
 def place_of(rank: int, shape: Shape) -> Shape:
-    """The coordinates of a rank: that many places come before it."""
-    return next(place for number, place in enumerate(product(*map(range, shape))) if number == rank)
+    """The coordinates of a rank."""
+    return tuple(rank // prod(shape[axis + 1 :]) % size for axis, size in enumerate(shape))
 
 
 def lines(shape: Shape, axis: int) -> list[list[int]]:
@@ -106,7 +108,7 @@ def groups(answer: Answer, rng: Rng) -> Findings:
     run = _launch(answer, first)
     yield "own groups", _own(run, first)
     yield "they work", _working(run, first)
-    others = [(1,), (3,), (1, 4), (3, 1, 2), (2, 1, 3, 1)]
+    others = [(1,), (3,), (1, 4), (3, 1, 2), (2, 1, 3, 1), first]
     runs = [_launch(answer, shape) for shape in others]
     found = (check(*each) for each in zip(runs, others, strict=True) for check in (_own, _working))
     yield "any mesh", compare.first_failure(found)
@@ -133,7 +135,7 @@ def _own(run: Observed[GroupsReply], shape: Shape) -> Finding:
 def _working(run: Observed[GroupsReply], shape: Shape) -> Finding:
     """Passes if a sum over each group is that over its ranks, and no group is taken from a DeviceMesh."""
     for rank, reply in enumerate(run.results):
-        taken = [words for words in reply.words if words.startswith("mesh_")]
+        taken = [words for words in reply.words if re.fullmatch(r"mesh_(dim_\d+|[a-z]+)", words)]
         if taken:
             return Finding(
                 False, f"a group of rank {rank} is one of a DeviceMesh; make it with dist.new_group."
@@ -150,8 +152,12 @@ def _working(run: Observed[GroupsReply], shape: Shape) -> Finding:
 
 def _made(run: Observed[GroupsReply], shape: Shape) -> Finding:
     needed = sum(prod(shape) // size for size in shape)
-    most = max(reply.made for reply in run.results)
-    return compare.at_most(most, needed, f"Groups that are made for shape {shape}", kind=Kind.TOO_MUCH)
+    made = [reply.made for reply in run.results]
+    found = compare.at_most(max(made), needed, f"Groups made for shape {shape}", kind=Kind.TOO_MUCH)
+    # All ranks have a group already.
+    fewest = needed - sum(size == prod(shape) for size in shape)
+    told = f"Groups made for shape {shape} in a new launch: {min(made)}; expected {fewest} at least."
+    return found if min(made) >= fewest or not found.passed else Finding(False, told)
 
 
 def _refuses(answer: Answer, shape: Shape) -> Finding:

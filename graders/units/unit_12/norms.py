@@ -7,6 +7,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from course_lib.runtime.communication.events import Event
 from graders.grading.kit import (
     Answer,
     Criterion,
@@ -47,9 +48,10 @@ SHARED_AND_CUT = (True, True)
             needs=("cut parameters",),
         ),
         Criterion(
-            "any gradients",
+            "any ranks and gradients",
             1,
-            "A rank may have no parameters, or none with a gradient; squares are added in float32.",
+            "A rank may have no parameters, or none with a gradient; squares are computed and added in "
+            "float32; and where a rank stands, the mesh says, not its number.",
             needs=("cut parameters",),
         ),
         Criterion("gradients kept", 1, "Nothing is scaled, nothing is replaced."),
@@ -74,6 +76,8 @@ def grad_norm_3d(answer: Answer, rng: Rng) -> Findings:
         Measured.drawn(rng, (1, 3, 2), [SHARED_AND_CUT, CUT]),
         Measured.drawn(rng, (1, 1, 2), [SHARED_AND_CUT, CUT]),
         Measured.drawn(rng, (1, 4, 1), [SHARED_AND_CUT]),
+        Measured.drawn(rng, (1, 2, 2), [SHARED, CUT]),
+        Measured.drawn(rng, (1, 1, 3), [SHARED, CUT]),
     ]
     shared_runs = [each.launch(answer) for each in shared]
     yield "shared parameters", compare.first_failure(map(Measured.right, shared, shared_runs))
@@ -81,9 +85,12 @@ def grad_norm_3d(answer: Answer, rng: Rng) -> Findings:
         Measured.drawn(rng, (1, 2, 2), [CUT, CUT], without=True),
         Measured.drawn(rng, (1, 2, 2), [], numel=3),
         Measured.drawn(rng, (2, 1, 2), [CUT] * 3, dtype=torch.bfloat16, numel=300),
+        Measured.drawn(rng, (1, 1, 2), [CUT], dtype=torch.bfloat16, value=1 + 7 / 128),
+        Measured.drawn(rng, (1, 2, 1), [CUT], dtype=torch.float16, value=500.0),
+        Measured.drawn(rng, (2, 2, 2), [CUT, COPIED, SHARED], turned=True),
     ]
     sparse_runs = [each.launch(answer) for each in sparse]
-    yield "any gradients", compare.first_failure(map(Measured.right, sparse, sparse_runs))
+    yield "any ranks and gradients", compare.first_failure(map(Measured.right, sparse, sparse_runs))
     every = list(
         zip(cut + copied + shared + sparse, runs + copied_runs + shared_runs + sparse_runs, strict=True)
     )
@@ -93,9 +100,12 @@ def grad_norm_3d(answer: Answer, rng: Rng) -> Findings:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """shape: of the mesh. parameters: of each rank. squares: of each number of the model, once."""
+    """shape: of the mesh. order: the ranks as they stand in it. parameters: of each rank. squares: of each
+    number of the model, once.
+    """
 
     shape: tuple[int, int, int]
+    order: list[int]
     parameters: list[list[Described]]
     squares: float
 
@@ -109,9 +119,12 @@ class Measured:
         dtype: torch.dtype = torch.float32,
         numel: int = 5,
         without: bool = False,
+        value: float | None = None,
+        turned: bool = False,
     ) -> "Measured":
         """Each stage has a parameter of each kind, the stages between no shared ones. without: the first
-        parameter of stage 0 has no gradient, and the last stage has no parameters.
+        parameter of stage 0 has no gradient, and the last stage has no parameters. value: of all gradients.
+        turned: the first axis of the mesh is the one along which ranks are neighbours.
         """
         _, stages, shares = shape
         held: dict[tuple[int, int], list[Described]] = {
@@ -122,7 +135,11 @@ class Measured:
             for stage in range(stages) if not shared else (0,):
                 # Each rank's are of another size, so that no mean is the sum.
                 parts = [
-                    ((1 + stage + share) * rng.normal(rng.integer(1, 3), numel)).to(dtype)
+                    (
+                        (1 + stage + share) * rng.normal(rng.integer(1, 3), numel)
+                        if value is None
+                        else torch.full((numel,), value)
+                    ).to(dtype)
                     for share in range(shares if cut else 1)
                 ]
                 has_one = not (without and stage == 0 and not held[0, 0])
@@ -135,11 +152,15 @@ class Measured:
         if without:
             for share in range(shares):
                 held[stages - 1, share] = []
-        ranks = [held[rank // shares % stages, rank % shares] for rank in range(prod(shape))]
-        return cls(shape, ranks, squares)
+        numbers = torch.arange(prod(shape))
+        order = (numbers.view(shape[::-1]).permute(2, 1, 0).flatten() if turned else numbers).tolist()
+        places = [order.index(rank) for rank in range(prod(shape))]
+        ranks = [held[place // shares % stages, place % shares] for place in places]
+        return cls(shape, order, ranks, squares)
 
     def launch(self, answer: Answer) -> Observed[MeshNormReply]:
-        return answer.launch(drivers.normed, self.shape, per_rank(self.parameters), ranks=prod(self.shape))
+        given = self.shape, self.order, per_rank(self.parameters)
+        return answer.launch(drivers.normed, *given, ranks=prod(self.shape))
 
     def right(self, run: Observed[MeshNormReply]) -> Finding:
         expected = torch.tensor(math.sqrt(self.squares), dtype=torch.float32)
@@ -154,7 +175,10 @@ class Measured:
             if not found.passed:
                 return found
             if not reply.kept:
-                return Finding(False, f"a .grad on rank {rank} is another tensor than before.")
+                said = (
+                    f"a .grad on rank {rank} is another tensor than before, or a parameter or its attributes"
+                )
+                return Finding(False, f"{said} have changed.")
         return Finding(True, "All gradients are as they were.")
 
     def communication(self, run: Observed[MeshNormReply]) -> Finding:
@@ -165,11 +189,16 @@ class Measured:
             events = run.communication(rank)
             calls = ", ".join(f"{event.op} of {event.nbytes} bytes" for event in events)
             told = f"{where} rank {rank} calls {calls or 'nothing'}"
-            if len(events) > 2 or any(event.op != "all_reduce" or event.nbytes > 8 for event in events):
+            if len(events) > 2 or any(not _one_number(event) for event in events):
                 expected = "expected at most two all_reduce of one number"
                 return Finding(False, f"{told}; {expected}.", Kind.TOO_MUCH)
-            if any(len({other // own for other in event.group}) > 1 for event in events):
+            if any(len({self.order.index(other) // own for other in event.group}) > 1 for event in events):
                 return Finding(
                     False, f"{told}, one of them with ranks that differ along data.", Kind.TOO_MUCH
                 )
         return Finding(True, "Each rank gives one number at most twice.")
+
+
+def _one_number(event: Event) -> bool:
+    """Whether this is an all-reduce of one number; only float64 has eight bytes."""
+    return event.op == "all_reduce" and event.nbytes <= (8 if event.detail.startswith("float64") else 4)
