@@ -10,21 +10,23 @@ from torch.distributed.tensor import Shard
 
 from course_lib import Cluster, launch
 from course_lib.cluster import presets
-from course_lib.launch.run import Run
 from course_lib.models import Transformer, TransformerConfig, next_token_loss
 from course_lib.planner import (
     BadPlan,
     Graph,
     Model,
     NotPlannable,
-    Plan,
+    ParallelPlan,
     PlannedRank,
     Planner,
+    dimensions,
+    execute,
     parameters_of,
+    split_along,
+    step_seconds,
     torchs_1f1b,
     trace,
 )
-from course_lib.planner.execution import STEP
 from course_lib.planner.graph import INPUT
 from course_lib.runtime.communication.events import Kind
 
@@ -57,7 +59,7 @@ def drawn_split(graph: Graph, ranks: int, rng: random.Random) -> dict[str, str]:
 
 
 def step(
-    graph: Graph, plan: Plan, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor
+    graph: Graph, plan: ParallelPlan, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor
 ) -> dict[str, tuple[Tensor, int | None]]:
     """A step of the plan: this rank's gradients, and along which dim they are its part."""
     rank = PlannedRank(graph, plan, parameters, next_token_loss)
@@ -72,18 +74,6 @@ def step(
     return found
 
 
-def executed(model: Model, cluster: Cluster, plan: Plan) -> Run:
-    """A step of the plan without data on the cluster."""
-    graph = model.graph(model.part(plan.data, plan.micro_batches))
-    parameters = parameters_of(model.pieces)
-    return launch(step, graph, plan, parameters, model.inputs, model.targets, cluster=cluster)
-
-
-def step_seconds(run: Run) -> float:
-    spans = [event for event in run.events if event.kind is Kind.SPAN and event.op == STEP]
-    return max(event.end for event in spans) - min(event.start for event in spans)
-
-
 def test_a_graph_computes_what_the_model_computes() -> None:
     model = small()
     tokens = torch.randint(VOCABULARY, (3, TOKENS))
@@ -94,6 +84,24 @@ def test_a_graph_computes_what_the_model_computes() -> None:
         assert known[operator.name].shape == operator.result
     assert torch.equal(known[graph.outputs[-1]], model(tokens))
     assert all(source in {each.name for each in graph.operators} for source, _, _ in graph.edges)
+
+
+def test_dimensions_are_those_that_people_have_names_for() -> None:
+    graph = trace(small(3).pieces, torch.empty(5, TOKENS, dtype=torch.int64))
+    lengths = {
+        name: graph[where[0][0]].einsum.sizes[where[0][1]] for name, where in dimensions(graph).items()
+    }
+    shared = {name: length for name, length in lengths.items() if len(dimensions(graph)[name]) > 4}
+    # Samples, tokens, width; of all blocks heads (of whose columns a layer makes 16), and units of the MLP.
+    assert list(shared.values()) == [5, TOKENS, 16, 16, 64]
+    heads, inside = list(shared)[3:]
+    split = split_along(graph, [heads, inside], 4)
+    blocks = [
+        {name.split(".")[1]: letter for name, letter in split.items() if name[0] == str(n)} for n in (1, 2)
+    ]
+    assert blocks[0] == blocks[1]
+    assert {letter for name, letter in split.items() if name.endswith(".linear_5")} == {"i"}
+    assert not any(name.startswith(("0.", "4.")) for name in split)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +126,7 @@ def test_whatever_is_split_the_gradients_are_those_of_one_rank(
     expected = {name: parameter.grad for name, parameter in parameters_of(model.pieces).items()}
 
     graph = trace(model.pieces, inputs[:4])
-    plan = Plan(cuts, data, tensor, micro_batches, drawn_split(graph, tensor, rng))
+    plan = ParallelPlan(cuts, data, tensor, micro_batches, drawn_split(graph, tensor, rng))
     run = launch(step, graph, plan, parameters_of(model.pieces), inputs, targets, ranks=plan.ranks)
 
     seen = set()
@@ -137,7 +145,7 @@ def test_a_plan_runs_on_processes_too(rng: random.Random) -> None:
     model = small(1)
     inputs, targets = (torch.randint(VOCABULARY, (4, TOKENS)) for _ in range(2))
     graph = trace(model.pieces, inputs[:2])
-    plan = Plan((0, 2), 1, 2, 2, drawn_split(graph, 2, rng))
+    plan = ParallelPlan((0, 2), 1, 2, 2, drawn_split(graph, 2, rng))
     given = graph, plan, parameters_of(model.pieces), inputs, targets
     simulated, real = (launch(step, *given, ranks=4, on=on) for on in ("simulated", "processes"))
     for one, other in zip(simulated.results, real.results, strict=True):
@@ -161,9 +169,9 @@ def test_a_step_takes_what_was_predicted_and_calls_what_was_planned(
 ) -> None:
     model = without_data(len(cuts), samples=8)
     graph = model.graph(model.part(data, micro_batches))
-    plan = Plan(cuts, data, tensor, micro_batches, drawn_split(graph, tensor, rng))
+    plan = ParallelPlan(cuts, data, tensor, micro_batches, drawn_split(graph, tensor, rng))
     predicted = Planner(model, cluster, torchs_1f1b).predict(plan)
-    run = executed(model, cluster, plan)
+    run = execute(model, cluster, plan, torchs_1f1b)
     assert predicted.seconds == pytest.approx(step_seconds(run), rel=0.05)
 
     begin = min(event.start for event in run.events if event.kind is Kind.SPAN)
@@ -183,7 +191,7 @@ def test_a_step_takes_what_was_predicted_and_calls_what_was_planned(
 def test_memory_is_what_ranks_hold() -> None:
     """But for what is computed with for a moment, and Adam's numbers, which a step has no use for."""
     model, cluster = without_data(2, samples=4), Cluster(1, 2, flops=1e13, memory_bandwidth=1e12)
-    plan = Plan((0, 2), 1, 1, 4)
+    plan = ParallelPlan((0, 2), 1, 1, 4)
     predicted = Planner(model, cluster, torchs_1f1b).predict(plan)
     graph = model.graph(1)
     given = graph, plan, parameters_of(model.pieces), model.inputs, model.targets
@@ -203,18 +211,18 @@ def test_memory_is_what_ranks_hold() -> None:
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
-        (Plan((1,)), "ascending from 0"),
-        (Plan((0, 2, 2)), "ascending from 0"),
-        (Plan((0, 4)), "below 4"),
-        (Plan(data=0), "by 0 replicas"),
-        (Plan(tensor=0), "at least 1"),
-        (Plan(data=3), "16 samples"),
-        (Plan(tensor=2, split={"1.matmul": "z"}), "cannot share"),
-        (Plan(tensor=2, split={"1.softmax": "d"}), "cannot share"),
-        (Plan(tensor=2, split={"9.linear": "o"}), "no such operator"),
+        (ParallelPlan((1,)), "ascending from 0"),
+        (ParallelPlan((0, 2, 2)), "ascending from 0"),
+        (ParallelPlan((0, 4)), "below 4"),
+        (ParallelPlan(data=0), "by 0 replicas"),
+        (ParallelPlan(tensor=0), "at least 1"),
+        (ParallelPlan(data=3), "16 samples"),
+        (ParallelPlan(tensor=2, split={"1.matmul": "z"}), "cannot share"),
+        (ParallelPlan(tensor=2, split={"1.softmax": "d"}), "cannot share"),
+        (ParallelPlan(tensor=2, split={"9.linear": "o"}), "no such operator"),
     ],
 )
-def test_a_plan_that_does_not_fit_is_told_why(plan: Plan, said: str) -> None:
+def test_a_plan_that_does_not_fit_is_told_why(plan: ParallelPlan, said: str) -> None:
     with pytest.raises(BadPlan, match=said):
         Planner(without_data(2), Cluster(1, 2), torchs_1f1b).predict(plan)
 

@@ -8,11 +8,12 @@ an argument.
 """
 
 from course_lib.planner.costs import Model, Planner, Prediction
-from course_lib.planner.execution import PlannedRank, parameters_of
+from course_lib.planner.dimensions import dimensions, split_along
+from course_lib.planner.execution import PlannedRank, execute, parameters_of, step_seconds
 from course_lib.planner.graph import INPUT, Graph, NotPlannable, Operator, trace
 from course_lib.planner.layouts import Einsum, Placements, Strategy, written
 from course_lib.planner.moving import WHOLE, Layout
-from course_lib.planner.plan import BadPlan, Plan
+from course_lib.planner.plan import BadPlan, ParallelPlan
 from course_lib.planner.schedules import torchs_1f1b
 from course_lib.planner.shards import made, wanted
 
@@ -26,14 +27,18 @@ __all__ = [
     "Model",
     "NotPlannable",
     "Operator",
+    "ParallelPlan",
     "Placements",
-    "Plan",
     "PlannedRank",
     "Planner",
     "Prediction",
     "Strategy",
+    "dimensions",
+    "execute",
     "made",
     "parameters_of",
+    "split_along",
+    "step_seconds",
     "torchs_1f1b",
     "trace",
     "wanted",

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from course_lib.cluster.topology import Cluster
-from course_lib.planner.counting import Counted, count, move_calls, operator_seconds
+from course_lib.planner.counting import Counted, Work, count, move_calls, operator_seconds
 from course_lib.planner.graph import Graph, Operator, trace
 from course_lib.planner.moving import Layout
 from course_lib.planner.network import Network
-from course_lib.planner.plan import BadPlan, Plan, check
+from course_lib.planner.plan import BadPlan, ParallelPlan, check
+from course_lib.planner.rehearsal import Crossing, Part, Rehearsal, StageParts
 from course_lib.planner.shards import Split
 from course_lib.training.pipeline import costs as pipeline
 from course_lib.training.pipeline.actions import Plan as PlanOfActions
@@ -125,26 +126,28 @@ class Planner:
         key = tuple(tensor), source, target, shape
         if key not in self._seconds:
             copying, calls = move_calls(tensor, source, target, shape[2], self.cluster)
-            self._seconds[key] = copying + self.network(shape).calls(calls, 2)
+            self._seconds[key] = copying + sum(self.network(shape).call(*call, 2) for call in calls)
         return self._seconds[key]
 
-    def predict(self, plan: Plan) -> Prediction:
+    def predict(self, plan: ParallelPlan) -> Prediction:
         """What a step of the plan takes. Raises BadPlan."""
         graph = self.model.graph(self.model.part(plan.data, plan.micro_batches))
         check(plan, graph)
         stages, total = range(len(plan.cuts)), len(graph.outputs)
         counted = [self.count(graph, plan.pieces(stage, total), plan.split, plan.tensor) for stage in stages]
-        seconds = tuple(self._seconds_of(plan, stage, counted[stage]) for stage in stages)
+        parts = [self.parts(counted[stage], plan.shape, stage) for stage in stages]
         crossing = [graph[graph.outputs[first - 1]].nbytes for first in plan.cuts[1:]]
-        timing = self._timing(plan, seconds, crossing, counted)
-        ends = [timing.stages[stage][-1].end + self._adding(plan, stage, counted[stage]) for stage in stages]
+        schedule = schedule_of(self._schedule, len(stages), plan.micro_batches)
+        ends = Rehearsal(schedule, parts, self._crossings(plan, crossing)).ends
+        busy = plan.micro_batches * sum(sum(each.seconds) for each in parts)
+        costs = pipeline.Costs(activations=[float(each.kept) for each in counted])
+        peaks = pipeline.cost(schedule, plan.micro_batches, costs).peaks
         return Prediction(
-            seconds=max(ends),
-            stages=seconds,
-            idle=timing.bubble if timing.seconds else 0.0,
+            seconds=max(ends[stage] + self._adding(plan, stage, counted[stage]) for stage in stages),
+            stages=tuple(each.seconds for each in parts),
+            idle=1 - busy / (len(stages) * max(ends)) if max(ends) else 0.0,
             memory=tuple(
-                STATES * each.parameters + round(peak)
-                for each, peak in zip(counted, timing.peaks, strict=True)
+                STATES * each.parameters + round(peak) for each, peak in zip(counted, peaks, strict=True)
             ),
             calls=tuple(_calls(plan, each) for each in counted),
             messages=tuple(
@@ -153,35 +156,27 @@ class Planner:
             ),
         )
 
-    def _seconds_of(self, plan: Plan, stage: int, counted: Counted) -> tuple[float, float]:
-        """Forward and backward of a micro-batch."""
-        network = self.network(plan.shape)
-        forward, backward = (
-            network.calls(calls, 2, stage) for calls in (counted.forward_calls, counted.backward_calls)
-        )
-        return counted.forward + forward, counted.backward + backward
+    def parts(self, counted: Counted, shape: tuple[int, int, int], stage: int | None = None) -> StageParts:
+        """What was counted, with the seconds of its collectives on this mesh, in a stage or the slowest."""
+        network = self.network(shape)
 
-    def _timing(
-        self,
-        plan: Plan,
-        seconds: Sequence[tuple[float, float]],
-        crossing: Sequence[int],
-        counted: Sequence[Counted],
-    ) -> pipeline.Timing:
-        """When each stage does what. crossing: bytes that cross each cut."""
-        network = self.network(plan.shape)
-        messages = [network.message(nbytes, cut) for cut, nbytes in enumerate(crossing, 1)]
-        costs = pipeline.Costs(
-            forward=[forward for forward, _ in seconds],
-            backward=[backward for _, backward in seconds],
-            # All of them are on the way of a micro-batch, so that their sum counts.
-            message=sum(messages) / max(len(messages), 1),
-            activations=[float(each.kept) for each in counted],
-        )
-        schedule = schedule_of(self._schedule, len(seconds), plan.micro_batches)
-        return pipeline.cost(schedule, plan.micro_batches, costs)
+        def parts_of(work: Work) -> tuple[Part, ...]:
+            called = [
+                Part(before, network.call(name, nbytes, 2, stage)) for name, nbytes, before in work.calls
+            ]
+            return (*called, Part(work.computing - sum(each.computing for each in called), 0.0))
 
-    def _adding(self, plan: Plan, stage: int, counted: Counted) -> float:
+        return StageParts(parts_of(counted.forward), parts_of(counted.backward))
+
+    def _crossings(self, plan: ParallelPlan, crossing: Sequence[int]) -> list[Crossing]:
+        """The messages of the cuts that so many bytes cross."""
+        network = self.network(plan.shape)
+        both = [
+            (network.message(0, cut), network.message(nbytes, cut)) for cut, nbytes in enumerate(crossing, 1)
+        ]
+        return [Crossing(latency, whole - latency) for latency, whole in both]
+
+    def _adding(self, plan: ParallelPlan, stage: int, counted: Counted) -> float:
         """Seconds until a stage's gradients are the mean over all samples."""
         network, seconds = self.network(plan.shape), 0.0
         if plan.tensor > 1 and counted.summed:
@@ -192,11 +187,11 @@ class Planner:
         return seconds
 
 
-def _calls(plan: Plan, counted: Counted) -> Counter[tuple[str, str, int]]:
+def _calls(plan: ParallelPlan, counted: Counted) -> Counter[tuple[str, str, int]]:
     """What a rank calls in a step."""
     calls: Counter[tuple[str, str, int]] = Counter()
-    for (operation, nbytes), times in (counted.forward_calls + counted.backward_calls).items():
-        calls["tensor", operation, nbytes] += plan.micro_batches * times
+    for operation, nbytes, _ in counted.forward.calls + counted.backward.calls:
+        calls["tensor", operation, nbytes] += plan.micro_batches
     if plan.tensor > 1 and counted.summed:
         calls["tensor", "all_reduce", counted.summed] += 1
     if plan.data > 1 and counted.parameters:

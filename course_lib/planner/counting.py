@@ -3,7 +3,6 @@
 Computing is counted by the same roofline as in the simulator; collectives are written down.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,25 +14,44 @@ from torch.distributed.tensor import Partial, Shard
 
 from course_lib.cluster.topology import Cluster
 from course_lib.planner.graph import INPUT, Graph, Operator
-from course_lib.planner.moving import Calls, CountedAxis, Layout, move
+from course_lib.planner.moving import CountedAxis, Layout, move
 from course_lib.planner.shards import ShardedPieces, Split, part, wanted
 from course_lib.runtime.simulator.roofline import ComputeClock
 from course_lib.training.pipeline.stage import LossFunction
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """computing: seconds in all. calls: each collective along the tensor axis, in order: operation, bytes of
+    the tensor that it is given, and seconds of computing since the call before.
+    """
+
+    computing: float
+    calls: tuple[tuple[str, int, float], ...]
+
+    @classmethod
+    def of(cls, calls: Sequence[tuple[str, int, float]], begin: float, end: float) -> "Work":
+        """From calls that say when they were, between begin and end on the same clock."""
+        before = [begin, *(clock for _, _, clock in calls)]
+        return cls(
+            end - begin,
+            tuple(
+                (name, nbytes, clock - last)
+                for (name, nbytes, clock), last in zip(calls, before, strict=False)
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Counted:
     """What a rank does for one micro-batch, in some operators.
 
-    forward, backward: seconds of computing. calls: the collectives of both, along the tensor axis, those of
-    backward apart. kept: bytes that forward leaves for backward. parameters: bytes of this rank's. summed:
-    of these, those whose gradients are parts of a sum.
+    forward, backward: what is computed and called, in order. kept: bytes that forward leaves for backward.
+    parameters: bytes of this rank's. summed: of these, those whose gradients are parts of a sum.
     """
 
-    forward: float
-    backward: float
-    forward_calls: Calls
-    backward_calls: Calls
+    forward: Work
+    backward: Work
     kept: int
     parameters: int
     summed: int
@@ -63,21 +81,22 @@ def count(
 
     What comes in and what comes out is whole. loss_function: computed of the result and targets, if given.
     """
-    axis = CountedAxis(ranks)
-    constants = {name: constant.to("meta") for name, constant in graph.constants.items()}
+    watch = _Stopwatch()
+    axis = CountedAxis(ranks, clock=lambda: watch.seconds)
+    used = {name for operator in operators for name in operator.operands}
+    constants = {name: value.to("meta") for name, value in graph.constants.items() if name in used}
     pieces = ShardedPieces(operators, split, axis, graph.parameters, constants)
     for _, parameter in pieces.named_parts():
         parameter.grad = torch.empty_like(parameter)
     x = _what_comes_in(operators, graph)
     kept = _Kept(pieces.parameters())
-    watch = _Stopwatch()
     engine: Any = watch
     with ComputeClock(engine, 0, cluster):
         with kept.hooks():
             y = pieces(x)
             if loss_function is not None and targets is not None:
                 y = loss_function(y, targets) * 1.0
-        forward, forward_calls = watch.seconds, Counter(axis.calls)
+        forward = Work.of(axis.calls, 0.0, watch.seconds)
         axis.calls.clear()
         # A loss has the gradient 1, which is made; that of a result has come with a message.
         torch.autograd.backward(
@@ -85,9 +104,8 @@ def count(
         )
     sizes = {name: parameter.nbytes for name, parameter in pieces.named_parts()}
     summed = sum(size for name, size in sizes.items() if pieces.layouts[name].gradient == Partial())
-    return Counted(
-        forward, watch.seconds - forward, forward_calls, axis.calls, kept.nbytes, sum(sizes.values()), summed
-    )
+    backward = Work.of(axis.calls, forward.computing, watch.seconds)
+    return Counted(forward, backward, kept.nbytes, sum(sizes.values()), summed)
 
 
 def _what_comes_in(operators: Sequence[Operator], graph: Graph) -> Tensor:
@@ -148,7 +166,7 @@ def operator_seconds(
 
 def move_calls(
     shape: Sequence[int], source: Layout, target: Layout, ranks: int, cluster: Cluster
-) -> tuple[float, Calls]:
+) -> tuple[float, list[tuple[str, int]]]:
     """Seconds of copying, and collectives, of a float32 tensor of this whole shape and of its gradient."""
     axis = CountedAxis(ranks)
     x = torch.empty(shape, device="meta")
@@ -158,4 +176,4 @@ def move_calls(
     with ComputeClock(engine, 0, cluster):
         y = move(x.requires_grad_(), source, target, axis)
         torch.autograd.backward(y, torch.empty_like(y))
-    return watch.seconds, axis.calls
+    return watch.seconds, [(operation, nbytes) for operation, nbytes, _ in axis.calls]

@@ -8,12 +8,17 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Partial
 
+from course_lib.cluster.topology import Cluster
+from course_lib.launch import launch
+from course_lib.launch.run import Run
+from course_lib.planner.costs import Model
 from course_lib.planner.graph import Graph
 from course_lib.planner.moving import GroupAxis
-from course_lib.planner.plan import Plan, check
+from course_lib.planner.plan import ParallelPlan, check
 from course_lib.planner.shards import ShardedPieces
-from course_lib.runtime.communication.events import span
+from course_lib.runtime.communication.events import Kind, span
 from course_lib.training.pipeline.actions import Action
+from course_lib.training.pipeline.actions import Plan as PlanOfActions
 from course_lib.training.pipeline.stage import LossFunction, Stage
 
 STEP = "step"
@@ -33,7 +38,7 @@ class PlannedRank:
     """This rank's part of a plan. Made by all ranks of the default group, as many as the plan has."""
 
     def __init__(
-        self, graph: Graph, plan: Plan, parameters: Mapping[str, Tensor], loss_function: LossFunction
+        self, graph: Graph, plan: ParallelPlan, parameters: Mapping[str, Tensor], loss_function: LossFunction
     ) -> None:
         """parameters: of the whole model, each of this rank's is copied. loss_function: see Stage.
 
@@ -84,6 +89,37 @@ class PlannedRank:
         if self._plan.data > 1:
             dist.all_reduce(self._gradients, group=self._data_group)
             self._gradients.div_(self._plan.data)
+
+
+def execute(model: Model, cluster: Cluster, plan: ParallelPlan, schedule: PlanOfActions) -> Run:
+    """A step of a plan on the ranks of a simulated cluster, with shapes and no data. Raises BadPlan.
+
+    model: on the device "meta". `step_seconds` says how long the step itself took.
+    """
+    graph = model.graph(model.part(plan.data, plan.micro_batches))
+    check(plan, graph)
+    arguments = graph, plan, parameters_of(model.pieces), model.loss_function, schedule
+    return launch(_step, *arguments, model.inputs, model.targets, ranks=plan.ranks, cluster=cluster)
+
+
+def step_seconds(run: Run) -> float:
+    """From the begin of the first rank's step to the end of the last one's."""
+    spans = [event for event in run.events if event.kind is Kind.SPAN and event.op == STEP]
+    return max(event.end for event in spans) - min(event.start for event in spans)
+
+
+def _step(
+    graph: Graph,
+    plan: ParallelPlan,
+    parameters: Mapping[str, Tensor],
+    loss_function: LossFunction,
+    schedule: PlanOfActions,
+    inputs: Tensor,
+    targets: Tensor,
+) -> None:
+    rank = PlannedRank(graph, plan, parameters, loss_function)
+    actions = schedule(rank.stage, len(plan.cuts), plan.micro_batches)
+    rank.step(actions, inputs.chunk(plan.micro_batches), targets.chunk(plan.micro_batches))
 
 
 def _one_buffer(pieces: ShardedPieces) -> tuple[Tensor, int]:

@@ -7,6 +7,7 @@ operator has an einsum that says which of its dimensions can be split, and what 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -56,7 +57,7 @@ class Operator:
         return 4 * prod(self.result)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Graph:
     """The operators of a model, in an order in which they can run.
 
@@ -70,17 +71,20 @@ class Graph:
     constants: Mapping[str, Tensor]
     outputs: tuple[str, ...]
 
+    @cached_property
+    def _by_name(self) -> dict[str, Operator]:
+        return {each.name: each for each in self.operators}
+
     def __getitem__(self, name: str) -> Operator:
         """The operator of this name."""
-        return next(each for each in self.operators if each.name == name)
+        return self._by_name[name]
 
     @property
     def edges(self) -> Iterator[tuple[str, str, int]]:
         """(from, to, which operand) between two operators."""
-        names = {each.name for each in self.operators}
         for each in self.operators:
             for place, source in enumerate(each.operands):
-                if source in names:
+                if source in self._by_name:
                     yield source, each.name, place
 
     def of_piece(self, piece: int) -> tuple[Operator, ...]:

@@ -6,7 +6,7 @@ gradient too, or one that is a sum still to be added up: the latter where each r
 with it. (Megatron's f and g are two of these moves; Shoeybi et al., arXiv:1909.08053, section 3.)
 """
 
-from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -74,29 +74,32 @@ class GroupAxis:
         dist.all_to_all_single(out, x, group=self._group)
 
 
-Calls = Counter[tuple[str, int]]
-"""(operation, bytes of the tensor that it is given) -> how many such calls."""
-
-
 @dataclass(slots=True)
 class CountedAxis:
-    """Nobody is there: the calls are counted, and tensors without data stay as they are."""
+    """Nobody is there: the calls are written down, and tensors without data stay as they are.
+
+    clock: says how much has been computed, in seconds. calls: operation, bytes given, and the clock then.
+    """
 
     ranks: int
     place: int = 0
-    calls: Calls = field(default_factory=Counter)
+    clock: Callable[[], float] = lambda: 0.0
+    calls: list[tuple[str, int, float]] = field(default_factory=list)
+
+    def _write(self, operation: str, x: Tensor) -> None:
+        self.calls.append((operation, x.nbytes, self.clock()))
 
     def all_reduce(self, x: Tensor) -> None:
-        self.calls["all_reduce", x.nbytes] += 1
+        self._write("all_reduce", x)
 
     def all_gather_single(self, out: Tensor, x: Tensor) -> None:
-        self.calls["all_gather_into_tensor", x.nbytes] += 1
+        self._write("all_gather_into_tensor", x)
 
     def reduce_scatter_single(self, out: Tensor, x: Tensor) -> None:
-        self.calls["reduce_scatter_tensor", x.nbytes] += 1
+        self._write("reduce_scatter_tensor", x)
 
     def all_to_all_single(self, out: Tensor, x: Tensor) -> None:
-        self.calls["all_to_all_single", x.nbytes] += 1
+        self._write("all_to_all_single", x)
 
 
 def move(x: Tensor, source: Layout, target: Layout, axis: Axis) -> Tensor:

@@ -1,6 +1,5 @@
 """Seconds of collectives and messages that all ranks of a mesh make at once, by the simulator's own rules."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 
@@ -18,10 +17,6 @@ class Network:
     cluster: Cluster
     shape: tuple[int, int, int]
     _known: dict[tuple[str, int, int, int], float] = field(default_factory=dict)
-
-    def calls(self, calls: Mapping[tuple[str, int], int], axis: int, stage: int | None = None) -> float:
-        """Seconds of so many collectives of each kind, one after another."""
-        return sum(times * self.call(*call, axis, stage) for call, times in calls.items())
 
     def call(self, operation: str, nbytes: int, axis: int, stage: int | None = None) -> float:
         """Seconds of a collective of a stage's groups along axis 1, data, or 2, tensor; None: the slowest."""

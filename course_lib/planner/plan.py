@@ -18,7 +18,7 @@ class BadPlan(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ParallelPlan:
     """cuts: for each stage the first of its pieces; the first number is 0. data, tensor: ranks along these
     axes of every stage. micro_batches: how many a step has. split: operator's name -> the letter of its
     einsum that the ranks along `tensor` share; without one, each of these ranks computes the whole.
@@ -55,10 +55,10 @@ def layouts(operator: Operator, letter: str | None) -> tuple[tuple[Placement, ..
     return operands, Partial() if letter and letter not in letters else _placement(letters, letter)
 
 
-def check(plan: Plan, graph: Graph) -> None:
+def check(plan: ParallelPlan, graph: Graph) -> None:
     """Raises BadPlan, with a sentence, where the plan does not fit the graph."""
     pieces = len(graph.outputs)
-    if list(plan.cuts) != sorted(set(plan.cuts)) or plan.cuts[:1] != (0,) or plan.cuts[-1] >= pieces:
+    if list(plan.cuts) != sorted(set(plan.cuts)) or tuple(plan.cuts[:1]) != (0,) or plan.cuts[-1] >= pieces:
         raise BadPlan(
             f"cuts has the first piece of each stage, ascending from 0, below {pieces}; got {plan.cuts}."
         )

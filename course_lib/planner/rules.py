@@ -71,6 +71,16 @@ def matmul(shapes: Sequence[Shape], result: Shape, others: Sequence[Any]) -> Ein
     return Einsum(f"{before}nk,{before}km->{before}nm", sizes)
 
 
+def einsum(shapes: Sequence[Shape], result: Shape, others: Sequence[Any]) -> Einsum:
+    """As it says itself."""
+    sizes = {
+        letter: length
+        for letters, shape in zip(others[0].split("->")[0].split(","), shapes, strict=True)
+        for letter, length in zip(letters, shape, strict=True)
+    }
+    return Einsum(others[0], sizes)
+
+
 def transpose(shapes: Sequence[Shape], result: Shape, others: Sequence[Any]) -> Einsum:
     """Two dims change places."""
     letters = list(LETTERS[: len(result)])
@@ -105,6 +115,7 @@ RULES: dict[Any, Rule] = {
     functional.layer_norm: layer_norm,
     functional.embedding: embedding,
     operator.matmul: matmul,
+    torch.einsum: einsum,
     "transpose": transpose,
     "unflatten": unflatten,
     "flatten": flatten,

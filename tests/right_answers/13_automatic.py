@@ -14,10 +14,11 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csgraph
 from torch.distributed.tensor import Partial, Replicate, Shard
 
-from course_lib.planner import Strategy
+from course_lib.planner import ParallelPlan, Planner, Strategy, split_along, torchs_1f1b
 from course_lib.planner.timelines import Timeline
 from course_lib.runtime.communication.costs import seconds_of
 from tests.answers import right, solved
+from tests.planning import Search, inner_first, shapes_of
 
 # ------------------------------------------------------------------------------------------------ strategies
 
@@ -742,3 +743,58 @@ class LevelByLevel:
             stages.append((end - middle, used - left, self.plan(middle, end, level - 1, levels)))
             end, used = middle, left
         return stages[::-1]
+
+
+# ------------------------------------------------------------------------------------------------ plans
+
+
+@right("plan")
+def all_cuts_by_an_estimate(model, cluster, memory):
+    """Every shape and cut is estimated; which dimensions are shared follows from where they begin and end."""
+    return Search()(model, cluster, memory)
+
+
+@right("plan")
+def climbs_from_the_plain_plans(model, cluster, memory):
+    """From an even plan of each shape, one change at a time: of micro-batches, a cut, an order."""
+    planner, pieces = Planner(model, cluster, torchs_1f1b), len(model.pieces)
+    known = {}
+
+    def price(shape, count, cuts, order):
+        key = shape, count, cuts, order
+        if key not in known:
+            known[key] = math.inf, None
+            if count >= 1 and model.samples % (shape[1] * count) == 0:
+                graph = model.graph(model.part(shape[1], count))
+                split = split_along(graph, inner_first(graph)[order], shape[2])
+                plan = ParallelPlan(cuts, shape[1], shape[2], count, split)
+                step = planner.predict(plan)
+                fits = max(step.memory) <= memory
+                # What does not fit is rated behind all that fits, by how far it is from fitting.
+                known[key] = step.seconds if fits else 1e6 + max(step.memory), plan
+        return known[key]
+
+    def neighbours(shape, count, cuts, order):
+        yield from ((shape, changed, cuts, order) for changed in (2 * count, count // 2))
+        if shape[2] > 1:
+            yield from ((shape, count, cuts, changed) for changed in range(3) if changed != order)
+        for place in range(1, len(cuts)):
+            for step in (-1, 1):
+                moved = (*cuts[:place], cuts[place] + step, *cuts[place + 1 :])
+                if sorted({*moved, pieces}) == [*moved, pieces]:
+                    yield shape, count, moved, order
+
+    ends, starts = [], []
+    for shape in shapes_of(cluster.size):
+        if shape[0] <= pieces:
+            even = tuple(pieces * stage // shape[0] for stage in range(shape[0]))
+            starts.append((shape, math.gcd(2 * shape[0], model.samples // shape[1]), even, int(shape[2] > 1)))
+    for start in sorted(starts, key=lambda each: price(*each)[0])[:4]:
+        at = start
+        while True:
+            better = min(neighbours(*at), key=lambda each: price(*each)[0])
+            if price(*better)[0] >= price(*at)[0]:
+                break
+            at = better
+        ends.append(price(*at))
+    return min(ends, key=lambda each: each[0])[1]

@@ -19,6 +19,7 @@ from course_lib.planner import Strategy
 from course_lib.planner.timelines import Task, Timeline
 from course_lib.runtime.communication.costs import seconds_of
 from tests.answers import solved, wrong
+from tests.planning import Search, inner_first, shapes_of
 
 # ------------------------------------------------------------------------------------------------ strategies
 
@@ -1473,3 +1474,60 @@ def shared_by_the_level_below(seconds, activation_bytes, weight_bytes, levels):
         return sent / last[gpus]
 
     return by_levels(exchange=exchange)(seconds, activation_bytes, weight_bytes, levels)
+
+
+# ------------------------------------------------------------------------------------------------ plans
+
+
+@wrong("plan", fails="runs within the memory")
+def has_never_heard_of_memory(model, cluster, memory):
+    """The fastest of all plans, wherever it fits."""
+    return Search(within=False)(model, cluster, memory)
+
+
+@wrong("plan", fails="runs within the memory")
+def leaves_ranks_idle(model, cluster, memory):
+    """Plans for half of the ranks: that needs less memory for gradients of replicas."""
+    return Search(shapes=lambda ranks: shapes_of(ranks // 2))(model, cluster, memory)
+
+
+@wrong("plan", fails="runs within the memory")
+def never_splits_an_operator(model, cluster, memory):
+    """Stages and replicas only, even where a stage is then too large."""
+    return Search(shapes=lambda ranks: [each for each in shapes_of(ranks) if each[2] == 1], within=False)(
+        model, cluster, memory
+    )
+
+
+@wrong("plan", fails="no slower than one kind of parallelism")
+def never_replicates(model, cluster, memory):
+    """Stages and split operators only."""
+    return Search(shapes=lambda ranks: [each for each in shapes_of(ranks) if each[1] == 1])(
+        model, cluster, memory
+    )
+
+
+@wrong("plan", fails="no slower than one kind of parallelism")
+def always_in_two_stages(model, cluster, memory):
+    """The recipe that was right for the last model."""
+    return Search(shapes=lambda ranks: [each for each in shapes_of(ranks) if each[0] == 2])(
+        model, cluster, memory
+    )
+
+
+@wrong("plan", fails="no slower than one kind of parallelism")
+def trusts_the_formula(model, cluster, memory):
+    """Takes what sum t + (m - 1) max t says for the truth, and forgets that messages take time."""
+    return Search(predicted=1)(model, cluster, memory)
+
+
+@wrong("plan", fails="within a tenth of the best known")
+def as_many_micro_batches_as_stages(model, cluster, memory):
+    """Enough for every stage to have something to do, and half of the time they still wait."""
+    return Search(micro_batches=1)(model, cluster, memory)
+
+
+@wrong("plan", fails="within 3 % of the best known")
+def shares_the_samples_too(model, cluster, memory):
+    """What is left shares the samples: then nothing is computed twice, and much has to move."""
+    return Search(orders=lambda graph: inner_first(graph)[2:])(model, cluster, memory)

@@ -12,4 +12,5 @@ SECTIONS = (
     "simulating",
     "deltas",
     "walks",
+    "planning",
 )

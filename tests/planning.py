@@ -1,0 +1,82 @@
+"""Another way to the open task of unit 13, from which its mistakes differ in one thing each."""
+
+import itertools
+import math
+from collections.abc import Iterator
+
+from course_lib import Cluster
+from course_lib.planner import Graph, Model, ParallelPlan, Planner, dimensions, split_along, torchs_1f1b
+
+
+def shapes_of(ranks: int) -> list[tuple[int, int, int]]:
+    """All meshes (stages, data, tensor) of so many ranks."""
+    numbers = [each for each in range(1, ranks + 1) if ranks % each == 0]
+    return [shape for shape in itertools.product(numbers, repeat=3) if math.prod(shape) == ranks]
+
+
+def inner_first(graph: Graph) -> list[list[str]]:
+    """Nothing shared; what begins and ends within a piece; that, and then the samples."""
+    inner = []
+    for name, where in dimensions(graph).items():
+        pieces = {}
+        for operator, _ in where:
+            pieces.setdefault(graph[operator].piece, []).append(operator)
+        if len(where) > 1 and all(graph.outputs[piece] not in own for piece, own in pieces.items()):
+            inner.append(name)
+    return [[], inner, [*inner, next(iter(dimensions(graph)))]]
+
+
+class Search:
+    """All shapes, micro-batches and cuts by an estimate, and the most likely of them by prediction.
+
+    shapes, orders, cuts: what there is to choose from. micro_batches: at most so many times the stages.
+    predicted: how many plans are predicted. within: whether the memory counts.
+    """
+
+    def __init__(
+        self, shapes=shapes_of, orders=inner_first, micro_batches=8, cuts=None, predicted=24, within=True
+    ):
+        self.shapes, self.orders, self.micro_batches = shapes, orders, micro_batches
+        self.cuts = cuts or (lambda pieces, stages: itertools.combinations(range(1, pieces), stages - 1))
+        self.predicted, self.within = predicted, within
+
+    def __call__(self, model: Model, cluster: Cluster, memory: float) -> ParallelPlan:
+        planner = Planner(model, cluster, torchs_1f1b)
+        rated = sorted(self._rated(planner), key=lambda each: each[0])[: self.predicted]
+
+        def seconds(plan: ParallelPlan) -> float:
+            step = planner.predict(plan)
+            return step.seconds if not self.within or max(step.memory) <= memory else math.inf
+
+        return min((each for _, each in rated if self._fits(planner, each, memory)), key=seconds)
+
+    def _fits(self, planner: Planner, plan: ParallelPlan, memory: float) -> bool:
+        return not self.within or max(planner.predict(plan).memory) <= memory
+
+    def _rated(self, planner: Planner) -> Iterator[tuple[float, ParallelPlan]]:
+        model, pieces = planner.model, len(planner.model.pieces)
+        for shape in self.shapes(planner.cluster.size):
+            for count in range(1, self.micro_batches * shape[0] + 1):
+                if shape[0] > pieces or model.samples % (shape[1] * count):
+                    continue
+                graph = model.graph(model.part(shape[1], count))
+                for order in self.orders(graph) if shape[2] > 1 else [[]]:
+                    split = split_along(graph, order, shape[2])
+                    yield from self._cut(planner, graph, shape, count, split)
+
+    def _cut(self, planner, graph, shape, count, split) -> Iterator[tuple[float, ParallelPlan]]:
+        pieces = len(graph.outputs)
+        counted = [planner.count(graph, range(each, each + 1), split, shape[2]) for each in range(pieces)]
+        taken = [sum(planner.parts(each, shape).seconds) for each in counted]
+        adding = planner.network(shape)
+        plans = []
+        for inner in self.cuts(pieces, shape[0]):
+            parts = list(itertools.pairwise((0, *inner, pieces)))
+            slowest = max(sum(taken[first:end]) for first, end in parts)
+            parameters = max(sum(each.parameters for each in counted[first:end]) for first, end in parts)
+            summed = max(sum(each.summed for each in counted[first:end]) for first, end in parts)
+            after = adding.call("all_reduce", parameters, 1) if shape[1] > 1 else 0.0
+            after += adding.call("all_reduce", summed, 2) if shape[2] > 1 and summed else 0.0
+            plan = ParallelPlan((0, *inner), shape[1], shape[2], count, split)
+            plans.append((sum(taken) + (count - 1) * slowest + after, plan))
+        yield from sorted(plans, key=lambda each: each[0])[:3]
