@@ -74,7 +74,7 @@ from course_lib.planner import (
     execute,
     parameters_of,
     split_along,
-    step_seconds,
+    seconds_of_step,
     torchs_1f1b,
     trace,
     written,
@@ -1955,7 +1955,7 @@ tried = {
 measured = {}
 for name, each in tried.items():
     run = execute(transformer, cluster, each, torchs_1f1b)
-    measured[name] = planner.predict(each), step_seconds(run), run
+    measured[name] = planner.predict(each), seconds_of_step(run), run
     print(
         f"{name:21} predicted {measured[name][0].seconds * 1e3:5.2f} ms, carried out {measured[name][1] * 1e3:5.2f} ms"
     )

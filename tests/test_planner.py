@@ -22,8 +22,8 @@ from course_lib.planner import (
     dimensions,
     execute,
     parameters_of,
+    seconds_of_step,
     split_along,
-    step_seconds,
     torchs_1f1b,
     trace,
 )
@@ -172,7 +172,7 @@ def test_a_step_takes_what_was_predicted_and_calls_what_was_planned(
     plan = ParallelPlan(cuts, data, tensor, micro_batches, drawn_split(graph, tensor, rng))
     predicted = Planner(model, cluster, torchs_1f1b).predict(plan)
     run = execute(model, cluster, plan, torchs_1f1b)
-    assert predicted.seconds == pytest.approx(step_seconds(run), rel=0.05)
+    assert predicted.seconds == pytest.approx(seconds_of_step(run), rel=0.05)
 
     begin = min(event.start for event in run.events if event.kind is Kind.SPAN)
     for rank in range(plan.ranks):

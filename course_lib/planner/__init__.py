@@ -9,7 +9,7 @@ an argument.
 
 from course_lib.planner.costs import Model, Planner, Prediction
 from course_lib.planner.dimensions import dimensions, split_along
-from course_lib.planner.execution import PlannedRank, execute, parameters_of, step_seconds
+from course_lib.planner.execution import PlannedRank, execute, parameters_of, seconds_of_step
 from course_lib.planner.graph import INPUT, Graph, NotPlannable, Operator, trace
 from course_lib.planner.layouts import Einsum, Placements, Strategy, written
 from course_lib.planner.moving import WHOLE, Layout
@@ -37,8 +37,8 @@ __all__ = [
     "execute",
     "made",
     "parameters_of",
+    "seconds_of_step",
     "split_along",
-    "step_seconds",
     "torchs_1f1b",
     "trace",
     "wanted",

@@ -94,7 +94,7 @@ class PlannedRank:
 def execute(model: Model, cluster: Cluster, plan: ParallelPlan, schedule: PlanOfActions) -> Run:
     """A step of a plan on the ranks of a simulated cluster, with shapes and no data. Raises BadPlan.
 
-    model: on the device "meta". `step_seconds` says how long the step itself took.
+    model: on the device "meta". `seconds_of_step` says how long the step itself took.
     """
     graph = model.graph(model.part(plan.data, plan.micro_batches))
     check(plan, graph)
@@ -102,7 +102,7 @@ def execute(model: Model, cluster: Cluster, plan: ParallelPlan, schedule: PlanOf
     return launch(_step, *arguments, model.inputs, model.targets, ranks=plan.ranks, cluster=cluster)
 
 
-def step_seconds(run: Run) -> float:
+def seconds_of_step(run: Run) -> float:
     """From the begin of the first rank's step to the end of the last one's."""
     spans = [event for event in run.events if event.kind is Kind.SPAN and event.op == STEP]
     return max(event.end for event in spans) - min(event.start for event in spans)

@@ -10,8 +10,8 @@ from course_lib.planner import (
     Prediction,
     dimensions,
     execute,
+    seconds_of_step,
     split_along,
-    step_seconds,
     torchs_1f1b,
 )
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
@@ -180,7 +180,7 @@ class _Rated:
         if self.prediction is None:
             return Finding(False, f"{self}: {self.fault}")
         run = execute(self.planner.model, self.planner.cluster, self.plan, torchs_1f1b)
-        taken, predicted = step_seconds(run), self.prediction.seconds
+        taken, predicted = seconds_of_step(run), self.prediction.seconds
         said = f"{self}: carried out it takes {taken * 1e3:.3f} ms; {predicted * 1e3:.3f} ms were predicted."
         return Finding(abs(taken / predicted - 1) < 0.05, said)
 
