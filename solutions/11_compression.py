@@ -144,7 +144,8 @@ assert fastest[0] < 2 * fastest[3]
 #
 # From then on DDP calls `hook(state, bucket)`. `bucket.buffer()` are the gradients, and what the hook returns is a
 # **future**: an object that will hold the result. DDP goes on with backward meanwhile, and asks the future at the
-# end. `state` is whatever you like; here it is the group of ranks.
+# end. `state` is whatever you like; here it is the group of ranks. What is on its way cannot be read yet: on simulated ranks
+# you would find NaN in it, until its future has been waited for, or in a function that is given to the future's `then`.
 
 
 # %% exercise="fp16_hook" points=10

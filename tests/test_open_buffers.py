@@ -105,7 +105,7 @@ def sends_what_a_future_waits_for(x: Tensor) -> None:
 
 def writes_before_its_future(x: Tensor) -> None:
     future = dist.all_reduce(x, async_op=True).get_future()
-    x /= 2
+    x[2] = 2
     future.wait()
 
 
@@ -219,6 +219,19 @@ def written_in_a_callback(x: Tensor) -> None:
         mean.then(lambda done: done.wait().add_(1)).wait()
 
 
+def another_call_in_a_callback(x: Tensor) -> None:
+    """It may be that by the clock the first is over too."""
+
+    def add_up_again(done: torch.futures.Future[list[Tensor]]) -> Tensor:
+        half = done.value()[0].div_(2)
+        dist.all_reduce(torch.ones(3))
+        return half
+
+    future = dist.all_reduce(x, async_op=True).get_future()
+    dist.barrier()
+    future.then(add_up_again).wait()
+
+
 def asked_until_it_is_over(x: Tensor) -> None:
     future = dist.all_reduce(x, async_op=True).get_future()
     while not future.done():
@@ -233,6 +246,22 @@ def when_time_has_passed(x: Tensor) -> None:
     for _ in range(20):
         dist.all_reduce(torch.zeros(1000))
     dist.all_reduce(x)
+
+
+def read_too_early(x: Tensor) -> None:
+    """What is not there yet are no numbers; in a callback, and after waiting, they are there."""
+    for wide in (x.double(), x.half(), torch.ones(LARGE)):
+        future = dist.all_reduce(wide, async_op=True).get_future()
+        assert wide.isnan().all()
+        total = future.then(lambda done: done.value()[0].sum())
+        assert not wide.isnan().any()
+        assert total.wait() == wide.sum()
+        dist.all_reduce(wide, async_op=True).get_future().wait()
+        assert not wide.isnan().any()
+    counts = torch.arange(4)
+    future = dist.all_reduce(counts, async_op=True).get_future()
+    assert counts.tolist() == [0, 2, 4, 6]
+    future.wait()
 
 
 def numbers_that_are_none(x: Tensor) -> None:
@@ -252,8 +281,10 @@ def numbers_that_are_none(x: Tensor) -> None:
         through_many_futures,
         again_in_a_callback,
         written_in_a_callback,
+        another_call_in_a_callback,
         asked_until_it_is_over,
         when_time_has_passed,
+        read_too_early,
         numbers_that_are_none,
     ],
 )

@@ -114,6 +114,19 @@ def scales_what_is_on_its_way(state, bucket):
     return Early()(state, bucket)
 
 
+@wrong("fp16_hook", fails="mean over ranks")
+def looks_before_it_is_there(state, bucket):
+    """Copies the sum back as soon as it is asked for; only the future waits."""
+
+    class Early(_Hook):
+        def future(self, work, half, gradients, ranks):
+            arriving = work.get_future()
+            wide = half.to(gradients.dtype)
+            return arriving.then(lambda _: wide)
+
+    return Early()(state, bucket)
+
+
 @wrong("fp16_hook", fails="half the bytes")
 def rounded_but_wide(state, bucket):
     """Rounds to float16, and sends the numbers in the dtype that they had."""

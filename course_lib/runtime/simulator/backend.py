@@ -141,10 +141,13 @@ class SimulatedWork(dist.Work):
         The rank blocks here until the data is there, without moving its clock. What DistributedDataParallel
         asks for during a backward pass it needs at the pass's end, and the clock follows there, so that
         communication overlaps with what is still computed. A program's own hook waits when it likes. Until
-        then, or until the rank's clock has come that far, the operation's memory is in use.
+        then, or until the rank's clock has come that far, the operation's memory is in use, and who reads
+        what the operation writes finds NaN.
         """
         self._engine.wait_for_data(self._operation)
-        self._buffers.hand_to_future(self._operation)
+        # C++ code knows when it may read.
+        own = sys._getframe(1).f_code is not _BACKWARD
+        self._buffers.hand_to_future(self._operation, hide=own)
         if torch._C._current_graph_task_id() != -1 and _for_the_reducer(sys._getframe(1)):
             autograd = torch.autograd.Variable._execution_engine
             autograd.queue_callback(self._end)

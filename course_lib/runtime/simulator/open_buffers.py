@@ -23,6 +23,8 @@ SMALL = 1 << 16
 """Bytes of which a copy costs next to nothing."""
 SAMPLES = 512
 """Words that are looked at of more."""
+_NO_NUMBER = 0xFF
+"""A byte of which, whatever the floating dtype, NaN is made."""
 
 
 # A NamedTuple, for one is made for each tensor of a message.
@@ -96,6 +98,7 @@ class OpenBuffers:
         self._open: dict[Operation, Sequence[_Buffer]] = {}
         self._sent: dict[Operation, Content] = {}
         self._of_futures: dict[Operation, list[Content]] = {}
+        self._hidden: dict[Operation, list[tuple[_Buffer, bytes]]] = {}
         self._over_here: list[Operation] = []
 
     def begin(self, operation: Operation, engine: RankEngine) -> None:
@@ -118,13 +121,25 @@ class OpenBuffers:
             if call.op == "send" and buffers:
                 self._sent[operation] = _content(buffers[0])
 
-    def hand_to_future(self, operation: Operation) -> None:
+    def hand_to_future(self, operation: Operation, hide: bool = False) -> None:
         """The call's data is there, and a future tells when the call is over. That may go unseen: time tells
         it too. Until then nobody but a callback may write what the call has written.
+
+        hide: nobody but a callback may read it either, and finds no numbers.
         """
-        if operation in self._open:
-            written = [buffer for buffer in self._open[operation] if buffer.writes]
-            self._of_futures[operation] = [_content(buffer) for buffer in written]
+        if operation not in self._open:
+            return
+        written = [buffer for buffer in self._open[operation] if buffer.writes]
+        if hide and operation not in self._hidden:
+            floating = [buffer for buffer in written if buffer.tensor.is_floating_point()]
+            self._hidden[operation] = [(buffer, buffer.content()) for buffer in floating]
+            for buffer in floating:
+                ctypes.memset(buffer.begin, _NO_NUMBER, buffer.end - buffer.begin)
+        self._of_futures[operation] = [_content(buffer) for buffer in written]
+
+    def _show(self, operation: Operation) -> None:
+        for buffer, content in self._hidden.pop(operation, ()):
+            ctypes.memmove(buffer.begin, content, len(content))
 
     def _end_those_over(self, clock: float) -> None:
         for operation in [each for each in self._of_futures if each.done and each.end <= clock]:
@@ -137,13 +152,15 @@ class OpenBuffers:
         """
         for operation in operations:
             self._check_unwritten(operation)
+            self._show(operation)
+        unwritten = [each for each in operations if self._of_futures.pop(each, None) is not None]
         before = len(self._over_here)
         self._over_here.extend(operations)
         try:
             yield
         finally:
             del self._over_here[before:]
-            for operation in self._of_futures.keys() & operations:
+            for operation in unwritten:
                 self.hand_to_future(operation)
 
     def is_over_here(self, operation: Operation) -> bool:
@@ -153,6 +170,7 @@ class OpenBuffers:
     def end(self, operation: Operation) -> None:
         """Its rank has waited for the call. Raises BufferInUse if its memory was written meanwhile."""
         self._check_unwritten(operation)
+        self._show(operation)
         buffers = self._open.pop(operation, None) or ()
         self._of_futures.pop(operation, None)
         sent = self._sent.pop(operation, None)

@@ -58,14 +58,16 @@ def plans(answer: AnswerFunction, cases: list[tuple[Tensor, int, int | None, boo
 def dispatched(
     answer: AnswerFunction, x: Tensor, counts: Tensor, gaps: bool, groups: list[list[int]]
 ) -> TravelReply:
-    """Both passes of dispatch on rows [R, D], and forward under no_grad. gaps: x, and what arrives in
-    backward, stand transposed in memory.
+    """Both passes of dispatch on rows [R, D], with a forward of no rows between them, and forward under
+    no_grad. gaps: x, and what arrives in backward, stand transposed in memory.
     """
     options = group_option(groups)
     leaf = x.clone().requires_grad_()
     given = transposed(leaf) if gaps else leaf.clone()
     mark("forward")
     result, received = answer(given, counts, **options)
+    mark("forward of no rows")
+    answer(leaf[:0].clone(), torch.zeros_like(counts), **options)
     mark("backward")
     gradients = _gradients(result, [leaf], gaps)
     mark("forward under no_grad")
@@ -83,12 +85,17 @@ def combined(
     gaps: bool,
     groups: list[list[int]],
 ) -> TravelReply:
-    """Both passes of combine on rows [T, D] and weights [N, k], and forward under no_grad."""
+    """Both passes of combine on rows [T, D] and weights [N, k], with a forward of no rows between them, and
+    forward under no_grad.
+    """
     options = group_option(groups)
     leaves = [each.clone().requires_grad_() for each in (y, weights)]
     given = [transposed(each) if gaps else each.clone() for each in leaves]
     mark("forward")
     result = answer(given[0], plan, received, given[1], **options)
+    mark("forward of no rows")
+    nobody = plan[0][:0], torch.zeros_like(plan[1])
+    answer(leaves[0][:0].clone(), nobody, torch.zeros_like(received), leaves[1].clone(), **options)
     mark("backward")
     gradients = _gradients(result, leaves, gaps)
     mark("forward under no_grad")

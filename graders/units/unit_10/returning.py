@@ -60,7 +60,7 @@ def combine(answer: Answer, rng: Rng) -> Findings:
         Back.drawn(rng, 1, 4, 3, gaps=True, dtype=torch.float64),
     ]
     yield "dropped", compare.first_failure(each.all_right(each.launch(answer)) for each in dropped)
-    calls = calls_in_passes(run, PASSES, [[CALL]] * 3)
+    calls = calls_in_passes(run, PASSES, [[CALL]] * 4)
     yield "calls and bytes", compare.first_failure((calls, plain.bytes_that_leave(run)))
     grouped = Back.drawn(rng, 6, 2, 2, groups=PAIRS)
     yield "group", grouped.all_right(grouped.launch(answer))
@@ -175,6 +175,6 @@ class Back:
         limits = []
         for rank in ranks:
             sent, received, place = self.sent(rank), self.received(rank), self.members(rank).index(rank)
-            leaving = [int(each.sum() - each[place].sum()) * row for each in (received, sent)]
-            limits.append(leaving)
+            forward, backward = (int(each.sum() - each[place].sum()) * row for each in (received, sent))
+            limits.append([forward, 0, backward])
         return leave(run, limits)

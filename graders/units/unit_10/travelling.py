@@ -72,7 +72,7 @@ def dispatch(answer: Answer, rng: Rng) -> Findings:
     yield "empty hands", compare.first_failure(each.all_right(each.launch(answer)) for each in uneven)
     gaps = [Sent.drawn(rng, 2, 2, dtype=dtype, gaps=True) for dtype in (torch.float64, torch.bfloat16)]
     yield "layout and arguments", compare.first_failure(e.with_arguments(e.launch(answer)) for e in gaps)
-    yield "calls", calls_in_passes(run, PASSES, [[CALL] * 2, [CALL], [CALL] * 2])
+    yield "calls", calls_in_passes(run, PASSES, [[CALL] * 2, [CALL] * 2, [CALL], [CALL] * 2])
     yield "bytes", plain.bytes_that_leave(run)
     grouped = Sent.drawn(rng, 6, 2, groups=PAIRS)
     yield "group", grouped.all_right(grouped.launch(answer))
@@ -173,4 +173,4 @@ class Sent:
         own = [self.parts(rank, rank).nbytes for rank in ranks]
         forward = [self.x[rank].nbytes - own[rank] for rank in ranks]
         backward = [self.arrived(rank).nbytes - own[rank] for rank in ranks]
-        return leave(run, [[counts[r] + forward[r], backward[r]] for r in ranks])
+        return leave(run, [[counts[r] + forward[r], counts[r], backward[r]] for r in ranks])
