@@ -1617,10 +1617,9 @@ assert round(0.75 * by_name["Rajbhandari 2020", "100 billion on 400 = 25 x 1 x 1
 # It is worth more to see where it fails, and why, than to turn a knob until it does not.
 #
 # **Where it holds.** All ten rows of Narayanan's table are met within 16 %, and half of them within 13 %, from 32 devices to 3,072. All
-# ten predictions are too fast. Something small is missing everywhere: a matrix product in a training runs with caches and clocks
-# that other work has spoiled, nobody reads memory at its peak, and neither optimizer nor the waiting for messages between stages is
-# in our step. Where two configurations differ by more than a tenth, the prediction knows which one is
-# faster; and that is what one predicts for. Horovod's and Goyal's numbers are met within 15 %.
+# ten predictions are too fast, so something is missing everywhere. We know what we left out: nobody reads memory at its
+# peak, messages between stages are not always hidden, and the optimizer takes time, too. Where two configurations differ by more than a
+# tenth, the prediction knows which one is faster; and that is what one predicts for. Horovod's and Goyal's numbers are met within 15 %.
 #
 # **Small pieces.** Shoeybi cut a model of 1.2 billion parameters among 2, 4 and 8 GPUs, for the same batch. We are 10 %, 27 % and
 # 46 % too fast. The roofline believes that half a matrix product takes half as long. A GPU does not: small products fill it badly,
@@ -1633,7 +1632,7 @@ assert round(0.75 * by_name["Rajbhandari 2020", "100 billion on 400 = 25 x 1 x 1
 # during backward. Here a better description of the program is needed, not a better network.
 #
 # **What was counted.** ZeRO's 38 TFLOP/s are predicted as 53. If the authors did not count the operations of blocks that are
-# computed again, which are a quarter of all, ours are 40. The paper does not say which. Ask of every published rate which operations it counts.
+# computed again, which are a quarter of all, ours are 40. The abstract does not say which. Ask of every published rate which operations it counts.
 
 # %% [markdown]
 # ## 11 PyTorch's own, on real processes

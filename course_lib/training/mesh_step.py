@@ -126,9 +126,12 @@ def memory_bytes(job: Job, mesh: Mesh) -> float:
 def step_time(job: Job, mesh: Mesh) -> StepTime:
     """What a step takes. Raises ValueError where it cannot be cut so; whether it fits is not looked at.
 
-    The pipeline's times are those of unit 05: with m micro-batches and p stages, m + p - 1 times what a stage
-    takes for one; interleaved with v chunks, m + (p - 1) / v (D. Narayanan et al., arXiv:2104.04473,
-    section 2.2). Messages are sent in the background: 2 (p - 1) of them are waited for.
+    A device computes a block, for one micro-batch, forward, forward again, and backward, which has twice the
+    operations of a forward; ALL_REDUCES times its tensor group sums 2 B T D bytes. A stage does so for all
+    its blocks. With m micro-batches and p stages a step lasts m + p - 1 times what a stage takes for one, as
+    in unit 05; interleaved with v chunks, m + (p - 1) / v times (D. Narayanan et al., arXiv:2104.04473, section
+    2.2). Messages of 2 B T D bytes are sent in the background: 2 (p - 1) of them are waited for. At the end
+    each data group averages the gradients of a device's blocks, of 2 bytes a number, by one all-reduce.
     """
     if problem := job.problem(mesh):
         raise ValueError(problem[0].upper() + problem[1:] + ".")

@@ -9,8 +9,12 @@ from graders.grading.answer import AnswerFunction, PlainData
 
 def chosen(
     answer: AnswerFunction, model: dict[str, Any], memory: float, batch: int, machine: dict[str, Any]
-) -> list[PlainData]:
-    """The axes that the answer chooses. machine: what `Cluster` takes, its links as (latency, bandwidth)."""
+) -> PlainData:
+    """The axes that the answer chooses, or in words what else it returns.
+
+    machine: what `Cluster` takes, its links as (latency, bandwidth).
+    """
     links = {name: Link(*machine[name]) for name in ("intra_node", "inter_node")}
     cluster = Cluster(**{**machine, **links})
-    return list(answer(cluster.size, TransformerConfig(**model), memory, batch, cluster))
+    axes = answer(cluster.size, TransformerConfig(**model), memory, batch, cluster)
+    return list(axes) if isinstance(axes, list | tuple) else f"a {type(axes).__name__}"
