@@ -1598,33 +1598,33 @@ for row in rows:
 table_1 = sorted(map(abs, errors["Narayanan 2021"]))
 assert len(table_1) == 10
 assert max(table_1) < 0.16
-assert 0.12 < (table_1[4] + table_1[5]) / 2 < 0.13
+assert round(100 * (table_1[4] + table_1[5]) / 2) == 13
 assert min(errors["Narayanan 2021"]) > 0
 everything = sorted(abs(row.error) for row in rows)
 assert len(everything) == 21
 assert [round(100 * everything[place]) for place in (10, 20)] == [13, 63]
 by_name = {(row.source, row.what): row for row in rows}
 small = [by_name["Shoeybi 2019", f"1.2 billion on {t} = 1 x 1 x {t}"] for t in (2, 4, 8)]
-assert [round(100 * row.error) for row in small] == [10, 27, 46]
-assert round(100 * by_name["Shoeybi 2019", "8.3 billion on 8 = 1 x 1 x 8"].error) == 0
+assert [round(100 * row.error) for row in small] == [10, 28, 48]
+assert round(100 * by_name["Shoeybi 2019", "8.3 billion on 8 = 1 x 1 x 8"].error) == 1
 assert round(by_name["Shoeybi 2019", "8.3 billion on 512 = 64 x 1 x 8"].predicted) == 53
 assert [round(row.predicted) for row in rows if row.source == "Iandola 2016"] == [89, 60]
-assert round(100 * errors["Rajbhandari 2020"][0]) == 39
+assert round(100 * errors["Rajbhandari 2020"][0]) == 40
 assert round(0.75 * by_name["Rajbhandari 2020", "100 billion on 400 = 25 x 1 x 16"].predicted) == 40
 
 # %% [markdown]
 # Over all 21 rows the median error is 13 %, and the worst is 63 %. A good prediction would have stayed below 10 % and 20 %; ours does not.
 # It is worth more to see where it fails, and why, than to turn a knob until it does not.
 #
-# **Where it holds.** All ten rows of Narayanan's table are met within 16 %, and half of them within 13 %, from 32 devices to 3,072. All
+# **Where it holds.** All ten rows of Narayanan's table are met within 16 %, with a median error of 13 %, from 32 devices to 3,072. All
 # ten predictions are too fast, so something is missing everywhere. We know what we left out: nobody reads memory at its
 # peak, messages between stages are not always hidden, and the optimizer takes time, too. Where two configurations differ by more than a
 # tenth, the prediction knows which one is faster; and that is what one predicts for. Horovod's and Goyal's numbers are met within 15 %.
 #
-# **Small pieces.** Shoeybi cut a model of 1.2 billion parameters among 2, 4 and 8 GPUs, for the same batch. We are 10 %, 27 % and
-# 46 % too fast. The roofline believes that half a matrix product takes half as long. A GPU does not: small products fill it badly,
+# **Small pieces.** Shoeybi cut a model of 1.2 billion parameters among 2, 4 and 8 GPUs, for the same batch. We are 10 %, 28 % and
+# 48 % too fast. The roofline believes that half a matrix product takes half as long. A GPU does not: small products fill it badly,
 # and starting an operation takes microseconds however small it is. For 8.3 billion parameters on 8 GPUs, where the pieces
-# are large, the error is below 1 %. FireCaffe's GPUs have 32 and 8 images each, and again we are too fast: 89 % and 60 % instead of 63 % and 37 %.
+# are large, the error is 1 %. FireCaffe's GPUs have 32 and 8 images each, and again we are too fast: 89 % and 60 % instead of 63 % and 37 %.
 # (There one input is a guess, too: how many steps the 21 days on one GPU were.)
 #
 # **What overlaps.** For 8.3 billion parameters on 512 GPUs we predict 53 % instead of 76 %. Our gradients leave after backward, in one ring
@@ -1821,7 +1821,7 @@ def choose_mesh(
 
     Of computing, only matrix products take time, at cluster.flops. Each device has a network card of its
     own. A message of n bytes takes link.seconds(n), where link is cluster.intra_node or, from node to node,
-    cluster.inter_node. An all-reduce is a ring of 2 (p - 1) rounds, with a p-th of the tensor in each message;
+    cluster.inter_node, which is in nothing better. An all-reduce is a ring of 2 (p - 1) rounds, with a p-th of the tensor in each message;
     a round is over when its slowest message has come. Micro-batches, weights and gradients have 2 bytes a
     number; a block has 12 D^2 / tensor + 13 D gradients on a device if F = 4 D.
 

@@ -129,9 +129,10 @@ def step_time(job: Job, mesh: Mesh) -> StepTime:
     A device computes a block, for one micro-batch, forward, forward again, and backward, which has twice the
     operations of a forward; ALL_REDUCES times its tensor group sums 2 B T D bytes. A stage does so for all
     its blocks. With m micro-batches and p stages a step lasts m + p - 1 times what a stage takes for one, as
-    in unit 05; interleaved with v chunks, m + (p - 1) / v times (D. Narayanan et al., arXiv:2104.04473, section
-    2.2). Messages of 2 B T D bytes are sent in the background: 2 (p - 1) of them are waited for. At the end
-    each data group averages the gradients of a device's blocks, of 2 bytes a number, by one all-reduce.
+    in unit 05; interleaved with v chunks, m + (p - 1) / v times (D. Narayanan et al., arXiv:2104.04473,
+    section 2.2). Messages of 2 B T D bytes are sent in the background: 2 (p - 1) of them are waited for, each
+    as long as the slowest between two stages. At the end each data group averages the gradients of a device's
+    blocks, in 2 bytes a number, with one all-reduce.
     """
     if problem := job.problem(mesh):
         raise ValueError(problem[0].upper() + problem[1:] + ".")
@@ -154,14 +155,13 @@ def block_seconds(
 ) -> float:
     """What a device computes for a block and a micro-batch: forward, forward again, backward.
 
-    flops, bandwidth: of the device. Making the block takes virtual time, too: what a second micro-batch adds
-    is what counts.
+    flops, bandwidth: of the device. Making the block takes virtual time, too, which does not count.
     """
     device = Cluster(flops=flops, memory_bandwidth=bandwidth)
-    once, twice = (
-        launch(_run_block, model, tensor, micro_batch, times, cluster=device).seconds for times in (1, 2)
+    made, run = (
+        launch(_run_block, model, tensor, micro_batch, times, cluster=device).seconds for times in (0, 1)
     )
-    return twice - once
+    return run - made
 
 
 def _run_block(model: TransformerConfig, tensor: int, micro_batch: int, times: int) -> None:

@@ -441,7 +441,8 @@ def goes_through_all_triples(devices, model, memory, batch, cluster):
         matrices = blocks * (4 * model.width**2 + 2 * model.width * model.inner) // mesh.tensor
         attention = 2 * blocks * model.context * model.width // mesh.tensor
         group, copies = tuple(ranks[0, 0].tolist()), tuple(ranks[:, 0, 0].tolist())
-        first, last = ranks[0, :, 0].tolist()[-2:] if mesh.pipeline > 1 else (0, 0)
+        hops = itertools.pairwise(ranks[0, :, 0].tolist())
+        message = max((timing_of().message(*hop, passing, 0.0) for hop in hops), default=0.0)
         parts = {
             "computing": 8 * model.context * (matrices + attention) / cluster.flops,
             "talking": 6 * blocks * timing_of().collective("all_reduce", passing, group, 0.0),
@@ -449,7 +450,7 @@ def goes_through_all_triples(devices, model, memory, batch, cluster):
         turns = batch // mesh.data + mesh.pipeline - 1
         total = turns * sum(parts.values())
         total += timing_of().collective("all_reduce", 2 * matrices, copies, 0.0)
-        total += 2 * (mesh.pipeline - 1) * (timing_of().message(first, last, passing, 0.0) if last else 0)
+        total += 2 * (mesh.pipeline - 1) * message
         best = min(best, (total, triple))
     return best[1]
 

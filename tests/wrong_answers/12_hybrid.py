@@ -1481,6 +1481,42 @@ def no_stage_waits(devices, model, memory, batch, cluster):
 
 
 @wrong("choose_mesh", fails="within a fifth of the best")
+def messages_have_no_latency(devices, model, memory, batch, cluster):
+    """Bytes over bandwidth, and nothing else."""
+    links = {name: replace(getattr(cluster, name), latency=0) for name in ("intra_node", "inter_node")}
+    quick = replace(cluster, **links)
+
+    def seconds(mesh):
+        computing, talking, messages, gradients = _parts(model, batch, quick, mesh)
+        return (batch / mesh.data + mesh.pipeline - 1) * (computing + talking) + messages + gradients
+
+    return min(_fitting(devices, model, memory, batch, cluster), key=seconds)
+
+
+@wrong("choose_mesh", fails="within a fifth of the best")
+def messages_between_stages_for_nothing(devices, model, memory, batch, cluster):
+    """A pipeline's messages are sent in the background, so they are left out."""
+
+    def seconds(mesh):
+        computing, talking, _, gradients = _parts(model, batch, cluster, mesh)
+        return (batch / mesh.data + mesh.pipeline - 1) * (computing + talking) + gradients
+
+    return min(_fitting(devices, model, memory, batch, cluster), key=seconds)
+
+
+@wrong("choose_mesh", fails="within a fifth of the best")
+def every_inner_width_is_four_times_the_width(devices, model, memory, batch, cluster):
+    """F = 4 D, as in the models that everybody knows."""
+    usual = replace(model, mlp_width=None)
+
+    def seconds(mesh):
+        computing, talking, messages, gradients = _parts(usual, batch, cluster, mesh)
+        return (batch / mesh.data + mesh.pipeline - 1) * (computing + talking) + messages + gradients
+
+    return min(_fitting(devices, model, memory, batch, cluster), key=seconds)
+
+
+@wrong("choose_mesh", fails="within a fifth of the best")
 def the_rule_of_thumb(devices, model, memory, batch, cluster):
     """Tensor as wide as a node, then stages until it fits, the rest copies."""
     fitting = _fitting(devices, model, memory, batch, cluster)
