@@ -1,0 +1,70 @@
+"""Unit 13, the best of all plans: beside Alpa's own program, and a chain as a graph; the graders' two ways."""
+
+import json
+import math
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from course_lib.beside import interpreter, missing
+from graders.grading.rng import Rng
+from graders.units.unit_13.problems import Problem
+from tests.answers import solved
+
+SOLVERS = Path(__file__).parents[1] / "examples" / "alpa" / "solvers.py"
+SOLVED = solved("13_automatic")
+
+
+def drawn(rng: Rng, count: int) -> Problem:
+    """A chain with some edges that skip an operator, in milliseconds, and a bound for memory."""
+    edges = [*pairwise(range(count)), *((i, i + 2) for i in range(0, count - 2, 2))]
+    free = Problem.drawn(rng, [rng.integer(2, 4) for _ in range(count)], edges)
+    memory = [[rng.integer(1, 9) for _ in own] for own in free.node_cost]
+    half = (sum(map(min, memory)) + sum(map(max, memory))) // 2
+    return Problem(free.node_cost, free.edges, free.edge_cost, memory, half)
+
+
+@pytest.mark.skipif(bool(missing("alpa")), reason=missing("alpa") or "it is there")
+def test_alpa_finds_the_same(rng: Rng) -> None:
+    # Invariant: with a bound and without, Alpa's integer program and ours cost what the best of all plans costs.
+    problems = [drawn(rng, count) for count in (2, 4, 5, 6)]
+    problems += [Problem(p.node_cost, p.edges, p.edge_cost, p.memory) for p in problems]
+    asked: list[dict[str, Any]] = [
+        {
+            "nodes": p.node_cost,
+            "edges": [[*ends, table] for ends, table in zip(p.edges, p.edge_cost, strict=True)],
+            "memory": p.memory,
+            "capacity": p.capacity or 0,
+        }
+        for p in problems
+    ]
+    command = [str(interpreter("alpa")), str(SOLVERS)]
+    done = subprocess.run(
+        command, input=json.dumps({"intra": asked}), capture_output=True, text=True, timeout=120, check=True
+    )
+    for problem, theirs in zip(problems, json.loads(done.stdout)["intra"], strict=True):
+        seconds, plan = SOLVED["best_intra"](*problem.arguments)
+        assert math.isclose(theirs["seconds"], problem.least, rel_tol=1e-6)
+        assert math.isclose(seconds, problem.least, rel_tol=1e-6)
+        assert problem.fits(plan)
+        assert problem.fits(theirs["choices"])
+
+
+def test_a_chain_is_a_graph(rng: Rng) -> None:
+    # Invariant: both exercises agree where both can be asked, and with the table of the grader.
+    for _ in range(5):
+        chain = Problem.chain(rng, [rng.integer(1, 4) for _ in range(8)])
+        by_table, _ = SOLVED["best_chain"](chain.node_cost, chain.edge_cost)
+        by_program, _ = SOLVED["best_intra"](*chain.arguments)
+        assert math.isclose(by_table, chain.along(), rel_tol=1e-9, abs_tol=1e-15)
+        assert math.isclose(by_program, by_table, rel_tol=1e-6, abs_tol=1e-12)
+
+
+def test_a_ladder_is_a_graph(rng: Rng) -> None:
+    # Invariant: what the grader finds for a large graph is what looking at all plans finds for a small one.
+    for count in (3, 5, 6):
+        ladder = Problem.ladder(rng, count)
+        assert math.isclose(ladder.along_ladder(), ladder.least, rel_tol=1e-9)
