@@ -1516,6 +1516,31 @@ def every_inner_width_is_four_times_the_width(devices, model, memory, batch, clu
     return min(_fitting(devices, model, memory, batch, cluster), key=seconds)
 
 
+@wrong("choose_mesh", fails="within 5 % of the best")
+def attention_is_free(devices, model, memory, batch, cluster):
+    """Counts the operations of the weights alone."""
+
+    def seconds(mesh):
+        computing, talking, messages, gradients = _parts(model, batch, cluster, mesh)
+        operations = 4 * 4 * model.context**2 * model.width / mesh.tensor
+        computing -= model.layers / mesh.pipeline * operations / cluster.flops
+        return (batch / mesh.data + mesh.pipeline - 1) * (computing + talking) + messages + gradients
+
+    return min(_fitting(devices, model, memory, batch, cluster), key=seconds)
+
+
+@wrong("choose_mesh", fails="within 5 % of the best")
+def nothing_is_computed_again(devices, model, memory, batch, cluster):
+    """A forward and a backward, as if blocks kept their activations."""
+
+    def seconds(mesh):
+        computing, talking, messages, gradients = _parts(model, batch, cluster, mesh)
+        stage = 3 / 4 * computing + talking
+        return (batch / mesh.data + mesh.pipeline - 1) * stage + messages + gradients
+
+    return min(_fitting(devices, model, memory, batch, cluster), key=seconds)
+
+
 @wrong("choose_mesh", fails="within a fifth of the best")
 def the_rule_of_thumb(devices, model, memory, batch, cluster):
     """Tensor as wide as a node, then stages until it fits, the rest copies."""
