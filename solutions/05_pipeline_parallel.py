@@ -35,7 +35,6 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -221,47 +220,10 @@ def balance_stages(costs: list[float], stages: int) -> list[int]:
 # %% demo=true
 from torch.utils.flop_counter import FlopCounterMode
 
+from course_lib.planner import profiles
 from course_lib.torchvision_compat import import_torchvision
 
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """What each layer of a model takes for a batch: operations of forward and backward, bytes that it hands on, and
-    bytes of weights."""
-
-    operations: list[int]
-    activation_bytes: list[int]
-    weight_bytes: list[int]
-
-
-def profile(layers: list[nn.Module], batch: int) -> Profile:
-    """Count on tensors without data; images are 224 x 224 pixels."""
-    operations, activations, weights = [], [], []
-    x = torch.empty(batch, 3, 224, 224, device="meta")
-    for layer in layers:
-        with FlopCounterMode(display=False) as counter:
-            x = layer(x)
-        operations.append(3 * counter.get_total_flops())
-        activations.append(4 * x.numel())
-        weights.append(4 * sum(parameter.numel() for parameter in layer.parameters()))
-    return Profile(operations, activations, weights)
-
-
-models = import_torchvision().models
-with torch.device("meta"):
-    vgg, resnet = models.vgg16(), models.resnet50()
-vgg16 = profile([*vgg.features, vgg.avgpool, nn.Flatten(), *vgg.classifier], batch=64)
-resnet_layers = [resnet.conv1, resnet.bn1, resnet.relu, resnet.maxpool]
-resnet_layers += [
-    *resnet.layer1,
-    *resnet.layer2,
-    *resnet.layer3,
-    *resnet.layer4,
-    resnet.avgpool,
-    nn.Flatten(),
-    resnet.fc,
-]
-resnet50 = profile(resnet_layers, batch=128)
+vgg16, resnet50 = profiles.vgg16(batch=64), profiles.resnet50(batch=128)
 print(f"VGG-16: {len(vgg16.operations)} layers, {sum(vgg16.weight_bytes) / 4e6:.1f} million parameters")
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -1437,7 +1399,7 @@ GPU = 0.3 * 15.7e12  # FLOP/s
 
 
 def planned(
-    model: Profile, bandwidth: float, workers: int = 16
+    model: profiles.Profile, bandwidth: float, workers: int = 16
 ) -> tuple[list[tuple[int, int]], float, float]:
     """The plan for a model, how fast it is (seconds a batch), and how fast data parallelism is."""
     arguments = ([n / GPU for n in model.operations], model.activation_bytes, model.weight_bytes, bandwidth)
@@ -1510,7 +1472,9 @@ explore(
 # %%holds pipedream_partition
 assert [plan[-1] for plan in (plans["VGG-16", 10][0], plans["VGG-16", 1600][0])] == [(13, 1), (40, 16)]
 assert round(plans["VGG-16", 10][2] / plans["VGG-16", 10][1]) == 10
-assert [isinstance(layer, nn.Conv2d) for layer in vgg.features[27:]] == [False, True, False, False]
+with torch.device("meta"):
+    features = import_torchvision().models.vgg16().features
+assert [isinstance(layer, nn.Conv2d) for layer in features[27:]] == [False, True, False, False]
 assert math.ceil(16 / 15) == 2
 assert sum(vgg16.weight_bytes[27:]) > 0.8 * sum(vgg16.weight_bytes)
 assert 4 < sum(vgg16.weight_bytes) / sum(resnet50.weight_bytes) < 6

@@ -1217,11 +1217,8 @@ assert max(differences) < 1e-3
 # ### Levels of a network
 #
 # PipeDream's planner of unit 05 had one bandwidth for all workers. But a network has levels: GPUs within a server, servers within a
-# rack. The planner in the paper (section 3.1) goes level by level, from the innermost outwards. On the first level it finds, for *every* run of
-# layers, the best plan on one server. On the next level a whole server is what a GPU was before: a run of layers takes on it
-# what its best plan takes.
-#
-# So a plan is nested: a stage on three of four servers says how many layers it has, that it has three replicas, and how each
+# rack. The planner in the paper (section 3.1) goes level by level, from the innermost outwards. Its plan
+# is nested: a stage on three of four servers says how many layers it has, that it has three replicas, and how each
 # of these is laid out on the GPUs of its server.
 
 
@@ -1245,8 +1242,8 @@ def nested_seconds(
     seconds, activation_bytes, weight_bytes: of each layer, as in unit 05. levels: for each, the innermost first,
     how many units it has (GPUs of a server, servers of a rack) and the bytes a second of its network.
 
-    k replicas are k times as fast as one, and average their gradients when every GPU in them has had a batch, as the
-    authors' program has it. Cuts are crossed by activations and by their gradients.
+    k replicas are k times as fast as one, and average their gradients when every GPU in them has had a batch,
+    as the authors' program has it. Cuts are crossed by activations and by their gradients.
     """
     *inner, (_, bandwidth) = levels
     gpus = math.prod(count for count, _ in inner)
@@ -1403,8 +1400,8 @@ def simulate(tasks: list[Task], edges: list[tuple[int, int]], devices: int) -> T
 
 
 # %% [markdown]
-# Six tasks on two devices and the link from one to the other. Tasks 2 and 4 are ready while device 1 is busy with task 1: task 4 first, so it is
-# served first.
+# Seven tasks on two devices and the link from one to the other. When device 1 has done task 1, at 6 s, tasks 5 and 6 wait for it. Task 6 has been
+# ready since 5 s, so it comes first.
 
 # %% demo=true
 # %%needs simulate
@@ -1467,7 +1464,7 @@ assert 1.5 < step_seconds["one GPU"] / step_seconds["data parallelism on four"] 
 # How fast is such a simulation? FlexFlow's authors say that theirs is a thousand times faster than executing the plan. Here a step is
 # executed, too: forward and backward of VGG-16's convolutions for one image, on this machine's processor.
 
-# %% demo=true
+# %% demo=true jupyter={"source_hidden": true}
 # %%needs simulate
 convolutions = import_torchvision().models.vgg16().features
 picture = torch.rand(1, 3, 224, 224)
@@ -1573,9 +1570,9 @@ def resimulate(timeline: Timeline, changes: dict[int, Task]) -> set[int]:
 
 # %% [markdown]
 # How much is gained depends on what a change moves. Two models: VGG-16, a chain of operators on all four GPUs; and 64 branches, each on a GPU of its own, that meet in one
-# last operator. In both a random operator goes elsewhere. `Watched` keeps which tasks were read.
+# last operator. In both a random operator goes elsewhere, nine times. (The folded cell measures; `Watched` keeps which tasks were read.)
 
-# %% demo=true
+# %% demo=true jupyter={"source_hidden": true}
 # %%needs simulate resimulate
 wide_step = PlacedStep(branches(64), Machine(64, 8, GPU_SPEED, 10e9, 10e9 / 8), parts=4)
 each_its_own = tuple((number // 4 % 64,) * 4 for number in range(len(wide_step.operators)))
@@ -1659,9 +1656,8 @@ def search(
     dear: call it once for the first plan, and once for each that is proposed.
 
     The walk has so many steps, 0 or more. In each a change of the plan where it stands is proposed, and the walk
-    goes there, or stays. It always goes where it is no dearer, and never to an infinite cost from a
-    finite one. In the long run it stands at plans in proportion to exp(-beta * cost). Costs are from 0 to
-    1e12, or math.inf.
+    goes there, or stays. It always goes where it is no dearer, and never to an infinite cost from a finite one.
+    In the long run it stands at plans in proportion to exp(-beta * cost). Costs are from 0 to 1e12, or math.inf.
 
     seed: of a random.Random, from which all chance comes, that of propose too. The same seed gives the same walk;
     the state of the module `random` stays as it is.
