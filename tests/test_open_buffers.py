@@ -232,6 +232,15 @@ def another_call_in_a_callback(x: Tensor) -> None:
     future.then(add_up_again).wait()
 
 
+def filled_by_a_callback(x: Tensor) -> None:
+    total: torch.futures.Future[float] = torch.futures.Future()
+    future = dist.all_reduce(x, async_op=True).get_future()
+    future.add_done_callback(lambda done: total.set_result(float(done.value()[0].sum())))
+    assert total.wait() == 12
+    future.wait()
+    assert x.sum() == 12
+
+
 def asked_until_it_is_over(x: Tensor) -> None:
     future = dist.all_reduce(x, async_op=True).get_future()
     while not future.done():
@@ -282,6 +291,7 @@ def numbers_that_are_none(x: Tensor) -> None:
         again_in_a_callback,
         written_in_a_callback,
         another_call_in_a_callback,
+        filled_by_a_callback,
         asked_until_it_is_over,
         when_time_has_passed,
         read_too_early,

@@ -247,7 +247,7 @@ def node_numbers_as_keys(x, gpus_per_node, group=None):
 
 @right("place_experts")
 def solution_of_sorted(loads, ranks, slots):
-    """The experts renumbered by load, placed, and numbered as before."""
+    """The experts renumbered by load, placed, and numbered as before; tuples for lists."""
     order = sorted(range(len(loads)), key=lambda e: -loads[e])
     held = _own("place_experts")([loads[e] for e in order], ranks, slots)
-    return [[order[place] for place in own] for own in held]
+    return tuple(tuple(order[place] for place in own) for own in held)

@@ -76,6 +76,11 @@ class SimulatedFuture(torch.futures.Future[Any]):
         except Exception:  # the callback's; whoever waits for it gets it
             return following
 
+    def add_done_callback(self, callback: Callable[..., None]) -> None:
+        """Run the callback, at once; as in `then`, this future is over there."""
+        with self._buffers.over_here(self._operations):
+            super().add_done_callback(callback)
+
 
 def _all_of(futures: Sequence[Any]) -> torch.futures.Future[Any]:
     """What torch.futures.collect_all returns: a future of them all, there when the last of them is."""

@@ -124,7 +124,8 @@ class Task:
     def valid(self, plan: Any, left: Any) -> Finding:
         """Passes if it is a placement, and the loads given are as they were."""
         text = f"for {self}: {compare.shown(plan)}"
-        if type(plan) is not list or len(plan) != self.ranks or any(type(own) is not list for own in plan):
+        kinds = (list, tuple)
+        if type(plan) not in kinds or len(plan) != self.ranks or any(type(own) not in kinds for own in plan):
             return Finding(False, f"{text}; expected a list of {self.ranks} lists.")
         every = [expert for own in plan for expert in own]
         if any(type(expert) is not int or not 0 <= expert < len(self.loads) for expert in every):
