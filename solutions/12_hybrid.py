@@ -1316,7 +1316,7 @@ print(launch(on_cpus, ranks=2, on=on).results[0])
 # One round costs one model's bytes a trainer, however many trainers there are, and nobody waits for more than one other.
 
 
-# %% exercise="tournament" points=11
+# %% exercise="tournament" points=12
 def tournament(
     model: nn.Module,
     score: Callable[[nn.Module], float],
@@ -1327,14 +1327,18 @@ def tournament(
 
     model: on every rank of the group (None: all) of the same layers; what it holds differs.
     score: score(model) says how good a model of this kind is on this rank's own samples: larger is
-        better. Other ranks may think otherwise. NaN is a model that has diverged: any number is better.
+        better. Other ranks may think otherwise. NaN is a model that has diverged: any number, even an
+        infinite one, is better.
     seed: the same on all ranks. With torch.randperm(p, generator=torch.Generator().manual_seed(seed)),
         of p ranks, those at places 0 and 1 of it meet, those at 2 and 3, and so on; an odd one rests.
 
     Afterwards `model` holds, on each rank, its own or its partner's parameters and buffers (all of
     them, of any dtype), whichever has the larger score here; its own if they are equally good. Returns
-    that score. Parameters and buffers stay the same objects, which an optimizer knows, with their
-    requires_grad and gradients; the mode stays, and so does the global random state.
+    that score.
+
+    Parameters and buffers stay the same objects, which an optimizer knows, with their requires_grad and
+    gradients. The mode of each module stays, and so do the global random states of PyTorch, Python and
+    NumPy. Between rounds models learn: nothing of a round holds in the next one.
 
     Messages only (send, recv, isend, irecv, batch_isend_irecv): each of a pair sends the other its
     parameters and buffers, one that is shared by two modules once, and nothing else.

@@ -668,13 +668,17 @@ def a_guest(model, score, seed, group=None):
     if partner is None:
         return own
     guest = copy.deepcopy(model)
-    mine, theirs = ([*each.parameters(), *each.buffers()] for each in (model, guest))
+    mine, places = ([*each.parameters(), *each.buffers()] for each in (model, guest))
+    theirs = [torch.empty(each.shape, dtype=each.dtype) for each in mine]
     for turn in range(2):
         for tensor in mine if (turn == 0) == (rank < partner) else theirs:
             if (turn == 0) == (rank < partner):
-                dist.send(tensor.detach(), group=group, group_dst=partner)
+                dist.send(tensor.detach().contiguous(), group=group, group_dst=partner)
             else:
-                dist.recv(tensor.detach(), group=group, group_src=partner)
+                dist.recv(tensor, group=group, group_src=partner)
+    with torch.no_grad():
+        for place, value in zip(places, theirs, strict=True):
+            place.copy_(value)
     other = score(guest)
     if math.isnan(other) or own >= other:
         return own

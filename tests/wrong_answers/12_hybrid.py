@@ -2,6 +2,7 @@
 
 import copy
 import math
+import random
 from dataclasses import replace
 from typing import ClassVar
 
@@ -2350,6 +2351,42 @@ def gradients_of_everybody(x_shard, weight, bias, eps=1e-5, group=None):
     return _norm(x_shard, weight, bias, eps, group, back=lambda *given: _back(*given[:-1], None))
 
 
+@wrong("synchronised_batch_norm", fails="one collective")
+def a_number_for_each_channel(x_shard, weight, bias, eps=1e-5, group=None):
+    """Sends how many pixels there are once for each channel: 3 C numbers."""
+
+    def statistics(x, group):
+        count = torch.full((x.shape[1],), float(x.numel() // x.shape[1]))
+        double = x.double()
+        number, sums, squares = _total(group, count, double.sum(_PIXELS), double.square().sum(_PIXELS))
+        return number[0], sums / number, squares / number - (sums / number).square()
+
+    return _norm(x_shard, weight, bias, eps, group, statistics=statistics)
+
+
+@wrong("synchronised_batch_norm", fails="other parts")
+def norm_in_single_precision(x_shard, weight, bias, eps=1e-5, group=None):
+    """Computes in float32 whatever it is given."""
+    return _norm(x_shard.float(), weight.float(), bias.float(), eps, group).to(x_shard.dtype)
+
+
+@wrong("synchronised_batch_norm", fails="large means")
+def shifted_by_three_thousand(x_shard, weight, bias, eps=1e-5, group=None):
+    """Subtracts one number, the same for all that is large."""
+
+    def statistics(x, group):
+        total = x.mean(_PIXELS) if x.numel() else x.new_zeros(x.shape[1])
+        shift = 3000.0 * total.sign() * (total.abs() > 1000)
+        near = x - _per_channel(shift)
+        packed = torch.cat([near.sum(_PIXELS), near.square().sum(_PIXELS), x.new_tensor([x[:, 0].numel()])])
+        dist.all_reduce(packed, group=group)
+        sums, squares, number = packed.split([x.shape[1], x.shape[1], 1])
+        mean = sums / number
+        return number, mean + shift, (squares / number - mean.square()).clamp(min=0)
+
+    return _norm(x_shard, weight, bias, eps, group, statistics=statistics)
+
+
 class _LastNorm(torch.autograd.Function):
     """What backward needs stands in the class."""
 
@@ -2427,7 +2464,7 @@ def _round(
     if partner is None:
         return own_score
     held = tensors(model)
-    own = [each.clone() for each in held]
+    own = [each.clone(memory_format=torch.contiguous_format) for each in held]
     theirs = swap(own, partner, group)
     for tensor, value in zip(held, theirs, strict=True):
         tensor.copy_(value)
@@ -2474,7 +2511,7 @@ def each_owner_judges(model, score, seed, group=None):
     if partner is None:
         return own_score
     (their_score,) = _swap_models([torch.tensor([own_score], dtype=torch.float64)], partner, group)
-    theirs = _swap_models([each.clone() for each in _tensors(model)], partner, group)
+    theirs = _swap_models([each.contiguous().clone() for each in _tensors(model)], partner, group)
     if not _is_better(their_score.item(), own_score):
         return own_score
     for tensor, value in zip(_tensors(model), theirs, strict=True):
@@ -2581,7 +2618,12 @@ def not_worse(model, score, seed, group=None):
 @wrong("tournament", fails="one model each way")
 def entries_of_the_state(model, score, seed, group=None):
     """What two modules share has two entries in the state, and travels twice."""
-    return _round(model, score, seed, group, tensors=lambda model: list(model.state_dict().values()))
+
+    def tensors(model):
+        entries = (each for module in model.modules() for each in (module._parameters, module._buffers))
+        return [each.detach() for entry in entries for each in entry.values() if each is not None]
+
+    return _round(model, score, seed, group, tensors=tensors)
 
 
 @wrong("tournament", fails="one model each way")
@@ -2597,7 +2639,7 @@ def everybodys_model(model, score, seed, group=None):
     def partner_of(seed, group):
         partner = _drawn_partner(seed, group)
         if partner is None:
-            swap([each.clone() for each in _tensors(model)], 0, group)
+            swap([each.contiguous().clone() for each in _tensors(model)], 0, group)
         return partner
 
     return _round(model, score, seed, group, swap=swap, partner_of=partner_of)
@@ -2620,3 +2662,66 @@ def global_seed(model, score, seed, group=None):
 def pairs_of_the_world(model, score, seed, group=None):
     """Pairs are drawn from all ranks."""
     return _round(model, score, seed)
+
+
+@wrong("tournament", fails="all of the model")
+def the_state(model, score, seed, group=None):
+    """state_dict() leaves out buffers that are not persistent."""
+
+    def tensors(model):
+        return list({each.data_ptr(): each for each in model.state_dict().values()}.values())
+
+    return _round(model, score, seed, group, tensors=tensors)
+
+
+@wrong("tournament", fails="all of the model")
+def stays_in_eval_mode(model, score, seed, group=None):
+    """Sets the mode for scoring, and leaves it."""
+    model.eval()
+    return _round(model, score, seed, group)
+
+
+@wrong("tournament", fails="all of the model")
+def clears_gradients(model, score, seed, group=None):
+    """Sets all gradients to zero."""
+    result = _round(model, score, seed, group)
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad.zero_()
+    return result
+
+
+@wrong("tournament", fails="all of the model")
+def as_they_lie_in_memory(model, score, seed, group=None):
+    """Gives messages the tensors themselves, which need not be contiguous."""
+
+    def swap(own, partner, group):
+        return _swap_models(_tensors(model), partner, group)
+
+    return _round(model, score, seed, group, swap=swap)
+
+
+@wrong("tournament", fails="diverged or equal")
+def nan_is_minus_infinity(model, score, seed, group=None):
+    """Compares as if NaN were the lowest number, which another model may have."""
+
+    def better(theirs, own):
+        return (-math.inf if math.isnan(theirs) else theirs) > (-math.inf if math.isnan(own) else own)
+
+    return _round(model, score, seed, group, better=better)
+
+
+@wrong("tournament", fails="several rounds")
+def remembered_score(model, score, seed, group=None):
+    """Keeps the score for the next round, before which the model learns."""
+    known = [model.__dict__["known"]] if "known" in model.__dict__ else []
+    result = _round(model, lambda each: known.pop() if known else score(each), seed, group)
+    model.__dict__["known"] = result
+    return result
+
+
+@wrong("tournament", fails="random numbers")
+def seeds_python_too(model, score, seed, group=None):
+    """Seeds the random numbers of Python, which the loading of data may use."""
+    random.seed(seed)
+    return _round(model, score, seed, group)

@@ -91,9 +91,11 @@ def synchronised_batch_norm(answer: Answer, rng: Rng) -> Findings:
         Parts.drawn(rng, [(3, 2), (2, 2)], dtype=torch.float64, gaps=True),
     ]
     yield "other parts", compare.first_failure(each.all_right(each.launch(answer)) for each in others)
-    far = Parts.drawn(rng, [(4, 6), (3, 5)], far=3000.0)
+    far = Parts.drawn(rng, [(4, 6), (3, 5)], far=True)
     yield "large means", far.result(far.launch(answer))
-    yield "one collective", plain.one_collective(run)
+    double = Parts.drawn(rng, [(2, 3), (1, 4)], dtype=torch.float64)
+    looked_at = ((plain, run), (double, double.launch(answer)))
+    yield "one collective", compare.first_failure(each.one_collective(seen) for each, seen in looked_at)
     grouped = Parts.drawn(rng, [(1, 2), (2, 3), (2, 1), (1, 1), (1, 3), (3, 2)], groups=THREES)
     yield "group", grouped.all_right(grouped.launch(answer))
     others = [
@@ -111,7 +113,7 @@ class Parts:
     weight: Tensor
     bias: Tensor
     eps: float | None
-    far: float
+    far: bool
     gaps: bool
     groups: list[list[int]]
 
@@ -122,16 +124,24 @@ class Parts:
         sizes: Sequence[tuple[int, int]],
         *,
         eps: float | None = None,
-        far: float = 0.0,
+        far: bool = False,
         dtype: torch.dtype = torch.float32,
         gaps: bool = False,
         groups: list[list[int]] | None = None,
     ) -> "Parts":
-        """sizes: samples and rows of each rank. far: how many standard deviations the means are from 0."""
+        """sizes: samples and rows of each rank. far: whether means are thousands of standard deviations
+        from 0, and these differ too.
+        """
         channels, columns = rng.integer(2, 3), rng.integer(2, 4)
-        shift = rng.normal(channels, 1, 1, dtype=dtype) if not far else far * rng.choice((1, -1))
         x = [rng.normal(samples, channels, rows, columns, dtype=dtype) for samples, rows in sizes]
-        x = [2 * each + place + shift if not far else each + shift for place, each in enumerate(x)]
+        if far:
+            means = [rng.choice((1, -1)) * float(rng.integer(2000, 5000)) for _ in range(channels)]
+            sizes_of = [rng.choice((0.01, 1.0, 300.0)) for _ in range(channels)]
+            shift, scale = (torch.tensor(each, dtype=dtype).view(-1, 1, 1) for each in (means, sizes_of))
+            x = [scale * (each + shift) for each in x]
+        else:
+            shift = rng.normal(channels, 1, 1, dtype=dtype)
+            x = [2 * each + place + shift for place, each in enumerate(x)]
         weight, bias = rng.normal(channels, dtype=dtype), rng.normal(channels, dtype=dtype)
         return cls(x, weight, bias, eps, far, gaps, groups or [])
 

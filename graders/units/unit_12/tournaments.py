@@ -1,8 +1,11 @@
 """Unit 12, trainers that meet in pairs."""
 
 import math
-from dataclasses import dataclass
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +16,7 @@ from graders.grading.kit import (
     Findings,
     Kind,
     Observed,
+    PlainData,
     Rng,
     compare,
     exercise,
@@ -24,7 +28,7 @@ from graders.units.unit_12.drivers.trainers import TournamentReply
 from graders.units.unit_12.space_worlds import THREES
 from graders.units.unit_12.trainers import Player, held, score_of
 
-Replies = Observed[TournamentReply]
+Replies = Observed[list[TournamentReply]]
 
 
 @exercise(
@@ -55,6 +59,9 @@ Replies = Observed[TournamentReply]
         Criterion(
             "random numbers", 1, "A torch.Generator of its own leaves the model's random numbers alone."
         ),
+        Criterion(
+            "several rounds", 1, "Between rounds models learn: nothing of an old round is true any more."
+        ),
         Criterion("group", 1, "randperm gives places in the group."),
     ),
     hints=(
@@ -68,28 +75,69 @@ def tournament(answer: Answer, rng: Rng) -> Findings:
     """Drawn models, and trainers with drawn tastes."""
     two = [Round.drawn(rng, 2) for _ in range(4)]
     runs = [each.launch(answer) for each in two]
-    yield "the better model", compare.first_failure(map(Round.survivors, two, runs))
+    yield "the better model", compare.first_failure(map(Round.right, two, runs))
     many = [Round.drawn(rng, ranks) for ranks in (6, 5, 3, 1)]
     many_runs = [each.launch(answer) for each in many]
-    yield "pairs", compare.first_failure(map(Round.survivors, many, many_runs))
+    yield "pairs", compare.first_failure(map(Round.right, many, many_runs))
     whole = [Round.drawn(rng, 4, "all"), Round.drawn(rng, 3, "tied")]
     whole_runs = [each.launch(answer) for each in whole]
     yield "all of the model", compare.first_failure(map(Round.whole, whole, whole_runs))
     odd = [Round.drawn(rng, 4, diverged=[0, 2]), Round.drawn(rng, 2, diverged=[0, 1])]
     odd += [Round.drawn(rng, 2, diverged=[place]) for place in range(2)] + [Round.drawn(rng, 2, equal=True)]
-    yield "diverged or equal", compare.first_failure(each.survivors(each.launch(answer)) for each in odd)
+    odd += [Round.drawn(rng, 2, diverged=[0], infinite=[1])]
+    yield "diverged or equal", compare.first_failure(each.right(each.launch(answer)) for each in odd)
     looked_at = zip((*two, *many, *whole), (*runs, *many_runs, *whole_runs), strict=True)
     yield "one model each way", compare.first_failure(each.traffic(run) for each, run in looked_at)
     yield "random numbers", random_numbers(many_runs[0])
+    yield "several rounds", one_after_another(answer, rng)
     grouped = [Round.drawn(rng, 6, groups=THREES) for _ in range(2)]
-    yield "group", compare.first_failure(each.survivors(each.launch(answer)) for each in grouped)
+    yield "group", compare.first_failure(each.right(each.launch(answer)) for each in grouped)
 
 
 def random_numbers(run: Replies) -> Finding:
     """Passes if what is drawn after the call is what would have been drawn without it."""
-    drawn = torch.rand(3, generator=torch.Generator().manual_seed(7))
-    seen = [reply.random for reply in run.results]
-    return compare.close_on_all_ranks(seen, [drawn] * len(seen), "what torch.rand gives afterwards", 0, 0)
+    drawn = [
+        float(torch.rand((), generator=torch.Generator().manual_seed(7))),
+        random.Random(7).random(),
+        float(np.random.RandomState(7).rand()),
+    ]
+    what = "what torch.rand(()), random.random() and numpy.random.rand() give afterwards"
+    return compare.first_failure(
+        compare.equal(reply.random, drawn, f"{what} on rank {rank}")
+        for rank, (reply,) in enumerate(run.results)
+    )
+
+
+def one_after_another(answer: Answer, rng: Rng) -> Finding:
+    """Passes if three rounds are right that the same models take part in, which change in between."""
+    first = Round.drawn(rng, 5)
+    rounds = [first]
+    for _ in range(2):
+        values = [[rng.normal(*each.shape) for each in own] for own in first.values]
+        likes = [rng.normal(len(own)).tolist() for own in first.likes]
+        rounds.append(replace(first, values=values, likes=likes, seed=rng.integer(0, 10_000)))
+    given = [[(each.values[rank], each.likes[rank], each.seed) for each in rounds] for rank in range(5)]
+    made: PlainData = (first.kind, first.width, [])
+    run = answer.launch(trainers.met, made, per_rank(given), ranks=5)
+    return compare.first_failure(
+        each.survivors([replies[number] for replies in run.results], f"round {number}: ")
+        for number, each in enumerate(rounds)
+    )
+
+
+def _alike(seen: Tensor, expected: Tensor) -> bool:
+    """Whether two tensors are the same in all, where NaN is the same as NaN."""
+    if seen.dtype != expected.dtype or seen.shape != expected.shape:
+        return False
+    return bool(((seen == expected) | (seen.isnan() & expected.isnan())).all())
+
+
+def _score(seen: PlainData, expected: float, what: str) -> Finding:
+    """Passes if the score is the one expected, which may be NaN or infinite."""
+    if math.isfinite(expected):
+        return compare.near(seen, expected, what)
+    passed = isinstance(seen, float) and (seen == expected or (math.isnan(seen) and math.isnan(expected)))
+    return Finding(passed, f"{what} is {compare.shown(seen)}; expected {expected}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +159,13 @@ class Round:
         kind: str = "plain",
         *,
         diverged: list[int] | None = None,
+        infinite: list[int] | None = None,
         equal: bool = False,
         groups: list[list[int]] | None = None,
     ) -> "Round":
-        """diverged: ranks whose models have a NaN. equal: all models count as much as any other."""
+        """diverged: ranks whose models have a NaN; infinite: those that count as minus infinity for all.
+        equal: all models count as much as any other.
+        """
         width = rng.integer(2, 3)
         shapes = [(tuple(each.shape), each.dtype) for each in held(Player(kind, width))]
         values = [
@@ -126,13 +177,17 @@ class Round:
         ]
         for rank in diverged or []:
             values[rank][0].view(-1)[1] = math.nan
+        for rank in infinite or []:
+            values[rank][0].view(-1)[1] = -math.inf
         likes = [[0.0 if equal else like for like in rng.normal(len(shapes)).tolist()] for _ in range(ranks)]
+        if infinite:
+            likes = [[abs(own[0]) + 1, *own[1:]] for own in likes]
         return cls(kind, width, values, likes, rng.integer(0, 10_000), groups or [])
 
     def launch(self, answer: Answer) -> Replies:
         made = (self.kind, self.width, self.groups)
-        given = per_rank(self.values), per_rank(self.likes), self.seed
-        return answer.launch(trainers.met, made, *given, ranks=len(self.values))
+        rounds = [[(*each, self.seed)] for each in zip(self.values, self.likes, strict=True)]
+        return answer.launch(trainers.met, made, per_rank(rounds), ranks=len(self.values))
 
     def partner(self, rank: int) -> int | None:
         """The rank that it meets."""
@@ -150,24 +205,21 @@ class Round:
         better = theirs > own or (math.isnan(own) and not math.isnan(theirs))
         return (partner, theirs) if better else (rank, own)
 
-    def survivors(self, run: Replies) -> Finding:
-        """Passes if each rank holds the better model, and returned its score."""
+    def survivors(self, replies: Sequence[TournamentReply], when: str = "") -> Finding:
+        """Passes if each rank holds the better model, and returned its score. when: said in front."""
         findings = []
-        for rank, reply in enumerate(run.results):
+        for rank, reply in enumerate(replies):
             owner, score = self.survivor(rank)
             met = f"rank {rank}, who {self._meets(rank)} and finds {self._better(rank)} better,"
-            for number, (seen, expected) in enumerate(compare.side_by_side(reply.values, self.values[owner])):
-                what = f"tensor {number} of the model of {met}"
-                same = type(seen) is Tensor and torch.equal(seen.nan_to_num(), expected.nan_to_num())
-                findings.append(
-                    Finding(True, "") if same else compare.close(seen, expected, what, rtol=0, atol=0)
-                )
-            if math.isnan(score):
-                passed = isinstance(reply.returned, float) and math.isnan(reply.returned)
-                said = f"what {met} returned is {compare.shown(reply.returned)}; expected nan."
-                findings.append(Finding(passed, said))
-            else:
-                findings.append(compare.near(reply.returned, score, f"what {met} returned"))
+            expected = self.values[owner]
+            if len(reply.values) != len(expected):
+                said = f"{when}the model of {met} has {len(reply.values)} parameters and buffers afterwards"
+                return Finding(False, f"{said}; expected {len(expected)}.")
+            for number, (seen, wanted) in enumerate(zip(reply.values, expected, strict=True)):
+                what = f"{when}tensor {number} of the model of {met}"
+                if not _alike(seen, wanted):
+                    findings.append(compare.close(seen, wanted, what, rtol=0, atol=0))
+            findings.append(_score(reply.returned, score, f"{when}what {met} returned"))
         return compare.first_failure(findings, "Every rank holds the model that it finds better.")
 
     def _meets(self, rank: int) -> str:
@@ -181,9 +233,13 @@ class Round:
         """`survivors`, and nothing else about the model is changed."""
         changed = (
             compare.equal(reply.changed, [], f"what else is changed on rank {rank}")
-            for rank, reply in enumerate(run.results)
+            for rank, (reply,) in enumerate(run.results)
         )
-        return compare.first_failure((self.survivors(run), *changed))
+        return compare.first_failure((self.right(run), *changed))
+
+    def right(self, run: Replies) -> Finding:
+        """`survivors` of a run of one round."""
+        return self.survivors([reply for (reply,) in run.results])
 
     def traffic(self, run: Replies) -> Finding:
         """Passes if each rank sends one model's bytes to its partner, and calls no collective."""

@@ -7,7 +7,11 @@ from graders.units.models import load_values
 
 
 class Player(nn.Module):
-    """Some layers that are never called: only what they hold matters. kind: "plain", "all" or "tied"."""
+    """Some layers that are never called: only what they hold matters. kind: "plain", "all" or "tied".
+
+    "all" has parameters that are frozen, that stand in memory in another order, or are of another type, and
+    buffers, of which one is not persistent. "tied" has a parameter and a buffer twice.
+    """
 
     def __init__(self, kind: str, width: int) -> None:
         super().__init__()
@@ -17,8 +21,13 @@ class Player(nn.Module):
             self.norm = nn.BatchNorm1d(width)
             self.second = self.second.double()
             self.first.bias.requires_grad_(False)
+            self.first.weight = nn.Parameter(torch.zeros(width + 1, width).t())
+            self.register_buffer("mask", torch.zeros(2, 3).t(), persistent=False)
         if kind == "tied":
             self.second.weight = self.first.weight
+            scale = torch.zeros(2)
+            self.first.register_buffer("scale", scale)
+            self.second.register_buffer("scale", scale)
 
 
 def held(model: nn.Module) -> list[Tensor]:
