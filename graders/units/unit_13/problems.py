@@ -156,4 +156,4 @@ class Problem:
 
 def _seconds(rng: Rng, unit: float, *shape: int) -> Any:
     """Lists of seconds with few digits, so that they can be typed in again."""
-    return (rng.integers(0, 999, *shape).double() / (100 / unit)).tolist()
+    return (rng.integers(1, 999, *shape).double() / (100 / unit)).tolist()
