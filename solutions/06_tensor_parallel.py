@@ -1594,8 +1594,8 @@ def stack_costs(way: str, samples: int, tokens: int, width: int, ranks: int) -> 
                       much
         "parameters"  numbers in the weights of the layers, or parts of layers, that it has
         "kept"        numbers that autograd keeps for backward when the forward pass of all its
-                      samples is over: the inputs of its layers' norm, up, gelu and down. What the norm itself
-                      keeps, two numbers a token, does not count, nor do parameters
+                      samples is over: the inputs of its layers' norm, up, gelu and down. What the
+                      norm itself keeps, two numbers a token, does not count, nor do parameters
         "flops"       floating-point operations of matrix products, two for each multiplication; the
                       first layer's input gets a gradient, too
     """

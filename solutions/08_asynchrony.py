@@ -1694,19 +1694,20 @@ def design_averaging(
 ) -> None:
     """Train on all ranks together, to come to a low loss in as little virtual time as possible.
 
-    w: [numbers], float32, the weights to begin with, the same on all ranks. gradient(w): the gradient of this
-    rank's next batch at weights w, a new tensor; it takes seconds[rank] on this rank, which may call it up to
-    `steps` times. seconds: of all ranks. All ranks of a node have data of one kind, each node of another, and
-    the loss is the mean over all ranks' data. cluster: the machine that this runs on, as in unit 07:
-    cluster.nodes nodes of cluster.devices_per_node GPUs, rank r on node r // cluster.devices_per_node; links
-    cluster.intra_node and cluster.inter_node with a latency (s) and a bandwidth (bytes/s). Other computing
-    takes next to no time.
+    w: [numbers], float32, the weights to begin with, the same on all ranks. gradient(w): the gradient
+    of this rank's next batch at weights w, a new tensor; it takes seconds[rank] on this rank, which may
+    call it up to `steps` times. seconds: of all ranks. All ranks of a node have data of one kind, each
+    node of another, and the loss is the mean over all ranks' data. cluster: the machine that this runs
+    on, as in unit 07: cluster.nodes nodes of cluster.devices_per_node GPUs, rank r on node
+    r // cluster.devices_per_node; links cluster.intra_node and cluster.inter_node with a latency (s) and a
+    bandwidth (bytes/s). Other computing takes next to no time.
 
-    What you do with gradients is up to you, with any calls of torch.distributed; what is returned plays no
-    part. SGD with the mean of all ranks' gradients and the learning rate lr has some loss after half of the
-    steps. You are there when some rank first calls gradient at weights whose loss is at most 1.05 times that.
-    The score is the virtual time of that moment, for clusters whose network is fast or slow, with and without
-    a slow rank. Full marks are for at most a third longer than the best that the grader knows.
+    What you do with gradients is up to you, with any calls of torch.distributed; what is returned plays
+    no part. SGD with the mean of all ranks' gradients and the learning rate lr has some loss after half
+    of the steps. You are there when some rank first calls gradient at weights whose loss is at most
+    1.05 times that. The score is the virtual time of that moment, for clusters whose network is fast or
+    slow, with and without a slow rank. Full marks are for at most a third longer than the best that the
+    grader knows.
     """
     ### BEGIN SOLUTION
     rank, gpus = dist.get_rank(), cluster.devices_per_node
