@@ -1406,13 +1406,16 @@ def _parts(model, batch, cluster, mesh):
     blocks, activations = model.layers / mesh.pipeline, 2 * model.context * model.width
     weights = 4 * model.width**2 + 2 * model.width * model.inner
     operations = 2 * model.context * weights + 4 * model.context**2 * model.width
-    within = cluster.intra_node if mesh.tensor <= cluster.devices_per_node else cluster.inter_node
-    between = cluster.intra_node if cluster.nodes == 1 else cluster.inter_node
+    gradients = 2 * blocks * (weights / mesh.tensor + 9 * model.width + model.inner)
+
+    def link(reach):
+        return cluster.intra_node if reach <= cluster.devices_per_node else cluster.inter_node
+
     return (
         blocks * 4 * operations / mesh.tensor / cluster.flops,
-        blocks * 6 * _all_reduce_seconds(within, activations, mesh.tensor),
-        2 * (mesh.pipeline - 1) * between.seconds(activations),
-        _all_reduce_seconds(between, 2 * blocks * weights / mesh.tensor, mesh.data),
+        blocks * 6 * _all_reduce_seconds(link(mesh.tensor), activations, mesh.tensor),
+        2 * (mesh.pipeline - 1) * link(mesh.pipeline * mesh.tensor).seconds(activations),
+        _all_reduce_seconds(link(mesh.size), gradients, mesh.data),
     )
 
 

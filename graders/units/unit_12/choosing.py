@@ -57,19 +57,20 @@ def choose_mesh(answer: Answer, rng: Rng) -> Findings:
     yield "fits", compare.first_failure(_fits(job, mesh) for job, mesh in pairs)
     times = [{mesh: step_time(job, mesh).seconds for mesh in _fitting(job)} for job in jobs]
     best = [min(each.values()) for each in times]
+    # Drawn jobs count in the last row only: by how much a mistake misses the best there is luck.
     for name, limits in (
         (
             "no slower than the rule of thumb",
             [_by_rule(job, each) for job, each in zip(jobs, times, strict=True)],
         ),
-        ("within a fifth of the best", [1.2 * seconds for seconds in best]),
+        ("within a fifth of the best", [1.2 * seconds for seconds in best[: len(_TELLING)]]),
         ("within 5 % of the best", [1.05 * seconds for seconds in best]),
     ):
         yield (
             name,
             compare.first_failure(
                 _in_time(job, mesh, each, limit)
-                for (job, mesh), each, limit in zip(pairs, times, limits, strict=True)
+                for (job, mesh), each, limit in zip(pairs, times, limits, strict=False)
             ),
         )
 
