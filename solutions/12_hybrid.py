@@ -62,12 +62,15 @@ from graders import check, hint, predict, progress, reset
 # 1. Sixteen ranks stand in a mesh of 2 x 2 x 4. Each is in three process groups, one along each axis. How many different groups are there (section 1)?
 # 2. Every rank adds up the squares of all gradients that it has, and all ranks add up these sums. The root of that is not the norm of the gradient, for
 #    some parameters are on many ranks. On a small transformer whose matrices are cut over 8 ranks: by how many percent is it too large (section 4)?
+# 3. One image of 2,048 × 2,048 pixels goes through eight convolutions, forward and backward. Cut into strips on 32 devices of four nodes, how many times as fast is it as
+#    on one device (section 5)?
 
 # %% demo=true
 guesses = predict(
     "12_hybrid",
     groups_in_a_mesh_of_16=None,
     percent_that_the_norm_is_too_large=None,
+    times_as_fast_on_32_devices=None,
 )
 
 # %% [markdown]
@@ -918,6 +921,7 @@ figure
 assert speedups[3] > 7.5
 assert 12 < speedups[4] < 15
 assert 16 < speedups[5] < 21
+guesses.measured(times_as_fast_on_32_devices=speedups[5])
 assert held[0] > 20
 assert all(abs(each * count / held[0] - 1) < 0.03 for each, count in zip(held, devices, strict=True))
 
