@@ -2316,6 +2316,7 @@ assert planned["1 GB"][1].seconds <= 1.1 * planned["150 MB"][1].seconds
 #   search, `auto_mtf`, came with the library.
 # - Y. Xu et al., GSPMD: general and scalable parallelization for ML computation graphs, arXiv:2105.04663, 2021: a person says how a few
 #   tensors lie, and the compiler completes the rest. Its layouts are those of section 1.
+# - N. Metropolis et al., Equation of state calculations by fast computing machines, Journal of Chemical Physics 21, 1953: the walk of section 7.
 # - D. Narayanan et al., PipeDream: generalized pipeline parallelism for DNN training, SOSP 2019: a planner for stages with replicas, level by level of the network.
 # - X. Miao et al., Galvatron: efficient transformer training over multiple GPUs using automatic parallelism, PVLDB 16(3), 2022
 #   (arXiv:2211.13878): a dynamic program over layers, with memory and recomputation among the choices.
@@ -2329,6 +2330,8 @@ assert planned["1 GB"][1].seconds <= 1.1 * planned["150 MB"][1].seconds
 # - **Memory that was not counted.** A plan that is fastest without a bound has whole weights everywhere. Gradients, the optimizer's states and the
 #   activations of all micro-batches that are under way need room, too.
 # - **Parts that are not equal.** A length that does not divide is padded by some systems; then the padding is computed as well, and the price is wrong.
+# - **A walk whose steps cost nothing.** With costs in seconds, and $\beta = 1$, every plan is as good as any other. Divide by the cost of a plan that you know.
+# - **A delta that is no delta.** Where most of a step waits for what has changed, a whole simulation is faster. Measure what moves.
 # - **Plans that are stale.** The best plan depends on batch, sequence length and cluster. It is found anew when one of them changes.
 # - **Time to plan.** What takes long is less the search than its prices: Alpa compiles and measures the candidates for stages. Operators that follow
 #   others need no choice of their own, and equal layers need be planned once.
