@@ -2241,9 +2241,14 @@ def plan(model: Model, cluster: Cluster, memory: float) -> ParallelPlan:
                     if found := cut(rough, graph):
                         yield found[0], replace(rough, cuts=found[1])
 
+    known: dict[tuple[object, ...], float] = {}
+
     def predicted(found: ParallelPlan) -> float:
-        step = planner.predict(found)
-        return step.seconds if max(step.memory) <= memory else math.inf
+        key = found.cuts, found.shape, found.micro_batches, tuple(found.split.items())
+        if key not in known:
+            step = planner.predict(found)
+            known[key] = step.seconds if max(step.memory) <= memory else math.inf
+        return known[key]
 
     def improved(found: ParallelPlan) -> ParallelPlan:
         """With cuts moved by one piece as long as that helps."""
@@ -2261,7 +2266,7 @@ def plan(model: Model, cluster: Cluster, memory: float) -> ParallelPlan:
             best, found = rated[0][0], replace(found, cuts=rated[0][1])
 
     likely = [each for _, each in sorted(candidates(), key=lambda each: each[0])][:10]
-    return min(map(improved, sorted(likely, key=predicted)[:4]), key=predicted)
+    return min(map(improved, sorted(likely, key=predicted)[:3]), key=predicted)
     ### END SOLUTION
 
 

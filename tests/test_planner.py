@@ -92,9 +92,10 @@ def test_dimensions_are_those_that_people_have_names_for() -> None:
         name: graph[where[0][0]].einsum.sizes[where[0][1]] for name, where in dimensions(graph).items()
     }
     shared = {name: length for name, length in lengths.items() if len(dimensions(graph)[name]) > 4}
-    # Samples, tokens, width; of all blocks heads (of whose columns a layer makes 16), and units of the MLP.
-    assert list(shared.values()) == [5, TOKENS, 16, 16, 64]
-    heads, inside = list(shared)[3:]
+    # Samples, tokens, width; of all blocks heads (of whose columns a layer makes 16), the numbers of a head, of
+    # queries and keys and of values, and units of the MLP.
+    assert list(shared.values()) == [5, TOKENS, 16, 16, 4, 4, 64]
+    heads, inside = list(shared)[3], list(shared)[6]
     split = split_along(graph, [heads, inside], 4)
     blocks = [
         {name.split(".")[1]: letter for name, letter in split.items() if name[0] == str(n)} for n in (1, 2)
