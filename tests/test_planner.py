@@ -92,8 +92,8 @@ def test_dimensions_are_those_that_people_have_names_for() -> None:
         name: graph[where[0][0]].einsum.sizes[where[0][1]] for name, where in dimensions(graph).items()
     }
     shared = {name: length for name, length in lengths.items() if len(dimensions(graph)[name]) > 4}
-    # Samples, tokens, width; of all blocks heads (of whose columns a layer makes 16), the numbers of a head, of
-    # queries and keys and of values, and units of the MLP.
+    # Samples, tokens, width; of all blocks heads (of whose columns a layer makes 16), numbers of a head (of
+    # queries and keys, and of values), and units of the MLP.
     assert list(shared.values()) == [5, TOKENS, 16, 16, 4, 4, 64]
     heads, inside = list(shared)[3], list(shared)[6]
     split = split_along(graph, [heads, inside], 4)
