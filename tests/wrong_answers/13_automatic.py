@@ -563,6 +563,14 @@ def infinity_is_nothing(node_cost, edge_cost):
     )
 
 
+@wrong("best_chain", fails="what cannot be done")
+def refuses_infinity(node_cost, edge_cost):
+    """Raises where something cannot be done."""
+    if math.inf in [c for own in itertools.chain(node_cost, *edge_cost) for c in own]:
+        raise ValueError("A cost is infinite.")
+    return _along(node_cost, edge_cost)
+
+
 @wrong("best_chain", fails="long chains")
 def all_plans_of_a_chain(node_cost, edge_cost):
     """Looks at all plans, of which there are too many."""

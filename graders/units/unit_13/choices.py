@@ -43,7 +43,7 @@ def best_chain(answer: Answer, rng: Rng) -> Findings:
     closed = [Problem.chain(rng, [3, 4, 2, 3], closed=rng.integer(2, 4)) for _ in range(6)]
     long = [Problem.chain(rng, [rng.integer(2, 5) for _ in range(60)]), Problem.chain(rng, [12] * 400)]
     replies = answer.call(drivers.choices, [[p.node_cost, p.edge_cost] for p in small])
-    judged = list(zip(small, replies, strict=True))
+    judged = [(p, reply) for reply, p in compare.side_by_side(replies, small)]
     yield "least seconds", compare.first_failure(p.right_seconds(reply, p.least) for p, reply in judged)
     yield "a choice that has them", compare.first_failure(p.right_choice(reply) for p, reply in judged)
     replies = answer.call(drivers.choices, [[p.node_cost, p.edge_cost] for p in closed])
@@ -51,7 +51,7 @@ def best_chain(answer: Answer, rng: Rng) -> Findings:
         "what cannot be done",
         compare.first_failure(
             finding
-            for p, reply in zip(closed, replies, strict=True)
+            for reply, p in compare.side_by_side(replies, closed)
             for finding in (p.right_seconds(reply, p.least), p.right_choice(reply))
         ),
     )
@@ -60,7 +60,7 @@ def best_chain(answer: Answer, rng: Rng) -> Findings:
         "long chains",
         compare.first_failure(
             finding
-            for p, reply in zip(long, replies, strict=True)
+            for reply, p in compare.side_by_side(replies, long)
             for finding in (p.right_seconds(reply, p.along()), p.right_choice(reply))
         ),
     )
@@ -123,7 +123,7 @@ def best_intra(answer: Answer, rng: Rng) -> Findings:
         *(Problem.drawn(rng, [3] * 5, [*DIAMOND, (4, 2), (3, 4), (4, 0)]) for _ in range(4)),
     ]
     replies = answer.call(drivers.choices, [p.arguments for p in small])
-    judged = list(zip(small, replies, strict=True))
+    judged = [(p, reply) for reply, p in compare.side_by_side(replies, small)]
     yield "least seconds", compare.first_failure(p.right_seconds(reply, p.least) for p, reply in judged)
     yield "a choice that has them", compare.first_failure(p.right_choice(reply) for p, reply in judged)
 
@@ -141,13 +141,20 @@ def best_intra(answer: Answer, rng: Rng) -> Findings:
             name,
             compare.first_failure(
                 finding
-                for p, reply in zip(problems, replies, strict=True)
+                for reply, p in compare.side_by_side(replies, problems)
                 for finding in p.judge(reply, p.least)
             ),
         )
     ladder = Problem.ladder(rng, 16)
-    (reply,) = answer.call(drivers.choices_of_large, [ladder.arguments], timeout=5.0)
-    yield "a larger graph", compare.first_failure(ladder.judge(reply, ladder.along_ladder()))
+    replies = answer.call(drivers.choices_of_large, [ladder.arguments], timeout=5.0)
+    yield (
+        "a larger graph",
+        compare.first_failure(
+            finding
+            for reply, p in compare.side_by_side(replies, [ladder])
+            for finding in p.judge(reply, p.along_ladder())
+        ),
+    )
 
 
 def _bounded(rng: Rng) -> Iterator[Problem]:

@@ -135,7 +135,11 @@ class World:
     def launch(self, answer: Answer) -> list[drivers.MovedReply]:
         """What each rank returned."""
         given = per_rank(self.parts), self.changes, self.gaps, self.groups
-        return answer.launch(drivers.moved, *given, ranks=len(self.parts)).results
+        replies = answer.launch(drivers.moved, *given, ranks=len(self.parts)).results
+        for reply in replies:
+            for part in (reply.results, reply.left, reply.shared):
+                list(compare.side_by_side(part, self.changes))
+        return replies
 
     def right(self, replies: list[drivers.MovedReply]) -> Finding:
         """Passes if every rank has what it should have."""

@@ -57,7 +57,9 @@ def reshard_cost(answer: Answer, rng: Rng) -> Findings:
         replies = answer.call(drivers.reshard_costs, asked)
         yield (
             name,
-            compare.first_failure(_right_cost(each, seen) for each, seen in zip(asked, replies, strict=True)),
+            compare.first_failure(
+                _right_cost(each, seen) for seen, each in compare.side_by_side(replies, asked)
+            ),
         )
 
 

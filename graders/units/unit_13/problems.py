@@ -113,16 +113,20 @@ class Problem:
         """Passes if it found the least sum, and it is a sum with a choice."""
         if reply.raised:
             return Finding(False, f"{self.setting} it raised {reply.raised}; expected {least:.8g} s.")
-        pair = reply.gave
-        if type(pair) is not list or len(pair) != 2:
-            return Finding(False, f"{self.setting} {compare.shown(pair)}; expected seconds and choices.")
-        seen = compare.as_float(pair[0])
-        said = f"{self.setting} {compare.shown(pair[0])} s; the least is {least:.8g} s."
+        if not _is_pair(reply.gave):
+            return Finding(
+                False, f"{self.setting} {compare.shown(reply.gave)}; expected seconds and choices."
+            )
+        seen = compare.as_float(reply.gave[0])
+        said = f"{self.setting} {compare.shown(reply.gave[0])} s; the least is {least:.8g} s."
         return Finding(abs(seen - least) <= 1e-5 * least, said)
 
     def right_choice(self, reply: ChoiceReply) -> Finding:
         """Passes if the choice is one that fits and costs what was said, now and when asked again."""
-        seconds, plan = reply.gave
+        if not _is_pair(reply.gave):
+            said = reply.raised or compare.shown(reply.gave)
+            return Finding(False, f"{self.setting} {said}; expected seconds and choices.")
+        seconds, plan = compare.as_float(reply.gave[0]), reply.gave[1]
         lengths = [len(own) for own in self.node_cost]
         if type(plan) is not list or len(plan) != len(lengths) or any(type(each) is not int for each in plan):
             said = (
@@ -152,6 +156,10 @@ class Problem:
             return f"{len(self.node_cost)} operators, {len(self.edges)} edges:"
         bound = "" if self.memory is None else f", memory {self.memory}, capacity {self.capacity}"
         return f"nodes {self.node_cost}, edges {self.edges} {self.edge_cost}{bound}:"
+
+
+def _is_pair(gave: Any) -> bool:
+    return type(gave) is list and len(gave) == 2
 
 
 def _seconds(rng: Rng, unit: float, *shape: int) -> Any:

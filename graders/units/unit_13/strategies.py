@@ -74,7 +74,7 @@ def op_strategies(answer: Answer, rng: Rng) -> Findings:
             name,
             compare.first_failure(
                 finding
-                for case, reply in compare.side_by_side(cases, replies)
+                for reply, case in compare.side_by_side(replies, cases)
                 for finding in case.judge(reply.found, reply.sizes)
             ),
         )

@@ -65,7 +65,8 @@ def reshard_path(answer: Answer, rng: Rng) -> Findings:
         Task.two_levels(rng, ("S(1)", "S(1)"), ("S(0)", "S(1)")),
         Task.two_levels(rng, ("R", "S(1)"), ("S(1)", "S(1)")),
     ]
-    judged = list(zip(free, answer.call(drivers.reshard_paths, [t.arguments for t in free]), strict=True))
+    replies = answer.call(drivers.reshard_paths, [t.arguments for t in free])
+    judged = [(task, reply) for reply, task in compare.side_by_side(replies, free)]
     yield "least seconds", compare.first_failure(task.right_seconds(reply) for task, reply in judged)
     yield (
         "a way that takes them",
@@ -76,7 +77,7 @@ def reshard_path(answer: Answer, rng: Rng) -> Findings:
     rows = {"one dim along several axes": ordered, "many layouts": large, "nothing to do": same}
     for name, tasks in rows.items():
         replies = answer.call(drivers.reshard_paths, [task.arguments for task in tasks], timeout=5.0)
-        pairs = list(zip(tasks, replies, strict=True))
+        pairs = [(task, reply) for reply, task in compare.side_by_side(replies, tasks)]
         found = [finding for t, reply in pairs for finding in (t.right_seconds(reply), t.right_way(reply))]
         if tasks is ordered:
             found += [task.right_way(reply) for task, reply in judged]
@@ -174,7 +175,7 @@ class Task:
             return Finding(False, f"{said}; it does not begin with {self.source} and end with {self.target}.")
         taken = 0.0
         for here, there in itertools.pairwise(layouts):
-            allowed = len(there) == len(here) and set(there) <= set(_kinds(self.dims))
+            allowed = len(there) == len(here) and all(each in _kinds(self.dims) for each in there)
             price = self.price(here, there, ordered) if allowed else None
             if price is None:
                 return Finding(False, f"{said}; from {here} to {there} is no step.")
