@@ -351,23 +351,28 @@ for rank, (_, names) in enumerate(parts):
 def step_3d(model: MeshTransformer, batch: list[tuple[Tensor, Tensor]], mesh: DeviceMesh) -> Tensor:
     """Forward and backward of one step of training on a mesh, all gradients averaged; the loss.
 
-    mesh: with the axes "data", "pipeline" and "tensor", in this order, on all ranks; any of them may have one rank.
+    mesh: with the axes "data", "pipeline" and "tensor", in this order, on all ranks; any of them may have
+        one rank, and ranks may stand in it in any order.
     model: this rank's part of the model, whose parameters have no .grad yet. The first stage's takes tokens
         [B, T], the others' what the stage before returned, and the last one's returns logits. What crosses
-        is float [B, T, D]; model.empty(B, T) is room for it, on the right device. Ranks along "tensor" call it alike. It is called once for each micro-batch.
-        Each parameter has an attribute `shared`: True if the first and the last stage have a copy of it each;
-        if the mesh has one stage, there is one copy, with the whole gradient.
-    batch: of this replica, micro-batches (tokens [B, T], targets [B, T]), int64, at least one. Their B may differ. Every
-        rank of the replica has them; replicas have other samples, as many altogether.
+        is float [B, T, D]; model.empty(B, T) is room for it, on the right device. Ranks along "tensor" call
+        it alike. It is called once for each micro-batch.
+        Each parameter has an attribute `shared`: True if the first and the last stage have a copy of it
+        each; if the mesh has one stage, there is one copy, with the whole gradient.
+    batch: of this replica, micro-batches (tokens [B, T], targets [B, T]), int64, at least one. Their B may
+        differ. Every rank of the replica has them. Replicas have other samples, as many altogether, perhaps
+        in more or fewer micro-batches.
 
-    The loss of the whole batch is the mean of next_token_loss over all samples of all replicas. Afterwards each
-    parameter's .grad is its gradient, the same on all ranks that have a copy; no parameter has changed, nor has the
-    batch. Returns the loss, float32 [], detached, the same on all ranks.
+    The loss of the whole batch is the mean of next_token_loss over all samples of all replicas. Afterwards
+    each parameter's .grad is its gradient, the same on all ranks that have a copy; no parameter has
+    changed, nor has the batch. Returns the loss, float32 [], detached, the same on all ranks.
 
-    Stage s sends micro-batches on to s + 1 before the first of them has come back. Activations, and their gradients, cross
-    each cut once a micro-batch, point to point. Along "data" each gradient is summed once, after the last
-    micro-batch. Copies of shared parameters are summed between these two stages, by messages or in a
-    group of the two ranks. Beside this and what the model itself sums, no collective has more than 8 bytes.
+    With m micro-batches and p stages, stage s sends min(m, p - s) micro-batches on to s + 1, or more, before
+    the first of them is back. Activations, and their gradients, cross each cut once a micro-batch, point
+    to point, in one message each. Along "data" each gradient is in one all-reduce, after the last
+    micro-batch. Copies of shared parameters are summed between these two stages, by a message each way or
+    in a group of the two ranks. Beside this and what the model itself sums, no collective has more than 8
+    bytes. Nothing stays behind: a second call, with .grad None again and another batch, is as the first.
     """
     ### BEGIN SOLUTION
     pipeline, data = mesh.get_group("pipeline"), mesh.get_group("data")

@@ -227,18 +227,6 @@ def looks_afterwards(shape, rank):
     return found
 
 
-_GROUPS = {}
-
-
-@wrong("groups", fails="each group once")
-def kept_for_the_next_call(shape, rank):
-    """Groups of an earlier launch, whose ranks are gone."""
-    _is_whole(shape)
-    if (shape, rank) not in _GROUPS:
-        _GROUPS[shape, rank] = [_own(_lines(shape, axis), rank) for axis in range(len(shape))]
-    return _GROUPS[shape, rank]
-
-
 # --- hsdp_average
 
 
@@ -756,6 +744,15 @@ def loss_of_the_replica(model, batch, mesh):
 
 
 @wrong("step_3d", fails="all else kept")
+def clears_what_it_has_used(model, batch, mesh):
+    """Leaves zeros where the tokens were."""
+    loss = _Step()(model, batch, mesh)
+    for tokens, _ in batch:
+        tokens.zero_()
+    return loss
+
+
+@wrong("step_3d", fails="gradients")
 def takes_the_optimizers_step(model, batch, mesh):
     """Moves the parameters, which was not asked for."""
     loss = _Step()(model, batch, mesh)
@@ -766,8 +763,135 @@ def takes_the_optimizers_step(model, batch, mesh):
 
 
 @wrong("step_3d", fails="each gradient once")
+def averages_twice(model, batch, mesh):
+    """The mean of means that are equal is the same, for twice the bytes."""
+
+    class Twice(_Step):
+        def average(self, parameter):
+            super().average(parameter)
+            super().average(parameter)
+
+    return Twice()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="uneven micro-batches")
+def leaves_hooks_behind(model, batch, mesh):
+    """Averages in hooks of the parameters, and in the next step they are there twice."""
+
+    class Hooks(_Step):
+        def passes(self):
+            self.left = len(self.batch)
+            for parameter in self.model.parameters():
+                if not (parameter.shared and self.stages > 1):
+                    parameter.register_post_accumulate_grad_hook(self.ready)
+            super().passes()
+
+        def backward(self, number, x, y):
+            self.left -= 1
+            super().backward(number, x, y)
+
+        def ready(self, parameter):
+            if not self.left:
+                _Step.average(self, parameter)
+
+        def average(self, parameter):
+            if parameter.shared and self.stages > 1:
+                super().average(parameter)
+
+    return Hooks()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="uneven micro-batches")
+def mean_loss_of_each_micro_batch(model, batch, mesh):
+    """Adds up losses along data after every micro-batch, though replicas may have more or fewer of them."""
+
+    class Each(_Step):
+        def forward(self, number):
+            before = self.loss.clone()
+            found = super().forward(number)
+            if self.stage == self.stages - 1:
+                more = self.loss - before
+                dist.all_reduce(more, group=self.groups["data"])
+                self.loss = before + more
+            return found
+
+        def mean(self):
+            dist.broadcast(self.loss, group=self.groups["pipeline"], group_src=self.stages - 1)
+            return self.loss / self.mesh.size(0)
+
+    return Each()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="any mesh")
+def stage_from_the_rank(model, batch, mesh):
+    """Computes who its neighbours are from its number, as if the mesh were numbered as usual."""
+
+    class Numbered(_Step):
+        def peer(self, stage):
+            inner = self.mesh.size(2)
+            rank = dist.get_rank()
+            return rank // (inner * self.stages) * inner * self.stages + stage * inner + rank % inner
+
+        def send(self, x, stage):
+            dist.send(x, self.peer(stage))
+
+        def receive(self, x, stage):
+            dist.recv(x, self.peer(stage))
+
+    return Numbered()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="activations once")
+def a_message_for_each_sample(model, batch, mesh):
+    """As many messages as samples."""
+
+    class Samples(_Step):
+        def send(self, x, stage):
+            for sample in x.split(1) if x.dim() == 3 else [x]:
+                super().send(sample.contiguous(), stage)
+
+        def receive(self, x, stage):
+            with torch.no_grad():
+                for sample in x.split(1) if x.dim() == 3 else [x]:
+                    super().receive(sample, stage)
+
+    return Samples()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="in a pipeline")
+def only_the_first_stage_goes_on(model, batch, mesh):
+    """The stages behind it do one micro-batch after the other, forward and backward."""
+
+    class Rest(_Step):
+        def passes(self):
+            self.works = []
+            if self.stage == 0:
+                return super().passes()
+            for number in range(len(self.batch)):
+                self.backward(number, *self.forward(number))
+            return None
+
+        def send(self, x, stage):
+            work = dist.isend(x.clone(), group=self.groups["pipeline"], group_dst=stage)
+            self.works.append(work)
+
+        def mean(self):
+            for work in self.works:
+                work.wait()
+            return super().mean()
+
+    return Rest()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="loss")
+def loss_with_its_graph(model, batch, mesh):
+    """Returns a loss from which one could go backward once more."""
+    return _Step()(model, batch, mesh) * torch.ones((), requires_grad=True)
+
+
+@wrong("step_3d", fails="uneven micro-batches")
 def averages_after_each_micro_batch(model, batch, mesh):
-    """Right, with as many times the bytes as there are micro-batches."""
+    """Right where all replicas have as many of them, with as many times the bytes."""
 
     class Each(_Step):
         def backward(self, number, x, y):

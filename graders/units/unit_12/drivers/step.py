@@ -1,10 +1,12 @@
-"""Drivers of unit 12: one step of training on a mesh with three axes."""
+"""Drivers of unit 12: steps of training on a mesh with three axes."""
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 
+from course_lib import mark
 from course_lib.models import TransformerConfig
 from course_lib.training.mesh_transformer import AXES, MeshTransformer
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
@@ -12,17 +14,22 @@ from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 Batch = list[tuple[Tensor, Tensor]]
 """Of each micro-batch the tokens [B, T] and the targets [B, T]."""
 
+STEP = "a step begins"
+"""The mark before each step."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepReply(DriverReply):
-    """loss: what the answer returned on this rank. gradients: of this rank's parameters, by name. changed:
-    names of parameters with other numbers than before. batch: afterwards.
+    """Of each step, losses: what the answer returned on this rank, and gradients: of the parameters that this
+    rank had before, by name. detached: whether no loss requires a gradient. changed: names of parameters that
+    are not as they were. batches: afterwards.
     """
 
-    loss: PlainData
-    gradients: dict[str, Tensor | None]
+    losses: list[PlainData]
+    gradients: list[dict[str, Tensor | None]]
+    detached: bool
     changed: list[str]
-    batch: Batch
+    batches: list[Batch]
 
 
 def config_of(sizes: dict[str, int], tied: bool) -> TransformerConfig:
@@ -31,13 +38,35 @@ def config_of(sizes: dict[str, int], tied: bool) -> TransformerConfig:
 
 
 def stepped(
-    answer: AnswerFunction, shape: tuple[int, int, int], sizes: dict[str, int], tied: bool, batch: Batch
+    answer: AnswerFunction,
+    mesh_of: tuple[tuple[int, int, int], list[int]],
+    sizes: dict[str, int],
+    tied: bool,
+    batches: list[Batch],
 ) -> StepReply:
-    """A step on a mesh of this shape, with the samples of this rank's replica."""
-    mesh = init_device_mesh("cpu", shape, mesh_dim_names=AXES)
+    """A step for each batch of this rank's replica, gradients cleared between. mesh_of: its shape, and the
+    ranks as they stand in it.
+    """
+    shape, order = mesh_of
+    mesh = DeviceMesh("cpu", torch.tensor(order).view(shape), mesh_dim_names=AXES)
     model = MeshTransformer(config_of(sizes, tied), mesh)
-    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    loss = answer(model, batch, mesh)
-    changed = [name for name, parameter in model.named_parameters() if not parameter.equal(before[name])]
-    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
-    return StepReply(loss, gradients, changed, batch)
+    own = dict(model.named_parameters())
+    before = {name: parameter.detach().clone() for name, parameter in own.items()}
+    losses, gradients, detached = [], [], True
+    for batch in batches:
+        mark(STEP)
+        loss = answer(model, batch, mesh)
+        detached &= not (isinstance(loss, Tensor) and loss.requires_grad)
+        losses.append(loss.detach() if isinstance(loss, Tensor) else loss)
+        gradients.append({name: parameter.grad for name, parameter in own.items()})
+        for parameter in own.values():
+            parameter.grad = None
+    left = dict(model.named_parameters())
+    changed = [
+        name
+        for name in {**own, **left}
+        if left.get(name) is not own.get(name)
+        or not left[name].requires_grad
+        or not left[name].equal(before[name])
+    ]
+    return StepReply(losses, gradients, detached, changed, batches)
