@@ -351,28 +351,30 @@ for rank, (_, names) in enumerate(parts):
 def step_3d(model: MeshTransformer, batch: list[tuple[Tensor, Tensor]], mesh: DeviceMesh) -> Tensor:
     """Forward and backward of one step of training on a mesh, all gradients averaged; the loss.
 
-    mesh: with the axes "data", "pipeline" and "tensor", in this order, on all ranks; any of them may have
-        one rank, and ranks may stand in it in any order.
-    model: this rank's part of the model, whose parameters have no .grad yet. The first stage's takes tokens
-        [B, T], the others' what the stage before returned, and the last one's returns logits. What crosses
-        is float [B, T, D]; model.empty(B, T) is room for it, on the right device. Ranks along "tensor" call
-        it alike. It is called once for each micro-batch.
+    mesh: with the axes "data", "pipeline" and "tensor", in this order, on all ranks; any of them may
+        have one rank, and ranks may stand in it in any order.
+    model: this rank's part of the model, whose parameters have no .grad yet. The first stage's takes
+        tokens [B, T], the others' what the stage before returned, and the last one's returns logits.
+        What crosses is float [B, T, D]; model.empty(B, T) is room for it, on the right device. Ranks
+        along "tensor" call it alike. It is called once for each micro-batch.
         Each parameter has an attribute `shared`: True if the first and the last stage have a copy of it
         each; if the mesh has one stage, there is one copy, with the whole gradient.
-    batch: of this replica, micro-batches (tokens [B, T], targets [B, T]), int64, at least one. Their B may
-        differ. Every rank of the replica has them. Replicas have other samples, as many altogether, perhaps
-        in more or fewer micro-batches.
+    batch: of this replica, micro-batches (tokens [B, T], targets [B, T]), int64, at least one. Their B
+        may differ. Every rank of the replica has them. Replicas have other samples, as many altogether,
+        perhaps in more or fewer micro-batches.
 
-    The loss of the whole batch is the mean of next_token_loss over all samples of all replicas. Afterwards
-    each parameter's .grad is its gradient, the same on all ranks that have a copy; no parameter has
-    changed, nor has the batch. Returns the loss, float32 [], detached, the same on all ranks.
+    The loss of the whole batch is the mean of next_token_loss over all samples of all replicas.
+    Afterwards each parameter's .grad is its gradient, the same on all ranks that have a copy; no
+    parameter has changed, nor has the batch. Returns the loss, float32 [], detached, the same on all
+    ranks.
 
-    With m micro-batches and p stages, stage s sends min(m, p - s) micro-batches on to s + 1, or more, before
-    the first of them is back. Activations, and their gradients, cross each cut once a micro-batch, point
-    to point, in one message each. Along "data" each gradient is in one all-reduce, after the last
-    micro-batch. Copies of shared parameters are summed between these two stages, by a message each way or
-    in a group of the two ranks. Beside this and what the model itself sums, no collective has more than 8
-    bytes. Nothing stays behind: a second call, with .grad None again and another batch, is as the first.
+    With m micro-batches and p stages, stage s sends min(m, p - s) micro-batches on to s + 1, or more,
+    before the first of them is back. Activations, and their gradients, cross each cut once a
+    micro-batch, point to point, in one message each. Along "data" each gradient is in one all-reduce,
+    after the last micro-batch. Copies of shared parameters are summed between these two stages, by a
+    message each way or in a group of the two ranks. Beside this and what the model itself sums, no
+    collective has more than 8 bytes. Nothing stays behind: a second call, with .grad None again and
+    another batch, is as the first.
     """
     ### BEGIN SOLUTION
     pipeline, data = mesh.get_group("pipeline"), mesh.get_group("data")
@@ -1824,19 +1826,21 @@ def choose_mesh(
     """(data, pipeline, tensor): on which mesh a step takes the least time, of those that fit.
 
     devices: how many there are, which is cluster.size and the product of the three. memory: bytes of
-    each. batch: samples of a step, each of model.context tokens; they pass a pipeline one by one, so each is
-    a micro-batch. The step is that of course_lib.training.mesh_step, whose docstrings say all that counts:
+    each. batch: samples of a step, each of model.context tokens; they pass a pipeline one by one, so
+    each is a micro-batch. The step is that of course_lib.training.mesh_step, whose docstrings say all
+    that counts:
 
     - Job(model, batch, cluster, memory).problem(Mesh(...)) says whether the step can be cut so at all.
     - memory_bytes(job, mesh) is what a device holds. It has to be at most memory, and some mesh fits.
-    - step_time(job, mesh) simulates the step. Its docstring says what there is to it. It cannot be called
-      here: your function is called on a simulated rank, and such a rank cannot launch others.
+    - step_time(job, mesh) simulates the step. Its docstring says what there is to it. It cannot be
+      called here: your function is called on a simulated rank, and such a rank cannot launch others.
 
-    Of computing, only matrix products take time, at cluster.flops. Each device has a network card of its
-    own. A message of n bytes takes link.seconds(n), where link is cluster.intra_node or, from node to node,
-    cluster.inter_node, which is in nothing better. An all-reduce is a ring of 2 (p - 1) rounds, with a p-th of the tensor in each message;
-    a round is over when its slowest message has come. Micro-batches, weights and gradients have 2 bytes a
-    number; a block has 12 D^2 / tensor + 13 D gradients on a device if F = 4 D.
+    Of computing, only matrix products take time, at cluster.flops. Each device has a network card of
+    its own. A message of n bytes takes link.seconds(n), where link is cluster.intra_node or, from node
+    to node, cluster.inter_node, which is in nothing better. An all-reduce is a ring of 2 (p - 1)
+    rounds, with a p-th of the tensor in each message; a round is over when its slowest message has
+    come. Micro-batches, weights and gradients have 2 bytes a number; a block has 12 D^2 / tensor + 13 D
+    gradients on a device if F = 4 D.
 
     Full marks are for a step within 5 % of the shortest. There are up to 32 devices.
     """

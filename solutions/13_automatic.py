@@ -163,25 +163,28 @@ assert str(by_samples) == "S(0), R -> S(0)"
 def op_strategies(op: Einsum, mesh: tuple[int, ...]) -> list[Strategy]:
     """All strategies of an operator on a mesh, in any order, each once.
 
-    op: of one operand or more, whose letters stand at most once in a tensor; each letter of the result stands
-    in an operand too. op.sizes may name other letters as well. mesh: the lengths of its axes, at least 1 each;
-    it may have no axis at all. Both stay as they are.
+    op: of one operand or more, whose letters stand at most once in a tensor; each letter of the result
+    stands in an operand too. op.sizes may name other letters as well. mesh: the lengths of its axes, at
+    least 1 each; it may have no axis at all. Both stay as they are.
 
-    Along each axis of the mesh the work is either done by all ranks alike, and nothing is cut, or it is shared:
-    one letter's range is cut into equal parts, and each rank computes with its part only. Letters may differ
-    from axis to axis; one letter may be cut along several axes, and is then cut by all of them together. Only
-    what divides without a rest is a strategy, and along an axis of length 1 nothing is cut.
+    Along each axis of the mesh the work is either done by all ranks alike, and nothing is cut, or it is
+    shared: one letter's range is cut into equal parts, and each rank computes with its part only.
+    Letters may differ from axis to axis; one letter may be cut along several axes, and is then cut by
+    all of them together. Only what divides without a rest is a strategy, and along an axis of length 1
+    nothing is cut.
 
-    Each rank computes its part with no word from others, with torch.einsum on what it has. An operand is
-    Shard(dim) or Replicate() along an axis, never Partial(), and lies whole on more ranks than one only where
-    each of them needs all of it. The result is what then comes out.
+    Each rank computes its part with no word from others, with torch.einsum on what it has. An operand
+    is Shard(dim) or Replicate() along an axis, never Partial(), and lies whole on more ranks than one
+    only where each of them needs all of it. The result is what then comes out.
     """
     ### BEGIN SOLUTION
     letters = sorted(set("".join(op.operands)))
     choices = [(None, *letters) if length > 1 else (None,) for length in mesh]
 
     def placed(tensor: str, cut: tuple[str | None, ...], without: Placement) -> Placements:
-        """The layout of a tensor with these letters; without: its placement where it lacks the cut letter."""
+        """The layout of a tensor with these letters; without: its placement where it lacks the cut
+        letter.
+        """
         return tuple(
             Replicate() if letter is None else Shard(tensor.index(letter)) if letter in tensor else without
             for letter in cut
@@ -284,16 +287,17 @@ def reshard(
 ) -> Tensor:
     """Bring a tensor from one layout into another, along the ranks of a group.
 
-    x: what this rank has of it in the layout source; of any dtype, with at least one dimension, and in any
-    order in memory; it stays as it is. source, target: Replicate(), Shard(dim) or Partial(), a sum over the
-    ranks. group: the ranks along the axis (None: all), p of them; the rank at place r of the group has part r of
-    what is cut. Every dim that is cut has, when it is whole, a multiple of p as its length.
+    x: what this rank has of it in the layout source; of any dtype, with at least one dimension, and in
+    any order in memory; it stays as it is. source, target: Replicate(), Shard(dim) or Partial(), a sum
+    over the ranks. group: the ranks along the axis (None: all), p of them; the rank at place r of the
+    group has part r of what is cut. Every dim that is cut has, when it is whole, a multiple of p as its
+    length.
 
-    Returns what this rank has in the layout target, of x's dtype, in memory of its own. What becomes a sum may
-    have any summands whose sum it is, but those of a sum that stays one are x as it was.
+    Returns what this rank has in the layout target, of x's dtype, in memory of its own. What becomes a
+    sum may have any summands whose sum it is, but those of a sum that stays one are x as it was.
 
-    At most one collective, over this group; none where each rank can do it by itself. Of all that can do it
-    it is the one with which a rank sends the fewest bytes.
+    At most one collective, over this group; none where each rank can do it by itself. Of all that can
+    do it it is the one with which a rank sends the fewest bytes.
     """
     ### BEGIN SOLUTION
     p, place = dist.get_world_size(group), dist.get_rank(group)
@@ -346,12 +350,14 @@ for call in ("all_gather_into_tensor", "all_reduce", "reduce_scatter_tensor", "a
 def reshard_cost(source: Placement, target: Placement, nbytes: int, ranks: int, link: Link) -> float:
     """Seconds that it takes to bring a tensor from one layout into another, along one axis of a mesh.
 
-    source, target: Replicate(), Shard(dim) for any dim, or Partial(), a sum. ranks: the length of the axis,
-    at least 1; every dim is a multiple of it. nbytes: of the tensor when it lies whole, a multiple of ranks².
+    source, target: Replicate(), Shard(dim) for any dim, or Partial(), a sum. ranks: the length of the
+    axis, at least 1; every dim is a multiple of it. nbytes: of the tensor when it lies whole, a
+    multiple of ranks².
     link: between any two ranks of the axis.
 
-    What each rank can do by itself takes no time. Otherwise one call of a collective does it, the one that
-    takes the least time, and each rank gives it no more than the call needs; its time is that of `seconds_of`.
+    What each rank can do by itself takes no time. Otherwise one call of a collective does it, the one
+    that takes the least time, and each rank gives it no more than the call needs; its time is that of
+    `seconds_of`.
     """
     ### BEGIN SOLUTION
     if source == target or isinstance(source, Replicate) or isinstance(target, Partial):
@@ -430,18 +436,19 @@ def reshard_path(
 ) -> tuple[float, list[Placements]]:
     """The fastest way from one layout into another on a mesh with several axes, one axis at a time.
 
-    source, target: a placement for each axis of the mesh, of which there are one to three; Partial() is a
-    sum. mesh: the axes' lengths, at least 2 each. links: of each axis. dims: how many dimensions the tensor
-    has, one to three; each may be cut along any axes, and lengths divide by all of them. nbytes: of the whole
-    tensor, a multiple of the square of the number of ranks.
+    source, target: a placement for each axis of the mesh, of which there are one to three; Partial() is
+    a sum. mesh: the axes' lengths, at least 2 each. links: of each axis. dims: how many dimensions the
+    tensor has, one to three; each may be cut along any axes, and lengths divide by all of them. nbytes:
+    of the whole tensor, a multiple of the square of the number of ranks.
 
-    A way is a list of layouts, from source to target, both included, in which neighbours differ along one axis,
-    and each step has the price of reshard_cost there, for the bytes of what is whole or cut along that axis only:
-    those of the tensor, divided by the lengths of the other axes along which it is Shard at that moment. Along
-    an axis Shard(dim) may come or go only while no later axis cuts the same dim.
+    A way is a list of layouts, from source to target, both included, in which neighbours differ along
+    one axis, and each step has the price of reshard_cost there, for the bytes of what is whole or cut
+    along that axis only: those of the tensor, divided by the lengths of the other axes along which it
+    is Shard at that moment. Along an axis Shard(dim) may come or go only while no later axis cuts the
+    same dim.
 
-    Returns the least seconds, and a way that takes them; from a layout to itself that is 0 seconds and the list
-    of this one. All arguments stay as they are.
+    Returns the least seconds, and a way that takes them; from a layout to itself that is 0 seconds and
+    the list of this one. All arguments stay as they are.
     """
     ### BEGIN SOLUTION
     anything = [Replicate(), Partial(), *(Shard(dim) for dim in range(dims))]
@@ -527,14 +534,15 @@ assert all(3 < direct / seconds < 7 for seconds, direct, _ in ways.values())
 def best_chain(node_cost: list[list[float]], edge_cost: list[list[list[float]]]) -> tuple[float, list[int]]:
     """The cheapest choice of strategies for operators in a chain, and what it costs.
 
-    node_cost[i][s]: seconds of operator i with its strategy s. There are n operators, at least one, each with
-    at least one strategy, and they may have different numbers of them. edge_cost[i][s][t]: seconds from
-    strategy s of operator i to strategy t of operator i + 1; n - 1 tables. All are at least 0, and math.inf
-    where it cannot be done; some choice has finite costs only. All lists stay as they are.
+    node_cost[i][s]: seconds of operator i with its strategy s. There are n operators, at least one,
+    each with at least one strategy, and they may have different numbers of them. edge_cost[i][s][t]:
+    seconds from strategy s of operator i to strategy t of operator i + 1; n - 1 tables. All are at
+    least 0, and math.inf where it cannot be done; some choice has finite costs only. All lists stay as
+    they are.
 
-    Returns the least sum of seconds, of all operators and edges, and a choice that has it: for each operator
-    the number of its strategy. With S strategies for each the time grows no faster than n S²: 400 operators
-    with 12 strategies each take less than two seconds.
+    Returns the least sum of seconds, of all operators and edges, and a choice that has it: for each
+    operator the number of its strategy. With S strategies for each the time grows no faster than n S²:
+    400 operators with 12 strategies each take less than two seconds.
     """
     ### BEGIN SOLUTION
     seconds, came_from = node_cost[0], []
@@ -698,16 +706,17 @@ def best_intra(
 ) -> tuple[float, list[int]]:
     """The cheapest choice of strategies for the operators of a graph, and what it costs.
 
-    graph: edges (i, j) between different operators; a pair may stand there several times, and as (j, i), and
-    some operators may have no edge. node_cost[i][s]: seconds of operator i with its strategy s, as in
-    best_chain. edge_cost[e][s][t]: for edge number e = (i, j) the seconds from strategy s of i to strategy t
-    of j. All are at least 0, and math.inf where it cannot be done; they may be as small as nanoseconds.
-    memory[i][s]: bytes of a device, perhaps 0; capacity: how many all chosen strategies may have together,
-    just so many included. Without a capacity memory does not count. All arguments stay as they are.
+    graph: edges (i, j) between different operators; a pair may stand there several times, and as (j,
+    i), and some operators may have no edge. node_cost[i][s]: seconds of operator i with its strategy s,
+    as in best_chain. edge_cost[e][s][t]: for edge number e = (i, j) the seconds from strategy s of i to
+    strategy t of j. All are at least 0, and math.inf where it cannot be done; they may be as small as
+    nanoseconds. memory[i][s]: bytes of a device, perhaps 0; capacity: how many all chosen strategies
+    may have together, just so many included. Without a capacity memory does not count. All arguments
+    stay as they are.
 
-    Returns the sum of seconds and the choice, for each operator the number of its strategy. The sum is the least
-    that is possible, but for a part in 100,000. Raises ValueError if no choice fits, or all have infinite costs.
-    16 operators with 29 edges and 4 strategies each take less than 5 seconds.
+    Returns the sum of seconds and the choice, for each operator the number of its strategy. The sum is
+    the least that is possible, but for a part in 100,000. Raises ValueError if no choice fits, or all
+    have infinite costs. 16 operators with 29 edges and 4 strategies each take less than 5 seconds.
     """
     ### BEGIN SOLUTION
     tables = [np.array(own, dtype=float) for own in (*node_cost, *edge_cost)]
@@ -1079,18 +1088,20 @@ def best_inter(
     micro_batches: int,
     sizes: Sequence[int],
 ) -> list[tuple[int, int]]:
-    """The stages, and their submeshes, with which a step takes least: the sum of all stages' seconds, and
-    micro_batches - 1 times those of the slowest.
+    """The stages, and their submeshes, with which a step takes least: the sum of all stages' seconds,
+    and micro_batches - 1 times those of the slowest.
 
     stage_seconds(begin, end, size): seconds for a micro-batch of the layers from `begin` up to, but not
-    including, `end` on a submesh of so many devices, more than 0; math.inf where they do not fit into its
-    memory. More devices may be slower. Alpa measures them, which is dear: ask for each at most once, and only
-    where 0 <= begin < end <= layers and the size is one of `sizes`, and no larger than `devices`.
-    layers, devices, micro_batches: each at least 1. sizes: how many devices a submesh can have, ascending.
+    including, `end` on a submesh of so many devices, more than 0; math.inf where they do not fit into
+    its memory. More devices may be slower. Alpa measures them, which is dear: ask for each at most
+    once, and only where 0 <= begin < end <= layers and the size is one of `sizes`, and no larger than
+    `devices`.
+    layers, devices, micro_batches: each at least 1. sizes: how many devices a submesh can have,
+    ascending.
 
-    Returns (layers, devices) of each stage, in order: they add up to all layers, and to exactly all devices. Where
-    several plans are equally good, any of them. Raises ValueError if no plan fits. 16 layers on 16 devices
-    with sizes 1, 2, 4, 8 and 16 take less than three seconds.
+    Returns (layers, devices) of each stage, in order: they add up to all layers, and to exactly all
+    devices. Where several plans are equally good, any of them. Raises ValueError if no plan fits. 16
+    layers on 16 devices with sizes 1, 2, 4, 8 and 16 take less than three seconds.
     """
     ### BEGIN SOLUTION
     usable = [size for size in sizes if size <= devices]
@@ -1266,12 +1277,14 @@ def pipedream_hierarchy(
     weight_bytes: list[int],
     levels: list[tuple[int, float]],
 ) -> Nested:
-    """The nested plan with the least `nested_seconds`, whose arguments these are; they stay as they are.
+    """The nested plan with the least `nested_seconds`, whose arguments these are; they stay as they
+    are.
 
-    levels: one or more. Returns the plan on the outermost level: (layers, replicas, plan of a replica) for each
-    stage, in order. On each level the layers of the stages add up to those to be planned, and the replicas to the
-    number of its units, all of which are used. Within a stage of the innermost level stands []. Where several
-    plans are equally good, any of them. 40 layers on 4 servers of 4 GPUs take less than five seconds.
+    levels: one or more. Returns the plan on the outermost level: (layers, replicas, plan of a replica)
+    for each stage, in order. On each level the layers of the stages add up to those to be planned, and
+    the replicas to the number of its units, all of which are used. Within a stage of the innermost
+    level stands []. Where several plans are equally good, any of them. 40 layers on 4 servers of 4 GPUs
+    take less than five seconds.
     """
     ### BEGIN SOLUTION
     count = len(seconds)
@@ -1359,16 +1372,18 @@ assert nested["VGG-16"][1] > 1.5 * nested["VGG-16"][2]
 def simulate(tasks: list[Task], edges: list[tuple[int, int]], devices: int) -> Timeline:
     """When each task runs.
 
-    tasks: what there is to do, on devices 0 to devices - 1; seconds may be 0. A task goes by its place in the
-    list. edges: (a, b), a < b, each once, in any order: task b waits for task a. All stay as they are.
+    tasks: what there is to do, on devices 0 to devices - 1; seconds may be 0. A task goes by its place
+    in the list. edges: (a, b), a < b, each once, in any order: task b waits for task a. All stay as
+    they are.
 
-    A task is ready when all before it have ended; where there is none, at 0. A device runs its tasks one at a
-    time, in the order in which they become ready, of those ready at the same moment the lowest number first. It
-    begins a task as soon as the task is ready and the one in front of it has ended.
+    A task is ready when all before it have ended; where there is none, at 0. A device runs its tasks
+    one at a time, in the order in which they become ready, of those ready at the same moment the lowest
+    number first. It begins a task as soon as the task is ready and the one in front of it has ended.
 
-    Returns the Timeline: tasks, a list of its own, equal to the one given; for each task before and after,
-    lists of numbers in any order, and ready and end, in seconds; for each device its queue, empty where it has
-    nothing to do. There may be no task at all, or 3,000 of which each waits for the one before.
+    Returns the Timeline: tasks, a list of its own, equal to the one given; for each task before and
+    after, lists of numbers in any order, and ready and end, in seconds; for each device its queue,
+    empty where it has nothing to do. There may be no task at all, or 3,000 of which each waits for the
+    one before.
     """
     ### BEGIN SOLUTION
     before: list[list[int]] = [[] for _ in tasks]
@@ -1506,14 +1521,15 @@ guesses.measured(times_faster_to_simulate_than_to_execute=round(executed / simul
 def resimulate(timeline: Timeline, changes: dict[int, Task]) -> set[int]:
     """Bring a timeline up to date after some of its tasks have changed, and say which have moved.
 
-    timeline: as from simulate. It is changed in place: afterwards it is what simulate would make of the changed
-    tasks; before and after stay as they are. changes: for some tasks, perhaps none, what stands there from now
-    on, perhaps on another device, perhaps what stood there already; it stays as it is. Edges do not change.
+    timeline: as from simulate. It is changed in place: afterwards it is what simulate would make of the
+    changed tasks; before and after stay as they are. changes: for some tasks, perhaps none, what stands
+    there from now on, perhaps on another device, perhaps what stood there already; it stays as it is.
+    Edges do not change.
 
     Returns the numbers of the tasks for which `ready` or `end` is now another than before the call.
 
-    Of `timeline.tasks` only what is needed is read: for n tasks that change or move at most 4 n + 4 different
-    ones. Writing into that list is free.
+    Of `timeline.tasks` only what is needed is read: for n tasks that change or move at most 4 n + 4
+    different ones. Writing into that list is free.
     """
     ### BEGIN SOLUTION
     tasks, ready, end = timeline.tasks, timeline.ready, timeline.end
@@ -1648,19 +1664,21 @@ def search(
     seed: int,
     beta: float = 1.0,
 ) -> tuple[AnyPlan, float]:
-    """Walk through plans, and return the best one that was seen, with its cost; of equal ones the first seen.
+    """Walk through plans, and return the best one that was seen, with its cost; of equal ones the first
+    seen.
 
     plan: where the walk begins; a value of any kind, perhaps one that cannot be hashed.
-    propose(plan, generator): a plan that differs a little from this one, which stays as it is. It is as likely
-    to lead from A to B as from B to A. cost(plan): how bad a plan is; math.inf for one that cannot run. It is
-    dear: call it once for the first plan, and once for each that is proposed.
+    propose(plan, generator): a plan that differs a little from this one, which stays as it is. It is as
+    likely to lead from A to B as from B to A. cost(plan): how bad a plan is; math.inf for one that
+    cannot run. It is dear: call it once for the first plan, and once for each that is proposed.
 
-    The walk has so many steps, 0 or more. In each a change of the plan where it stands is proposed, and the walk
-    goes there, or stays. It always goes where it is no dearer, and never to an infinite cost from a finite one.
-    In the long run it stands at plans in proportion to exp(-beta * cost). Costs are from 0 to 1e12, or math.inf.
+    The walk has so many steps, 0 or more. In each a change of the plan where it stands is proposed, and
+    the walk goes there, or stays. It always goes where it is no dearer, and never to an infinite cost
+    from a finite one. In the long run it stands at plans in proportion to exp(-beta * cost). Costs are
+    from 0 to 1e12, or math.inf.
 
-    seed: of a random.Random, from which all chance comes, that of propose too. The same seed gives the same walk;
-    the state of the module `random` stays as it is.
+    seed: of a random.Random, from which all chance comes, that of propose too. The same seed gives the
+    same walk; the state of the module `random` stays as it is.
     """
     ### BEGIN SOLUTION
     generator = random.Random(seed)
@@ -2150,16 +2168,17 @@ assert planner.predict(again) == measured["all three"][0]
 def plan(model: Model, cluster: Cluster, memory: float) -> ParallelPlan:
     """A plan for all ranks of a cluster, whose step is as fast as you can find and fits into memory.
 
-    model: as in section 9; its pieces have no data, and no two share a parameter. memory: bytes of a device.
-    A plan is rated by Planner(model, cluster, torchs_1f1b).predict(plan): `seconds`, and `memory`, of which no
-    stage may have more than a device. Its three axes have cluster.size ranks together. There is a plan that
-    fits. model stays as it is. The answer has to come within half a minute for each of four small tasks, of
-    at most 6 pieces on 8 ranks.
+    model: as in section 9; its pieces have no data, and no two share a parameter. memory: bytes of a
+    device. A plan is rated by Planner(model, cluster, torchs_1f1b).predict(plan): `seconds`, and
+    `memory`, of which no stage may have more than a device. Its three axes have cluster.size ranks
+    together. There is a plan that fits. model stays as it is. The answer has to come within half a
+    minute for each of four small tasks, of at most 6 pieces on 8 ranks.
 
-    Points, four each, over all tasks: for plans that run on all ranks within the memory, and that take, carried out on
-    the simulated cluster, what is predicted, to 5 %; for steps that are no slower than with one kind of parallelism alone,
-    of those that fit (data, stages, or units inside of an MLP and heads shared); for steps at most 10 %
-    and at most 3 % slower than with the best plan that the course has found.
+    Points, four each, over all tasks: for plans that run on all ranks within the memory, and that take,
+    carried out on the simulated cluster, what is predicted, to 5 %; for steps that are no slower than
+    with one kind of parallelism alone, of those that fit (data, stages, or units inside of an MLP and
+    heads shared); for steps at most 10 % and at most 3 % slower than with the best plan that the course
+    has found.
     """
     ### BEGIN SOLUTION
     planner, pieces = Planner(model, cluster, torchs_1f1b), len(model.pieces)
@@ -2195,7 +2214,9 @@ def plan(model: Model, cluster: Cluster, memory: float) -> ParallelPlan:
             best, order = rated[0]
 
     def cut(found: ParallelPlan, graph: Graph) -> tuple[float, tuple[int, ...]] | None:
-        """What a step takes, about, if the slowest stage is as fast as can be within the memory; and its cuts."""
+        """What a step takes, about, if the slowest stage is as fast as can be within the memory; and
+        its cuts.
+        """
         stages, micro_batches = found.shape[0], found.micro_batches
         counted = [
             planner.count(graph, range(each, each + 1), found.split, found.tensor) for each in range(pieces)
