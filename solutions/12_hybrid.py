@@ -1160,21 +1160,19 @@ def megabytes(samples: int, channels: int, filters: int, side: int, kernel: int)
     return [launch(both_passes, *way, ranks=4).traffic[1].sent / 1e6 for way in ways]
 
 
-sent_mb = {
-    (samples, name): megabytes(samples, *layer) for samples in (1, 32) for name, layer in LAYERS.items()
-}
+sent_mb = {(images, name): megabytes(images, *layer) for images in (1, 32) for name, layer in LAYERS.items()}
 print(f"{'megabytes a rank':44} {'in space':>9} {'by filters':>11} {'by channels':>12}")
-for (samples, name), (space, filters, channels) in sent_mb.items():
-    print(f"{samples:2} samples, {name:32} {space:9.2f} {filters:11.2f} {channels:12.2f}")
+for (images, name), (space, filters, channels) in sent_mb.items():
+    print(f"{images:2} samples, {name:32} {space:9.2f} {filters:11.2f} {channels:12.2f}")
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds halo_exchange spatial_conv2d filter_parallel_conv channel_parallel_conv
 names = list(LAYERS)
-for samples in (1, 32):
-    first, last = sent_mb[samples, names[0]], sent_mb[samples, names[3]]
+for images in (1, 32):
+    first, last = sent_mb[images, names[0]], sent_mb[images, names[3]]
     assert first[0] < first[1] == first[2]
     assert last[0] > 3 * last[1]
-    down, up = sent_mb[samples, names[4]], sent_mb[samples, names[5]]
+    down, up = sent_mb[images, names[4]], sent_mb[images, names[5]]
     assert abs(down[1] / down[2] - 4) < 0.01
     assert abs(up[2] / up[1] - 4) < 0.01
 assert sent_mb[1, names[3]][0] > 90 * sent_mb[1, names[3]][1]
