@@ -2250,7 +2250,7 @@ def plan(model: Model, cluster: Cluster, memory: float) -> ParallelPlan:
                 continue
             tensor = cluster.size // (stages * data)
             for micro_batches in divisors(model.samples):
-                if micro_batches > 8 * stages or model.samples % (micro_batches * data):
+                if micro_batches > 4 * stages or model.samples % (micro_batches * data):
                     continue
                 graph = model.graph(model.part(data, micro_batches))
                 if tensor not in orders:

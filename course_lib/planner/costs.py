@@ -5,7 +5,7 @@ so that what is left to err is how they meet on the ranks' clocks. The schedule 
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
@@ -88,6 +88,8 @@ class Planner:
         """schedule(stage, stages, micro_batches): what a stage does, in order."""
         self.model, self.cluster, self._schedule = model, cluster, schedule
         self._counted: dict[object, Counted] = {}
+        self._numbered: dict[Graph, dict[str, int]] = {}
+        self._numbers: dict[tuple[object, ...], int] = {}
         self._seconds: dict[object, float] = {}
         self._networks: dict[tuple[int, int, int], Network] = {}
 
@@ -96,14 +98,25 @@ class Planner:
 
         The last piece of the model brings its loss along.
         """
-        operators = [each for each in graph.operators if each.piece in pieces]
+        operators = [each for piece in pieces for each in graph.of_piece(piece)]
         last = pieces[-1] == len(graph.outputs) - 1
-        key = ranks, last, *(_signature(each, pieces[0], split) for each in operators)
+        kinds = self._kinds(graph)
+        alike = ((each.piece - pieces[0], kinds[each.name], split.get(each.name)) for each in operators)
+        key = ranks, last, *alike
         if key not in self._counted:
             targets = self.model.targets[: len(graph.example)]
             loss = (self.model.loss_function, targets) if last else ()
             self._counted[key] = count(operators, graph, split, ranks, self.cluster, *loss)
         return self._counted[key]
+
+    def _kinds(self, graph: Graph) -> dict[str, int]:
+        """Operator -> a number that it shares with all that cost the same."""
+        if graph not in self._numbered:
+            self._numbered[graph] = {
+                each.name: self._numbers.setdefault(_signature(each), len(self._numbers))
+                for each in graph.operators
+            }
+        return self._numbered[graph]
 
     def network(self, shape: tuple[int, int, int]) -> Network:
         """What is sent on a mesh (stages, data, tensor)."""
@@ -199,13 +212,16 @@ def _calls(plan: ParallelPlan, counted: Counted) -> Counter[tuple[str, str, int]
     return calls
 
 
-def _signature(operator: Operator, first: int, split: Split) -> Iterator[object] | tuple[object, ...]:
-    """What tells an operator from others that cost something else: pieces are numbered from the first one."""
-    names = tuple(f"{int(number) - first}.{name}" for number, _, name in _parted(operator))
+def _signature(operator: Operator) -> tuple[object, ...]:
+    """What tells an operator from others that cost something else."""
+    names = [_relative(name, operator.piece) for name in (operator.name, *operator.operands)]
     sizes = tuple(sorted(operator.einsum.sizes.items()))
-    return operator.einsum.spec, sizes, operator.shapes, names, split.get(operator.name)
+    return operator.einsum.spec, sizes, operator.shapes, *names
 
 
-def _parted(operator: Operator) -> Iterator[tuple[str, str, str]]:
-    for name in (operator.name, *operator.operands):
-        yield name.partition(".") if "." in name else ("0", ".", name)
+def _relative(name: str, piece: int) -> str:
+    """The name without the piece; all that comes from the piece before is one tensor."""
+    number, _, rest = name.partition(".")
+    if not rest:
+        return name
+    return rest if int(number) == piece else "before"

@@ -89,7 +89,12 @@ class Graph:
 
     def of_piece(self, piece: int) -> tuple[Operator, ...]:
         """The operators of one piece."""
-        return tuple(each for each in self.operators if each.piece == piece)
+        return self._by_piece[piece]
+
+    @cached_property
+    def _by_piece(self) -> list[tuple[Operator, ...]]:
+        pieces = range(len(self.outputs))
+        return [tuple(each for each in self.operators if each.piece == piece) for piece in pieces]
 
 
 def trace(pieces: Sequence[nn.Module], example: Tensor) -> Graph:

@@ -106,7 +106,7 @@ def plan(answer: Answer, rng: Rng) -> Findings:
     """Four tasks whose best plans are of different kinds."""
     tasks = [_drawn(rng, task) for task in TASKS]
     rated = [
-        _Rated.of(task, answer.call(drivers.planned, list(astuple(task.numbers)), task.memory, timeout=40.0))
+        _Rated.of(task, answer.call(drivers.planned, list(astuple(task.numbers)), task.memory, timeout=120.0))
         for task in tasks
     ]
     yield RUNS, compare.first_failure([*(each.runs() for each in rated), rated[-1].executed()])
