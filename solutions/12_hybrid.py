@@ -351,6 +351,15 @@ for rank, (_, names) in enumerate(parts):
 def step_3d(model: MeshTransformer, batch: list[tuple[Tensor, Tensor]], mesh: DeviceMesh) -> Tensor:
     """Forward and backward of one step of training on a mesh, all gradients averaged; the loss.
 
+    mesh: with the axes "data", "pipeline" and "tensor", in this order, on all ranks; any of them may have
+        one rank, and ranks may stand in it in any order.
+    model: this rank's part of the model, whose parameters have no .grad yet. The first stage's takes tokens
+        [B, T], the others' what the stage before returned, and the last one's returns logits. What crosses
+        is float [B, T, D]; model.empty(B, T) is room for it, on the right device. Ranks along "tensor" call
+        it alike. It is called once for each micro-batch. It may be on the device "meta", whose tensors have
+        no data: new ones are made on its device, and nothing asks for their numbers.
+
+
     mesh: with the axes "data", "pipeline" and "tensor", in this order, on all ranks; any of them may
         have one rank, and ranks may stand in it in any order.
     model: this rank's part of the model, whose parameters have no .grad yet. The first stage's takes
@@ -424,7 +433,7 @@ def step_3d(model: MeshTransformer, batch: list[tuple[Tensor, Tensor]], mesh: De
 
 # %% demo=true
 # %%needs step_3d
-def one_step(config: TransformerConfig, samples: tuple[Tensor, Tensor], shape: tuple[int, int, int]):
+def step_on_a_mesh(config: TransformerConfig, samples: tuple[Tensor, Tensor], shape: tuple[int, int, int]):
     """The loss, and this rank's gradients by name. samples: tokens and targets of all replicas."""
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=AXES)
     own = [part.tensor_split(shape[0])[mesh.get_local_rank("data")] for part in samples]
@@ -435,10 +444,12 @@ def one_step(config: TransformerConfig, samples: tuple[Tensor, Tensor], shape: t
 
 
 text = load_text(32)
-samples = text.train.batch(torch.arange(16))
+sixteen_samples = text.train.batch(torch.arange(16))
 config = TransformerConfig(layers=4, width=32, heads=8, context=32)
 shapes = ((1, 1, 1), (2, 2, 2), (8, 1, 1), (1, 4, 2), (2, 1, 4), (1, 1, 8))
-steps = {shape: launch(one_step, config, samples, shape, ranks=math.prod(shape)) for shape in shapes}
+steps = {
+    shape: launch(step_on_a_mesh, config, sixteen_samples, shape, ranks=math.prod(shape)) for shape in shapes
+}
 alone = steps[1, 1, 1].results[0]
 off = {}
 for shape, run in steps.items():
@@ -573,7 +584,7 @@ def two_norms(config: TransformerConfig, samples: tuple[Tensor, Tensor], shape: 
 
 norms = {}
 for shape in ((1, 1, 1), (2, 2, 2), (1, 4, 2), (1, 1, 8)):
-    norms[shape] = launch(two_norms, config, samples, shape, ranks=math.prod(shape)).results[-1]
+    norms[shape] = launch(two_norms, config, sixteen_samples, shape, ranks=math.prod(shape)).results[-1]
     print(f"{' x '.join(map(str, shape))}: {norms[shape][0]:.5f}; all ranks' squares: {norms[shape][1]:.5f}")
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -1724,8 +1735,10 @@ def torchs_step(config: TransformerConfig, samples: tuple[Tensor, Tensor], shape
 untied = TransformerConfig(layers=2, width=32, heads=4, context=32, tied=False)
 both = {}
 for engine in ("simulated", "processes"):
-    theirs = launch(torchs_step, untied, samples, (2, 2, 2), ranks=8, on=engine, timeout=240, quiet=True)
-    yours = launch(one_step, untied, samples, (2, 2, 2), ranks=8, on=engine, timeout=240)
+    theirs = launch(
+        torchs_step, untied, sixteen_samples, (2, 2, 2), ranks=8, on=engine, timeout=240, quiet=True
+    )
+    yours = launch(step_on_a_mesh, untied, sixteen_samples, (2, 2, 2), ranks=8, on=engine, timeout=240)
     of_theirs = {name: each for _, own in theirs.results for name, each in own.items()}
     of_yours = renamed({name: each for _, own in yours.results for name, each in own.items()}, untied)
     last = [loss for losses, _ in theirs.results for loss in losses]
@@ -1921,6 +1934,10 @@ assert round(simulated[1, 3, 8] / simulated[fastest], 1) == 2.3
 # - M. Shoeybi et al., *Megatron-LM*, 2019 ([arXiv:1909.08053](https://arxiv.org/abs/1909.08053)): 8.3 billion parameters, 512 V100, 15.1
 #   petaFLOP/s, 76 % of perfect scaling.
 # - S. Rajbhandari et al., *ZeRO*, SC 2020 ([arXiv:1910.02054](https://arxiv.org/abs/1910.02054)): 100 billion parameters on 400 V100, 15 petaFLOP/s.
+# - Y. Zhao et al., *PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel*, VLDB 2023
+#   ([arXiv:2304.11277](https://arxiv.org/abs/2304.11277)): hybrid sharding beside full sharding.
+# - W. Liang et al., *TorchTitan: One-stop PyTorch native solution for production ready LLM pretraining*, 2024
+#   ([arXiv:2410.06511](https://arxiv.org/abs/2410.06511)): FSDP2, tensor and pipeline parallelism on one mesh.
 # - F. Iandola et al., *FireCaffe*, CVPR 2016 ([arXiv:1511.00175](https://arxiv.org/abs/1511.00175)): GoogLeNet 47 times as fast on 128 GPUs.
 #   P. Goyal et al. ([arXiv:1706.02677](https://arxiv.org/abs/1706.02677)) and Horovod: unit 04.
 # - D. Nichols et al., *A Survey and Empirical Evaluation of Parallel Deep Learning Frameworks*, 2021
@@ -1935,6 +1952,11 @@ assert round(simulated[1, 3, 8] / simulated[fastest], 1) == 2.3
 # ## What goes wrong in practice
 #
 # - **The job uses all devices and is slow.** The tensor axis leaves the node. Look at which ranks form a group before you look at the network.
+# - **It hangs before the first step.** Ranks make their groups in another order, or only those that they are in.
+# - **Norms and biases drift apart along the tensor axis.** Their gradients are equal only while all of those ranks see all of x. With sequence parallelism
+#   (unit 06) each sees some tokens, and then they do need a sum along that axis. Compare copies now and then, bit by bit.
+# - **A tied embedding learns half of what it should.** Each copy has the gradient of its own use only.
+# - **The gradient's norm jumps when a job moves to another mesh.** Something is counted once a copy.
 # - **A rate looks too good.** It may count operations that are done twice, or a peak with sparse matrices. Ask which operations were counted.
 # - **It fits on paper and not on the device.** Model states are not all: inputs that blocks keep grow with the micro-batches under way, and a
 #   block that is computed again needs its whole activations for a moment.
@@ -1943,3 +1965,9 @@ assert round(simulated[1, 3, 8] / simulated[fastest], 1) == 2.3
 #   one forward pass with one rank's, number by number; errors sit in the rows beside the cuts.
 # - **Exchanges take longer the more ranks there are.** Neighbours wait for neighbours who wait. Start all messages, then wait for all.
 # - **A tournament ends with copies of one model.** Rounds come so often that nobody learns anything of its own in between, or all are judged on the same few samples.
+
+# %% [markdown]
+# What you predicted, beside what was measured:
+
+# %% demo=true
+guesses

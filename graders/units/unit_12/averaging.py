@@ -39,14 +39,21 @@ from graders.units.unit_12.drivers.averages import AverageReply
             "gradients kept",
             1,
             "Collectives work in place: give them copies. The dtype stays, any layout in memory is read in "
-            "the order of indices, and a second call returns the same.",
+            "the order of indices, and a second call returns what is right for it.",
+            needs=("the shard", "any length"),
         ),
         Criterion(
             "bytes between nodes",
             2,
             "What crosses from node to node is the shard, n / g numbers: first within, then across.",
+            needs=("the shard", "any length", "any groups"),
         ),
-        Criterion("one call each", 1, "One reduce-scatter in `within` and one all-reduce in `across`."),
+        Criterion(
+            "one call each",
+            1,
+            "One reduce-scatter in `within` and one all-reduce in `across`.",
+            needs=("the shard", "any length", "any groups", "bytes between nodes"),
+        ),
     ),
     hints=(
         "After which collective does each rank of a node have the node's sum of 1 / g of all numbers?",

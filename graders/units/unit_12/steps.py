@@ -63,9 +63,14 @@ _RIGHT = ("gradients",)
             3,
             "The first and the last stage have a copy each, and each sees a part of its gradient: they need "
             "the sum. With one stage there is one copy, whose gradient is whole.",
-            needs=_RIGHT,
+            needs=(*_RIGHT, "any mesh", "uneven micro-batches"),
         ),
-        Criterion("loss", 1, "The mean over all samples of all replicas, on every rank.", needs=()),
+        Criterion(
+            "loss",
+            1,
+            "The mean over all samples of all replicas, on every rank.",
+            needs=(*_RIGHT, "uneven micro-batches"),
+        ),
         Criterion("all else kept", 1, "Parameters and batches stay as they are.", needs=_RIGHT),
         Criterion(
             "each gradient once",

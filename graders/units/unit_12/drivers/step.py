@@ -37,6 +37,11 @@ def config_of(sizes: dict[str, int], tied: bool) -> TransformerConfig:
     return TransformerConfig(**sizes, tied=tied)
 
 
+def _copy_of(gradient: Tensor | None) -> Tensor | None:
+    """What a gradient holds, once it is there: a functional collective's is waited for when it is used."""
+    return None if gradient is None else gradient.detach().clone()
+
+
 def stepped(
     answer: AnswerFunction,
     mesh_of: tuple[tuple[int, int, int], list[int]],
@@ -58,7 +63,7 @@ def stepped(
         loss = answer(model, batch, mesh)
         detached &= not (isinstance(loss, Tensor) and loss.requires_grad)
         losses.append(loss.detach() if isinstance(loss, Tensor) else loss)
-        gradients.append({name: parameter.grad for name, parameter in own.items()})
+        gradients.append({name: _copy_of(each.grad) for name, each in own.items()})
         for parameter in own.values():
             parameter.grad = None
     left = dict(model.named_parameters())
