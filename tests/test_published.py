@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import Cluster, Link, launch
+from course_lib.launch.failures import RankFailed
 from course_lib.models import TransformerConfig
 from course_lib.published import Row, predictions, transformers
 from course_lib.training.mesh_step import Job, Mesh, memory_bytes, step_time
@@ -145,3 +146,12 @@ def test_a_mesh_that_cannot_be_is_refused(mesh: tuple[int, int, int]) -> None:
     """Too few or too many devices, or a cut that leaves something over."""
     with pytest.raises(ValueError, match=r"not 12 devices|cannot be cut|over"):
         step_time(Job(MODEL, 12, CLUSTER), Mesh(*mesh))
+
+
+def test_a_rank_simulates_no_step() -> None:
+    """Not even one that has been simulated before."""
+    job, mesh = Job(MODEL, 12, CLUSTER), Mesh(3, 1, 4)
+    step_time(job, mesh)
+    with pytest.raises(RankFailed, match="a rank cannot do that"):
+        launch(step_time, job, mesh, ranks=1)
+    step_time(job, mesh)

@@ -17,8 +17,10 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 
 from course_lib.cluster.topology import Cluster
+from course_lib.errors import BadLaunch
 from course_lib.launch import launch
 from course_lib.models import TransformerConfig
 from course_lib.runtime.simulator.network_model import Timing
@@ -124,7 +126,8 @@ def memory_bytes(job: Job, mesh: Mesh) -> float:
 
 
 def step_time(job: Job, mesh: Mesh) -> StepTime:
-    """What a step takes. Raises ValueError where it cannot be cut so; whether it fits is not looked at.
+    """What a step takes; whether it fits is not looked at. Raises ValueError where it cannot be cut so, and
+    BadLaunch on a rank.
 
     A device computes a block, for one micro-batch, forward, forward again, and backward, which has twice the
     operations of a forward; ALL_REDUCES times its tensor group sums 2 B T D bytes. A stage does so for all
@@ -134,6 +137,8 @@ def step_time(job: Job, mesh: Mesh) -> StepTime:
     as long as the slowest between two stages. At the end each data group averages the gradients of a device's
     blocks, in 2 bytes a number, with one all-reduce.
     """
+    if dist.is_initialized():
+        raise BadLaunch("step_time launches a simulated rank, and a rank cannot do that. Call it outside.")
     if problem := job.problem(mesh):
         raise ValueError(problem[0].upper() + problem[1:] + ".")
     cluster = job.cluster
