@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import symtable
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -47,6 +48,18 @@ def tracked() -> tuple[Path, ...]:
 def texts() -> dict[str, str]:
     """Name and text of every tracked file: there are no binary ones."""
     return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in tracked()}
+
+
+def test_no_name_is_defined_twice_in_a_module():
+    # Invariant: no class or function takes the place of another, which ruff lets pass where the first was used.
+    for name, text in texts().items():
+        if not name.endswith(".py"):
+            continue
+        defined = [
+            node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        ]
+        twice = [each for each, count in Counter(defined).items() if count > 1]
+        assert not twice, f"{name} defines more than once: {', '.join(twice)}"
 
 
 @pytest.mark.parametrize("name", NAMES)

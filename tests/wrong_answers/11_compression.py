@@ -1624,12 +1624,6 @@ class _Design:
         return wanted.index_add(0, places, -values)
 
 
-def _gathered(tensor):
-    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, tensor)
-    return parts
-
-
 @wrong("design_hook", fails="reaches the loss")
 class SendsNothing(_Design):
     """The fewest bytes of all, and as many models as ranks."""
