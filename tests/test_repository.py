@@ -51,7 +51,7 @@ def texts() -> dict[str, str]:
 
 
 def test_no_name_is_defined_twice_in_a_module():
-    # Invariant: no class or function takes the place of another, which ruff lets pass where the first was used.
+    # Invariant: no class or function takes the place of another. Ruff lets it pass where the first was used.
     for name, text in texts().items():
         if not name.endswith(".py"):
             continue
