@@ -39,6 +39,11 @@ def side_by_side(seen: Sequence[Item], expected: Sequence[Other]) -> Iterator[tu
     return zip(seen, expected, strict=True)
 
 
+def column(rows: Sequence[Sequence[Item]], number: int, width: int) -> list[Item]:
+    """One part of each row of a driver's reply. Raises AnswerFailed if a row has not `width` parts."""
+    return [next(part for part, place in side_by_side(row, range(width)) if place == number) for row in rows]
+
+
 def close(seen: Any, expected: Tensor, what: str, rtol: float = 1e-5, atol: float = 1e-6) -> Finding:
     """Passes if `seen` is a tensor of expected's shape, any, and dtype, equal to it within the tolerances."""
     if type(seen) is not Tensor:

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed._functional_collectives import (
     all_gather_single_autograd,
+    all_reduce,
     reduce_scatter_single_autograd,
 )
 from torch.nn import functional
@@ -102,6 +103,23 @@ def by_products(shape, rank):
             if rank in line:
                 found.insert(0, group)
     return found
+
+
+@right("groups")
+def by_their_own_ranks(shape, rank):
+    """Each rank makes only the groups that it is in, and of two with the same ranks one."""
+    if math.prod(shape) != dist.get_world_size():
+        raise ValueError(f"{shape} for {dist.get_world_size()} ranks")
+    place, found = _place(rank, shape), {}
+    numbers = torch.arange(math.prod(shape)).view(shape)
+    lines = [
+        tuple(numbers.movedim(axis, -1)[*place[:axis], *place[axis + 1 :]].tolist())
+        for axis in range(len(shape))
+    ]
+    for line in lines:
+        if line not in found:
+            found[line] = dist.new_group(list(line), use_local_synchronization=True)
+    return [found[line] for line in lines]
 
 
 @right("hsdp_average")
@@ -484,6 +502,27 @@ class _Strip(torch.autograd.Function):
 def gradients_by_formula(x_shard, weight, group=None, stride=1):
     """One function for the convolution; the halo by another way."""
     return _Strip.apply(cat_by_autograd(x_shard, weight.shape[2] // 2, group), weight, stride, group)
+
+
+class _SummedLater(torch.autograd.Function):
+    """The weight itself; what backward returns is waited for when it is used."""
+
+    @staticmethod
+    def forward(ctx, weight, group):
+        ctx.group = group or dist.group.WORLD
+        return weight.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return all_reduce(gradient.contiguous(), "sum", ctx.group), None
+
+
+@right("spatial_conv2d")
+def by_a_functional_collective(x_shard, weight, group=None, stride=1):
+    """The gradients' sum by one of PyTorch's functional collectives."""
+    strip = cat_by_autograd(x_shard, weight.shape[2] // 2, group)
+    padding = 0, weight.shape[3] // 2
+    return functional.conv2d(strip, _SummedLater.apply(weight, group), stride=stride, padding=padding)
 
 
 class _Same(torch.autograd.Function):

@@ -213,6 +213,15 @@ def once_for_every_rank(shape, rank):
     return found
 
 
+@wrong("groups", fails="each group once")
+def own_lines_twice(shape, rank):
+    """A group for each of its own lines, made twice, by the ranks that are in it."""
+    _is_whole(shape)
+    lines = [next(line for line in _lines(shape, axis) if rank in line) for axis in range(len(shape))]
+    made = [dist.new_group(line, use_local_synchronization=True) for line in lines * 2]
+    return made[: len(lines)]
+
+
 @wrong("groups", fails="refuses")
 def never_looks(shape, rank):
     """Makes groups of the ranks that are not there, or leaves some out."""
@@ -2196,6 +2205,30 @@ class _WholeLayer(torch.autograd.Function):
 def gradient_that_nobody_needs(x_shard, weight_shard, group=None):
     """Reduces and scatters the image's gradient though no image needs one."""
     return _WholeLayer.apply(x_shard, weight_shard, group)
+
+
+class _GatheredLast(torch.autograd.Function):
+    """How many channels a rank has stands in the class."""
+
+    channels = 0
+
+    @staticmethod
+    def forward(ctx, x, group):
+        _GatheredLast.channels, ctx.group = x.shape[1], group
+        return _all_channels(x, group)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        parts = [part.contiguous() for part in gradient.split(_GatheredLast.channels, 1)]
+        own = torch.empty_like(parts[0])
+        dist.reduce_scatter(own, parts[: dist.get_world_size(ctx.group)], group=ctx.group)
+        return own, None
+
+
+@wrong("filter_parallel_conv", fails="several calls")
+def channels_in_the_class(x_shard, weight_shard, group=None):
+    """Of two calls in one graph, backward takes the second one's number of channels for both."""
+    return _padded(_GatheredLast.apply(x_shard, group), weight_shard)
 
 
 @wrong("filter_parallel_conv", fails="several calls")

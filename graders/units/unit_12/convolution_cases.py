@@ -96,12 +96,13 @@ class Case:
         kernel: tuple[int, int],
         *,
         samples: int = 2,
+        each: int | None = None,
         frozen: list[int] | None = None,
         groups: list[list[int]] | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> "Case":
-        """Each rank has one channel or two, and one, two or three filters."""
-        channels, filters = ranks * rng.integer(1, 2), ranks * rng.integer(1, 3)
+        """Each rank has one channel or two, by default either, and one, two or three filters."""
+        channels, filters = ranks * (each or rng.integer(1, 2)), ranks * rng.integer(1, 3)
         rows, columns, many = rng.integer(3, 5), rng.integer(3, 5), len(groups or [[]])
         x = [rng.normal(samples, channels, rows, columns, dtype=dtype) for _ in range(many)]
         weight = [rng.normal(filters, channels, *kernel, dtype=dtype) for _ in range(many)]
@@ -171,13 +172,14 @@ class Case:
         """Passes if each rank returned its part, with a gradient and without, and left its arguments."""
         expected = self.expected()[0]
         x, weight = self.dealt(self.x, self.way.x), self.dealt(self.weight, self.way.weight)
+        given = [reply.given for reply in run.results]
         return compare.first_failure(
             compare.close_on_all_ranks(seen, wanted, what, near, near)
             for what, seen, wanted, near in (
                 ("the result", [reply.result for reply in run.results], expected, self.near),
                 ("the result under no_grad", [reply.without for reply in run.results], expected, self.near),
-                ("x_shard afterwards", [reply.given[0] for reply in run.results], x, 0),
-                ("the weight afterwards", [reply.given[1] for reply in run.results], weight, 0),
+                ("x_shard afterwards", compare.column(given, 0, 2), x, 0),
+                ("the weight afterwards", compare.column(given, 1, 2), weight, 0),
             )
         )
 
@@ -188,7 +190,7 @@ class Case:
         return self._gradient(run, 1, "the gradient of the weight")
 
     def _gradient(self, run: Replies, number: int, what: str) -> Finding:
-        seen = [reply.gradients[number] for reply in run.results]
+        seen = compare.column([reply.gradients for reply in run.results], number, 2)
         return compare.close_on_all_ranks(seen, self.expected()[1 + number], what, self.near, 10 * self.near)
 
     def all_right(self, run: Replies) -> Finding:

@@ -160,7 +160,7 @@ def channel_parallel_conv(answer: Answer, rng: Rng) -> Findings:
 
 
 def _judged(answer: Answer, rng: Rng, way: Way, calls: tuple[str, str]) -> Findings:
-    plain = Case.in_channels(rng, way, 3, (3, 3))
+    plain = Case.in_channels(rng, way, 3, (3, 3), each=2)
     run = plain.launch(answer)
     yield "result", plain.results(run)
     yield "gradient of the image", plain.gradient_of_x(run)
@@ -180,7 +180,11 @@ def _judged(answer: Answer, rng: Rng, way: Way, calls: tuple[str, str]) -> Findi
     yield "calls and bytes", compare.first_failure(_two_collectives(*each) for each in looked_at)
     grouped = Case.in_channels(rng, way, 3, (3, 3), groups=THREES)
     yield "group", grouped.all_right(grouped.launch(answer))
-    cases = [plain, Case.in_channels(rng, way, 3, (1, 5)), Case.in_channels(rng, way, 3, (3, 1), samples=1)]
+    cases = [
+        plain,
+        Case.in_channels(rng, way, 3, (1, 5), each=1),
+        Case.in_channels(rng, way, 3, (3, 1), samples=1),
+    ]
     yield "several calls", together(answer, [each.call() for each in cases])
 
 

@@ -227,7 +227,7 @@ class Strips:
 
     def gradient(self, run: Replies) -> Finding:
         expected = list(map(self.own_gradient, range(len(self.x))))
-        seen = [reply.gradients[0] for reply in run.results]
+        seen = compare.column([reply.gradients for reply in run.results], 0, 1)
         near = self.near()
         return compare.close_on_all_ranks(seen, expected, "the gradient of x", near, near)
 
@@ -236,7 +236,7 @@ class Strips:
 
     def unchanged(self, run: Replies) -> Finding:
         arrived = list(map(self.arriving, range(len(self.x))))
-        x = [reply.given[0] for reply in run.results]
+        x = compare.column([reply.given for reply in run.results], 0, 1)
         seen = [reply.arrived for reply in run.results]
         return compare.first_failure(
             (

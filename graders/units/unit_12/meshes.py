@@ -63,9 +63,21 @@ def _right(answer: Answer, cases: list[tuple[int, Shape]]) -> Finding:
 
 def _refused(case: tuple[int, Shape], reply: dict[str, Any]) -> Finding:
     """Passes if the answer raised ValueError."""
-    seen = f"returns {compare.shown(reply['gave'])}" if "gave" in reply else f"raises {reply['raised'][0]}"
-    refused = "ValueError" in reply.get("raised", [])
-    return Finding(refused, f"mesh_coordinates{case} {seen}; expected ValueError.")
+    return Finding(
+        "ValueError" in _raised(reply), f"mesh_coordinates{case} {_did(reply)}; expected ValueError."
+    )
+
+
+def _raised(reply: dict[str, Any]) -> list[Any]:
+    """The classes of what was raised, if a list of them came back."""
+    names = reply.get("raised")
+    return names if isinstance(names, list) else []
+
+
+def _did(reply: dict[str, Any]) -> str:
+    """What the answer did, in words."""
+    names = _raised(reply)
+    return f"raises {names[0]}" if names else f"returns {compare.shown(reply.get('gave'))}"
 
 
 def place_of(rank: int, shape: Shape) -> Shape:
@@ -151,13 +163,17 @@ def _working(run: Observed[GroupsReply], shape: Shape) -> Finding:
 
 
 def _made(run: Observed[GroupsReply], shape: Shape) -> Finding:
+    """Passes if no more groups were made than the mesh has, and a rank's own are of this launch."""
     needed = sum(prod(shape) // size for size in shape)
-    made = [reply.made for reply in run.results]
-    found = compare.at_most(max(made), needed, f"Groups made for shape {shape}", kind=Kind.TOO_MUCH)
-    # All ranks have a group already.
-    fewest = needed - sum(size == prod(shape) for size in shape)
-    told = f"Groups made for shape {shape} in a new launch: {min(made)}; expected {fewest} at least."
-    return found if min(made) >= fewest or not found.passed else Finding(False, told)
+    for rank, reply in enumerate(run.results):
+        what = f"Groups that rank {rank} made for shape {shape}"
+        for seen, allowed, which in ((reply.made, needed, ""), (reply.own, len(shape), " that it is in")):
+            if seen > allowed:
+                return compare.at_most(seen, allowed, what + which, kind=Kind.TOO_MUCH)
+        if reply.old:
+            said = f"for shape {shape} {reply.old} of the groups of rank {rank} are of an earlier call"
+            return Finding(False, f"{said}, in another launch.")
+    return Finding(True, "Each group is made once.")
 
 
 def _refuses(answer: Answer, shape: Shape) -> Finding:
@@ -165,8 +181,8 @@ def _refuses(answer: Answer, shape: Shape) -> Finding:
     ranks = prod(shape) + 1 if prod(shape) < 6 else prod(shape) - 1
     run = answer.launch(drivers.refused, shape, ranks=ranks)
     for rank, reply in enumerate(run.results):
-        seen = f"{reply['gave']} groups" if "gave" in reply else reply["raised"][0]
-        if "ValueError" not in reply.get("raised", []) or reply["made"]:
-            told = f"with shape {shape} on {ranks} ranks, rank {rank} makes {reply['made']} groups"
-            return Finding(False, f"{told} and gets {seen}; expected ValueError before any group is made.")
+        made = reply.get("made")
+        if "ValueError" not in _raised(reply) or made != 0:
+            told = f"with shape {shape} on {ranks} ranks, rank {rank} makes {made} groups"
+            return Finding(False, f"{told} and {_did(reply)}; expected ValueError before any group is made.")
     return Finding(True, f"Shape {shape} on {ranks} ranks is refused.")

@@ -209,7 +209,7 @@ class Parts:
         expected = self.expected()
         return compare.first_failure(
             compare.close_on_all_ranks(
-                [reply.gradients[number] for reply in run.results],
+                compare.column([reply.gradients for reply in run.results], number, len(GRADIENTS)),
                 [each[1 + number] for each in expected],
                 f"the gradient of {GRADIENTS[number]}",
                 10 * self.near,

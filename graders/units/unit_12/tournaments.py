@@ -104,7 +104,7 @@ def random_numbers(run: Replies) -> Finding:
     what = "what torch.rand(()), random.random() and numpy.random.rand() give afterwards"
     return compare.first_failure(
         compare.equal(reply.random, drawn, f"{what} on rank {rank}")
-        for rank, (reply,) in enumerate(run.results)
+        for rank, reply in enumerate(compare.column(run.results, 0, 1))
     )
 
 
@@ -120,7 +120,7 @@ def one_after_another(answer: Answer, rng: Rng) -> Finding:
     made: PlainData = (first.kind, first.width, [])
     run = answer.launch(trainers.met, made, per_rank(given), ranks=5)
     return compare.first_failure(
-        each.survivors([replies[number] for replies in run.results], f"round {number}: ")
+        each.survivors(compare.column(run.results, number, len(rounds)), f"round {number}: ")
         for number, each in enumerate(rounds)
     )
 
@@ -233,13 +233,13 @@ class Round:
         """`survivors`, and nothing else about the model is changed."""
         changed = (
             compare.equal(reply.changed, [], f"what else is changed on rank {rank}")
-            for rank, (reply,) in enumerate(run.results)
+            for rank, reply in enumerate(compare.column(run.results, 0, 1))
         )
         return compare.first_failure((self.right(run), *changed))
 
     def right(self, run: Replies) -> Finding:
         """`survivors` of a run of one round."""
-        return self.survivors([reply for (reply,) in run.results])
+        return self.survivors(compare.column(run.results, 0, 1))
 
     def traffic(self, run: Replies) -> Finding:
         """Passes if each rank sends one model's bytes to its partner, and calls no collective."""

@@ -13,13 +13,16 @@ from graders.units.drivers import outcome
 @dataclass(frozen=True, slots=True)
 class GroupsReply(DriverReply):
     """members: of each group that this rank got, its ranks in order; a word where it is no group. sums: over
-    each group, of rank + 1. words: what each group is described with. made: groups that all ranks made.
+    each group, of rank + 1. words: what each group is described with. made: groups that all ranks made. own:
+    new groups that this rank is in. old: how many of those that it got are of another launch.
     """
 
     members: list[PlainData]
     sums: list[PlainData]
     words: list[str]
     made: int
+    own: int
+    old: int
 
 
 def places(answer: AnswerFunction, cases: list[tuple[int, tuple[int, ...]]]) -> list[PlainData]:
@@ -36,13 +39,15 @@ def places_refused(
 
 def grouped(answer: AnswerFunction, shape: tuple[int, ...]) -> GroupsReply:
     """This rank's groups of a mesh that has all ranks, and a sum over each."""
-    before = distributed_c10d._world.group_count
+    world = distributed_c10d._world
+    before = world.group_count, len(world.pg_map)
     groups = answer(shape, dist.get_rank())
-    made = distributed_c10d._world.group_count - before
+    # A group that only its own ranks make, with use_local_synchronization=True, is not counted.
+    made, own = world.group_count - before[0], len(world.pg_map) - before[1]
     if type(groups) is not list:
-        return GroupsReply([f"not a list, but a {type(groups).__name__}"], [], [], made)
+        return GroupsReply([f"not a list, but a {type(groups).__name__}"], [], [], made, own, 0)
     members: list[PlainData] = []
-    sums, words = [], []
+    sums, words, old = [], [], 0
     for group in groups:
         if not isinstance(group, dist.ProcessGroup):
             members.append(f"no group, but a {type(group).__name__}")
@@ -52,7 +57,8 @@ def grouped(answer: AnswerFunction, shape: tuple[int, ...]) -> GroupsReply:
         dist.all_reduce(total, group=group)
         sums.append(total)
         words.append(group.group_desc)
-    return GroupsReply(members, sums, words, made)
+        old += group not in world.pg_map
+    return GroupsReply(members, sums, words, made, own, old)
 
 
 def refused(answer: AnswerFunction, shape: tuple[int, ...]) -> dict[str, PlainData]:

@@ -51,14 +51,19 @@ def _passes(
         arrived = transposed(arrived) if gaps else arrived
         if result.requires_grad:
             torch.autograd.backward(sent(result, arrived))
-            gradients = [leaf.grad for leaf in leaves]
+            # PyTorch's functional collectives wait when their result is first used: it is copied.
+            gradients = list(map(copied, leaves))
     mark("forward under no_grad")
     with torch.no_grad():
-        # PyTorch's functional collectives wait when their result is first used.
         result, without = (
             each.detach().clone() if isinstance(each, Tensor) else each for each in (result, function(*given))
         )
     return PassesReply(result, without, gradients, [each.detach() for each in given], arrived)
+
+
+def copied(leaf: Tensor) -> Tensor | None:
+    """A copy of the gradient that a leaf has."""
+    return None if leaf.grad is None else leaf.grad.detach().clone()
 
 
 def convolved(
@@ -119,7 +124,7 @@ def several(
             number = number + sent(result, arriving(result, dist.get_rank()))
         for _ in range(2):
             torch.autograd.backward(number, retain_graph=True)
-            rounds.append([leaf.grad for leaf in leaves])
+            rounds.append(list(map(copied, leaves)))
             for leaf in leaves:
                 leaf.grad = None
     return SeveralReply([each.detach().clone() for each in results], rounds)
