@@ -1478,7 +1478,7 @@ assert 25 < 180 * 2 * 7 / 8 / 12 < 27
 # won can be ruined by the new owner's learning rate until the next round. Population based training, Jaderberg et al. 2017, hands that on with the weights.)
 #
 # Jacobs et al. trained so a network of several parts, an adversarial one among them, on tens of millions of simulations of fusion experiments. With 64 trainers of 16 GPUs each they report to be 70.2 times
-# as fast as with one trainer: 109 % of what is ideal. How can 64 do more than 64 times the work? A likely answer: the
+# as fast as with one trainer, which they call 109 % of what is ideal. How can 64 do more than 64 times the work? A likely answer: the
 # baseline is one trainer on 16 GPUs with *all* of the data, and 64 of them share it. What must be read, shuffled and kept is 64 times smaller for each; what did not fit
 # into the memory of the one's nodes does fit now. So the yardstick is slow, not the team unusually fast: an efficiency above 100 % nearly always means that
 # the work is not the same. And data parallelism is inside each trainer: 16 GPUs all-reduce, 1,024 do not.
@@ -1486,8 +1486,8 @@ assert 25 < 180 * 2 * 7 / 8 / 12 < 27
 # %% [markdown]
 # ## 9 What each axis costs
 #
-# Each axis saves something and costs something. A wider **tensor** axis means less memory for weights and less to compute on each
-# device, and two all-reduces of activations in every block and pass. A longer **pipeline** means fewer blocks on each device, and
+# Each axis saves something and costs something. A wider **tensor** axis means less memory for weights, and less to compute on each
+# device for a sample, and two all-reduces of activations in every block and pass. A longer **pipeline** means fewer blocks on each device, and
 # stages that wait. More **copies** save no weights at all, and the gradients have to be averaged, once in a step.
 #
 # How much each of them costs depends on the links that it gets. Here is a transformer of 32 blocks of width 4,096, 64 samples of 2,048 tokens in
@@ -1643,7 +1643,7 @@ assert round(0.75 * by_name["Rajbhandari 2020", "100 billion on 400 = 25 x 1 x 1
 # **Where it holds.** All ten rows of Narayanan's table are met within 16 %, with a median error of 13 %, from 32 devices to 3,072. All
 # ten predictions are too fast, so something is missing everywhere. We know what we left out: nobody reads memory at its
 # peak, messages between stages are not always hidden, and the optimizer takes time, too. Where two configurations differ by more than a
-# tenth, the prediction knows which one is faster; and that is what one predicts for. Horovod's and Goyal's numbers are met within 15 %.
+# tenth in that table, the prediction knows which one is faster; and that is what one predicts for. Horovod's and Goyal's numbers are met within 15 %.
 #
 # **Small pieces.** Shoeybi cut a model of 1.2 billion parameters among 2, 4 and 8 GPUs, for the same batch. We are 10 %, 28 % and
 # 48 % too fast. The roofline believes that half a matrix product takes half as long. A GPU does not: small products fill it badly,
@@ -1762,8 +1762,8 @@ for theirs_mean, your_mean, difference, all_of_them in both.values():
 # %% [markdown]
 # The numbers agree. What PyTorch's tools do differently is what they send. FSDP shards along data where your step has whole copies: it gathers
 # weights and scatters gradients. `DTensor` knows of each parameter how it lies on the mesh, and so
-# `torch.nn.utils.clip_grad_norm_` is right for what FSDP and `parallelize_module` have cut; but not along the pipeline,
-# where each rank has a model of its own. torchtitan adds up the stages' norms itself, as you did.
+# `torch.nn.utils.clip_grad_norm_` is right for parameters that all lie on one mesh. It raises an error for this model, whose matrices lie on
+# (data, tensor) and whose embedding and norms on (data) alone; and it knows nothing of the pipeline, where each rank has a model of its own. torchtitan adds up the stages' norms itself, as you did.
 
 # %% [markdown]
 # ## 12 Now on nodes
@@ -1771,7 +1771,7 @@ for theirs_mean, your_mean, difference, all_of_them in both.values():
 # A script makes the mesh from what the launcher says, and everything else is what you have written:
 #
 # ```python
-# dist.init_process_group()                      # torchrun or srun has set RANK and WORLD_SIZE
+# dist.init_process_group()                      # torchrun has set RANK and WORLD_SIZE
 # gpus = int(os.environ["LOCAL_WORLD_SIZE"])
 # torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 # nodes = dist.get_world_size() // gpus
@@ -1785,7 +1785,7 @@ for theirs_mean, your_mean, difference, all_of_them in both.values():
 # ```
 #
 # The last axis is a node long, so tensor parallelism stays inside. That rests on the numbering: ranks of a node have to follow one another. `torchrun`
-# numbers them so; with `srun` it is the default distribution, `--distribution=block`. With `cyclic` neighbouring ranks are on different nodes, and each tensor-parallel
+# numbers them so. Where `srun` starts the ranks, its `SLURM_PROCID` numbers them so by default, `--distribution=block`. With `cyclic` neighbouring ranks are on different nodes, and each tensor-parallel
 # group goes over all of them. Nothing fails then. Let every job look:
 
 

@@ -152,6 +152,8 @@ def _working(run: Observed[GroupsReply], shape: Shape) -> Finding:
             return Finding(
                 False, f"a group of rank {rank} is one of a DeviceMesh; make it with dist.new_group."
             )
+        if len(reply.sums) != len(shape):
+            return Finding(False, f"rank {rank} has {len(reply.sums)} groups for shape {shape}.")
         for axis, seen in enumerate(reply.sums):
             line = next(line for line in lines(shape, axis) if rank in line)
             expected = torch.tensor(float(sum(line) + len(line)))
