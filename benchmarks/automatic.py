@@ -1,28 +1,45 @@
-"""The simulation of a step that is told what changed, beside the whole simulation."""
+"""A simulation that is told what changed, beside the whole one; and a plan for many devices."""
 
 import random
 import statistics
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Row, times_faster
-from course_lib.planner.placements import Machine, PlacedStep, branches
-from graders.guest.run_cells import run_cells
-from graders.submissions.read import read_submission
+import torch
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.measure import Row, at_most, times_faster
+from benchmarks.solutions import solution_of
+from course_lib.cluster.topology import Cluster, Link
+from course_lib.models import Transformer, TransformerConfig, next_token_loss
+from course_lib.planner import Model
+from course_lib.planner.placements import Machine, PlacedStep, branches
+
 BRANCHES, GPUS_PER_NODE, PARTS, CHANGES = 64, 8, 4, 40
+LAYERS, NODES = 24, 8
 
 
 def rows() -> Iterator[Row]:
-    """The comparison of this module: a branch that moves should not cost what the whole model does."""
-    solved: dict[str, Any] = {"__name__": "solution"}
-    run_cells(read_submission(ROOT / "solutions" / "13_automatic.py").cells, solved)
+    """A branch that moves should not cost what the whole model does, nor a block what all blocks do."""
+    solved = solution_of("13_automatic")
     whole, delta = whole_and_delta(solved["simulate"], solved["resimulate"])
     what = f"simulating a change in one of {BRANCHES} branches on {BRANCHES} devices"
     yield times_faster(what, delta, whole, "the whole simulation", 5)
+    what = f"plan for a transformer of {LAYERS} layers on {NODES * GPUS_PER_NODE} devices"
+    yield at_most(what, planning(solved["plan"]), 30)
+
+
+def planning(plan: Any) -> float:
+    """Seconds until there is a plan for a transformer, 64 sequences of 1024 tokens, devices with 80 GB."""
+    config = TransformerConfig(LAYERS, width=2048, heads=16, vocabulary=32_000, context=1024, tied=False)
+    with torch.device("meta"):
+        tokens = torch.empty(64, config.context, dtype=torch.int64)
+        model = Model(Transformer(config).pieces, tokens, tokens, next_token_loss)
+    links = Link(1e-6, 200e9), Link(5e-6, 25e9)
+    cluster = Cluster(NODES, GPUS_PER_NODE, *links, flops=150e12, memory_bandwidth=2e12)
+    begin = time.perf_counter()
+    plan(model, cluster, 80e9)
+    return time.perf_counter() - begin
 
 
 def whole_and_delta(simulate: Any, resimulate: Any) -> tuple[float, float]:
