@@ -1580,8 +1580,8 @@ assert sum(each.kind == "data" and each.most > 80e9 for each in FRAMEWORKS) == 3
 # %% [markdown]
 # A bar reaches from one copy that all devices share to a copy for each. The three rows with the largest networks say "data",
 # and a copy of theirs needs 272, 1,258 and 1,600 GB. No device has that. So their kind must be more than copies: KARMA keeps most of the
-# states in the host's memory (unit 09), ZeRO shares them out, within groups of 16 devices that split each layer besides: (2 + 14/25) / 16 bytes a parameter, which
-# is 16 GB; and LBANN splits single samples and layers (sections 5 and 6). Megatron-LM's 512 devices are 64 copies on 8 devices each, so 16.6 GB.
+# states in the host's memory (unit 09). ZeRO has 400 devices: 16 split each layer, and 400 / 16 = 25 copies of that keep 2 bytes of a weight each and share out the other
+# 14, so that a device has (2 + 14/25) / 16 bytes a parameter, which is 16 GB; and LBANN splits single samples and layers (sections 5 and 6). Megatron-LM's 512 devices are 64 copies on 8 devices each, so 16.6 GB.
 # One word for a framework hides what it does: the largest networks are all trained in a hybrid way.
 
 # %% [markdown]
@@ -1850,8 +1850,8 @@ def choose_mesh(
     its own. A message of n bytes takes link.seconds(n), where link is cluster.intra_node or, from node
     to node, cluster.inter_node, which is in nothing better. An all-reduce is a ring of 2 (p - 1)
     rounds, with a p-th of the tensor in each message; a round is over when its slowest message has
-    come. Micro-batches, weights and gradients have 2 bytes a number; a block has 12 D^2 / tensor + 13 D
-    gradients on a device if F = 4 D.
+    come. Micro-batches, weights and gradients have 2 bytes a number; a block has
+    (4 D^2 + 2 D F) / tensor + 9 D + F gradients on a device.
 
     Full marks are for a step within 5 % of the shortest. There are up to 32 devices.
     """
