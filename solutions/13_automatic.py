@@ -710,59 +710,66 @@ def best_intra(
     i), and some operators may have no edge. node_cost[i][s]: seconds of operator i with its strategy s,
     as in best_chain. edge_cost[e][s][t]: for edge number e = (i, j) the seconds from strategy s of i to
     strategy t of j. All are at least 0, and math.inf where it cannot be done; they may be as small as
-    nanoseconds. memory[i][s]: bytes of a device, perhaps 0; capacity: how many all chosen strategies
-    may have together, just so many included. Without a capacity memory does not count. All arguments
-    stay as they are.
+    nanoseconds, and some a billion times as large as others. memory[i][s]: bytes of a device, perhaps
+    0; capacity: how many all chosen strategies may have together, just so many included and not one
+    more. Without a capacity memory does not count. All arguments stay as they are.
 
     Returns the sum of seconds and the choice, for each operator the number of its strategy. The sum is
     the least that is possible, but for a part in 100,000. Raises ValueError if no choice fits, or all
-    have infinite costs. 16 operators with 29 edges and 4 strategies each take less than 5 seconds.
+    have infinite costs. 16 operators with 29 edges and 4 strategies each take less than 5 seconds, with
+    a capacity, too.
     """
     ### BEGIN SOLUTION
     tables = [np.array(own, dtype=float) for own in (*node_cost, *edge_cost)]
     starts = np.cumsum([0, *(table.size for table in tables)])
     seconds = np.concatenate([table.flatten() for table in tables])
-    finite = np.isfinite(seconds)
-    scale = max(seconds[finite].max(initial=0.0), 1e-300)
 
     def numbers(table: int) -> np.ndarray:
         """The numbers of a table's variables, in its shape."""
         return np.arange(starts[table], starts[table + 1]).reshape(tables[table].shape)
 
-    rows: list[tuple[np.ndarray, np.ndarray]] = []  # in each: these variables add up to those
     nodes = [numbers(place) for place in range(len(node_cost))]
-    for place, ends in enumerate(graph, start=len(node_cost)):
+    held = [each for own in memory or () for each in own]
+
+    def between(low: float, factors: dict[int, float], high: float) -> LinearConstraint:
+        """Bounds of a sum. factors: the variables that are in it, and by what they are multiplied."""
+        made = lil_array((1, len(seconds)))
+        for number, factor in factors.items():
+            made[0, number] = factor
+        return LinearConstraint(made.tocsr(), low, high)
+
+    constraints = [between(1, dict.fromkeys(own.tolist(), 1.0), 1) for own in nodes]
+    for place, ends in enumerate(graph, start=len(nodes)):
         for axis, end in enumerate(ends):
-            pairs = np.moveaxis(numbers(place), axis, 0)
-            rows += [(own, each) for own, each in zip(pairs, nodes[end], strict=True)]
-    once = lil_array((len(nodes), len(seconds)))
-    for row, own in enumerate(nodes):
-        once[row, own] = 1
-    constraints = [LinearConstraint(once.tocsr(), 1, 1)]
-    if rows:
-        agree = lil_array((len(rows), len(seconds)))
-        for row, (own, each) in enumerate(rows):
-            agree[row, own], agree[row, each] = 1, -1
-        constraints.append(LinearConstraint(agree.tocsr(), 0, 0))
+            pairs = np.moveaxis(numbers(place), axis, 0).tolist()
+            for own, each in zip(pairs, nodes[end].tolist(), strict=True):
+                constraints.append(between(0, {**dict.fromkeys(own, 1.0), each: -1.0}, 0))
     if capacity is not None:
-        assert memory is not None
-        weights = np.zeros(len(seconds))
-        weights[: starts[len(nodes)]] = [each for own in memory for each in own]
-        weights /= max(capacity, 1)
-        constraints.append(LinearConstraint(weights[None], ub=min(capacity, 1)))
-    found = milp(
-        np.where(finite, seconds, 0) / scale,
-        integrality=np.arange(len(seconds)) < starts[len(nodes)],
-        bounds=Bounds(0, finite.astype(float)),
-        constraints=constraints,
-        options={"mip_rel_gap": 0.0},
-    )
-    if found.x is None:
-        raise ValueError(f"No choice of strategies is possible within {capacity} bytes: {found.message}")
-    choices = [int(found.x[own].argmax()) for own in nodes]
-    total = sum(own[choice] for own, choice in zip(node_cost, choices, strict=True))
-    total += sum(table[choices[i]][choices[j]] for (i, j), table in zip(graph, edge_cost, strict=True))
-    return total, choices
+        weights = {number: each / max(capacity, 1) for number, each in enumerate(held)}
+        constraints.append(between(0, weights, min(capacity, 1)))
+    limit = seconds[np.isfinite(seconds)].max(initial=0.0)
+    while True:
+        # What is dearer than the limit is in no plan that matters, and the solver's unit is the limit.
+        found = milp(
+            np.where(seconds <= limit, seconds, 0) / max(limit, 1e-300),
+            integrality=np.arange(len(seconds)) < starts[len(nodes)],
+            bounds=Bounds(0, (seconds <= limit).astype(float)),
+            constraints=constraints,
+            options={"mip_rel_gap": 0.0},
+        )
+        if found.x is None:
+            raise ValueError(f"No choice of strategies is possible within {capacity} bytes: {found.message}")
+        choices = [int(found.x[own].argmax()) for own in nodes]
+        chosen = [int(own[choice]) for own, choice in zip(nodes, choices, strict=True)]
+        total = sum(own[choice] for own, choice in zip(node_cost, choices, strict=True))
+        total += sum(table[choices[i]][choices[j]] for (i, j), table in zip(graph, edge_cost, strict=True))
+        if capacity is not None and sum(held[number] for number in chosen) > capacity:
+            # Too much by less than the solver's tolerance: anything but this choice.
+            constraints.append(between(0, dict.fromkeys(chosen, 1.0), len(nodes) - 1))
+        elif total == 0 or 2 * total >= limit:
+            return total, choices
+        else:
+            limit = total
     ### END SOLUTION
 
 
@@ -2354,7 +2361,9 @@ assert planned["1 GB"][1].seconds <= 1.1 * planned["150 MB"][1].seconds
 # - **A model of the cost that nobody has checked.** A search finds whatever the prices reward, and an error of the prices first of all: a change that
 #   is priced at nothing, a link that is thought to be nobody else's. Run the plan that was found, and compare.
 # - **Choosing one operator at a time.** What is cheapest now may leave a layout from which every way on is dear.
-# - **A solver's tolerances.** Costs in seconds, far below 1, are equal for it, and it stops at the first plan it meets. Give it microseconds, or divide by the largest.
+# - **A solver's tolerances.** Costs in seconds, far below 1, are equal for it, and it stops at a plan that
+#   is nearly the best. Give it microseconds. To divide by the largest cost is not enough if others are a million times as small: leave out what
+#   is dearer than a plan that you know, and divide by that plan's cost. Constraints have tolerances, too: add up the bytes of its plan yourself.
 # - **Memory that was not counted.** A plan that is fastest without a bound has whole weights everywhere. Gradients, the optimizer's states and the
 #   activations of all micro-batches that are under way need room, too.
 # - **Parts that are not equal.** A length that does not divide is padded by some systems; then the padding is computed as well, and the price is wrong.

@@ -336,6 +336,21 @@ class WeakerProgram:
     """One variable a pair that is at least the sum of both strategies less one; in units of the mean cost."""
 
     def __new__(cls, graph, node_cost, edge_cost, memory=None, capacity=None):
+        """Closes what is dearer than the plan that was found until that finds nothing better."""
+        forbidden, best = [], (math.inf, [])
+        while True:
+            seconds, plan = cls.solved(graph, node_cost, edge_cost, memory, capacity, forbidden)
+            if capacity is not None and sum(m[s] for m, s in zip(memory, plan, strict=True)) > capacity:
+                forbidden.append(plan)
+                continue
+            if seconds >= best[0] * (1 - 1e-9):
+                return best
+            best = seconds, plan
+            node_cost = [[c if c <= seconds else math.inf for c in own] for own in node_cost]
+            edge_cost = [[[c if c <= seconds else math.inf for c in row] for row in t] for t in edge_cost]
+
+    @staticmethod
+    def solved(graph, node_cost, edge_cost, memory, capacity, forbidden):
         numbers, pairs = {}, {}
         for i, own in enumerate(node_cost):
             numbers.update({(i, s): len(numbers) + s for s in range(len(own))})
@@ -366,6 +381,8 @@ class WeakerProgram:
         if capacity is not None:
             unit_of = max(capacity, 1)
             row({numbers[i, s]: memory[i][s] / unit_of for i, s in numbers}, 0, min(capacity, 1))
+        for plan in forbidden:
+            row({numbers[i, s]: 1 for i, s in enumerate(plan)}, 0, len(plan) - 1)
         found = milp(
             [each / unit for each in costs],
             integrality=1,
@@ -378,7 +395,9 @@ class WeakerProgram:
         plan = [
             max(range(len(own)), key=lambda s, i=i: found.x[numbers[i, s]]) for i, own in enumerate(node_cost)
         ]
-        return found.fun * unit, plan
+        seconds = sum(own[s] for own, s in zip(node_cost, plan, strict=True))
+        tables = zip(graph, edge_cost, strict=True)
+        return seconds + sum(table[plan[i]][plan[j]] for (i, j), table in tables), plan
 
 
 # ---------------------------------------------------------------------------------------------------- search

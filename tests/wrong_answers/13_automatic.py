@@ -580,12 +580,14 @@ def all_plans_of_a_chain(node_cost, edge_cost):
 
 
 def _program(
-    graph, node_cost, edge_cost, memory=None, capacity=None, unit=None, upper=None, spare=1.0, tie=(0, 1)
+    graph, node_cost, edge_cost, memory=None, capacity=None,
+    unit=None, upper=None, spare=1.0, tie=(0, 1), gap=0.0, once=False,
 ):  # fmt: skip
     """The integer program, with one thing changed.
 
     unit: what costs are divided by. upper: the bound of a variable whose cost is infinite, and that cost.
-    spare: by what the capacity is multiplied. tie: which ends of an edge its pairs are tied to.
+    spare: by what the capacity is multiplied. tie: which ends of an edge its pairs are tied to. gap: how near
+    is near enough. once: not again without what is dearer than the plan that was found.
     """
     place, costs = itertools.count(), []
     nodes = [[next(place) for _ in own] for own in node_cost]
@@ -625,12 +627,22 @@ def _program(
         integrality=1,
         bounds=Bounds(0, bounds),
         constraints=LinearConstraint(np.array(rows), low, high),
-        options={"mip_rel_gap": 0.0},
+        options={"mip_rel_gap": gap},
     )
     if found.x is None:
         raise ValueError(found.message)
     plan = [max(range(len(own)), key=lambda s, own=own: found.x[own[s]]) for own in nodes]
-    return _seconds(plan, node_cost, graph, edge_cost), plan
+    total = _seconds(plan, node_cost, graph, edge_cost)
+    if once or unit or upper or 2 * total >= max(costs):
+        return total, plan
+    node_cost = [_closed(own, total) for own in node_cost]
+    edge_cost = [[_closed(row, total) for row in table] for table in edge_cost]
+    return _program(graph, node_cost, edge_cost, memory, capacity, None, None, spare, tie, gap)
+
+
+def _closed(costs, limit):
+    """What is dearer cannot be done."""
+    return [each if each <= limit else math.inf for each in costs]
 
 
 @wrong("best_intra", fails="least seconds")
@@ -696,6 +708,33 @@ def in_seconds(graph, node_cost, edge_cost, memory=None, capacity=None):
     return _program(graph, node_cost, edge_cost, memory, capacity, unit=1.0)
 
 
+@wrong("best_intra", fails="in nanoseconds")
+def divides_by_the_largest(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """One dear strategy, which is in no good plan, makes all others alike."""
+    return _program(graph, node_cost, edge_cost, memory, capacity, once=True)
+
+
+@wrong("best_intra", fails="in nanoseconds")
+def something_has_to_cost(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """Divides by the largest cost, and that is 0."""
+    tables = (*((own,) for own in node_cost), *edge_cost)
+    if not any(each for table in tables for row in table for each in row):
+        raise ValueError("c must be finite")
+    return _program(graph, node_cost, edge_cost, memory, capacity)
+
+
+@wrong("best_intra", fails="memory")
+def trusts_the_constraint(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """Does not add up the bytes: a plan may have too many by a millionth of the capacity."""
+    return _program(graph, node_cost, edge_cost, memory, capacity)
+
+
+@wrong("best_intra", fails="memory")
+def a_part_in_a_thousand(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """A capacity that is exceeded by a thousandth."""
+    return _program(graph, node_cost, edge_cost, memory, capacity, spare=1.001)
+
+
 @wrong("best_intra", fails="memory")
 def forgets_memory(graph, node_cost, edge_cost, memory=None, capacity=None):
     """Has no row for the bytes."""
@@ -720,6 +759,14 @@ def all_plans_of_a_graph(graph, node_cost, edge_cost, memory=None, capacity=None
     if len(node_cost) > 12:
         time.sleep(6)
     return _try_all(graph, node_cost, edge_cost, memory, capacity)
+
+
+@wrong("best_intra", fails="a larger graph")
+def all_plans_that_fit(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """The program, but with a capacity all plans one by one."""
+    if capacity is None:
+        return _program(graph, node_cost, edge_cost)
+    return all_plans_of_a_graph(graph, node_cost, edge_cost, memory, capacity)
 
 
 # ---------------------------------------------------------------------------------------------------- search

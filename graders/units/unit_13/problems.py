@@ -50,6 +50,12 @@ class Problem:
         edges = [(i, i + step) for step in (1, 2) for i in range(count - step)]
         return cls.drawn(rng, [4] * count, edges)
 
+    def within_a_third(self, rng: Rng, most: int = 5) -> "Problem":
+        """The same with memory, and a bound a third of the way from what is least to what is most."""
+        memory = [[rng.integer(0, most) for _ in own] for own in self.node_cost]
+        capacity = (2 * sum(map(min, memory)) + sum(map(max, memory))) // 3
+        return Problem(self.node_cost, self.edges, self.edge_cost, memory, capacity)
+
     @property
     def arguments(self) -> list[Any]:
         """What best_intra is given."""
@@ -85,19 +91,22 @@ class Problem:
 
     def along_ladder(self) -> float:
         """The least of a ladder: all pairs of strategies of two neighbours, from the beginning to the end."""
-        count, tables = len(self.node_cost), dict(zip(self.edges, self.edge_cost, strict=True))
-        nodes = self.node_cost
-        costs = {
-            (s, t): nodes[0][s] + nodes[1][t] + tables[0, 1][s][t]
+        tables, nodes = dict(zip(self.edges, self.edge_cost, strict=True)), self.node_cost
+        memory = self.memory or [[0] * len(own) for own in nodes]
+        most = math.inf if self.capacity is None else self.capacity
+        costs = {  # strategies of the last two, and their bytes with all before
+            (s, t, memory[0][s] + memory[1][t]): nodes[0][s] + nodes[1][t] + tables[0, 1][s][t]
             for s, t in itertools.product(range(len(nodes[0])), range(len(nodes[1])))
         }
-        for i in range(2, count):
-            costs = {
-                (t, u): nodes[i][u]
-                + tables[i - 1, i][t][u]
-                + min(costs[s, t] + tables[i - 2, i][s][u] for s in range(len(nodes[i - 2])))
-                for t, u in itertools.product(range(len(nodes[i - 1])), range(len(nodes[i])))
-            }
+        for i in range(2, len(nodes)):
+            longer: dict[tuple[int, int, int], float] = {}
+            for (s, t, held), before in costs.items():
+                for u, own in enumerate(nodes[i]):
+                    key = t, u, held + memory[i][u]
+                    seconds = before + own + tables[i - 1, i][t][u] + tables[i - 2, i][s][u]
+                    if key[2] <= most and seconds < longer.get(key, math.inf):
+                        longer[key] = seconds
+            costs = longer
         return min(costs.values())
 
     def judge(self, reply: ChoiceReply, least: float) -> Iterator[Finding]:
