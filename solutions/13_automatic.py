@@ -1379,7 +1379,7 @@ assert nested["VGG-16"][1] > 1.5 * nested["VGG-16"][2]
 def simulate(tasks: list[Task], edges: list[tuple[int, int]], devices: int) -> Timeline:
     """When each task runs.
 
-    tasks: what there is to do, on devices 0 to devices - 1; seconds may be 0. A task goes by its place
+    tasks: what there is to do, on devices 0 to devices - 1; seconds may be 0, or a fraction. A task goes by its place
     in the list. edges: (a, b), a < b, each once, in any order: task b waits for task a. All stay as
     they are.
 
@@ -1529,14 +1529,15 @@ def resimulate(timeline: Timeline, changes: dict[int, Task]) -> set[int]:
     """Bring a timeline up to date after some of its tasks have changed, and say which have moved.
 
     timeline: as from simulate. It is changed in place: afterwards it is what simulate would make of the
-    changed tasks; before and after stay as they are. changes: for some tasks, perhaps none, what stands
+    changed tasks, to the last digit (a task ends at its beginning plus its own seconds, as they stand in
+    the list); before and after stay as they are. changes: for some tasks, perhaps none, what stands
     there from now on, perhaps on another device, perhaps what stood there already; it stays as it is.
     Edges do not change.
 
     Returns the numbers of the tasks for which `ready` or `end` is now another than before the call.
 
     Of `timeline.tasks` only what is needed is read: for n tasks that change or move at most 4 n + 4
-    different ones. Writing into that list is free.
+    different ones. Writing into that list is free; going through it, or copying it, reads all of it.
     """
     ### BEGIN SOLUTION
     tasks, ready, end = timeline.tasks, timeline.ready, timeline.end

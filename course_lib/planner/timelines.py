@@ -5,7 +5,7 @@ A device is whatever does one thing at a time: a processor, and a link just as w
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import SupportsIndex, overload
+from typing import Any, SupportsIndex, overload
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Timeline:
 
 
 class Watched(list[Task]):
-    """A list of tasks that keeps which of them were read."""
+    """A list of tasks that keeps which of them were read. Whatever goes through the list reads all of it."""
 
     def __init__(self, tasks: Iterable[Task]) -> None:
         super().__init__(tasks)
@@ -61,5 +61,57 @@ class Watched(list[Task]):
 
     def __iter__(self) -> Iterator[Task]:
         """All of them."""
-        self.read.update(range(len(self)))
+        self._all_read()
         return super().__iter__()
+
+    def __reversed__(self) -> Iterator[Task]:
+        """All of them."""
+        self._all_read()
+        return super().__reversed__()
+
+    def __contains__(self, task: object) -> bool:
+        """Looks through all of them."""
+        self._all_read()
+        return super().__contains__(task)
+
+    def __eq__(self, other: object) -> bool:
+        """Compares all of them."""
+        self._all_read()
+        return super().__eq__(other)
+
+    __hash__ = None
+
+    def __add__(self, other: list[Task]) -> list[Task]:  # type: ignore[override]
+        """A list of all of them and of others."""
+        self._all_read()
+        return super().__add__(other)
+
+    def __mul__(self, times: SupportsIndex) -> list[Task]:
+        """A list of all of them, so many times."""
+        self._all_read()
+        return super().__mul__(times)
+
+    __rmul__ = __mul__
+
+    def copy(self) -> list[Task]:
+        """A list of all of them."""
+        self._all_read()
+        return super().copy()
+
+    def index(self, *arguments: Any) -> int:
+        """Looks through them."""
+        self._all_read()
+        return super().index(*arguments)
+
+    def count(self, task: Task) -> int:
+        """Looks through all of them."""
+        self._all_read()
+        return super().count(task)
+
+    def pop(self, place: SupportsIndex = -1) -> Task:
+        """Moves those behind it, so all count as read."""
+        self._all_read()
+        return super().pop(place)
+
+    def _all_read(self) -> None:
+        self.read.update(range(len(self)))

@@ -1040,6 +1040,44 @@ def ties_by_length(tasks, edges, devices):
     )
 
 
+@wrong("simulate", fails="waits for all before it")
+def whole_seconds(tasks, edges, devices):
+    """A clock that ticks in whole seconds."""
+    timeline = simulated()([Task(each.device, int(each.seconds)) for each in tasks], edges, devices)
+    timeline.tasks = list(tasks)
+    return timeline
+
+
+@wrong("simulate", fails="ready at the same moment")
+def moment_by_moment(tasks, edges, devices):
+    """All that ends at a moment ends, then idle devices begin: what takes no time lets others in too late."""
+    before, after = neighbours(len(tasks), edges)
+    missing = [len(each) for each in before]
+    ready, end = [0.0] * len(tasks), [0.0] * len(tasks)
+    queues, busy = [[] for _ in range(devices)], [False] * devices
+    waiting, ends, now = [[] for _ in range(devices)], [], 0.0
+    for number, task in enumerate(tasks):
+        if not missing[number]:
+            heapq.heappush(waiting[task.device], (0.0, number))
+    while any(busy) or any(waiting):
+        for device in range(devices):
+            if waiting[device] and not busy[device]:
+                _, number = heapq.heappop(waiting[device])
+                queues[device].append(number)
+                busy[device], end[number] = True, now + tasks[number].seconds
+                heapq.heappush(ends, (end[number], number))
+        now = ends[0][0]
+        while ends and ends[0][0] == now:
+            _, number = heapq.heappop(ends)
+            busy[tasks[number].device] = False
+            for later in after[number]:
+                missing[later] -= 1
+                if not missing[later]:
+                    ready[later] = now
+                    heapq.heappush(waiting[tasks[later].device], (now, later))
+    return Timeline(list(tasks), before, after, ready, end, queues)
+
+
 @wrong("simulate", fails="a long chain")
 def settles_by_recursion(tasks, edges, devices):
     """Each task that is settled calls for the next one."""
@@ -1273,6 +1311,53 @@ def all_from_that_moment_on(timeline, changes):
     return updated()(timeline, changes)
 
 
+def anew(timeline, changes, tasks):
+    """A whole simulation of these tasks, but for the changes, put in the timeline's place."""
+    for number, task in changes.items():
+        tasks[number] = timeline.tasks[number] = task
+    edges = [(first, second) for second, own in enumerate(timeline.before) for first in own]
+    new = simulated()(tasks, edges, len(timeline.queues))
+    old = list(zip(timeline.ready, timeline.end, strict=True))
+    timeline.ready, timeline.end, timeline.queues = new.ready, new.end, new.queues
+    return {
+        number for number, times in enumerate(zip(new.ready, new.end, strict=True)) if times != old[number]
+    }
+
+
+@wrong("resimulate", fails="another duration")
+def seconds_from_times(timeline, changes):
+    """Takes a task's seconds for what lies between its beginning and its end."""
+    tasks = [None] * len(timeline.ready)
+    for device, queue in enumerate(timeline.queues):
+        free = 0.0
+        for number in queue:
+            tasks[number] = Task(device, timeline.end[number] - max(free, timeline.ready[number]))
+            free = timeline.end[number]
+    return anew(timeline, changes, tasks)
+
+
+@wrong("resimulate", fails="which have moved")
+def a_sorted_list(timeline, changes):
+    """The right numbers, and no set."""
+    return sorted(updated()(timeline, changes))
+
+
+@wrong("resimulate", fails="reads what it needs")
+def a_whole_simulation_of_a_copy(timeline, changes):
+    """All anew, from a copy of the list."""
+    return anew(timeline, changes, timeline.tasks.copy())
+
+
+@wrong("resimulate", fails="reads what it needs")
+def all_anew_for_another_device(timeline, changes):
+    """Only another duration of one task is worth the trouble."""
+    if len(changes) == 1:
+        ((number, task),) = changes.items()
+        if task.device == timeline.tasks[number].device:
+            return updated()(timeline, changes)
+    return anew(timeline, changes, list(timeline.tasks))
+
+
 # ------------------------------------------------------------------------------------------------ best_inter
 
 
@@ -1414,6 +1499,51 @@ def tries_all_plans(stage_seconds, layers, devices, micro_batches, sizes):
     if found is None:
         raise ValueError("nothing fits")
     return found[2]
+
+
+@wrong("best_inter", fails="each stage asked for once")
+def asks_for_more_than_there_are(stage_seconds, layers, devices, micro_batches, sizes):
+    """Has every size measured, also those larger than the cluster."""
+    for size in sizes:
+        if size > devices:
+            stage_seconds(0, layers, size)
+    return inter()(stage_seconds, layers, devices, micro_batches, sizes)
+
+
+@wrong("best_inter", fails="one micro-batch")
+def powers_of_two(stage_seconds, layers, devices, micro_batches, sizes):
+    """Each size is twice the one before, it thinks."""
+    doubled = [sizes[0] << power for power in range(8) if sizes[0] << power <= sizes[-1]]
+    return inter()(stage_seconds, layers, devices, micro_batches, doubled)
+
+
+@wrong("best_inter", fails="between the two")
+def bounds_a_percent_apart(stage_seconds, layers, devices, micro_batches, sizes):
+    """Tries no bound that is less than a percent above the last one."""
+    priced, last = functools.cache(stage_seconds), 0.0
+    usable = [size for size in sizes if size <= devices]
+    runs = itertools.combinations(range(layers + 1), 2)
+    bounds = sorted({priced(*run, size) for run in runs for size in usable} - {math.inf})
+    best = math.inf, None
+    for bound in bounds:
+        if bound - last < 0.01 * bound and bound != bounds[-1]:
+            continue
+        last = bound
+
+        def within(begin, end, size, bound=bound):
+            taken = priced(begin, end, size)
+            return taken if taken <= bound else math.inf
+
+        try:
+            found = inter(worth=lambda total, slowest, m: total)(within, layers, devices, 1, usable)
+        except ValueError:
+            continue
+        ends = list(itertools.accumulate(length for length, _ in found))
+        total = sum(priced(end - length, end, size) for end, (length, size) in zip(ends, found, strict=True))
+        best = min(best, (total + (micro_batches - 1) * bound, found), key=lambda pair: pair[0])
+    if best[1] is None:
+        raise ValueError("nothing fits")
+    return best[1]
 
 
 # --------------------------------------------------------------------------------------- pipedream_hierarchy

@@ -50,6 +50,7 @@ def resimulate(answer: Answer, rng: Rng) -> Findings:
         *(overtaken(rng.integer(1, 9)) for _ in range(2)),
         *(crowded(rng, tasks, devices) for tasks, devices in ((6, 1), (9, 2), (14, 3), (30, 3), (30, 4))),
         *(together(rng) for _ in range(3)),
+        *(crowded(rng, tasks, 2).in_units(0.1) for tasks in (9, 14)),
     ]
     durations = [
         Case(graph, [{each: _lasting(rng, graph, each)}]) for graph in graphs for each in _some(rng, graph)
@@ -181,12 +182,31 @@ def _several(rng: Rng, graph: Graph) -> Case:
 
 
 def _local(rng: Rng) -> list[Case]:
-    """Changes that stay in their lane, early and late ones, and some that nothing follows from."""
+    """Changes early and late that stay in their lanes, or lead to others; some from which nothing follows."""
     cases = []
     for length in (20, 35):
         graph = lanes(rng, 12, length)
         for place in (0, length // 2, length - 4):
             number = rng.integer(1, 11) * length + place
             device, seconds = graph.tasks[number]
-            cases.append(Case(graph, [{number: (device, seconds + 1.0)}, {number: (device, seconds)}]))
+            back = {number: (device, seconds)}
+            cases.append(Case(graph, [{number: (device, seconds + 1.0)}, back, {}, back]))
+            cases.append(_elsewhere(rng, graph, number))
     return cases
+
+
+def _elsewhere(rng: Rng, graph: Graph, number: int) -> Case:
+    """Moves a task to the last device, which is idle then, to another lane, and back; then two at once."""
+    device, seconds = graph.tasks[number]
+    other = rng.choice([each for each in range(1, 12) if each != device])
+    length = len(graph.tasks) // 13
+    late = (other + 1) * length - 2
+    return Case(
+        graph,
+        [
+            {number: (graph.devices - 1, seconds)},
+            {number: (other, seconds)},
+            {number: (device, seconds)},
+            {late: (other, graph.tasks[late][1] + 2.0), number: (device, seconds + 1.0)},
+        ],
+    )

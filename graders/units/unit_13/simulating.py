@@ -11,6 +11,7 @@ from graders.units.unit_13.task_graphs import (
     chain,
     crowded,
     dots,
+    in_no_time,
     none_at_all,
     one_device_each,
     overtaken,
@@ -52,10 +53,11 @@ def simulate(answer: Answer, rng: Rng) -> Findings:
     alone = [one_device_each(rng, tasks) for tasks in (7, 12)]
     crowds = [overtaken(rng.integer(1, 9))]
     crowds += [crowded(rng, tasks, devices) for tasks, devices in ((6, 1), (9, 2), (14, 3), (30, 3))]
+    ties = [together(rng), *dots(rng), *in_no_time(), *(together(rng) for _ in range(3))]
     for name, graphs in (
-        ("waits for all before it", [*alone, none_at_all(rng)]),
-        ("one at a time, in the order of readiness", crowds),
-        ("ready at the same moment", [together(rng), *dots(rng), *(together(rng) for _ in range(3))]),
+        ("waits for all before it", [*alone, none_at_all(rng), *(each.in_units(0.125) for each in alone)]),
+        ("one at a time, in the order of readiness", [*crowds, *(each.in_units(0.1) for each in crowds)]),
+        ("ready at the same moment", ties),
         ("a long chain", [chain(3000)]),
     ):
         yield name, compare.first_failure(_right(answer, graph) for graph in graphs)

@@ -45,7 +45,11 @@ Table = dict[tuple[int, int, int], float]
         Criterion(
             "what does not fit", 2, "Where every plan has a stage that does not fit, raise ValueError."
         ),
-        Criterion("each stage asked for once", 1, "Keep what stage_seconds has said."),
+        Criterion(
+            "each stage asked for once",
+            1,
+            "Keep what stage_seconds has said, and do not ask for more devices than there are.",
+        ),
         Criterion(
             "a large model",
             2,
@@ -62,10 +66,11 @@ Table = dict[tuple[int, int, int], float]
 def best_inter(answer: Answer, rng: Rng) -> Findings:
     """Small models with drawn tables, for which all plans are tried; then large ones."""
     small = [_drawn(rng, *size) for size in ((3, 3), (4, 6), (5, 8), (1, 4), (6, 4))]
+    small += [_drawn(rng, 4, 7, (1, 3)), _drawn(rng, 3, 8, (2, 3, 6)), _drawn(rng, 3, 3, (1, 2, 4, 8))]
     few = [each.with_batches(1) for each in small]
     many = [each.with_batches(rng.integer(300, 900)) for each in small]
     between = [each.with_batches(number) for each in small for number in (2, 3, 5, 9)]
-    between += [_telling(rng.integer(1, 9))]
+    between += [_telling(rng.integer(1, 9)), _nearly_alike(rng.integer(1, 9))]
     yield "one micro-batch", compare.first_failure(case.as_good(answer) for case in few)
     yield "many micro-batches", compare.first_failure(case.as_good(answer) for case in many)
     yield "between the two", compare.first_failure(case.as_good(answer) for case in between)
@@ -167,8 +172,11 @@ class Case:
         return Finding(taken <= optimum * (1 + 1e-9), f"{text}.")
 
     def asks(self, answer: Answer) -> Finding:
-        """Whether no stage was asked for twice."""
-        return compare.at_most(self.asked(answer).most, 1, f"{self}: calls of stage_seconds for one stage")
+        """Whether no stage was asked for twice, and none on more devices than there are."""
+        reply = self.asked(answer)
+        if reply.largest > self.devices:
+            return Finding(False, f"{self}: stage_seconds was asked for a size of {reply.largest}.")
+        return compare.at_most(reply.most, 1, f"{self}: calls of stage_seconds for one stage")
 
 
 def _is_plan(plan: Any, sizes: list[int]) -> bool:
@@ -197,9 +205,9 @@ def _table(
     }
 
 
-def _drawn(rng: Rng, layers: int, devices: int) -> Case:
+def _drawn(rng: Rng, layers: int, devices: int, of_sizes: tuple[int, ...] = ()) -> Case:
     """Layers of which some are dear; on many devices a layer waits longer than it gains."""
-    sizes = [size for size in (1, 2, 4, 8) if size <= devices]
+    sizes = list(of_sizes) or [size for size in (1, 2, 4, 8) if size <= devices]
     work = [rng.choice((1, 2, 3, 4, 12, 20)) for _ in range(layers)]
     waits = {size: rng.integer(0, 3) * (size - 1) / 4 for size in sizes}
     return Case(_table(work, sizes, waits), layers, devices, 1, sizes)
@@ -220,6 +228,16 @@ def _telling(scale: int) -> Case:
         (0, 2, 2): 10 * quick,
     }
     return Case(table, 3, 4, 3, [1, 2])
+
+
+def _nearly_alike(scale: int) -> Case:
+    """The slowest stage of the best plan is half a percent slower than that of a plan with a larger sum."""
+    table = {
+        (begin, end, size): 400.0 * scale for begin, end in combinations(range(3), 2) for size in (1, 2, 3)
+    }
+    table |= {(0, 1, 2): 100.0 * scale, (1, 2, 2): 100.0 * scale}
+    table |= {(0, 1, 1): 100.5 * scale, (1, 2, 3): 10.0 * scale}
+    return Case(table, 2, 4, 9, [1, 2, 3])
 
 
 def _full(rng: Rng) -> Iterator[Case]:

@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """tasks: device and seconds of each, whole numbers, so that sums are exact. edges: (before, after)."""
+    """tasks: device and seconds of each. edges: (before, after)."""
 
     tasks: list[tuple[int, float]]
     edges: list[tuple[int, int]]
@@ -28,6 +28,11 @@ class Graph:
     def changed(self, change: dict[int, tuple[int, float]]) -> "Graph":
         """The graph with other tasks in some places."""
         tasks = [change.get(number, task) for number, task in enumerate(self.tasks)]
+        return Graph(tasks, self.edges, self.devices)
+
+    def in_units(self, unit: float) -> "Graph":
+        """The graph with all seconds in another unit, such as tenths."""
+        tasks = [(device, seconds * unit) for device, seconds in self.tasks]
         return Graph(tasks, self.edges, self.devices)
 
     def timeline(self) -> Timeline:
@@ -106,6 +111,12 @@ def dots(rng: Rng) -> Iterator[Graph]:
         count = 11
         tasks = [(rng.integer(0, 1), float(rng.choice((0, 0, 1, 2)))) for _ in range(count)]
         yield Graph(tasks, _edges(rng, count, 2), 2)
+
+
+def in_no_time() -> Iterator[Graph]:
+    """A task that takes no time lets in another one, whose number is lower than that of one that waits."""
+    yield Graph([(0, 0.0), (1, 0.0), (1, 0.0)], [(0, 1)], 2)
+    yield Graph([(1, 2.0), (1, 0.0), (0, 0.0), (0, 3.0), (1, 0.0)], [(0, 1), (1, 2), (0, 3), (2, 4)], 2)
 
 
 def chain(count: int) -> Graph:

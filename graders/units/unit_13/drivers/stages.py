@@ -9,12 +9,13 @@ from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 @dataclass(frozen=True, slots=True)
 class StagesReply(DriverReply):
     """result: what the answer returned, or None. raised: whether it raised a ValueError instead. most: how
-    often it asked for the stage for which it asked most often.
+    often it asked for the stage for which it asked most often. largest: the most devices of which it asked.
     """
 
     result: PlainData
     raised: bool
     most: int
+    largest: int
 
 
 def stages(
@@ -35,8 +36,10 @@ def stages(
             raise LookupError(f"stage_seconds was asked for ({begin}, {end}, {size}), which is no stage here")
         return seconds[begin, end, size]
 
+    result, raised = None, False
     try:
         result = answer(stage_seconds, layers, devices, micro_batches, sizes)
     except ValueError:
-        return StagesReply(None, True, max(asked.values(), default=0))
-    return StagesReply(result, False, max(asked.values(), default=0))
+        raised = True
+    largest = max((size for _, _, size in asked), default=0)
+    return StagesReply(result, raised, max(asked.values(), default=0), largest)

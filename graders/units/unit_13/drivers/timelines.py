@@ -26,8 +26,8 @@ class TimelineReply(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class ChangeReply(DriverReply):
-    """timeline: its fields after the changes. result: what the answer returned, sorted if it is a set of
-    numbers. read: which tasks were read.
+    """timeline: its fields after the changes. result: what the answer returned: a set of numbers sorted, else
+    the name of its type beside it. read: which tasks were read.
     """
 
     timeline: TimelineReply
@@ -56,8 +56,10 @@ def resimulate(
         given = {int(number): Task(*task) for number, task in change.items()}
         result = answer(timeline, given)
         read = sorted(watched.read)
-        if isinstance(result, set) and all(type(number) is int for number in result):
+        if isinstance(result, set | frozenset) and all(type(number) is int for number in result):
             result = sorted(result)
+        else:
+            result = type(result).__name__, result
         left = {str(number): (task.device, task.seconds) for number, task in given.items()}
         replies.append(ChangeReply(_told(timeline, left), result, read))
     return replies
