@@ -345,6 +345,9 @@ class WeakerProgram:
                 continue
             if seconds >= best[0] * (1 - 1e-9):
                 return best
+            rows = [*node_cost, *(row for table in edge_cost for row in table)]
+            if 2 * seconds >= max(c for row in rows for c in row if c < math.inf):
+                return seconds, plan
             best = seconds, plan
             node_cost = [[c if c <= seconds else math.inf for c in own] for own in node_cost]
             edge_cost = [[[c if c <= seconds else math.inf for c in row] for row in t] for t in edge_cost]

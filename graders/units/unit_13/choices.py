@@ -39,6 +39,9 @@ def best_chain(answer: Answer, rng: Rng) -> Findings:
     small = [Problem.chain(rng, lengths) for lengths in ([3], [1, 1], [2, 3], [3, 2, 4, 2], [4, 1, 3, 3, 2])]
     # What is cheapest at first leads to a dear end.
     small += [Problem([[1, 2], [5, 4], [0, 0]], [(0, 1), (1, 2)], [[[0, 3], [1, 0]], [[9, 9], [1, 9]]])]
+    # The best plan begins with what costs nothing; and the dearest beginning leads to the only cheap end.
+    small += [Problem([[0, 5], [0, 3], [0, 4]], [(0, 1), (1, 2)], [[[0, 7], [6, 5]], [[0, 8], [9, 2]]])]
+    small += [_dear_at_first(12)]
     small += [Problem.chain(rng, [3] * 6) for _ in range(6)]
     closed = [Problem.chain(rng, [3, 4, 2, 3], closed=rng.integer(2, 4)) for _ in range(6)]
     long = [Problem.chain(rng, [rng.integer(2, 5) for _ in range(60)]), Problem.chain(rng, [12] * 400)]
@@ -64,6 +67,13 @@ def best_chain(answer: Answer, rng: Rng) -> Findings:
             for finding in (p.right_seconds(reply, p.along()), p.right_choice(reply))
         ),
     )
+
+
+def _dear_at_first(count: int) -> Problem:
+    """Three operators, whose strategies lead to themselves only, and the last one is dear but for one."""
+    own = [float(s + 1) for s in range(count)]
+    stay = [[0.0 if s == t else 1e3 for t in range(count)] for s in range(count)]
+    return Problem([own, own, [500.0] * (count - 1) + [1.0]], [(0, 1), (1, 2)], [stay, stay])
 
 
 DIAMOND = [(0, 1), (1, 2), (0, 2)]
@@ -149,8 +159,8 @@ def best_intra(answer: Answer, rng: Rng) -> Findings:
                 for finding in p.judge(reply, p.least)
             ),
         )
-    ladder = Problem.ladder(rng, 16)
-    yield "a larger graph", compare.first_failure(_ladders(answer, [ladder, ladder.within_a_third(rng)]))
+    ladders = [Problem.ladder(rng, 16), Problem.ladder(rng, 12).within_a_third(rng)]
+    yield "a larger graph", compare.first_failure(_ladders(answer, ladders))
 
 
 def _ladders(answer: Answer, ladders: list[Problem]) -> Iterator[Finding]:

@@ -15,9 +15,12 @@ Change = tuple[str, str]
 """From one placement to another, as `spelled`."""
 
 WHOLE: list[Change] = [("S(0)", "R"), ("S(1)", "R"), ("S(2)", "R"), ("P", "R")]
-CUT: list[Change] = [("P", "S(0)"), ("P", "S(2)"), ("S(0)", "S(1)"), ("S(1)", "S(0)"), ("S(2)", "S(1)")]
+CUT: list[Change] = [
+    ("P", "S(0)"), ("P", "S(2)"), ("P", "S(1)"), ("S(0)", "S(1)"), ("S(1)", "S(0)"), ("S(2)", "S(1)"),
+    ("S(0)", "S(2)"), ("S(1)", "S(2)"), ("S(2)", "S(0)"),
+]  # fmt: skip
 ALONE: list[Change] = [
-    ("R", "S(0)"), ("R", "S(1)"), ("R", "P"), ("S(0)", "P"), ("S(2)", "P"),
+    ("R", "S(0)"), ("R", "S(1)"), ("R", "P"), ("R", "P"), ("S(0)", "P"), ("S(2)", "P"),
     ("R", "R"), ("P", "P"), ("S(1)", "S(1)"),
 ]  # fmt: skip
 GROUPS = [[0, 3, 4], [1, 2, 5]]
