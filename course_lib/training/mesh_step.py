@@ -14,6 +14,7 @@ Shapes: B samples of a micro-batch, T tokens of a sample, D width, F width insid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -134,8 +135,9 @@ def step_time(job: Job, mesh: Mesh) -> StepTime:
     its blocks. With m micro-batches and p stages a step lasts m + p - 1 times what a stage takes for one, as
     in unit 05; interleaved with v chunks, m + (p - 1) / v times (D. Narayanan et al., arXiv:2104.04473,
     section 2.2). Messages of 2 B T D bytes are sent in the background: 2 (p - 1) of them are waited for, each
-    as long as the slowest between two stages. At the end each data group averages the gradients of a device's
-    blocks, in 2 bytes a number, with one all-reduce.
+    as long as the slowest from a stage to the next in any replica: the step ends with the slowest replica. At
+    the end each data group averages a device's gradients, (4 D^2 + 2 D F) / tensor + 9 D + F for each block
+    (each tensor rank has all norms and biases), in 2 bytes a number, with one all-reduce.
     """
     if dist.is_initialized():
         raise BadLaunch("step_time launches a simulated rank, and a rank cannot do that. Call it outside.")
@@ -187,15 +189,14 @@ def _all_reduce_seconds(job: Job, mesh: Mesh) -> float:
 
 
 def _message_seconds(job: Job, mesh: Mesh) -> float:
-    """The longest way from a stage to the next: each tensor rank sends its part of the activations."""
+    """The longest way from a stage to the next in any replica: each tensor rank sends its activations."""
     if mesh.pipeline == 1:
         return 0.0
     nbytes = NUMBER_BYTES * job.micro_batch * job.model.context * job.model.width
     timing = Timing(job.cluster, mesh.size)
     return max(
-        timing.message(mesh.rank(0, stage, tensor), mesh.rank(0, stage + 1, tensor), nbytes, 0.0)
-        for stage in range(mesh.pipeline - 1)
-        for tensor in range(mesh.tensor)
+        timing.message(mesh.rank(data, stage, tensor), mesh.rank(data, stage + 1, tensor), nbytes, 0.0)
+        for data, stage, tensor in product(range(mesh.data), range(mesh.pipeline - 1), range(mesh.tensor))
     )
 
 

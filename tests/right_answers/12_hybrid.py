@@ -435,8 +435,13 @@ def walks_down_the_divisors(devices, model, memory, batch, cluster):
         talk = seconds_of("all_reduce", passing, tensor, link(tensor))
         rounds = batch // data + pipeline - 1
         total = rounds * layers * (operations / cluster.flops + 6 * talk)
+        starts = range(0, devices, tensor)
+        nodes = [first // cluster.devices_per_node for first in starts]
+        crossed = any(
+            one != two for at, (one, two) in enumerate(itertools.pairwise(nodes), 1) if at % pipeline
+        )
         if pipeline > 1:
-            total += 2 * (pipeline - 1) * seconds_of("send", passing, 2, link(pipeline * tensor))
+            total += 2 * (pipeline - 1) * seconds_of("send", passing, 2, link(devices if crossed else 1))
         return total + seconds_of("all_reduce", 2 * layers * matrices // tensor, data, link(devices))
 
     possible = [Mesh(*shape) for shape in shapes(devices, 3)]
@@ -459,7 +464,7 @@ def goes_through_all_triples(devices, model, memory, batch, cluster):
         matrices = blocks * (4 * model.width**2 + 2 * model.width * model.inner) // mesh.tensor
         attention = 2 * blocks * model.context * model.width // mesh.tensor
         group, copies = tuple(ranks[0, 0].tolist()), tuple(ranks[:, 0, 0].tolist())
-        hops = itertools.pairwise(ranks[0, :, 0].tolist())
+        hops = itertools.chain.from_iterable(map(itertools.pairwise, ranks[:, :, 0].tolist()))
         message = max((timing_of().message(*hop, passing, 0.0) for hop in hops), default=0.0)
         parts = {
             "computing": 8 * model.context * (matrices + attention) / cluster.flops,

@@ -119,7 +119,7 @@ def step_3d(answer: Answer, rng: Rng) -> Findings:
     uneven_run = uneven.launch(answer)
     yield "uneven micro-batches", uneven.gradients(uneven_run)
     shapes = ((2, 2, 1), (1, 3, 1), (2, 1, 1), (1, 2, 2))
-    tied = [Stepped.drawn(rng, shape, [[1, 2]], tied=True) for shape in shapes]
+    tied = [Stepped.drawn(rng, shape, [[2, 2]], tied=True) for shape in shapes]
     tied_runs = [each.launch(answer) for each in tied]
     yield "shared embedding", compare.first_failure(map(Stepped.gradients, tied, tied_runs))
     every = [(plain, run), *zip(others, runs, strict=True), (uneven, uneven_run)]
