@@ -1357,8 +1357,8 @@ def tournament(
         of p ranks, those at places 0 and 1 of it meet, those at 2 and 3, and so on; an odd one rests.
 
     Afterwards `model` holds, on each rank, its own or its partner's parameters and buffers (all of
-    them, of any dtype), whichever has the larger score here; its own if they are equally good. Returns
-    that score.
+    them, of any dtype, in whatever order they stand in memory), whichever has the larger score here;
+    its own if they are equally good. Returns that score.
 
     Parameters and buffers stay the same objects, which an optimizer knows, with their requires_grad and
     gradients. The mode of each module stays, and so do the global random states of PyTorch, Python and

@@ -40,7 +40,7 @@ BOTH = ("result", "gradient of the image", "gradient of the weight")
             needs=BOTH,
         ),
         Criterion("group", 1, "Both the halo and the sum are the group's.", needs=BOTH),
-        several_calls(BOTH),
+        several_calls((*BOTH, "strides and kernels")),
     ),
     hints=(
         "With its halo a strip has rows enough above and below. Which padding does conv2d still have to add?",
@@ -100,16 +100,16 @@ def _cut_by_channels(hints: Sequence[str]) -> tuple[Criterion, ...]:
     return (
         Criterion("result", 3, result),
         Criterion("gradient of the image", 2, image),
-        Criterion("gradient of the weight", 1, weight),
+        Criterion("gradient of the weight", 1, weight, needs=BOTH[:2]),
         Criterion(
             "other sizes",
             1,
             "One rank, two, four; one sample or more; any odd kernel; float64; an image without gradient.",
             needs=BOTH,
         ),
-        Criterion("calls and bytes", 2, calls, needs=BOTH),
+        Criterion("calls and bytes", 2, calls, needs=(*BOTH, "other sizes")),
         Criterion("group", 1, "Collectives take a group, in backward too.", needs=BOTH),
-        several_calls(BOTH),
+        several_calls((*BOTH, "other sizes")),
     )
 
 

@@ -67,10 +67,10 @@ Replies = Observed[PassesReply]
             "all at once",
             1,
             "dist.send waits until its message is received: let nobody wait for a neighbour that waits.",
-            needs=RIGHT,
+            needs=(*RIGHT, "neighbours only"),
         ),
         Criterion("group", 1, "Neighbours are those in the group, in backward too.", needs=RIGHT),
-        several_calls(RIGHT),
+        several_calls((*RIGHT, "arguments unchanged")),
     ),
     hints=(
         "Which rows of its own does a rank send up, and which down? Which ranks send in one direction only?",

@@ -29,6 +29,7 @@ from graders.units.unit_12.space_worlds import THREES
 from graders.units.unit_12.trainers import Player, held, score_of
 
 Replies = Observed[list[TournamentReply]]
+RIGHT = ("the better model", "pairs")
 
 
 @exercise(
@@ -46,23 +47,37 @@ Replies = Observed[list[TournamentReply]]
             "The numbers that randperm gave at places 0 and 1 meet, then those at 2 and 3. An odd one rests.",
         ),
         Criterion(
-            "all of the model",
+            "diverged or equal",
             1,
-            "Buffers too, whatever their type; into the tensors that are there, which an optimizer knows.",
+            "No comparison with NaN is true. Of equals one keeps its own.",
+            needs=RIGHT,
         ),
-        Criterion("diverged or equal", 1, "No comparison with NaN is true. Of equals one keeps its own."),
         Criterion(
             "one model each way",
             1,
             "Only partners talk, and each value goes once: model.parameters() has a shared one once.",
+            needs=RIGHT,
         ),
         Criterion(
-            "random numbers", 1, "A torch.Generator of its own leaves the model's random numbers alone."
+            "random numbers",
+            1,
+            "A torch.Generator of its own leaves the model's random numbers alone.",
+            needs=RIGHT,
         ),
         Criterion(
-            "several rounds", 1, "Between rounds models learn: nothing of an old round is true any more."
+            "several rounds",
+            1,
+            "Between rounds models learn: nothing of an old round is true any more.",
+            needs=RIGHT,
         ),
-        Criterion("group", 1, "randperm gives places in the group."),
+        Criterion("group", 1, "randperm gives places in the group.", needs=RIGHT),
+        Criterion(
+            "all of the model",
+            1,
+            "Buffers too, whatever their type and order in memory; into the tensors that are there, which an "
+            "optimizer knows.",
+            needs=RIGHT,
+        ),
     ),
     hints=(
         "How do all ranks know the same pairs, without a message?",
@@ -73,25 +88,27 @@ Replies = Observed[list[TournamentReply]]
 )
 def tournament(answer: Answer, rng: Rng) -> Findings:
     """Drawn models, and trainers with drawn tastes."""
-    two = [Round.drawn(rng, 2) for _ in range(4)]
+    two = [Round.moving(rng, 2) for _ in range(4)]
     runs = [each.launch(answer) for each in two]
     yield "the better model", compare.first_failure(map(Round.right, two, runs))
-    many = [Round.drawn(rng, ranks) for ranks in (6, 5, 3, 1)]
+    many = [*(Round.moving(rng, ranks) for ranks in (6, 7, 5, 3)), Round.drawn(rng, 1)]
     many_runs = [each.launch(answer) for each in many]
     yield "pairs", compare.first_failure(map(Round.right, many, many_runs))
-    whole = [Round.drawn(rng, 4, "all"), Round.drawn(rng, 3, "tied")]
-    whole_runs = [each.launch(answer) for each in whole]
-    yield "all of the model", compare.first_failure(map(Round.whole, whole, whole_runs))
     odd = [Round.drawn(rng, 4, diverged=[0, 2]), Round.drawn(rng, 2, diverged=[0, 1])]
     odd += [Round.drawn(rng, 2, diverged=[place]) for place in range(2)] + [Round.drawn(rng, 2, equal=True)]
     odd += [Round.drawn(rng, 2, diverged=[0], infinite=[1])]
     yield "diverged or equal", compare.first_failure(each.right(each.launch(answer)) for each in odd)
-    looked_at = zip((*two, *many, *whole), (*runs, *many_runs, *whole_runs), strict=True)
+    tied = Round.moving(rng, 3, "tied")
+    tied_run = tied.launch(answer)
+    looked_at = zip((*two, *many, tied), (*runs, *many_runs, tied_run), strict=True)
     yield "one model each way", compare.first_failure(each.traffic(run) for each, run in looked_at)
     yield "random numbers", random_numbers(many_runs[0])
     yield "several rounds", one_after_another(answer, rng)
     grouped = [Round.drawn(rng, 6, groups=THREES) for _ in range(2)]
     yield "group", compare.first_failure(each.right(each.launch(answer)) for each in grouped)
+    whole = Round.moving(rng, 4, "all")
+    both = ((tied, tied_run), (whole, whole.launch(answer)))
+    yield "all of the model", compare.first_failure(each.whole(run) for each, run in both)
 
 
 def random_numbers(run: Replies) -> Finding:
@@ -183,6 +200,15 @@ class Round:
         if infinite:
             likes = [[abs(own[0]) + 1, *own[1:]] for own in likes]
         return cls(kind, width, values, likes, rng.integer(0, 10_000), groups or [])
+
+    @classmethod
+    def moving(cls, rng: Rng, ranks: int, kind: str = "plain") -> "Round":
+        """One in which at least one rank takes another's model, and at least one keeps its own."""
+        while True:
+            found = cls.drawn(rng, ranks, kind)
+            owners = [found.survivor(rank)[0] for rank in range(ranks)]
+            if 0 < sum(owner == rank for rank, owner in enumerate(owners)) < ranks:
+                return found
 
     def launch(self, answer: Answer) -> Replies:
         made = (self.kind, self.width, self.groups)
