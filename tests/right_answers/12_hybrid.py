@@ -13,9 +13,6 @@ from torch.distributed._functional_collectives import (
     all_reduce,
     reduce_scatter_single_autograd,
 )
-from torch.distributed._functional_collectives import (
-    all_reduce as functional_all_reduce,
-)
 from torch.nn import functional
 from torch.nn.grad import conv2d_input, conv2d_weight
 
@@ -546,27 +543,6 @@ class _Same(torch.autograd.Function):
         total = gradient.contiguous().clone()
         dist.all_reduce(total, group=ctx.group)
         return total, None
-
-
-class _SummedLater(torch.autograd.Function):
-    """The weight itself; backward returns PyTorch's functional sum, which waits when it is first used."""
-
-    @staticmethod
-    def forward(ctx, weight, group):
-        ctx.group = group
-        return weight.view_as(weight)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return functional_all_reduce(gradient.contiguous(), "sum", ctx.group or dist.group.WORLD), None
-
-
-@right("spatial_conv2d")
-def functional_sum(x_shard, weight, group=None, stride=1):
-    """With the all-reduce of the functional collectives."""
-    strip = cat_by_autograd(x_shard, weight.shape[2] // 2, group)
-    own = _SummedLater.apply(weight, group)
-    return functional.conv2d(strip, own, stride=stride, padding=(0, weight.shape[3] // 2))
 
 
 @right("spatial_conv2d")
