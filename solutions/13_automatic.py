@@ -1675,18 +1675,19 @@ def search(
     """Walk through plans, and return the best one that was seen, with its cost; of equal ones the first
     seen.
 
-    plan: where the walk begins; a value of any kind, perhaps one that cannot be hashed.
+    plan: where the walk begins; it stays as it is. Plans are values of any kind, perhaps such that
+    cannot be compared or hashed.
     propose(plan, generator): a plan that differs a little from this one, which stays as it is. It is as
     likely to lead from A to B as from B to A. cost(plan): how bad a plan is; math.inf for one that
     cannot run. It is dear: call it once for the first plan, and once for each that is proposed.
 
     The walk has so many steps, 0 or more. In each a change of the plan where it stands is proposed, and
     the walk goes there, or stays. It always goes where it is no dearer, and never to an infinite cost
-    from a finite one. In the long run it stands at plans in proportion to exp(-beta * cost). Costs are
-    from 0 to 1e12, or math.inf.
+    from a finite one. In the long run it stands at plans in proportion to exp(-beta * cost), with the
+    same beta from the first step to the last. Costs are from 0 to 1e12, or math.inf.
 
-    seed: of a random.Random, from which all chance comes, that of propose too. The same seed gives the
-    same walk; the state of the module `random` stays as it is.
+    seed: of the one random.Random from which all chance comes, that of propose too. The same seed gives
+    the same walk; the states of the modules `random`, `numpy.random` and `torch` stay as they are.
     """
     ### BEGIN SOLUTION
     generator = random.Random(seed)

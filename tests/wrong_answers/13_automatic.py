@@ -952,6 +952,77 @@ def seeds_the_module(*arguments):
     return metropolis(makes=makes)(*arguments)
 
 
+@wrong("search", fails="how often it is where")
+def beta_a_fifth_too_large(plan, propose, cost, steps, seed, beta=1.0):
+    """Nearly the right shares."""
+    return metropolis()(plan, propose, cost, steps, seed, 1.2 * beta)
+
+
+@wrong("search", fails="how often it is where")
+def cools_down(plan, propose, cost, steps, seed, beta=1.0):
+    """Simulated annealing: beta grows, and is right on average."""
+    done = []
+
+    def proposed(plan, generator):
+        done.append(plan)
+        return propose(plan, generator)
+
+    def share(here, there, beta):
+        return math.exp(-beta * (0.7 + 0.6 * len(done) / steps) * (there - here))
+
+    return metropolis(share=share)(plan, proposed, cost, steps, seed, beta)
+
+
+@wrong("search", fails="the same again")
+def two_generators(plan, propose, cost, steps, seed, beta=1.0):
+    """One for the proposals and one for the walk, with one seed."""
+    other = random.Random(seed)
+    return metropolis()(plan, lambda plan, _: propose(plan, other), cost, steps, seed, beta)
+
+
+@wrong("search", fails="the same again")
+def numpys_own_generator(plan, propose, cost, steps, seed, beta=1.0):
+    """Seeds what the whole process shares."""
+    np.random.seed(seed)
+    walk = metropolis(
+        no_dearer=lambda here, there: there <= here or np.random.random() < math.exp(-beta * (there - here)),
+        share=lambda here, there, beta: -1.0,
+    )
+    return walk(plan, propose, cost, steps, seed, beta)
+
+
+@wrong("search", fails="the best plan seen")
+def stays_where_it_is_proposed(plan, propose, cost, steps, seed, beta=1.0):
+    """Does not price a plan that equals the one where it stands: not all plans can be compared."""
+    generator, here = random.Random(seed), cost(plan)
+    best, least = plan, here
+    for _ in range(steps):
+        proposed = propose(plan, generator)
+        if proposed == plan:
+            continue
+        there = cost(proposed)
+        if there < least:
+            best, least = proposed, there
+        if there <= here or generator.random() < math.exp(-beta * (there - here)):
+            plan, here = proposed, there
+    return best, least
+
+
+@wrong("search", fails="the best plan seen")
+def walks_in_the_callers_plan(plan, propose, cost, steps, seed, beta=1.0):
+    """Copies the best one, and overwrites the one that was handed in."""
+    generator, here = random.Random(seed), cost(plan)
+    best, least = plan[:], here
+    for _ in range(steps):
+        proposed = propose(plan, generator)
+        there = cost(proposed)
+        if there < least:
+            best, least = proposed[:], there
+        if there <= here or generator.random() < math.exp(-beta * (there - here)):
+            plan[:], here = proposed, there
+    return best, least
+
+
 @wrong("search", fails="each plan priced once")
 def prices_where_it_stands(*arguments):
     """Asks for the cost of the present plan in every step."""
@@ -1590,6 +1661,7 @@ def by_levels(
     cuts_within=True,
     shares_all=lambda level, levels: False,
     sum_of=max,
+    fits=lambda replicas: True,
 ):
     """The planner, level by level, with something else in one place."""
 
@@ -1610,7 +1682,7 @@ def by_levels(
                     found = [(stage(begin, end, used), [(end - begin, used, alone[begin, end][1])])]
                     splits = itertools.product(range(begin + 1, end), range(1, used))
                     for middle, replicas in () if shares_all(level, levels) else splits:
-                        if replicas > most(units, level, levels):
+                        if replicas > most(units, level, levels) or not fits(replicas):
                             continue
                         before, plan = best[begin, middle, used - replicas]
                         cut = crossings * activation_bytes[middle - 1] / bandwidth
@@ -1641,6 +1713,21 @@ def the_last_stage_on_one(*arguments):
 def computing_and_exchange_in_turn(*arguments):
     """As if a stage could not compute while gradients are under way."""
     return by_levels(sum_of=lambda computing, exchange: computing + exchange)(*arguments)
+
+
+@wrong("pipedream_hierarchy", fails="one level")
+def last_stages_of_powers_of_two(*arguments):
+    """A stage behind a cut has 1, 2 or 4 replicas."""
+    return by_levels(fits=lambda replicas: replicas & (replicas - 1) == 0)(*arguments)
+
+
+@wrong("pipedream_hierarchy", fails="one level")
+def takes_the_levels_out(seconds, activation_bytes, weight_bytes, levels):
+    """In the end the caller's list is empty."""
+    plan = by_levels()(seconds, activation_bytes, weight_bytes, levels)
+    while levels:
+        levels.pop(0)
+    return plan
 
 
 @wrong("pipedream_hierarchy", fails="one level")

@@ -18,7 +18,7 @@ from graders.grading.kit import (
     compare,
     exercise,
 )
-from graders.units import drivers
+from graders.units.unit_13.drivers import stages
 
 SECONDS = 5.0
 """What the plan of a large model may take."""
@@ -65,7 +65,9 @@ def pipedream_hierarchy(answer: Answer, rng: Rng) -> Findings:
     # Racks exchange gradients once for the batches of all their four GPUs, or else a cut would be better.
     three.append(Case([8.0, 8.0], [25, 25], [60, 60], [(2, 1e5), (2, 1e5), (2, 20.0)]))
     three += [_drawn(rng, 4, (2, 1, 3)), _drawn(rng, 3, (1, 2, 2))]
-    for name, cases in (("one level", flat), ("servers of several GPUs", two), ("three levels", three)):
+    one_level = (finding for case in flat for finding in (case.as_good(answer), case.keeps(answer)))
+    yield "one level", compare.first_failure(one_level)
+    for name, cases in (("servers of several GPUs", two), ("three levels", three)):
         yield name, compare.first_failure(case.as_good(answer) for case in cases)
     yield "a large model", _in_time(answer, _large(rng))
 
@@ -130,10 +132,18 @@ class Case:
 
         return whole(0, len(self.seconds), len(self.levels) - 1)
 
+    def arguments(self) -> list[list[Any]]:
+        """Those of the exercise, as lists of their own."""
+        return [list(self.seconds), list(self.activations), list(self.weights), list(self.levels)]
+
+    def keeps(self, answer: Answer) -> Finding:
+        """Whether the arguments stay as they are."""
+        left = answer.call(stages.nested, *self.arguments()).left
+        return compare.equal(left, self.arguments(), f"{self}: the four arguments afterwards")
+
     def as_good(self, answer: Answer, timeout: float | None = None) -> Finding:
         """Whether the answer's plan is one, and its slowest part as fast as can be."""
-        arguments = list(self.seconds), list(self.activations), list(self.weights), list(self.levels)
-        plan = answer.call(drivers.call, *arguments, timeout=timeout)
+        plan = answer.call(stages.nested, *self.arguments(), timeout=timeout).result
         shown = compare.shown(plan)
         fault = _fault(plan, len(self.seconds), self.levels)
         if fault:
@@ -179,6 +189,8 @@ def _flat(scale: int) -> Iterator[Case]:
     """Where half the price of a cut makes another plan the best one, and where the last stage is shared."""
     yield _large_in_the_middle(scale, [(2, 10.0)])
     yield Case([1.0, 9.0], [1, 1], [10**6 * scale, 1], [(3, 10.0)])
+    for units in (4, 6, 7):
+        yield Case([1.0, 30.0], [1, 1], [10**6 * scale, 1], [(units, 1000.0)])
     # Computing and exchange at the same time: two replicas are as fast as two stages in turn are not.
     yield Case([6.0, 10.0], [1, 1], [35, 35], [(2, 10.0)])
 

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from graders.grading.kit import (
@@ -23,6 +23,9 @@ from graders.units.unit_13.drivers.walks import WalkReply
 STEPS = 6000
 SHARE = 0.07
 """By how much a plan's share of the visits may be off: some six standard deviations of so long a walk."""
+
+HALF, NARROW = 8000, 0.02
+"""Steps of half a walk through two plans, and by how much a share may be off: six standard deviations too."""
 
 
 @exercise(
@@ -56,12 +59,14 @@ SHARE = 0.07
 def search(answer: Answer, rng: Rng) -> Findings:
     """Walks through a few plans, each of which can be proposed from each."""
     asked = _asked(rng, 40)
-    yield "the best plan seen", compare.first_failure(_best(answer, each) for each in asked)
+    shy = replace(asked[0], shy=True)
+    yield "the best plan seen", compare.first_failure(_best(answer, each) for each in [*asked, shy])
     yield (
         "never refuses what is no dearer",
         compare.first_failure(_moves(answer, each) for each in [*asked, *_steep(rng)]),
     )
-    yield "how often it is where", compare.first_failure(_visits(answer, each) for each in _long(rng))
+    judged = [*((_visits, each) for each in _long(rng)), (_steady, _two(rng))]
+    yield "how often it is where", compare.first_failure(judge(answer, each) for judge, each in judged)
     yield "the same again", _repeats(answer, asked[0], rng)
     yield "each plan priced once", compare.first_failure(_priced(answer, each) for each in asked)
 
@@ -75,17 +80,20 @@ class Asked:
     steps: int
     seed: int
     beta: float
+    shy: bool = False
 
     def __str__(self) -> str:
         """The walk, in words."""
         return (
             f"Plans that cost {self.costs}, from plan {self.start} on, {self.steps} steps, seed {self.seed}, "
-            f"beta {self.beta:g}"
+            f"beta {self.beta:g}" + ", plans that cannot be compared" * self.shy
         )
 
     def of(self, answer: Answer) -> WalkReply:
         """The walk. Raises AnswerFailed."""
-        reply = answer.call(walks.walk, list(self.costs), self.start, self.steps, self.seed, self.beta)
+        reply = answer.call(
+            walks.walk, list(self.costs), self.start, self.steps, self.seed, self.beta, self.shy
+        )
         if not all(0 <= plan < len(self.costs) for plan in (*reply.at, *reply.proposed)):
             raise AnswerFailed(
                 FailureKind.UNREADABLE, "What came back of the walk has plans that do not exist."
@@ -124,6 +132,8 @@ def _best(answer: Answer, asked: Asked) -> Finding:
     reply = asked.of(answer)
     if len(reply.at) != asked.steps:
         return Finding(False, f"{asked}: propose was called {len(reply.at)} times.")
+    if reply.start != [asked.start]:
+        return Finding(False, f"{asked}: afterwards the plan that was handed in is {reply.start}.")
     met = [asked.start, *reply.proposed]
     best = min(met, key=asked.costs.__getitem__)
     return compare.equal(
@@ -159,13 +169,33 @@ def _visits(answer: Answer, asked: Asked) -> Finding:
     return Finding(off <= SHARE, f"{asked}: the plans' shares of the visits are {seen}; expected {wanted}.")
 
 
+def _two(rng: Rng) -> Asked:
+    """A long walk through two plans, of which the dear one is worth a visit in five or six."""
+    beta = rng.choice((0.5, 3.0))
+    return Asked([2.0, 2.0 + 1.5 / beta], 0, 2 * HALF, rng.integer(0, 999), beta)
+
+
+def _steady(answer: Answer, asked: Asked) -> Finding:
+    """Whether of two plans the dear one has its share of the visits, in either half of a walk."""
+    at, wanted = asked.of(answer).at, 1 / (1 + math.exp(1.5))
+    shares = [sum(half) / max(1, len(half)) for half in (at[:HALF], at[HALF:])]
+    text = f"{asked}: in both halves plan 1 has of the visits {shares}; expected {wanted:.3f}"
+    return Finding(all(abs(share - wanted) <= NARROW for share in shares), f"{text}.")
+
+
 def _repeats(answer: Answer, asked: Asked, rng: Rng) -> Finding:
     """Whether a seed gives one walk and others give others, and `random` itself is left alone."""
     first, second = asked.of(answer), asked.of(answer)
     if (first.at, first.proposed) != (second.at, second.proposed):
         return Finding(False, f"{asked}: called twice it went through {first.at}, then {second.at}.")
     if not (first.undisturbed and second.undisturbed):
-        return Finding(False, f"{asked}: the state of the module random is not what it was before.")
+        return Finding(
+            False, f"{asked}: the state of random, numpy.random or torch is not what it was before."
+        )
+    telling = Asked([2.0, 3.0, 4.0], 0, 60, asked.seed, 0.3)
+    if not telling.of(answer).drew:
+        text = "whether to go to a dearer plan was not drawn from the generator that propose gets"
+        return Finding(False, f"{telling}: {text}.")
     others = [
         Asked(asked.costs, asked.start, asked.steps, asked.seed + rng.integer(1, 99), asked.beta)
         for _ in range(3)

@@ -18,6 +18,26 @@ class StagesReply(DriverReply):
     largest: int
 
 
+@dataclass(frozen=True, slots=True)
+class NestedReply(DriverReply):
+    """result: what the answer returned. left: its arguments afterwards."""
+
+    result: PlainData
+    left: PlainData
+
+
+def nested(
+    answer: AnswerFunction,
+    seconds: list[float],
+    activation_bytes: list[int],
+    weight_bytes: list[int],
+    levels: list[tuple[int, float]],
+) -> NestedReply:
+    """The nested plan for these layers and levels."""
+    result = answer(seconds, activation_bytes, weight_bytes, levels)
+    return NestedReply(result, [seconds, activation_bytes, weight_bytes, levels])
+
+
 def stages(
     answer: AnswerFunction,
     table: list[tuple[int, int, int, float]],
