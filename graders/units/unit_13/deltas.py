@@ -119,10 +119,11 @@ class Case:
         return compare.first_failure(
             compare.at_most(
                 len(reply.read),
-                READ * len(change.keys() | _moving(graph, changed)) + READ,
-                f"{graph}; changes {change}; {len(_moving(graph, changed))} tasks move; tasks read",
+                READ * len(change.keys() | moved) + READ,
+                f"{graph}; changes {change}; {compare.counted(len(moved), 'task')} moved; tasks read",
             )
             for graph, change, changed, reply in self.steps(answer)
+            for moved in (_moving(graph, changed),)
         )
 
 
@@ -191,7 +192,8 @@ def _local(rng: Rng) -> list[Case]:
             device, seconds = graph.tasks[number]
             back = {number: (device, seconds)}
             cases.append(Case(graph, [{number: (device, seconds + 1.0)}, back, {}, back]))
-            cases.append(_elsewhere(rng, graph, number))
+            if length == 20:  # the shorter ones are enough here, and cheaper
+                cases.append(_elsewhere(rng, graph, number))
     return cases
 
 
