@@ -71,6 +71,14 @@ def _record(report: Report) -> None:
 
 def grade(root: Path, order: "Order") -> int:
     """Grade all submissions of a unit: `course grade UNIT [--student NAME] [--jobs N] [--force]`."""
+    try:
+        return _grade(root, order)
+    except KeyboardInterrupt:  # while what it needs was being loaded
+        print("Stopped: nothing graded yet. The same command goes on.", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _grade(root: Path, order: "Order") -> int:
     from course_lib.slurm.scripts import Refused
     from graders.classroom.grade_class import State, batches_folder, grade_class
     from graders.classroom.gradebook import Course
