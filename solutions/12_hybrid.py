@@ -355,23 +355,15 @@ for rank, (_, names) in enumerate(parts):
 def step_3d(model: MeshTransformer, batch: list[tuple[Tensor, Tensor]], mesh: DeviceMesh) -> Tensor:
     """Forward and backward of one step of training on a mesh, all gradients averaged; the loss.
 
-    mesh: with the axes "data", "pipeline" and "tensor", in this order, on all ranks; any of them may have
-        one rank, and ranks may stand in it in any order.
-    model: this rank's part of the model, whose parameters have no .grad yet. The first stage's takes tokens
-        [B, T], the others' what the stage before returned, and the last one's returns logits. What crosses
-        is float [B, T, D]; model.empty(B, T) is room for it, on the right device. Ranks along "tensor" call
-        it alike. It is called once for each micro-batch. It may be on the device "meta", whose tensors have
-        no data: new ones are made on its device, and nothing asks for their numbers.
-
-
     mesh: with the axes "data", "pipeline" and "tensor", in this order, on all ranks; any of them may
         have one rank, and ranks may stand in it in any order.
     model: this rank's part of the model, whose parameters have no .grad yet. The first stage's takes
         tokens [B, T], the others' what the stage before returned, and the last one's returns logits.
         What crosses is float [B, T, D]; model.empty(B, T) is room for it, on the right device. Ranks
-        along "tensor" call it alike. It is called once for each micro-batch.
-        Each parameter has an attribute `shared`: True if the first and the last stage have a copy of it
-        each; if the mesh has one stage, there is one copy, with the whole gradient.
+        along "tensor" call it alike. It is called once for each micro-batch. It may be on the device
+        "meta", whose tensors have no data: new ones are made on its device, and nothing asks for their
+        numbers. Each parameter has an attribute `shared`: True if the first and the last stage have a
+        copy of it each; if the mesh has one stage, there is one copy, with the whole gradient.
     batch: of this replica, micro-batches (tokens [B, T], targets [B, T]), int64, at least one. Their B
         may differ. Every rank of the replica has them. Replicas have other samples, as many altogether,
         perhaps in more or fewer micro-batches.

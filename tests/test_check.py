@@ -5,6 +5,7 @@ import json
 import os
 import re
 import time
+import warnings
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
@@ -190,6 +191,29 @@ def test_printing_is_shown_with_the_table(capsys: pytest.CaptureFixture[str]) ->
     assert "line 19" in report.text()
     assert "line 20" not in report.text()
     assert "80 more lines" in report.html()
+
+
+def total_by_old_names(x: torch.Tensor) -> torch.Tensor:
+    """With the names that these two collectives had before PyTorch 2.13."""
+    parts = torch.cat([x, x.new_zeros(-len(x) % dist.get_world_size())])
+    own = parts.new_empty(len(parts) // dist.get_world_size())
+    dist.reduce_scatter_tensor(own, parts)
+    dist.all_gather_into_tensor(parts, own)
+    return parts[: len(x)]
+
+
+@pytest.mark.filterwarnings("error")
+def test_old_names_of_collectives_are_not_spoken_of_under_the_verdict() -> None:
+    # They are right; what the student's code really prints stays, and so do all other warnings.
+    assert verdicts(total_by_old_names, TOTAL)[0] == "passed"
+
+    def warns(x: torch.Tensor) -> torch.Tensor:
+        warnings.warn("something else is deprecated.", FutureWarning, stacklevel=1)
+        return total(x)
+
+    assert "something else" in seen(warns, TOTAL)
+    with pytest.raises(FutureWarning, match="reduce_scatter_single"):
+        dist.reduce_scatter_tensor(torch.ones(1), torch.ones(1))
 
 
 def test_html_of_hostile_text_is_only_text() -> None:

@@ -229,6 +229,20 @@ def test_a_loop_without_end_costs_its_processor_time_once(sandbox: Sandbox, fork
     assert len(forks) <= 2
 
 
+OLD_NAMES = case("""import warnings
+dist.all_gather_into_tensor(torch.empty(8), x)
+dist.reduce_scatter_tensor(torch.empty(2), x)
+warnings.warn("but this")""")
+
+
+def test_old_names_of_collectives_are_not_spoken_of(sandbox: Sandbox) -> None:
+    # Of all that a rank warns of, only what is no fault of its program is left out.
+    with sandbox.answer(OLD_NAMES) as answer:
+        answer.launch(call, torch.arange(4.0), ranks=2, timeout=SECONDS)
+        assert "but this" in answer.printed
+        assert "deprecated" not in answer.printed
+
+
 # --- what cannot be forged
 
 UNCOUNTED = case("""from course_lib.runtime.communication import call, costs, intercepted_group, matching
