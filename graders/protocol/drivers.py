@@ -17,7 +17,7 @@ class NoSuchDriver(LookupError):
 
 
 def find_driver(name: str) -> Driver:
-    """The function that "unit_02.average" names: `average` of `graders/units/unit_02/drivers.py`.
+    """The function that "unit_01.steps" names: `steps` of `graders/units/unit_01/drivers.py`.
 
     A unit's drivers may be several modules: "unit_12.space.halos" is `halos` of
     `graders/units/unit_12/drivers/space.py`. "call" and "call_alone", without a unit, are those of
@@ -25,7 +25,7 @@ def find_driver(name: str) -> Driver:
     """
     *modules, function = name.split(".")
     if not all(part.isidentifier() for part in (*modules, function)):
-        raise NoSuchDriver(f'"{name}" names no driver; a driver\'s name looks like "unit_02.average".')
+        raise NoSuchDriver(f'"{name}" names no driver; a driver\'s name looks like "unit_01.steps".')
     module = ".".join(("graders.units", *modules[:1], "drivers", *modules[1:]))
     try:
         driver: Driver = getattr(importlib.import_module(module), function)

@@ -11,7 +11,7 @@ from graders.grading import compare
 from graders.grading.communication import payload_of
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Kind, Observed, Rng, exercise, per_rank
 from graders.units.models import Gradients
-from graders.units.unit_02 import drivers as drivers
+from graders.units.unit_02.drivers import replicas as drivers
 from graders.units.unit_02.replies import AverageReply
 
 

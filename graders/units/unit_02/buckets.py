@@ -24,8 +24,8 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.models import Gradients, load_values
-from graders.units.unit_02 import drivers
 from graders.units.unit_02.averaging import gradients_as
+from graders.units.unit_02.drivers import bucketed as drivers
 from graders.units.unit_02.models import Branches, Chain, reaches
 from graders.units.unit_02.training import SLOW, greedy_buckets
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
-from graders.units.unit_02 import drivers as drivers
+from graders.units.unit_02.drivers import data as drivers
 from graders.units.unit_02.replies import CombineReply
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 from course_lib.runtime.communication.events import Event, Kind
 from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
 from graders.units.models import copies_of
-from graders.units.unit_02 import drivers
+from graders.units.unit_02.drivers import training as drivers
 from graders.units.unit_02.numbered import Numbered
 from graders.units.unit_02.replies import TrainingReply
 

@@ -9,7 +9,7 @@ from course_lib.cluster.topology import Cluster
 from course_lib.runtime.communication.events import Event, Kind
 from graders.grading import compare
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, Rng, exercise, per_rank
-from graders.units.unit_02 import drivers as drivers
+from graders.units.unit_02.drivers import data as drivers
 from graders.units.unit_02.replies import LoadingReply
 
 

@@ -13,7 +13,6 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.drivers import call
-from graders.units.unit_02 import drivers as drivers
 
 
 @exercise(

@@ -11,9 +11,9 @@ from graders.grading import compare
 from graders.grading.communication import steps_of
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, Rng, exercise, per_rank
 from graders.units.models import Gradients, load_values
-from graders.units.unit_02 import drivers
 from graders.units.unit_02.averaging import gradients_as
 from graders.units.unit_02.buckets import never_waits_in_backward
+from graders.units.unit_02.drivers import bucketed as drivers
 from graders.units.unit_02.models import Chain, Tied, reaches
 from graders.units.unit_02.replicas import draw_normed, outside_of_autograd, same_tensors
 from graders.units.unit_02.training import Training, Used, draw_training

@@ -8,7 +8,7 @@ from torch import Tensor
 from graders.grading.communication import payload_of
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise, per_rank
 from graders.units.models import load_values, state_of
-from graders.units.unit_02 import drivers as drivers
+from graders.units.unit_02.drivers import replicas as drivers
 from graders.units.unit_02.models import Normed
 from graders.units.unit_02.replies import BroadcastReply
 

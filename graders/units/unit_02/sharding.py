@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graders.grading.communication import calls_of
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
-from graders.units.unit_02 import drivers as drivers
+from graders.units.unit_02.drivers import data as drivers
 
 
 @exercise(

@@ -11,8 +11,8 @@ from torch.nn import functional
 from course_lib.cluster.topology import Cluster, Link
 from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
 from graders.units.models import Gradients, load_values
-from graders.units.unit_02 import drivers
 from graders.units.unit_02.averaging import gradients_as
+from graders.units.unit_02.drivers import bucketed as drivers
 from graders.units.unit_02.models import Branches, Chain, reaches
 
 SLOW = Link(latency=1.0, bandwidth=1e6)

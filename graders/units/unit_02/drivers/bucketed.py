@@ -1,0 +1,190 @@
+"""Drivers of unit 02: each builds a small model, has the answer cut or send its gradients in buckets, and
+returns them.
+"""
+
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from course_lib import mark
+from graders.grading.answer import AnswerFunction, PlainData
+from graders.units.models import Gradients, copies_of, gradients_of, load_values, state_of
+from graders.units.unit_02.models import Branches, Chain, Normed, Tied, descend, numbers_in
+from graders.units.unit_02.replies import ConstructedReply
+from graders.units.unit_02.watching import broadcasts_in_autograd
+
+
+def constructed(answer: AnswerFunction, values: list[Tensor], inputs: Tensor) -> ConstructedReply:
+    """How the answer wraps a `Normed` without frozen layers. inputs: [B, 5]."""
+    model = Normed().eval().requires_grad_()
+    load_values(state_of(model), values)
+    recorded = broadcasts_in_autograd()
+    wrapped = answer(model, 64)
+    with torch.no_grad():
+        seen, expected = wrapped(inputs), model(inputs)
+    return ConstructedReply(copies_of(state_of(model)), any(recorded), seen, expected)
+
+
+def steps(
+    answer: AnswerFunction,
+    widths: list[int],
+    values: list[Tensor],
+    batches: list[tuple[Tensor, Tensor]],
+    rate: float,
+    bucket_bytes: int,
+) -> list[Gradients]:
+    """The gradients that every step of plain gradient descent used: one step a batch.
+
+    values: of the shapes of a `Chain`'s parameters. batches: inputs [B, widths[0]], targets [B, widths[-1]].
+    """
+    model = Chain(widths)
+    load_values(list(model.parameters()), values)
+    wrapped = answer(model, bucket_bytes)
+    used = []
+    for inputs, targets in batches:
+        mark("step begins")
+        model.zero_grad()
+        used.append(_finished(wrapped, model, functional.mse_loss(wrapped(inputs), targets)))
+        descend(model, rate)
+    return used
+
+
+def accumulated(
+    answer: AnswerFunction,
+    widths: list[int],
+    values: list[Tensor],
+    batches: list[tuple[Tensor, Tensor]],
+    bucket_bytes: int,
+) -> Gradients:
+    """The gradients after a step in which all batches but the last were without communication; see `steps`.
+
+    Their block ends with an error, and the first of them is in a block within it.
+    """
+    model = Chain(widths)
+    load_values(list(model.parameters()), values)
+    wrapped = answer(model, bucket_bytes)
+    mark("step begins")
+    losses = (functional.mse_loss(wrapped(inputs), targets) for inputs, targets in batches[:-1])
+    with suppress(KeyError), wrapped.no_sync():
+        with wrapped.no_sync():
+            next(losses).backward()  # type: ignore[no-untyped-call]
+        for loss in losses:
+            loss.backward()  # type: ignore[no-untyped-call]
+        raise KeyError("no more samples")
+    mark("leaves no_sync")
+    inputs, targets = batches[-1]
+    return _finished(wrapped, model, functional.mse_loss(wrapped(inputs), targets))
+
+
+def branches(
+    answer: AnswerFunction,
+    width: int,
+    values: list[Tensor],
+    inputs: Tensor,
+    used: list[list[int]],
+    bucket_bytes: int,
+) -> list[Gradients]:
+    """The gradients after steps in each of which this rank used some branches, one after the other, all but
+    the last without communication. inputs: [B, width].
+    """
+    model = Branches(width)
+    load_values(list(model.parameters()), values)
+    wrapped = answer(model, bucket_bytes)
+    collected = []
+    for *silent, last in used:
+        mark("step begins")
+        model.zero_grad()
+        for branch in silent:
+            with wrapped.no_sync():
+                wrapped(inputs, branch=branch).square().mean().backward()
+        collected.append(_finished(wrapped, model, wrapped(inputs, branch=last).square().mean()))
+    return collected
+
+
+def tied(
+    answer: AnswerFunction,
+    sizes: tuple[int, int],
+    values: list[Tensor],
+    words: Tensor,
+    targets: Tensor,
+    bucket_bytes: int,
+) -> Gradients:
+    """The gradients after one step of a model with a tied and two frozen parameters. words, targets: [B].
+
+    A frozen parameter has a gradient from a time when it was trainable: its own value.
+    """
+    model = Tied(*sizes).double()
+    load_values(list(model.parameters()), values)
+    wrapped = answer(model, bucket_bytes)
+    model.frozen.weight.grad = model.frozen.weight.detach().clone()
+    mark("step begins")
+    return _finished(wrapped, model, functional.cross_entropy(wrapped(words), targets))
+
+
+def cut_chain(answer: AnswerFunction, widths: list[int], limits: list[int], double: bool) -> list[PlainData]:
+    """The numbers of the parameters in the buckets of a `Chain`, for each bound on their bytes."""
+    model = Chain(widths)
+    return [numbers_in(answer(model.double() if double else model, limit), model) for limit in limits]
+
+
+def cut_tied(
+    answer: AnswerFunction, words: int, width: int, limits: list[int], frozen: list[int]
+) -> list[PlainData]:
+    """The same for a `Tied` in two precisions. frozen: the numbers of its frozen parameters."""
+    model = Tied(words, width)
+    model.mixing.double()
+    for number, parameter in enumerate(model.parameters()):
+        parameter.requires_grad_(number not in frozen)
+    return [numbers_in(answer(model, limit), model) for limit in limits]
+
+
+def one_bucket(
+    answer: AnswerFunction,
+    widths: list[int],
+    values: list[Tensor],
+    batches: list[tuple[Tensor, Tensor]],
+    chosen: list[int],
+) -> list[Gradients]:
+    """The gradients after each of some backward passes of a `Chain`; the chosen parameters are in a bucket.
+
+    values, batches: see `steps`, in double precision. The parameters stay as they are. The last pass adds to
+    the gradients of the one before.
+    """
+    model = Chain(widths).double()
+    parameters = list(model.parameters())
+    load_values(parameters, values)
+    made = answer([parameters[number] for number in chosen])
+    seen = []
+    for number, (inputs, targets) in enumerate(batches, 1):
+        mark("step begins")
+        if number < len(batches):
+            model.zero_grad()
+        seen.append(_finished(made, model, functional.mse_loss(model(inputs), targets)))
+    return seen
+
+
+def in_order(
+    answer: AnswerFunction, width: int, values: list[Tensor], inputs: Tensor, order: list[int]
+) -> Gradients:
+    """The gradients of the first two branches, which are in a bucket and which this rank uses in this order.
+
+    inputs: [B, width].
+    """
+    model = Branches(width)
+    load_values(list(model.parameters()), values)
+    bucket = list(model.branches.parameters())[:4]
+    made = answer(bucket)
+    loss = torch.stack([model(inputs, branch).square().mean() for branch in order]).sum()
+    return _finished(made, model, loss)[:4]
+
+
+def _finished(made: Any, model: nn.Module, loss: Tensor) -> Gradients:
+    """A step's backward and then finish(), each with a mark at its end; the gradients afterwards."""
+    loss.backward()  # type: ignore[no-untyped-call]
+    mark("backward ends")
+    made.finish()
+    mark("finished")
+    return gradients_of(model)

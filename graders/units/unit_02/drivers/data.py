@@ -1,0 +1,85 @@
+"""Drivers of unit 02: what belongs to the data: shares, weights of shares, loading."""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib import span
+from graders.grading.answer import AnswerFunction
+from graders.units.hashing import hashes_salted
+from graders.units.random_states import random_states
+from graders.units.unit_02.replies import CombineReply, FailingLoadReply, LoadingReply, ShardsReply
+
+LOAD_SIDE = 64
+"""Side of the square matrices that the drivers' `load` multiplies, so that loading takes virtual time."""
+
+
+def combine(answer: AnswerFunction, gradients: list[Tensor], counts: list[int]) -> CombineReply:
+    """What the answer makes of the gradients, all of one shape, and what it leaves of them."""
+    memory = {gradient.untyped_storage().data_ptr() for gradient in gradients}
+    result = answer(gradients, counts)
+    shared = isinstance(result, Tensor) and result.untyped_storage().data_ptr() in memory
+    return CombineReply(result, gradients, shared)
+
+
+def shards(answer: AnswerFunction, length: int, epochs: list[int], seeds: list[int]) -> ShardsReply:
+    """This rank's indices for every (epoch, seed), twice.
+
+    The ranks' own random states differ, as they do in training with dropout or augmentation; and so does
+    what `hash` makes of a text, as in processes that torchrun starts.
+    """
+    torch.default_generator.manual_seed(1000 + dist.get_rank())
+    before = random_states()
+    pairs = list(zip(epochs, seeds, strict=True))
+    with hashes_salted(answer, dist.get_rank):
+        first = [answer(length, epoch, seed) for epoch, seed in pairs]
+        after = random_states()
+        torch.rand(1 + dist.get_rank())
+        again = [answer(length, epoch, seed) for epoch, seed in pairs]
+    return ShardsReply(
+        first, again, [library for library, state in before.items() if after[library] != state]
+    )
+
+
+def loading(answer: AnswerFunction, value: Tensor | None) -> LoadingReply:
+    """How the answer loads `value`, of any shape.
+
+    `load` takes virtual time on a cluster with `flops`, and marks its phase "load".
+    """
+    calls = 0
+
+    def load() -> Tensor | None:
+        nonlocal calls
+        calls += 1
+        _take_time()
+        return value
+
+    return LoadingReply(answer(load), calls)
+
+
+def failing_load(answer: AnswerFunction, value: Tensor, failing: list[int]) -> FailingLoadReply:
+    """How the answer takes it that `load`, of a value of any shape, fails on these ranks with a KeyError.
+
+    Every rank's exception is caught, so that the run ends unless some rank is left waiting.
+    """
+    calls = 0
+
+    def load() -> Tensor:
+        nonlocal calls
+        calls += 1
+        _take_time()
+        if dist.get_rank() in failing:
+            raise KeyError("no such data set")
+        return value
+
+    try:
+        answer(load)
+    except Exception as error:
+        return FailingLoadReply(f"{type(error).__name__}: {error}", calls)
+    return FailingLoadReply(None, calls)
+
+
+def _take_time() -> None:
+    with span("load"):
+        square = torch.ones(LOAD_SIDE, LOAD_SIDE)
+        torch.mm(square, square)

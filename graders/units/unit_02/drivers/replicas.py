@@ -1,0 +1,51 @@
+"""Drivers of unit 02: replicas begin alike and stay alike."""
+
+import torch
+from torch import Tensor
+
+from graders.grading.answer import AnswerFunction
+from graders.units.models import Gradients, copies_of, gradients_of, load_values, state_of
+from graders.units.unit_02.models import Normed, chain_of
+from graders.units.unit_02.replies import AverageReply, BroadcastReply
+from graders.units.unit_02.watching import broadcasts_in_autograd
+
+
+def broadcast(answer: AnswerFunction, values: list[Tensor], src: int) -> BroadcastReply:
+    """What a broadcast makes of a `Normed` with these values, of the shapes of `state_of`."""
+    model = Normed()
+    # Column by column in memory, on every rank: a contiguous copy is another tensor.
+    model.first.weight.data = model.first.weight.data.t().contiguous().t()
+    load_values(state_of(model), values)
+    before = [(id(tensor), tensor.data_ptr()) for tensor in state_of(model)]
+    recorded = broadcasts_in_autograd()
+    answer(model, src)
+    return BroadcastReply(
+        copies_of(model.parameters()),
+        copies_of(model.buffers()),
+        before == [(id(tensor), tensor.data_ptr()) for tensor in state_of(model)],
+        [parameter.requires_grad for parameter in model.parameters()],
+        any(recorded),
+    )
+
+
+def average(
+    answer: AnswerFunction, values: list[Tensor], gradients: Gradients, by_columns: bool
+) -> AverageReply:
+    """What averaging leaves of a chain of linear layers of which the last is frozen.
+
+    values: see `chain_of`. gradients: of the same shapes, the frozen layer's too. by_columns: they lie in
+    memory column by column, as backward leaves some: flattened, that is a copy.
+    """
+    model = chain_of(values)
+    parameters = list(model.parameters())
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is not None and by_columns:
+            parameter.grad = gradient.t().clone(memory_format=torch.contiguous_format).t()
+        else:
+            parameter.grad = gradient
+    before = [parameter.grad for parameter in parameters]
+    answer(model)
+    in_place = all(
+        old is None or old is parameter.grad for old, parameter in zip(before, parameters, strict=True)
+    )
+    return AverageReply(gradients_of(model), copies_of(parameters), in_place)
