@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
-from graders.units.unit_04 import drivers
+from graders.units.unit_04.drivers import buffers as drivers
 from graders.units.unit_04.replies import FusedReply
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
-from graders.units.unit_04 import drivers
+from graders.units.unit_04.drivers import calls as drivers
 
 
 @exercise(

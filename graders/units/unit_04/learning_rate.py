@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
-from graders.units.unit_04 import drivers
+from graders.units.unit_04.drivers import calls as drivers
 
 
 @exercise(

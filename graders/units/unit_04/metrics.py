@@ -15,7 +15,7 @@ from graders.grading.kit import (
     exercise,
     per_rank,
 )
-from graders.units.unit_04 import drivers
+from graders.units.unit_04.drivers import calls as drivers
 from graders.units.unit_04.replies import MeansReply
 
 

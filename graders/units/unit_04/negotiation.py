@@ -21,7 +21,7 @@ from graders.grading.kit import (
     exercise,
     per_rank,
 )
-from graders.units.unit_04 import drivers
+from graders.units.unit_04.drivers import calls as drivers
 
 
 @exercise(

@@ -1,22 +1,15 @@
 """Unit 04, an optimizer that averages."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from course_lib.runtime.communication.events import Event, Kind
+from course_lib.runtime.communication.events import Event
 from graders.grading.communication import steps_of
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, Rng, compare, exercise
-from graders.units.models import copies_of, load_values
-from graders.units.optimizers import PlainSGD
-from graders.units.unit_04 import drivers
-from graders.units.unit_04.models import Paths
-from graders.units.unit_04.replies import OwnReply, StepReply
-from graders.units.unit_04.training import Training, draw_tied, draw_training, ends
+from graders.units.unit_04.replies import StepReply
+from graders.units.unit_04.training import Training, all_close, draw_tied, draw_training, ends
+from graders.units.unit_04.wrapped import refuses, the_optimizers_own
 
 
 @exercise(
@@ -140,25 +133,13 @@ def steps_as_expected(training: Training, observed: Observed[list[StepReply]], s
             reply, (gradients, parameters) = pairs[step]
             finding = compare.first_failure(
                 (
-                    _all_close(reply.gradients, gradients, "the gradient of parameter"),
-                    _all_close(reply.parameters, parameters, "the value of parameter"),
+                    all_close(reply.gradients, gradients, "the gradient of parameter"),
+                    all_close(reply.parameters, parameters, "the value of parameter"),
                 )
             )
             if not finding.passed:
                 return Finding(False, f"rank {rank}, step {step}: {finding.seen}")
     return Finding(True, "Gradients and weights are those of one process with all samples, on every rank.")
-
-
-def _all_close(seen: Sequence[Tensor | None], expected: Sequence[Tensor | None], what: str) -> Finding:
-    def one(number: int, got: Tensor | None, wanted: Tensor | None) -> Finding:
-        if wanted is None:
-            return compare.equal(got, None, f"{what} {number}, which is frozen,")
-        rtol = {torch.float64: 1e-9, torch.float32: 1e-4}.get(wanted.dtype, 0.05)
-        return compare.close(got, wanted, f"{what} {number}", rtol, rtol / 10)
-
-    return compare.first_failure(
-        one(number, *pair) for number, pair in enumerate(compare.side_by_side(seen, expected))
-    )
 
 
 def messages_as_planned(training: Training, observed: Observed[Any]) -> Finding:
@@ -215,94 +196,4 @@ def keeps_gradients(observed: Observed[list[StepReply]]) -> Finding:
         Finding(reply.in_place, f"rank {rank}, step {step}: some .grad is another tensor than before step().")
         for rank, replies in enumerate(observed.results)
         for step, reply in enumerate(replies)
-    )
-
-
-def the_optimizers_own(answer: Answer, rng: Rng) -> Finding:
-    """Passes if attributes, state and step's result are the wrapped optimizer's; and if each phase of the
-    driver takes one step, with one averaging.
-    """
-    width = rng.integer(2, 4)
-    shapes = [parameter.shape for parameter in Paths(width, [2], ["float32"], [], []).parameters()]
-    values = [rng.normal(*shape) for shape in shapes]
-    inputs = rng.normal(3, width, dtype=torch.float64)
-    observed = answer.launch(drivers.own, values, inputs, ranks=2)
-    expected = _phases(values, inputs)
-    return compare.first_failure(
-        finding
-        for rank, reply in enumerate(observed.results)
-        for finding in _own_of_rank(observed, rank, reply, expected)
-    )
-
-
-def _own_of_rank(
-    observed: Observed[OwnReply], rank: int, reply: OwnReply, expected: list[list[Tensor]]
-) -> Iterator[Finding]:
-    missing = sorted(set(drivers.OWN) - set(reply.shared))
-    yield Finding(not missing, f"Of the optimizer's own attributes {missing or 'none'} are missing.")
-    yield compare.equal(reply.returned, 4.5, "what step(closure) returned, with a closure that returns 4.5")
-    yield compare.equal(reply.closures, 1, "the calls of that closure")
-    yield compare.equal(reply.taken, [1, 2, 3, 4, 5, 6], "the optimizer's own steps after each step()")
-    for phase, (seen, wanted) in enumerate(compare.side_by_side(reply.parameters, expected)):
-        finding = _all_close(seen, wanted, "parameter")
-        yield Finding(finding.passed, f"after step {phase}, on rank {rank}: {finding.seen}")
-    what = (
-        "all_reduces of a step: at first, plain, at another rate, synchronized, and again with a backward, "
-    )
-    yield compare.equal(_calls_a_phase(observed, rank), [1, 1, 1, 1, 2, 1], f"{what}without backward,")
-    what = "of 3 gradients the 0 after zero_grad(set_to_none=False), and the None after zero_grad(),"
-    yield compare.equal(reply.cleared, [3, 3], what)
-    yield compare.equal(reply.lost, 0, "of 3 gradients that are NaN on every rank, those with other means,")
-    yield Finding(reply.state, "state_dict() and load_state_dict() are the optimizer's own.")
-
-
-PHASES = ((0.1, 0.0), (0.1, 1.0), (0.01, 1.0), (0.01, 0.5), (0.01, 1.0), (0.01, 0.0))
-"""Of `drivers.own`: the rate of each step, and what its gradient is multiplied by."""
-
-
-def _phases(values: list[Tensor], inputs: Tensor) -> list[list[Tensor]]:
-    """The parameters after each phase of `drivers.own`."""
-    model = Paths(inputs.shape[1], [2], ["float32"], [], [])
-    load_values(model.parameters(), values)
-    plain = PlainSGD(model.parameters(), 0.1)
-    found = []
-    for rate, factor in PHASES:
-        plain.zero_grad()
-        plain.param_groups[0]["lr"] = rate
-        model(inputs, [0]).square().mean().backward()
-        for parameter in model.parameters():
-            assert parameter.grad is not None
-            parameter.grad.mul_(factor)
-        plain.step()
-        found.append(copies_of(model.parameters()))
-    return found
-
-
-def _calls_a_phase(observed: Observed[Any], rank: int) -> list[int]:
-    """How many calls the rank made in each phase of `drivers.own`."""
-    spans = [event for event in observed.events if event.rank == rank and event.kind is Kind.SPAN]
-    bounds = [0, *(span.sequence for span in spans if span.op.startswith("phase"))]
-    calls = [call.sequence for call in observed.communication(rank)]
-    return [sum(first <= call < last for call in calls) for first, last in pairwise(bounds)]
-
-
-def refuses(answer: Answer, rng: Rng) -> Finding:
-    """Passes if RuntimeError comes where gradients would be lost, and nowhere else."""
-    width = 2
-    shapes = [parameter.shape for parameter in Paths(width, [2, 2], ["float64"] * 2, [], []).parameters()]
-    values = [rng.normal(*shape, dtype=torch.float64) for shape in shapes]
-    observed = answer.launch(drivers.refusals, values, rng.normal(3, width, dtype=torch.float64), ranks=2)
-    expected = ["RuntimeError", "", "", "RuntimeError", "", "RuntimeError"]
-    when = (
-        "zero_grad() between backward() and step()",
-        "zero_grad() after step()",
-        "zero_grad() after synchronize()",
-        "zero_grad() after the first of two passes",
-        "the second of two passes",
-        "a third pass of two",
-    )
-    return compare.first_failure(
-        Finding(got == wanted, f"{what} raised {got or 'nothing'}; expected {wanted or 'nothing'}.")
-        for found in observed.results
-        for (got, wanted), what in zip(compare.side_by_side(found, expected), when, strict=True)
     )

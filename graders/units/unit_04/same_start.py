@@ -19,7 +19,7 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.models import state_of
-from graders.units.unit_04 import drivers
+from graders.units.unit_04.drivers import calls as drivers
 from graders.units.unit_04.models import Normed
 from graders.units.unit_04.replies import BroadcastReply
 

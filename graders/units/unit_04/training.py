@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.cluster.topology import Cluster, Link
-from graders.grading.kit import Answer, Observed, Rng, per_rank
+from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
 from graders.units.models import copies_of, gradients_of, load_values
 from graders.units.optimizers import PlainSGD
-from graders.units.unit_04 import drivers
+from graders.units.unit_04.drivers import optimizer as drivers
 from graders.units.unit_04.fusion import expected_plan
 from graders.units.unit_04.models import Paths, reaches
 from graders.units.unit_04.replies import StepReply
@@ -185,3 +185,17 @@ def draw_tied(rng: Rng) -> Training:
     model = {**drawn.model, "frozen": [2], "tied": [1, 2]}
     threshold = rng.choice((10**6, 60))
     return Training(model, _values(rng, model), drawn.inputs, drawn.orders, 1, threshold)
+
+
+def all_close(seen: Sequence[Tensor | None], expected: Sequence[Tensor | None], what: str) -> Finding:
+    """Passes if tensors are as expected, each as exactly as its dtype is; None is a frozen parameter's."""
+
+    def one(number: int, got: Tensor | None, wanted: Tensor | None) -> Finding:
+        if wanted is None:
+            return compare.equal(got, None, f"{what} {number}, which is frozen,")
+        rtol = {torch.float64: 1e-9, torch.float32: 1e-4}.get(wanted.dtype, 0.05)
+        return compare.close(got, wanted, f"{what} {number}", rtol, rtol / 10)
+
+    return compare.first_failure(
+        one(number, *pair) for number, pair in enumerate(compare.side_by_side(seen, expected))
+    )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
-from graders.units.unit_04 import drivers
+from graders.units.unit_04.drivers import calls as drivers
 from graders.units.unit_04.fusion import expected_plan
 
 
