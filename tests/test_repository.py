@@ -26,6 +26,10 @@ ROOT = Path(__file__).parents[1]
 PLACES = Places(ROOT)
 NAMES = [path.stem for path in sorted(PLACES.solutions.glob("*.py"))]
 
+LINES, BODY = 300, 40
+"""A module has no more lines, and a function's body no more, but where the module says why."""
+ROOMS = ("course_lib", "graders", "workbook", "mutants", "benchmarks")
+
 # Units are read where they are tested: every worker collects all tests.
 pytestmark = pytest.mark.xdist_group("repository")
 
@@ -60,6 +64,29 @@ def test_no_name_is_defined_twice_in_a_module():
         ]
         twice = [each for each, count in Counter(defined).items() if count > 1]
         assert not twice, f"{name} defines more than once: {', '.join(twice)}"
+
+
+def test_modules_and_functions_fit_on_a_few_screens():
+    # Invariant: what is longer says why. A docstring of a function does not count.
+    long = []
+    for name, text in texts().items():
+        if name.endswith(".py") and name.startswith(ROOMS):
+            tree = ast.parse(text)
+            says_why = "Longer than other modules: " in (ast.get_docstring(tree) or "")
+            if len(text.splitlines()) > LINES and not says_why:
+                long.append(f"{name}: {len(text.splitlines())} lines")
+            long += [
+                f"{name}: {node.name}, {_lines(node)} lines"
+                for node in ast.walk(tree)
+                if isinstance(node, ast.FunctionDef) and _lines(node) > BODY
+            ]
+    assert not long
+
+
+def _lines(function: ast.FunctionDef) -> int:
+    """Of the body without its docstring."""
+    body = function.body[ast.get_docstring(function) is not None :]
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -15,7 +15,7 @@ RENAMED = r"`torch\.distributed\.(all_gather_into_tensor|reduce_scatter_tensor)`
 
 @contextmanager
 def renamed_calls_unmentioned() -> Iterator[None]:
-    """Nothing is said of the old names in here; any other warning is, and afterwards everything is as before."""
+    """Nothing is said of the old names in here; of anything else it is, and afterwards all is as before."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", RENAMED, FutureWarning)
         yield

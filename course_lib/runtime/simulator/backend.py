@@ -3,12 +3,10 @@
 Everything above them is torch's own: `dist.all_reduce`, DistributedDataParallel, DTensor, device meshes.
 """
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
-from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,169 +14,19 @@ import torch.distributed as dist
 # Its functions take for granted the group that there is when it is imported: none here, one rank's own there.
 import torch.distributed.nn.functional
 from torch import Tensor
-from torch._C._distributed_c10d import GradBucket
 from torch.distributed import distributed_c10d
 
-from course_lib.runtime.communication.call import NEW_GROUP, Call, Operation
-from course_lib.runtime.communication.callsite import caller_line, is_library
+from course_lib.runtime.communication.call import NEW_GROUP, Call
+from course_lib.runtime.communication.callsite import caller_line
 from course_lib.runtime.communication.intercepted_group import InterceptedGroup, TorchCall
 from course_lib.runtime.communication.semantics import check_reducible
 from course_lib.runtime.simulator.engine import RankEngine, current_engine, current_rank
 from course_lib.runtime.simulator.meta_collectives import counted_on_meta
 from course_lib.runtime.simulator.open_buffers import OpenBuffers, open_buffers
 from course_lib.runtime.simulator.replaced import replaced
+from course_lib.runtime.simulator.works import SimulatedWork, all_of
 
 BACKEND = "simulated"
-
-
-class SimulatedFuture(torch.futures.Future[Any]):
-    """A future whose data is there already, and whose `wait` moves the rank's clock to when it really was."""
-
-    def __init__(
-        self, engine: RankEngine, operations: Sequence[Operation], buffers: OpenBuffers, value: Any
-    ) -> None:
-        """operations: those that it hangs on, whose memory `buffers` keeps until they are waited for."""
-        super().__init__()
-        self._engine = engine
-        self._operations = operations
-        self._buffers = buffers
-        self.set_result(value)
-
-    def wait(self) -> Any:
-        """The value; the clock moves to the operations' end."""
-        for operation in self._operations:
-            if not self._buffers.is_over_here(operation):
-                self._engine.wait(operation)
-                self._buffers.end(operation)
-        return super().wait()
-
-    def done(self) -> bool:
-        """Whether it is over; asking takes a little virtual time."""
-        for operation in self._operations:
-            if not self._buffers.is_over_here(operation):
-                if not self._engine.poll(operation):
-                    return False
-                self._buffers.end(operation)
-        return True
-
-    def then(self, callback: Callable[..., Any]) -> torch.futures.Future[Any]:
-        """What the callback makes of this future, there when this one is.
-
-        The callback runs at once, and is given a future that is over. To wait for what it hangs on takes no
-        time there, as where it runs afterwards.
-        """
-        over: torch.futures.Future[Any] = torch.futures.Future()
-        over.set_result(self.value())
-        with self._buffers.over_here(self._operations):
-            following = super().then(lambda _: callback(over))
-        try:
-            return SimulatedFuture(self._engine, self._operations, self._buffers, following.wait())
-        except Exception:  # the callback's; whoever waits for it gets it
-            return following
-
-    def add_done_callback(self, callback: Callable[..., None]) -> None:
-        """Run the callback, at once; as in `then`, this future is over there."""
-        with self._buffers.over_here(self._operations):
-            super().add_done_callback(callback)
-
-
-def _all_of(futures: Sequence[Any]) -> torch.futures.Future[Any]:
-    """What torch.futures.collect_all returns: a future of them all, there when the last of them is."""
-    simulated = [future for future in futures if isinstance(future, SimulatedFuture)]
-    if not simulated:
-        collected: Any = torch._C._collect_all(list(futures))
-        return cast("torch.futures.Future[Any]", collected)
-    first = simulated[0]
-    operations = [operation for future in simulated for operation in future._operations]
-    return SimulatedFuture(first._engine, operations, first._buffers, list(futures))
-
-
-class SimulatedWork(dist.Work):
-    """The handle of an operation."""
-
-    def __init__(
-        self, engine: RankEngine, operation: Operation, result: list[Tensor], buffers: OpenBuffers
-    ) -> None:
-        super().__init__()
-        self._engine = engine
-        self._operation = operation
-        self._result = result
-        self._buffers = buffers
-
-    def wait(self, timeout: Any = None) -> bool:
-        """Block until the operation is done."""
-        if self._buffers.is_over_here(self._operation):
-            return True
-        self._engine.wait(self._operation)
-        if self._operation.call.asynchronous:
-            self._buffers.end(self._operation)
-        return True
-
-    def is_completed(self) -> bool:
-        """Whether the operation is over; asking takes a little virtual time."""
-        over = self._engine.poll(self._operation)
-        if over:
-            self._buffers.end(self._operation)
-        return over
-
-    def is_success(self) -> bool:
-        """Whether the operation is over; in the simulator none ends badly without ending the run."""
-        return self._engine.is_done(self._operation)
-
-    def synchronize(self) -> None:
-        """The same as `wait`, since there are no streams."""
-        self.wait()
-
-    def result(self) -> list[Tensor]:
-        """The tensors that the operation wrote."""
-        return self._result
-
-    def source_rank(self) -> int:
-        """Who sent what was received, for a receive from anyone; as torch has it, a position in the group."""
-        assert self._operation.peer is not None
-        return self._operation.call.group.members.index(self._operation.peer)
-
-    _source_rank = source_rank
-
-    def get_future(self) -> SimulatedFuture:
-        """A completed future: C++ code, such as DistributedDataParallel's reducer, cannot wait for a turn.
-
-        The rank blocks here until the data is there, without moving its clock. What DistributedDataParallel
-        asks for during a backward pass it needs at the pass's end, and the clock follows there, so that
-        communication overlaps with what is still computed. A program's own hook waits when it likes. Until
-        then, or until the rank's clock has come that far, the operation's memory is in use, and who reads
-        what the operation writes finds NaN.
-        """
-        self._engine.wait_for_data(self._operation)
-        # C++ code knows when it may read.
-        own = sys._getframe(1).f_code is not _BACKWARD
-        self._buffers.hand_to_future(self._operation, hide=own)
-        if torch._C._current_graph_task_id() != -1 and _for_the_reducer(sys._getframe(1)):
-            autograd = torch.autograd.Variable._execution_engine
-            autograd.queue_callback(self._end)
-        return SimulatedFuture(self._engine, [self._operation], self._buffers, self._result)
-
-    def _end(self) -> None:
-        self._engine.wait(self._operation)
-        self._buffers.end(self._operation)
-
-
-def _for_the_reducer(frame: FrameType | None) -> bool:
-    """Whether DistributedDataParallel's reducer asks, in C++ within backward, or a hook that it has called.
-
-    Such a hook is given a bucket, which no other hook is; and where no code of the program's own is between
-    backward and here, nobody else can wait.
-    """
-    own = False
-    while frame is not None and frame.f_code is not _BACKWARD:
-        if any(isinstance(value, GradBucket) for value in frame.f_locals.values()):
-            return True
-        own = own or not is_library(frame.f_code.co_filename)
-        frame = frame.f_back
-    return not own
-
-
-_BACKWARD = torch.autograd.graph._engine_run_backward.__code__
 
 
 class SimulatedGroup(InterceptedGroup):
@@ -305,10 +153,8 @@ def as_with_gloo() -> Iterator[None]:
     with (
         replaced(distributed_c10d, "_new_group_with_tag", new_group),
         replaced(dist, "monitored_barrier", monitored_barrier),
-        replaced(torch.futures, "collect_all", _all_of),
-        replaced(
-            torch.futures, "wait_all", lambda futures: [each.wait() for each in _all_of(futures).wait()]
-        ),
+        replaced(torch.futures, "collect_all", all_of),
+        replaced(torch.futures, "wait_all", lambda futures: [each.wait() for each in all_of(futures).wait()]),
         counted_on_meta(),
     ):
         yield

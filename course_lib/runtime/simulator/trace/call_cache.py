@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from course_lib.runtime.communication.callsite import caller_line, is_grader, is_library
-from course_lib.runtime.simulator.backend import SimulatedWork
 from course_lib.runtime.simulator.engine import RankEngine
 from course_lib.runtime.simulator.open_buffers import open_buffers
 from course_lib.runtime.simulator.replaced import replaced
 from course_lib.runtime.simulator.trace.program import POSITION_BITS, RANK_MASK, TraceProgram
+from course_lib.runtime.simulator.works import SimulatedWork
 
 _getframe = sys._getframe
 _Kind = tuple[Any, ...]
