@@ -10,18 +10,16 @@ import base64
 import binascii
 import json
 import struct
-from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, TensorSpec, serialize
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
-from graders.grading.answer import DriverReply, PlainData
+from graders.grading.answer import PlainData
+from graders.protocol.near_plain import described, made_plain
 
 MAX_TENSORS = 64 * 2**20
 """Bytes of all tensors of a message."""
@@ -121,7 +119,7 @@ class _Encoder:
             raise NotPlain(path[:3], f"and so on, more than {MAX_DEPTH} levels deep, is nested too deeply")
         kind = type(value)
         if kind not in _EXACT:
-            value = _made_plain(value)
+            value = made_plain(value)
             kind = type(value)
         if kind is int and value.bit_length() > MOST_BITS:
             raise NotPlain(path, f"is a whole number of {value.bit_length():,} bits; it may have {MOST_BITS}")
@@ -146,11 +144,11 @@ class _Encoder:
                     for key, item in value.items()
                 ]
             }
-        raise NotPlain(path, f"is {_described(kind)}; what can be handed over is {_PLAIN}")
+        raise NotPlain(path, f"is {described(kind)}; what can be handed over is {_PLAIN}")
 
     def _pair(self, key: Any, item: Any, path: Path) -> list[Any]:
         if type(key) is not str:
-            raise NotPlain(path, f"has a key that is {_described(type(key))}; its keys must be text")
+            raise NotPlain(path, f"has a key that is {described(type(key))}; its keys must be text")
         return [key, self.plain(item, (*path, key))]
 
     def _add(self, tensor: Tensor, path: Path) -> int:
@@ -230,35 +228,6 @@ class _Decoder:
         "bytes": _bytes,
         "tensor": _tensor,
     }
-
-
-def _made_plain(value: Any) -> Any:
-    """The plain value of the few well-known types that are more than they need to be."""
-    kind = type(value)
-    if isinstance(value, DriverReply):
-        return {field.name: getattr(value, field.name) for field in fields(value)}  # type: ignore[arg-type]
-    if kind is torch.nn.Parameter:
-        return value.detach()
-    if kind is torch.Size:
-        return tuple(value)
-    if kind in (OrderedDict, defaultdict):
-        return dict(value)
-    if issubclass(kind, np.generic) and kind.__module__ == "numpy":
-        return value.item()
-    return value
-
-
-def _described(kind: type) -> str:
-    """`a numpy.ndarray`, and for a subclass of a plain type what it derives from."""
-    name = (
-        kind.__qualname__
-        if kind.__module__ in ("builtins", "__main__")
-        else f"{kind.__module__}.{kind.__qualname__}"
-    )
-    base = next(
-        (base for base in kind.__mro__[1:] if base in (int, float, str, list, tuple, dict, Tensor)), None
-    )
-    return f"a {name[:80]}" + (f" (a subclass of {base.__name__})" if base else "")
 
 
 def _read_structure(text: bytes) -> Any:
