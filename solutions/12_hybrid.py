@@ -59,18 +59,20 @@ from graders import check, hint, predict, progress, reset
 # %% [markdown]
 # **Predict, before you measure.** Write your guesses into the cell below; the sections in parentheses have the answers.
 #
-# 1. Sixteen ranks stand in a mesh of 2 x 2 x 4. Each is in three process groups, one along each axis. How many different groups are there (section 1)?
+# 1. Sixteen ranks stand in a mesh of 2 x 2 x 4. Each is in three process groups, one along each axis. How many different groups does the whole
+#    mesh have (section 1)?
 # 2. Every rank adds up the squares of all gradients that it has, and all ranks add up these sums. The root of that is not the norm of the gradient, for
-#    some parameters are on many ranks. On a small transformer whose matrices are cut over 8 ranks: by how many percent is it too large (section 4)?
-# 3. One image of 2,048 × 2,048 pixels goes through eight convolutions, forward and backward. Cut into strips on 32 devices of four nodes, how many times as fast is it as
-#    on one device (section 5)?
+#    some parameters are on many ranks. On a small transformer whose matrices are cut among 8 ranks, in one stage and without copies of the model:
+#    by how many percent of the right norm is it too large (section 4)?
+# 3. One image of 2,048 × 2,048 pixels goes through eight convolutions, forward and backward. Cut into strips on 32 devices of four nodes of LUMI-G, how many
+#    times as fast is it as on one device (section 5)?
 
 # %% demo=true
 guesses = predict(
     "12_hybrid",
-    groups_in_a_mesh_of_16=None,
-    percent_that_the_norm_is_too_large=None,
-    times_as_fast_on_32_devices=None,
+    different_groups_in_a_mesh_of_2_x_2_x_4=None,
+    percent_by_which_the_norm_is_too_large_on_1_x_1_x_8=None,
+    times_as_fast_in_strips_on_32_devices_as_on_1=None,
 )
 
 # %% [markdown]
@@ -213,7 +215,7 @@ for ranks_of_axes in members:
     assert len({rank // 8 for rank in ranks_of_axes[1]}) == 1
 different = {tuple(group) for of_rank in members for group in of_rank}
 assert len(different) == 8 + 8 + 4
-guesses.measured(groups_in_a_mesh_of_16=len(different))
+guesses.measured(different_groups_in_a_mesh_of_2_x_2_x_4=len(different))
 
 # %% [markdown]
 # There are 20 groups: 8 along data, 8 along pipeline and 4 along tensor. No tensor group crosses a node, and here no pipeline does. PyTorch has all this: `init_device_mesh("cuda", (2, 2, 4), mesh_dim_names=("data", "pipeline", "tensor"))`
@@ -225,11 +227,11 @@ guesses.measured(groups_in_a_mesh_of_16=len(different))
 # Before all three axes at once, two of one kind. Unit 09 shards a model over all ranks: each keeps a part of weights, gradients and
 # optimizer state, and before a layer computes, its weights are gathered. With a thousand ranks each gather runs over a thousand ranks, in every
 # layer, and over the slowest links. **Hybrid sharding** (HSDP; PyTorch's FSDP with a mesh of two axes) takes a middle way: the shards are dealt out within a node, and every
-# node has them all. Weights are gathered within the node alone. What it costs is memory, since a model is now cut g times and not p times,
-# where g ranks share a node.
+# node has them all. Weights are gathered within the node alone. What it costs is memory: a model is now cut into g parts, for the g ranks
+# of a node, and no longer into one part for each rank of all nodes.
 #
-# What is left between nodes are the gradients: each rank needs, of its own shard, the mean over all ranks. n numbers
-# in all, from each of the g ranks of every node. How much of them has to cross?
+# What is left between nodes are the gradients. Each rank has n numbers of them, and needs, for its own shard, the mean over all ranks. How much
+# has to cross from node to node?
 
 
 # %% exercise="hsdp_average" points=9
@@ -466,7 +468,8 @@ for shape, run in steps.items():
     assert all(abs(loss - alone[0]) < 1e-5 for loss, _ in run.results)
 
 # %% [markdown]
-# All of them learn the same, but for the last digits, in which sums of another order differ. Which one is fastest, and which one fits at
+# All of them learn the same, but for the last digits, in which sums of another order differ. (This model is tied: where there are several stages, your
+# step has added up the two gradients of the matrix that the first and the last one share.) Which one is fastest, and which one fits at
 # all, is the question of sections 9 and 13.
 #
 # ### Many ranks
@@ -588,7 +591,7 @@ for shape in ((1, 1, 1), (2, 2, 2), (1, 4, 2), (1, 1, 8)):
 right = norms[1, 1, 1][0]
 assert all(abs(norm / right - 1) < 1e-4 for norm, _ in norms.values())
 assert all(counted > 1.1 * right for shape, (_, counted) in norms.items() if shape != (1, 1, 1))
-guesses.measured(percent_that_the_norm_is_too_large=100 * (norms[1, 1, 8][1] / right - 1))
+guesses.measured(percent_by_which_the_norm_is_too_large_on_1_x_1_x_8=100 * (norms[1, 1, 8][1] / right - 1))
 
 # %% [markdown]
 # Your norm is the same on every mesh. The other one grows with the number of copies, so a run that is moved to another mesh would clip harder, and nobody
@@ -935,7 +938,7 @@ figure
 assert speedups[3] > 7.5
 assert 12 < speedups[4] < 15
 assert 16 < speedups[5] < 21
-guesses.measured(times_as_fast_on_32_devices=speedups[5])
+guesses.measured(times_as_fast_in_strips_on_32_devices_as_on_1=speedups[5])
 assert held[0] > 20
 assert all(abs(each * count / held[0] - 1) < 0.03 for each, count in zip(held, devices, strict=True))
 
@@ -1297,6 +1300,8 @@ torch.testing.assert_close(
     torch.cat(run.results, 2), functional.batch_norm(picture, None, None, training=True)
 )
 assert all(torch.allclose(alone[0], part, atol=1e-5) for part in alone)
+nine_million = torch.tensor(3000.0) ** 2
+assert nine_million.nextafter(2 * nine_million) - nine_million == 1
 assert run.traffic[0].calls == {"all_gather_into_tensor": 1}
 
 # %% [markdown]
@@ -1392,7 +1397,7 @@ def fill(tensors: list[Tensor], values: list[Tensor]) -> None:
 
 
 # %% [markdown]
-# Eight trainers learn to read digits. Each has an eighth of the data, and a learning rate that was drawn for it between 0.001 and 3: some are far too
+# Eight trainers learn to read digits. Each has an eighth of the data, and a learning rate that was drawn for it between 0.001 and 3.2: some are far too
 # small, some too large. After every 15 steps there is a round, or there is none:
 
 
@@ -1598,7 +1603,9 @@ assert sum(each.kind == "data" and each.most > 80e9 for each in FRAMEWORKS) == 3
 # a type of GPU: what it reaches in matrix products. Somebody else measured that, on one GPU: 230 TFLOP/s on an A100
 # ([transformers-benchmarks](https://github.com/mli/transformers-benchmarks)), 95 on a V100. For the image networks it is the speed of one GPU
 # with that very network. No number is chosen so that a row comes out right, and no row's measurement goes into its own prediction.
-# A step is that of `course_lib.training.mesh_step`, with the head; `course_lib.published` has all inputs with their sources.
+# A step is that of `course_lib.training.mesh_step`, with the head, and with what Megatron-LM's program does besides: gradients of micro-batches are
+# added up, dropouts keep masks, the optimizer goes through its states, and a stage waits for each of its messages. `course_lib.published` has all
+# inputs with their sources.
 
 # %% demo=true
 from course_lib.published import predictions
@@ -1617,8 +1624,8 @@ for row in rows:
     errors.setdefault(row.source, []).append(row.error)
 table_1 = sorted(map(abs, errors["Narayanan 2021"]))
 assert len(table_1) == 10
-assert max(table_1) < 0.16
-assert round(100 * (table_1[4] + table_1[5]) / 2) == 13
+assert max(table_1) < 0.12
+assert round(100 * (table_1[4] + table_1[5]) / 2) == 9
 assert min(errors["Narayanan 2021"]) > 0
 of_table_1 = [row for row in rows if row.source == "Narayanan 2021"]
 assert all(
@@ -1627,42 +1634,43 @@ assert all(
     for other in of_table_1
     if one.measured > 1.1 * other.measured
 )
+assert max(abs(error) for source in ("Horovod 2018", "Goyal 2017") for error in errors[source]) < 0.15
 everything = sorted(abs(row.error) for row in rows)
 assert len(everything) == 21
-assert [round(100 * everything[place]) for place in (10, 20)] == [13, 63]
+assert [round(100 * everything[place]) for place in (10, 20)] == [11, 63]
 by_name = {(row.source, row.what): row for row in rows}
 small = [by_name["Shoeybi 2019", f"1.2 billion on {t} = 1 x 1 x {t}"] for t in (2, 4, 8)]
-assert [round(100 * row.error) for row in small] == [10, 28, 48]
+assert [round(100 * row.error) for row in small] == [10, 29, 49]
 assert round(100 * by_name["Shoeybi 2019", "8.3 billion on 8 = 1 x 1 x 8"].error) == 1
 slower, faster = small[1], by_name["Shoeybi 2019", "8.3 billion on 512 = 64 x 1 x 8"]
 assert faster.measured > 1.1 * slower.measured
 assert faster.predicted < slower.predicted
-assert round(faster.predicted) == 53
+assert round(faster.predicted) == 54
 assert [round(row.predicted) for row in rows if row.source == "Iandola 2016"] == [89, 60]
-assert round(100 * errors["Rajbhandari 2020"][0]) == 40
-assert round(0.75 * by_name["Rajbhandari 2020", "100 billion on 400 = 25 x 1 x 16"].predicted) == 40
+of_zero = by_name["Rajbhandari 2020", "100 billion on 400 = 25 x 1 x 16"].predicted
+assert [round(of_zero), round(0.75 * of_zero)] == [52, 39]
 
 # %% [markdown]
-# Over all 21 rows the median error is 13 %, and the worst is 63 %. A good prediction would have stayed below 10 % and 20 %; ours does not.
-# It is worth more to see where it fails, and why, than to turn a knob until it does not.
+# Over all 21 rows the median error is 11 %, and the worst is 63 %. It is worth more to see where a prediction fails, and why, than to
+# turn a knob until it does not.
 #
-# **Where it holds.** All ten rows of Narayanan's table are met within 16 %, with a median error of 13 %, from 32 devices to 3,072. All
-# ten predictions are too fast, so something is missing everywhere. We know what we left out: nobody reads memory at its
-# peak, messages between stages are not always hidden, and the optimizer takes time, too. Where two rows of that table differ by more than a
+# **Where it holds.** All ten rows of Narayanan's table are met within 12 %, with a median error of 9 %, from 32 devices to 3,072. All
+# ten predictions are too fast, so something is missing everywhere. We know of two things that we left out: nobody reads memory at its
+# peak, and few matrix products have a shape with which a GPU is as fast as with the best. Where two rows of that table differ by more than a
 # tenth, the prediction knows which one is faster; and that is what one predicts for. Over all sources it need not: below are rows whose order it turns round. Horovod's and Goyal's numbers are met within 15 %.
 #
-# **Small pieces.** Shoeybi cut a model of 1.2 billion parameters among 2, 4 and 8 GPUs, for the same batch. We are 10 %, 28 % and
-# 48 % too fast. The roofline believes that half a matrix product takes half as long. A GPU does not: small products fill it badly,
+# **Small pieces.** Shoeybi cut a model of 1.2 billion parameters among 2, 4 and 8 GPUs, for the same batch. We are 10 %, 29 % and
+# 49 % too fast. The roofline believes that half a matrix product takes half as long. A GPU does not: small products fill it badly,
 # and starting an operation takes microseconds however small it is. For 8.3 billion parameters on 8 GPUs, where the pieces
 # are large, the error is 1 %. FireCaffe's GPUs have 32 and 8 images each, and again we are too fast: 89 % and 60 % instead of 63 % and 37 %.
 # (There one input is a guess, too: how many steps the 21 days on one GPU were.)
 #
-# **What overlaps.** For 8.3 billion parameters on 512 GPUs we predict 53 % instead of 76 %. Our gradients leave after backward, in one ring
+# **What overlaps.** For 8.3 billion parameters on 512 GPUs we predict 54 % instead of 76 %. Our gradients leave after backward, in one ring
 # for each group, and of eight network cards such a ring leaves a node by one. NCCL opens several rings over all cards, and may begin
 # during backward. Here a better description of the program is needed, not a better network.
 #
-# **What was counted.** ZeRO's 38 TFLOP/s are predicted as 53. If the authors did not count the operations of blocks that are
-# computed again, which are a quarter of all, ours are 40. The abstract does not say which. Ask of every published rate which operations it counts.
+# **What was counted.** ZeRO's 38 TFLOP/s are predicted as 52. If the authors did not count the operations of blocks that are
+# computed again, which are a quarter of all, ours are 39. The abstract does not say which. Ask of every published rate which operations it counts.
 
 # %% [markdown]
 # ## 11 PyTorch's own, on real processes
@@ -1856,6 +1864,9 @@ assert list(spread.values()) == [1, 2]
 # So estimate. What a step takes has five parts, and you have met each: what a device computes, the all-reduces
 # within each block (unit 06), the stages that wait (unit 05), the messages between stages, and the gradients at the end (unit 02).
 # Your function is not given the simulator; it decides with arithmetic alone, and is then held against simulations of all meshes.
+#
+# Blocks alone count here, in time and in memory. Embedding and head are left out, and so is what your `step_3d` does for weights that the first and the
+# last stage share: to add up their two gradients. For a model with a large vocabulary and few blocks that would be too simple.
 
 
 # %% exercise="choose_mesh" points=12
@@ -1945,6 +1956,7 @@ for mesh, seconds in sorted(simulated.items(), key=lambda pair: pair[1]):
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds choose_mesh
 fastest = min(simulated, key=simulated.get)
+assert sum(24 % (mesh.pipeline * mesh.tensor) == 0 for mesh in every) == 30
 assert simulated[chosen] <= 1.05 * simulated[fastest]
 assert fastest == (1, 24, 1)
 assert max(simulated, key=simulated.get) == (1, 3, 8)

@@ -40,12 +40,12 @@ def _of(rows: list[Row], source: str) -> list[Row]:
     return found
 
 
-def test_the_table_of_narayanan_is_met_within_a_fifth(rows: list[Row]) -> None:
-    """Ten rows from 32 to 3,072 devices: none is off by 16 %, half of them by less than 14 %."""
+def test_the_table_of_narayanan_is_met_within_an_eighth(rows: list[Row]) -> None:
+    """Ten rows from 32 to 3,072 devices: none is off by 12 %, half of them by less than 9 %."""
     errors = [abs(row.error) for row in _of(rows, "Narayanan")]
     assert len(errors) == 10
-    assert max(errors) < 0.16
-    assert statistics.median(errors) < 0.135
+    assert max(errors) < 0.12
+    assert statistics.median(errors) < 0.09
 
 
 def test_configurations_that_differ_come_in_the_right_order(rows: list[Row]) -> None:
@@ -67,7 +67,7 @@ def test_image_networks_are_met_within_a_fifth(rows: list[Row], source: str, wor
 
 
 @pytest.mark.parametrize(
-    ("source", "best", "worst"), [("Shoeybi", 0.02, 0.48), ("Rajbhandari", 0.3, 0.41), ("Iandola", 0.4, 0.64)]
+    ("source", "best", "worst"), [("Shoeybi", 0.02, 0.5), ("Rajbhandari", 0.3, 0.41), ("Iandola", 0.4, 0.64)]
 )
 def test_what_is_not_met_stays_known(rows: list[Row], source: str, best: float, worst: float) -> None:
     """Rows that the model of a step does not describe: the unit says by how much, and why."""
@@ -155,3 +155,21 @@ def test_a_rank_simulates_no_step() -> None:
     with pytest.raises(RankFailed, match="a rank cannot do that"):
         launch(step_time, job, mesh, ranks=1)
     step_time(job, mesh)
+
+
+def test_what_a_program_does_beside_its_blocks_is_counted_once_a_step_or_once_a_micro_batch() -> None:
+    """One micro-batch adds up no gradients; two do, and pass each stage in two messages."""
+    cluster = replace(CLUSTER, memory_bandwidth=1e9)
+    one, two = (Job(MODEL, 3 * times, cluster) for times in (1, 2))
+    mesh = Mesh(3, 1, 4)
+    of_block = 12 * 64**2 / 4 + 13 * 64
+    optimizer = 62 * (12 * of_block + 128 * 64 / 4)
+    dropouts = 12 * 2 * 7 * 32 * 64
+    assert transformers.memory_seconds(one, mesh) == pytest.approx((optimizer + dropouts) / 1e9)
+    added = 2 * 12 * 6 * of_block
+    assert transformers.memory_seconds(two, mesh) == pytest.approx((optimizer + 2 * dropouts + added) / 1e9)
+    assert transformers.message_seconds(two, mesh) == 0
+    piped = Mesh(1, 3, 4)
+    hop = cluster.inter_node.seconds(2 * 32 * 64 / 4)
+    gathered = 3 * cluster.intra_node.seconds(2 * 32 * 64 / 4)
+    assert transformers.message_seconds(two, piped) == pytest.approx(2 * 6 * (hop + gathered))

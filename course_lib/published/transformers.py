@@ -1,7 +1,8 @@
 """Transformers: Narayanan et al. 2021, Shoeybi et al. 2019 (Megatron-LM), Rajbhandari et al. 2020 (ZeRO).
 
-A step is that of `course_lib.training.mesh_step`, with every block computed again, as all three do; and the
-head, which the last stage computes for each micro-batch. The optimizer's own time is left out.
+A step is that of `course_lib.training.mesh_step`, with every block computed again, as all three do; the head,
+which the last stage computes for each micro-batch; and what Megatron-LM's program does besides: see
+`memory_seconds` and `message_seconds`.
 """
 
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from course_lib.launch import launch
 from course_lib.models import TransformerConfig
 from course_lib.published.machines import dgx_2, selene
 from course_lib.published.row import Row
+from course_lib.runtime.communication.costs import seconds_of
 from course_lib.training.mesh_step import Job, Mesh, step_time
 from course_lib.training.sharded_block import DEVICE, NUMBERS
 
@@ -154,7 +156,7 @@ def operations(model: TransformerConfig, batch: int) -> float:
 
 
 def step_seconds(job: Job, mesh: Mesh, overlaps: bool) -> float:
-    """Blocks, their pipeline and the gradients, and the head.
+    """Blocks, their pipeline and the gradients, the head, and what else the program does.
 
     overlaps: the gradients travel while the blocks' last backward runs, which is half of what they compute
     for a micro-batch.
@@ -163,7 +165,56 @@ def step_seconds(job: Job, mesh: Mesh, overlaps: bool) -> float:
     head = _head_seconds(job.model, mesh.tensor, job.micro_batch, cluster.flops, cluster.memory_bandwidth)
     time, times = step_time(job, mesh), job.micro_batches(mesh)
     hidden = min(time.data, (time.computing + time.tensor) / times / 2) if overlaps else 0.0
-    return time.seconds - hidden + times * head
+    return time.seconds - hidden + times * head + memory_seconds(job, mesh) + message_seconds(job, mesh)
+
+
+def memory_seconds(job: Job, mesh: Mesh) -> float:
+    """What a device reads and writes beside its blocks' own operations, in a step.
+
+    The gradients of a micro-batch are added to those before, in 16 bits (NVIDIA/Megatron-LM,
+    megatron/model/distributed.py, param_hook): GRADIENT_BYTES of each parameter, if there are several. Each
+    block has two dropouts on what its sums return (D. Narayanan et al., arXiv:2104.04473, section 4.2):
+    DROPOUT_BYTES of each number, for forward runs twice and writes a mask, and backward reads that and a
+    gradient, and writes another. And once in a step OPTIMIZER_BYTES of each parameter.
+    """
+    model, width = job.model, job.model.width
+    matrices = 4 * width**2 + 2 * width * model.inner
+    of_block = matrices / mesh.tensor + 9 * width + model.inner
+    embedding = model.vocabulary * width / mesh.tensor
+    micro_batches = job.micro_batches(mesh)
+    turns = (micro_batches + (mesh.pipeline - 1) / job.chunks) * model.layers / mesh.pipeline
+    numbers = 2 * job.micro_batch * model.context * width
+    nbytes = turns * (GRADIENT_BYTES * of_block * (micro_batches > 1) + DROPOUT_BYTES * numbers)
+    nbytes += OPTIMIZER_BYTES * (model.layers / mesh.pipeline * of_block + embedding)
+    return nbytes / job.cluster.memory_bandwidth if job.cluster.memory_bandwidth else 0.0
+
+
+GRADIENT_BYTES = 3 * 2
+"""Read the sum and the new gradient, write the sum."""
+DROPOUT_BYTES = 2 * 1 + (2 + 1 + 2)
+"""Of each of the two dropouts: the mask twice, then gradient and mask read, and a gradient written."""
+OPTIMIZER_BYTES = (2 + 4) + (4 + 4) + 4 + (4 + 4) + (16 + 12) + (4 + 2) + 2
+"""The gradient made a number of 32 bits, unscaled, measured and clipped; Adam on weight, gradient, momentum
+and variance; the weight made a number of 16 bits; the sum of gradients cleared (NVIDIA/Megatron-LM,
+megatron/optimizer: optimizer.py and clip_grads.py).
+"""
+
+
+def message_seconds(job: Job, mesh: Mesh) -> float:
+    """What messages between stages add to a step: a stage waits for each before it goes on.
+
+    Megatron-LM waits right after it has sent and received, once in forward and once in backward of each piece
+    of each micro-batch (megatron/p2p_communication.py, _communicate). Each tensor rank sends its share, and
+    an all-gather within the node brings them together (arXiv:2104.04473, section 4.1).
+    """
+    if mesh.pipeline == 1:
+        return 0.0
+    cluster = job.cluster
+    nbytes = 2 * job.micro_batch * job.model.context * job.model.width
+    within = mesh.pipeline * mesh.tensor <= cluster.devices_per_node
+    hop = (cluster.intra_node if within else cluster.inter_node).seconds(nbytes / mesh.tensor)
+    together = seconds_of("all_gather", nbytes // mesh.tensor, mesh.tensor, cluster.intra_node)
+    return 2 * job.micro_batches(mesh) * job.chunks * (hop + together)
 
 
 @cache

@@ -8,11 +8,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from torch.distributed._functional_collectives import (
-    all_gather_single_autograd,
-    all_reduce,
-    reduce_scatter_single_autograd,
-)
+from torch.distributed._functional_collectives import all_reduce
 from torch.nn import functional
 from torch.nn.grad import conv2d_input, conv2d_weight
 
@@ -21,15 +17,6 @@ from course_lib.runtime.communication.costs import seconds_of
 from course_lib.runtime.simulator.network_model import Timing
 from course_lib.training.mesh_step import Job, Mesh, memory_bytes
 from tests.answers import right
-
-
-@right("mesh_coordinates")
-def by_strides(rank, shape):
-    """How many ranks a step along each axis is worth, from the first axis on."""
-    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    if rank < 0 or rank >= math.prod(shape):
-        raise ValueError(f"no rank {rank}")
-    return tuple(rank // stride % size for stride, size in zip(strides, shape, strict=True))
 
 
 @right("mesh_coordinates")
@@ -74,20 +61,6 @@ def by_what_they_share(shape, rank):
 
 
 @right("groups")
-def by_enumeration(shape, rank):
-    """With PyTorch's function for groups that have no rank in common."""
-    if math.prod(shape) != dist.get_world_size():
-        raise ValueError("another number of ranks")
-    found = []
-    for axis, size in enumerate(shape):
-        stride = math.prod(shape[axis + 1 :])
-        firsts = [r for r in range(math.prod(shape)) if r // stride % size == 0]
-        lines = [[first + step * stride for step in range(size)] for first in firsts]
-        found.append(dist.new_subgroups_by_enumeration(lines)[0])
-    return found
-
-
-@right("groups")
 def by_products(shape, rank):
     """Every place of all other axes, in turn."""
     if math.prod(shape) != dist.get_world_size():
@@ -120,20 +93,6 @@ def by_their_own_ranks(shape, rank):
         if line not in found:
             found[line] = dist.new_group(list(line), use_local_synchronization=True)
     return [found[line] for line in lines]
-
-
-@right("hsdp_average")
-def into_one_tensor(gradients, within, across):
-    """With collectives on one tensor, and divided before anything is added."""
-    g = dist.get_world_size(within)
-    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    length = math.ceil(len(flat) / g)
-    filled = torch.zeros(g * length, dtype=flat.dtype)
-    filled[: len(flat)] = flat / (g * dist.get_world_size(across))
-    shard = filled.new_empty(length)
-    dist.reduce_scatter_single(shard, filled, group=within)
-    dist.all_reduce(shard, group=across)
-    return shard
 
 
 @right("hsdp_average")
@@ -214,7 +173,7 @@ def one_forward_one_backward(model, batch, mesh):
     dist.all_reduce(flat, group=mesh.get_group("data"))
     for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
         parameter.grad = (part / replicas).view_as(parameter)
-    loss = sum(losses, torch.zeros(())) / replicas
+    loss = sum(losses, model.empty(1, 1).new_zeros(())) / replicas
     dist.all_reduce(loss, group=mesh.get_group("data"))
     dist.all_reduce(loss, group=pipeline)
     return loss
@@ -229,7 +188,7 @@ def by_hooks_and_a_group_of_two(model, batch, mesh):
     pairs = [dist.new_group(sorted({line[0], line[-1]})) for line in lines]
     own = next(number for number, line in enumerate(lines) if dist.get_rank() in line)
     samples = sum(map(len, (tokens for tokens, _ in batch)))
-    works, waiting, loss = [], [], torch.zeros(())
+    works, waiting, loss = [], [], model.empty(1, 1).new_zeros(())
 
     def ready(parameter):
         if len(waiting) == 1 and not parameter.shared:
@@ -252,7 +211,7 @@ def by_hooks_and_a_group_of_two(model, batch, mesh):
     while waiting:
         x, y = waiting[0]
         if stage + 1 < stages:
-            gradient = torch.empty(y.shape)
+            gradient = y.new_empty(y.shape)
             dist.recv(gradient, group=pipeline, group_src=stage + 1)
             torch.autograd.backward(y, gradient)
         else:
@@ -295,23 +254,6 @@ def one_sum_where_one_is_enough(parameters, mesh):
     return total.sqrt().float()
 
 
-@right("grad_norm_3d")
-def shares_of_copies(parameters, mesh):
-    """Every rank counts its share of what several have."""
-    stages, ranks = mesh["pipeline"].size(), mesh["tensor"].size()
-    total = torch.zeros((), dtype=torch.float64)
-    for parameter in parameters:
-        if parameter.grad is None:
-            continue
-        holders = (1 if parameter.tensor_model_parallel else ranks) * (
-            2 if parameter.shared and stages > 1 else 1
-        )
-        total += parameter.grad.double().square().sum() / holders
-    dist.all_reduce(total, group=mesh["pipeline"].get_group())
-    dist.all_reduce(total, group=mesh["tensor"].get_group())
-    return total.sqrt().to(torch.float32)
-
-
 # ------------------------------------------------------------------------------------------------ halos
 
 
@@ -344,7 +286,6 @@ class _Borrowed(torch.autograd.Function):
         return *_even_odd((above, below), ctx.group), None
 
 
-@right("halo_exchange")
 def cat_by_autograd(x, width, group=None, dim=2):
     """Only the edges pass through a function of its own; autograd adds up, and cuts. Blocking calls."""
     above, below = _Borrowed.apply(x.narrow(dim, 0, width), x.narrow(dim, x.shape[dim] - width, width), group)
@@ -592,24 +533,10 @@ def lists_of_parts(x_shard, weight_shard, group=None):
     return _same_size(_Move.apply(x_shard, group, _gather_list, _scatter_list), weight_shard)
 
 
-@right("filter_parallel_conv")
-def pytorchs_gather(x_shard, weight_shard, group=None):
-    """With the all-gather that autograd knows."""
-    whole = all_gather_single_autograd(x_shard.contiguous(), 1, group or dist.group.WORLD)
-    return _same_size(whole, weight_shard)
-
-
 @right("channel_parallel_conv")
 def lists_of_results(x_shard, weight_shard, group=None):
     """With the collectives that take lists."""
     return _Move.apply(_same_size(x_shard, weight_shard), group, _scatter_list, _gather_list)
-
-
-@right("channel_parallel_conv")
-def pytorchs_scatter(x_shard, weight_shard, group=None):
-    """With the reduce-scatter that autograd knows."""
-    partial = _same_size(x_shard, weight_shard).contiguous()
-    return reduce_scatter_single_autograd(partial, "sum", 1, group or dist.group.WORLD)
 
 
 # ------------------------------------------------------------------------------------ batch normalisation
@@ -730,29 +657,3 @@ def a_guest(model, score, seed, group=None):
         for tensor, value in zip(mine, theirs, strict=True):
             tensor.copy_(value)
     return other
-
-
-@right("tournament")
-def as_bytes(model, score, seed, group=None):
-    """One message: the bytes of all tensors, whatever their type."""
-    partner = _pairs(seed, dist.get_world_size(group)).get(dist.get_rank(group))
-    if partner is None:
-        return score(model)
-    held = [each.detach() for each in itertools.chain(model.parameters(), model.buffers())]
-    kept = [each.clone() for each in held]
-    packed = torch.cat([each.contiguous().view(-1).view(torch.uint8) for each in held])
-    came = torch.empty_like(packed)
-    sending = dist.isend(packed, group=group, group_dst=partner)
-    dist.recv(came, group=group, group_src=partner)
-    sending.wait()
-    candidates = []
-    for source in (packed, came):
-        for tensor, part in zip(held, source.split([each.nbytes for each in held]), strict=True):
-            tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
-        candidates.append(score(model))
-    own, other = candidates
-    if other > own or (own != own and other == other):
-        return other
-    for tensor, value in zip(held, kept, strict=True):
-        tensor.copy_(value)
-    return own

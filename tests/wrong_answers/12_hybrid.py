@@ -489,7 +489,7 @@ class _Step:
         self.groups = {axis: mesh.get_group(axis) for axis in ("data", "pipeline", "tensor")}
         self.stage, self.stages = mesh.get_local_rank("pipeline"), mesh.size(1)
         self.samples = sum(len(tokens) for tokens, _ in batch)
-        self.loss = torch.zeros(())
+        self.loss = model.empty(1, 1).new_zeros(())
         self.passes()
         for parameter in model.parameters():
             if parameter.shared and self.stages > 1:
@@ -975,6 +975,32 @@ def one_micro_batch_after_the_other(model, batch, mesh):
                 self.backward(number, *self.forward(number))
 
     return Serial()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="any device")
+def loss_on_the_cpu(model, batch, mesh):
+    """Adds up losses in a tensor that is made where PyTorch makes them by default."""
+
+    class OnCpu(_Step):
+        def passes(self):
+            self.loss = torch.zeros(())
+            super().passes()
+
+    return OnCpu()(model, batch, mesh)
+
+
+@wrong("step_3d", fails="any device")
+def loss_as_a_number(model, batch, mesh):
+    """Takes each loss as a number of Python, and makes a new tensor in the end."""
+
+    class Number(_Step):
+        def mean(self):
+            total = torch.tensor(self.loss.item())
+            dist.broadcast(total, group=self.groups["pipeline"], group_src=self.stages - 1)
+            dist.all_reduce(total, group=self.groups["data"])
+            return total / self.mesh.size(0)
+
+    return Number()(model, batch, mesh)
 
 
 # --- grad_norm_3d
@@ -1706,6 +1732,18 @@ def gradients_for_nothing(devices, model, memory, batch, cluster):
     def seconds(mesh):
         computing, talking, messages, _ = _parts(model, batch, cluster, mesh)
         return (batch / mesh.data + mesh.pipeline - 1) * (computing + talking) + messages
+
+    return min(_fitting(devices, model, memory, batch, cluster), key=seconds)
+
+
+@wrong("choose_mesh", fails="within a fifth of the best")
+def half_of_the_gradients_bytes(devices, model, memory, batch, cluster):
+    """A reduce-scatter's rounds, where an all-reduce has twice as many."""
+
+    def seconds(mesh):
+        computing, talking, messages, gradients = _parts(model, batch, cluster, mesh)
+        times = batch / mesh.data + mesh.pipeline - 1
+        return times * (computing + talking) + messages + gradients / 2
 
     return min(_fitting(devices, model, memory, batch, cluster), key=seconds)
 

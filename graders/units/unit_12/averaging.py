@@ -46,7 +46,7 @@ from graders.units.unit_12.drivers.averages import AverageReply
             "bytes between nodes",
             2,
             "What crosses from node to node is the shard, n / g numbers: first within, then across.",
-            needs=("the shard", "any length", "any groups"),
+            needs=("the shard", "any length", "any groups", "gradients kept"),
         ),
         Criterion(
             "one call each",

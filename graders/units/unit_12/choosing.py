@@ -32,12 +32,14 @@ LONG = TransformerConfig(layers=30, width=256, heads=8, context=2048, mlp_width=
             "within a fifth of the best",
             3,
             "Print your estimate's parts beside those of step_time, for your mesh and for the best.",
+            needs=("fits", "no slower than the rule of thumb"),
         ),
         Criterion(
             "within 5 % of the best",
             4,
             "Five parts: computing, all-reduces in blocks, idle stages, messages, gradients. Is each right "
             "also where F is not 4 D, and where a replica begins in the middle of a node?",
+            needs=("fits", "within a fifth of the best"),
         ),
     ),
     hints=(
@@ -163,6 +165,8 @@ _TELLING: list[tuple[TransformerConfig, int, int, tuple[float, float], tuple[flo
     (SMALL, 2, 8, (5.0, 300.0), (100.0, 3.0), 16, 0.23475),
     # 3 x 6 x 1: four all-reduces a block, or F taken for 4 D, 43 %.
     (SMALL, 3, 6, (10.0, 10.0), (10.0, 2.0), 18, 0.16179),
+    # 1 x 6 x 3: one byte a number of the gradients, or p - 1 rounds for them, 87 %; no gradients.
+    (SMALL, 3, 6, (10.0, 300.0), (10.0, 1.0), 18, 0.17),
     # 6 x 2 x 2: no messages 23 %; the first replica's messages for the slowest 8 %, others leave their node.
     (LONG, 3, 8, (1.0, 300.0), (10.0, 3.0), 12, 0.23415),
     # 12 x 1 x 2: no bubble or no attention 18 %.

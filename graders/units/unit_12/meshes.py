@@ -102,7 +102,12 @@ def lines(shape: Shape, axis: int) -> list[list[int]]:
             "dist.new_group is called by every rank, for every group, in the same order.",
         ),
         Criterion("they work", 1, "A group of ranks in ascending order, on which a collective can run."),
-        Criterion("any mesh", 2, "Axes of size 1 have groups of one rank; there may be one axis, or four."),
+        Criterion(
+            "any mesh",
+            2,
+            "Axes of size 1 have groups of one rank; there may be one axis, or four.",
+            needs=("own groups", "they work"),
+        ),
         Criterion("each group once", 1, "Make every line of the mesh once, not once for each of its ranks."),
         Criterion(
             "refuses", 1, "ValueError where the shape is of more or fewer ranks, before any group is made."

@@ -45,14 +45,14 @@ SHARED_AND_CUT = (True, True)
             "shared parameters",
             2,
             "The first stage counts for both; with one stage, the first is the last.",
-            needs=("cut parameters",),
+            needs=("cut parameters", "copies"),
         ),
         Criterion(
             "any ranks and gradients",
             1,
             "A rank may have no parameters, or none with a gradient; squares are computed and added in "
             "float32; and where a rank stands, the mesh says, not its number.",
-            needs=("cut parameters",),
+            needs=("cut parameters", "copies", "shared parameters"),
         ),
         Criterion("gradients kept", 1, "Nothing is scaled, nothing is replaced."),
         Criterion("two numbers", 1, "At most two all-reduces of one number each, and none along data."),

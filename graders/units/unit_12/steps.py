@@ -1,7 +1,10 @@
 """Unit 12, a step of training along three axes at once, beside the step of one rank."""
 
-from graders.grading.kit import Answer, Criterion, Findings, Rng, compare, exercise
-from graders.units.unit_12.stepped import Stepped
+from math import prod
+
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.unit_12.drivers import step as drivers
+from graders.units.unit_12.stepped import SIZES, Stepped
 
 _RIGHT = ("gradients",)
 
@@ -12,7 +15,7 @@ _RIGHT = ("gradients",)
     rubric=(
         Criterion(
             "gradients",
-            6,
+            5,
             "A micro-batch counts as its part of all samples; what arrives from the stage behind is the "
             "gradient of this stage's output; and along data gradients are averaged.",
         ),
@@ -61,6 +64,13 @@ _RIGHT = ("gradients",)
             "A stage goes on with the next micro-batch while the others work on the one before.",
             needs=_RIGHT,
         ),
+        Criterion(
+            "any device",
+            1,
+            "New tensors belong on the model's device, the loss too: model.empty(...), torch.empty_like, or "
+            "new_zeros of a tensor that is there. No .item(): on tensors without data there are no numbers.",
+            needs=_RIGHT,
+        ),
     ),
     hints=(
         "For one rank: forward of each micro-batch, and its share of the loss backward. What do the first "
@@ -99,3 +109,15 @@ def step_3d(answer: Answer, rng: Rng) -> Findings:
     yield "each gradient once", compare.first_failure(each.sums(seen) for each, seen in every)
     yield "activations once", compare.first_failure(each.messages(seen) for each, seen in every)
     yield "in a pipeline", compare.first_failure(each.in_flight(seen) for each, seen in every)
+    yield "any device", _on_meta(answer)
+
+
+def _on_meta(answer: Answer) -> Finding:
+    """Passes if a step works on tensors without data, and loss and gradients are where the model is."""
+    shape = (2, 2, 1)
+    run = answer.launch(drivers.stepped_without_data, shape, SIZES, [1, 2], ranks=prod(shape), timeout=20.0)
+    return compare.first_failure(
+        compare.equal(seen, "meta", f"the device of {what} on rank {rank}, for a model on the device meta,")
+        for rank, reply in enumerate(run.results)
+        for what, seen in (("the loss", reply.loss), *(("a gradient", each) for each in reply.gradients))
+    )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from course_lib import mark
 from course_lib.models import TransformerConfig
@@ -75,3 +75,26 @@ def stepped(
         or not left[name].equal(before[name])
     ]
     return StepReply(losses, gradients, detached, changed, batches)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReply(DriverReply):
+    """Devices: loss, of what the answer returned on this rank; gradients, of each parameter's."""
+
+    loss: str
+    gradients: list[str]
+
+
+def stepped_without_data(
+    answer: AnswerFunction, shape: tuple[int, int, int], sizes: dict[str, int], samples: list[int]
+) -> DeviceReply:
+    """A step of a model whose tensors have no data, with micro-batches of so many samples."""
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=AXES)
+    model = MeshTransformer(config_of(sizes, tied=False), mesh, device="meta")
+    tokens = [torch.empty(size, sizes["context"], dtype=torch.int64, device="meta") for size in samples]
+    loss = answer(model, [(each, each.clone()) for each in tokens], mesh)
+    return DeviceReply(_device_of(loss), [_device_of(each.grad) for each in model.parameters()])
+
+
+def _device_of(given: PlainData) -> str:
+    return given.device.type if isinstance(given, Tensor) else f"no tensor, but {type(given).__name__}"
