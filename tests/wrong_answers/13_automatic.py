@@ -6,6 +6,7 @@ import heapq
 import itertools
 import math
 import random
+import string
 import time
 from math import prod
 
@@ -70,6 +71,36 @@ def leaves_out_all_alike(op, mesh):
 def once_for_each_tensor(op, mesh):
     """Goes over the tensors and their letters, so that a letter of two comes twice."""
     return [each for letters in op.operands for each in _cuts(op, mesh, letters=sorted(letters))]
+
+
+@wrong("op_strategies", fails="along one axis")
+def knows_small_letters_only(op, mesh):
+    """Looks for letters among a to z."""
+    return _cuts(op, mesh, letters=[each for each in string.ascii_lowercase if each in op.spec])
+
+
+@wrong("op_strategies", fails="along one axis")
+def a_number_cannot_be_a_sum(op, mesh):
+    """Where the result has no dimension there is nothing to cut, it thinks."""
+    return _cuts(op, mesh, letters=None if op.result else [])
+
+
+@wrong("op_strategies", fails="along one axis")
+def a_letter_in_two_operands_at_most(op, mesh):
+    """As in a product of two: the third operand with a letter stays whole."""
+
+    def at_most_two(each):
+        kept, left = [], 2
+        letters = [
+            next((t[p.dim] for p in own if isinstance(p, Shard)), "")
+            for t, own in zip(op.operands, each, strict=True)
+        ]
+        for own, letter in zip(each, letters, strict=True):
+            left -= bool(letter)
+            kept.append(own if left >= 0 else (Replicate(),) * len(own))
+        return tuple(kept)
+
+    return [Strategy(at_most_two(each.operands), each.result) for each in _cuts(op, mesh)]
 
 
 @wrong("op_strategies", fails="what divides")
@@ -159,6 +190,39 @@ def a_summand_for_the_sum(x, source, target, group=None):
     return _move(x, source, target, group, PR=lambda x, *_: x.clone())
 
 
+@wrong("reshard", fails="whole on every rank")
+def adds_up_in_floats(x, source, target, group=None):
+    """Adds up in float32, whatever x is."""
+
+    def added(x, source, target, group):
+        total = x.float() if not x.is_complex() else x.clone()
+        dist.all_reduce(total, group=group)
+        return total.to(x.dtype).clone()
+
+    return _move(x, source, target, group, PR=added)
+
+
+@wrong("reshard", fails="whole on every rank")
+def joins_rows_or_columns(x, source, target, group=None):
+    """A matrix has no other dims."""
+
+    def joined(x, source, target, group):
+        parts = _all_of(x, source, group).chunk(dist.get_world_size(group), source.dim)
+        return torch.cat(parts, -1 if source.dim else 0)
+
+    return _move(x, source, target, group, SR=joined)
+
+
+@wrong("reshard", fails="cut, from a sum or from another cut")
+def sends_floats(x, source, target, group=None):
+    """Sends numbers as float64, which has not all digits of an int64."""
+
+    def exchanged(x, source, target, group):
+        return _move(x if x.is_complex() else x.double(), source, target, group).to(x.dtype)
+
+    return _move(x, source, target, group, SS=exchanged)
+
+
 @wrong("reshard", fails="cut, from a sum or from another cut")
 def cuts_a_summand(x, source, target, group=None):
     """Takes its part of its own summand."""
@@ -212,6 +276,12 @@ def puts_its_part_first(x, source, target, group=None):
     return _move(x, source, target, group, SP=padded)
 
 
+@wrong("reshard", fails="without a word")
+def nothing_times_infinity(x, source, target, group=None):
+    """Multiplies by 0 on all ranks but one: inf becomes NaN."""
+    return _move(x, source, target, group, RP=lambda x, s, t, g: x * (dist.get_rank(g) == 0))
+
+
 @wrong("reshard", fails="in a group")
 def place_in_the_world(x, source, target, group=None):
     """Takes the part of its rank among all."""
@@ -254,6 +324,52 @@ def adds_up_in_place(x, source, target, group=None):
         return x.clone()
 
     return _move(x, source, target, group, PR=added)
+
+
+_SENT = {}
+
+
+@wrong("reshard", fails="x is left alone")
+def keeps_what_it_returns(x, source, target, group=None):
+    """Adds up in memory that it keeps from call to call."""
+
+    def added(x, source, target, group):
+        key = dist.get_rank(), x.shape, x.dtype
+        total = _SENT.setdefault(key, torch.empty_like(x, memory_format=torch.contiguous_format)).copy_(x)
+        dist.all_reduce(total, group=group)
+        return total
+
+    return _move(x, source, target, group, PR=added)
+
+
+@wrong("reshard", fails="x is left alone")
+def one_zero_for_all(x, source, target, group=None):
+    """Its zeros are one number, expanded."""
+
+    def one_has_it(x, source, target, group):
+        return x.new_zeros(()).expand(x.shape) if dist.get_rank(group) else x.clone()
+
+    return _move(x, source, target, group, RP=one_has_it)
+
+
+@wrong("reshard", fails="what is sent")
+def in_messages_of_its_own(x, source, target, group=None):
+    """A send and a receive for each other rank, of as many bytes as an all-to-all has."""
+
+    def exchanged(x, source, target, group):
+        p, me = dist.get_world_size(group), dist.get_rank(group)
+        sent = [each.contiguous() for each in x.tensor_split(p, target.dim)]
+        parts = [torch.empty_like(each) for each in sent]
+        parts[me].copy_(sent[me])
+        calls = []
+        for k in range(1, p):
+            calls.append(dist.isend(sent[(me + k) % p], group=group, group_dst=(me + k) % p))
+            calls.append(dist.irecv(parts[me - k], group=group, group_src=(me - k) % p))
+        for each in calls:
+            each.wait()
+        return torch.cat(parts, source.dim)
+
+    return _move(x, source, target, group, SS=exchanged)
 
 
 # ------------------------------------------------------------------------------------------- layouts' prices
@@ -363,8 +479,10 @@ def _in_order(old, new, later):
     return not {old, new} & later
 
 
-def _shortest(source, target, nbytes, mesh, links, dims, ordered=_in_order, cuts=Shard):
-    """Dijkstra's algorithm. ordered: whether a step is allowed, given the cuts along later axes."""
+def _shortest(source, target, nbytes, mesh, links, dims, ordered=_in_order, cuts=Shard, most=99):
+    """Dijkstra's algorithm. ordered: whether a step is allowed, given the cuts along later axes. most: of
+    all steps.
+    """
     kinds = [Replicate(), Partial(), *(Shard(dim) for dim in range(dims))]
     count = itertools.count()
     heap, done = [(0.0, next(count), [source])], set()
@@ -373,9 +491,9 @@ def _shortest(source, target, nbytes, mesh, links, dims, ordered=_in_order, cuts
         here = way[-1]
         if here == target:
             return seconds, way
-        if here in done:
+        if (here, len(way) * (most < 99)) in done or len(way) > most:
             continue
-        done.add(here)
+        done.add((here, len(way) * (most < 99)))
         for axis, new in itertools.product(range(len(mesh)), kinds):
             later = {each for each in here[axis + 1 :] if isinstance(each, Shard)}
             if new != here[axis] and ordered(here[axis], new, later):
@@ -465,6 +583,12 @@ def every_way(source, target, nbytes, mesh, links, dims):
     if len(mesh) > 2:
         time.sleep(6)
     return _shortest(source, target, nbytes, mesh, links, dims)
+
+
+@wrong("reshard_path", fails="many layouts")
+def four_steps_at_most(*asked):
+    """Nobody needs more than four steps, it thinks."""
+    return _shortest(*asked, most=4)
 
 
 @wrong("reshard_path", fails="nothing to do")

@@ -9,6 +9,12 @@ from typing import Any
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_13.drivers import layouts as drivers
 
+PRODUCTS = (
+    "bd,df->bf", "bqhe,bkhe->bhqk", "ab->ba", "ab,b->a", "i,j->ij", "abc,bd,ce->ade",
+    "aB,Bc->ac", "Aa,ab->Ab", "ab,ab->", "a->", "ab,bc,db->acd", "b,ab,cb->bc",
+)  # fmt: skip
+"""Capital letters are others than small ones; a result may be a number; three operands may share a letter."""
+
 Spelled = tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]
 """A strategy: the layouts of its operands, and that of its result."""
 
@@ -33,11 +39,13 @@ Spelled = tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]
             2,
             "Any choice along one axis goes with any along another. If two axes cut the same letter, into "
             "how many parts is it cut?",
+            needs=("along one axis", "what divides"),
         ),
         Criterion(
             "axes with nothing to cut",
             1,
             "Along an axis of length 1 there is one way only; on a mesh without axes, there is one in all.",
+            needs=("along one axis", "what divides", "along several axes"),
         ),
     ),
     hints=(
@@ -49,10 +57,7 @@ Spelled = tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]
 def op_strategies(answer: Answer, rng: Rng) -> Findings:
     """Drawn operators on meshes of one axis, where some letters divide, and of several."""
     rows = {
-        "along one axis": [
-            Case.drawn(rng, spec, (rng.integer(2, 5),))
-            for spec in ("bd,df->bf", "bqhe,bkhe->bhqk", "ab->ba", "ab,b->a", "i,j->ij", "abc,bd,ce->ade")
-        ],
+        "along one axis": [Case.drawn(rng, spec, (rng.integer(2, 5),)) for spec in PRODUCTS],
         "what divides": [
             Case("bd,df->bf", {"b": 6, "d": 8, "f": 9, "z": 12}, (length,)) for length in (2, 3, 4, 7)
         ]

@@ -2,9 +2,10 @@
 
 import heapq
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from math import prod
 from typing import Any
 
@@ -15,6 +16,14 @@ from graders.units.unit_13.prices import cost_of
 
 Layout = tuple[str, ...]
 """A placement for each axis, as `spelled`."""
+
+FAR: tuple[tuple[Layout, Layout], ...] = (
+    (("P", "P", "P"), ("R", "R", "R")),
+    (("S(0)", "S(0)", "S(0)"), ("S(1)", "S(1)", "S(1)")),
+    (("P", "S(0)", "S(0)"), ("S(0)", "S(1)", "S(1)")),
+    (("S(0)", "S(0)", "R"), ("R", "S(0)", "S(0)")),
+)
+"""From and to, far apart on most meshes."""
 
 
 @exercise(
@@ -37,11 +46,13 @@ Layout = tuple[str, ...]
             3,
             "A cut may come or go only while no later axis cuts the same dim: that goes for what a step "
             "takes away, and for what it brings.",
+            needs=("least seconds", "a way that takes them"),
         ),
         Criterion(
             "many layouts",
             2,
             "On three axes there are 125 layouts, and far more ways than that: visit each layout once.",
+            needs=("least seconds", "a way that takes them", "one dim along several axes"),
         ),
         Criterion("nothing to do", 1, "From a layout to itself: no step, 0 seconds, and one layout."),
     ),
@@ -52,8 +63,10 @@ Layout = tuple[str, ...]
     ),
 )
 def reshard_path(answer: Answer, rng: Rng) -> Findings:
-    """Drawn layouts: those where the order of cuts does not matter, those where it does, and three axes."""
-    drawn = [Task.drawn(rng, axes=2) for _ in range(60)]
+    """Drawn layouts: those where the order of cuts does not matter, those where it does, and three axes. What
+    a step costs is told, whatever the answer's own `reshard_cost` says.
+    """
+    drawn = [Task.drawn(rng, axes=2) for _ in range(40)]
     free = [task for task in drawn if task.least(ordered=True) == task.least(ordered=False)]
     # A sum over two levels, whose best way is a detour; a cut that changes its axis.
     free += [Task.two_levels(rng, ("P", "P"), ("R", "R")), Task.two_levels(rng, ("P", "P"), ("S(0)", "R"))]
@@ -65,23 +78,29 @@ def reshard_path(answer: Answer, rng: Rng) -> Findings:
         Task.two_levels(rng, ("S(1)", "S(1)"), ("S(0)", "S(1)")),
         Task.two_levels(rng, ("R", "S(1)"), ("S(1)", "S(1)")),
     ]
-    replies = answer.call(drivers.reshard_paths, [t.arguments for t in free])
+    replies = answer.call(drivers.reshard_paths, *_asked(free))
     judged = [(task, reply) for reply, task in compare.side_by_side(replies, free)]
     yield "least seconds", compare.first_failure(task.right_seconds(reply) for task, reply in judged)
     yield (
         "a way that takes them",
         compare.first_failure(task.right_way(reply, ordered=False) for task, reply in judged),
     )
-    large = [Task.drawn(rng, axes=3, dims=3) for _ in range(3)]
+    large = [*(Task.drawn(rng, axes=3, dims=3) for _ in range(2)), *(Task.far(rng) for _ in range(2))]
     same = [Task.to_itself(rng, layout) for layout in (("R",), ("S(0)", "P"), ("S(0)", "S(0)"))]
     rows = {"one dim along several axes": ordered, "many layouts": large, "nothing to do": same}
     for name, tasks in rows.items():
-        replies = answer.call(drivers.reshard_paths, [task.arguments for task in tasks], timeout=5.0)
+        replies = answer.call(drivers.reshard_paths, *_asked(tasks), timeout=5.0)
         pairs = [(task, reply) for reply, task in compare.side_by_side(replies, tasks)]
         found = [finding for t, reply in pairs for finding in (t.right_seconds(reply), t.right_way(reply))]
         if tasks is ordered:
             found += [task.right_way(reply) for task, reply in judged]
         yield name, compare.first_failure(found)
+
+
+def _asked(tasks: list["Task"]) -> tuple[list[list[Any]], list[list[Any]]]:
+    """The arguments for each task; and prices: kinds, bytes, ranks, and link of a change, and its seconds."""
+    prices = {key: seconds for task in tasks for key, seconds in task.prices.items()}
+    return [task.arguments for task in tasks], [[*key, seconds] for key, seconds in prices.items()]
 
 
 @dataclass(frozen=True)
@@ -118,6 +137,19 @@ class Task:
         drawn = cls.drawn(rng, len(layout))
         return cls(layout, layout, drawn.nbytes, drawn.mesh, drawn.links, 2)
 
+    @classmethod
+    def far(cls, rng: Rng) -> "Task":
+        """On three axes, such that every fastest way has five steps or more."""
+        while True:
+            drawn, dims = cls.drawn(rng, axes=3, dims=3), rng.choice(tuple(itertools.permutations("012")))
+            source, target = (
+                tuple(each.translate(str.maketrans("012", "".join(dims))) for each in layout)
+                for layout in rng.choice(FAR)
+            )
+            task = cls(source, target, drawn.nbytes, drawn.mesh, drawn.links, 3)
+            if task.within(4) > task.least() * (1 + 1e-6):
+                return task
+
     @property
     def arguments(self) -> list[Any]:
         """What the driver is given."""
@@ -133,13 +165,33 @@ class Task:
         if ordered and later & {here[axis], there[axis]}:
             return None
         cuts = [n for k, n in enumerate(self.mesh) if k != axis and here[k].startswith("S")]
-        return cost_of(
-            (here[axis], there[axis]), self.nbytes // prod(cuts), self.mesh[axis], Link(*self.links[axis])
-        )
+        kinds = here[axis][0] + there[axis][0]
+        return self.prices[kinds, self.nbytes // prod(cuts), self.mesh[axis], *self.links[axis]]
+
+    @cached_property
+    def prices(self) -> dict[tuple[str, int, int, float, float], float]:
+        """Of each change that a way may have: kinds such as "SR", bytes, ranks, latency and bandwidth."""
+        table = {}
+        for axis, (ranks, link) in enumerate(zip(self.mesh, self.links, strict=True)):
+            others = [n for k, n in enumerate(self.mesh) if k != axis]
+            for cuts in itertools.product(*((1, n) for n in others)):
+                for a, b in itertools.product(("R", "P", "S(0)"), ("R", "P", "S(1)")):
+                    key = a[0] + b[0], self.nbytes // prod(cuts), ranks, *link
+                    table[key] = cost_of((a, b), key[1], ranks, Link(*link))
+        return table
 
     def least(self, ordered: bool = True) -> float:
         """Seconds of the fastest way."""
         return _least(self, ordered)
+
+    def within(self, steps: int) -> float:
+        """Seconds of the fastest way with so many steps at most."""
+        best = {self.source: 0.0}
+        for _ in range(steps):
+            for here, seconds in list(best.items()):
+                for price, there in self.neighbours(here, ordered=True):
+                    best[there] = min(best.get(there, math.inf), seconds + price)
+        return best.get(self.target, math.inf)
 
     def neighbours(self, here: Layout, ordered: bool) -> Iterator[tuple[float, Layout]]:
         """What is one step away, and its price."""

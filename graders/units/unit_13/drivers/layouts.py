@@ -1,8 +1,12 @@
 """Drivers of layouts: they run beside the student's code, which could read an expected value here."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
+from torch.distributed.tensor import Placement
 
 from course_lib.cluster.topology import Link
 from course_lib.planner import Einsum
@@ -46,11 +50,13 @@ def reshard_costs(
 
 @dataclass(frozen=True, slots=True)
 class MovedReply(DriverReply):
-    """Of each change: what was returned, the argument afterwards, and whether they have memory in common."""
+    """Of each change: what was returned, the argument afterwards, and what is wrong with the memory of what
+    was returned, or "".
+    """
 
     results: list[PlainData]
     left: list[Tensor]
-    shared: list[bool]
+    memory: list[str]
 
 
 def moved(
@@ -60,31 +66,78 @@ def moved(
     gaps: bool,
     groups: list[list[int]],
 ) -> MovedReply:
-    """What becomes of this rank's parts, one change of layout after another. gaps: they stand transposed."""
+    """What becomes of this rank's parts, one change of layout after another. gaps: between the numbers of x
+    stand others, or they stand in another order.
+    """
     option = group_option(groups)
-    parts = [transposed(each) if gaps else each for each in given]
-    results = [
-        answer(part, placement(source), placement(target), **option)
-        for part, (source, target) in zip(parts, changes, strict=True)
-    ]
-    shared = [
-        isinstance(result, Tensor)
-        and result.untyped_storage().data_ptr() == part.untyped_storage().data_ptr()
-        for result, part in zip(results, parts, strict=True)
-    ]
-    return MovedReply(results, parts, shared)
+    parts = [_with_gaps(each) if gaps else each for each in given]
+    results, copies = [], []
+    for part, (source, target) in zip(parts, changes, strict=True):
+        results.append(answer(part, placement(source), placement(target), **option))
+        copies.append(results[-1].clone() if isinstance(results[-1], Tensor) else results[-1])
+    used = [_memory(part) for part in parts]
+    memory = []
+    for result in results:
+        memory.append(_wrong_memory(result, used) if isinstance(result, Tensor) else "")
+        used += [_memory(result)] if isinstance(result, Tensor) else []
+    return MovedReply(copies, parts, memory)
+
+
+def _with_gaps(x: Tensor) -> Tensor:
+    return transposed(x) if x.dim() > 1 else x.repeat_interleave(2)[::2]
+
+
+def _memory(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr()
+
+
+def _wrong_memory(result: Tensor, used: list[int]) -> str:
+    """What is wrong with where a result lies, in words; used: memory of arguments and of earlier results."""
+    if _memory(result) in used:
+        return "memory of an argument, or of an earlier result"
+    several = [stride for stride, length in zip(result.stride(), result.shape, strict=True) if length > 1]
+    return "numbers that share their memory with others" if 0 in several else ""
 
 
 def reshard_paths(
     answer: AnswerFunction,
     cases: list[tuple[list[str], list[str], int, tuple[int, ...], list[tuple[float, float]], int]],
+    prices: list[tuple[str, int, int, float, float, float]],
 ) -> list[PlainData]:
-    """The way for each case: from and to, bytes, mesh, latencies and bandwidths of its axes, dimensions."""
+    """The way for each case: from and to, bytes, mesh, latencies and bandwidths of its axes, dimensions.
+    prices: kinds such as "SR", bytes, ranks, latency, bandwidth and seconds: what `reshard_cost` says then.
+    """
     replies = []
-    for source, target, nbytes, mesh, links, dims in cases:
-        layouts = placements(source), placements(target)
-        made = [Link(*each) for each in links]
-        told = answer(*layouts, nbytes, mesh, made, dims)
-        kept = made == [Link(*each) for each in links]
-        replies.append(spelled(told) if kept else "links that are others afterwards")
+    with _priced(answer, prices):
+        for source, target, nbytes, mesh, links, dims in cases:
+            layouts = placements(source), placements(target)
+            made = [Link(*each) for each in links]
+            told = answer(*layouts, nbytes, mesh, made, dims)
+            kept = made == [Link(*each) for each in links]
+            replies.append(spelled(told) if kept else "links that are others afterwards")
     return replies
+
+
+@contextmanager
+def _priced(
+    answer: AnswerFunction, prices: list[tuple[str, int, int, float, float, float]]
+) -> Iterator[None]:
+    """Where the answer's cells call `reshard_cost`, the table's seconds; what is not in it, their own."""
+    table = {tuple(key): seconds for *key, seconds in prices}
+    names = getattr(answer, "__globals__", {})
+    own: Any = names.get("reshard_cost")
+
+    def told(source: Placement, target: Placement, nbytes: int, ranks: int, link: Link) -> float:
+        kinds = type(source).__name__[0] + type(target).__name__[0]
+        key = kinds, nbytes, ranks, link.latency, link.bandwidth
+        if source == target:
+            return 0.0
+        return table[key] if key in table else float(own(source, target, nbytes, ranks, link))
+
+    if own is not None:
+        names["reshard_cost"] = told
+    try:
+        yield
+    finally:
+        if own is not None:
+            names["reshard_cost"] = own
