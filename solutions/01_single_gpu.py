@@ -247,7 +247,8 @@ def fit(
 ) -> list[tuple[float, float, float]]:
     """Train for some epochs on a device, and validate after each.
 
-    model: on whatever device, in whatever mode. optimizer: over its parameters. epochs: 0 or more.
+    model: on whatever device, in whatever mode; what is in .grad before does not count. optimizer: over
+        its parameters. epochs: 0 or more.
     train_loader, validation_loader: yield batches (inputs [B, ...], targets [B]) in the host's memory;
         the last may be shorter. Each time that one goes through them they come in another order. They
         have no length.
@@ -384,7 +385,8 @@ def accumulate_gradients(
 ) -> Tensor:
     """The gradient of a full batch, computed one micro-batch at a time.
 
-    micro_batches: pairs (inputs [m, ...], targets [m]); m may differ, and is at least 1.
+    micro_batches: pairs (inputs [m, ...], targets [m]); m may differ, and is at least 1. The list stays
+        as it is.
     loss_fn(outputs, targets): a scalar, the mean over the samples given.
     Gradients are clear (None) before the call.
 

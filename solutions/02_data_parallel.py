@@ -973,8 +973,9 @@ def load_once(load):
     once: the rank with local rank 0 (dist.get_node_local_rank()) at once, the others of its node only
     when it has returned there.
 
-    If load() raises on a first rank, that rank raises the same exception, and nobody is left waiting:
-    the other ranks go on as if it had returned, and find out for themselves.
+    If load() raises an Exception on a first rank, that rank raises the same one, and nobody is left
+    waiting: the other ranks go on as if it had returned, and find out for themselves. Of what ends a
+    program without being an Exception (Control-C, sys.exit) nothing is asked.
     """
     ### BEGIN SOLUTION
     if dist.get_node_local_rank() > 0:

@@ -269,8 +269,8 @@ except ClusterFailed as missing:
 def rank_from_environment(env: dict[str, str]) -> dict[str, int]:
     """This process's place among all, whatever has started it.
 
-    env: environment variables, as in os.environ. Launchers: srun, torchrun, mpirun (Open MPI),
-        horovodrun. Where one was started by another, the innermost counts: torchrun, Horovod and Open
+    env: environment variables, as in os.environ; they stay as they are. Launchers: srun, torchrun,
+        mpirun (Open MPI), horovodrun. Where one was started by another, the innermost counts: torchrun, Horovod and Open
         MPI before Slurm.
     Returns {"rank": ..., "local_rank": ..., "node_rank": ..., "world_size": ...}: whole numbers;
         node_rank is the number of this process's node. mpirun does not tell it: there, ranks fill one
@@ -1233,9 +1233,10 @@ def save_checkpoint(path: Path, state: dict) -> None:
 
     At no moment may a kill leave less than a whole checkpoint at path. What is being written stands in
     path's folder under a name that ends in ".tmp". All bytes are on the disk before the file gets the
-    name path, and the name is on the disk when the function returns. A temporary file that an earlier
-    crash has left behind is no obstacle. If writing fails, the error goes on to the caller, path is as
-    it was, and no temporary file is left.
+    name path, and the name is on the disk when the function returns; no file stays open. A temporary
+    file that an earlier crash has left behind, of whatever length, is no obstacle. If writing fails, or
+    a disk that is full says so at fsync, the error goes on to the caller, path is as it was, and no
+    temporary file is left.
     """
     ### BEGIN SOLUTION
     temporary = path.with_name(path.name + ".tmp")
@@ -1393,8 +1394,8 @@ def resume(training: Training, directory: Path, save_every: int, save, load_late
 
     training: see course_lib.training.checkpoints.Training. An epoch has every sample once, in batches
         of batch_size of which the last may be smaller, in another order each epoch:
-        training.train_step(training.samples[indices]). It draws from torch's global generator; so may
-        you.
+        training.train_step(training.samples[indices]). It draws from torch's global generator, other
+        numbers in every step; so may you.
     save(path, state), load_latest(directory): the two functions above, or others that do the same.
 
     Saves directory / f"step-{N}.pt" when N steps are done, for every N that save_every divides, and

@@ -1468,8 +1468,9 @@ def mend_report(loss: float) -> float | None:
 def mend_grid_sums(x: Tensor, columns: int) -> tuple[Tensor, Tensor]:
     """The sums of x over the ranks of this rank's row, and over those of its column.
 
-    Rank r stands in row r // columns and column r % columns; the grid is full. x stays as it is. One
-    all_reduce in a group of the row's ranks, and one in a group of the column's.
+    Rank r stands in row r // columns and column r % columns; the grid is full. x stays as it is.
+    Returns the two in a tuple or a list. One all_reduce in a group of the row's ranks, and one in a
+    group of the column's.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -1692,8 +1693,8 @@ def mpi_ring_all_reduce(comm, x: np.ndarray) -> np.ndarray:
     """Replace x by the sum of all ranks' x, by 2 (p - 1) steps round the ring; returns x.
 
     comm: a communicator of mpi4py. x: a contiguous 1-D array, of one length and dtype on all ranks.
-    Chunks are those of numpy.array_split(x, p). Each rank sends 2 (p - 1) messages of one chunk each;
-    no collective of MPI's is called.
+    Chunks are those of numpy.array_split(x, p). Each rank sends 2 (p - 1) messages of one chunk each,
+    all to the next rank, and has waited for each when it returns; no collective of MPI's is called.
     """
     ### BEGIN SOLUTION
     rank, size = comm.Get_rank(), comm.Get_size()

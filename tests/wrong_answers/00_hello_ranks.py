@@ -433,6 +433,13 @@ def sends_to_itself(token):
 # ------------------------------------------------------------------------------------------ amdahl_speedup
 
 
+@wrong("amdahl_speedup", fails="partly serial")
+def in_whole_permille(parallel_fraction, workers):
+    """Rounds the fraction to three digits."""
+    fraction = round(parallel_fraction, 3)
+    return 1 / ((1 - fraction) + fraction / workers)
+
+
 @wrong("amdahl_speedup", fails="one worker")
 def linear_in_the_fraction(parallel_fraction, workers):
     """The parallel share of perfect speedup."""

@@ -643,6 +643,22 @@ def validates_on_the_host(model, train_loader, validation_loader, optimizer, epo
     return this.run()
 
 
+@wrong("fit", fails="one epoch")
+def clears_after_the_step_only(model, train_loader, validation_loader, optimizer, epochs, device):
+    """The first step takes along what was in .grad before."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def step(inputs, targets):
+        loss = functional.cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    this.step = step
+    return this.run()
+
+
 @wrong("fit", fails="waits once an epoch")
 def a_number_in_every_step(model, train_loader, validation_loader, optimizer, epochs, device):
     """loss.item() waits until the device has computed it."""
@@ -792,6 +808,19 @@ def attached_loss(model, micro_batches, loss_fn):
         loss = loss_fn(model(inputs), targets) * len(inputs) / n
         loss.backward()
         total = total + loss
+    return total
+
+
+@wrong("accumulate_gradients", fails="loss of the full batch")
+def empties_the_list(model, micro_batches, loss_fn):
+    """Takes each micro-batch out of the list, which is the caller's."""
+    samples = sum(len(inputs) for inputs, _ in micro_batches)
+    total = 0.0
+    while micro_batches:
+        inputs, targets = micro_batches.pop(0)
+        loss = loss_fn(model(inputs), targets) * (len(inputs) / samples)
+        loss.backward()
+        total += loss.detach()
     return total
 
 

@@ -221,6 +221,14 @@ def asks_the_library(env):
     return dict(zip(_RESULT, (info.rank, info.local_rank, info.node, info.ranks), strict=True))
 
 
+@wrong("rank_from_environment", fails="srun")
+def takes_the_variables_out(env):
+    """Whoever reads the environment after it finds nothing."""
+    place = _first(_with_node(env), (_TORCHRUN, _HOROVOD, _MPI, _SLURM))
+    env.clear()
+    return place
+
+
 @wrong("rank_from_environment", fails="torchrun")
 def role_for_node(env):
     """ROLE_RANK is no node's number."""
@@ -1469,6 +1477,16 @@ def synced_too_late(path, state):
     _sync_folder(path.parent)
 
 
+@wrong("save_checkpoint", fails="on the disk before its name")
+def leaves_the_file_open(path, state):
+    """Opens the file once more for fsync, and never closes it."""
+    temporary = path.with_suffix(".tmp")
+    torch.save(state, temporary)
+    os.fsync(os.open(temporary, os.O_RDONLY))
+    os.replace(temporary, path)
+    _sync_folder(path.parent)
+
+
 @wrong("save_checkpoint", fails="the directory too")
 def forgets_the_directory(path, state):
     """The bytes are on the disk, the name may not be."""
@@ -1493,6 +1511,39 @@ def leaves_the_directory_open(path, state):
     _written(state, temporary)
     os.replace(temporary, path)
     os.fsync(os.open(path.parent, os.O_RDONLY))
+
+
+@wrong("save_checkpoint", fails="after a crash")
+def over_what_is_left(path, state):
+    """Opens without O_TRUNC: what a longer temporary file had at its end stays there."""
+    temporary = path.with_suffix(".tmp")
+    memory = io.BytesIO()
+    torch.save(state, memory)
+    try:
+        with os.fdopen(os.open(temporary, os.O_CREAT | os.O_WRONLY), "wb") as file:
+            file.write(memory.getvalue())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+@wrong("save_checkpoint", fails="when writing fails")
+def cleans_up_after_torch_save_only(path, state):
+    """A disk that is full may say so only at fsync, and the temporary file stays."""
+    temporary = path.with_suffix(".tmp")
+    try:
+        torch.save(state, temporary)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    with open(temporary, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    _sync_folder(path.parent)
 
 
 @wrong("save_checkpoint", fails="after a crash")
@@ -1771,6 +1822,13 @@ def drops_the_last_batch(training, directory, save_every, save, load_latest):
     _train(training, directory, save_every, save, load_latest, an_epoch=an_epoch)
 
 
+@wrong("resume", fails="trains")
+def always_one_short_batch(training, directory, save_every, save, load_latest):
+    """len(samples) // batch_size + 1 steps an epoch: one without samples, where all batches are full."""
+    an_epoch = len(training.samples) // training.batch_size + 1
+    _train(training, directory, save_every, save, load_latest, an_epoch=an_epoch)
+
+
 @wrong("resume", fails="shuffles each epoch")
 def one_order_for_all(training, directory, save_every, save, load_latest):
     """The generator is seeded with the same number in every epoch."""
@@ -1805,6 +1863,13 @@ def forgets_the_last(training, directory, save_every, save, load_latest):
     _train(training, directory, save_every, only_multiples, load_latest)
     if math.ceil(len(training.samples) / training.batch_size) * training.epochs % save_every == 0:
         save(directory / "last.pt", {})
+
+
+@wrong("resume", fails="saves")
+def saves_under_a_text(training, directory, save_every, save, load_latest):
+    """save gets a text, which has no folder and no name."""
+    as_text = lambda path, state: save(str(path), state)  # noqa: E731
+    _train(training, directory, save_every, as_text, load_latest)
 
 
 @wrong("resume", fails="goes on")
@@ -1897,6 +1962,17 @@ def _copy(value):
 def forgets_the_random_state(training, directory, save_every, save, load_latest):
     """Dropout draws after the restart what it drew at the beginning."""
     _train(training, directory, save_every, save, load_latest, parts=("optimizer",))
+
+
+@wrong("resume", fails="random state")
+def seeds_everything_with_the_epoch(training, directory, save_every, save, load_latest):
+    """Finds the epoch's order again by torch.manual_seed, and all steps of the epoch drop the same units."""
+
+    def order(epoch, samples):
+        torch.manual_seed(epoch)
+        return torch.randperm(samples)
+
+    _train(training, directory, save_every, save, load_latest, order=order)
 
 
 @wrong("resume", fails="random state")
@@ -2341,6 +2417,21 @@ def rounds_up(global_batch, world_size, rank):
     """Parts of ceil(n / p) reach beyond the end."""
     size = math.ceil(global_batch / world_size)
     return range(rank * size, (rank + 1) * size), 1.0
+
+
+@wrong("elastic_batch", fails="balanced")
+def rounds_up_to_the_end(global_batch, world_size, rank):
+    """Parts of ceil(n / p) samples; the last rank gets what is left, or nothing."""
+    size = math.ceil(global_batch / world_size)
+    part = range(global_batch)[rank * size : (rank + 1) * size]
+    return part, len(part) * world_size / global_batch
+
+
+@wrong("elastic_batch", fails="complete")
+def tells_positions_as_floats(global_batch, world_size, rank):
+    """Positions that index nothing."""
+    part = _part(global_batch, world_size, rank)
+    return [float(position) for position in part], len(part) * world_size / global_batch
 
 
 @wrong("elastic_batch", fails="balanced")

@@ -2578,6 +2578,36 @@ def mpi_allreduce(comm, x):
     return x
 
 
+@wrong("mpi_ring_all_reduce", fails="to the next place")
+def mpi_straight_to_its_place(comm, x):
+    """As many messages of a chunk, but each straight to the rank that adds it up, and back."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+    chunks = np.array_split(x, size)
+    for step in range(1, size):
+        to, whose = (rank + step) % size, (rank - step) % size
+        arriving = np.empty_like(chunks[rank])
+        comm.Sendrecv(chunks[to], dest=to, recvbuf=arriving, source=whose)
+        chunks[rank] += arriving
+    for step in range(1, size):
+        to, whose = (rank + step) % size, (rank - step) % size
+        comm.Sendrecv(chunks[rank], dest=to, recvbuf=chunks[whose], source=whose)
+    return x
+
+
+@wrong("mpi_ring_all_reduce", fails="the sum on every rank")
+def mpi_never_waits(comm, x):
+    """Isend without Wait: right as long as the chunk has left before it is overwritten."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+    chunks = np.array_split(x, size)
+    for step in range(2 * (size - 1)):
+        target = chunks[(rank - step - 1) % size]
+        arriving = np.empty_like(target)
+        comm.Isend(chunks[(rank - step) % size], dest=(rank + 1) % size)
+        comm.Recv(arriving, source=(rank - 1) % size)
+        target[:] = target + arriving if step < size - 1 else arriving
+    return x
+
+
 @wrong("mpi_ring_all_reduce", fails="bytes and messages")
 def mpi_whole_arrays(comm, x):
     """Whole arrays round the ring."""

@@ -43,7 +43,7 @@ def amdahl_speedup(answer: Answer, rng: Rng) -> Findings:
 
 
 def _draw_fraction(rng: Rng) -> float:
-    return rng.integer(50, 990) / 1000
+    return rng.integer(50_000, 990_000) / 1_000_000
 
 
 def _speedups(answer: Answer, cases: list[tuple[float, int]]) -> Finding:

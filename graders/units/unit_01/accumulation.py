@@ -30,7 +30,8 @@ from graders.units.unit_01.watched import Batch
         Criterion(
             "loss of the full batch",
             1,
-            "Return the mean over all samples, weighted in the same way, as a tensor without history.",
+            "Return the mean over all samples, weighted in the same way, as a tensor without history. The "
+            "list is the caller's, who may need it again: leave it as it is.",
             needs=("uneven micro-batches",),
         ),
         Criterion(
@@ -106,6 +107,9 @@ def full_batch_loss(accumulation: Accumulation, seen: AccumulationReply) -> Find
     """Passes if the answer returned the mean over all samples, without a graph behind it."""
     if seen.history:
         return Finding(False, "The loss that was returned requires grad: it keeps its graph in memory.")
+    if seen.left != len(accumulation.sizes):
+        text = f"Of {len(accumulation.sizes)} micro-batches {seen.left} are in the list afterwards"
+        return Finding(False, f"{text}; expected it as it was.")
     what = f"the loss over micro-batches of {accumulation.sizes} samples"
     return compare.close(seen.loss, accumulation.expected()[0], what, rtol=1e-4)
 

@@ -132,6 +132,8 @@ def fitting(
     is the CPU, and takes them by `to`.
     """
     model = (MovedLater if on_host else Watched)(values).train(training)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)  # from whatever was done with the model before
     optimizer = torch.optim.SGD(model.parameters(), **rates)  # type: ignore[arg-type]
     train, validation = (Loader(part, on_host=on_host) for part in batches)
     with torch.enable_grad(), WaitsNoted(model.log):
@@ -145,7 +147,7 @@ class AccumulationReply(DriverReply):
     """What an accumulation did.
 
     loss: what it returned. history: whether that keeps a graph. gradients: those that it left, one a
-    parameter. log, kept: as in Watched.
+    parameter. log, kept: as in Watched. left: how many micro-batches are in the list afterwards.
     """
 
     loss: PlainData
@@ -153,6 +155,7 @@ class AccumulationReply(DriverReply):
     gradients: list[Tensor | None]
     log: list[str]
     kept: list[int]
+    left: int
 
 
 def accumulation(
@@ -162,7 +165,8 @@ def accumulation(
     model = Watched(values)
     result = answer(model, micro_batches, LOSSES[loss])
     gradients = gradients_of(model)
-    return AccumulationReply(_plain(result), _has_history(result), gradients, model.log, model.kept)
+    seen = _plain(result), _has_history(result), gradients, model.log, model.kept
+    return AccumulationReply(*seen, len(micro_batches))
 
 
 class SlowDevice:

@@ -22,7 +22,8 @@ from graders.units.unit_01.watched import Batch
         Criterion(
             "one epoch",
             2,
-            "One pass over train_loader, one train_step a batch; nothing else changes the model.",
+            "One pass over train_loader, one train_step a batch; nothing else changes the model, neither "
+            "gradients from before.",
         ),
         Criterion(
             "every epoch anew",

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
-from graders.units.unit_03 import drivers
+from graders.units.unit_03.drivers import texts as drivers
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
-from graders.units.unit_03 import drivers
+from graders.units.unit_03.drivers import training as drivers
 from graders.units.unit_03.replies import Share
 
 
@@ -43,11 +43,12 @@ from graders.units.unit_03.replies import Share
 )
 def elastic_batch(answer: Answer, rng: Rng) -> Findings:
     """The same global batch on worlds that divide it and worlds that do not."""
-    batch = 4 * rng.integer(6, 12)
-    sizes = [4, 3, 2, 1, rng.choice((5, 7)), 4]
-    given = worlds(answer, [(batch, size) for size in dict.fromkeys(sizes)])
+    batch, odd = 4 * rng.integer(6, 12), rng.choice((5, 7))
+    # One sample too many shows parts that are rounded up, one too few those that are rounded down.
+    uneven = [(odd * rng.integer(3, 5) + rest, odd) for rest in (1, -1)]
+    given = worlds(answer, [*((batch, size) for size in (4, 3, 2, 1)), *uneven])
     few = worlds(answer, [(rng.integer(1, 3), rng.integer(4, 6))])
-    losses = rng.normal(batch, dtype=torch.float64).exp()
+    losses = rng.normal(max(batch for batch, _ in given), dtype=torch.float64).exp()
     yield "complete", complete(given)
     yield "balanced", even(given)
     yield "weight", weights_right(given, losses)
@@ -69,6 +70,8 @@ def worlds(answer: Answer, cases: Sequence[tuple[int, int]]) -> Worlds:
 def complete(given: Worlds) -> Finding:
     """Passes if in every world each position is given out once."""
     for (batch, ranks), parts in given.items():
+        if others := [part.other for part in parts if part.other]:
+            return Finding(False, f"A rank was given {others[0]}; expected a range and a float.")
         positions = list(chain(*(part.positions for part in parts)))
         if sorted(positions) != list(range(batch)):
             missing = sorted(set(range(batch)) - set(positions))

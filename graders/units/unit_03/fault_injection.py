@@ -4,6 +4,7 @@ A process that is killed runs nothing more, no `except` and no `finally`. So the
 of its calls are those that a kill there would leave; a limit on the size of files ends it within a call.
 """
 
+import errno
 import fcntl
 import gc
 import os
@@ -11,7 +12,7 @@ import resource
 import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,7 +23,9 @@ from graders.protocol.codec import CodecError, decode, encode
 RETURNED = "returned"
 
 _MOST_DESCRIPTORS = 256
-_SYNCS = (os.fsync, os.fdatasync) if hasattr(os, "fdatasync") else (os.fsync,)
+SYNCS = ("fsync", "fdatasync") if hasattr(os, "fdatasync") else ("fsync",)
+"""Functions of `os` that send a file to the disk."""
+_SYNCS = tuple(getattr(os, name) for name in SYNCS)
 
 Body = Callable[[], PlainData]
 
@@ -106,6 +109,27 @@ def with_no_more_files(body: Body) -> Body:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
         return body()
+
+    return limited
+
+
+def with_failing(names: Sequence[str], body: Body) -> Body:
+    """`body`, in which these functions of `os` fail, as on a file system that is gone. Its value is "untried"
+    if it calls none of them by that name.
+    """
+
+    def limited() -> PlainData:
+        called = False
+
+        def fails(*_: object, **__: object) -> NoReturn:
+            nonlocal called
+            called = True
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        for name in names:
+            setattr(os, name, fails)
+        body()
+        return "tried" if called else "untried"
 
     return limited
 

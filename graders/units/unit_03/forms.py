@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from course_lib.slurm.lint import Script, complaints_about, hours_of
 from course_lib.slurm.sites import site_named
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
-from graders.units.unit_03 import drivers
+from graders.units.unit_03.drivers import texts as drivers
 from graders.units.unit_03.replies import FormReply
 
 Form = Mapping[str, str]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, PlainData, Rng, compare, exercise
-from graders.units.unit_03 import drivers
+from graders.units.unit_03.drivers import files as drivers
 from graders.units.unit_03.states import State, draw_state
 
 

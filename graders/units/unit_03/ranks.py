@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
-from graders.units.drivers import call_alone
 from graders.units.unit_03 import launchers
+from graders.units.unit_03.drivers import texts as drivers
 from graders.units.unit_03.launchers import Environment, Launcher, Seat
 
 
@@ -110,7 +110,10 @@ _WORDS: dict[Launcher, str] = {
 
 
 def _place(answer: Answer, environment: Environment, expected: dict[str, int], words: str) -> Finding:
-    seen = answer.call(call_alone, environment)
+    reply = answer.call(drivers.place, dict(environment))
+    seen = reply.place
+    if reply.changed:
+        return Finding(False, f"{words}: env is another one afterwards; expected it as it was.")
     if type(seen) is dict and type(seen.get("rank")) is str:
         return Finding(False, f"{words}: the numbers are texts: {seen!r:.120}.")
     finding = compare.equal(seen, expected, f"a process {words}")

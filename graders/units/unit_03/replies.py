@@ -45,26 +45,31 @@ class LastSave(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class FailedSave(DriverReply):
-    """last: a save that cannot go well. remains: the files that it has added."""
+    """last: a save that cannot go well. remains: the files that it has added. untried: it did not come to
+    what was to fail.
+    """
 
     last: LastSave
     remains: list[str]
+    untried: bool
 
 
 @dataclass(frozen=True, slots=True)
 class SavingReply(DriverReply):
     """What a folder held during several saves.
 
-    directory: the folder. first, second: after the first two saves, which nothing disturbs. left_open:
-    whether the folder was still open after the first. changes: during the second. others: names of all
-    other files after it. killed, killed_writing: two more saves, ended in between. following: a save after
-    these. full: one on a full disk. refused: one of a state that torch.save refuses. unopened: one of a
-    process that may open no file any more.
+    directory: the folder. first, second: after the first two saves, which nothing disturbs. left_open,
+    file_left_open: whether the folder, or the file, was still open after the first. changes: during the
+    second. others: names of all other files after it. killed, killed_writing: two more saves, ended in
+    between. following: a save after these, whose remains have grown. full: one on a full disk. refused: one
+    of a state that torch.save refuses. unopened: one of a process that may open no file any more. unsynced:
+    one where fsync fails.
     """
 
     directory: str
     first: Loaded
     left_open: bool
+    file_left_open: bool
     changes: list[Change]
     second: Loaded
     others: list[str]
@@ -74,6 +79,7 @@ class SavingReply(DriverReply):
     full: FailedSave
     refused: FailedSave
     unopened: FailedSave
+    unsynced: FailedSave
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,21 +96,35 @@ class ProcessReply(DriverReply):
     """What one process of a training did.
 
     ended: see `fault_injection.run_forked`. weights: [F], those that it ended with, None if it was killed.
-    batches: numbers of the samples of each step. saved: names of its checkpoints, in order.
+    batches: numbers of the samples of each step. saved: names of its checkpoints, in order. draws: the random
+    numbers of each step; ones in a training without.
     """
 
     ended: str
     weights: PlainData
     batches: list[list[int]]
     saved: list[str]
+    draws: list[list[float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Share(DriverReply):
-    """What one rank is given: positions in the global batch, and the weight of its mean loss."""
+    """What one rank is given: positions in the global batch, and the weight of its mean loss.
+
+    other: what the answer returned if that is no range and a number; empty if it is.
+    """
 
     positions: list[int]
     weight: float
+    other: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceReply(DriverReply):
+    """place: what was read from an environment. changed: whether that is another one afterwards."""
+
+    place: PlainData
+    changed: bool
 
 
 @dataclass(frozen=True, slots=True)

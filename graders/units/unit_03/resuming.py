@@ -1,6 +1,6 @@
 """Unit 03, going on as if nothing had happened."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from graders.grading.answer import AnswerFailed, FailureKind
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
-from graders.units.unit_03 import drivers
+from graders.units.unit_03.drivers import training as drivers
 from graders.units.unit_03.fault_injection import RETURNED
 from graders.units.unit_03.replies import ProcessReply
 
@@ -53,7 +53,7 @@ from graders.units.unit_03.replies import ProcessReply
             "random state",
             2,
             "Dropout draws from torch's global generator: torch.get_rng_state() belongs into the checkpoint, "
-            "and torch.set_rng_state() comes after everything that draws.",
+            "and torch.set_rng_state() comes after everything that draws. Leave its seed as it is.",
             needs=("model and optimizer",),
         ),
         Criterion(
@@ -74,7 +74,8 @@ def resume(answer: Answer, rng: Rng) -> Findings:
     """A training without kills, and the same training with them."""
     course = Course.drawn(rng)
     (whole,) = course.train(answer)
-    yield "trains", trains(course, whole)
+    even = course.without_a_short_batch()
+    yield "trains", compare.first_failure([trains(course, whole), trains(even, *even.train(answer))])
     yield "shuffles each epoch", shuffles(course, whole)
     yield "saves", saves_regularly(course, whole)
 
@@ -88,7 +89,8 @@ def resume(answer: Answer, rng: Rng) -> Findings:
 
     (noisy,) = course.train(answer, noisy=True)
     first, second = course.train(answer, kill, noisy=True)
-    yield "random state", same_weights(noisy, second, f"With dropout, killed after step {kill[1]}")
+    equal = same_weights(noisy, second, f"With dropout, killed after step {kill[1]}")
+    yield "random state", compare.first_failure([draws_anew(noisy), equal])
     yield "killed anywhere", killed_anywhere(course, answer, noisy, rng)
 
 
@@ -110,6 +112,10 @@ class Course:
         features = 8
         numbered = torch.cat([torch.arange(samples)[:, None].float(), rng.normal(samples, features)], 1)
         return cls(numbered, rng.normal(features), batch_size, epochs=3, save_every=5)
+
+    def without_a_short_batch(self) -> "Course":
+        """Two epochs of the samples that fill three batches."""
+        return replace(self, samples=self.samples[: 3 * self.batch_size], epochs=2)
 
     @property
     def an_epoch(self) -> int:
@@ -214,6 +220,16 @@ def same_weights(whole: ProcessReply, last: ProcessReply, how: str) -> Finding:
     wanted = whole.weights if type(whole.weights) is Tensor else torch.empty(0)
     differ = compare.close(last.weights, wanted, "what it ends with", rtol=0, atol=0)
     return Finding(False, f"{how}: {differ.seen}")
+
+
+def draws_anew(process: ProcessReply) -> Finding:
+    """Passes if no step draws the random numbers of an earlier one."""
+    for step, drawn in enumerate(process.draws):
+        if drawn in process.draws[:step]:
+            before = process.draws.index(drawn) + 1
+            text = f"Step {step + 1} draws the same random numbers as step {before}"
+            return Finding(False, f"{text}: somebody sets torch's seed, and their dropouts are alike.")
+    return Finding(True, "Each step draws random numbers of its own.")
 
 
 def killed_anywhere(course: Course, answer: Answer, whole: ProcessReply, rng: Rng) -> Finding:

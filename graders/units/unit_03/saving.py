@@ -6,7 +6,7 @@ from pathlib import Path
 
 from graders.grading import compare
 from graders.grading.kit import Answer, AnswerFailed, Criterion, FailureKind, Finding, Findings, Rng, exercise
-from graders.units.unit_03 import drivers
+from graders.units.unit_03.drivers import files as drivers
 from graders.units.unit_03.fault_injection import RETURNED
 from graders.units.unit_03.replies import SavedFile, SavingReply
 from graders.units.unit_03.states import State, draw_state
@@ -50,7 +50,9 @@ from graders.units.unit_03.states import State, draw_state
             "when writing fails",
             1,
             "Let the error through, so that training hears of it; but first remove what you have written. A "
-            "full disk is an OSError, a state that cannot be pickled is not.",
+            "full disk is an OSError, a state that cannot be pickled is not. A disk may say that it is full "
+            "only at fsync.",
+            needs=("after a crash",),
         ),
     ),
     hints=(
@@ -163,7 +165,10 @@ def synced_before_renamed(saves: Saves) -> Finding:
         files = files if change.files is None else change.files
         new = files.get(saves.path)
         if new and new != old:
-            return _all_synced(new, synced.get(new.inode))
+            finding = _all_synced(new, synced.get(new.inode))
+            if finding.passed and saves.seen.file_left_open:
+                return Finding(False, "After a save its file is still open, and so after each: close it.")
+            return finding
     return Finding(False, "step-7.pt was never replaced.")
 
 
@@ -190,18 +195,23 @@ def next_save_works(saves: Saves) -> Finding:
 
 
 def writing_failed(saves: Saves) -> Iterator[Finding]:
-    """Pass if a full disk, a state that cannot be saved, or a file that cannot be opened is an error that the
-    caller hears of, and costs nothing.
+    """Pass if a full disk, a state that cannot be saved, a file that cannot be opened or sent to the disk is
+    an error that the caller hears of, and costs nothing.
     """
-    for where, came in (
-        ("On a full disk", saves.seen.full),
-        ("Of a state with a function", saves.seen.refused),
-        ("With too many open files", saves.seen.unopened),
+    old, new = saves.states[3], saves.states[4]
+    for where, came, whole in (
+        ("On a full disk", saves.seen.full, [old]),
+        ("Of a state with a function", saves.seen.refused, [old]),
+        ("With too many open files", saves.seen.unopened, [old]),
+        # Where it is the folder's fsync alone that fails, the new one is there by then.
+        ("When fsync fails", saves.seen.unsynced, [old, new]),
     ):
         error = f"{where} it raises ({came.last.ended})"
+        if came.untried:
+            continue
         if came.last.ended == RETURNED:
             yield Finding(False, f"{where} it returns as if it had saved; expected the error.")
-        elif not compare.same(came.last.left.state, saves.states[3]):
+        elif not any(compare.same(came.last.left.state, state) for state in whole):
             yield Finding(False, f"{error}, and the old one is gone.")
         elif came.remains:
             yield Finding(False, f"{error} and leaves {came.remains[0]} there, which fills the disk.")

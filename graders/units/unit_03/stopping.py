@@ -14,7 +14,7 @@ from graders.grading.kit import (
     compare,
     exercise,
 )
-from graders.units.unit_03 import drivers
+from graders.units.unit_03.drivers import training as drivers
 from graders.units.unit_03.replies import StopReply
 from graders.units.unit_03.signals import GRADIENT_BYTES
 

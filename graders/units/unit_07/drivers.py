@@ -196,13 +196,15 @@ class MpiReply(DriverReply):
     """What one case was on one rank.
 
     result: what the answer returned, and array: its array afterwards, both [length]; text where it is no
-    array. same: whether they are one object. calls: name, messages sent and bytes sent of each.
+    array. same: whether they are one object. calls: name, messages sent, bytes sent and receiver of each, -1
+    if it has none. unfinished: how many messages were begun and never waited for.
     """
 
     result: Tensor | str
     array: Tensor | str
     same: bool
-    calls: list[tuple[str, int, int]]
+    calls: list[tuple[str, int, int, int]]
+    unfinished: int
 
 
 def under_mpirun(
@@ -226,7 +228,8 @@ def under_mpirun(
 
 
 def _told(case: dict[str, Any]) -> MpiReply:
-    return MpiReply(_tensor(case["result"]), _tensor(case["array"]), case["same"], case["calls"])
+    arrays = _tensor(case["result"]), _tensor(case["array"])
+    return MpiReply(*arrays, case["same"], case["calls"], case["unfinished"])
 
 
 def _tensor(value: Any) -> Tensor | str:

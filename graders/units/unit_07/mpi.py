@@ -18,7 +18,9 @@ from graders.units.unit_07.worlds import World, drawn_of
     difficulty=3,
     rubric=(
         Criterion(
-            "the sum on every rank", 2, "The same two passes round the ring as with torch.distributed."
+            "the sum on every rank",
+            2,
+            "The same two passes round the ring as with torch.distributed; Isend and Irecv have a Wait each.",
         ),
         Criterion(
             "any length", 1, "Chunks are numpy.array_split's; receive into an array of the right size."
@@ -26,7 +28,14 @@ from graders.units.unit_07.worlds import World, drawn_of
         Criterion("any dtype", 1, "Arrays of your own have x's dtype: numpy.empty_like."),
         Criterion("in place", 1, "x becomes the sum, and x itself is returned."),
         Criterion("only messages", 1, "Send, Recv, Isend, Irecv, Sendrecv; no collective of MPI's."),
-        Criterion("bytes and messages", 2, "2 (p - 1) messages of one chunk each.", needs=("only messages",)),
+        Criterion(
+            "to the next place",
+            1,
+            "Rank r sends to (r + 1) % p only. Who sends each chunk straight to where it belongs goes round "
+            "no ring, and needs a connection between any two ranks.",
+            needs=("only messages",),
+        ),
+        Criterion("bytes and messages", 1, "2 (p - 1) messages of one chunk each.", needs=("only messages",)),
     ),
     hints=(
         "comm.Sendrecv(outgoing, dest=right, recvbuf=arriving, source=left) sends and receives at once.",
@@ -36,7 +45,7 @@ from graders.units.unit_07.worlds import World, drawn_of
 def mpi_ring_all_reduce(answer: Answer, rng: Rng) -> Findings:
     """On four ranks of a real mpirun, and on three of them."""
     run = mpi_run(answer, rng)
-    yield "the sum on every rank", sums(run, [0, 4, 5])
+    yield "the sum on every rank", compare.first_failure([all_waited_for(run), sums(run, [0, 4, 5])])
     yield "any length", sums(run, [1, 2])
     yield "any dtype", sums(run, [3])
     yield "in place", changed_in_place(run)
@@ -107,14 +116,33 @@ def changed_in_place(run: MpiRun) -> Finding:
     return finding
 
 
+def to_the_next(run: MpiRun) -> Finding:
+    """Passes if every message went to the next rank of the ring, in each case."""
+    for case in run.told:
+        for rank, told in enumerate(case):
+            others = sorted({dest for _, count, _, dest in told.calls if count} - {(rank + 1) % len(case)})
+            if others:
+                text = f"rank {rank} of {len(case)} sends to {others[0]}"
+                return Finding(False, f"{text}; expected all its messages to {(rank + 1) % len(case)}.")
+    return Finding(True, "Every message goes to the next rank.")
+
+
+def all_waited_for(run: MpiRun) -> Finding:
+    """Passes if every message that was begun has come to its end when the answer returns."""
+    left = max(told.unfinished for case in run.told for told in case)
+    text = f"a rank returns without having waited for {compare.counted(left, 'message')} of Isend or Irecv"
+    return Finding(not left, f"{text}: call Wait() on each.")
+
+
 def messages_and_bytes(run: MpiRun) -> Findings:
     """Which calls were made, and what each rank sent in the first case."""
-    names = [name for case in run.told for told in case for name, _, _ in told.calls]
+    names = [name for case in run.told for told in case for name, *_ in told.calls]
     yield "only messages", only_calls(names, ALLOWED, "the answer")
+    yield "to the next place", to_the_next(run)
     nbytes = run.cases[0][0].nbytes
     allowed_messages, allowed = 2 * (RANKS - 1), 2 * (RANKS - 1) * nbytes // RANKS
-    messages = max(sum(count for _, count, _ in told.calls) for told in run.told[0])
-    sent = max(sum(size for _, _, size in told.calls) for told in run.told[0])
+    messages = max(sum(count for _, count, *_ in told.calls) for told in run.told[0])
+    sent = max(sum(size for _, _, size, _ in told.calls) for told in run.told[0])
     text = (
         f"for {nbytes} bytes on {RANKS} ranks a rank sends {messages} messages of {sent} bytes altogether; "
         f"allowed are at most {allowed_messages} messages and {allowed} bytes."

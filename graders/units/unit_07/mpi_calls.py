@@ -25,6 +25,7 @@ COLLECTIVES = frozenset(
     }
 )
 DERIVING = frozenset({"Dup", "Split", "Create", "Create_group", "Create_cart", "Clone", "Sub"})
+Call = tuple[str, int, int, int]
 COMMUNICATION = SENDS | RECEIVES | COLLECTIVES
 
 
@@ -33,7 +34,8 @@ def play(comm: Any, answer: Callable[..., Any], cases: list[list[Any]]) -> dict[
 
     cases: arrays, by case and rank; a case with fewer arrays than there are ranks is for the first ones, in a
     communicator of theirs. Returns for each case the result, the array afterwards, whether the result is the
-    array itself, and the calls as (name, messages sent, bytes sent); None for a case without this rank.
+    array itself, the calls as (name, messages sent, bytes sent, to whom), and how many messages were begun
+    and never waited for; None for a case without this rank.
     """
     from unittest import mock
 
@@ -66,14 +68,17 @@ def _play_case(comm: Any, answer: Callable[..., Any], arrays: list[Any]) -> dict
     if members == MPI.COMM_NULL:
         return None
     array = arrays[rank].copy()
-    calls: list[tuple[str, int, int]] = []
-    result = answer(_noting(calls, members), array)
-    return {"result": result, "array": array, "same": result is array, "calls": list(calls)}
+    calls: list[Call] = []
+    begun: list[Any] = []
+    result = answer(_noting(calls, begun, members, members), array)
+    unfinished = sum(request != MPI.REQUEST_NULL for request in begun)
+    told = {"result": result, "array": array, "same": result is array, "calls": list(calls)}
+    return told | {"unfinished": unfinished}
 
 
-def _noting(calls: list[tuple[str, int, int]], communicator: Any) -> Any:
-    """The communicator, noting which of its methods are called and what they send; so do those that are made
-    from it.
+def _noting(calls: list[Call], begun: list[Any], members: Any, communicator: Any) -> Any:
+    """The communicator, noting which of its methods are called, what they send to whom, and what they begin;
+    so do those that are made from it. members: the communicator whose ranks are told.
     """
     from mpi4py import MPI
 
@@ -86,20 +91,38 @@ def _noting(calls: list[tuple[str, int, int]], communicator: Any) -> Any:
             if name in DERIVING:
                 # The plain communicator's own: it makes plain ones, and not more of this class.
                 plain = getattr(communicator, name)
-                return lambda *arguments, **options: _noting(calls, plain(*arguments, **options))
+                return lambda *arguments, **options: _noting(
+                    calls, begun, members, plain(*arguments, **options)
+                )
             method = super().__getattribute__(name)
             if name not in COMMUNICATION or not callable(method):
                 return method
 
             def noted(*arguments: Any, **options: Any) -> Any:
                 sent = options.get("sendbuf", options.get("buf", arguments[0] if arguments else None))
-                noting = name in SENDS
-                calls.append((name, int(noting), _size_of(sent) if noting else 0))
-                return method(*arguments, **options)
+                dest = options.get("dest", arguments[1] if len(arguments) > 1 else None)
+                if name in SENDS:
+                    calls.append((name, 1, _size_of(sent), _rank_in(members, communicator, dest)))
+                else:
+                    calls.append((name, 0, 0, -1))
+                result = method(*arguments, **options)
+                if isinstance(result, MPI.Request):
+                    begun.append(result)
+                return result
 
             return noted
 
     return Noting(communicator)
+
+
+def _rank_in(members: Any, communicator: Any, dest: Any) -> int:
+    """The rank among `members` of who has the rank `dest` in a communicator made from it; -1: nobody's."""
+    from mpi4py import MPI
+
+    if not isinstance(dest, int) or not 0 <= dest < communicator.Get_size():
+        return -1
+    [rank] = MPI.Group.Translate_ranks(communicator.Get_group(), [dest], members.Get_group())
+    return int(rank)
 
 
 def _size_of(buffer: Any) -> int:

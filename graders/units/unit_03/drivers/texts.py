@@ -1,0 +1,38 @@
+"""Drivers of unit 03: environments that an answer reads, and scripts that it writes."""
+
+from copy import deepcopy
+from typing import Any
+
+from graders.grading.answer import AnswerFunction, PlainData
+from graders.units.drivers import call_alone
+from graders.units.unit_03.replies import FormReply, PlaceReply, ShellReply
+from graders.units.unit_03.shells import commands_of_bash
+
+
+def place(answer: AnswerFunction, environment: dict[str, str]) -> PlaceReply:
+    """What the answer reads from an environment, and whether that is another one afterwards."""
+    before = dict(environment)
+    return PlaceReply(call_alone(answer, environment), environment != before)
+
+
+def in_a_shell(answer: AnswerFunction, names: list[str], *arguments: PlainData) -> ShellReply:
+    """What bash makes of the text that the answer returns, see `commands_of_bash`."""
+    before = deepcopy(arguments)
+    text = answer(*arguments)
+    changed = arguments != before
+    if type(text) is not str:
+        return ShellReply("", [], "", 0, changed)
+    return ShellReply(text, *commands_of_bash(text, names), changed)
+
+
+def fill_in(answer: AnswerFunction, form: dict[str, str], queues: dict[str, Any]) -> FormReply:
+    """The script that the answer writes for a form, or how it refuses the form."""
+    before = dict(form)
+    try:
+        script = answer(form, queues)
+    except NotImplementedError:  # the stub
+        raise
+    except Exception as error:  # which ones are right is the grader's affair
+        kind = "ValueError" if isinstance(error, ValueError) else type(error).__name__
+        return FormReply("", kind, str(error) or kind, form != before)
+    return FormReply(script if type(script) is str else "", "", "", form != before)
