@@ -247,7 +247,7 @@ def dispatch_plan(experts: Tensor, count: int, capacity: int | None = None) -> t
     # By place and token at first, so that a stable sort by expert leaves that order within each expert.
     chosen = experts.T.flatten()
     by_expert = chosen.argsort(stable=True)
-    counts = chosen.bincount(minlength=count)
+    counts = chosen.bincount()
     place = torch.arange(len(chosen), device=experts.device) - (counts.cumsum(0) - counts)[chosen[by_expert]]
     kept = by_expert if capacity is None else by_expert[place < capacity]
     return kept % tokens * k + kept // tokens, chosen[kept].bincount(minlength=count)
@@ -515,7 +515,7 @@ class ExpertParallelMLP(nn.Module):
         # They came rank by rank; an expert wants all of its own.
         own = torch.arange(len(self.experts), device=x.device)
         expert_of = own.repeat(len(received)).repeat_interleave(received.flatten())
-        by_expert = expert_of.argsort(stable=True)
+        by_expert = expert_of.argsort()
         parts = rows[by_expert].split(received.sum(0).tolist())
         computed = torch.cat([expert(part) for expert, part in zip(self.experts, parts, strict=True)])
         y_TD = computed[by_expert.argsort()]
@@ -709,7 +709,7 @@ def hierarchical_all_to_all(x: Tensor, gpus_per_node: int, group: dist.ProcessGr
     in a call for one that another rank comes to only later. From each node to each other one there goes
     one message, which has the g^2 blocks that are for it and no others; any rank of the other node may
     receive it. With m nodes, no rank sends more than ceil(m / g) of these messages. Messages within a
-    node may be any.
+    node may be any, but from a rank to itself, which Gloo cannot carry.
     """
     ### BEGIN SOLUTION
     g, rank = gpus_per_node, dist.get_rank(group)
@@ -1329,8 +1329,6 @@ def place_experts(loads: list[int], ranks: int, slots: int) -> list[list[int]]:
         for expert in sorted(range(len(loads)), key=share, reverse=True):
             for _ in range(copies[expert]):
                 fits = [own for own in held if len(own) < slots and expert not in own]
-                if not fits:
-                    return []
                 min(fits, key=tokens).append(expert)
         return held
 
@@ -1356,10 +1354,9 @@ def place_experts(loads: list[int], ranks: int, slots: int) -> list[list[int]]:
     best: tuple[float, list[list[int]]] = math.inf, []
     while True:
         held = packed()
-        while held and swapped(held):
+        while swapped(held):
             pass
-        if held:
-            best = min(best, (max(map(tokens, held)), held))
+        best = min(best, (max(map(tokens, held)), held))
         more = [expert for expert in range(len(loads)) if copies[expert] < ranks]
         if not more or sum(copies) == ranks * slots:
             return best[1]

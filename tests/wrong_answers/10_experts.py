@@ -688,6 +688,23 @@ class IdleExperts(_Layer):
 
 
 @wrong("ExpertParallelMLP", fails="nobody comes")
+class BusyExpertsOnly(_Layer):
+    """Leaves out experts to whom nobody came: where x needs no gradient, nothing is left in the graph."""
+
+    def call(self, expert, rows):
+        return expert(rows) if len(rows) else rows
+
+
+@wrong("ExpertParallelMLP", fails="nobody comes")
+class NothingToAverage(_Layer):
+    """Reduces the gate's gradient as it is, also where there is none."""
+
+    def average_of_gate(self, weight):
+        dist.all_reduce(weight.grad, group=self.group)
+        weight.grad /= self.ranks()
+
+
+@wrong("ExpertParallelMLP", fails="nobody comes")
 class GateWithoutTokens(_Layer):
     """A rank whose gate has no gradient stays away from the all-reduce."""
 
@@ -737,6 +754,14 @@ class RoomOfTheFirstBatch(_Layer):
         return self.room
 
 
+@wrong("ExpertParallelMLP", fails="capacity")
+class RoomForAllInEvaluation(_Layer):
+    """Drops in training only."""
+
+    def capacity(self, experts, count):
+        return super().capacity(experts, count) if self.training else None
+
+
 @wrong("ExpertParallelMLP", fails="routing")
 class RoutingWithoutHistory(_Layer):
     """Tells probabilities from which the gate cannot learn."""
@@ -774,6 +799,25 @@ class AveragesGateTwice(_Layer):
 
 
 @wrong("ExpertParallelMLP", fails="calls and bytes")
+class GradientsNobodyWants(_Layer):
+    """Sends gradients back to x, also where x needs none."""
+
+    def forward(self, x):
+        return super().forward(x + 0 * self.gate.weight.sum())
+
+
+@wrong("ExpertParallelMLP", fails="calls and bytes")
+class AveragesFrozenGate(_Layer):
+    """Has the gradient of a frozen gate averaged, which is zeros."""
+
+    @torch.no_grad()
+    def average_gradients(self):
+        for parameter in self.experts.parameters():
+            self.average_of_expert(parameter)
+        self.average_of_gate(self.gate.weight)
+
+
+@wrong("ExpertParallelMLP", fails="calls and bytes")
 class RowsInDouble(_Layer):
     """Sends rows in double precision: twice the bytes."""
 
@@ -801,11 +845,11 @@ class RowByRow(_Layer):
 
 
 @wrong("ExpertParallelMLP", fails="one call an expert")
-class BusyExpertsOnly(_Layer):
-    """Leaves out experts to whom nobody came; others are still in the graph."""
+class IdleExpertsTimesZero(_Layer):
+    """Keeps experts to whom nobody came in the graph, and calls them not."""
 
     def call(self, expert, rows):
-        return expert(rows) if len(rows) else rows
+        return expert(rows) if len(rows) else rows + 0 * sum(each.sum() for each in expert.parameters())
 
 
 @wrong("ExpertParallelMLP", fails="group")
@@ -973,6 +1017,19 @@ def by_the_collective(x, gpus_per_node, group=None):
     return result
 
 
+@wrong("hierarchical_all_to_all", fails="only messages")
+def own_block_by_message(x, gpus_per_node, group=None):
+    """Sends itself what it has for itself, which works on simulated ranks."""
+    result, rank = _own("hierarchical_all_to_all")(x, gpus_per_node, group), dist.get_rank(group)
+    calls = [
+        dist.P2POp(dist.isend, x[rank].contiguous(), group=group, group_peer=rank),
+        dist.P2POp(dist.irecv, result[rank], group=group, group_peer=rank),
+    ]
+    for work in dist.batch_isend_irecv(calls):
+        work.wait()
+    return result
+
+
 @wrong("hierarchical_all_to_all", fails="any nodes")
 def more_than_one_gpu(x, gpus_per_node, group=None):
     """Stops where there is nothing to exchange in one of the stages."""
@@ -987,7 +1044,7 @@ def rows_of_float(x, gpus_per_node, group=None):
     return _own("hierarchical_all_to_all")(x.float(), gpus_per_node, group)
 
 
-@wrong("hierarchical_all_to_all", fails="any nodes")
+@wrong("hierarchical_all_to_all", fails="any blocks")
 def back_into_x(x, gpus_per_node, group=None):
     """Writes the result into x."""
     return x.copy_(_own("hierarchical_all_to_all")(x, gpus_per_node, group))

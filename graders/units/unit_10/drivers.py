@@ -115,11 +115,13 @@ def layer(
     made: tuple[list[Tensor], int, list[int], float | None, list[list[int]]],
     batches: list[Tensor],
     gaps: bool,
+    x_learns: bool,
 ) -> LayerReply:
-    """A step for each of the batches [..., D], then the average, then a forward under no_grad.
+    """A step for each of the batches [..., D], then the average, then a forward in eval mode, under no_grad.
 
-    made: values, k and frozen of `whole_layer`, a capacity factor, and groups. What arrives at the results is
-    as `arriving` says; gradients add up over steps.
+    made: values, k and frozen of `whole_layer`, a capacity factor, and groups. x_learns: whether batches need
+    a gradient. What arrives at the results is as `arriving` says; gradients add up over steps. A gate that
+    has seen no token has none.
     """
     values, k, frozen, factor, groups = made
     whole = whole_layer(values, k, frozen)
@@ -133,7 +135,7 @@ def layer(
     gradients: dict[str, Tensor | None] = {}
     given = batches[0]
     for number, batch in enumerate(batches):
-        leaf = batch.clone().requires_grad_()
+        leaf = batch.clone().requires_grad_(x_learns)
         given = transposed(leaf) if gaps else leaf.clone()
         mark("forward")
         result = module(given)
@@ -143,6 +145,8 @@ def layer(
         gradients[f"x of step {number}"] = gradient
         results.append(_detached(result))
         routing.append((_detached(module.routing), gate_learns))
+    if not given.numel():
+        module.gate.weight.grad = None  # as if this rank had made no backward
     before = {name: parameter.grad for name, parameter in module.named_parameters()}
     mark("average")
     module.average_gradients()
@@ -152,6 +156,7 @@ def layer(
         gradients[name] = parameter.grad
         replaced += [name] if moved else []
     mark("forward under no_grad")
+    module.eval()
     with torch.no_grad():
         results.append(module(batches[0].clone()))
         routing.append((_detached(module.routing), None))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -18,14 +19,16 @@ from graders.units.unit_10.plans import plan_of
 from graders.units.unit_10.replies import LayerReply
 
 Replies = Observed[LayerReply]
-EACH_WAY = ["all_to_all_single"] * 2
 PASSES = ("making", *("forward", "backward") * 2, "average", "forward under no_grad")
-CALLS = [[], *([["all_to_all_single"] * 3, EACH_WAY] * 2), ["all_reduce"], ["all_to_all_single"] * 3]
+ONE_WAY = ["all_to_all_single"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Case:
-    """values, frozen: see `whole_layer`. own: experts of each rank. batches: of each rank, one a step."""
+    """values, frozen: see `whole_layer`. own: experts of each rank. batches: of each rank, one a step.
+
+    learns: whether x needs a gradient.
+    """
 
     values: list[Tensor]
     frozen: list[int]
@@ -34,6 +37,7 @@ class Case:
     batches: list[list[Tensor]]
     factor: float | None
     gaps: bool
+    learns: bool
     groups: list[list[int]]
 
     @classmethod
@@ -50,6 +54,7 @@ class Case:
         factor: float | None = None,
         dtype: torch.dtype = torch.float32,
         gaps: bool = False,
+        learns: bool = True,
         groups: list[list[int]] | None = None,
     ) -> "Case":
         """shapes: of each rank's tokens, but for D; in the second step there are twice as many.
@@ -64,11 +69,12 @@ class Case:
         batches = [[rng.normal(*step, *shape, width, dtype=dtype) for step in ((), (2,))] for shape in shapes]
         if lonely:
             batches = [[batch.abs() for batch in own] for own in batches]
-        return cls([gate, *experts], list(frozen), own, k, batches, factor, gaps, groups or [])
+        return cls([gate, *experts], list(frozen), own, k, batches, factor, gaps, learns, groups or [])
 
     def launch(self, answer: Answer) -> Replies:
         made = (self.values, self.k, self.frozen, self.factor, self.groups)
-        return answer.launch(drivers.layer, made, per_rank(self.batches), self.gaps, ranks=len(self.batches))
+        given = made, per_rank(self.batches), self.gaps, self.learns
+        return answer.launch(drivers.layer, *given, ranks=len(self.batches))
 
     def members(self, rank: int) -> list[int]:
         return members_of(rank, len(self.batches), self.groups)
@@ -112,11 +118,18 @@ class Case:
             for step, what in enumerate(("of step 0", "of step 1", "under no_grad"))
         )
 
-    def gradients(self) -> Iterator[dict[str, Tensor | None]]:
+    @cached_property
+    def gradients(self) -> list[dict[str, Tensor | None]]:
         """What each rank should have, group by group: of its x in each step, of the gate, of its experts."""
+        return list(self._gradients())
+
+    def _gradients(self) -> Iterator[dict[str, Tensor | None]]:
         for members in self.groups or [list(range(len(self.batches)))]:
             whole = self.whole()
-            leaves = [[batch.clone().requires_grad_() for batch in self.batches[rank]] for rank in members]
+            leaves = [
+                [batch.clone().requires_grad_(self.learns) for batch in self.batches[rank]]
+                for rank in members
+            ]
             for rank, leaf in (
                 (rank, leaf) for rank, own in zip(members, leaves, strict=True) for leaf in own
             ):
@@ -143,7 +156,7 @@ class Case:
             self.gradient(
                 run.results[rank].gradients.get(name), wanted, f"the gradient of {name} on rank {rank}"
             )
-            for rank, expected in zip(ranks, self.gradients(), strict=True)
+            for rank, expected in zip(ranks, self.gradients, strict=True)
             for name, wanted in expected.items()
             if name.startswith("x of") == x
         )
@@ -211,20 +224,22 @@ class Case:
     def communication(self, run: Replies) -> list[Finding]:
         """The calls that are needed, of rows as x has them; and the all-reduce is of the gate's gradient."""
         ranks = range(len(self.batches))
-        count = len(self.values[0])
-        sent = []  # of each step and rank, bytes of the rows that it gives to both calls of a pass
+        count, row = len(self.values[0]), self.batches[0][0].shape[-1] * self.values[0].element_size()
+        sent = []  # of each step and rank, bytes of the rows that it gives to the calls of both passes
         for step in (0, 1):
             chosen = [
                 self.chosen(each[step].reshape(-1, 4) @ self.values[0].T).flatten() for each in self.batches
             ]
             there = [len(each) for each in chosen]
             here = [sum(int((each // self.own == rank).sum()) for each in chosen) for rank in ranks]
-            sent.append([16 * (a + b) for a, b in zip(there, here, strict=True)])
+            both = zip(there, here, strict=True)
+            sent.append([(row * (a + b) + 8 * count, row * (a + b * self.learns)) for a, b in both])
         limits = [
-            [0, *(n for each in sent for n in (each[rank] + 8 * count, each[rank])), self.values[0].nbytes]
-            for rank in ranks
+            [0, *(n for of_step in sent for n in of_step[rank]), self.values[0].nbytes] for rank in ranks
         ]
-        return [calls_in_passes(run, PASSES, CALLS), bytes_in_passes(run, PASSES, limits)]
+        backward, averaged = ONE_WAY * (1 + self.learns), ["all_reduce"] * (0 not in self.frozen)
+        expected = [[], *([ONE_WAY * 3, backward] * 2), averaged, ONE_WAY * 3]
+        return [calls_in_passes(run, PASSES, expected), bytes_in_passes(run, PASSES, limits)]
 
     def rows(self, run: Replies) -> Finding:
         """Passes if each expert was called once in each forward, with all rows that are for it."""

@@ -6,13 +6,20 @@ from torch import Tensor, nn
 from graders.units.models import load_values
 
 
+class _Empty(nn.Linear):
+    """A linear layer that draws nothing: its numbers are loaded."""
+
+    def reset_parameters(self) -> None:
+        """Leave them."""
+
+
 class Expert(nn.Module):
     """A small MLP, [n, D] to [n, D], that counts the rows of each call."""
 
     def __init__(self, width: int, inner: int, dtype: torch.dtype) -> None:
         super().__init__()
-        self.up = nn.Linear(width, inner, dtype=dtype)
-        self.down = nn.Linear(inner, width, dtype=dtype)
+        self.up = _Empty(width, inner, dtype=dtype)
+        self.down = _Empty(inner, width, dtype=dtype)
         self.rows: list[int] = []
 
     def forward(self, x: Tensor) -> Tensor:
@@ -36,7 +43,7 @@ def whole_layer(values: list[Tensor], k: int, frozen: list[int]) -> Whole:
     """
     count, width = values[0].shape
     inner, dtype = values[1].shape[0], values[0].dtype
-    gate = nn.Linear(width, count, bias=False, dtype=dtype)
+    gate = _Empty(width, count, bias=False, dtype=dtype)
     whole = Whole(gate, [Expert(width, inner, dtype) for _ in range(count)], k)
     load_values(whole.parameters(), values)
     for number, parameter in enumerate(whole.parameters()):

@@ -53,6 +53,12 @@ def place_experts(answer: Answer, rng: Rng) -> Findings:
         Task([721, 675, 475, 493, 586, 553, 638, 1059, 521, 560, 582, 507, 470, 569, 834, 521], 4, 4),
         Task([5, 0, 0, 1], 2, 3),
         Task([9, 3], 1, 2),
+        # Where a few tokens count, and where a swap has to follow another.
+        Task([3, 6, 6, 7, 7, 6, 1], 2, 4),
+        Task([12, 12, 885, 522, 283, 36, 9, 99, 54, 499], 4, 4),
+        # Room for all experts on all ranks, and more; and a single expert.
+        Task([0, 15, 0], 3, 4),
+        Task([29], 2, 2),
     ]
     replies = answer.call(drivers.placed, [(task.loads, task.ranks, task.slots) for task in tasks])
     judged = [(task, *parts) for task, parts in compare.side_by_side(tasks, replies)]
