@@ -1586,16 +1586,17 @@ def design_hook(steps: int) -> tuple[Any, Callable[[Any, dist.GradBucket], torch
     def hook(state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         nonlocal missing
         wanted = bucket.buffer() + missing
-        places = wanted.abs().topk(max(1, len(wanted) // 100)).indices
+        places = wanted.abs().topk(len(wanted) // 100).indices
+        values = wanted[places].half()
         # Half the bits for the values, and a place below 32,768 fits into 16.
-        pairs = torch.stack([wanted[places].half().view(torch.int16), places.short()])
+        pairs = torch.stack([values.view(torch.int16), places.short()])
         gathered = [torch.empty_like(pairs) for _ in range(ranks)]
         dist.all_gather(gathered, pairs)
-        missing = wanted.clone()
-        missing[places] -= wanted[places].half().float()
+        wanted[places] -= values
+        missing = wanted
         total = bucket.buffer().zero_()
-        for values, of_rank in gathered:
-            total.index_add_(0, of_rank.long(), values.view(torch.float16).float() / ranks)
+        for halves, of_rank in gathered:
+            total.index_add_(0, of_rank.long(), halves.view(torch.float16).float() / ranks)
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         future.set_result(total)
         return future

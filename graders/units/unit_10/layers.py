@@ -45,8 +45,8 @@ _LEARNS = ("outputs", "gradients of x", "average_gradients")
         Criterion(
             "calls and bytes",
             1,
-            "Counts and rows to the experts, rows back; in backward rows, and those for x only where it needs "
-            "a gradient; the gate's gradient once.",
+            "Counts and rows to the experts, rows back; in backward rows, and those for x only where it "
+            "needs a gradient; the gate's gradient once.",
             needs=_LEARNS,
         ),
         Criterion("one call an expert", 1, "All rows of an expert in one call, whoever sent them."),
