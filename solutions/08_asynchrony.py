@@ -1699,8 +1699,8 @@ def design_averaging(
     call it up to `steps` times. seconds: of all ranks. All ranks of a node have data of one kind, each
     node of another, and the loss is the mean over all ranks' data. cluster: the machine that this runs
     on, as in unit 07: cluster.nodes nodes of cluster.devices_per_node GPUs, rank r on node
-    r // cluster.devices_per_node; links cluster.intra_node and cluster.inter_node with a latency (s) and a
-    bandwidth (bytes/s). Other computing takes next to no time.
+    r // cluster.devices_per_node; links cluster.intra_node and cluster.inter_node with a latency (s)
+    and a bandwidth (bytes/s). Other computing takes next to no time.
 
     What you do with gradients is up to you, with any calls of torch.distributed; what is returned plays
     no part. SGD with the mean of all ranks' gradients and the learning rate lr has some loss after half

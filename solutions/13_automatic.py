@@ -1561,8 +1561,8 @@ def resimulate(timeline: Timeline, changes: dict[int, Task]) -> set[int]:
     """Bring a timeline up to date after some of its tasks have changed, and say which have moved.
 
     timeline: as from simulate. It is changed in place: afterwards it is what simulate would make of the
-    changed tasks, to the last digit (a task ends at its beginning plus its own seconds, as they stand in
-    the list); before and after stay as they are. changes: for some tasks, perhaps none, what stands
+    changed tasks, to the last digit (a task ends at its beginning plus its own seconds, as they stand
+    in the list); before and after stay as they are. changes: for some tasks, perhaps none, what stands
     there from now on, perhaps on another device, perhaps what stood there already; it stays as it is.
     Edges do not change.
 

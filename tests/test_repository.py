@@ -28,6 +28,8 @@ NAMES = [path.stem for path in sorted(PLACES.solutions.glob("*.py"))]
 
 LINES, BODY = 300, 40
 """A module has no more lines, and a function's body no more, but where the module says why."""
+COLUMNS = 104
+"""Of a docstring in an exercise."""
 ROOMS = ("course_lib", "graders", "workbook", "mutants", "benchmarks")
 
 # Units are read where they are tested: every worker collects all tests.
@@ -81,6 +83,29 @@ def test_modules_and_functions_fit_on_a_few_screens():
                 if isinstance(node, ast.FunctionDef) and _lines(node) > BODY
             ]
     assert not long
+
+
+def test_specifications_are_read_without_scrolling():
+    # Invariant: no line of a docstring that students get in an exercise's cell is wider than this.
+    wide = [
+        f"{name}: {cell.metadata['exercise']}, {len(line)} columns: {line.strip()}"
+        for name in NAMES
+        for cell in units()[name].notebook.cells
+        if "exercise" in cell.metadata
+        for line in _specifications(cell.source)
+        if len(line) > COLUMNS
+    ]
+    assert not wide
+
+
+def _specifications(source: str) -> Iterator[str]:
+    """The lines of the docstrings of an exercise's cell, but for those in its solutions."""
+    lines = source.splitlines()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
+            text = node.body[0]
+            begun = [line.strip() for line in lines[: text.lineno] if line.strip() in (BEGIN, END)]
+            yield from [] if begun[-1:] == [BEGIN] else lines[text.lineno - 1 : text.end_lineno]
 
 
 def _lines(function: ast.FunctionDef) -> int:
