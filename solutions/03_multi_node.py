@@ -270,8 +270,8 @@ def rank_from_environment(env: dict[str, str]) -> dict[str, int]:
     """This process's place among all, whatever has started it.
 
     env: environment variables, as in os.environ; they stay as they are. Launchers: srun, torchrun,
-        mpirun (Open MPI), horovodrun. Where one was started by another, the innermost counts: torchrun, Horovod and Open
-        MPI before Slurm.
+        mpirun (Open MPI), horovodrun. Where one was started by another, the innermost counts: torchrun,
+        Horovod and Open MPI before Slurm.
     Returns {"rank": ..., "local_rank": ..., "node_rank": ..., "world_size": ...}: whole numbers;
         node_rank is the number of this process's node. mpirun does not tell it: there, ranks fill one
         node after another, and all nodes have equally many. A process that no launcher has started is
