@@ -1067,18 +1067,18 @@ class Gather(torch.autograd.Function):
 def gathered(shard: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     """The whole of what is cut along dimension 1. By one all-gather."""
     ### BEGIN SOLUTION
-    parts = shard.new_empty(dist.get_world_size(group), *shard.shape)
-    dist.all_gather_single(parts.flatten(0, 1), shard.contiguous(), group=group)
-    return parts.movedim(0, 1).flatten(1, 2)
+    parts = [shard.new_empty(shard.shape) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, shard.contiguous(), group=group)
+    return torch.cat(parts, 1)
     ### END SOLUTION
 
 
 def summed_and_cut(partial: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     """This rank's part, along dimension 1, of the sum over ranks. By one reduce-scatter."""
     ### BEGIN SOLUTION
-    parts = partial.unflatten(1, (dist.get_world_size(group), -1)).movedim(1, 0).contiguous()
+    parts = [part.contiguous() for part in partial.chunk(dist.get_world_size(group), 1)]
     own = torch.empty_like(parts[0])
-    dist.reduce_scatter_single(own, parts.flatten(0, 1), group=group)
+    dist.reduce_scatter(own, parts, group=group)
     return own
     ### END SOLUTION
 

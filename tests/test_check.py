@@ -27,6 +27,7 @@ from graders.grading.kinds import HINTS, Kind
 from graders.grading.report import Report
 from graders.grading.rng import Rng
 from graders.grading.run import grade
+from graders.guest.renamed_calls import renamed_calls_unmentioned
 from graders.student import second_way
 from graders.student.display import Notice
 from graders.student.kernel_answer import kernel_answer
@@ -212,6 +213,10 @@ def test_old_names_of_collectives_are_not_spoken_of_under_the_verdict() -> None:
         return total(x)
 
     assert "something else" in seen(warns, TOTAL)
+    with renamed_calls_unmentioned():
+        for old in ("all_gather_tensor", "reduce_scatter_tensor_autograd"):
+            text = f"`torch.distributed._functional_collectives.{old}` is deprecated. Please use another."
+            warnings.warn(text, FutureWarning, stacklevel=1)
     with pytest.raises(FutureWarning, match="reduce_scatter_single"):
         dist.reduce_scatter_tensor(torch.ones(1), torch.ones(1))
 

@@ -510,16 +510,16 @@ class _Move(torch.autograd.Function):
         return back(gradient, group), None, None, None
 
 
-def _gather_list(shard, group):
-    parts = [torch.empty(shard.shape, dtype=shard.dtype) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(parts, shard.contiguous(), group=group)
-    return torch.cat(parts, 1)
+def _gather_single(shard, group):
+    parts = shard.new_empty(dist.get_world_size(group), *shard.shape)
+    dist.all_gather_single(parts.flatten(0, 1), shard.contiguous(), group=group)
+    return parts.movedim(0, 1).flatten(1, 2)
 
 
-def _scatter_list(partial, group):
-    parts = [part.contiguous() for part in partial.chunk(dist.get_world_size(group), 1)]
+def _scatter_single(partial, group):
+    parts = partial.unflatten(1, (dist.get_world_size(group), -1)).movedim(1, 0).contiguous()
     own = torch.empty_like(parts[0])
-    dist.reduce_scatter(own, parts, group=group)
+    dist.reduce_scatter_single(own, parts.flatten(0, 1), group=group)
     return own
 
 
@@ -528,15 +528,15 @@ def _same_size(x, weight):
 
 
 @right("filter_parallel_conv")
-def lists_of_parts(x_shard, weight_shard, group=None):
-    """With the collectives that take lists."""
-    return _same_size(_Move.apply(x_shard, group, _gather_list, _scatter_list), weight_shard)
+def one_tensor_of_parts(x_shard, weight_shard, group=None):
+    """With the collectives that take one tensor."""
+    return _same_size(_Move.apply(x_shard, group, _gather_single, _scatter_single), weight_shard)
 
 
 @right("channel_parallel_conv")
-def lists_of_results(x_shard, weight_shard, group=None):
-    """With the collectives that take lists."""
-    return _Move.apply(_same_size(x_shard, weight_shard), group, _scatter_list, _gather_list)
+def one_tensor_of_results(x_shard, weight_shard, group=None):
+    """With the collectives that take one tensor."""
+    return _Move.apply(_same_size(x_shard, weight_shard), group, _scatter_single, _gather_single)
 
 
 # ------------------------------------------------------------------------------------ batch normalisation

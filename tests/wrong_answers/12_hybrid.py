@@ -1507,6 +1507,18 @@ def _down_then_up(up, down, group):
     return came
 
 
+@wrong("halo_exchange", fails="neighbours only")
+def whole_strips_of_columns(x, width, group=None, dim=2):
+    """Columns do not follow one another in memory, so all of the strip travels."""
+
+    def copy(x, width, group, dim):
+        if dim == 2:
+            return _copied(x, width, group, dim)
+        return _copied(x, width, group, dim, lambda up, down, g: _whole_strips(x, width, g, dim))
+
+    return _halo(x, width, group, dim, copy=copy)
+
+
 @wrong("halo_exchange", fails="all at once")
 def one_after_the_other(x, width, group=None, dim=2):
     """Everybody sends down before it receives from above: only the last one is free to receive."""
@@ -2501,6 +2513,21 @@ def mean_of_nothing(x_shard, weight, bias, eps=1e-5, group=None):
         count = x.numel() // x.shape[1]
         sums = own.mean(_PIXELS) * count, own.square().mean(_PIXELS) * count
         number, total, squares = _total(group, torch.tensor([count]), *sums)
+        return number, total / number, squares / number - (total / number).square()
+
+    return _norm(x_shard, weight, bias, eps, group, statistics=statistics)
+
+
+@wrong("synchronised_batch_norm", fails="other parts")
+def variance_of_one_pixel(x_shard, weight, bias, eps=1e-5, group=None):
+    """Takes each part's unbiased variance, and multiplies by n - 1: of one pixel that is not 0, but NaN."""
+
+    def statistics(x, group):
+        own, count = x.double(), x.numel() // x.shape[1]
+        mean = own.sum(_PIXELS) / max(count, 1)
+        around = own.var(_PIXELS) * (count - 1) if count else torch.zeros_like(mean)
+        sums = torch.tensor([count]), count * mean, around + count * mean.square()
+        number, total, squares = _total(group, *sums)
         return number, total / number, squares / number - (total / number).square()
 
     return _norm(x_shard, weight, bias, eps, group, statistics=statistics)

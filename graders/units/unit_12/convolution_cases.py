@@ -101,8 +101,11 @@ class Case:
         groups: list[list[int]] | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> "Case":
-        """Each rank has one channel or two, by default either, and one, two or three filters."""
-        channels, filters = ranks * (each or rng.integer(1, 2)), ranks * rng.integer(1, 3)
+        """Each rank has one channel or two, by default either, and one, two or three filters; in groups two
+        of each at least, for then a cut among all ranks, of other groups too, is another.
+        """
+        least = 2 if groups else 1
+        channels, filters = ranks * (each or rng.integer(least, 2)), ranks * rng.integer(least, 3)
         rows, columns, many = rng.integer(3, 5), rng.integer(3, 5), len(groups or [[]])
         x = [rng.normal(samples, channels, rows, columns, dtype=dtype) for _ in range(many)]
         weight = [rng.normal(filters, channels, *kernel, dtype=dtype) for _ in range(many)]

@@ -61,6 +61,7 @@ def spatial_conv2d(answer: Answer, rng: Rng) -> Findings:
         Case.in_space(rng, [1, 2], (1, 3)),
         Case.in_space(rng, [5], (5, 3), stride=2),
         Case.in_space(rng, [2, 4], (3, 3), stride=2, frozen=[0]),
+        Case.in_space(rng, [3, 2], (3, 3), frozen=[1]),
     ]
     yield "strides and kernels", compare.first_failure(each.all_right(each.launch(answer)) for each in others)
     yield "calls and bytes", halos_and_one_sum(answer, rng)

@@ -61,7 +61,7 @@ Replies = Observed[PassesReply]
             "neighbours only",
             2,
             "One message to each neighbour in each pass, of `width` rows; no collective.",
-            needs=RIGHT,
+            needs=(*RIGHT, "other strips", "columns"),
         ),
         Criterion(
             "all at once",
@@ -92,12 +92,16 @@ def halo_exchange(answer: Answer, rng: Rng) -> Findings:
         Strips.drawn(rng, [1, 3], 1, dtype=torch.bfloat16, gaps=True),
         Strips.drawn(rng, [3, 4], 1).overflown(),
     ]
-    yield "other strips", compare.first_failure(each.all_right(each.launch(answer)) for each in others)
+    other_runs = [each.launch(answer) for each in others]
+    yield "other strips", compare.first_failure(map(Strips.all_right, others, other_runs))
     columns = [Strips.drawn(rng, [2, 4, 3], 1, dim=3), Strips.drawn(rng, [3, 2], 2, dim=3, gaps=True)]
-    yield "columns", compare.first_failure(each.all_right(each.launch(answer)) for each in columns)
-    kept = [each.unchanged(each.launch(answer)) for each in (plain, others[1])]
-    yield "arguments unchanged", compare.first_failure(kept)
-    yield "neighbours only", plain.neighbours_only(run)
+    column_runs = [each.launch(answer) for each in columns]
+    yield "columns", compare.first_failure(map(Strips.all_right, columns, column_runs))
+    kept = ((plain, run), (others[1], other_runs[1]))
+    yield "arguments unchanged", compare.first_failure(each.unchanged(seen) for each, seen in kept)
+    looked_at = ((plain, run), *zip((*others, *columns), (*other_runs, *column_runs), strict=True))
+    found = (each.neighbours_only(seen) for each, seen in looked_at if each.width)
+    yield "neighbours only", compare.first_failure(found)
     yield "all at once", all_at_once(answer, rng)
     grouped = Strips.drawn(rng, [2, 3, 1, 2, 4, 1], 1, groups=THREES)
     yield "group", grouped.all_right(grouped.launch(answer))

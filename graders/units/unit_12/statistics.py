@@ -51,7 +51,8 @@ Replies = Observed[PassesReply]
         Criterion(
             "other parts",
             2,
-            "One rank; a rank that has no pixels; float64; tensors that stand in memory in another order.",
+            "One rank; a rank that has one pixel, or none; float64; tensors that stand in memory in another "
+            "order.",
             needs=RIGHT,
         ),
         Criterion(
@@ -87,7 +88,7 @@ def synchronised_batch_norm(answer: Answer, rng: Rng) -> Findings:
     yield "gradients of weight and bias", plain.gradients(run, [1, 2])
     others = [
         Parts.drawn(rng, [(2, 2)]),
-        Parts.drawn(rng, [(2, 1), (2, 0), (1, 4), (0, 3)]),
+        Parts.drawn(rng, [(1, 1), (2, 0), (1, 4), (0, 3)], columns=1),
         Parts.drawn(rng, [(3, 2), (2, 2)], dtype=torch.float64, gaps=True),
     ]
     yield "other parts", compare.first_failure(each.all_right(each.launch(answer)) for each in others)
@@ -127,12 +128,13 @@ class Parts:
         far: bool = False,
         dtype: torch.dtype = torch.float32,
         gaps: bool = False,
+        columns: int | None = None,
         groups: list[list[int]] | None = None,
     ) -> "Parts":
-        """sizes: samples and rows of each rank. far: whether means are thousands of standard deviations
-        from 0, and these differ too.
+        """sizes: samples and rows of each rank. columns: by default two to four. far: whether means are
+        thousands of standard deviations from 0, and these differ too.
         """
-        channels, columns = rng.integer(2, 3), rng.integer(2, 4)
+        channels, columns = rng.integer(2, 3), columns or rng.integer(2, 4)
         x = [rng.normal(samples, channels, rows, columns, dtype=dtype) for samples, rows in sizes]
         if far:
             means = [rng.choice((1, -1)) * float(rng.integer(2000, 5000)) for _ in range(channels)]
