@@ -253,7 +253,9 @@ class Wrapper:
 def test_a_cell_that_needs_an_unsolved_exercise_says_so_and_raises_nothing(shell, capsys):
     run(shell, STUBS)
     run(shell, "%%needs answer Wrapper nowhere\nresult = answer()")
-    assert "This cell uses your answer, Wrapper, nowhere." in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "This cell uses your nowhere, which this kernel has not met yet. Run its cell first" in told
+    assert "This cell uses your answer, Wrapper. Solve that first" in told
     assert "result" not in shell.user_ns
 
 

@@ -165,7 +165,12 @@ def test_raising_cell_does_not_stop_the_others() -> None:
 
 ABSENT = {
     "stub": ("def stub(x):\n    raise NotImplementedError", FailureKind.NOT_ATTEMPTED, "is still there"),
-    "missing": ("", FailureKind.NOT_ATTEMPTED, "90_sample.ipynb does not define missing"),
+    "missing": ("", FailureKind.NOT_ATTEMPTED, "90_sample.ipynb does not define missing."),
+    "double_it": (
+        "def doubel_it(x): return 2 * x",
+        FailureKind.NOT_ATTEMPTED,
+        "does not define double_it. Is doubel_it meant to be it?",
+    ),
     "stub_in_class": (
         "class stub_in_class:\n    raise NotImplementedError",
         FailureKind.NOT_ATTEMPTED,

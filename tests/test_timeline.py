@@ -517,6 +517,8 @@ def test_memory_is_a_line_under_each_row_to_one_scale():
 
 def test_memory_of_a_cut_begins_with_what_is_held_then():
     figure = memory_run().timeline(ranks=[1], start=2e-3, end=2.5e-3)
+    # Invariant: the picture's words are the picture's: the peak beside the line is that of the whole run.
+    assert "holding at most 3 kB" in figure.alt
     (line,) = [
         line for line in figure.axes[0].lines if len(line.get_xdata()) > 1 and "step" in line.get_drawstyle()
     ]

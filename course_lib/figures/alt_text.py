@@ -40,17 +40,21 @@ def timeline_alt_text(run: DrawnRun, ranks: Sequence[int], start: float, end: fl
     if len(ranks) > _MOST_RANKS:
         wanted = set(ranks)
         return f"{head} All ranks together: {_calls(e for e in in_view if e.rank in wanted)}."
-    told = (_rank_in_words(rank, [e for e in in_view if e.rank == rank]) for rank in ranks)
+    memory = Memory.of(run.events, run.ranks) if any(e.kind is Kind.MEMORY for e in run.events) else None
+    told = (
+        _rank_in_words(rank, [e for e in in_view if e.rank == rank], memory[rank].peak if memory else 0)
+        for rank in ranks
+    )
     return " ".join([head, *told])
 
 
-def _rank_in_words(rank: int, events: Sequence[Event]) -> str:
+def _rank_in_words(rank: int, events: Sequence[Event], held: int) -> str:
+    """events: those in view. held: bytes, the most of the whole run, which stands beside the rank's line."""
     computing = sum(event.seconds for event in events if event.kind is Kind.COMPUTE)
     phases = dict.fromkeys(event.op for event in events if event.kind is Kind.SPAN)
     parts = [_calls(events)]
     if computing:
         parts.append(f"computing for {seconds_in_words(computing)}")
-    held = Memory.of(events, rank + 1)[rank].peak if any(e.kind is Kind.MEMORY for e in events) else 0
     if held:
         parts.append(f"holding at most {bytes_in_words(held)}")
     if phases:

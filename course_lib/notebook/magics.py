@@ -123,7 +123,13 @@ def _what_is_missing(line: str) -> str:
     libraries = [word.removeprefix(_BESIDE) for word in line.split() if word.startswith(_BESIDE)]
     answers = [word for word in line.split() if not word.startswith(_BESIDE)]
     sentences = list(filter(None, map(missing, libraries)))
-    if unsolved := [name for name in answers if not is_written(shell.user_ns.get(name))]:
+    if absent := [name for name in answers if name not in shell.user_ns]:
+        sentences.append(
+            f"This cell uses your {', '.join(absent)}, which this kernel has not met yet. Run its cell "
+            "first, solved; after a restart all cells have to be run again."
+        )
+    unsolved = [name for name in answers if name not in absent and not is_written(shell.user_ns[name])]
+    if unsolved:
         sentences.append(
             f"This cell uses your {', '.join(unsolved)}. Solve that first, then run the cell again."
         )

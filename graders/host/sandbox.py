@@ -7,12 +7,14 @@ asks. So each answer finds what the cells have made and nothing of what another 
 crash costs one exercise. The grader, its seeds and its expected values stay here.
 """
 
+import difflib
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
 
 from graders.grading.answer import AnswerFailed, FailureKind, PlainData
+from graders.grading.exercise import REGISTRY
 from graders.host.fork_server_client import ForkServer, Process, SandboxFailed, acquire, end_all, release
 from graders.host.transport import SandboxTransport
 from graders.protocol.codec import CodecError, decode, encode
@@ -32,6 +34,8 @@ from graders.submissions.cells import (
 from graders.submissions.read import Submission
 
 DEFAULT_LIMITS = Limits()
+_LONGEST_NAME, _MOST_NAMES = 80, 200
+"""Of what a submission defines so many names, and no longer ones, are compared with an answer's."""
 
 
 class Sandbox:
@@ -216,9 +220,8 @@ class Sandbox:
         """Why there is no answer: its cell is missing, is the stub, or failed before it came that far."""
         cell = self._cell_of(answer)
         if cell is None:
-            return AnswerFailed(
-                FailureKind.NOT_ATTEMPTED, f"{self.submission.name} does not define {answer}."
-            )
+            said = f"{self.submission.name} does not define {answer}.{self._renamed(answer)}"
+            return AnswerFailed(FailureKind.NOT_ATTEMPTED, said)
         failure = self.failures.get(cell.name)
         if failure is None:
             return AnswerFailed(
@@ -228,6 +231,14 @@ class Sandbox:
             return AnswerFailed(FailureKind.NOT_ATTEMPTED, STUB_SEEN)
         said = f"The cell that defines {answer} failed.\n{failure.report}"
         return AnswerFailed(failure.kind, said, failure.error)
+
+    def _renamed(self, answer: str) -> str:
+        """A sentence that names what the answer may be called there; empty if nothing is called alike."""
+        others = {name for cell in self.submission.cells for name in cell.definitions}
+        others -= {name for unit in REGISTRY.values() for name in unit}
+        short = sorted(name for name in others if len(name) <= _LONGEST_NAME)[:_MOST_NAMES]
+        close = difflib.get_close_matches(answer, short, n=1)
+        return f" Is {close[0]} meant to be it? An answer has the name of its exercise." if close else ""
 
     def source(self, answer: str) -> str:
         """The text of the answer, empty if there is none."""
