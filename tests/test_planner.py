@@ -19,6 +19,7 @@ from course_lib.planner import (
     ParallelPlan,
     PlannedRank,
     Planner,
+    counting,
     dimensions,
     execute,
     parameters_of,
@@ -27,8 +28,11 @@ from course_lib.planner import (
     torchs_1f1b,
     trace,
 )
+from course_lib.planner import graph as graph_module
+from course_lib.planner.alike import alike
 from course_lib.planner.graph import INPUT
 from course_lib.runtime.communication.events import Kind
+from course_lib.runtime.simulator.roofline import ComputeClock
 
 TOKENS, VOCABULARY = 8, 32
 
@@ -140,6 +144,71 @@ def test_whatever_is_split_the_gradients_are_those_of_one_rank(
             torch.testing.assert_close(gradient, part, atol=1e-6, rtol=1e-4)
             seen.add(name)
     assert seen == set(expected)
+
+
+def test_what_is_remembered_is_what_would_be_computed_again(
+    rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Invariant: whether calls are remembered and pieces traced once or not, each prediction is the same.
+    cluster = presets.lumi_g(nodes=1)
+    plans = []
+    for cuts, data, tensor in (((0,), 1, 8), ((0, 2), 1, 4), ((0, 1, 3, 4), 1, 2), ((0, 3), 2, 2)):
+        graph = without_data(3).graph(16 // data // 4)
+        plans += [ParallelPlan(cuts, data, tensor, 4, drawn_split(graph, tensor, rng)) for _ in range(2)]
+    with monkeypatch.context() as patched:
+        patched.setattr(counting, "RememberingClock", lambda watch, cluster: ComputeClock(watch, 0, cluster))
+        patched.setattr(graph_module, "alike", lambda one, other: False)
+        alone = Planner(without_data(3), cluster, torchs_1f1b)
+        expected = [alone.predict(each) for each in plans]
+    planner = Planner(without_data(3), cluster, torchs_1f1b)
+    assert [planner.predict(each) for each in plans] == expected
+
+
+class Scaled(nn.Module):
+    """x [n, width] times a number, plus a mask that is made meanwhile, plus a linear layer of it."""
+
+    def __init__(self, width: int, scale: float, mask: Tensor) -> None:
+        super().__init__()
+        self.scale, self.linear = scale, nn.Linear(width, width)
+        self.register_buffer("mask", mask)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.linear(x) * self.scale + self.mask.exp()
+        return y
+
+
+def test_pieces_that_differ_are_traced_by_themselves() -> None:
+    # Invariant: the graph computes what each piece computes, whatever the pieces before it are like.
+    masks = torch.arange(8.0).view(2, 4)
+    pieces = [Scaled(4, scale, masks[place]) for scale, place in ((2, 0), (2, 0), (3, 0), (2, 1), (2.0, 0))]
+    had = [list(vars(each)) for each in pieces]
+    x = torch.rand(3, 4)
+    graph = trace(pieces, x)
+    known = {INPUT: x, **parameters_of(pieces), **graph.constants}
+    for operator in graph.operators:
+        known[operator.name] = operator.compute(*(known[name] for name in operator.operands))
+    assert torch.equal(known[graph.outputs[-1]], nn.Sequential(*pieces)(x))
+    assert [list(vars(each)) for each in pieces] == had
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (nn.Linear(3, 4), nn.Linear(3, 4), True),
+        (nn.Linear(3, 4), nn.Linear(3, 5), False),
+        (nn.Linear(3, 4), nn.Linear(3, 4, bias=False), False),
+        (nn.Dropout(0.1), nn.Dropout(0.2), False),
+        (nn.ReLU(), nn.GELU(), False),
+        (nn.Sequential(nn.ReLU(), nn.Linear(2, 2)), nn.Sequential(nn.ReLU(), nn.Linear(2, 2)), True),
+        (nn.Sequential(nn.ReLU(), nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2), nn.ReLU()), False),
+        (nn.Sequential(*[nn.Linear(2, 2)] * 2), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), False),
+        (nn.BatchNorm1d(2), nn.BatchNorm1d(2), True),
+        (nn.BatchNorm1d(2), nn.BatchNorm1d(2, eps=1e-3), False),
+    ],
+)
+def test_modules_of_one_kind_are_alike(one: nn.Module, other: nn.Module, same: bool) -> None:
+    assert alike(one, other) is same
+    assert alike(other, one) is same
 
 
 def test_a_plan_runs_on_processes_too(rng: random.Random) -> None:

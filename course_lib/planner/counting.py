@@ -5,7 +5,6 @@ Computing is counted by the same roofline as in the simulator; collectives are w
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,8 +14,8 @@ from torch.distributed.tensor import Partial, Shard
 from course_lib.cluster.topology import Cluster
 from course_lib.planner.graph import INPUT, Graph, Operator
 from course_lib.planner.moving import CountedAxis, Layout, move
+from course_lib.planner.remembering import RememberingClock, Stopwatch
 from course_lib.planner.shards import ShardedPieces, Split, part, wanted
-from course_lib.runtime.simulator.roofline import ComputeClock
 from course_lib.training.pipeline.stage import LossFunction
 
 
@@ -57,17 +56,6 @@ class Counted:
     summed: int
 
 
-@dataclass(slots=True)
-class _Stopwatch:
-    """What ComputeClock asks of an engine."""
-
-    seconds: float = 0.0
-    communicating: bool = False
-
-    def compute(self, rank: int, seconds: float) -> None:
-        self.seconds += seconds
-
-
 def count(
     operators: Sequence[Operator],
     graph: Graph,
@@ -81,7 +69,7 @@ def count(
 
     What comes in and what comes out is whole. loss_function: computed of the result and targets, if given.
     """
-    watch = _Stopwatch()
+    watch = Stopwatch()
     axis = CountedAxis(ranks, clock=lambda: watch.seconds)
     used = {name for operator in operators for name in operator.operands}
     constants = {name: value.to("meta") for name, value in graph.constants.items() if name in used}
@@ -90,8 +78,7 @@ def count(
         parameter.grad = torch.empty_like(parameter)
     x = _what_comes_in(operators, graph)
     kept = _Kept(pieces.parameters())
-    engine: Any = watch
-    with ComputeClock(engine, 0, cluster):
+    with RememberingClock(watch, cluster):
         with kept.hooks():
             y = pieces(x)
             if loss_function is not None and targets is not None:
@@ -156,9 +143,8 @@ def operator_seconds(
         if name in graph.parameters:
             own.grad = torch.empty_like(own)
         operands.append(own)
-    watch = _Stopwatch()
-    engine: Any = watch
-    with ComputeClock(engine, 0, cluster):
+    watch = Stopwatch()
+    with RememberingClock(watch, cluster):
         y = operator.compute(*operands)
         torch.autograd.backward(y, torch.empty_like(y))
     return watch.seconds
@@ -171,9 +157,8 @@ def move_calls(
     axis = CountedAxis(ranks)
     x = torch.empty(shape, device="meta")
     x = (x.chunk(ranks, source.value.dim)[0].contiguous() if isinstance(source.value, Shard) else x).detach()
-    watch = _Stopwatch()
-    engine: Any = watch
-    with ComputeClock(engine, 0, cluster):
+    watch = Stopwatch()
+    with RememberingClock(watch, cluster):
         y = move(x.requires_grad_(), source, target, axis)
         torch.autograd.backward(y, torch.empty_like(y))
     return watch.seconds, [(operation, nbytes) for operation, nbytes, _ in axis.calls]

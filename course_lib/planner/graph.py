@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
+from course_lib.planner.alike import alike
 from course_lib.planner.layouts import Einsum
 from course_lib.planner.rules import RULES
 
@@ -101,15 +102,20 @@ def trace(pieces: Sequence[nn.Module], example: Tensor) -> Graph:
     """The graph of a model that applies its pieces one after another, the first to a tensor like `example`.
 
     pieces: with data or without (on the device "meta"); they stay as they are. example: [B, ...], where B is
-    how many samples a replica computes at once. Raises NotPlannable for calls that have no rule.
+    how many samples a replica computes at once. Of pieces that are alike one is run. Raises NotPlannable for
+    calls that have no rule.
     """
     operators: list[Operator] = []
     parameters: dict[str, Tensor] = {}
     constants: dict[str, Tensor] = {}
     outputs: list[str] = []
     given = example.to("meta")
+    traced: list[_Tracer] = []
     for number, piece in enumerate(pieces):
-        tracer = _Tracer(piece, given)
+        tracer = next((each for each in traced if each.serves(piece, given)), None)
+        if tracer is None:
+            tracer = _Tracer(piece, given)
+            traced.append(tracer)
         names = {tracer.input: outputs[-1] if outputs else INPUT}
         for node in tracer.graph.nodes:
             if node.op == "get_attr":
@@ -190,7 +196,17 @@ class _Tracer(fx.Tracer):
         self._example = example
         # While it traces, looking up an attribute would be traced too.
         self._known = dict([*module.named_parameters(remove_duplicate=False), *module.named_buffers()])
+        before = set(vars(module))
         self.graph = self.trace(module)
+        for name in set(vars(module)) - before:
+            # A constant that FX has put there.
+            self._known[name] = vars(module)[name]
+            delattr(module, name)
+
+    def serves(self, module: nn.Module, example: Tensor) -> bool:
+        """Whether tracing this module on such a tensor would give the same graph."""
+        looks = [(each.shape, each.stride(), each.dtype) for each in (example, self._example)]
+        return looks[0] == looks[1] and isinstance(self.root, nn.Module) and alike(module, self.root)
 
     @property
     def input(self) -> fx.Node:

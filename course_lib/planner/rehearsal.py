@@ -86,10 +86,10 @@ class Rehearsal:
         """Who can go on, and is the earliest, takes its next step."""
         steps = {stage: self._steps(stage) for stage in range(len(self._ranks))}
         while steps:
-            able = [stage for stage in steps if self._ready(stage) is not None]
-            stage = min(able, key=lambda each: self._ready(each) or 0.0)
+            known = ((self._ready(stage), stage) for stage in steps)
+            moment, stage = min((ready, stage) for ready, stage in known if ready is not None)
             rank = self._ranks[stage]
-            rank.clock, rank.waits_for = self._ready(stage) or 0.0, None
+            rank.clock, rank.waits_for = moment, None
             try:
                 rank.waits_for = next(steps[stage])
             except StopIteration:

@@ -50,21 +50,27 @@ class ComputeClock(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _seconds(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> float:
         """Time of one operation, in seconds."""
-        count: Callable[..., int] | None = (
-            None if self._flops == math.inf else flop_registry.get(func.overloadpacket)
-        )
-        seconds = 0.0 if count is None else count(*args, **kwargs, out_val=result) / self._flops
-        if self._memory_bandwidth < math.inf:
-            seconds = max(seconds, _nbytes((*args, *kwargs.values(), result)) / self._memory_bandwidth)
-        return seconds
+        flops = 0 if self._flops == math.inf else flops_of(func, args, kwargs, result)
+        nbytes = 0 if self._memory_bandwidth == math.inf else nbytes_of((*args, *kwargs.values(), result))
+        return self.seconds_of(flops, nbytes)
+
+    def seconds_of(self, flops: int, nbytes: int) -> float:
+        """Time of an operation with so many floating-point operations, whose tensors have so many bytes."""
+        return max(flops / self._flops, nbytes / self._memory_bandwidth)
 
 
-def _nbytes(values: Iterable[Any]) -> int:
+def flops_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:
+    """Floating-point operations of a call, of those that PyTorch counts; 0 of others."""
+    count: Callable[..., int] | None = flop_registry.get(func.overloadpacket)
+    return 0 if count is None else count(*args, **kwargs, out_val=result)
+
+
+def nbytes_of(values: Iterable[Any]) -> int:
     """Bytes of the tensors among an operator's arguments, which are in lists if they are in anything."""
     total = 0
     for value in values:
         if isinstance(value, torch.Tensor):
             total += value.nbytes
         elif isinstance(value, (list, tuple)):
-            total += _nbytes(value)
+            total += nbytes_of(value)
     return total
