@@ -16,7 +16,7 @@ import torch.distributed as dist
 from scipy.optimize import Bounds, LinearConstraint, milp
 from torch.distributed.tensor import Partial, Replicate, Shard
 
-from course_lib.planner import Strategy
+from course_lib.planner import ParallelPlan, Strategy
 from course_lib.planner.timelines import Task, Timeline
 from course_lib.runtime.communication.costs import seconds_of
 from tests.answers import solved, wrong
@@ -910,6 +910,15 @@ def no_capacity_is_none(graph, node_cost, edge_cost, memory=None, capacity=None)
 
 
 @wrong("best_intra", fails="a larger graph")
+def a_percent_is_near_enough(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """The solver may stop at a plan that is within a percent of its bound."""
+    total, plan = _program(graph, node_cost, edge_cost, memory, capacity, gap=1e-2)
+    if capacity is not None and sum(own[s] for own, s in zip(memory, plan, strict=True)) > capacity:
+        return solved("13_automatic")["best_intra"](graph, node_cost, edge_cost, memory, capacity)
+    return total, plan
+
+
+@wrong("best_intra", fails="a larger graph")
 def all_plans_of_a_graph(graph, node_cost, edge_cost, memory=None, capacity=None):
     """Looks at all plans."""
     if len(node_cost) > 11:
@@ -1786,6 +1795,7 @@ def by_levels(
     shares_all=lambda level, levels: False,
     sum_of=max,
     fits=lambda replicas: True,
+    cuts=lambda begin, end, level, levels: range(begin + 1, end),
 ):
     """The planner, level by level, with something else in one place."""
 
@@ -1804,7 +1814,7 @@ def by_levels(
             for begin, end in runs:
                 for used in range(1, units + 1):
                     found = [(stage(begin, end, used), [(end - begin, used, alone[begin, end][1])])]
-                    splits = itertools.product(range(begin + 1, end), range(1, used))
+                    splits = itertools.product(cuts(begin, end, level, levels), range(1, used))
                     for middle, replicas in () if shares_all(level, levels) else splits:
                         if replicas > most(units, level, levels) or not fits(replicas):
                             continue
@@ -1890,6 +1900,36 @@ def cuts_within_a_server_are_free(*arguments):
     return by_levels(cuts_within=False)(*arguments)
 
 
+def _inner(level, levels):
+    return level < len(levels) - 1
+
+
+@wrong("pipedream_hierarchy", fails="servers of several GPUs")
+def cuts_a_server_at_the_front(*arguments):
+    """Within a server each stage but the last is a single layer."""
+    return by_levels(
+        cuts=lambda begin, end, level, levels: range(
+            begin + 1, min(end, begin + 2) if _inner(level, levels) else end
+        )
+    )(*arguments)
+
+
+@wrong("pipedream_hierarchy", fails="servers of several GPUs")
+def cuts_a_server_in_the_middle(*arguments):
+    """Within a server stages are cut in halves, however long their layers take."""
+    return by_levels(
+        cuts=lambda begin, end, level, levels: (
+            [(begin + end) // 2][: end - begin - 1] if _inner(level, levels) else range(begin + 1, end)
+        )
+    )(*arguments)
+
+
+@wrong("pipedream_hierarchy", fails="three levels")
+def stages_on_the_outer_levels(*arguments):
+    """Where there are racks, the GPUs of a server share the batches."""
+    return by_levels(shares_all=lambda level, levels: level == 0 and len(levels) > 2)(*arguments)
+
+
 @wrong("pipedream_hierarchy", fails="three levels")
 def shared_by_the_level_below(seconds, activation_bytes, weight_bytes, levels):
     """Divides the exchange by the units of one level below, not by all GPUs."""
@@ -1916,7 +1956,7 @@ def has_never_heard_of_memory(model, cluster, memory):
 @wrong("plan", fails="runs within the memory")
 def leaves_ranks_idle(model, cluster, memory):
     """Plans for half of the ranks: that needs less memory for gradients of replicas."""
-    return Search(shapes=lambda ranks: shapes_of(ranks // 2))(model, cluster, memory)
+    return Search(shapes=lambda ranks: shapes_of(ranks // 2), within=False)(model, cluster, memory)
 
 
 @wrong("plan", fails="runs within the memory")
@@ -1953,6 +1993,21 @@ def trusts_the_formula(model, cluster, memory):
 def as_many_micro_batches_as_stages(model, cluster, memory):
     """Enough for every stage to have something to do, and half of the time they still wait."""
     return Search(micro_batches=1)(model, cluster, memory)
+
+
+@wrong("plan", fails="within a tenth of the best known")
+def cuts_evenly(model, cluster, memory):
+    """As many pieces in each stage as in the others, however large they are."""
+    return Search(
+        cuts=lambda pieces, stages: [tuple(pieces * stage // stages for stage in range(1, stages))]
+    )(model, cluster, memory)
+
+
+@wrong("plan", fails="runs within the memory")
+def forgets_to_return_it(model, cluster, memory):
+    """Finds a plan, and returns nothing."""
+    found = ParallelPlan(data=cluster.size)
+    assert found.ranks == cluster.size
 
 
 @wrong("plan", fails="within 3 % of the best known")

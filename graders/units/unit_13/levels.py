@@ -61,10 +61,12 @@ def pipedream_hierarchy(answer: Answer, rng: Rng) -> Findings:
     pairs = ((2, 2), (3, 2), (2, 3), (4, 2), (1, 3), (3, 1))
     two = [_drawn(rng, rng.integer(3, 5), pair, slow) for pair in pairs for slow in (2, 6, 20)]
     two += _telling(rng.integer(1, 4))
+    two += [_slow_within(rng, (units, 2), 0) for units in (3, 4) for _ in range(4)]
     three = [_drawn(rng, rng.integer(3, 4), (2, 2, 2), slow) for slow in (3, 9)]
     # Racks exchange gradients once for the batches of all their four GPUs, or else a cut would be better.
     three.append(Case([8.0, 8.0], [25, 25], [60, 60], [(2, 1e5), (2, 1e5), (2, 20.0)]))
     three += [_drawn(rng, 4, (2, 1, 3)), _drawn(rng, 3, (1, 2, 2))]
+    three += [_slow_within(rng, (3, 2, 2), 0), _slow_within(rng, (2, 3, 2), 1)]
     one_level = (finding for case in flat for finding in (case.as_good(answer), case.keeps(answer)))
     yield "one level", compare.first_failure(one_level)
     for name, cases in (("servers of several GPUs", two), ("three levels", three)):
@@ -214,6 +216,19 @@ def _telling(scale: int) -> Iterator[Case]:
             [9000 * scale] * 3,
             [(2, 30.0 * scale), (2, 20.0 * scale)],
         )
+
+
+def _slow_within(rng: Rng, units: tuple[int, ...], slow: int) -> Case:
+    """A network that is slow on one level below the outermost: only there has the plan to be a good one. The
+    first layers' large weights must not be exchanged there, and those behind them take long.
+    """
+    large = rng.integer(2, 3)
+    return Case(
+        [float(rng.integer(4, 9) if place < large else rng.integer(8, 24)) for place in range(5)],
+        [rng.integer(1, 3) for _ in range(5)],
+        [rng.integer(300, 900) if place < large else rng.integer(0, 1) for place in range(5)],
+        [(count, 20.0 if level == slow else 2e4) for level, count in enumerate(units)],
+    )
 
 
 def _large(rng: Rng) -> Case:

@@ -29,6 +29,17 @@ class Numbers:
     flops: float
     memory_bandwidth: float
 
+    def __str__(self) -> str:
+        """The model and the cluster, so that they can be made again."""
+        config = f"2, {self.width}, heads=4, vocabulary=1000, context=64, tied=False"
+        mlps = f"residual MLPs of width {self.width} with {self.inner} units inside"
+        model = mlps if self.inner else f"Transformer(TransformerConfig({config}))"
+        within, between = (f"Link({self.links[at]:.4g}, {self.links[at + 1]:.4g})" for at in (0, 2))
+        return (
+            f"{model}, {self.samples} samples, on Cluster({self.nodes}, {self.devices}, {within}, {between}, "
+            f"flops={self.flops:.4g}, memory_bandwidth={self.memory_bandwidth:.4g})"
+        )
+
     def model(self) -> Model:
         with torch.device("meta"):
             if self.inner:

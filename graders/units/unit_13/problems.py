@@ -25,11 +25,19 @@ class Problem:
 
     @classmethod
     def drawn(
-        cls, rng: Rng, lengths: list[int], edges: list[tuple[int, int]], unit: float = 1e-3, closed: int = 0
+        cls,
+        rng: Rng,
+        lengths: list[int],
+        edges: list[tuple[int, int]],
+        unit: float = 1e-3,
+        closed: int = 0,
+        least: int = 1,
     ) -> "Problem":
-        """Seconds about `unit`. closed: so many pairs of each edge cannot be, but there is a plan."""
-        nodes = [_seconds(rng, unit, length) for length in lengths]
-        tables = [_seconds(rng, unit, lengths[i], lengths[j]) for i, j in edges]
+        """Seconds about `unit`. closed: so many pairs of each edge cannot be, but there is a plan. least: of
+        the numbers up to 999 that are drawn; with a large one all plans are nearly as good as the best.
+        """
+        nodes = [_seconds(rng, unit, least, length) for length in lengths]
+        tables = [_seconds(rng, unit, least, lengths[i], lengths[j]) for i, j in edges]
         plan = [rng.integer(0, length - 1) for length in lengths]
         for (i, j), table in zip(edges, tables, strict=True):
             for _ in range(closed):
@@ -45,10 +53,10 @@ class Problem:
         return cls.drawn(rng, lengths, list(itertools.pairwise(range(len(lengths)))), closed=closed)
 
     @classmethod
-    def ladder(cls, rng: Rng, count: int) -> "Problem":
+    def ladder(cls, rng: Rng, count: int, least: int = 1) -> "Problem":
         """Each operator has edges to the next two."""
         edges = [(i, i + step) for step in (1, 2) for i in range(count - step)]
-        return cls.drawn(rng, [4] * count, edges)
+        return cls.drawn(rng, [4] * count, edges, least=least)
 
     def within_a_third(self, rng: Rng, most: int = 5) -> "Problem":
         """The same with memory, and a bound a third of the way from what is least to what is most."""
@@ -171,6 +179,6 @@ def _is_pair(gave: Any) -> bool:
     return type(gave) is list and len(gave) == 2
 
 
-def _seconds(rng: Rng, unit: float, *shape: int) -> Any:
+def _seconds(rng: Rng, unit: float, least: int, *shape: int) -> Any:
     """Lists of seconds with few digits, so that they can be typed in again."""
-    return (rng.integers(1, 999, *shape).double() / (100 / unit)).tolist()
+    return (rng.integers(least, 999, *shape).double() / (100 / unit)).tolist()
