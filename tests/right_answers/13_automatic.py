@@ -1,6 +1,5 @@
 """Right answers of unit 13, written differently."""
 
-import bisect
 import functools
 import heapq
 import itertools
@@ -16,7 +15,6 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 
 from course_lib.planner import ParallelPlan, Planner, Strategy, split_along, torchs_1f1b
 from course_lib.planner.timelines import Timeline
-from course_lib.runtime.communication.costs import seconds_of
 from tests.answers import right, solved
 from tests.planning import Search, inner_first, shapes_of
 
@@ -47,26 +45,6 @@ def axis_by_axis(op, mesh):
             )
             found.append(Strategy(operands, (first(op.result, Partial()), *each.result)))
     return found
-
-
-@right("op_strategies")
-def grows_a_list(op, mesh):
-    """Starts with one strategy without axes and adds an axis to all of them, with the parts still left."""
-    grown = [([[] for _ in op.operands], [], dict(op.sizes))]
-    for length in mesh:
-        longer = []
-        for operands, result, left in grown:
-            longer.append(([[*own, Replicate()] for own in operands], [*result, Replicate()], left))
-            for letter in dict.fromkeys("".join(op.operands)) if length != 1 else ():
-                if left[letter] % length == 0:
-                    cut = [
-                        [*own, Shard(names.index(letter)) if letter in names else Replicate()]
-                        for names, own in zip(op.operands, operands, strict=True)
-                    ]
-                    last = Shard(op.result.index(letter)) if letter in op.result else Partial("sum")
-                    longer.append((cut, [*result, last], {**left, letter: left[letter] // length}))
-        grown = longer
-    return [Strategy(tuple(map(tuple, operands)), tuple(result)) for operands, result, _ in grown]
 
 
 # -------------------------------------------------------------------------------------------- changed layouts
@@ -105,53 +83,6 @@ def with_lists(x, source, target, group=None):
     return torch.cat(parts, source.dim)
 
 
-@right("reshard")
-class ByMovingDimensions:
-    """Moves the dim that is cut to the front, where collectives cut and join, and back."""
-
-    def __new__(cls, x, source, target, group=None):
-        p, me = dist.get_world_size(group), dist.get_rank(group)
-        if source == target:
-            return x.clone()
-        if not source.is_replicate() and not target.is_partial():
-            if target.is_replicate():
-                return cls.joined(x, source, group, p)
-            return cls.cut(x, source, target, group, p)
-        if source.is_replicate():
-            if target.is_shard():
-                front = x.movedim(target.dim, 0)
-                n = len(front) // p
-                return front[me * n : (me + 1) * n].clone().movedim(0, target.dim)
-            return torch.zeros_like(x) if me else x.clone()
-        front = x.movedim(source.dim, 0)
-        whole = front.new_zeros(p * len(front), *front.shape[1:])
-        whole[me * len(front) : (me + 1) * len(front)] = front
-        return whole.movedim(0, source.dim)
-
-    @staticmethod
-    def joined(x, source, group, p):
-        if source.is_partial():
-            total = x.clone(memory_format=torch.contiguous_format)
-            dist.all_reduce(total, group=group)
-            return total
-        front = x.movedim(source.dim, 0).contiguous()
-        whole = front.new_empty(p * len(front), *front.shape[1:])
-        dist.all_gather_into_tensor(whole, front, group=group)
-        return whole.movedim(0, source.dim)
-
-    @staticmethod
-    def cut(x, source, target, group, p):
-        front = x.movedim(target.dim, 0).contiguous()
-        if source.is_partial():
-            own = front.new_empty(len(front) // p, *front.shape[1:])
-            dist.reduce_scatter_tensor(own, front, group=group)
-            return own.movedim(0, target.dim)
-        received = torch.empty_like(front)
-        dist.all_to_all_single(received, front, group=group)
-        parts = [part.movedim(0, target.dim) for part in received.chunk(p)]
-        return torch.cat(parts, source.dim)
-
-
 # ------------------------------------------------------------------------------------------- layouts' prices
 
 
@@ -165,21 +96,6 @@ def by_formulas(source, target, nbytes, ranks, link):
         return 0
     table = [[0, 0, 0], [one_way, across, 0], [2 * one_way, one_way, 0]]
     return table[kinds[type(source).__name__]][kinds[type(target).__name__]]
-
-
-@right("reshard_cost")
-def by_what_is_missing(source, target, nbytes, ranks, link):
-    """Asks whether all has to come, and whether all has to go."""
-    if target.is_partial() or source.is_replicate() or (source.is_shard() and source == target):
-        return 0.0
-    calls = []
-    if source.is_partial():
-        calls.append(("reduce_scatter_tensor", nbytes))
-    elif target.is_shard():
-        calls.append(("all_to_all", nbytes / ranks))
-    if target.is_replicate():
-        calls.append(("all_gather", nbytes / ranks))
-    return sum(seconds_of(name, payload, ranks, link) for name, payload in calls)
 
 
 # ------------------------------------------------------------------------------------------------------ ways
@@ -308,20 +224,6 @@ def shortest_path(node_cost, edge_cost):
     raise AssertionError
 
 
-@right("best_chain")
-def with_arrays(node_cost, edge_cost):
-    """The table with NumPy."""
-    seconds, origins = np.array(node_cost[0]), []
-    for own, table in zip(node_cost[1:], edge_cost, strict=True):
-        arriving = seconds[:, None] + np.array(table)
-        origins.append(arriving.argmin(0))
-        seconds = arriving.min(0) + np.array(own)
-    plan = [int(seconds.argmin())]
-    for origin in reversed(origins):
-        plan.insert(0, int(origin[plan[0]]))
-    return float(seconds.min()), plan
-
-
 @right("best_intra")
 def one_by_one(graph, node_cost, edge_cost, memory=None, capacity=None):
     """A table keeps the best of what is behind for each choice of those that have edges ahead."""
@@ -435,23 +337,6 @@ class WeakerProgram:
 
 
 @right("search")
-def in_logarithms(plan, propose, cost, steps, seed, beta=1.0):
-    """Draws how much dearer a plan may be: an exponential distribution, whose mean is 1 / beta."""
-    generator = random.Random(seed)
-    walk = [(cost(plan), plan)]
-    best = walk[0]
-    while len(walk) <= steps:
-        here, plan = walk[-1]
-        proposed = propose(plan, generator)
-        there = cost(proposed)
-        best = min(best, (there, proposed), key=lambda pair: pair[0])
-        allowed = generator.expovariate(1.0)
-        goes = there <= here or beta * (there - here) < allowed
-        walk.append((there, proposed) if goes else walk[-1])
-    return best[1], best[0]
-
-
-@right("search")
 class AsSteps:
     """A generator of what is seen, and the best of it."""
 
@@ -480,27 +365,6 @@ def neighbours(count, edges):
         before[second].append(first)
         after[first].append(second)
     return before, after
-
-
-@right("simulate")
-def from_a_set_of_those_that_are_ready(tasks, edges, devices):
-    """No heap: of all that is ready the first is looked for each time."""
-    before, after = neighbours(len(tasks), edges)
-    ready = [None if each else 0.0 for each in before]
-    end = [None for _ in tasks]
-    queues = [[] for _ in range(devices)]
-    left = {number for number, moment in enumerate(ready) if moment is not None}
-    while left:
-        number = min(left, key=lambda each: (ready[each], each))
-        left.remove(number)
-        queue = queues[tasks[number].device]
-        end[number] = max(ready[number], end[queue[-1]] if queue else 0) + tasks[number].seconds
-        queue.append(number)
-        for each in after[number]:
-            if all(end[first] is not None for first in before[each]):
-                ready[each] = max(end[first] for first in before[each])
-                left.add(each)
-    return Timeline(list(tasks), before, after, ready, end, queues)
 
 
 @right("simulate")
@@ -539,51 +403,6 @@ class ByDevices:
 
 
 # ------------------------------------------------------------------------------------------------ resimulate
-
-
-@right("resimulate")
-def until_nothing_changes(timeline, changes):
-    """First come, first served: looks at whatever may have moved, again and again, in no order of time."""
-    ready, end, tasks = timeline.ready, timeline.end, timeline.tasks
-    was = {}
-    doubtful = dict.fromkeys(changes)
-
-    def moment(number):
-        return ready[number], number
-
-    def take_out(number, device):
-        queue = timeline.queues[device]
-        place = queue.index(number)
-        doubtful.update(dict.fromkeys(queue[place + 1 : place + 2]))
-        queue.remove(number)
-
-    def put_in(number, device):
-        queue = timeline.queues[device]
-        bisect.insort(queue, number, key=moment)
-        doubtful.update(dict.fromkeys(queue[queue.index(number) :][:2]))
-
-    for number, task in changes.items():
-        take_out(number, tasks[number].device)
-        tasks[number] = task
-        put_in(number, task.device)
-    while doubtful:
-        number = min(doubtful, key=moment)
-        del doubtful[number]
-        was.setdefault(number, (ready[number], end[number]))
-        task = tasks[number]
-        arrived = max([0.0, *(end[each] for each in timeline.before[number])])
-        if arrived != ready[number]:
-            take_out(number, task.device)
-            ready[number] = arrived
-            put_in(number, task.device)
-            continue
-        queue = timeline.queues[task.device]
-        place = queue.index(number)
-        ended = max(ready[number], end[queue[place - 1]] if place else 0.0) + task.seconds
-        if ended != end[number]:
-            end[number] = ended
-            doubtful.update(dict.fromkeys([*timeline.after[number], *queue[place + 1 : place + 2]]))
-    return {number for number, before in was.items() if before != (ready[number], end[number])}
 
 
 @right("resimulate")

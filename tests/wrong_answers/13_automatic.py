@@ -1162,6 +1162,21 @@ def prices_where_it_stands(*arguments):
     return metropolis(again=True)(*arguments)
 
 
+@wrong("search", fails="how often it is where")
+def goes_where_nothing_runs(plan, propose, cost, steps, seed, beta=1.0):
+    """Stays only where a draw says so: with beta = 0 an infinite cost makes that a comparison with NaN."""
+    generator, here = random.Random(seed), cost(plan)
+    best, least = plan, here
+    for _ in range(steps):
+        proposed = propose(plan, generator)
+        there = cost(proposed)
+        if there < least:
+            best, least = proposed, there
+        if not (there > here and generator.random() >= math.exp(beta * (here - there))):
+            plan, here = proposed, there
+    return best, least
+
+
 # -------------------------------------------------------------------------------------------------- simulate
 
 

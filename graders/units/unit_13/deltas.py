@@ -1,16 +1,21 @@
 """Unit 13, a simulation that is told what changed: the same times, and few tasks looked at."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_13.drivers import timelines
 from graders.units.unit_13.drivers.timelines import ChangeReply
 from graders.units.unit_13.simulating import wrong_times
-from graders.units.unit_13.task_graphs import Graph, crowded, lanes, overtaken, together
+from graders.units.unit_13.task_graphs import Graph, apart, crowded, lanes, overtaken, settled, together
 
 Change = dict[int, tuple[int, float]]
 """Task -> its new device and seconds."""
 
+Step = tuple[Graph, Change, Graph, ChangeReply]
+"""The graph before, a change, the graph afterwards, and the reply."""
+
+TIMES = ("another duration", "another device", "several changes")
 READ = 4
 """How many tasks may be read for each that changes or moves, and how many besides."""
 
@@ -30,10 +35,23 @@ READ = 4
             "The tasks behind it on the old device move up; on the new one it waits its turn.",
         ),
         Criterion(
-            "several changes", 2, "All of one call together; then a call after a call, and back again."
+            "several changes",
+            2,
+            "All of one call together; then a call after a call, and back again.",
+            needs=("another duration", "another device"),
         ),
-        Criterion("which have moved", 2, "Compare with what stood there before the call, at its end."),
-        Criterion("reads what it needs", 4, "A task whose reasons to move are gone need not be looked at."),
+        Criterion(
+            "which have moved",
+            2,
+            "Compare with what stood there before the call, at its end.",
+            needs=TIMES,
+        ),
+        Criterion(
+            "reads what it needs",
+            4,
+            "A task whose reasons to move are gone need not be looked at.",
+            needs=TIMES,
+        ),
     ),
     hints=(
         "Three things decide when a task ends: those before it, the one in front of it on its device, and "
@@ -58,14 +76,13 @@ def resimulate(answer: Answer, rng: Rng) -> Findings:
     moves = [
         Case(graph, [{each: _moved(rng, graph, each)}]) for graph in graphs for each in _some(rng, graph)
     ]
+    moves.append(Case(settled(), [{2: (1, 2.0)}, {2: (0, 2.0)}]))
     several = [_several(rng, graph) for graph in graphs]
-    yield "another duration", compare.first_failure(case.times(answer) for case in durations)
-    yield "another device", compare.first_failure(case.times(answer) for case in moves)
-    yield "several changes", compare.first_failure(case.times(answer) for case in several)
-    yield (
-        "which have moved",
-        compare.first_failure(case.told(answer) for case in [*durations, *moves, *several]),
-    )
+    told: list[Finding] = []
+    yield "another duration", compare.first_failure(_judged(answer, durations, told))
+    yield "another device", compare.first_failure(_judged(answer, moves, told))
+    yield "several changes", compare.first_failure(_judged(answer, several, told))
+    yield "which have moved", compare.first_failure(told)
     yield "reads what it needs", compare.first_failure(case.reads(answer) for case in _local(rng))
 
 
@@ -86,33 +103,13 @@ class Case:
         told = [{str(number): task for number, task in change.items()} for change in self.changes]
         return answer.call(timelines.resimulate, fields, told)
 
-    def steps(self, answer: Answer) -> list[tuple[Graph, Change, Graph, ChangeReply]]:
-        """For each change the graph before, the change, the graph afterwards, and the reply."""
+    def steps(self, answer: Answer) -> list[Step]:
+        """For each change, one after another."""
         found, graph = [], self.graph
         for change, reply in compare.side_by_side(self.changes, self.asked(answer)):
             found.append((graph, change, graph.changed(change), reply))
             graph = graph.changed(change)
         return found
-
-    def times(self, answer: Answer) -> Finding:
-        """Whether each change leads to the timeline of the changed graph, and nothing else was changed."""
-        return compare.first_failure(
-            _after(graph, change, finding)
-            for graph, change, changed, reply in self.steps(answer)
-            for finding in (
-                *wrong_times(changed, reply.timeline, "ready", "end", "queues"),
-                _kept(changed, change, reply),
-            )
-        )
-
-    def told(self, answer: Answer) -> Finding:
-        """Whether the answer returns which tasks have moved."""
-        return compare.first_failure(
-            compare.equal(
-                reply.result, sorted(_moving(graph, changed)), f"{graph}; changes {change}: which moved"
-            )
-            for graph, change, changed, reply in self.steps(answer)
-        )
 
     def reads(self, answer: Answer) -> Finding:
         """Whether few tasks were read that neither change nor move."""
@@ -125,6 +122,24 @@ class Case:
             for graph, change, changed, reply in self.steps(answer)
             for moved in (_moving(graph, changed),)
         )
+
+
+def _judged(answer: Answer, cases: list[Case], told: list[Finding]) -> Iterator[Finding]:
+    """Whether each change leads to the timeline of the changed graph, and nothing else was changed. What is
+    found about the tasks that are said to have moved is added to told.
+    """
+    for case in cases:
+        steps = case.steps(answer)
+        told += (
+            compare.equal(
+                reply.result, sorted(_moving(graph, changed)), f"{graph}; changes {change}: which moved"
+            )
+            for graph, change, changed, reply in steps
+        )
+        for graph, change, changed, reply in steps:
+            for finding in wrong_times(changed, reply.timeline, "ready", "end", "queues"):
+                yield _after(graph, change, finding)
+            yield _after(graph, change, _kept(changed, change, reply))
 
 
 def _after(graph: Graph, change: Change, finding: Finding) -> Finding:
@@ -183,8 +198,11 @@ def _several(rng: Rng, graph: Graph) -> Case:
 
 
 def _local(rng: Rng) -> list[Case]:
-    """Changes early and late that stay in their lanes, or lead to others; some from which nothing follows."""
-    cases = []
+    """Changes early and late that stay in their lanes, or lead to others; some from which nothing follows,
+    also where many tasks stand behind.
+    """
+    early = 20 + rng.integer(0, 4)
+    cases = [Case(apart(20), [{early: (0, 5.0)}, {early: (0, 2.0)}])]
     for length in (20, 35):
         graph = lanes(rng, 12, length)
         for place in (0, length // 2, length - 4):

@@ -96,6 +96,18 @@ def overtaken(scale: int) -> Graph:
     return Graph(tasks, [(1, 3), (2, 4)], 3)
 
 
+def settled() -> Graph:
+    """Task 2 would end at the same moment on device 1, and task 4 would have to wait for it there."""
+    tasks = [(2, 3.0), (3, 4.0), (0, 2.0), (1, 1.0), (1, 3.0)]
+    return Graph(tasks, [(0, 2), (1, 4)], 4)
+
+
+def apart(count: int) -> Graph:
+    """On device 0 a task of 2 s every 10 s, each let in by one on a device of its own."""
+    let_in = [(number + 1, 10.0 * number) for number in range(count)]
+    return Graph([*let_in, *[(0, 2.0)] * count], [(each, count + each) for each in range(count)], count + 1)
+
+
 def together(rng: Rng) -> Graph:
     """Many tasks that become ready at one moment, on two devices."""
     roots = [(0, 2.0), (1, 2.0)]

@@ -42,6 +42,7 @@ HALF, NARROW = 8000, 0.02
             "how often it is where",
             3,
             "Think of two plans. From the dear one it always returns at once; how often must it go there?",
+            needs=("the best plan seen", "never refuses what is no dearer"),
         ),
         Criterion(
             "the same again",
@@ -65,7 +66,9 @@ def search(answer: Answer, rng: Rng) -> Findings:
         "never refuses what is no dearer",
         compare.first_failure(_moves(answer, each) for each in [*asked, *_steep(rng)]),
     )
-    judged = [*((_visits, each) for each in _long(rng)), (_steady, _two(rng))]
+    # A walk that roams about everywhere, but for what cannot run.
+    free = Asked([1.0, math.inf, 2.0, 3.0], 0, 40, rng.integer(0, 999), 0.0)
+    judged = [(_moves, free), *((_visits, each) for each in _long(rng)), (_steady, _two(rng))]
     yield "how often it is where", compare.first_failure(judge(answer, each) for judge, each in judged)
     yield "the same again", _repeats(answer, asked[0], rng)
     yield "each plan priced once", compare.first_failure(_priced(answer, each) for each in asked)
@@ -102,13 +105,17 @@ class Asked:
 
 
 def _asked(rng: Rng, steps: int) -> list[Asked]:
-    """Short walks, in which the last plan is hardly the best one, and two plans cost the same."""
+    """Short walks that begin at a dear plan, to which three plans are the best ones; one where all cost the
+    same; and one without a step.
+    """
     cases = []
-    for plans in (5, 7, 2):
-        costs = [float(rng.integer(2, 5)) for _ in range(plans)]
-        costs[-1] = costs[0]
-        cases.append(Asked(costs, rng.integer(0, plans - 1), steps + plans, rng.integer(0, 999), beta=0.2))
-    return [*cases, Asked([3.0, 1.0, 2.0], 1, 0, 5, 1.0)]
+    for plans in (5, 7, 9):
+        costs = [2.0, 2.0, 2.0, *(float(rng.integer(3, 6)) for _ in range(plans - 3))]
+        start, turn = rng.integer(3, plans - 1), rng.integer(0, plans - 1)
+        costs = [*costs[turn:], *costs[:turn]]
+        cases.append(Asked(costs, (start - turn) % plans, steps + plans, rng.integer(0, 999), beta=0.2))
+    alike = Asked([3.0] * 8, rng.integer(0, 7), 30, rng.integer(0, 999), 1.0)
+    return [*cases, alike, Asked([3.0, 1.0, 2.0], 1, 0, 5, 1.0)]
 
 
 def _steep(rng: Rng) -> Iterator[Asked]:
