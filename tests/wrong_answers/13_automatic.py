@@ -1163,6 +1163,23 @@ def prices_where_it_stands(*arguments):
 
 
 @wrong("search", fails="how often it is where")
+def a_ratio_of_two_powers(plan, propose, cost, steps, seed, beta=1.0):
+    """Divides one proportion by the other: of large costs both are 0."""
+    generator, here = random.Random(seed), cost(plan)
+    best, least = plan, here
+    for _ in range(steps):
+        proposed = propose(plan, generator)
+        there = cost(proposed)
+        if there < least:
+            best, least = proposed, there
+        below = math.exp(-beta * here) if beta else 1.0
+        often = math.exp(-beta * there) / below if below else there < math.inf
+        if there <= here or (there < math.inf and generator.random() < often):
+            plan, here = proposed, there
+    return best, least
+
+
+@wrong("search", fails="how often it is where")
 def goes_where_nothing_runs(plan, propose, cost, steps, seed, beta=1.0):
     """Stays only where a draw says so: with beta = 0 an infinite cost makes that a comparison with NaN."""
     generator, here = random.Random(seed), cost(plan)

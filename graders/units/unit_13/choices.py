@@ -22,11 +22,17 @@ from graders.units.unit_13.problems import Problem
             2,
             "Keep, for each strategy, from which one before it the least came, and go back from the end.",
         ),
-        Criterion("what cannot be done", 1, "A strategy or a change of infinite cost is in no best plan."),
+        Criterion(
+            "what cannot be done",
+            1,
+            "A strategy or a change of infinite cost is in no best plan.",
+            needs=("least seconds", "a choice that has them"),
+        ),
         Criterion(
             "long chains",
             2,
             "What came before matters only by the last strategy: S times S pairs, operator by operator.",
+            needs=("least seconds", "a choice that has them"),
         ),
     ),
     hints=(

@@ -77,6 +77,7 @@ def resimulate(answer: Answer, rng: Rng) -> Findings:
         Case(graph, [{each: _moved(rng, graph, each)}]) for graph in graphs for each in _some(rng, graph)
     ]
     moves.append(Case(settled(), [{2: (1, 2.0)}, {2: (0, 2.0)}]))
+    moves.append(Case(Graph([(0, 3.0), (0, 2.0), (0, 1.0)], [], 2), [{0: (1, 3.0)}]))
     several = [_several(rng, graph) for graph in graphs]
     told: list[Finding] = []
     yield "another duration", compare.first_failure(_judged(answer, durations, told))

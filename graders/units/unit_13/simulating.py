@@ -36,6 +36,7 @@ from graders.units.unit_13.task_graphs import (
             "ready at the same moment",
             1,
             "Then the lower number goes first, also where a task takes no time.",
+            needs=("waits for all before it", "one at a time, in the order of readiness"),
         ),
         Criterion(
             "a long chain", 1, "Of 3,000 tasks in a row each waits for the one before. Do not recurse."

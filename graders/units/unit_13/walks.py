@@ -126,9 +126,11 @@ def _steep(rng: Rng) -> Iterator[Asked]:
 
 
 def _long(rng: Rng) -> Iterator[Asked]:
-    """Walks long enough for shares to settle, with a large beta and with a small one."""
-    for beta in (2.5, 0.4):
-        offset = rng.integer(3, 6)
+    """Walks long enough for shares to settle, with a large beta and with a small one; in the first all costs
+    are so large that their powers are 0.
+    """
+    for beta, unit in ((2.5, 1000), (0.4, 1)):
+        offset = unit * rng.integer(3, 6)
         costs = [round(offset + steep / beta, 3) for steep in (0.0, 0.5, 1.0, 1.6)]
         turn = rng.integer(0, 3)
         yield Asked([*costs[turn:], *costs[:turn]], rng.integer(0, 3), STEPS, rng.integer(0, 999), beta)
