@@ -53,7 +53,8 @@ from torch.utils.checkpoint import checkpoint
 from course_lib import Cluster, Link, Run, launch, per_rank, span
 from course_lib.cluster import presets
 from course_lib.data import load as load_data
-from course_lib.figures.style import COLOURS, HATCHES, legend_beside, line_figure, look, new_figure
+from course_lib.figures.style import COLOURS, HATCHES, legend_beside, line_figure, new_figure
+from course_lib.notebook.widgets import Slider, explore
 from course_lib.training.host_memory import Arriving, HostMemory, HostTensor
 from course_lib.training.memory_plan import Layer, Plan, Task, plan_cost
 from course_lib.training.out_of_core import DoesNotFit, Way, step
@@ -122,50 +123,76 @@ def zero_memory(parameters: int, ranks: int, stage: int, state_bytes: int = 12) 
 
 
 # %% [markdown]
-# Figure 1 of the ZeRO paper has 7.5 billion parameters on 64 GPUs:
+# Figure 1 of the ZeRO paper has 7.5 billion parameters on 64 GPUs. Try others: from how many GPUs on does a model of 34 billion
+# parameters fit on one of 80 GB, in each of the stages?
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%needs zero_memory
 PAPER = {"parameters": 7_500_000_000, "ranks": 64}
-stages = ["data parallelism", "stage 1: optimizer", "stage 2: and gradients", "stage 3: and weights"]
-gigabytes = [zero_memory(**PAPER, stage=stage) / 1e9 for stage in range(4)]
-# A stage that cuts nothing but one kind shows how much that kind takes.
-weights, gradients = 2 * PAPER["parameters"] / 1e9, 2 * PAPER["parameters"] / 1e9
-of_kind = {
-    "weights": [weights, weights, weights, weights / PAPER["ranks"]],
-    "gradients": [gradients, gradients, gradients / PAPER["ranks"], gradients / PAPER["ranks"]],
-}
-of_kind["optimizer"] = [
-    whole - w - g for whole, w, g in zip(gigabytes, of_kind["weights"], of_kind["gradients"], strict=True)
-]
-figure, axes = new_figure(
-    height=2.6,
-    alt="Four bars of what a GPU holds of 7.5 billion parameters: "
-    + ", ".join(f"{name} {taken:.1f} GB" for name, taken in zip(stages, gigabytes, strict=True))
-    + ". Three quarters of the first bar are the optimizer's.",
+STAGE_NAMES = ["data parallelism", "stage 1: optimizer", "stage 2: and gradients", "stage 3: and weights"]
+
+
+def gigabytes_of_kind(parameters: int, ranks: int) -> dict[str, list[float]]:
+    """Of each kind of model states the GB on a rank under the four stages: a stage's saving is that of one kind."""
+    total = [zero_memory(parameters, ranks, stage) / 1e9 for stage in range(4)]
+    weights = [2 * parameters / 1e9] * 3 + [2 * parameters / 1e9 - (total[2] - total[3])]
+    gradients = [2 * parameters / 1e9] * 2 + [2 * parameters / 1e9 - (total[1] - total[2])] * 2
+    taken = [whole - w - g for whole, w, g in zip(total, weights, gradients, strict=True)]
+    return {"weights": weights, "gradients": gradients, "optimizer": taken}
+
+
+def memory_bars(billions: float, gpus: int) -> Any:
+    """What a GPU holds under each stage, as bars of the three kinds."""
+    of_kind = gigabytes_of_kind(round(billions * 1e9), gpus)
+    total = [sum(kinds) for kinds in zip(*of_kind.values(), strict=True)]
+    figure, axes = new_figure(
+        height=2.6,
+        alt=f"Four bars of what each of {gpus} GPUs holds of {billions:g} billion parameters: "
+        + ", ".join(f"{name} {taken:.1f} GB" for name, taken in zip(STAGE_NAMES, total, strict=True))
+        + ". Three quarters of the first bar are the optimizer's.",
+    )
+    left = [0.0] * 4
+    for (kind, taken), colour, hatch in zip(
+        of_kind.items(), ("sky_blue", "orange", "bluish_green"), HATCHES, strict=False
+    ):
+        axes.barh(
+            STAGE_NAMES, taken, left=left, color=COLOURS[colour], hatch=hatch, edgecolor="white", label=kind
+        )
+        left = [before + more for before, more in zip(left, taken, strict=True)]
+    for place, taken in enumerate(total):
+        axes.text(taken + total[0] / 120, place, f"{taken:.1f} GB", va="center")
+    axes.invert_yaxis()
+    axes.set(xlabel="model states on each GPU (GB)", xlim=(0, 1.125 * total[0]))
+    axes.grid(visible=False, axis="y")
+    legend_beside(axes)
+    return figure
+
+
+explore(
+    memory_bars,
+    billions=Slider([1.5, 7.5, 13, 34, 70, 175, 1000], start=7.5, label="parameters (billions)"),
+    gpus=Slider([2**power for power in range(11)], start=64, label="GPUs"),
 )
-left = [0.0] * 4
-for (kind, taken), colour, hatch in zip(of_kind.items(), ("sky_blue", "orange", "bluish_green"), HATCHES):
-    axes.barh(stages, taken, left=left, color=COLOURS[colour], hatch=hatch, edgecolor="white", label=kind)
-    left = [before + more for before, more in zip(left, taken, strict=True)]
-for place, taken in enumerate(gigabytes):
-    axes.text(taken + 1, place, f"{taken:.1f} GB", va="center")
-axes.invert_yaxis()
-axes.set(xlabel="model states on each GPU (GB)", xlim=(0, 135))
-axes.grid(visible=False, axis="y")
-legend_beside(axes)
-figure
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds zero_memory
+gigabytes = [zero_memory(**PAPER, stage=stage) / 1e9 for stage in range(4)]
 assert [round(taken, 1) for taken in gigabytes] == [120.0, 31.4, 16.6, 1.9]
-assert all(taken >= 0 for taken in of_kind["optimizer"])
+assert gigabytes_of_kind(**PAPER)["optimizer"][0] == 90.0
+LARGER = 34_000_000_000
+assert zero_memory(LARGER, 2**40, 1) > 80e9
+assert all(
+    zero_memory(LARGER, first - 1, stage) > 80e9 >= zero_memory(LARGER, first, stage)
+    for stage, first in ((2, 40), (3, 7))
+)
+assert all(taken >= 0 for own in gigabytes_of_kind(**PAPER).values() for taken in own)
 guesses.measured(gigabytes_with_shards_of_adams_numbers=gigabytes[1])
 
 # %% [markdown]
 # 120, 31.4, 16.6 and 1.9 GB, as in the paper. The first stage brings most: three quarters of all bytes are the
 # optimizer's, and it needs them for a moment only, at the end of a step. With more and more ranks the first two stages come
-# to a floor of 4 and 2 bytes a parameter; the third has none.
+# to a floor of 4 and 2 bytes a parameter; the third has none. So 34 billion parameters do not fit into 80 GB with stage 1 on
+# any number of GPUs; with stage 2 they do from 40 on, with stage 3 from 7 on.
 #
 # What does it cost? Memory that is cut has to be put together again by messages. How many more than data parallelism
 # sends anyway, you will measure stage by stage.
@@ -271,6 +298,7 @@ class ShardedOptimizer:
     step(): p.grad is the gradient of this rank's samples, or None, which counts as zeros. Afterwards
         every parameter holds on every rank, in the memory that it had, the value that a step of
         optimizer_class with the mean of the gradients over ranks gives it. Gradients stay as they are.
+        Nothing else changes the parameters.
     zero_grad(): sets every gradient to None.
     param_groups: a dict for each group, with its options. Whoever changes one there, such as "lr",
         changes the steps that follow.
@@ -843,8 +871,9 @@ def clip_grad_norm(shards: Iterable[Tensor], max_norm: float) -> Tensor:
         none, and one without numbers.
     Returns float32 []: the root of the sum of the squares of all gradients of all ranks, as they came,
     the same on all ranks. It is computed in float32, also where gradients are bfloat16. If it is larger
-    than max_norm, each gradient is multiplied, in place, by max_norm / norm; else, also where the norm
-    is NaN, it stays as it is to the last bit. Calls: one all-reduce of a number.
+    than max_norm, each gradient is multiplied, in place, by max_norm / norm, which is 0 if the norm is
+    infinite; else, also where the norm is NaN, it stays as it is to the last bit. Calls: one all-reduce
+    of a number.
     """
     ### BEGIN SOLUTION
     gradients = [shard.grad for shard in shards if shard.grad is not None]
@@ -1104,7 +1133,7 @@ class HostOffload:
     copied back earlier than that, and in one backward nothing twice.
 
     One object serves any number of passes: also those that never come to a backward, and those whose
-    graph is kept for a second one, with others in between. It refers to no tensor on the device that is
+    graph is kept for a second one, with others in between. There may be several. It refers to no tensor on the device that is
     not on its way there, except for `stays`, and leaves nothing on the host when its graph is gone. A
     copy that was begun ahead and is never asked for goes with its graph.
     """
@@ -1361,8 +1390,8 @@ def out_of_core_plan(
     """For each layer "keep", "swap" or "recompute", so that a step is as short as you can make it.
 
     The arguments are those of course_lib.training.out_of_core.step, whose model of time counts. They
-    stay as they are. No layer alone keeps more than the capacity. The plan must fit; its step has to be
-    within 5 % of the shortest. 11 layers must take less than four seconds.
+    stay as they are. No layer alone keeps more than the capacity, and some may keep nothing. The plan
+    must fit; its step has to be within 5 % of the shortest. 11 layers must take less than four seconds.
     """
     ### BEGIN SOLUTION
     ways = ("keep", "swap", "recompute")
@@ -1400,7 +1429,23 @@ mixed = step(planned, **chain)
 print(planned)
 for name, timed in {**one_for_all, "planned": mixed}.items():
     print(f"{name:9}: {timed.seconds:.2f} s; without a bound {3 * sum(chain['seconds']):.2f} s")
-out_of_core_figure({"planned": mixed})
+
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs out_of_core_plan
+def planned_step(capacity: int, link: int) -> Any:
+    """The step of the plan for a device with so many GB free, whose link has so many GB a second."""
+    given = {**chain, "capacity": capacity * 1e9, "bandwidth": link * 1e9}
+    plan = out_of_core_plan(**given)
+    counts = ", ".join(f"{plan.count(way)} {way}" for way in ("keep", "swap", "recompute") if way in plan)
+    return out_of_core_figure({f"{capacity} GB, {link} GB/s ({counts})": step(plan, **given)})
+
+
+explore(
+    planned_step,
+    capacity=Slider(range(4, 36, 4), start=16, label="memory for activations (GB)"),
+    link=Slider([3, 6, 12, 24, 48], start=12, label="link to the host (GB/s)"),
+)
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds out_of_core_plan

@@ -70,8 +70,7 @@ def _padded(numbers, length):
     return functional.pad(numbers, (0, length - len(numbers)))
 
 
-@right("ShardedOptimizer")
-class ListsOfParts:
+class _ListsOfParts:
     """Collectives of lists, one tensor a rank; parts without padding, which is added for the journey."""
 
     def __init__(self, parameters, optimizer_class, **options):
@@ -121,7 +120,7 @@ class ListsOfParts:
 
 
 @right("ShardedOptimizer")
-class SharedSteps(ListsOfParts):
+class SharedSteps(_ListsOfParts):
     """A group at a time: gradients, a step of it alone, and parameters."""
 
     def __init__(self, parameters, optimizer_class, **options):
@@ -136,6 +135,54 @@ class SharedSteps(ListsOfParts):
                 super().step()
         finally:
             self.parts, self.inner.param_groups = together, groups
+
+
+@right("ShardedOptimizer")
+class AnOptimizerItself(torch.optim.Optimizer):
+    """A torch.optim.Optimizer, whose groups have the parameters; a step passes on their options."""
+
+    def __init__(self, parameters, optimizer_class, **options):
+        given = list(parameters)
+        groups = [dict(each) for each in given] if isinstance(given[0], dict) else given
+        super().__init__(groups, options)
+        ranks, rank = dist.get_world_size(), dist.get_rank()
+        self.trained = [[p for p in group["params"] if p.requires_grad] for group in self.param_groups]
+        self.parts = []
+        for own in self.trained:
+            numbers = torch.cat([p.detach().flatten() for p in own])
+            length = -(-len(numbers) // ranks)
+            self.parts.append(nn.Parameter(_padded(numbers, ranks * length).view(ranks, -1)[rank].clone()))
+        self.inner = optimizer_class([{"params": [part]} for part in self.parts], **options)
+        self.pass_on()
+
+    def pass_on(self):
+        for group, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
+            inner.update({name: value for name, value in group.items() if name != "params"})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.pass_on()
+        ranks, works = dist.get_world_size(), []
+        for own, part in zip(self.trained, self.parts, strict=True):
+            given = [torch.zeros_like(p) if p.grad is None else p.grad for p in own]
+            whole = _padded(torch.cat([gradient.flatten() for gradient in given]), ranks * len(part))
+            part.grad = torch.empty_like(part)
+            works.append((dist.reduce_scatter_single(part.grad, whole, async_op=True), whole))
+        for work, _ in works:
+            work.wait()
+        for part in self.parts:
+            part.grad /= ranks
+        self.inner.step()
+        for own, part in zip(self.trained, self.parts, strict=True):
+            whole = part.new_empty(ranks * len(part))
+            dist.all_gather_single(whole, part)
+            for parameter, values in zip(
+                own,
+                whole.split([p.numel() for p in own] + [len(whole) - sum(p.numel() for p in own)]),
+                strict=False,
+            ):
+                parameter.copy_(values.view_as(parameter))
+            part.grad = None
 
 
 @right("ShardedGradients")
@@ -376,18 +423,6 @@ def own_sequential(modules):
 
 
 @right("clip_grad_norm")
-def norms_of_norms(shards, max_norm):
-    there = [shard.grad for shard in shards if shard.grad is not None]
-    norms = [torch.linalg.vector_norm(each, dtype=torch.float32) for each in there]
-    squares = torch.stack([torch.zeros(()), *norms]).square().sum()
-    dist.all_reduce(squares)
-    norm = squares.sqrt()
-    if norm.item() > max_norm:
-        torch._foreach_mul_(there, max_norm / norm.item()) if there else None
-    return norm
-
-
-@right("clip_grad_norm")
 def bounded_factor(shards, max_norm):
     total, there = torch.zeros(1), []
     for shard in shards:
@@ -400,18 +435,6 @@ def bounded_factor(shards, max_norm):
     for shard in there:
         shard.grad *= factor
     return norm
-
-
-@right("gather_state")
-def by_gather(shards, shapes):
-    ranks, rank, state = dist.get_world_size(), dist.get_rank(), {}
-    for name, shape in shapes.items():
-        length = -(-shape.numel() // ranks)
-        parts = [shards[name].new_empty(length) for _ in range(ranks)] if rank == 0 else None
-        dist.gather(_padded(shards[name], length), parts, dst=0)
-        if parts:
-            state[name] = torch.cat(parts)[: shape.numel()].view(shape)
-    return None if rank else state
 
 
 @right("gather_state")
@@ -434,36 +457,6 @@ def rank_by_rank(shards, shapes):
 
 
 # ---------------------------------------------------------------------------------------------- HostOffload
-
-
-@right("HostOffload")
-class ByNumbers:
-    """Numbers what it packs; a dictionary of weak values has what a graph still refers to."""
-
-    class Packed:
-        def __init__(self, number, held):
-            self.number, self.held, self.arriving = number, held, None
-
-    def __init__(self, host, stays, ahead=1):
-        self.host, self.ahead, self.count = host, ahead, 0
-        self.stays = [tensor.untyped_storage() for tensor in stays]
-        self.packed = weakref.WeakValueDictionary()
-
-    def pack(self, tensor):
-        if any(tensor.untyped_storage().data_ptr() == storage.data_ptr() for storage in self.stays):
-            return tensor
-        self.count += 1
-        self.packed[self.count] = packed = self.Packed(self.count, self.host.to_host(tensor))
-        return packed
-
-    def unpack(self, packed):
-        if isinstance(packed, torch.Tensor):
-            return packed
-        before = sorted((number for number in self.packed if number < packed.number), reverse=True)
-        for each in [packed, *map(self.packed.get, before[: self.ahead])]:
-            each.arriving = each.arriving or each.held.to_device()
-        arriving, packed.arriving = packed.arriving, None
-        return arriving.wait()
 
 
 @right("HostOffload")
@@ -531,26 +524,6 @@ def _seconds(plan, *task):
         return step(plan, *task).seconds
     except DoesNotFit:
         return math.inf
-
-
-@right("out_of_core_plan")
-def keeps_the_best_few(bytes_, seconds, capacity, bandwidth):
-    """A beam: of all plans that differ in one layer from the best few, the best few again."""
-    task = bytes_, seconds, capacity, bandwidth
-    ways = ("keep", "swap", "recompute")
-    few = {("recompute",) * len(bytes_), ("swap",) * len(bytes_)}
-    for _ in range(3 * len(bytes_)):
-        more = {
-            (*plan[:layer], way, *plan[layer + 1 :])
-            for plan in few
-            for layer in range(len(plan))
-            for way in ways
-        }
-        few_after = set(sorted(more | few, key=lambda plan: (_seconds(plan, *task), plan))[:25])
-        if few_after == few:
-            break
-        few = few_after
-    return list(min(few, key=lambda plan: _seconds(plan, *task)))
 
 
 @right("out_of_core_plan")

@@ -1,13 +1,15 @@
 """What several drivers of unit 09 do with what an answer made."""
 
 import gc
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from course_lib import mark
-from graders.grading.answer import PlainData
+from course_lib.training.host_memory import HostMemory
+from graders.grading.answer import AnswerFunction, PlainData
 from graders.units.models import sent, transposed
 
 
@@ -50,6 +52,17 @@ def is_changed(module: nn.Module, values: list[Tensor]) -> bool:
     """Whether its parameters have other values, or gradients."""
     pairs = zip(module.parameters(), values, strict=True)
     return any(not torch.equal(own, value) or own.grad is not None for own, value in pairs)
+
+
+def beside_another(answer: AnswerFunction, pack: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+    """pack of a HostOffload; before each tensor another HostOffload packs one of no bytes."""
+    other, packed = answer(HostMemory(), ()), []
+
+    def packs(tensor: Tensor) -> Any:
+        packed.append(other.pack(tensor.new_empty(0)))
+        return pack(tensor)
+
+    return packs
 
 
 def both_passes(

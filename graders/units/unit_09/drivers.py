@@ -248,6 +248,8 @@ def offloaded(
     offload = answer(host, iter(stays), *([] if ahead == 1 else [ahead]))
     known = {parameter.untyped_storage().data_ptr() for parameter in stays}
 
+    pack = driven.beside_another(answer, offload.pack)
+
     def unpack(packed: PlainData) -> Tensor:
         mark("asked")
         tensor: Tensor = offload.unpack(packed)
@@ -263,7 +265,7 @@ def offloaded(
 
     kept = []
     for x, way in zip(xs, passes, strict=True):
-        with saved_tensors_hooks(offload.pack, unpack):
+        with saved_tensors_hooks(pack, unpack):
             loss = forward(kind, x, parameters)
         mark("forward over")
         on_host.append(host.nbytes)

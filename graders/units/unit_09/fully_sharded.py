@@ -4,9 +4,11 @@ from functools import partial
 
 import torch
 
-from graders.grading.kit import Answer, Criterion, Findings, Rng, compare, exercise
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, Rng, compare, exercise
 from graders.units.unit_09.assorted import AssortedUnit
-from graders.units.unit_09.sharded_units import Units
+from graders.units.unit_09.held import at_most_held, held_at
+from graders.units.unit_09.replies import UnitsReply
+from graders.units.unit_09.sharded_units import SLACK, Units
 
 
 @exercise(
@@ -106,12 +108,20 @@ def fully_sharded_unit(answer: Answer, rng: Rng) -> Findings:
     yield "gradients", compare.first_failure([*gradients, assorted.gradients(of_assorted)])
     yield "every step", compare.first_failure(each.gradients(run, 1) for each, run in runs)
     yield "keeps a shard", deep.keeps(runs[0][1])
-    yield "lets go in forward", deep.lets_go(runs[0][1], "step begins", "forward ends", wholes=2)
+    let_go = deep.lets_go(runs[0][1], "step begins", "forward ends", wholes=2)
+    yield "lets go in forward", compare.first_failure((let_go, _nothing_left(runs[0][1])))
     yield "lets go in backward", deep.lets_go(runs[0][1], "backward begins", "backward ends", wholes=6)
     yield "calls", compare.first_failure(each.calls(run) for each, run in runs)
     early = odd.launch(answer, early=True)
     started = odd.forward(early), odd.calls(early), odd.started(early), assorted.started(of_assorted)
     yield "start", compare.first_failure([*started, assorted.started_in_vain(answer)])
+
+
+def _nothing_left(run: Observed[UnitsReply]) -> Finding:
+    """Passes if a forward under no_grad leaves no more than what it returns."""
+    ranks = range(len(run.results))
+    allowed = [held_at(run, rank, "evaluation") + SLACK for rank in ranks]
+    return at_most_held([held_at(run, rank, "evaluated") for rank in ranks], allowed, "After no_grad")
 
 
 @exercise(

@@ -69,12 +69,14 @@ def clip_grad_norm(answer: Answer, rng: Rng) -> Findings:
     large.append(Clipped.draw(rng, 2, factor=0.6, scale=1e-6, dtypes=(torch.bfloat16, torch.float32)))
     small = [Clipped.draw(rng, 2, factor=1.5)]
     small.append(replace(Clipped.draw(rng, 2, factor=1.0, scale=0.0), max_norm=0.0))
-    unknown = Clipped.draw(rng, 2, factor=0.5).with_nan()
+    unknown = Clipped.draw(rng, 2, factor=0.5).with_number(math.nan)
     bare = Clipped.draw(rng, 4, factor=0.4, bare=True)
     runs = [(each, each.launch(answer)) for each in large]
     left = [(each, each.launch(answer)) for each in small]
     yield "the norm", compare.first_failure(each.norms(run) for each, run in [*runs, *left])
-    yield "scaled down", compare.first_failure(each.clipped(run) for each, run in runs)
+    overflown = Clipped.draw(rng, 2, factor=0.5).with_number(math.inf)
+    scaled = [*(each.clipped(run) for each, run in runs), overflown.nothing_left(overflown.launch(answer))]
+    yield "scaled down", compare.first_failure(scaled)
     of_unknown = unknown.launch(answer)
     yield (
         "left alone",
@@ -130,11 +132,11 @@ class Clipped:
         drawn = cls(weights, gradients, 1.0)
         return cls(weights, gradients, factor * (drawn.norm or 1.0))
 
-    def with_nan(self) -> "Clipped":
-        """The last rank's first gradient has a number that is none."""
+    def with_number(self, number: float) -> "Clipped":
+        """The last rank's first gradient has this number, NaN or infinite, in it."""
         *others, (first, *rest) = self.gradients
         assert first is not None
-        return replace(self, gradients=[*others, [first.index_fill(-1, torch.tensor([0]), torch.nan), *rest]])
+        return replace(self, gradients=[*others, [first.index_fill(-1, torch.tensor([0]), number), *rest]])
 
     @property
     def norm(self) -> float:
@@ -161,6 +163,22 @@ class Clipped:
                 said = f"Where a gradient is NaN the norm on rank {rank} is {compare.shown(reply.norm)}"
                 return Finding(False, f"{said}; expected NaN.")
         return Finding(True, "A norm of NaN changes nothing.")
+
+    def nothing_left(self, run: Observed[NormReply]) -> Finding:
+        """Passes if every rank's norm is infinite, and gradients are 0 times what they were."""
+        for rank, reply in enumerate(run.results):
+            if not (isinstance(reply.norm, Tensor) and reply.norm.isposinf().all()):
+                said = f"Where a gradient is infinite the norm on rank {rank} is {compare.shown(reply.norm)}"
+                return Finding(False, f"{said}; expected infinity.")
+            for seen, given in compare.side_by_side(reply.gradients, self.gradients[rank]):
+                if (
+                    given is None
+                    or seen is None
+                    or not torch.equal(seen.nan_to_num(1), (0 * given).nan_to_num(1))
+                ):
+                    said = f"rank {rank}: an infinite norm leaves the gradient {compare.shown(seen)}"
+                    return Finding(False, f"{said}; expected 0 times what it was, {compare.shown(given)}.")
+        return Finding(True, "An infinite norm leaves 0 times the gradients.")
 
     def clipped(self, run: Observed[NormReply]) -> Finding:
         """Passes if all gradients are what they should be, and the weights as they were."""

@@ -117,7 +117,7 @@ def _tasks(rng: Rng) -> list[Task]:
     """Tasks that no two plans are good for, and one with exactly the room that its largest layer needs.
 
     There is no stage but 0, no way, and no kind of number of micro-batches without which all of them could be
-    planned within 8 % of the best.
+    planned within 8 % of the best; and one way for all layers is more than a fifth longer in one of them.
     """
     tasks = [_telling(rng, *case) for case in _TELLING]
     layers = Layer(8, 16.0, 1.0), Layer(8, 64.0, 2.0), Layer(8, 16.0, 1.0)
@@ -127,10 +127,11 @@ def _tasks(rng: Rng) -> list[Task]:
 _TELLING: list[tuple[list[tuple[int, int, int]], int, int, float, float, float, float]] = [
     # Each layer's parameters (1e8), activations (1e8 bytes) and seconds (1e-2); samples, ranks, memory,
     # network and host (1e8 bytes, a second), start (1e-2 s). What is best, and how much longer a step takes
-    # otherwise. Stage 2, 4 micro-batches, recompute, recompute, keep: no recompute 41 %, no keep 12 %.
-    ([(5, 8, 2), (1, 5, 2), (5, 8, 5)], 12, 4, 85.64, 100, 80, 6),
-    # Stage 1, 12 micro-batches, swap, keep, keep: another stage or number 12 %, no swap, or one way, 9 %.
-    ([(1, 6, 9), (1, 3, 6), (6, 9, 5)], 12, 5, 66.88, 50, 300, 0.1),
+    # otherwise. Stage 2, 3 micro-batches, swap, recompute, keep: no swap, or all alike but the last layers,
+    # which are kept, 12 %; no recompute 21 %, one way for all 19 %.
+    ([(2, 1, 9), (3, 3, 1), (6, 7, 3)], 6, 8, 56.6, 50, 25, 6),
+    # Stage 1, 12 micro-batches, swap, keep, keep: another stage or number 22 %, one way for all 27 %.
+    ([(2, 2, 9), (5, 4, 9), (4, 4, 3)], 12, 5, 79.8, 25, 50, 0.1),
     # Stage 3, 3 micro-batches, swap, swap, keep: another stage or number 64 %, without swap 18 %.
     ([(3, 1, 5), (4, 8, 5), (4, 9, 3)], 6, 8, 56.8, 1000, 300, 20),
     # Stage 1, the whole batch, all kept: more micro-batches 57 %.

@@ -56,7 +56,7 @@ Layers = list[tuple[int, int]]
 )
 def checkpoint_segments(answer: Answer, rng: Rng) -> Findings:
     """Equal layers, then drawn ones, for which all cuts are tried; then many."""
-    equal = [[(1, 0)] * count for count in (1, 2, 6, 10)] + [[(3, 2)] * 7, [(2, 9)] * 5]
+    equal = [[(1, 0)] * count for count in (1, 2, 6, 10)] + [[(3, 2)] * 7, [(2, 9)] * 5, [(0, 0)] * 2]
     yield "equal layers", compare.first_failure(_lowest(answer, layers) for layers in equal)
     drawn = [_drawn(rng, rng.integer(3, 8)) for _ in range(12)] + _telling()
     yield "layers that differ", compare.first_failure(_lowest(answer, layers) for layers in drawn)
