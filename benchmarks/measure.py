@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -16,7 +17,7 @@ RESULTS = Path("build/benchmarks.json")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measurement: ours in seconds, the other's if there is one, and what it should be."""
+    """One measurement: ours, the other's if there is one, in seconds or in bytes, and what it should be."""
 
     what: str
     ours: float
@@ -24,10 +25,11 @@ class Row:
     other_name: str
     aim: str
     reached: bool
+    unit: Literal["s", "B"] = "s"
 
     @property
     def ratio(self) -> float | None:
-        """How many times longer the other takes."""
+        """How many times longer, or larger, the other is."""
         return None if self.other is None else self.other / self.ours
 
 
@@ -60,9 +62,10 @@ def show(rows: Iterable[Row], title: str = "Medians of one run on this machine")
     for heading in ("what", "ours", "instead", "ratio", "aim", "reached"):
         table.add_column(heading)
     for row in rows:
-        instead = "" if row.other is None else f"{_seconds(row.other)} {row.other_name}"
+        written = _seconds if row.unit == "s" else _bytes
+        instead = "" if row.other is None else f"{written(row.other)} {row.other_name}"
         ratio = "" if row.ratio is None else f"{row.ratio:.3g}"
-        table.add_row(row.what, _seconds(row.ours), instead, ratio, row.aim, "yes" if row.reached else "no")
+        table.add_row(row.what, written(row.ours), instead, ratio, row.aim, "yes" if row.reached else "no")
     Console().print(table)
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     by_name = {row["what"]: row for row in [*kept, *map(asdict, rows)]}
@@ -74,3 +77,7 @@ def _seconds(seconds: float) -> str:
     if seconds < 1e-3:
         return f"{seconds * 1e6:.1f} µs"
     return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def _bytes(nbytes: float) -> str:
+    return f"{nbytes / 1e6:.2f} MB"

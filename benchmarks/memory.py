@@ -1,13 +1,11 @@
-"""ZeRO's three stages by hand beside PyTorch's own: a step of each on two and on four processes.
+"""ZeRO's three stages by hand beside PyTorch's own: what a rank holds, and a step on two and four processes.
 
 Shapes: N samples, W the width of all layers.
 """
 
-import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,28 +18,36 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.measure import Row
 from benchmarks.solutions import solution_of
 from benchmarks.turns import in_turns, of_slowest
-from course_lib import launch
+from course_lib import launch, mark
+from course_lib.runtime.communication.events import Kind
+from course_lib.runtime.communication.memory import MemoryKind
 
-ROOT = Path(__file__).parents[1]
 LAYERS, WIDTH, SAMPLES = 6, 512, 1024
 """A thousand samples, as a GPU has thousands of tokens: computing outweighs the messages, as it should."""
 TURNS = 7
 LONGEST = 1.05
 """A step by hand may take so many times the other's."""
+LARGEST = 1.3
+"""And so many times the other's bytes: what is laid end to end by hand is laid there once more."""
 
 OTHERS = {
     "stage 1": "ZeroRedundancyOptimizer",
     "stage 2": "fully_shard, weights kept",
     "stage 3": "fully_shard",
 }
+ADAM_BYTES = 4
+"""What Adam keeps for a parameter beside 2 bytes of weight and 2 of gradient; float32 doubles all three."""
+BEGINS = "the second step begins"
+STATES = (MemoryKind.PARAMETERS, MemoryKind.GRADIENTS, MemoryKind.OPTIMIZER)
 Step = Callable[[Tensor], None]
 
 
 def rows() -> Iterator[Row]:
-    """Seconds of a step on two and on four processes."""
+    """Bytes of a rank in a step, and seconds of a step on two and on four processes."""
     solved = solution_of("09_memory")
-    names = ("flat", "ShardedOptimizer", "ShardedGradients", "prefetch")
+    names = ("flat", "FullyShardedUnit", "ShardedOptimizer", "ShardedGradients", "prefetch")
     pieces = {name: solved[name] for name in names}
+    yield from _of_memory(pieces, solved["zero_memory"], ranks=4)
     for ranks in (2, 4):
         run = launch(take_turns, pieces, ranks=ranks, on="processes", timeout=600, quiet=True)
         seconds = of_slowest(run.results)
@@ -53,31 +59,93 @@ def rows() -> Iterator[Row]:
             )
 
 
-def take_turns(pieces: dict[str, Any]) -> dict[str, float]:
+# --- Memory
+
+
+def _of_memory(pieces: Mapping[str, Any], zero_memory: Any, ranks: int) -> Iterator[Row]:
+    """Of each stage the model states beside the formula, and all that a rank holds beside PyTorch's."""
+    numbers = (LAYERS + 1) * (WIDTH * WIDTH + WIDTH)
+    unit = 4 * numbers // (LAYERS + 1)
+    shard = 4 * numbers // ranks
+    for number, (stage, other) in enumerate(OTHERS.items(), 1):
+        held, everything = _peaks(pieces, stage, ranks)
+        _, of_other = _peaks(pieces, other, ranks)
+        formula = 2 * zero_memory(numbers, ranks, number, state_bytes=ADAM_BYTES)
+        # A copy of the shard, which Adam changes, and its gradient; and a layer that is under way.
+        reached = held <= formula + 2 * shard + 2 * unit
+        what = f"model states of a rank in ZeRO's {stage} by hand, {ranks} ranks"
+        yield Row(what, held, formula, "formula", "at most 2 shards and 2 layers more", reached, "B")
+        what = f"the most that a rank holds in ZeRO's {stage} by hand, {ranks} ranks"
+        aim = f"at most {LARGEST} times as much"
+        yield Row(what, everything, of_other, other, aim, everything <= LARGEST * of_other, "B")
+
+
+def _peaks(pieces: Mapping[str, Any], way: str, ranks: int) -> tuple[int, int]:
+    """The most bytes of model states, and of all, that rank 0 holds in a second step of a few samples."""
+    run = launch(two_steps, pieces, way, ranks=ranks, memory=True, quiet=True)
+    own = [event for event in run.events if event.rank == 0]
+    begin = next(place for place, each in enumerate(own) if each.kind is Kind.SPAN and each.op == BEGINS)
+    held: dict[str, int] = {}
+    states = everything = 0
+    for place, event in enumerate(own):
+        if event.kind is Kind.MEMORY:
+            held[event.op] = event.nbytes
+        if place >= begin:
+            states = max(states, sum(held.get(kind, 0) for kind in STATES))
+            everything = max(everything, sum(held.values()))
+    return states, everything
+
+
+def two_steps(pieces: Mapping[str, Any], way: str) -> None:
+    """Two steps of one way; Adam's numbers come with the first."""
+    step, x = _ways(pieces)[way](), torch.randn(8, WIDTH)
+    step(x)
+    mark(BEGINS)
+    step(x)
+
+
+# --- Time
+
+
+def take_turns(pieces: Mapping[str, Any]) -> dict[str, float]:
     """Way -> median seconds of a step on this rank."""
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        *(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(LAYERS)), nn.Linear(WIDTH, WIDTH)
-    )
-    ways = {**_by_hand(model, **pieces), **_torchs(model)}
     x = torch.randn(SAMPLES, WIDTH)
-    return in_turns({name: partial(step, x) for name, step in ways.items()}, TURNS)
+    steps = {name: make() for name, make in _ways(pieces).items()}
+    return in_turns({name: partial(step, x) for name, step in steps.items()}, TURNS)
 
 
-def _by_hand(model: nn.Sequential, flat: Any, **pieces: Any) -> dict[str, Step]:
-    """A step of each stage, of the unit's solutions."""
-    first, second, third = (copy.deepcopy(model) for _ in range(3))
-    units = pieces["prefetch"]([*third])
-    sharded = pieces["ShardedOptimizer"](first.parameters(), torch.optim.Adam, lr=1e-3)
+def _ways(pieces: Mapping[str, Any]) -> dict[str, Callable[[], Step]]:
+    """What makes a step of each stage, of the unit's solutions and of PyTorch."""
     return {
-        "stage 1": partial(_step, first, sharded),
-        "stage 2": _second_stage(second, flat, pieces["ShardedGradients"]),
-        "stage 3": partial(_step, units, torch.optim.Adam(units.parameters(), lr=1e-3)),
+        "stage 1": partial(_first_stage, pieces["ShardedOptimizer"]),
+        "stage 2": partial(_second_stage, pieces["flat"], pieces["ShardedGradients"]),
+        "stage 3": partial(_third_stage, pieces["prefetch"]),
+        "ZeroRedundancyOptimizer": _redundancy,
+        "fully_shard, weights kept": partial(_fully, False),
+        "fully_shard": partial(_fully, True),
     }
 
 
-def _second_stage(model: nn.Sequential, flat: Any, sharded_gradients: Any) -> Step:
+def _layers() -> list[nn.Module]:
+    """The same wherever they are made."""
+    torch.manual_seed(0)
+    inner = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(LAYERS)]
+    return [*inner, nn.Linear(WIDTH, WIDTH)]
+
+
+def _first_stage(sharded_optimizer: Any) -> Step:
+    model = nn.Sequential(*_layers())
+    return partial(_step, model, sharded_optimizer(model.parameters(), torch.optim.Adam, lr=1e-3))
+
+
+def _third_stage(prefetch: Any) -> Step:
+    units = prefetch(_layers())
+    return partial(_step, units, torch.optim.Adam(units.parameters(), lr=1e-3))
+
+
+def _second_stage(flat: Any, sharded_gradients: Any) -> Step:
     """With a bucket a layer, and Adam on this rank's part of each."""
+    model = nn.Sequential(*_layers())
     rank, ranks = dist.get_rank(), dist.get_world_size()
     trained = list(reversed(list(model.parameters())))
     buckets = [[bias, weight] for bias, weight in zip(trained[::2], trained[1::2], strict=True)]
@@ -101,22 +169,18 @@ def _second_stage(model: nn.Sequential, flat: Any, sharded_gradients: Any) -> St
     return step
 
 
-def _torchs(model: nn.Sequential) -> dict[str, Step]:
-    """A step of each of PyTorch's own."""
-    wrapped = DistributedDataParallel(copy.deepcopy(model))
+def _redundancy() -> Step:
+    wrapped = DistributedDataParallel(nn.Sequential(*_layers()))
     options: dict[str, Any] = {"optimizer_class": torch.optim.Adam, "lr": 1e-3}
-    steps: dict[str, Step] = {
-        "ZeroRedundancyOptimizer": partial(
-            _step, wrapped, ZeroRedundancyOptimizer(wrapped.parameters(), **options)
-        )
-    }
-    for name, let_go in (("fully_shard, weights kept", False), ("fully_shard", True)):
-        own = copy.deepcopy(model)
-        for layer in own:
-            fully_shard(layer, reshard_after_forward=let_go)
-        fully_shard(own, reshard_after_forward=let_go)
-        steps[name] = partial(_step, own, torch.optim.Adam(own.parameters(), lr=1e-3))
-    return steps
+    return partial(_step, wrapped, ZeroRedundancyOptimizer(wrapped.parameters(), **options))
+
+
+def _fully(let_go: bool) -> Step:
+    own = nn.Sequential(*_layers())
+    for layer in own:
+        fully_shard(layer, reshard_after_forward=let_go)
+    fully_shard(own, reshard_after_forward=let_go)
+    return partial(_step, own, torch.optim.Adam(own.parameters(), lr=1e-3))
 
 
 def _step(model: nn.Module, optimizer: Any, x: Tensor) -> None:

@@ -1712,22 +1712,19 @@ def design_averaging(
     ### BEGIN SOLUTION
     rank, gpus = dist.get_rank(), cluster.devices_per_node
     firsts = range(0, cluster.size, gpus)
-    nodes = [dist.new_group(list(range(first, first + gpus))) for first in firsts]
+    nodes = [dist.new_group(range(first, first + gpus)) for first in firsts]
     rails = [dist.new_group([first + place for first in firsts]) for place in range(gpus)]
-    # All-reduces within nodes and between them, each of them a ring.
-    talking = 2 * (gpus - 1) * cluster.intra_node.seconds(w.nbytes / gpus)
-    talking += 2 * (cluster.nodes - 1) * cluster.inter_node.seconds(w.nbytes / cluster.nodes)
-    fastest = min(seconds)
-    # The longer a period, the less of its time is talk, and the further ranks drift apart.
-    period = max(max(seconds), min(16 * fastest, math.sqrt(60 * talking * fastest)))
-    own, most = (max(1, int(period / each + 1e-9)) for each in (seconds[rank], fastest))
-    weights = w.clone()
+    # The longer a period, the less of its time is talk, which a ring between nodes is most of, and the further ranks
+    # drift apart.
+    talk = cluster.nodes * cluster.inter_node.seconds(w.nbytes)
+    period = max(*seconds, min(16 * min(seconds), 8 * talk))
+    own, most = (round(period / each) for each in (seconds[rank], min(seconds)))
     for _ in range(steps // most):
         for _ in range(own):
-            weights -= lr * gradient(weights)
+            w = w - lr * gradient(w)
         for group in (nodes[rank // gpus], rails[rank % gpus]):
-            dist.all_reduce(weights, group=group)
-            weights /= dist.get_world_size(group)
+            dist.all_reduce(w, group=group)
+            w = w / dist.get_world_size(group)
     ### END SOLUTION
 
 

@@ -474,9 +474,9 @@ class ShardedGradients:
 
     sharded = ShardedGradients(model, bucket_bytes)
 
-    buckets: lists of the trainable ones of model.parameters(), which has each once, from the last to
-        the first. A bucket is closed before the parameter that would take it above bucket_bytes; a
-        larger one is alone in its own.
+    buckets: lists of the trainable ones of model.parameters(), of which there are some, and which has
+        each once, from the last to the first. A bucket is closed before the parameter that would take
+        it above bucket_bytes; a larger one is alone in its own.
 
     In a backward pass, as soon as all gradients of a bucket are there, and the buckets before it have
     been sent, they are laid end to end, padded (section 2), and given to an asynchronous
@@ -512,8 +512,7 @@ class ShardedGradients:
         ### BEGIN SOLUTION
         while len(self.shards) < len(self.buckets):
             self._send()
-        if self.under_way:
-            self.under_way.wait()
+        self.under_way.wait()
         shards = self.shards
         self._begin()
         return shards
@@ -805,9 +804,10 @@ def prefetch(modules: Sequence[nn.Module]) -> nn.Sequential:
     modules: of a model that calls them in this order, each with what the one before returned.
 
     Before a unit computes forward, the next one's weights are on their way; before it computes
-    backward, those of the one before it. Nobody waits for weights but the unit that computes with them.
-    Calls are those of the units without it, and in backward one all-gather for the first unit too, also
-    where it needs none. At no time have more than two units weights that are there or on their way.
+    backward, those of the one before it. A unit's own are asked for before its neighbour's. Nobody
+    waits for weights but the unit that computes with them. Calls are those of the units without it, and
+    in backward one all-gather for the first unit too, also where it needs none. At no time have more
+    than two units weights that are there or on their way.
     """
     ### BEGIN SOLUTION
     units = [FullyShardedUnit(module) for module in modules]
@@ -1133,9 +1133,9 @@ class HostOffload:
     copied back earlier than that, and in one backward nothing twice.
 
     One object serves any number of passes: also those that never come to a backward, and those whose
-    graph is kept for a second one, with others in between. There may be several. It refers to no tensor on the device that is
-    not on its way there, except for `stays`, and leaves nothing on the host when its graph is gone. A
-    copy that was begun ahead and is never asked for goes with its graph.
+    graph is kept for a second one, with others in between. There may be several. It refers to no tensor
+    on the device that is not on its way there, except for `stays`, and leaves nothing on the host when
+    its graph is gone. A copy that was begun ahead and is never asked for goes with its graph.
     """
 
     def __init__(self, host: HostMemory, stays: Iterable[Tensor], ahead: int = 1) -> None:

@@ -1372,6 +1372,12 @@ def one_order_for_both(modules):
 
 
 @wrong("prefetch", fails="nobody waits for the neighbour")
+def neighbour_first_in_backward(modules):
+    """In backward the last unit's own weights come behind those of the one before it."""
+    return _prefetching(modules, _next_too, lambda place: (place - 1, place))
+
+
+@wrong("prefetch", fails="nobody waits for the neighbour")
 def waits_for_both(modules):
     """start() gathers, and waits."""
     return _prefetching(modules, _next_too, _before_too, WaitsInStart)

@@ -28,8 +28,8 @@ STEPS = 80
 """Gradients that each rank has."""
 REACHED = STEPS // 2
 """After how many of them mean gradients, averaged in each step, have the loss that is asked for."""
-STIFF, SOFT, NOISE, DRIFT = 8, 32, 0.1, 0.3
-"""Numbers whose slope allows no larger steps, and those that need many; of gradients; of the nodes' data."""
+STIFF, SOFT, NOISE = 8, 32, 0.1
+"""Numbers whose slope allows no larger steps, and those that need many; of gradients."""
 REACHES = "reaches the loss"
 HALF, ONE_HALF, THIRD = (
     "half of what can be saved",
@@ -84,9 +84,17 @@ def design_averaging(answer: Answer, rng: Rng) -> Findings:
         )
 
 
-SHAPES = ((2, 2, 0.01, 1), (4, 2, 0.7, 1), (3, 1, 0.9, 1), (2, 4, 0.01, 5), (3, 2, 0.5, 3))
-"""Nodes, GPUs a node, the latency between nodes and how slow one rank is, both as multiples of a gradient."""
-
+SHAPES = (
+    (2, 2, 0.01, 1, 20),
+    (4, 2, 0.7, 1, 0.3),
+    (3, 1, 2.5, 1, 0.3),
+    (2, 4, 0.01, 5, 0.3),
+    (3, 2, 0.5, 3, 0.3),
+)
+"""Nodes, GPUs a node, the latency between nodes and how slow one rank is, both as multiples of a gradient,
+and how far the nodes' data are apart. Too long periods do not get there in the first; the best period of one
+is more than a third too long, or too short, for another.
+"""
 
 PERIODS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 """Steps of a fast rank between two averagings, of which the best known is chosen."""
@@ -109,13 +117,13 @@ class Case:
     network: tuple[int, int, float, float, float, float]
 
     @classmethod
-    def drawn(cls, rng: Rng, nodes: int, gpus: int, latency: float, slow: float) -> "Case":
+    def drawn(cls, rng: Rng, nodes: int, gpus: int, latency: float, slow: float, apart: float) -> "Case":
         """A shape of SHAPES. Seconds, bytes and the learning rate have another scale each time."""
         ranks, lr, unit = nodes * gpus, rng.integer(2, 9) / 10, rng.integer(5, 20) * 1e-4
         stiff, soft = torch.linspace(1.0, 1.4, STIFF), torch.linspace(0.04, 0.12, SOFT)
         slopes = [torch.cat([stiff, soft[rng.normal(SOFT).argsort()]]) / lr for _ in range(nodes)]
         optimum = rng.normal(STIFF + SOFT)
-        offsets = [-slope * (optimum + DRIFT * rng.normal(STIFF + SOFT)) for slope in slopes]
+        offsets = [-slope * (optimum + apart * rng.normal(STIFF + SOFT)) for slope in slopes]
         away = torch.cat([rng.normal(STIFF), 4 * rng.normal(SOFT).sign()])
         seconds = [unit] * ranks
         seconds[rng.integer(0, ranks - 1)] *= slow

@@ -238,10 +238,11 @@ def offloaded(
 ) -> OffloadReply:
     """Passes of a model with what it saves on the host. kind: see `offload_models`.
 
-    xs: the samples of each pass, [N, W]. weights: [W, W], trained but for those at places in `frozen`; all
-    stay but those at places in `leaves`. passes: "once", "twice" for a second backward through the same
-    graph, "late" for one when all passes are over, or "never".
+    xs: the samples of each pass, [N, W]. weights: [W, W], for "mixed" within their storage, trained but for
+    those at places in `frozen`; all stay but those at places in `leaves`. passes: "once", "twice" for
+    a second backward through the same graph, "late" for one when all passes are over, or "never".
     """
+    weights = [torch.cat([each[:1], each])[1:] for each in weights] if kind == "mixed" else weights
     parameters = [torch.nn.Parameter(weight, number not in frozen) for number, weight in enumerate(weights)]
     host = HostMemory()
     stays = [parameter for number, parameter in enumerate(parameters) if number not in leaves]

@@ -8,7 +8,7 @@ from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, 
 from graders.units.unit_09.assorted import AssortedUnit
 from graders.units.unit_09.held import at_most_held, held_at
 from graders.units.unit_09.replies import UnitsReply
-from graders.units.unit_09.sharded_units import SLACK, Units
+from graders.units.unit_09.sharded_units import SLACK, Units, halves_of
 
 
 @exercise(
@@ -190,4 +190,17 @@ def prefetch(answer: Answer, rng: Rng) -> Findings:
         deep.lets_go(runs[0][1], "step begins", "backward ends", wholes=7),
     ]
     yield "two units at most", compare.first_failure([*further, *held])
-    yield "nobody waits for the neighbour", compare.first_failure(each.waits(run) for each, run in several)
+    waits = [*(each.waits(run) for each, run in several), _own_first(runs[0][1])]
+    yield "nobody waits for the neighbour", compare.first_failure(waits)
+
+
+def _own_first(run: Observed[UnitsReply]) -> Finding:
+    """Passes if backward's first gradients are sent before the weights of the unit before have arrived."""
+    for half in halves_of(run):
+        gathers, scatters = (
+            [call for call in half.calls if call.op.startswith(family)]
+            for family in ("all_gather", "reduce_scatter")
+        )
+        if half.name == "backward" and scatters[0].start >= gathers[1].end:
+            return Finding(False, f"{half}: the last unit computes when its neighbour's weights are there.")
+    return Finding(True, "In backward the last unit does not wait for its neighbour's weights.")
