@@ -2525,7 +2525,8 @@ def variance_of_one_pixel(x_shard, weight, bias, eps=1e-5, group=None):
     def statistics(x, group):
         own, count = x.double(), x.numel() // x.shape[1]
         mean = own.sum(_PIXELS) / max(count, 1)
-        around = own.var(_PIXELS) * (count - 1) if count else torch.zeros_like(mean)
+        variance = (own - _per_channel(mean)).square().sum(_PIXELS) / (count - 1)
+        around = variance * (count - 1)
         sums = torch.tensor([count]), count * mean, around + count * mean.square()
         number, total, squares = _total(group, *sums)
         return number, total / number, squares / number - (total / number).square()
