@@ -1219,8 +1219,8 @@ assert expected_overhead(checkpoint_interval(120, NODE, 16_384), 120, NODE / 16_
 # | the operating system's memory | the node | `os.fsync(file.fileno())` |
 # | the disk | (keep copies elsewhere) | |
 #
-# and the disk may learn of the new name before it learns of the bytes: then the name leads to an empty file. In which order,
-# then? And a name, too, is written somewhere.
+# and it is free to write them in another order than you did. What could a reader find under the name after a power failure, if
+# the disk learns of the new name first? And where is a name written?
 
 
 # %% exercise="save_checkpoint" points=10
@@ -1371,19 +1371,25 @@ def load_latest(directory: Path) -> dict | None:
 #
 # A resumed training that "looks about right" may be wrong for weeks. The test that leaves no doubt is equality: killed
 # anywhere and started again, it ends with the same weights, bit for bit. Everything that a step depends on has to be in the
-# checkpoint, or follow from what is there:
+# checkpoint, or follow from what is there.
 #
-# | What | If it is forgotten |
-# |---|---|
-# | the weights | begins from scratch |
-# | the optimizer: momentum, Adam's moments, the learning rate | the loss jumps up, and takes hundreds of steps to come back |
-# | how many steps are done | schedules begin anew; the training does not know when it ends |
-# | the place in the data | samples of this epoch come twice, others never |
-# | the random state | dropout and augmentation repeat what they drew before; harmless mostly, but equality is gone |
+# What you see after a restart tells what was forgotten. Name for each what is missing in the checkpoint:
 #
-# The order of an epoch need not be saved if it follows from the epoch's number, as `DistributedSampler` does it. The random
-# state can be saved (`torch.get_rng_state()`, and those of CUDA, NumPy and `random` where they are used), or made to follow
-# from the step. On GPUs equality takes `torch.use_deterministic_algorithms(True)` besides.
+# 1. The loss jumps up, and takes hundreds of steps to come back.
+# 2. The learning rate's schedule begins anew, and the training does not know when it ends.
+# 3. Some samples of this epoch come twice, others never.
+# 4. Nothing strange is seen, but the weights at the end are not those of a training without a kill.
+#
+# Not all of it need be saved. `DistributedSampler` saves no order of the samples, and has the right one after every restart:
+# from what does it follow? On GPUs equality takes `torch.use_deterministic_algorithms(True)` besides.
+#
+# <details><summary>Answers</summary>
+#
+# 1. The optimizer's state: momentum, Adam's moments. 2. How many steps are done. 3. The place in the data. 4. The random state, from
+# which dropout and augmentation draw: `torch.get_rng_state()`, and those of CUDA, NumPy and `random` where they are used. An order
+# follows from the epoch's number, if that seeds a generator of its own.
+#
+# </details>
 
 
 # %% exercise="resume" points=12
@@ -1613,10 +1619,10 @@ assert sum(len(saved) for _, saved in stopped) == 1
 # `WORLD_SIZE`. If every rank keeps its batch, the global batch shrinks by a quarter, the learning rate no longer fits, and
 # an epoch has more steps: another training. So keep the **global batch**, and deal it out to those who are there.
 #
-# The parts then differ by one, and their mean losses must not count alike. Let the global batch have $n$ samples, rank $k$
-# of $p$ ranks $m_k$ of them, and let $g_k$ be the gradient of rank $k$'s mean loss. As unit 02 has shown, the gradient of the
-# whole batch's mean loss is $\sum_k \frac{m_k}{n} g_k$. An all-reduce that averages gives the plain mean, $\frac1p \sum_k g_k$.
-# So a rank's loss, and with it $g_k$, needs a weight.
+# Two questions come up that did not when every rank kept its own batch. Forty-eight samples on five ranks: who gets how many?
+# And each rank still computes a mean loss over its own samples, and an all-reduce that averages treats all ranks alike. Of which
+# loss is that the gradient, and by what can a rank multiply its own loss before backward so that it becomes that of the global
+# batch? No rank may ask another: world size, rank and global batch are all that it knows.
 
 
 # %% exercise="elastic_batch" points=6

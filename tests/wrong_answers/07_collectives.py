@@ -1365,21 +1365,21 @@ def one_direction_at_a_time(x, group=None):
 # ------------------------------------------------------------------------------------ hierarchical_all_reduce
 
 
-def _among(chunks, members, rank, group, passes):
-    """Ring passes among places of the group; passes: of (shift, adds)."""
+def _among(chunks, members, rank, group, passes, anybody=False):
+    """Ring passes among places of the group; passes: of (shift, adds). anybody: takes what comes first."""
     me, count = members.index(rank), len(members)
     for shift, adds in passes:
         for step in range(count - 1):
             give, take = chunks[(me - shift - step) % count], chunks[(me - shift - step - 1) % count]
             arriving = torch.empty_like(take)
-            _both(give, members[(me + 1) % count], arriving, members[me - 1], group)
+            _both(give, members[(me + 1) % count], arriving, None if anybody else members[me - 1], group)
             take.copy_(take + arriving if adds else arriving)
 
 
 REDUCE, GATHER = (1, True), (0, False)
 
 
-def _hierarchy(data, gpus_per_node, group, stages=(1, 2, 3)):
+def _hierarchy(data, gpus_per_node, group, stages=(1, 2, 3), anybody=False):
     rank, size = _place(group)
     node, local = divmod(rank, gpus_per_node)
     mates = list(range(node * gpus_per_node, (node + 1) * gpus_per_node))
@@ -1387,11 +1387,11 @@ def _hierarchy(data, gpus_per_node, group, stages=(1, 2, 3)):
     chunks = torch.tensor_split(data.view(-1), gpus_per_node)
     pieces = torch.tensor_split(chunks[local], len(rail))
     if 1 in stages:
-        _among(chunks, mates, rank, group, [REDUCE])
+        _among(chunks, mates, rank, group, [REDUCE], anybody)
     if 2 in stages:
-        _among(pieces, rail, rank, group, [REDUCE, GATHER])
+        _among(pieces, rail, rank, group, [REDUCE, GATHER], anybody)
     if 3 in stages:
-        _among(chunks, mates, rank, group, [GATHER])
+        _among(chunks, mates, rank, group, [GATHER], anybody)
     return data
 
 
@@ -1405,6 +1405,12 @@ def within_nodes_only(x, gpus_per_node, group=None):
 def forgets_the_last_stage(x, gpus_per_node, group=None):
     """Each rank has its chunk of the sum, and nothing else."""
     return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group, stages=(1, 2)))
+
+
+@wrong("hierarchical_all_reduce", fails="the sum on every rank")
+def takes_from_anybody(x, gpus_per_node, group=None):
+    """recv without a source: of two stages the later one's message may come first, if a rank is slow."""
+    return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group, anybody=True))
 
 
 @wrong("hierarchical_all_reduce", fails="any number of ranks")
@@ -1527,6 +1533,21 @@ def _exchange(outputs, inputs, group, steps):
         arriving = outputs[source].contiguous()
         _both(inputs[to].contiguous(), to, arriving, source, group)
         outputs[source].copy_(arriving)
+
+
+@wrong("all_to_all_pairwise", fails="every part at its place")
+def takes_what_comes_first(outputs, inputs, group=None):
+    """recv without a source: right as long as no rank is slow."""
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    outputs[rank].copy_(inputs[rank])
+    for step in range(1, size):
+        right, left = (rank + step) % size, (rank - step) % size
+        arriving = outputs[left].contiguous()
+        sending = dist.isend(inputs[right].contiguous(), group_dst=right, group=group)
+        dist.recv(arriving, group=group)
+        sending.wait()
+        outputs[left].copy_(arriving)
+    return outputs
 
 
 @wrong("all_to_all_pairwise", fails="every part at its place")

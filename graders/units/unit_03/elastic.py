@@ -37,8 +37,8 @@ from graders.units.unit_03.replies import Share
     hints=(
         "How much should a rank's mean loss count in the whole, and how much does it count in a plain mean?",
         "rank * n // p and (rank + 1) * n // p are the ends of parts that differ by one at most.",
-        "Unit 02: the gradient of the whole is the sum of m_k / n times g_k. The ranks average: 1 / p times "
-        "the sum.",
+        "Unit 02: with m_k of n samples on rank k, the whole has the gradient sum of m_k / n times g_k. "
+        "Averaging over p ranks gives 1 / p times the sum.",
     ),
 )
 def elastic_batch(answer: Answer, rng: Rng) -> Findings:

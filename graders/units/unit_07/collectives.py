@@ -180,12 +180,15 @@ def common_findings(
     uneven: Sequence[Sequence[World]],
     subgroups: Sequence[World],
     values: str,
+    slow: Sequence[World] = (),
 ) -> Findings:
     """What holds for every collective: values, ranks, lengths, dtypes, in place, layout, group, messages.
-    `values` is the name of the first criterion; worlds of one inner list share a launch.
+    `values` is the name of the first criterion; worlds of one inner list share a launch. slow: those in which
+    it has to be right with a slow rank, too.
     """
     first = [play(answer, rng, collective, [world]) for world in basic]
-    yield values, _built(first, results(*first))
+    beside = (with_a_slow_rank(answer, rng, collective, world) for world in slow)
+    yield values, compare.first_failure(chain([_built(first, results(*first))], beside))
     others = [play(answer, rng, collective, [world]) for world in many]
     yield "any number of ranks", results(*others)
     yield "any length", results(*(play(answer, rng, collective, worlds) for worlds in uneven))
@@ -202,8 +205,26 @@ def common_findings(
     yield "only send and recv", only_messages(observed, "the answer")
 
 
-def common(answer: Answer, rng: Rng, collective: Collective, values: str, rooted: bool = False) -> Findings:
-    """The findings that all collectives share; `rooted`: with roots other than 0."""
+def with_a_slow_rank(answer: Answer, rng: Rng, collective: Collective, world: World) -> Finding:
+    """`results` where rank 0 computes slowly, and no message waits for its receiver: what comes first is not
+    what was awaited first.
+    """
+    machine = Cluster(devices_per_node=world.ranks, memory_bandwidth=1e9, eager_limit=4096)
+    finding = results(play(answer, rng, collective, [world], machine.with_straggler(0, slowdown=1000)))
+    if finding.passed:
+        return finding
+    return Finding(False, f"Where rank 0 is slow, {finding.seen}", finding.kind)
+
+
+def common(
+    answer: Answer,
+    rng: Rng,
+    collective: Collective,
+    values: str,
+    rooted: bool = False,
+    slow: Sequence[World] = (),
+) -> Findings:
+    """The findings that all collectives share; `rooted`: with roots other than 0; slow: `common_findings`."""
 
     def root(ranks: int) -> int:
         return rng.integer(0, ranks - 1) if rooted else 0
@@ -224,6 +245,7 @@ def common(answer: Answer, rng: Rng, collective: Collective, values: str, rooted
             for size in (3, 4)
         ],
         values=values,
+        slow=slow,
     )
 
 

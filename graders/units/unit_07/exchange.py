@@ -19,7 +19,12 @@ from graders.units.unit_07.worlds import BYTES, World
     minutes=15,
     difficulty=3,
     rubric=(
-        Criterion("every part at its place", 2, "outputs[i] is what rank i has for this rank in inputs."),
+        Criterion(
+            "every part at its place",
+            2,
+            "outputs[i] is what rank i has for this rank in inputs. A recv without a source takes whatever "
+            "comes first.",
+        ),
         Criterion(
             "any number of ranks",
             1,
@@ -53,7 +58,7 @@ from graders.units.unit_07.worlds import BYTES, World
 def all_to_all_pairwise(answer: Answer, rng: Rng) -> Findings:
     """A part from everyone to everyone, in p - 1 rounds."""
     collective = kinds.EXCHANGE
-    yield from common(answer, rng, collective, "every part at its place")
+    yield from common(answer, rng, collective, "every part at its place", slow=[World(5, 20)])
     ranks, part = 6, 250
     played = measured(answer, rng, collective, World(ranks, ranks * part))
     allowed = Allowance(ranks - 1, (ranks - 1) * part * BYTES)

@@ -22,7 +22,8 @@ from graders.units.unit_07.worlds import BYTES, World, drawn_members
         Criterion(
             "the sum on every rank",
             2,
-            "Reduce-scatter within the node, all-reduce of each chunk between nodes, all-gather within.",
+            "Reduce-scatter within the node, all-reduce of each chunk between nodes, all-gather within. A "
+            "recv without a source takes whatever comes first.",
         ),
         Criterion("any number of ranks", 1, "One node, or one rank a node, leaves one of the stages empty."),
         CHUNK_LENGTHS,
@@ -71,6 +72,7 @@ def hierarchical_all_reduce(answer: Answer, rng: Rng) -> Findings:
         uneven=[[World(6, length, node=2) for length in (1, 2, 5, 13)]],
         subgroups=[World(4, 8, members=members, node=2)],
         values="the sum on every rank",
+        slow=[World(6, 18, node=2)],
     )
     nodes, node, length = 4, 2, 240
     played = measured(answer, rng, collective, World(nodes * node, 2, columns=length // 2, node=node))
