@@ -301,8 +301,8 @@ def reshard(
     sum may have any summands whose sum it is, but those of a sum that stays one are x as it was.
 
     At most one call of torch.distributed that sends something, a collective over this group; where each
-    rank can do it by itself, none. Messages of one's own count as calls, each of them. Of all
-    collectives that can do it it is the one with which a rank sends the fewest bytes.
+    rank can do it by itself, none. Messages of one's own count as calls, each of them. The collective
+    is the one, of all that can do it, with which a rank sends the fewest bytes.
     """
     ### BEGIN SOLUTION
     p, place = dist.get_world_size(group), dist.get_rank(group)
@@ -356,8 +356,7 @@ def reshard_cost(source: Placement, target: Placement, nbytes: int, ranks: int, 
 
     source, target: Replicate(), Shard(dim) for any dim, or Partial(), a sum. ranks: the length of the
     axis, at least 1; every dim is a multiple of it. nbytes: of the tensor when it lies whole, a
-    multiple of ranks².
-    link: between any two ranks of the axis.
+    multiple of ranks². link: between any two ranks of the axis.
 
     What each rank can do by itself takes no time. Otherwise one call of a collective does it, the one
     that takes the least time, and each rank gives it no more than the call needs; its time is that of
@@ -418,7 +417,7 @@ assert len(off) == 16
 assert max(off) < 1e-12
 
 # %% [markdown]
-# On real processes it is the same function, and Gloo sends the messages. (The numbers are whole, so that a sum has no digits to lose,
+# The same function runs on real processes. (The numbers are whole, so that a sum has no digits to lose,
 # whoever adds it up.)
 
 
