@@ -386,6 +386,19 @@ def ddp_with_a_hook() -> Any:
 
 
 @program
+def ddp_with_a_builtin_hook() -> Any:
+    # C++ has a hook of its own, of the group that the model is of.
+    groups = [dist.new_group([0]), dist.new_group([1])]
+    found = []
+    for group in (None, groups[me()]):
+        model = DistributedDataParallel(linear(), process_group=group)
+        model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+        model(torch.ones(1, 4) * (me() + 1) / 3).sum().backward()
+        found.append(grads(model))
+    return found
+
+
+@program
 def ddp_with_a_hook_that_calls_again() -> Any:
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
 

@@ -14,7 +14,9 @@ import torch.distributed as dist
 # Its functions take for granted the group that there is when it is imported: none here, one rank's own there.
 import torch.distributed.nn.functional
 from torch import Tensor
+from torch._C._distributed_c10d import BuiltinCommHookType
 from torch.distributed import distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.runtime.communication.call import NEW_GROUP, Call
 from course_lib.runtime.communication.callsite import caller_line
@@ -133,7 +135,8 @@ def _make_group(options: Any, backend_options: Any) -> SimulatedGroup:
 def as_with_gloo() -> Iterator[None]:
     """Have simulated ranks meet where others do: in every `new_group`, which all must call alike, in
     `monitored_barrier`, which torch allows to Gloo alone, and in functional collectives of meta tensors; and
-    have futures of several keep what they hang on, which C++ would drop.
+    have futures of several keep what they hang on, which C++ would drop, and DDP's built-in hook in half
+    precision run in Python: C++ asks the future of an all-reduce for a list that Python's futures cannot hold.
     """
     make, monitor = distributed_c10d._new_group_with_tag, dist.monitored_barrier
 
@@ -151,6 +154,7 @@ def as_with_gloo() -> Iterator[None]:
         call(*arguments, **options)
 
     with (
+        replaced(DistributedDataParallel, "_register_builtin_comm_hook", _builtin_hook),
         replaced(distributed_c10d, "_new_group_with_tag", new_group),
         replaced(dist, "monitored_barrier", monitored_barrier),
         replaced(torch.futures, "collect_all", all_of),
@@ -158,6 +162,19 @@ def as_with_gloo() -> Iterator[None]:
         counted_on_meta(),
     ):
         yield
+
+
+_builtin_in_c = DistributedDataParallel._register_builtin_comm_hook
+
+
+def _builtin_hook(model: DistributedDataParallel, kind: BuiltinCommHookType) -> None:
+    """Register what computes the same in Python on simulated ranks, else what there is in C++."""
+    if current_rank.get() is None or kind != BuiltinCommHookType.FP16_COMPRESS:
+        return _builtin_in_c(model, kind)  # type: ignore[no-untyped-call,no-any-return]
+    # Imported here: few need it.
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+    return model.register_comm_hook(model.process_group, fp16_compress_hook)
 
 
 def _agree_on_group(rank: int, ranks: Sequence[int] | None) -> None:
