@@ -626,7 +626,8 @@ def load_balancing_loss(
     count = probabilities.shape[1]
     chosen = experts.flatten().bincount(minlength=count)
     dist.all_reduce(chosen, group=group)
-    part = chosen.to(probabilities.dtype) / chosen.sum()
+    # Divided before it becomes half precision, which cannot hold so many.
+    part = (chosen.double() / chosen.sum()).to(probabilities.dtype)
     return count * part @ probabilities.mean(0)
     ### END SOLUTION
 

@@ -60,7 +60,7 @@ def load_balancing_loss(probabilities, experts, group=None):
     share = nn.functional.one_hot(experts, count).to(probabilities.dtype).mean((0, 1))
     dist.all_reduce(share, group=group)
     share /= dist.get_world_size(group)
-    return (count * share * probabilities).sum() / len(probabilities)
+    return (count * share * probabilities.mean(0)).sum()
 
 
 def place_experts(loads, ranks, slots):

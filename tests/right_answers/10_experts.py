@@ -182,9 +182,7 @@ def gathers_counts(probabilities, experts, group=None):
     every = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
     dist.all_gather(every, own, group=group)
     total = torch.stack(every).sum(0)
-    return count * torch.dot(
-        (total / total.sum(dtype=probabilities.dtype)).to(probabilities.dtype), probabilities.mean(0)
-    )
+    return count * torch.dot((total / total.sum()).to(probabilities.dtype), probabilities.mean(0))
 
 
 @right("hierarchical_all_to_all")

@@ -869,7 +869,7 @@ def _loss(probabilities, experts, group, *, sums=dist.all_reduce, mean=lambda p:
     count = probabilities.shape[1]
     chosen = experts.flatten().bincount(minlength=count)
     sums(chosen, group=group)
-    part = chosen.to(probabilities.dtype) / chosen.sum()
+    part = (chosen.double() / chosen.sum()).to(probabilities.dtype)
     return (factor or count) * part @ mean(probabilities)
 
 
@@ -941,13 +941,23 @@ def load_of_all(probabilities, experts, group=None):
 
 @wrong("load_balancing_loss", fails="other sizes")
 def counts_in_their_dtype(probabilities, experts, group=None):
-    """Counts in the dtype of the probabilities: bfloat16 gets no further than 256."""
+    """Counts in the dtype of the probabilities: float16 has no whole number above 2,048 but the even ones."""
     count = probabilities.shape[1]
     chosen = probabilities.new_zeros(count)
     for each in experts.flatten().tolist():
         chosen[each] += 1
     dist.all_reduce(chosen, group=group)
     return count * (chosen / chosen.sum()) @ probabilities.mean(0)
+
+
+@wrong("load_balancing_loss", fails="other sizes")
+def infinite_counts(probabilities, experts, group=None):
+    """Counts in whole numbers, and makes half precision of them before it divides."""
+    count = probabilities.shape[1]
+    chosen = experts.flatten().bincount(minlength=count)
+    dist.all_reduce(chosen, group=group)
+    part = chosen.to(probabilities.dtype) / chosen.sum()
+    return count * part @ probabilities.mean(0)
 
 
 @wrong("load_balancing_loss", fails="other sizes")

@@ -136,7 +136,7 @@ def as_with_gloo() -> Iterator[None]:
     """Have simulated ranks meet where others do: in every `new_group`, which all must call alike, in
     `monitored_barrier`, which torch allows to Gloo alone, and in functional collectives of meta tensors; and
     have futures of several keep what they hang on, which C++ would drop, and DDP's built-in hook in half
-    precision run in Python: C++ asks the future of an all-reduce for a list that Python's futures cannot hold.
+    precision run in Python: C++ expects of an all-reduce's future a list that Python's cannot hold.
     """
     make, monitor = distributed_c10d._new_group_with_tag, dist.monitored_barrier
 

@@ -41,9 +41,13 @@ PASSES = ("forward", "backward")
             needs=("value", "gradient"),
         ),
         Criterion(
-            "other sizes", 1, "One rank, one choice a token, many tokens, any dtype and layout in memory."
+            "other sizes",
+            1,
+            "One rank, one choice a token, any dtype and layout in memory; more tokens than half precision "
+            "can count.",
+            needs=("value", "gradient"),
         ),
-        Criterion("group", 1, "The collective is the group's."),
+        Criterion("group", 1, "The collective is the group's.", needs=("value", "gradient")),
     ),
     hints=(
         "Which of f_e and P_e is a count, which cannot be differentiated, and which is not?",
@@ -100,12 +104,12 @@ class Case:
 
     @classmethod
     def lopsided(cls, rng: Rng) -> "Case":
-        """So many choices of one expert that bfloat16, which has eight bits, cannot count them."""
+        """So many choices of one expert that float16, which ends at 65,504, cannot hold their number."""
         lean = torch.tensor([2.0, 0, 0, 0])
-        probabilities = [(rng.normal(1000, 4) + lean).softmax(1).bfloat16() for _ in range(2)]
-        experts = [torch.zeros(1000, 1, dtype=torch.int64) for _ in range(2)]
+        probabilities = [(rng.normal(36_000, 4) + lean).softmax(1).half() for _ in range(2)]
+        experts = [torch.zeros(36_000, 1, dtype=torch.int64) for _ in range(2)]
         for rank, each in enumerate(experts):
-            each[: 230 + 20 * rank] = 2
+            each[: 2000 + 1000 * rank] = 2
         return cls(probabilities, experts, gaps=False, groups=[])
 
     def launch(self, answer: Answer) -> Observed[BalanceReply]:
@@ -140,7 +144,7 @@ class Case:
 
     def near(self) -> tuple[float, float]:
         """By how much an answer may be off, of the number and besides."""
-        return (2e-2, 2e-3) if self.probabilities[0].dtype is torch.bfloat16 else (1e-5, 1e-6)
+        return (2e-2, 2e-3) if self.probabilities[0].dtype is torch.float16 else (1e-5, 1e-6)
 
     def communication(self, run: Observed[BalanceReply]) -> Finding:
         """Passes if every rank makes one call, in forward, of at most E whole numbers."""
