@@ -160,9 +160,9 @@ def memory_bars(billions: float, gpus: int) -> Any:
         )
         left = [before + more for before, more in zip(left, taken, strict=True)]
     for place, taken in enumerate(total):
-        axes.text(taken + total[0] / 120, place, f"{taken:.1f} GB", va="center")
+        axes.text(taken + total[0] / 120, place, f"{taken:,.1f} GB", va="center")
     axes.invert_yaxis()
-    axes.set(xlabel="model states on each GPU (GB)", xlim=(0, 1.125 * total[0]))
+    axes.set(xlabel="model states on each GPU (GB)", xlim=(0, 1.2 * total[0]))
     axes.grid(visible=False, axis="y")
     legend_beside(axes)
     return figure
