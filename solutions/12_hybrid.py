@@ -1604,8 +1604,9 @@ assert sum(each.kind == "data" and each.most > 80e9 for each in FRAMEWORKS) == 3
 # ([transformers-benchmarks](https://github.com/mli/transformers-benchmarks)), 95 on a V100. For the image networks it is the speed of one GPU
 # with that very network. No number is chosen so that a row comes out right, and no row's measurement goes into its own prediction.
 # A step is that of `course_lib.training.mesh_step`, with the head, and with what Megatron-LM's program does besides: gradients of micro-batches are
-# added up, dropouts keep masks, the optimizer goes through its states, and a stage waits for each of its messages. `course_lib.published` has all
-# inputs with their sources.
+# added up, dropouts keep masks, the optimizer goes through its states, and a stage waits for each of its messages. What is
+# counted was settled with the tables in view; how much each thing takes was not: that follows from the program. `course_lib.published` has
+# all inputs with their sources.
 
 # %% demo=true
 from course_lib.published import predictions
