@@ -16,6 +16,7 @@ from graders.units.unit_13.problems import Problem
 from tests.answers import solved
 
 SOLVERS = Path(__file__).parents[1] / "examples" / "alpa" / "solvers.py"
+LAYERS = Path(__file__).parents[1] / "examples" / "galvatron" / "layers.py"
 SOLVED = solved("13_automatic")
 
 
@@ -52,6 +53,28 @@ def test_alpa_finds_the_same(rng: random.Random) -> None:
         assert math.isclose(theirs["seconds"], problem.least, rel_tol=1e-6)
         assert math.isclose(seconds, problem.least, rel_tol=1e-6)
         assert problem.fits(plan)
+        assert problem.fits(theirs["choices"])
+
+
+@pytest.mark.skipif(bool(missing("galvatron")), reason=missing("galvatron") or "it is there")
+def test_galvatron_finds_the_same(rng: random.Random) -> None:
+    # Invariant: for chains with a bound Galvatron's program and ours find what looking at all plans finds.
+    source = Rng(rng.getrandbits(32))
+    counts = [source.integer(1, 6) for _ in range(8)]
+    chains = [Problem.chain(source, [source.integer(1, 4) for _ in range(count)]) for count in counts]
+    problems = [each.within_a_third(source) for each in chains]
+    asked = [
+        {"nodes": p.node_cost, "edges": p.edge_cost, "memory": p.memory, "capacity": p.capacity}
+        for p in problems
+    ]
+    command = [str(interpreter("galvatron")), str(LAYERS)]
+    done = subprocess.run(
+        command, input=json.dumps({"chains": asked}), capture_output=True, text=True, timeout=120, check=True
+    )
+    for problem, theirs in zip(problems, json.loads(done.stdout)["chains"], strict=True):
+        seconds, _ = SOLVED["best_intra"](*problem.arguments)
+        assert math.isclose(theirs["seconds"], problem.least, rel_tol=1e-6)
+        assert math.isclose(seconds, problem.least, rel_tol=1e-6)
         assert problem.fits(theirs["choices"])
 
 
