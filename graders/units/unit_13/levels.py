@@ -58,9 +58,11 @@ def pipedream_hierarchy(answer: Answer, rng: Rng) -> Findings:
     """Small models on one level, on two and on three, for which all plans are tried; then a large one."""
     flat = [_drawn(rng, layers, (units,)) for layers, units in ((1, 1), (3, 3), (4, 4), (2, 5), (4, 3))]
     flat += _flat(rng.integer(1, 5))
+    flat += [_dear_cuts(rng, (units,)) for units in (2, 3, 4, 2, 3)] + [_light(rng) for _ in range(5)]
     pairs = ((2, 2), (3, 2), (2, 3), (4, 2), (1, 3), (3, 1))
     two = [_drawn(rng, rng.integer(3, 5), pair, slow) for pair in pairs for slow in (2, 6, 20)]
     two += _telling(rng.integer(1, 4))
+    two += [_dear_cuts(rng, (2, 2)) for _ in range(3)]
     two += [_slow_within(rng, (units, 2), 0) for units in (3, 4) for _ in range(4)]
     three = [_drawn(rng, rng.integer(3, 4), (2, 2, 2), slow) for slow in (3, 9)]
     # Racks exchange gradients once for the batches of all their four GPUs, or else a cut would be better.
@@ -216,6 +218,22 @@ def _telling(scale: int) -> Iterator[Case]:
             [9000 * scale] * 3,
             [(2, 30.0 * scale), (2, 20.0 * scale)],
         )
+
+
+def _dear_cuts(rng: Rng, units: tuple[int, ...]) -> Case:
+    """Weights that no two replicas can exchange; what crosses a cut says where to cut."""
+    return Case(
+        [float(rng.integer(4, 9)) for _ in range(5)],
+        [rng.integer(5, 160) for _ in range(5)],
+        [10**5] * 5,
+        [(count, 20.0) for count in units],
+    )
+
+
+def _light(rng: Rng) -> Case:
+    """Weights of a few bytes, and a network on which each byte counts."""
+    few = [[rng.integer(0, 3) for _ in range(4)] for _ in range(2)]
+    return Case([rng.integer(2, 9) / 2 for _ in range(4)], *few, [(rng.integer(2, 4), 1.0)])
 
 
 def _slow_within(rng: Rng, units: tuple[int, ...], slow: int) -> Case:
