@@ -232,8 +232,9 @@ def _dear_cuts(rng: Rng, units: tuple[int, ...]) -> Case:
 
 def _light(rng: Rng) -> Case:
     """Weights of a few bytes, and a network on which each byte counts."""
-    few = [[rng.integer(0, 3) for _ in range(4)] for _ in range(2)]
-    return Case([rng.integer(2, 9) / 2 for _ in range(4)], *few, [(rng.integer(2, 4), 1.0)])
+    seconds = [rng.integer(2, 9) / 2 for _ in range(4)]
+    activations, weights = ([rng.integer(0, 3) for _ in range(4)] for _ in range(2))
+    return Case(seconds, activations, weights, [(rng.integer(2, 4), 1.0)])
 
 
 def _slow_within(rng: Rng, units: tuple[int, ...], slow: int) -> Case:
