@@ -40,7 +40,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 import torch.distributed as dist
@@ -666,7 +666,7 @@ class FullyShardedUnit(nn.Module):
     Each forward that is not under no_grad is followed by its backward before the next one that is not.
     Calls: none in the constructor, one all-gather in forward, also under no_grad, at most one
     all-gather and one reduce-scatter in backward. The unit may compute in the mode, training or not,
-    that module had when it was given, and buffers are the unit's own.
+    that module had when it was given. Buffers are copies, which may be hidden in the unit like its code.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -1130,7 +1130,8 @@ class HostOffload:
     on the device anyway, such as parameters: what is saved of them, or of a view of them, is not
     copied. ahead: when backward asks for a tensor, the `ahead` tensors that were packed just before it
     are on their way too, the last one first. Tensors whose graph is gone do not count. Nothing is
-    copied back earlier than that, and in one backward nothing twice.
+    copied back earlier than that, and in one backward nothing twice. A backward asks for each tensor
+    once, not always in the reverse order; one that asks for a tensor again is another backward.
 
     One object serves any number of passes: also those that never come to a backward, and those whose
     graph is kept for a second one, with others in between. There may be several. It refers to no tensor
@@ -1146,6 +1147,7 @@ class HostOffload:
         self.known = {tensor.untyped_storage().data_ptr() for tensor in self.stays}
         # In the order of packing. Only the graph holds a tensor of the host: with the graph it goes.
         self.arriving: WeakKeyDictionary[HostTensor, Arriving | None] = WeakKeyDictionary()
+        self.had: WeakSet[HostTensor] = WeakSet()
         ### END SOLUTION
 
     def pack(self, tensor: Tensor) -> Any:
@@ -1163,11 +1165,14 @@ class HostOffload:
         ### BEGIN SOLUTION
         if isinstance(packed, Tensor):
             return packed
+        if packed in self.had:
+            self.had.clear()
         order = list(self.arriving)
         place = order.index(packed)
         for due in reversed(order[max(0, place - self.ahead) : place + 1]):
-            if self.arriving[due] is None:
+            if self.arriving[due] is None and due not in self.had:
                 self.arriving[due] = due.to_device()
+        self.had.add(packed)
         arriving, self.arriving[packed] = self.arriving[packed], None
         return arriving.wait()
         ### END SOLUTION

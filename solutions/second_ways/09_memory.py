@@ -92,7 +92,7 @@ class HostOffload:
 
     class Packed:
         def __init__(self, number, held):
-            self.number, self.held, self.arriving = number, held, None
+            self.number, self.held, self.arriving, self.had = number, held, None, False
 
     def __init__(self, host, stays, ahead=1):
         self.host, self.ahead, self.count = host, ahead, 0
@@ -109,10 +109,14 @@ class HostOffload:
     def unpack(self, packed):
         if isinstance(packed, torch.Tensor):
             return packed
+        if packed.had:  # another backward
+            for each in self.packed.values():
+                each.had = False
         before = sorted((number for number in self.packed if number < packed.number), reverse=True)
         for each in [packed, *map(self.packed.get, before[: self.ahead])]:
-            each.arriving = each.arriving or each.held.to_device()
-        arriving, packed.arriving = packed.arriving, None
+            if not each.had:
+                each.arriving = each.arriving or each.held.to_device()
+        arriving, packed.arriving, packed.had = packed.arriving, None, True
         return arriving.wait()
 
 

@@ -465,10 +465,10 @@ class ListOfWeakReferences:
 
     class Packed:
         def __init__(self, held):
-            self.held, self.copy = held, None
+            self.held, self.copy, self.asked = held, None, 0
 
-        def begin(self):
-            if self.copy is None:
+        def begin(self, times):
+            if self.copy is None and self.asked < times:
                 self.copy = self.held.to_device()
 
     def __init__(self, host, stays, ahead=1):
@@ -489,9 +489,11 @@ class ListOfWeakReferences:
             return packed[0]
         self.packed = [each for each in self.packed if each() is not None]
         end = self.packed.index(weakref.ref(packed)) + 1
+        # How often this backward has asked for a tensor, and those before it, once it is over.
         for each in reversed(self.packed[max(0, end - 1 - self.ahead) : end]):
-            each().begin()
+            each().begin(packed.asked + 1)
         copy, packed.copy = packed.copy, None
+        packed.asked += 1
         return copy.wait()
 
 

@@ -1123,6 +1123,71 @@ class CutsTheInputsOff(_Unit):
         return super().forward(*(each.detach() for each in inputs))
 
 
+@wrong("FullyShardedUnit", fails="inputs and results of all kinds")
+class SharesBuffers(_Unit):
+    """Computes with the module's own buffers: what a forward counts there, the module has counted."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        for name, buffer in module.named_buffers():
+            self.code[0].register_buffer(name, buffer)
+
+
+@wrong("FullyShardedUnit", fails="forward")
+class OldWeights(_Unit):
+    """What backward has gathered is still there in the next step, whose weights are others."""
+
+    def scatter(self, gradient):
+        whole = self.gather()
+        own = super().scatter(gradient)
+        self.whole = whole
+        return own
+
+
+@wrong("FullyShardedUnit", fails="lets go in forward")
+class KnowsAWeightByItsShape(_Unit):
+    """Lets go of what has a parameter's shape; a linear layer saves the transposed one."""
+
+    def forward(self, *inputs):
+        storage = self.gather().untyped_storage().data_ptr()
+
+        def pack(tensor):
+            if tensor.untyped_storage().data_ptr() != storage or tensor.shape not in self.shapes.values():
+                return tensor
+            return tensor.size(), tensor.stride(), tensor.storage_offset()
+
+        def unpack(kept):
+            return kept if isinstance(kept, Tensor) else self.gather().as_strided(*kept)
+
+        with saved_tensors_hooks(pack, unpack):
+            result = self.compute(inputs)
+        self.whole = None
+        return result
+
+
+@wrong("FullyShardedUnit", fails="gradients")
+class ForgetsStrides(_Unit):
+    """Remembers where a weight lies and its shape; a transposed one comes back row by row."""
+
+    def forward(self, *inputs):
+        storage = self.gather().untyped_storage().data_ptr()
+
+        def pack(tensor):
+            own = tensor.untyped_storage().data_ptr() == storage
+            return (tensor.size(), tensor.storage_offset()) if own else tensor
+
+        def unpack(kept):
+            if isinstance(kept, Tensor):
+                return kept
+            size, place = kept
+            return self.gather()[place : place + size.numel()].view(size)
+
+        with saved_tensors_hooks(pack, unpack):
+            result = self.compute(inputs)
+        self.whole = None
+        return result
+
+
 @wrong("FullyShardedUnit", fails="every step")
 class OverwritesGradients(_Unit):
     """Each backward replaces shard.grad."""
@@ -1147,7 +1212,7 @@ class KeepsTheModule(_Unit):
 
     def __init__(self, module):
         super().__init__(module)
-        self.code = [module]
+        self.code.append(module)
 
 
 @wrong("FullyShardedUnit", fails="lets go in forward")
@@ -1812,7 +1877,7 @@ class _Offload:
         self.host, self.ahead = host, ahead
         self.stays = list(stays)
         self.known = {tensor.untyped_storage().data_ptr() for tensor in self.stays}
-        self.arriving = weakref.WeakKeyDictionary()
+        self.arriving, self.had = weakref.WeakKeyDictionary(), weakref.WeakSet()
 
     def pack(self, tensor):
         if tensor.untyped_storage().data_ptr() in self.known:
@@ -1829,9 +1894,12 @@ class _Offload:
     def unpack(self, packed):
         if isinstance(packed, torch.Tensor):
             return packed
+        if packed in self.had:
+            self.had.clear()
         for each in self.due(packed):
-            if self.arriving[each] is None:
+            if self.arriving[each] is None and each not in self.had:
                 self.arriving[each] = each.to_device()
+        self.had.add(packed)
         arriving, self.arriving[packed] = self.arriving[packed], None
         return arriving.wait()
 
@@ -1952,6 +2020,24 @@ class KeepsAll(_Offload):
 
     def pack(self, tensor):
         return tensor
+
+
+@wrong("HostOffload", fails="gradients")
+class CopiesAndKeeps(_Offload):
+    """Copies all to the host, and gives autograd the tensor itself."""
+
+    def pack(self, tensor):
+        super().pack(tensor)
+        return tensor
+
+
+@wrong("HostOffload", fails="on the way ahead")
+class TwiceInABackward(_Offload):
+    """Copies once more what backward has had: of two that an operation saved, it asks for the first first."""
+
+    def unpack(self, packed):
+        self.had.clear()
+        return super().unpack(packed)
 
 
 @wrong("HostOffload", fails="on the way ahead")

@@ -43,12 +43,15 @@ class AssortedUnit:
         return [each.detach() for each in results], gradient.flatten()
 
     def forward(self, run: Observed[AssortedReply]) -> Finding:
-        """Passes if both results are the module's."""
+        """Passes if both results are the module's, and what forward counts is not the module's counter."""
         what = "a result of a block with an embedding, a buffer, dropout and two results"
-        return compare.first_failure(
+        findings = [
             compare.close(seen, wanted, what, 1e-4, 1e-5)
             for seen, wanted in compare.side_by_side(run.results[0].results, self._expected()[0])
-        )
+        ]
+        counter = "the module's own buffer, in which each forward of the unit's code adds 1,"
+        findings.append(compare.close(run.results[0].calls, torch.tensor(0), counter))
+        return compare.first_failure(findings)
 
     def gradients(self, run: Observed[AssortedReply]) -> Finding:
         """Passes if the shard's gradient is that of what forward returned, with the same dropout."""

@@ -68,15 +68,20 @@ def beside_another(answer: AnswerFunction, pack: Callable[[Tensor], Any]) -> Cal
 def both_passes(
     model: nn.Sequential, batches: list[Tensor], early: bool
 ) -> tuple[list[PlainData], list[list[Tensor | None]], PlainData]:
-    """Both passes for each batch [B, width], without clearing gradients, and a forward under no_grad.
-
-    That is of the first batch, when the first step is over. Then the shards are doubled.
+    """A forward under no_grad of the first batch, and both passes for each batch [B, width], without clearing
+    gradients. Before the first step the shards are doubled, before the second they are as they were.
     """
     made: list[Any] = list(model)
     results: list[PlainData] = []
     gradients: list[list[Tensor | None]] = []
-    without: PlainData = None
+    mark("evaluation")
+    with torch.no_grad():
+        without: PlainData = model(batches[0])
+    mark("evaluated")
     for number, batch in enumerate(batches):
+        with torch.no_grad():
+            for unit in made:
+                unit.shard.mul_(0.5 if number else 2)
         leaf = batch.clone().requires_grad_()
         mark("step begins")
         for unit in made if early else []:
@@ -97,11 +102,4 @@ def both_passes(
         gradients.append(
             [None if each is None else each.detach().clone() for each in (*of_shards, leaf.grad)]
         )
-        if number == 0:
-            mark("evaluation")
-            with torch.no_grad():
-                without = model(batch)
-                mark("evaluated")
-                for unit in made:
-                    unit.shard.mul_(2)
     return results, gradients, without

@@ -167,7 +167,8 @@ def assorted_unit(
         with suppress(NotImplementedError):
             units[0].start()
 
-    units.append(answer(Assorted(weight, scale, between=start)))
+    module = Assorted(weight, scale, between=start)
+    units.append(answer(module))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         mark("step begins")
@@ -177,7 +178,7 @@ def assorted_unit(
             sum(each.square().sum() for each in results).backward()
     mark("backward ends")
     found = copies_of(results) if driven.all_tensors(results) else results
-    return AssortedReply(found, gradients_of(units[0]))
+    return AssortedReply(found, gradients_of(units[0]), module.calls)
 
 
 def started_in_vain(answer: AnswerFunction, x: Tensor) -> list[Tensor]:

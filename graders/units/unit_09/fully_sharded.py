@@ -6,9 +6,10 @@ import torch
 
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, Rng, compare, exercise
 from graders.units.unit_09.assorted import AssortedUnit
+from graders.units.unit_09.halves import halves_of
 from graders.units.unit_09.held import at_most_held, held_at
 from graders.units.unit_09.replies import UnitsReply
-from graders.units.unit_09.sharded_units import SLACK, Units, halves_of
+from graders.units.unit_09.sharded_units import SLACK, Units
 
 
 @exercise(
@@ -26,21 +27,23 @@ from graders.units.unit_09.sharded_units import SLACK, Units, halves_of
             "forward",
             3,
             "The weights that count are those of the shards, which an optimizer changes. Gather them anew "
-            "in each forward, wait for them, and have the module's code compute with them.",
+            "in each forward, wait for them, and have the module's code compute with them. What a backward "
+            "has gathered is old in the next step.",
             needs=("the shard",),
         ),
         Criterion(
             "inputs and results of all kinds",
             1,
             "A unit may have several inputs, of which none needs a gradient, such as whole numbers, several "
-            "results, and buffers.",
+            "results, and buffers, which are copies: module's stay as they are.",
             needs=("forward",),
         ),
         Criterion(
             "gradients",
             3,
             "shard.grad is this rank's part of the mean over ranks; the inputs' gradients are "
-            "this rank's own. They are gradients of what forward returned: with the same dropout.",
+            "this rank's own. They are gradients of what forward returned: with the same dropout. What "
+            "autograd saves of a weight may be a transposed view: its strides belong to where it lies.",
             needs=("forward", "inputs and results of all kinds"),
         ),
         Criterion(

@@ -58,20 +58,31 @@ def computes(layer: int) -> str:
     return f"forward computes {layer}"
 
 
+class Back(nn.Module):
+    """Multiplies by the weight of another linear layer, from its outputs [B, inner] back to [B, width]."""
+
+    def __init__(self, weight: Tensor) -> None:
+        """weight: a parameter [inner, width]."""
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+
 class Rung(nn.Module):
-    """tanh, two linear layers that share their weight, and a shift, which is the first parameter; marks both
+    """tanh, a linear layer, its weight once more, and a shift, which is the first parameter; marks both
     passes. [B, width] to [B, width].
     """
 
     def __init__(self, number: int, values: Sequence[Tensor]) -> None:
-        """values: shift [width], weight [width, width] and bias [width]."""
+        """values: shift [width], weight [inner, width] and bias [inner]."""
         super().__init__()
-        width, dtype = len(values[0]), values[0].dtype
+        width, inner, dtype = len(values[0]), len(values[2]), values[0].dtype
         self.number = number
         self.shift = nn.Parameter(torch.empty(width, dtype=dtype))
-        self.first = nn.Linear(width, width, dtype=dtype)
-        self.second = nn.Linear(width, width, bias=False, dtype=dtype)
-        self.second.weight = self.first.weight
+        self.first = nn.Linear(width, inner, dtype=dtype)
+        self.second = Back(self.first.weight)
         load_values(self.parameters(), values)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -80,22 +91,25 @@ class Rung(nn.Module):
 
 
 class Assorted(nn.Module):
-    """What blocks of models have besides layers: whole numbers, a buffer, dropout, and two results.
+    """What blocks of models have besides layers: whole numbers, buffers, dropout, and two results.
 
     tokens [B] of whole numbers and x [B, width] to [B, V] and [B]. between: called in the middle of forward.
     """
 
     def __init__(self, weight: Tensor, scale: Tensor, *, between: Callable[[], None]) -> None:
-        """weight: [V, width]. scale: [width], the buffer."""
+        """weight: [V, width]. scale: [width], a buffer. Another one, calls, counts the forward passes."""
         super().__init__()
         self.embedding = nn.Embedding(*weight.shape)
         load_values(self.parameters(), [weight])
         self.scale: Tensor
         self.register_buffer("scale", scale.clone())
+        self.calls: Tensor
+        self.register_buffer("calls", torch.tensor(0))
         self.dropout = nn.Dropout(0.5)
         self.between = between
 
     def forward(self, tokens: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        self.calls += 1
         hidden = self.embedding(tokens) * self.scale + x
         self.between()
         scores = self.dropout(hidden) @ self.embedding.weight.mT

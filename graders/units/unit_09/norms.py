@@ -65,7 +65,7 @@ from graders.units.unit_09.replies import NormReply
 def clip_grad_norm(answer: Answer, rng: Rng) -> Findings:
     """Norms above the bound and below, in two precisions, on one rank and more, some without gradients."""
     large = [Clipped.draw(rng, 3, factor=0.3), Clipped.draw(rng, 1, factor=0.5)]
-    large.append(Clipped.draw(rng, 2, factor=0.7, dtypes=(torch.bfloat16,)))
+    large.append(Clipped.in_bfloat16())
     large.append(Clipped.draw(rng, 2, factor=0.6, scale=1e-6, dtypes=(torch.bfloat16, torch.float32)))
     small = [Clipped.draw(rng, 2, factor=1.5)]
     small.append(replace(Clipped.draw(rng, 2, factor=1.0, scale=0.0), max_norm=0.0))
@@ -131,6 +131,15 @@ class Clipped:
             gradients[1] = [None] * len(lengths[1])
         drawn = cls(weights, gradients, 1.0)
         return cls(weights, gradients, factor * (drawn.norm or 1.0))
+
+    @classmethod
+    def in_bfloat16(cls) -> "Clipped":
+        """Two ranks with 300 equal numbers each, whose squares lie between two that bfloat16 has."""
+        gradients: list[list[Tensor | None]] = [
+            [torch.full((300,), rank * 1.0625, dtype=torch.bfloat16)] for rank in (1, 2)
+        ]
+        drawn = cls([[torch.ones(300, dtype=torch.bfloat16)] for _ in gradients], gradients, 1.0)
+        return replace(drawn, max_norm=0.7 * drawn.norm)
 
     def with_number(self, number: float) -> "Clipped":
         """The last rank's first gradient has this number, NaN or infinite, in it."""

@@ -1,6 +1,5 @@
 """Unit 09, activations on the host: what is copied, when, and what it leaves where."""
 
-from functools import partial
 from itertools import pairwise
 
 import torch
@@ -35,8 +34,8 @@ BACKWARDS = "the first backward", "the backward of another graph", "a second bac
         Criterion(
             "what is copied",
             2,
-            "Every activation goes to the host. The weights are on the device anyway; autograd saves them "
-            "too, also as views, which share their storage.",
+            "Every activation goes to the host, and lies there until backward. The weights are on the device "
+            "anyway; autograd saves them too, also as views, which share their storage.",
         ),
         Criterion(
             "the host's memory",
@@ -47,8 +46,8 @@ BACKWARDS = "the first backward", "the backward of another graph", "a second bac
         Criterion(
             "on the way ahead",
             3,
-            "Backward asks in the reverse order of forward. When it asks for one, that and the `ahead` "
-            "before it are to have begun, each once, and no others.",
+            "Backward asks in the reverse order of forward, but for an operation that saved two. When it "
+            "asks for one, that and the `ahead` before it are to have begun, each once, and no others.",
             needs=("gradients", "what is copied", "the host's memory"),
         ),
         Criterion(
@@ -98,9 +97,9 @@ class _Kinds:
         )
 
     def gradients(self) -> Finding:
-        """Of the weights that are trained, after each pass and the late backward; something was copied."""
-        if not _to_host(self._run):
-            return Finding(False, "Nothing has gone to the host.")
+        """Of the weights that are trained, after each pass and the late backward; the host has something."""
+        if not self._run.results[0].on_host[0]:
+            return Finding(False, "After forward nothing lies on the host.")
         times = {"never": 0, "once": 1, "twice": 2, "late": 1}
         passes = [(x, times[way]) for x, way in zip(self._xs, self._passes, strict=True)]
         passes.append((self._xs[self._passes.index("late")], 1))
@@ -135,7 +134,7 @@ class _Chain:
         widths = [2 * WIDTH + place for place in rng.normal(LAYERS + 1).argsort().tolist()]
         weights = [rng.normal(after, before) for before, after in pairwise(widths)]
         xs = [rng.normal(samples, widths[0]) for _ in range(3)]
-        self._ahead, self._samples = ahead, samples
+        self._ahead = ahead
         self._passes = ["once", "never", "twice"]
         self._saved, self._asked = _saved("chain", xs[0], weights, [], [])
         self._run: Observed[OffloadReply] = answer.launch(
@@ -153,16 +152,22 @@ class _Chain:
         )
 
     def copied(self) -> Finding:
-        """Bytes to the host: all that is saved but weights, in every pass."""
-        return compare.equal(
-            _to_host(self._run),
-            len(self._passes) * sum(self._saved),
-            f"Bytes copied to the host in {len(self._passes)} passes of {LAYERS} layers, no weights",
+        """Bytes to the host: all that is saved but weights, in every pass. What has a graph lies there."""
+        passes = len(self._passes)
+        lies, there = sum(self._saved[each] for each in self._asked), self._run.results[0].on_host[::2]
+        copied = f"Bytes copied to the host in {passes} passes of {LAYERS} layers, no weights"
+        said = f"After a forward {min(there):,} bytes lie on the host; expected {lies:,}."
+        return compare.first_failure(
+            (
+                compare.equal(_to_host(self._run), passes * sum(self._saved), copied),
+                Finding(min(there) >= lies, said),
+            )
         )
 
     def in_time(self) -> Finding:
         """How many copies to the device have begun whenever backward gets a tensor."""
         findings = []
+        due = [[self._saved[each] for each in begun] for begun in _begun(self._asked, self._ahead)]
         begun: list[int] = []
         asked = backward = 0
         for event in self._run.events:
@@ -172,7 +177,7 @@ class _Chain:
                 begun, asked, backward = [], 0, backward + 1
             elif event.kind is Kind.SPAN and event.op == "given":
                 asked += 1
-                expected = self._asked[: asked + self._ahead]
+                expected = due[min(asked, len(due)) - 1]
                 findings.append(
                     Finding(
                         begun == expected,
@@ -212,22 +217,40 @@ def _to_host(run: Observed[OffloadReply]) -> int:
 def _saved(
     kind: str, x: Tensor, weights: list[Tensor], frozen: list[int], leaves: list[int]
 ) -> tuple[list[int], list[int]]:
-    """Bytes of each tensor that a model saves, besides the weights that stay, and in the order in which
-    backward asks for them; what it never asks for is not there.
+    """Bytes of each tensor that a model saves, besides the weights that stay, and their places in the order
+    in which backward asks for them; what it never asks for is not there.
     """
     given = [weight.clone().requires_grad_(place not in frozen) for place, weight in enumerate(weights)]
     known = {own.untyped_storage().data_ptr() for place, own in enumerate(given) if place not in leaves}
     saved: list[int] = []
     asked: list[int] = []
 
-    def note(numbers: list[int], tensor: Tensor) -> Tensor:
-        if tensor.untyped_storage().data_ptr() not in known:
-            numbers.append(tensor.numel() * tensor.element_size())
+    def pack(tensor: Tensor) -> tuple[int | None, Tensor]:
+        if tensor.untyped_storage().data_ptr() in known:
+            return None, tensor
+        saved.append(tensor.numel() * tensor.element_size())
+        return len(saved) - 1, tensor
+
+    def unpack(packed: tuple[int | None, Tensor]) -> Tensor:
+        place, tensor = packed
+        if place is not None:
+            asked.append(place)
         return tensor
 
-    with saved_tensors_hooks(partial(note, saved), partial(note, asked)):
+    with saved_tensors_hooks(pack, unpack):
         forward(kind, x, given).backward()  # type: ignore[no-untyped-call]
     return saved, asked
+
+
+def _begun(asked: list[int], ahead: int) -> list[list[int]]:
+    """Of tensors in the order in which backward asks for them: what has begun to come whenever it has one."""
+    order, begun, found = sorted(asked), list[int](), []
+    for each in asked:
+        place = order.index(each)
+        due = reversed(order[max(0, place - ahead) : place + 1])
+        begun += [one for one in due if one not in begun]
+        found.append([*begun])
+    return found
 
 
 def _held_at(events: tuple[Event, ...], label: str) -> int:

@@ -17,13 +17,13 @@ def forward(kind: str, x: Tensor, weights: Sequence[Tensor]) -> Tensor:
 
 def _chain(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
     """Linear layers: each leaves its input, and a view of its weights. What is between two of them is looked
-    at, and thrown away.
+    at, and thrown away. The last operation saves two tensors, which backward asks for in that order.
     """
     for number, weight in enumerate(weights):
         x = x @ weight.mT
         if number == len(weights) // 2:
             (x.sin() * x).sum()
-    return x.sum()
+    return (x[:, :5].sin() * x[:, :1].cos()).sum()
 
 
 def _mixed(x: Tensor, weights: Sequence[Tensor]) -> Tensor:

@@ -55,10 +55,14 @@ class UnitsReply(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class AssortedReply(DriverReply):
-    """results: of a forward. gradients: of the unit's parameters after its backward."""
+    """results: of a forward. gradients: of the unit's parameters after its backward.
+
+    calls: the buffer of the module that was given.
+    """
 
     results: PlainData
     gradients: list[Tensor | None]
+    calls: Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Units of unit 09 whose weights are cut over ranks: two steps of some of them, one behind the other."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.cluster.topology import Cluster, Link
-from course_lib.runtime.communication.events import Event
-from graders.grading.communication import Step, steps_of
-from graders.grading.kit import Answer, AnswerFailed, FailureKind, Finding, Observed, Rng, compare, per_rank
+from graders.grading.communication import steps_of
+from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
 from graders.units.unit_09 import drivers
+from graders.units.unit_09.halves import halves_of
 from graders.units.unit_09.held import at_most_held, held_at, length_of, most_held, part_of
-from graders.units.unit_09.models import Rung, computes, reaches
+from graders.units.unit_09.models import Rung, computes
 from graders.units.unit_09.replies import UnitsReply
 
 LINK = Link(latency=1.0, bandwidth=1e6)
@@ -40,7 +40,8 @@ class Units:
         """Two steps, of one sample each: weights outweigh activations."""
 
         def values() -> list[list[Tensor]]:
-            shapes = [(width,), (width, width), (width,)]
+            # No layer is square: a transposed view has another shape.
+            shapes = [(width,), (width + 1, width), (width + 1,)]
             return [[rng.normal(*shape, dtype=dtype) / width**0.5 for shape in shapes] for _ in range(count)]
 
         return cls(
@@ -90,7 +91,10 @@ class Units:
         totals = [[torch.zeros_like(each) for each in own] for own in self.trained]
         for step in range(2):
             model = nn.Sequential(
-                *(Rung(number, [each * 2**step for each in own]) for number, own in enumerate(self.trained))
+                *(
+                    Rung(number, [each * 2 ** (1 - step) for each in own])
+                    for number, own in enumerate(self.trained)
+                )
             )
             leaves = [own[step].clone().requires_grad_() for own in self.batches]
             results = [model(leaf) for leaf in leaves]
@@ -200,7 +204,7 @@ class Units:
     def calls(self, run: Observed[UnitsReply]) -> Finding:
         """Passes if each pass has its calls, and sends no more bytes than they do."""
         ranks, count = len(self.batches), len(self.values)
-        begin = min(event.sequence for event in run.events if event.rank == 0 and event.op == "step begins")
+        begin = min(event.sequence for event in run.events if event.rank == 0 and event.op == "evaluation")
         if before := [call.op for call in run.communication(0) if call.sequence < begin]:
             return Finding(False, f"{', '.join(before)} before the first forward, where no call is needed.")
         limit = 3 * (ranks - 1) * self._of_shards()
@@ -219,12 +223,20 @@ class Units:
         for step in steps_of(run, "backward ends"):
             if (sent := sum(call.sent for call in step.calls)) > limit:
                 return Finding(False, f"{step} sends {sent:,} bytes; allowed are {limit:,}.")
-            if step.number == 0:
-                begin, end = (step.marks[label].sequence for label in ("evaluation", "evaluated"))
-                own = [each.op for each in run.communication(step.rank) if begin <= each.sequence < end]
-                if len(own) != count or _count(own, "all_gather") != count:
-                    said = f"{step}: under no_grad {count} units call {', '.join(own) or 'nothing'}"
-                    return Finding(False, f"{said}; expected all_gather, once a unit.")
+        return self._calls_without_backward(run)
+
+    def _calls_without_backward(self, run: Observed[UnitsReply]) -> Finding:
+        """Passes if a forward under no_grad gathers each unit's weights once, and calls nothing else."""
+        count = len(self.values)
+        for rank in range(len(self.batches)):
+            begin, end = (
+                min(each.sequence for each in run.events if each.rank == rank and each.op == label)
+                for label in ("evaluation", "evaluated")
+            )
+            own = [each.op for each in run.communication(rank) if begin <= each.sequence < end]
+            if len(own) != count or _count(own, "all_gather") != count:
+                said = f"rank {rank}: under no_grad {count} units call {', '.join(own) or 'nothing'}"
+                return Finding(False, f"{said}; expected all_gather, once a unit.")
         return Finding(True, "Forward gathers once, backward gathers once and scatters once, for each unit.")
 
     def started(self, run: Observed[UnitsReply]) -> Finding:
@@ -268,32 +280,6 @@ class Units:
                     said = f"unit {place} computes only when its neighbour's weights have arrived"
                     return Finding(False, f"{half}: {said}.")
         return Finding(True, "Each unit computes while its neighbour's weights are on their way.")
-
-
-@dataclass(frozen=True, slots=True)
-class Half:
-    """Forward or backward of a step of a rank: its calls, and the marks when each unit computes, in order."""
-
-    step: Step
-    name: str
-    calls: list[Event]
-    computes: list[Event]
-
-    def __str__(self) -> str:
-        return f"{self.step}, {self.name}"
-
-
-def halves_of(run: Observed[UnitsReply]) -> Iterator[Half]:
-    """Both passes of every step of every rank. Raises AnswerFailed if a mark is not there."""
-    for step in steps_of(run, "backward ends"):
-        turn = step.marks.get("backward begins")
-        if turn is None:
-            raise AnswerFailed(FailureKind.UNREADABLE, f"{step} has no backward.")
-        for name, label in (("forward", computes), ("backward", reaches)):
-            calls = [call for call in step.calls if (call.sequence < turn.sequence) == (name == "forward")]
-            own = [label(number) for number in range(len(step.marks))]
-            marks = [step.marks[each] for each in own if each in step.marks]
-            yield Half(step, name, calls, marks if name == "forward" else marks[::-1])
 
 
 def _count(calls: Sequence[str], family: str) -> int:
