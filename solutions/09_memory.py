@@ -24,7 +24,7 @@
 
 # %% tags=["parameters"]
 # For the demonstrations: how many ranks they have where the text does not say, and whether these are "simulated"
-# or "processes".
+# or "processes". Only sections 6 and 7 look at `on`; section 12 uses both, and all others simulate.
 ranks = 4
 on = "simulated"
 
@@ -156,7 +156,14 @@ def memory_bars(billions: float, gpus: int) -> Any:
         of_kind.items(), ("sky_blue", "orange", "bluish_green"), HATCHES, strict=False
     ):
         axes.barh(
-            STAGE_NAMES, taken, left=left, color=COLOURS[colour], hatch=hatch, edgecolor="white", label=kind
+            STAGE_NAMES,
+            taken,
+            left=left,
+            color=COLOURS[colour],
+            hatch=hatch,
+            edgecolor="white",
+            linewidth=0,
+            label=kind,
         )
         left = [before + more for before, more in zip(left, taken, strict=True)]
     for place, taken in enumerate(total):
@@ -298,15 +305,15 @@ class ShardedOptimizer:
     step(): p.grad is the gradient of this rank's samples, or None, which counts as zeros. Afterwards
         every parameter holds on every rank, in the memory that it had, the value that a step of
         optimizer_class with the mean of the gradients over ranks gives it. Gradients stay as they are.
-        Nothing else changes the parameters.
+        Nothing else changes the parameters: weights are loaded before the optimizer is made.
     zero_grad(): sets every gradient to None.
     param_groups: a dict for each group, with its options. Whoever changes one there, such as "lr",
         changes the steps that follow.
 
     Between steps a rank holds, beside the parameters and their gradients, this of each group: of every
     number that optimizer_class keeps for a parameter a part of section 2's padded length, and at most
-    two such parts more. Calls: in a step one reduce-scatter and one all-gather for each group, of the
-    group's bytes.
+    two such parts more, of the parameters and of their gradients. Calls: in a step one reduce-scatter
+    and one all-gather for each group, of the group's bytes.
     """
 
     def __init__(
@@ -448,8 +455,8 @@ assert one.memory[0].peak_of("optimizer") < 1.02 / ranks * whole.memory[0].peak_
 # %% [markdown]
 # The same weights, the same bytes on the wire, and a quarter of Adam's memory. (There is a shard more of weights and of gradients:
 # what Adam changes is a tensor of its own. In mixed precision that is the copy in 4 bytes, which is among the 12. And Adam,
-# which divides by the size of the gradients, would hardly notice a sum in place of the mean; SGD would.) There is
-# nothing to weigh up: with data parallelism and Adam, stage 1 is free. PyTorch has it as `ZeroRedundancyOptimizer` (section 12), Megatron-LM as its
+# which divides by the size of the gradients, would hardly notice a sum in place of the mean; SGD would.) In bytes
+# stage 1 is free; section 8 has the time. PyTorch has it as `ZeroRedundancyOptimizer` (section 12), Megatron-LM as its
 # distributed optimizer.
 #
 # One thing is lost. An optimizer that looks at more than one number at a time, at the norm of a layer as LARS or LAMB, or at a
@@ -584,8 +591,8 @@ guesses.measured(times_the_bytes_with_shards_of_gradients=sent_in_a_step(two) / 
 
 # %% [markdown]
 # Your second prediction: as many bytes as before. Of the gradients a rank holds its shard, and a bucket or so.
-# In the timeline of one step the reduce-scatters (the low bars) begin while backward computes. Where it does not compute, it waits for
-# the bucket before, whose memory it needs:
+# In the timeline of one step the reduce-scatters (the low bars) begin while backward computes. A short gap within backward is the
+# wait for the bucket before, whose memory is needed; the long one behind backward is `finish()`, which waits for the last bucket:
 
 # %% demo=true
 # %%needs ShardedGradients
@@ -666,7 +673,7 @@ class FullyShardedUnit(nn.Module):
     Each forward that is not under no_grad is followed by its backward before the next one that is not.
     Calls: none in the constructor, one all-gather in forward, also under no_grad, at most one
     all-gather and one reduce-scatter in backward. The unit may compute in the mode, training or not,
-    that module had when it was given. Buffers are copies, which may be hidden in the unit like its code.
+    that module had when it was given. Buffers are copies, which may be hidden in the unit.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -1069,11 +1076,38 @@ assert max(n for n in range(1, 40) if zero_memory(n * 10**9, 128, 2) < 32e9) == 
 # GPUs, where plain data parallelism ended at 1.4 billion; the model states alone would let 15 billion in. Stage 3, which
 # came later, would have 4 GB of model states on each of the 400, and leave the question how fast.
 #
+# Bytes are not time. One more run of each on the slow device of the timelines, with four steps and all ranks beside each other:
+
+# %% demo=true
+# %%needs ShardedOptimizer ShardedGradients FullyShardedUnit prefetch
+five_ways = {**ways, "stage 3": stage_3, "stage 3, one ahead": ahead}
+beside = {name: trained(way, cluster=machine) for name, way in five_ways.items()}
+for name, run in beside.items():
+    print(f"{name:18} {run.seconds * 1e6:5,.0f} µs, at most {run.memory[0].peak / 1e3:3.0f} kB,", end=" ")
+    print(f"sends {sent_in_a_step(run):.2f} times the model in a step")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds ShardedOptimizer ShardedGradients FullyShardedUnit prefetch
+peaks = [run.memory[0].peak for run in beside.values()]
+plain, first, second, third, one_ahead = peaks
+assert plain > first > second > one_ahead > third
+assert first < 0.75 * plain
+assert second < 0.7 * first
+assert third < 0.65 * second
+seconds = {name: run.seconds for name, run in beside.items()}
+assert seconds["stage 1"] < 0.85 * seconds["data parallelism"]
+assert seconds["stage 1"] < seconds["stage 2"] < seconds["stage 3, one ahead"] < seconds["stage 3"]
+
+# %% [markdown]
+# Each stage holds less than the one before. Stage 1 is faster than data parallelism here, though it sends as much: each rank makes a
+# quarter of Adam's step, which takes long on this device. But it sends everything after backward; an all-reduce that runs
+# beside backward (unit 02) can be hidden, its all-gather cannot. Stage 3 is the slowest, and with one unit ahead nearer to stage 2.
+#
 # When does which stage pay?
 #
 # | Stage | What it costs | When to take it |
 # |---|---|---|
-# | 1 | nothing | always, with an optimizer that treats each number by itself |
+# | 1 | nothing in bytes | always, with an optimizer that treats each number by itself |
 # | 2 | nothing in bytes; with accumulated gradients a reduce-scatter for each part of the batch | where gradients do not fit, and no gradients are accumulated |
 # | 3 | half as many bytes again, and they have to arrive in time | where the weights do not fit |
 #
@@ -1761,13 +1795,18 @@ assert [f"{milliseconds:.1f}" for _, milliseconds, _ in torchs_plans] == ["43.9"
 points = [(part, round(cost, 2)) for part, cost in blocks[0]["tradeoff_curve"].items()]
 assert points == [(0.01, 0.0), (0.51, 0.07), (1.01, 1.0)]
 assert f"{blocks[0]['slopes'][0] + blocks[0]['intercepts'][0]:.2f}" == "1.91"
+(less, _), (half, price_of_half), (_, price_of_all) = blocks[0]["tradeoff_curve"].items()
+slope = (price_of_all - price_of_half) / (half - less)
+assert f"{price_of_half + slope * (1 - less):.2f}" == "1.91"
 
 # %% [markdown]
 # Both compute three, four and five of the six blocks again. PyTorch's are parts of blocks too, for it looks at single operations: without the
 # rectifier's result, half of what is made in a block, 7 % of its time is spent again, and only without the matrix product's as well all of
-# it. Yours keeps or throws away a block. The times that it tells are too long, though: through these three points it draws one line, by
-# which a whole block takes 1.91 times its own time, so 2.6 blocks of 9.6 ms are said to take 43.9 ms. Its bound counts more than yours:
-# weights, gradients, and what passes through backward.
+# it. Yours keeps or throws away a block. The times that it tells are too long, though. Before it draws a line through these points
+# it moves the costs by one point, so that they are an upper bound: 1 % at the price of 51 %, 51 % at that of all. By this line
+# a whole block takes 1.91 times its own time. Its bound counts more than yours: weights, gradients, and what passes
+# through backward.
+#
 # ## 13 DeepSpeed
 #
 # DeepSpeed is by the authors of ZeRO. `course beside deepspeed` puts it beside this workbook. Stages 0 to 3, the same

@@ -167,8 +167,7 @@ def assorted_unit(
         with suppress(NotImplementedError):
             units[0].start()
 
-    module = Assorted(weight, scale, between=start)
-    units.append(answer(module))
+    units.append(answer(module := Assorted(weight, scale, between=start)))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         mark("step begins")

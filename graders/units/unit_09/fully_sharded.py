@@ -134,7 +134,8 @@ def _nothing_left(run: Observed[UnitsReply]) -> Finding:
         Criterion(
             "computes as without",
             3,
-            "A Sequential of units, with the same results and gradients as without prefetching.",
+            "A Sequential of units, with the same results and gradients as without prefetching. The last "
+            "unit starts nobody: weights that are asked for before the optimizer's step are old.",
         ),
         Criterion(
             "ahead in forward",
@@ -146,7 +147,7 @@ def _nothing_left(run: Observed[UnitsReply]) -> Finding:
         Criterion(
             "ahead in backward",
             2,
-            "In backward the neighbour is the unit before. "
+            "In backward the neighbour is the unit before; its own are asked for first, then those. "
             "module.register_full_backward_pre_hook(hook) calls "
             "hook(module, gradient) before its backward.",
             needs=("computes as without",),
@@ -161,7 +162,8 @@ def _nothing_left(run: Observed[UnitsReply]) -> Finding:
         Criterion(
             "nobody waits for the neighbour",
             1,
-            "start() returns at once; only the unit that computes waits, and for its own weights alone.",
+            "start() returns at once; only the unit that computes waits, and for its own weights alone. "
+            "What is asked for first arrives first: its own before its neighbour's.",
             needs=("two units at most",),
         ),
     ),

@@ -39,7 +39,8 @@ from graders.units.unit_09.replies import NormReply
             "scaled down",
             2,
             "Multiply every gradient by max_norm / norm in place, with the norm of all ranks. PyTorch's own "
-            "adds something to the norm; here nothing is added.",
+            "adds something to the norm; here nothing is added. What can be gone through once, such as "
+            "shards, is empty the second time.",
         ),
         Criterion(
             "left alone",

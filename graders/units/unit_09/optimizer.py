@@ -38,8 +38,8 @@ TOLERANCES = {torch.float32: (1e-4, 1e-5), torch.float64: (1e-9, 1e-10)}
             "the first step",
             5,
             "Every rank gives its part of the mean gradient to optimizer_class, and then asks for the other "
-            "parts of the parameters, to write them there. A gradient that is None is zeros; what needs none "
-            "stays as it is.",
+            "parts of the parameters, to write them there, into the memory that they have: copy_, not .data. "
+            "A gradient that is None is zeros; what needs none stays as it is.",
         ),
         Criterion(
             "every step",
@@ -63,7 +63,8 @@ TOLERANCES = {torch.float32: (1e-4, 1e-5), torch.float64: (1e-9, 1e-10)}
         Criterion(
             "nothing else is kept",
             1,
-            "Flat tensors of whole groups are made in step(), and nobody refers to them when it is over.",
+            "Nobody refers to flat tensors of whole groups when __init__ or step() is over. A view keeps the "
+            "whole tensor alive: clone it.",
             needs=("a part of the state",),
         ),
         Criterion(
@@ -76,7 +77,7 @@ TOLERANCES = {torch.float32: (1e-4, 1e-5), torch.float64: (1e-9, 1e-10)}
     hints=(
         "Adam treats each number by itself. Which gradients must a rank have to update its part?",
         "What can optimizer_class be given in place of the parameters? One nn.Parameter a group, with this "
-        "rank's part of their numbers: flat(...).view(ranks, -1)[rank].",
+        "rank's part of their numbers: flat(...).view(ranks, -1)[rank].clone().",
         "In step(): flat gradients, a reduce-scatter into the shard's .grad, a step, an all-gather of the "
         "shard, and unflat(...) to copy from.",
     ),

@@ -26,8 +26,8 @@ WAYS = tuple(map(str, Way))
 
 
 @exercise(
-    minutes=50,
-    difficulty=5,
+    minutes=30,
+    difficulty=4,
     rubric=(
         Criterion(
             "within the memory",

@@ -15,8 +15,8 @@ WAYS = tuple(map(str, Way))
 
 
 @exercise(
-    minutes=20,
-    difficulty=3,
+    minutes=10,
+    difficulty=2,
     rubric=(
         Criterion(
             "fits",

@@ -35,8 +35,9 @@ Layers = list[tuple[int, int]]
         Criterion(
             "layers that differ",
             4,
-            "A segment's input may be dear or cheap to keep, and its layers small or large: equal numbers "
-            "of layers are not enough.",
+            "A segment's input may be dear or cheap to keep, and its layers small or large: neither equal "
+            "numbers of layers nor segments that are filled up one after the other are enough. An input "
+            "counts once, though it is a checkpoint and its layer keeps it.",
         ),
         Criterion("arguments unchanged", 1, "The caller still needs the list."),
         Criterion(

@@ -83,6 +83,11 @@ def gather_state(answer: Answer, rng: Rng) -> Findings:
     yield "memory of rank 0", large.held(runs[0][1], others=False)
 
 
+def _names(state: object) -> str:
+    """The names of a dict, in their order; what is none as it is."""
+    return f"a dict of {', '.join(map(str, state))}" if isinstance(state, dict) else compare.shown(state)
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """Whole tensors by name, and over how many ranks they are cut."""
@@ -142,7 +147,7 @@ class State:
         if type(state) is not dict or list(state) != list(self.tensors):
             return Finding(
                 False,
-                f"rank 0 returned {compare.shown(state)}; expected a dict of {', '.join(self.tensors)}.",
+                f"rank 0 returned {_names(state)}; expected a dict of {', '.join(self.tensors)}, in order.",
             )
         for name, tensor in self.tensors.items():
             found = compare.close(state[name], tensor, f"{name} from {self.ranks} ranks", rtol=0, atol=0)
