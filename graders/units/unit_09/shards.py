@@ -20,7 +20,7 @@ from graders.units.drivers import call, outcome
             "shards that are not equal",
             1,
             "Ten parameters on four ranks: one rank has three of them. Round the shard up, in parameters, "
-            "and only then count bytes. / makes a float, which is rounded from 2**53 on; -(-a // b) is exact.",
+            "and only then count bytes. / makes a float, exact only up to 2**53; -(-a // b) always is.",
             needs=("the optimizer's numbers", "gradients too", "weights too"),
         ),
         Criterion("unknown stages", 1, "Raise ValueError for a stage that is not 0, 1, 2 or 3."),
