@@ -42,13 +42,15 @@ class Search:
 
     def __call__(self, model: Model, cluster: Cluster, memory: float) -> ParallelPlan:
         planner = Planner(model, cluster, torchs_1f1b)
-        rated = sorted(self._rated(planner), key=lambda each: each[0])[: self.predicted]
+        rated = [each for _, each in sorted(self._rated(planner), key=lambda each: each[0])]
 
         def seconds(plan: ParallelPlan) -> float:
             step = planner.predict(plan)
             return step.seconds if not self.within or max(step.memory) <= memory else math.inf
 
-        return min((each for _, each in rated if self._fits(planner, each, memory)), key=seconds)
+        fitting = (each for each in rated[self.predicted :] if self._fits(planner, each, memory))
+        likely = [each for each in rated[: self.predicted] if self._fits(planner, each, memory)]
+        return min(likely or [next(fitting)], key=seconds)
 
     def _fits(self, planner: Planner, plan: ParallelPlan, memory: float) -> bool:
         return not self.within or max(planner.predict(plan).memory) <= memory

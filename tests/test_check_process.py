@@ -38,7 +38,8 @@ def amdahl_speedup(*arguments):
             text = held[found.start() : found.start() + {len(SECRET)}]
             if hashlib.sha256(text).hexdigest() == "{hashlib.sha256(SECRET.encode()).hexdigest()}":
                 raise ValueError("the secret is in memory")
-    graders = sorted(name for name in sys.modules if name.startswith("graders."))
+    # What is seen has a limit, and the units have many drivers.
+    graders = sorted(name for name in sys.modules if re.match("graders[.](?!units[.])", name))
     raise ValueError(f"{{graders}} {{sorted(os.environ)}} {{os.getuid()}} {{os.listdir('/proc')}} END")
 """
 

@@ -58,7 +58,7 @@ from graders.units.unit_07.worlds import BYTES, World
 def all_to_all_pairwise(answer: Answer, rng: Rng) -> Findings:
     """A part from everyone to everyone, in p - 1 rounds."""
     collective = kinds.EXCHANGE
-    yield from common(answer, rng, collective, "every part at its place", slow=[World(5, 20)])
+    yield from common(answer, rng, collective, "every part at its place", slow=[World(4, 16)])
     ranks, part = 6, 250
     played = measured(answer, rng, collective, World(ranks, ranks * part))
     allowed = Allowance(ranks - 1, (ranks - 1) * part * BYTES)

@@ -72,7 +72,7 @@ def hierarchical_all_reduce(answer: Answer, rng: Rng) -> Findings:
         uneven=[[World(6, length, node=2) for length in (1, 2, 5, 13)]],
         subgroups=[World(4, 8, members=members, node=2)],
         values="the sum on every rank",
-        slow=[World(6, 18, node=2)],
+        slow=[World(4, 8, node=2)],
     )
     nodes, node, length = 4, 2, 240
     played = measured(answer, rng, collective, World(nodes * node, 2, columns=length // 2, node=node))
