@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import select
 import signal
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -67,13 +68,16 @@ class JudgePool:
         self._seconds: dict[str, float] = {}
         # Forked all at once with the first task, before there is a second thread.
         context = multiprocessing.get_context("fork")
-        self._pool = ProcessPoolExecutor(jobs, context, initializer=_adopt_orphans)
+        # Not here: a mutant may write under a name that the solution would not write under.
+        self._folder = tempfile.TemporaryDirectory(prefix="course-mutants-", ignore_cleanup_errors=True)
+        self._pool = ProcessPoolExecutor(jobs, context, _begin, (self._folder.name,))
 
     def __enter__(self) -> "JudgePool":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
+        self._folder.cleanup()
 
     def measure(self, solution: Solution) -> None:
         """Judge the solution itself, for the time that it takes. Raises BadSolution unless it passes."""
@@ -112,8 +116,11 @@ def _solved(path: Path) -> Namespace:
     return namespace
 
 
-def _adopt_orphans() -> None:
-    """What a killed mutant has started, mpirun for one, becomes a child of this worker: see `_judge`."""
+def _begin(folder: str) -> None:
+    """Let a worker work in this folder, and what a killed mutant has started, mpirun for one, become a child
+    of this worker: see `_judge`.
+    """
+    os.chdir(folder)
     pr_set_child_subreaper = 36
     ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
 

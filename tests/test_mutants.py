@@ -97,6 +97,9 @@ def test_a_hole_is_shown_and_closed(tmp_path: Path) -> None:
     assert counts(few)["mutants"] == len((tmp_path / "whole3.jsonl").read_text().splitlines()) == 3
     assert few.endswith("┘\n")
 
+    # What an answer writes into the folder where it is does not stay.
+    assert not (ROOT / "called.txt").exists()
+
 
 def test_each_mutant_changes_the_solution_in_one_place() -> None:
     # Invariant: mutants are valid Python, differ from the solution and from each other, and only in the lines

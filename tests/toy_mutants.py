@@ -21,6 +21,7 @@ SOURCE = '''\
 # %% exercise="gap" points=1
 def gap(a: int, b: int) -> int:
     """The distance of two numbers."""
+    open("called.txt", "w").close()
     ### BEGIN SOLUTION
     while a > b:
         a, b = b, a
