@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from course_lib.threads import one_thread
+
 _NODES = Path("/sys/devices/system/node")
 _BYTES = 256 * 2**20
 """More than a cache holds."""
@@ -26,16 +28,15 @@ def read_bandwidth(home: int, reader: int) -> float:
 
     Linux gives memory a place when it is first touched: on that CPU's NUMA node.
     """
-    before, threads = os.sched_getaffinity(0), torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        os.sched_setaffinity(0, {home})
-        data = torch.ones(_BYTES // 4)
-        os.sched_setaffinity(0, {reader})
-        return _BYTES / min(_seconds_to_read(data) for _ in range(_ROUNDS))
-    finally:
-        os.sched_setaffinity(0, before)
-        torch.set_num_threads(threads)
+    before = os.sched_getaffinity(0)
+    with one_thread():
+        try:
+            os.sched_setaffinity(0, {home})
+            data = torch.ones(_BYTES // 4)
+            os.sched_setaffinity(0, {reader})
+            return _BYTES / min(_seconds_to_read(data) for _ in range(_ROUNDS))
+        finally:
+            os.sched_setaffinity(0, before)
 
 
 def _seconds_to_read(data: torch.Tensor) -> float:

@@ -9,8 +9,7 @@ Shapes: B samples of a rank in a step, C channels, S pixels a side, K classes, T
 are on the CPU, as the samples are; what is computed with is on the rank's device.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,6 +22,7 @@ from torch.optim import Optimizer
 
 from course_lib.data import Dataset, Samples, load
 from course_lib.runtime.communication.events import span
+from course_lib.threads import one_thread
 from course_lib.training.device import rank_device
 from course_lib.training.recipe import Recipe, build_model, build_optimizer, set_learning_rate
 from course_lib.training.results import TrainResult, count_correct, fingerprint
@@ -129,7 +129,7 @@ def train_alone(
     shards[r][e]: rank r's indices in epoch e. device: by default the CPU. It computes on one thread, as each
     rank does: for batches this small a second thread costs more than it brings.
     """
-    with _one_thread():
+    with one_thread():
         return _train_alone(recipe, shards, rank_device(device))
 
 
@@ -208,14 +208,3 @@ class _Replica:
         with span("optimizer"):
             self._optimizer.step()
         return loss.detach()
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let torch compute on one thread in this block."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -3,12 +3,10 @@
 import re
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
-
 from course_lib.runtime.communication.errors import BufferInUse
+from course_lib.threads import one_thread
 from graders.grading.answer import Answer, AnswerFailed, FailureKind, GraderMistake
 from graders.grading.exercise import Criterion, Exercise, Finding, Findings, MachineLacks, Verdict
 from graders.grading.kinds import HINTS, INSTEAD, Kind
@@ -73,21 +71,9 @@ class ExerciseResult:
         return not all(result.verdict is Verdict.NOT_ATTEMPTED for result in self.criteria)
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let PyTorch compute on one thread in this block, as answers do in the sandbox.
-
-    Their tensors are small: on a busy machine waiting for a second thread takes longer than computing does.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-@_one_thread()
+# Answers have one in the sandbox. Their tensors are small: on a busy machine waiting for a second thread
+# takes longer than computing does.
+@one_thread()
 def grade(exercise: Exercise, answer: Answer, rng: Rng | None = None) -> ExerciseResult:
     """Let the exercise's grader judge the answer; with inputs drawn from `rng`, by default anew.
 
