@@ -29,6 +29,19 @@ def drawn(rng: Rng, count: int) -> Problem:
     return Problem(free.node_cost, free.edges, free.edge_cost, memory, half)
 
 
+def _answered(recipe: str, program: Path, asked: dict[str, Any]) -> dict[str, Any]:
+    """What a program of this recipe's Python says to `asked`."""
+    done = subprocess.run(
+        [str(interpreter(recipe)), str(program)],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
 @pytest.mark.skipif(bool(missing("alpa")), reason=missing("alpa") or "it is there")
 def test_alpa_finds_the_same(rng: random.Random) -> None:
     # Invariant: with a bound and without, Alpa's program and ours find what looking at all plans finds.
@@ -44,11 +57,8 @@ def test_alpa_finds_the_same(rng: random.Random) -> None:
         }
         for p in problems
     ]
-    command = [str(interpreter("alpa")), str(SOLVERS)]
-    done = subprocess.run(
-        command, input=json.dumps({"intra": asked}), capture_output=True, text=True, timeout=120, check=True
-    )
-    for problem, theirs in zip(problems, json.loads(done.stdout)["intra"], strict=True):
+    answered = _answered("alpa", SOLVERS, {"intra": asked})["intra"]
+    for problem, theirs in zip(problems, answered, strict=True):
         seconds, plan = SOLVED["best_intra"](*problem.arguments)
         assert math.isclose(theirs["seconds"], problem.least, rel_tol=1e-6)
         assert math.isclose(seconds, problem.least, rel_tol=1e-6)
@@ -67,11 +77,8 @@ def test_galvatron_finds_the_same(rng: random.Random) -> None:
         {"nodes": p.node_cost, "edges": p.edge_cost, "memory": p.memory, "capacity": p.capacity}
         for p in problems
     ]
-    command = [str(interpreter("galvatron")), str(LAYERS)]
-    done = subprocess.run(
-        command, input=json.dumps({"chains": asked}), capture_output=True, text=True, timeout=120, check=True
-    )
-    for problem, theirs in zip(problems, json.loads(done.stdout)["chains"], strict=True):
+    answered = _answered("galvatron", LAYERS, {"chains": asked})["chains"]
+    for problem, theirs in zip(problems, answered, strict=True):
         seconds, _ = SOLVED["best_intra"](*problem.arguments)
         assert math.isclose(theirs["seconds"], problem.least, rel_tol=1e-6)
         assert math.isclose(seconds, problem.least, rel_tol=1e-6)

@@ -932,18 +932,17 @@ class _Unit(nn.Module):
         weights = _unflat(_Gathered.apply(self.shard, self), list(self.shapes.values()))
         return functional_call(self.code[0], dict(zip(self.shapes, weights, strict=True)), inputs)
 
+    def packed(self, tensor):
+        if tensor.untyped_storage().data_ptr() != self.whole.untyped_storage().data_ptr():
+            return tensor
+        return tensor.size(), tensor.stride(), tensor.storage_offset()
+
+    def unpacked(self, kept):
+        return kept if isinstance(kept, Tensor) else self.gather().as_strided(*kept)
+
     def forward(self, *inputs):
-        storage = self.gather().untyped_storage().data_ptr()
-
-        def pack(tensor):
-            if tensor.untyped_storage().data_ptr() != storage:
-                return tensor
-            return tensor.size(), tensor.stride(), tensor.storage_offset()
-
-        def unpack(kept):
-            return kept if isinstance(kept, Tensor) else self.gather().as_strided(*kept)
-
-        with saved_tensors_hooks(pack, unpack):
+        self.gather()
+        with saved_tensors_hooks(self.packed, self.unpacked):
             result = self.compute(inputs)
         self.whole = None
         return result
@@ -1148,44 +1147,23 @@ class OldWeights(_Unit):
 class KnowsAWeightByItsShape(_Unit):
     """Lets go of what has a parameter's shape; a linear layer saves the transposed one."""
 
-    def forward(self, *inputs):
-        storage = self.gather().untyped_storage().data_ptr()
-
-        def pack(tensor):
-            if tensor.untyped_storage().data_ptr() != storage or tensor.shape not in self.shapes.values():
-                return tensor
-            return tensor.size(), tensor.stride(), tensor.storage_offset()
-
-        def unpack(kept):
-            return kept if isinstance(kept, Tensor) else self.gather().as_strided(*kept)
-
-        with saved_tensors_hooks(pack, unpack):
-            result = self.compute(inputs)
-        self.whole = None
-        return result
+    def packed(self, tensor):
+        return super().packed(tensor) if tensor.shape in self.shapes.values() else tensor
 
 
 @wrong("FullyShardedUnit", fails="gradients")
 class ForgetsStrides(_Unit):
     """Remembers where a weight lies and its shape; a transposed one comes back row by row."""
 
-    def forward(self, *inputs):
-        storage = self.gather().untyped_storage().data_ptr()
+    def packed(self, tensor):
+        kept = super().packed(tensor)
+        return kept if isinstance(kept, Tensor) else kept[::2]
 
-        def pack(tensor):
-            own = tensor.untyped_storage().data_ptr() == storage
-            return (tensor.size(), tensor.storage_offset()) if own else tensor
-
-        def unpack(kept):
-            if isinstance(kept, Tensor):
-                return kept
-            size, place = kept
-            return self.gather()[place : place + size.numel()].view(size)
-
-        with saved_tensors_hooks(pack, unpack):
-            result = self.compute(inputs)
-        self.whole = None
-        return result
+    def unpacked(self, kept):
+        if isinstance(kept, Tensor):
+            return kept
+        size, place = kept
+        return self.gather()[place : place + size.numel()].view(size)
 
 
 @wrong("FullyShardedUnit", fails="every step")
@@ -1229,19 +1207,8 @@ class AutogradKeeps(_Unit):
 class LetsGoOfTheFirst(_Unit):
     """Knows a weight by where it begins, which is right for the first one only."""
 
-    def forward(self, *inputs):
-        begin = self.gather().data_ptr()
-
-        def pack(tensor):
-            return tensor if tensor.data_ptr() != begin else (tensor.size(), tensor.stride())
-
-        def unpack(kept):
-            return kept if isinstance(kept, Tensor) else self.gather().as_strided(*kept, 0)
-
-        with saved_tensors_hooks(pack, unpack):
-            result = self.compute(inputs)
-        self.whole = None
-        return result
+    def packed(self, tensor):
+        return super().packed(tensor) if tensor.data_ptr() == self.whole.data_ptr() else tensor
 
 
 @wrong("FullyShardedUnit", fails="start")

@@ -1163,35 +1163,26 @@ def prices_where_it_stands(*arguments):
 
 
 @wrong("search", fails="how often it is where")
-def a_ratio_of_two_powers(plan, propose, cost, steps, seed, beta=1.0):
+def a_ratio_of_two_powers(*arguments):
     """Divides one proportion by the other: of large costs both are 0."""
-    generator, here = random.Random(seed), cost(plan)
-    best, least = plan, here
-    for _ in range(steps):
-        proposed = propose(plan, generator)
-        there = cost(proposed)
-        if there < least:
-            best, least = proposed, there
+
+    def share(here, there, beta):
         below = math.exp(-beta * here) if beta else 1.0
-        often = math.exp(-beta * there) / below if below else there < math.inf
-        if there <= here or (there < math.inf and generator.random() < often):
-            plan, here = proposed, there
-    return best, least
+        often = math.exp(-beta * there) / below if below else 1.0
+        return often if there < math.inf else 0.0
+
+    return metropolis(share=share)(*arguments)
 
 
 @wrong("search", fails="how often it is where")
-def goes_where_nothing_runs(plan, propose, cost, steps, seed, beta=1.0):
+def goes_where_nothing_runs(*arguments):
     """Stays only where a draw says so: with beta = 0 an infinite cost makes that a comparison with NaN."""
-    generator, here = random.Random(seed), cost(plan)
-    best, least = plan, here
-    for _ in range(steps):
-        proposed = propose(plan, generator)
-        there = cost(proposed)
-        if there < least:
-            best, least = proposed, there
-        if not (there > here and generator.random() >= math.exp(beta * (here - there))):
-            plan, here = proposed, there
-    return best, least
+
+    def share(here, there, beta):
+        often = math.exp(beta * (here - there))
+        return 1.0 if math.isnan(often) else often
+
+    return metropolis(share=share)(*arguments)
 
 
 # -------------------------------------------------------------------------------------------------- simulate
