@@ -11,7 +11,7 @@
 #
 # In every model so far each token passes through all parameters: whoever wants twice as many pays twice as much for every
 # token. A **mixture of experts** breaks that rule. A layer has many MLPs, the experts, and a small gate sends each token
-# to one or two of them. More experts make the model larger, and a token costs as much as before. Where do so many
+# to a few of them. More experts make the model larger, and a token costs as much as before. Where do so many
 # parameters live? On many ranks, some experts on each; and then the tokens have to travel. This unit is about how they
 # do that, what it costs, and what happens when all of them want to go to the same place.
 #
@@ -56,7 +56,7 @@ from graders import check, hint, predict, progress, reset
 # 1. A layer has 64 experts instead of 8, and a token goes to 2 of them in both. How many times as many floating-point
 #    operations does a token take (section 1)?
 # 2. A small model with 8 experts, of which each token goes to 2, learns from text for 50 steps. Nothing is done for balance.
-#    What percentage of all choices goes to the two experts that get most (section 7)?
+#    What percentage of all choices goes to the two experts that get most, in the last ten steps (section 7)?
 # 3. On 4 nodes with 8 GPUs each every GPU has something for every other. Sent one by one, 768 messages cross from node to
 #    node. With how few can it be done (section 6)?
 
@@ -72,9 +72,10 @@ guesses = predict(
 # ## 1 Some of the parameters for each token
 #
 # A transformer's MLP treats each token by itself. So it need not be the same MLP for all of them: let there be E of them, the
-# **experts**, and let each token go to k, where k is 1 or 2 and E can be in the hundreds. Which k, a **gate** says. That is
-# a linear layer with one output for each expert; for N tokens it makes logits [N, E]. What a token gets back is
-# the weighted mean of what its k experts make of it, and the weights are a softmax over the logits of these k:
+# **experts**, and let each token go to k of them, where k is 1, 2 or 8, say, and E can be in the hundreds. Which k, a **gate** says. That is
+# a linear layer with one output for each expert; for N tokens it makes logits [N, E], and a token goes to the k experts with its largest
+# logits. What it gets back is the weighted mean of what these make of it. The weights come from the gate too, and add up to 1.
+# In the figure k is 2:
 
 # %% demo=true jupyter={"source_hidden": true}
 ROUTES = ((0, 2), (1, 2), (0, 3))
@@ -96,7 +97,7 @@ axes.axis("off")
 figure
 
 # %% [markdown]
-# There is one catch in "the k largest": two logits may be equal. On a GPU the order of equal numbers in a sort is left open
+# There is one catch in "the k largest logits": two of them may be equal. On a GPU the order of equal numbers in a sort is left open
 # unless one asks for more, and two ranks, or two runs, could choose differently. A stable rule costs little.
 
 
@@ -107,9 +108,8 @@ def top_k_gate(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     logits: [N, E] of any floating dtype, N tokens, perhaps none, and E experts, at least k.
     Returns weights [N, k], of the logits' dtype, and experts [N, k], int64: for each token the k
     experts with the largest logits, the largest first; of equal ones the expert with the lower number
-    comes first. Its weights are in proportion to its softmax over all experts, and add up to 1 (which
-    is a softmax over these k only). Gradients flow from the weights to the logits, which stay as they
-    are.
+    comes first. Its weights are in proportion to its softmax over all experts, and add up to 1.
+    Gradients flow from the weights to the logits, which stay as they are.
     """
     ### BEGIN SOLUTION
     largest, experts = logits.sort(descending=True, stable=True)
@@ -202,8 +202,8 @@ assert of_mixture[64][1] / of_mixture[8][1] > 7.9
 guesses.measured(times_the_operations_with_8_times_the_experts=more)
 
 # %% [markdown]
-# The experts' operations do not change at all. What grows is the gate's product, 2 D E for each token, which is small beside
-# 4 D F as long as E is small beside F, the hidden units of a token's experts. So 64 experts instead of 8 have eight times the parameters, and
+# The experts' operations do not change at all. For each token they are 4 D F, with the width D and F hidden units in its k experts together.
+# What grows is the gate's product, 2 D E, which is small beside that as long as E is small beside F. So 64 experts instead of 8 have eight times the parameters, and
 # a token takes 1.1 times the operations; in a model with thousands of hidden units even less. That is the whole promise of
 # mixtures of experts: **parameters without operations**. What it costs instead is memory, in which all experts have to be, and a way for tokens to get to them.
 
@@ -255,7 +255,7 @@ def dispatch_plan(experts: Tensor, count: int, capacity: int | None = None) -> t
 
 
 # %% [markdown]
-# Three tokens make two choices each; expert 2 is in demand, and has room for one:
+# Three tokens make two choices each, and expert 2 is in demand. First every expert has room for all that come, then for one:
 
 # %% demo=true
 # %%needs dispatch_plan
@@ -270,7 +270,7 @@ assert [each.tolist() for each in dispatch_plan(chosen, 4)] == [[4, 1, 3, 0, 2, 
 assert [each.tolist() for each in dispatch_plan(chosen, 4, 1)] == [[4, 3, 0], [1, 1, 1, 0]]
 
 # %% [markdown]
-# Without a limit expert 0 gets choice 4, the first one of token 2, before choice 1, a second one. With room for one, half
+# Without a limit expert 0 gets choice 4, the first one of token 2, before choice 1, a second one. With room for one each, half
 # of the choices are dropped, among them both of expert 2's later ones; token 1 still has its second choice, expert 1.
 
 # %% [markdown]
@@ -307,9 +307,9 @@ axes.grid(visible=False)
 figure
 
 # %% [markdown]
-# `dist.all_to_all_single(output, input, output_sizes, input_sizes)` does it in one call. `input` is cut along dimension 0 into
-# parts of `input_sizes`, the r-th of which goes to rank r; `output_sizes` says how many rows come from each rank. Without the
-# two lists all parts are equal. In numbers, every rank sends its r-th part to rank r:
+# `dist.all_to_all_single(output, input, output_split_sizes, input_split_sizes)` does it in one call. `input` is cut along dimension 0 into
+# parts of `input_split_sizes` rows, the r-th of which goes to rank r; `output_split_sizes` says how many rows come from each rank. Without the
+# two lists all parts are equal. Three ranks with three numbers each:
 
 
 # %% demo=true
@@ -606,7 +606,7 @@ torch.testing.assert_close(run.results[3][2], whole.experts[6].up.weight.grad)
 def load_balancing_loss(
     probabilities: Tensor, experts: Tensor, group: dist.ProcessGroup | None = None
 ) -> Tensor:
-    """What is added, times a small factor, to this rank's loss, so that all experts get as many tokens.
+    """What is added, times a small factor, to this rank's loss, so that the load becomes even.
 
     probabilities: [N, E], of any floating dtype: the softmax of the gate's logits of this rank's N
     tokens. experts: int64 [N, k]: what they chose. Every rank of the group (None: all) has as many
@@ -706,11 +706,11 @@ def hierarchical_all_to_all(x: Tensor, gpus_per_node: int, group: dist.ProcessGr
     Returns a new tensor of x's shape, on its device: at [r] what rank r had for this rank. x stays as
     it is.
 
-    Calls: only point-to-point ones (dist.send, recv, isend, irecv, batch_isend_irecv). No rank may wait
-    in a call for one that another rank comes to only later. From each node to each other one there goes
-    one message, which has the g^2 blocks that are for it and no others; any rank of the other node may
-    receive it. With m nodes, no rank sends more than ceil(m / g) of these messages. Messages within a
-    node may be any, but from a rank to itself, which Gloo cannot carry.
+    Calls: only point-to-point ones (dist.send, recv, isend, irecv, batch_isend_irecv), in an order that
+    is free of deadlock also where a send ends only when its receive has come. From each node to each
+    other one there goes one message, which has the g^2 blocks that are for it and no others; any rank
+    of the other node may receive it. With m nodes, no rank sends more than ceil(m / g) of these
+    messages. Messages within a node may be any, but from a rank to itself, which Gloo cannot carry.
     """
     ### BEGIN SOLUTION
     g, rank = gpus_per_node, dist.get_rank(group)
@@ -969,7 +969,7 @@ assert real.traffic[0].calls == simulated.traffic[0].calls == {"all_to_all_singl
 # %% [markdown]
 # ## 8 What imbalance costs
 #
-# The step is over when the fullest rank has done its work. A layer as large as in real models, on eight GPUs of a LUMI-G node: each has 4,096
+# The step is over when the fullest rank has done its work. The forward pass of a layer as large as in real models, on eight GPUs of a LUMI-G node: each has 4,096
 # tokens of 4,096 numbers, two choices each, and one expert with 16,384 hidden units. The tensors have shapes only; the counts are real. How many choices go
 # to rank 0 we set ourselves, the rest is shared out evenly.
 
@@ -1021,8 +1021,8 @@ for part, taken in zip(percent, uneven, strict=True):
     assert abs(taken / even - 8 * part / 100) < 0.05 * 8 * part / 100, (part, taken / even)
 
 # %% [markdown]
-# A straight line: if a quarter of all choices goes to one of eight ranks, twice what is fair, the layer takes twice as long, and seven ranks wait
-# for half of the time. Where the load is as uneven as in section 7 without the second loss, most GPUs idle.
+# A straight line: if a quarter of all choices goes to one of eight ranks, twice what is fair, the layer takes twice as long, and the seven others,
+# with less than a fair share each, wait for more than half of the time. Where the load is as uneven as in section 7 without the second loss, most GPUs idle.
 #
 # Capacities put a lid on that. The price is dropped choices. Here each rank draws its choices with probabilities that fall like 1 / (e + 1), so that expert
 # 0 is wanted most, and your `dispatch_plan` cuts at the capacity:
@@ -1052,7 +1052,9 @@ assert 2.4 < limited[-1] < 2.6
 
 # %% [markdown]
 # With a factor of 1.25 the layer takes a quarter longer than with an even load, where without a limit it would take about two and a half times as long; but
-# a fifth of all choices are dropped. So the capacity is a seat belt, and no substitute for a balanced gate. (GShard takes a factor of 2 for k = 2, Switch Transformers 1 to 1.25 in most of their runs.)
+# a fifth of all choices are dropped. So the capacity is a seat belt, and no substitute for a balanced gate. (GShard gives an expert room for 2 N / E choices
+# where k = 2, which is a factor of 1; Switch Transformers take 1 to 1.25 in most of their runs. Some libraries leave k out of the
+# formula: their factor of 2 is then a 1 of ours.)
 #
 # ### All-to-all beside all-reduce
 #
@@ -1148,7 +1150,7 @@ for found in on_both.values():
 # ### Megatron-core's layer
 #
 # Megatron-core, NVIDIA's library (unit 06), has such a layer too. Here it is beside yours, with the same weights and tokens, on two real
-# processes. It expects a GPU; `on_cpu` answers for one that is not there. It brings the gradients of ranks together only after backward, with
+# processes. It expects a GPU; within `on_cpu` it does with a CPU. It brings the gradients of ranks together only after backward, with
 # those of the rest of the model; so what is compared are the gradients as backward leaves them.
 
 
@@ -1228,9 +1230,9 @@ assert of_theirs.sent == 2 * crossing * 16 * 4 + 4 * 8 + crossing * 4
 # %% [markdown]
 # The same numbers, and nearly the same bytes. What differs:
 #
-# - A choice's **weight travels** with its row, and the expert multiplies by it, so that at home rows need only be added. That is a sixth all-to-all: of
-#   weights there, in forward, and of their gradients back.
-# - **Counts** go by an all-gather: every rank learns what all have for all.
+# - A choice's **weight travels** with its row, and the expert multiplies by it, so that at home rows need only be added. That makes two more
+#   all-to-alls: of weights there, in forward, and of their gradients back.
+# - **Counts** go by an all-gather: every rank learns what all have for all. So there are six all-to-alls to your five.
 # - Experts' gradients are sums over the ranks' losses, as yours are before `average_gradients`. In training Megatron-core's
 #   `finalize_model_grads` comes after backward.
 
@@ -1239,7 +1241,7 @@ assert of_theirs.sent == 2 * crossing * 16 * 4 + 4 * 8 + crossing * 4
 #
 # Expert parallelism needs a group, and the rest of the model another one. Often there are more ranks than an expert group should have: then each
 # expert is on several ranks, one in each group, and *those* ranks average its gradient among themselves, by data parallelism. A mesh with
-# two dimensions makes both kinds of group:
+# two axes makes both kinds of group:
 #
 # ```python
 # mesh = init_device_mesh("cuda", (nodes, gpus_per_node), mesh_dim_names=("replicas", "experts"))
@@ -1289,7 +1291,7 @@ assert off < 1e-6
 
 # %% [markdown]
 # The batch script is that of unit 03, a task for each GPU. Number the tasks node by node, which Slurm does unless told otherwise:
-# then the last dimension of the mesh is a node, and tokens stay within it. To see on an allocation whether they do:
+# then the last axis of the mesh is a node, and tokens stay within it. To see on an allocation whether they do:
 # `launch(learn, 8, 0.3, 0, on="slurm")`, and its `traffic`.
 
 # %% [markdown]

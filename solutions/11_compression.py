@@ -25,6 +25,8 @@
 # - decide from latency, bandwidth and the number of ranks whether compression pays.
 
 # %% tags=["parameters"]
+# For the demonstrations: how many ranks they have where the text does not say, and whether these are "simulated"
+# or "processes".
 ranks = 4
 on = "simulated"
 
@@ -126,7 +128,7 @@ assert fastest[0] < 2 * fastest[3]
 # even a hundredth of the bytes takes more than half of the time: what is left is latency, which no compression shortens. So whoever compresses
 # does so because the network is slow for the model. H. Tang et al. (2021, table 1) measured
 # BERT-Large on 64 V100 GPUs in 16 machines with 40 Gbit/s Ethernet: 2,206 ms for the all-reduce, 70 ms for forward and backward
-# of one sample a GPU. (By the ring's formula 16 machines would exchange these 340 million numbers in a quarter of a second:
+# of one sample a GPU. (By the ring's formula 16 machines would exchange these 340 million numbers, of 16 bits each, in a quarter of a second:
 # networks do not always carry what is written on them.)
 
 # %% [markdown]
@@ -144,8 +146,8 @@ assert fastest[0] < 2 * fastest[3]
 #
 # From then on DDP calls `hook(state, bucket)`. `bucket.buffer()` are the gradients, and what the hook returns is a
 # **future**: an object that will hold the result. DDP goes on with backward meanwhile, and asks the future at the
-# end. `state` is whatever you like; here it is the group of ranks. What is on its way cannot be read yet: on simulated ranks
-# you would find NaN in it, until its future has been waited for, or in a function that is given to the future's `then`.
+# end. `state` is whatever you like; here it is the group of ranks. What is on its way cannot be read yet; on simulated ranks
+# you would find NaN in it. It can be read once its future has been waited for, or by a function that is given to the future's `then`.
 
 
 # %% exercise="fp16_hook" points=10
@@ -225,8 +227,8 @@ assert 1e-5 < (hooked["fp16_hook"].results[0] - exact).norm() / exact.norm() < 1
 assert (gradient_of(32) - x).norm() > 0.5 * x.norm()
 
 # %% [markdown]
-# Half the bytes, and an error of some ten thousandths: gradients of two batches differ by more than half of their length. Mixed precision
-# trains with a loss that is multiplied by a large factor, so that small gradients do not become 0, and divides the
+# Half the bytes, and an error of some ten thousandths of the gradient's length (its norm, the root of the sum of squares). That is little: gradients
+# of two batches differ by more than half of their length. Mixed precision trains with a loss that is multiplied by a large factor, so that small gradients do not become 0, and divides the
 # gradients again before the step. Take a factor that brings the largest number of the mean over four ranks to 50,000:
 
 # %% demo=true
@@ -236,7 +238,7 @@ scaled = {}
 for name, hook in hooks.items():
     scaled[name] = launch(ddp_gradient, hook, 50_000 / largest, ranks=4).results[0]
     unusable = int((~scaled[name].isfinite()).sum())
-    print(f"{name:10} largest {scaled[name].abs().max():,.0f}, and {unusable} numbers that are no numbers")
+    print(f"{name:10} largest {scaled[name].abs().max():,.0f}; {unusable} numbers are not finite")
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds fp16_hook
@@ -453,7 +455,7 @@ assert round(float(torch.stack(gradients).sum(0).norm() / gradients[0].norm())) 
 
 # %% [markdown]
 # What is missing is just what stands in the error. From the first step to the hundredth that grows 9 times, while the sum of all gradients
-# grows 50 times. Without the error about 85 % stay missing: the receiver has only signs, and never learns which numbers are large. Section 7 shows a case in which training without it never ends.
+# grows 50 times. Without the error about 85 % stay missing: the receiver has only signs, and never learns which numbers are large. Section 7 shows a case in which training without it goes the wrong way.
 #
 # Adam's second moment, a mean of squares, is another matter: what is kept and sent later is squared at the wrong time. **1-bit Adam**
 # (H. Tang et al., 2021) therefore begins with plain Adam in 16 bits, until the second moment hardly changes. Then it keeps that fixed, and
@@ -662,14 +664,14 @@ def dgc_step(
 # %% demo=true jupyter={"source_hidden": true}
 # %%needs dgc_step top_k
 GRADIENTS, MOMENTUM, DGC_STEPS = torch.tensor([1.0, 0.1]), 0.9, 60
-moved: dict[str, list[float]] = {"nothing waits": [], "velocities wait": [], "gradients wait": []}
+moved: dict[str, list[float]] = {"momentum SGD": [], "velocities wait": [], "gradients wait": []}
 sent_in = []
 dense_velocity, velocity, kept = torch.zeros(2), torch.zeros(2), torch.zeros(2)
 late_velocity, rest = torch.zeros(2), torch.zeros(2)
 totals = {name: torch.zeros(2) for name in moved}
 for number in range(DGC_STEPS):
     dense_velocity = MOMENTUM * dense_velocity + GRADIENTS
-    totals["nothing waits"] += dense_velocity
+    totals["momentum SGD"] += dense_velocity
     values, places = dgc_step(GRADIENTS, velocity, kept, MOMENTUM, 0.5)
     totals["velocities wait"][places.long()] += values
     if 1 in places:
@@ -683,15 +685,15 @@ for number in range(DGC_STEPS):
 line_figure(
     {name: (list(range(1, DGC_STEPS + 1)), values) for name, values in moved.items()},
     x="step",
-    y="moved (learning rates)",
+    y="distance moved (learning rates)",
     alt="A weight's way under momentum. Where velocities wait it stands still and then jumps onto the line of "
     "momentum SGD, five times. Where gradients wait it stays below that line, even after each sending.",
 )
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds dgc_step top_k
-caught_up = [moved["velocities wait"][n] / moved["nothing waits"][n] for n in sent_in]
-behind = [moved["gradients wait"][n] / moved["nothing waits"][n] for n in sent_in]
+caught_up = [moved["velocities wait"][n] / moved["momentum SGD"][n] for n in sent_in]
+behind = [moved["gradients wait"][n] / moved["momentum SGD"][n] for n in sent_in]
 assert len(sent_in) == 5
 assert all(abs(share - 1) < 1e-5 for share in caught_up)
 assert all(share < 0.95 for share in behind)
@@ -816,7 +818,7 @@ assert ways["its sign, and what was lost"][-1] < -0.7
 # sign has to bring, 1/4, is less than the 1 that it can.) That is what the scale in
 # `one_bit` is for.
 #
-# The price is memory: as many numbers as there are gradients, on each rank, which no other rank has. They belong into a checkpoint;
+# The price is memory: as many numbers as there are gradients, on each rank, which no other rank has. They belong in a checkpoint;
 # whoever resumes without them has lost what was on its way. And if the learning rate changes, what is missing was meant for the old one, and comes
 # with the new one.
 
@@ -986,7 +988,8 @@ def sent_in_span(run: Run, label: str = "step") -> tuple[int, int]:
 
 step_sends = {rank: sent_in_span(launch(one_step, rank, ranks=4)) for rank in (None, 4, 2, 1)}
 for rank, (calls, nbytes) in step_sends.items():
-    print(f"rank {rank}: {calls} calls, {nbytes:,} bytes")
+    name = "DDP as usual" if rank is None else f"PowerSGD({rank})"
+    print(f"{name:12} {calls} calls, {nbytes:7,} bytes")
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds PowerSGD
@@ -1141,6 +1144,9 @@ guesses.measured(ranks_up_to_which_one_percent_pays=last["10 Gbit/s Ethernet"])
 # What is it worth? Five ways to exchange gradients, on four ranks that learn digits: as they are; signs, which forget
 # what they lose; signs with their error; the largest hundredth; and PowerSGD of rank 2. Everything else is the same: the network of section 8,
 # plain SGD with a learning rate of 0.5, 48 steps with 32 samples a rank.
+#
+# **Predict:** how many times fewer bytes than dense gradients do signs with their error need until the loss is 0.5? And which way is there
+# first, where four GPUs are joined by NVLink: "dense", "signs", "signs and error", "top 1 %" or "PowerSGD, rank 2"?
 
 # %% demo=true
 guesses.ask(times_fewer_bytes_to_the_loss_with_signs_and_error=None, fastest_over_nvlink=None)
