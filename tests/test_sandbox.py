@@ -127,6 +127,16 @@ def test_run_comes_back_with_the_students_lines() -> None:
     assert str(observed.communication(0)[0].line) == "<cell 1>, line 2: dist.all_reduce(x)"
 
 
+@pytest.mark.parametrize(
+    ("imports", "there"), [("", False), ("from torch.distributed import _functional_collectives\n", True)]
+)
+def test_what_functional_collectives_import_is_there_before_they_are_timed(imports: str, there: bool) -> None:
+    # Their first call would import torch's compiler, on each rank, within the seconds that a launch has.
+    seen = f"{imports}def seen(x):\n    return 'torch._dynamo' in sys.modules"
+    with Sandbox(submission(seen)) as sandbox, sandbox.answer("seen") as answer:
+        assert answer.launch(call, 0, ranks=2).results == [there, there]
+
+
 COPIES = case("return x.mul_(2)")
 
 

@@ -1,5 +1,6 @@
 """A process of one submission, forked by `graders.guest.fork_server`: runs the cells, serves answers."""
 
+import importlib
 import os
 import shutil
 import signal
@@ -148,12 +149,23 @@ def _run_submission(channel: socket.socket) -> dict[str, Any]:
     _silence_checks()
     namespace = _namespace(order["main"])
     cells = [Cell(name, source) for name, source in order["cells"]]
+    _import_ahead(cells)
     failures = run_cells(
         cells, namespace, order["seconds"], lambda name: send_frame(channel, encode({"begins": name}))
     )
     told = [{"cell": f.cell, "kind": f.kind.value, "report": f.report, "error": f.error} for f in failures]
     send_frame(channel, encode({"failures": told}))
     return namespace
+
+
+def _import_ahead(cells: list[Cell]) -> None:
+    """Import what the first call of a functional collective would: torch's compiler, which takes a second.
+
+    Here it is imported once for all answers of this process. Several ranks that do so on a busy machine, each
+    within its launch, may need more seconds than a launch has.
+    """
+    if any("_functional_collectives" in cell.source for cell in cells):
+        importlib.import_module("torch._dynamo")
 
 
 def _namespace(main: bool) -> dict[str, Any]:
