@@ -98,7 +98,7 @@ guesses = predict(
 # whole model, on samples of its own. It only does not keep what it does not need at the moment.
 
 
-# %% exercise="zero_memory" points=6
+# %% exercise="zero_memory" points=5
 def zero_memory(parameters: int, ranks: int, stage: int, state_bytes: int = 12) -> int:
     """Bytes of model states that the rank with the most holds.
 
@@ -107,13 +107,11 @@ def zero_memory(parameters: int, ranks: int, stage: int, state_bytes: int = 12) 
     stage: 0: every rank holds everything. 1: the optimizer's numbers are cut over the ranks; 2:
         gradients too; 3: weights too. Shards are whole numbers of parameters, and the largest is as
         small as it can be.
-    Returns an int. Raises ValueError for any other stage.
+    Returns an int.
 
     S. Rajbhandari et al., ZeRO, 2020, figure 1.
     """
     ### BEGIN SOLUTION
-    if stage not in range(4):
-        raise ValueError(f"ZeRO has stages 0 to 3, not {stage}")
     shard = -(-parameters // ranks)
     weights = shard if stage == 3 else parameters
     gradients = shard if stage >= 2 else parameters
@@ -289,7 +287,7 @@ def unflat(whole: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
 # between, and sends exactly as many bytes.
 
 
-# %% exercise="ShardedOptimizer" points=16
+# %% exercise="ShardedOptimizer" points=18
 class ShardedOptimizer:
     """An optimizer whose numbers are cut over the ranks: ZeRO's first stage.
 
@@ -475,7 +473,7 @@ assert one.memory[0].peak_of("optimizer") < 1.02 / ranks * whole.memory[0].peak_
 # backward, now in flat tensors. So at most one bucket may be under way.
 
 
-# %% exercise="ShardedGradients" points=16
+# %% exercise="ShardedGradients" points=20
 class ShardedGradients:
     """Gradients that are cut over the ranks while backward computes them: ZeRO's second stage.
 
@@ -649,7 +647,7 @@ assert sorted(remembered) == ["[1, 3]", "[2, 3]"] or sorted(remembered) == ["[1,
 # `memo`, by `id`, what is to stand in the copy for a parameter, such as one that is empty.
 
 
-# %% exercise="FullyShardedUnit" points=22
+# %% exercise="FullyShardedUnit" points=28
 class FullyShardedUnit(nn.Module):
     """A part of a model whose weights are cut over the ranks: ZeRO's third stage.
 
@@ -930,7 +928,7 @@ assert all(alone < norm for norm, alone, _ in norms)
 # (`torch.distributed.checkpoint`).
 
 
-# %% exercise="gather_state" points=10
+# %% exercise="gather_state" points=12
 def gather_state(shards: dict[str, Tensor], shapes: dict[str, torch.Size]) -> dict[str, Tensor] | None:
     """The whole state on rank 0, from the shards of all ranks; None on the others.
 
@@ -1156,7 +1154,7 @@ assert (box.memory_bandwidth, box.host.bandwidth) == (448e9, 12e9)
 # in virtual time, over the cluster's `host` link. `host.nbytes` says how much lies there; it is free when nobody refers to it any more.
 
 
-# %% exercise="HostOffload" points=14
+# %% exercise="HostOffload" points=18
 class HostOffload:
     """Holds on the host what autograd saves for backward, and has it back in time.
 
@@ -1279,7 +1277,7 @@ assert sum(event.nbytes for event in copies) == 2 * 7 * one_layer
 # Many segments have many checkpoints, few have large insides. In between is the least memory. How low does it get?
 
 
-# %% exercise="checkpoint_segments" points=9
+# %% exercise="checkpoint_segments" points=16
 def checkpoint_segments(layers: list[tuple[int, int]]) -> list[int]:
     """How many layers each segment gets, in order, so that the peak of backward is as low as can be.
 
@@ -1972,7 +1970,7 @@ assert pod.inter_node.bandwidth == 50e9
 # that is counted.
 
 
-# %% exercise="plan_memory" points=10
+# %% exercise="plan_memory" points=8
 def plan_memory(task: Task) -> Plan:
     """The stage, the number of micro-batches and the ways with which a step is as short as you can make
     it.

@@ -29,19 +29,12 @@ def by_cases(parameters, ranks, stage, state_bytes=12):
             return 4 * parameters + state_bytes * shard
         case 2:
             return 2 * parameters + (2 + state_bytes) * shard
-        case 3:
+        case _:
             return (4 + state_bytes) * shard
-    raise _NoStageError(stage)
-
-
-class _NoStageError(ValueError):
-    pass
 
 
 @right("zero_memory")
 def counts_what_is_not_kept(parameters, ranks, stage, state_bytes=12):
-    if not 0 <= stage <= 3:
-        raise ValueError(stage)
     elsewhere = parameters - (parameters + ranks - 1) // ranks
     return parameters * (4 + state_bytes) - elsewhere * sum((state_bytes, 2, 2)[:stage])
 

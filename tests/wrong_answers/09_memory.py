@@ -27,29 +27,23 @@ def _memory(whole, shard, stage, state_bytes):
     return 2 * held[0] + 2 * held[1] + state_bytes * held[2]
 
 
-def _stage(stage):
-    if stage not in range(4):
-        raise ValueError("a stage that ZeRO does not have")
-    return stage
-
-
 @wrong("zero_memory", fails="nothing cut")
 def weights_of_four_bytes(parameters, ranks, stage, state_bytes=12):
     """Counts weights as if in single precision; they are among the optimizer's 12 bytes already."""
-    return _memory(parameters, -(-parameters // ranks), _stage(stage), state_bytes) + 2 * parameters
+    return _memory(parameters, -(-parameters // ranks), stage, state_bytes) + 2 * parameters
 
 
 @wrong("zero_memory", fails="nothing cut")
 def sixteen_bytes(parameters, ranks, stage, state_bytes=12):
     """The 12 bytes of Adam, whatever the optimizer is."""
-    return _memory(parameters, -(-parameters // ranks), _stage(stage), 12)
+    return _memory(parameters, -(-parameters // ranks), stage, 12)
 
 
 @wrong("zero_memory", fails="the optimizer's numbers")
 def cuts_the_model_in_stage_one(parameters, ranks, stage, state_bytes=12):
     """Takes stage 1 for that which cuts the weights: counts from the wrong end."""
     shard = -(-parameters // ranks)
-    held = [shard if _stage(stage) >= begins else parameters for begins in (1, 2, 3)]
+    held = [shard if stage >= begins else parameters for begins in (1, 2, 3)]
     return 2 * held[0] + 2 * held[1] + state_bytes * held[2]
 
 
@@ -57,20 +51,20 @@ def cuts_the_model_in_stage_one(parameters, ranks, stage, state_bytes=12):
 def gradients_instead(parameters, ranks, stage, state_bytes=12):
     """Stage 2 cuts gradients and leaves the optimizer's numbers whole."""
     shard = -(-parameters // ranks)
-    states = parameters if _stage(stage) == 2 else shard
+    states = parameters if stage == 2 else shard
     return _memory(parameters, shard, min(stage, 2), 0) + state_bytes * (states if stage else parameters)
 
 
 @wrong("zero_memory", fails="weights too")
 def never_cuts_weights(parameters, ranks, stage, state_bytes=12):
     """Weights have to be there when the rank computes, so they are counted whole."""
-    return _memory(parameters, -(-parameters // ranks), min(_stage(stage), 2), state_bytes)
+    return _memory(parameters, -(-parameters // ranks), min(stage, 2), state_bytes)
 
 
 @wrong("zero_memory", fails="shards that are not equal")
 def rounds_down(parameters, ranks, stage, state_bytes=12):
     """The smallest shard, not the largest."""
-    return _memory(parameters, parameters // ranks, _stage(stage), state_bytes)
+    return _memory(parameters, parameters // ranks, stage, state_bytes)
 
 
 @wrong("zero_memory", fails="shards that are not equal")
@@ -81,20 +75,14 @@ def rounds_bytes(parameters, ranks, stage, state_bytes=12):
         1: (state_bytes, 4),
         2: (2 + state_bytes, 2),
         3: (4 + state_bytes, 0),
-    }[_stage(stage)]
+    }[stage]
     return whole * parameters + -(-cut * parameters // ranks)
 
 
 @wrong("zero_memory", fails="shards that are not equal")
 def divides_floats(parameters, ranks, stage, state_bytes=12):
     """Rounds up a float, which has 53 digits."""
-    return _memory(parameters, math.ceil(parameters / ranks), _stage(stage), state_bytes)
-
-
-@wrong("zero_memory", fails="unknown stages")
-def any_stage_will_do(parameters, ranks, stage, state_bytes=12):
-    """A fourth stage is the third."""
-    return _memory(parameters, -(-parameters // ranks), stage, state_bytes)
+    return _memory(parameters, math.ceil(parameters / ranks), stage, state_bytes)
 
 
 # --------------------------------------------------------------------------------------- shard_range

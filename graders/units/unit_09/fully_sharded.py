@@ -19,13 +19,13 @@ from graders.units.unit_09.sharded_units import SLACK, Units
     rubric=(
         Criterion(
             "the shard",
-            3,
+            2,
             "This rank's part of flat(module.parameters(), ranks), as the unit's only parameter. Copy it; "
             "module and its parameters stay as they are.",
         ),
         Criterion(
             "forward",
-            3,
+            4,
             "The weights that count are those of the shards, which an optimizer changes. Gather them anew "
             "in each forward, wait for them, and have the module's code compute with them. What a backward "
             "has gathered is old in the next step.",
@@ -40,7 +40,7 @@ from graders.units.unit_09.sharded_units import SLACK, Units
         ),
         Criterion(
             "gradients",
-            3,
+            5,
             "shard.grad is this rank's part of the mean over ranks; the inputs' gradients are "
             "this rank's own. They are gradients of what forward returned: with the same dropout. What "
             "autograd saves of a weight may be a transposed view: its strides belong to where it lies.",
@@ -60,7 +60,7 @@ from graders.units.unit_09.sharded_units import SLACK, Units
         ),
         Criterion(
             "lets go in forward",
-            5,
+            6,
             "Autograd keeps what backward needs, and the weights are among that. "
             "saved_tensors_hooks say what "
             "it keeps in place of a tensor, and what it takes that for in backward.",
@@ -68,7 +68,7 @@ from graders.units.unit_09.sharded_units import SLACK, Units
         ),
         Criterion(
             "lets go in backward",
-            1,
+            3,
             "When the unit's gradients are sent, nobody needs its weights, nor the whole gradient.",
             needs=("lets go in forward",),
         ),
@@ -81,7 +81,7 @@ from graders.units.unit_09.sharded_units import SLACK, Units
         ),
         Criterion(
             "start",
-            2,
+            3,
             "start() calls the all-gather with async_op=True and keeps its handle. The next "
             "forward waits for "
             "this one; a second start() does nothing.",
@@ -133,7 +133,7 @@ def _nothing_left(run: Observed[UnitsReply]) -> Finding:
     rubric=(
         Criterion(
             "computes as without",
-            3,
+            1,
             "A Sequential of units, with the same results and gradients as without prefetching. The last "
             "unit starts nobody: weights that are asked for before the optimizer's step are old.",
         ),
@@ -146,7 +146,7 @@ def _nothing_left(run: Observed[UnitsReply]) -> Finding:
         ),
         Criterion(
             "ahead in backward",
-            2,
+            3,
             "In backward the neighbour is the unit before; its own are asked for first, then those. "
             "module.register_full_backward_pre_hook(hook) calls "
             "hook(module, gradient) before its backward.",
@@ -161,7 +161,7 @@ def _nothing_left(run: Observed[UnitsReply]) -> Finding:
         ),
         Criterion(
             "nobody waits for the neighbour",
-            1,
+            2,
             "start() returns at once; only the unit that computes waits, and for its own weights alone. "
             "What is asked for first arrives first: its own before its neighbour's.",
             needs=("two units at most",),

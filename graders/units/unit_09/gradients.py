@@ -27,14 +27,14 @@ from graders.units.unit_09.passes import Passes, layers
         ),
         Criterion(
             "buckets",
-            1,
+            2,
             "Go through the trainable parameters in reverse, and close a bucket before the "
             "parameter that would take "
             "it above bucket_bytes.",
         ),
         Criterion(
             "unused, tied and frozen parameters",
-            3,
+            2,
             "A bucket is sent when it is complete and all before it have been sent, so that all "
             "ranks send in "
             "one order; finish() sends the rest, with zeros for gradients that are None.",
@@ -48,14 +48,14 @@ from graders.units.unit_09.passes import Passes, layers
         ),
         Criterion(
             "sent in backward",
-            2,
+            4,
             "The hook of a bucket's last gradient sends it, and does not wait for its arrival: "
             "async_op=True.",
             needs=("buckets", "calls"),
         ),
         Criterion(
             "no more than a bucket beside the shards",
-            3,
+            5,
             "Once a bucket is laid end to end its .grad are None; and before the next one is, the one "
             "before has been waited for, and nobody refers to it any more.",
             needs=("sent in backward",),

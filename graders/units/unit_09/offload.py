@@ -27,32 +27,32 @@ BACKWARDS = "the first backward", "the backward of another graph", "a second bac
     rubric=(
         Criterion(
             "gradients",
-            4,
+            3,
             "Backward has to get what forward saved: of any dtype, also views, in every pass, also if it "
             "asks again.",
         ),
         Criterion(
             "what is copied",
-            2,
+            3,
             "Every activation goes to the host, and lies there until backward. The weights are on the device "
             "anyway; autograd saves them too, also as views, which share their storage.",
         ),
         Criterion(
             "the host's memory",
-            2,
+            3,
             "Who still refers to what lies on the host when its graph is gone?",
             needs=("gradients", "what is copied"),
         ),
         Criterion(
             "on the way ahead",
-            3,
+            5,
             "Backward asks in the reverse order of forward, but for an operation that saved two. When it "
             "asks for one, that and the `ahead` before it are to have begun, each once, and no others.",
             needs=("gradients", "what is copied", "the host's memory"),
         ),
         Criterion(
             "the device's memory",
-            3,
+            4,
             "Who still refers to a tensor that has gone to the host, or that backward has had?",
             needs=("gradients", "what is copied", "the host's memory"),
         ),

@@ -36,7 +36,7 @@ TOLERANCES = {torch.float32: (1e-4, 1e-5), torch.float64: (1e-9, 1e-10)}
     rubric=(
         Criterion(
             "the first step",
-            5,
+            4,
             "Every rank gives its part of the mean gradient to optimizer_class, and then asks for the other "
             "parts of the parameters, to write them there, into the memory that they have: copy_, not .data. "
             "A gradient that is None is zeros; what needs none stays as it is.",
@@ -56,20 +56,20 @@ TOLERANCES = {torch.float32: (1e-4, 1e-5), torch.float64: (1e-9, 1e-10)}
         Criterion("zero_grad", 1, "Set every parameter's .grad to None."),
         Criterion(
             "a part of the state",
-            3,
+            4,
             "Give optimizer_class one parameter a group, this rank's part of the flat tensor.",
             needs=("every step",),
         ),
         Criterion(
             "nothing else is kept",
-            1,
+            2,
             "Nobody refers to flat tensors of whole groups when __init__ or step() is over. A view keeps the "
             "whole tensor alive: clone it.",
             needs=("a part of the state",),
         ),
         Criterion(
             "calls",
-            2,
+            3,
             "For each group one reduce-scatter of the gradients and one all-gather of the parameters: "
             "together the bytes of an all-reduce.",
         ),

@@ -31,7 +31,7 @@ WAYS = tuple(map(str, Way))
     rubric=(
         Criterion(
             "within the memory",
-            3,
+            1,
             "step raises DoesNotFit for a plan that needs too much. With which plan is least memory needed?",
         ),
         Criterion(
@@ -41,7 +41,7 @@ WAYS = tuple(map(str, Way))
         ),
         Criterion(
             "within 5 % of the best",
-            4,
+            6,
             "Which single change makes a plan faster? And which two or three at once, where none alone does?",
         ),
         Criterion("arguments unchanged", 1, "The caller still needs the lists."),

@@ -15,12 +15,12 @@ WAYS = tuple(map(str, Way))
 
 
 @exercise(
-    minutes=10,
-    difficulty=2,
+    minutes=20,
+    difficulty=3,
     rubric=(
         Criterion(
             "fits",
-            3,
+            1,
             "A high stage, many micro-batches, and everything computed again need least memory.",
         ),
         Criterion(
@@ -29,10 +29,10 @@ WAYS = tuple(map(str, Way))
             "The best with all kept, the best with all computed again, and the best with all swapped, over "
             "all stages and micro-batches.",
         ),
-        Criterion("within a fifth of the best", 3, "Which layers are worth their memory, and which are not?"),
+        Criterion("within a fifth of the best", 2, "Which layers are worth their memory, and which are not?"),
         Criterion(
             "within 5 % of the best",
-            2,
+            3,
             "There are few stages and few divisors: what is best for the layers, for each of them?",
         ),
     ),

@@ -28,13 +28,13 @@ Layers = list[tuple[int, int]]
     rubric=(
         Criterion(
             "equal layers",
-            2,
+            3,
             "Backward begins with the last segment, when all checkpoints are still held; when it comes to "
             "the first, the others have gone.",
         ),
         Criterion(
             "layers that differ",
-            4,
+            7,
             "A segment's input may be dear or cheap to keep, and its layers small or large: neither equal "
             "numbers of layers nor segments that are filled up one after the other are enough. An input "
             "counts once, though it is a checkpoint and its layer keeps it.",
@@ -42,7 +42,7 @@ Layers = list[tuple[int, int]]
         Criterion("arguments unchanged", 1, "The caller still needs the list."),
         Criterion(
             "many layers",
-            2,
+            5,
             "150 layers have 2**149 cuts. Where the first segment ends, what is left to decide?",
         ),
     ),

@@ -51,13 +51,13 @@ from graders.units.unit_09.replies import StateReply
         ),
         Criterion(
             "memory of the others",
-            1,
+            2,
             "Nobody but rank 0 needs a whole tensor. An all-gather gives it to all.",
             needs=("each shard once",),
         ),
         Criterion(
             "memory of rank 0",
-            1,
+            2,
             "One tensor after the other. Who gathers the whole state flat, and then cuts it up, "
             "holds it twice.",
         ),
