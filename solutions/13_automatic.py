@@ -570,9 +570,9 @@ def best_chain(node_cost: list[list[float]], edge_cost: list[list[list[float]]])
     least 0, and math.inf where it cannot be done; some choice has finite costs only. All lists stay as
     they are.
 
-    Returns the least sum of seconds, of all operators and edges, and a choice that has it: for each
-    operator the number of its strategy. With S strategies for each the time grows no faster than n S²:
-    400 operators with 12 strategies each take less than two seconds.
+    Returns the least sum of seconds, of all operators and edges, but for a part in 100,000, and a
+    choice that has it: for each operator the number of its strategy. With S strategies for each the
+    time grows no faster than n S²: 150 operators with 20 strategies each take less than two seconds.
     """
     ### BEGIN SOLUTION
     seconds, came_from = node_cost[0], []

@@ -203,6 +203,42 @@ def from_the_end(node_cost, edge_cost):
 
 
 @right("best_chain")
+def calls_itself_for_the_rest(node_cost, edge_cost):
+    """What a strategy costs with all that comes after it, kept for whoever asks again; four calls deep each."""
+
+    @functools.cache
+    def rest(i, s):
+        if i == len(edge_cost):
+            return node_cost[i][s], ()
+
+        def onward(t):
+            seconds, plan = rest(i + 1, t)
+            return edge_cost[i][s][t] + seconds, (t, *plan)
+
+        seconds, plan = min(onward(t) for t in range(len(node_cost[i + 1])))
+        return node_cost[i][s] + seconds, plan
+
+    first = min(range(len(node_cost[0])), key=lambda s: rest(0, s)[0])
+    seconds, plan = rest(0, first)
+    return seconds, [first, *plan]
+
+
+@right("best_chain")
+def in_tensors_of_32_bits(node_cost, edge_cost):
+    """All strategies at once, in floats that are exact to seven digits."""
+    nodes = [torch.tensor(own) for own in node_cost]
+    seconds, came_from = nodes[0], []
+    for own, table in zip(nodes[1:], edge_cost, strict=True):
+        least, place = (seconds[:, None] + torch.tensor(table)).min(0)
+        came_from.append(place.tolist())
+        seconds = least + own
+    plan = [int(seconds.argmin())]
+    for places in reversed(came_from):
+        plan.insert(0, places[plan[0]])
+    return seconds.min().item(), plan
+
+
+@right("best_chain")
 def shortest_path(node_cost, edge_cost):
     """Dijkstra's way through pairs of operator and strategy."""
     heap = [(cost, 0, s, None) for s, cost in enumerate(node_cost[0])]
