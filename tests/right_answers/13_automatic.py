@@ -204,7 +204,7 @@ def from_the_end(node_cost, edge_cost):
 
 @right("best_chain")
 def calls_itself_for_the_rest(node_cost, edge_cost):
-    """What a strategy costs with all that comes after it, kept for whoever asks again; four calls deep each."""
+    """What a strategy costs with all that comes after it, kept for whoever asks again; recursion."""
 
     @functools.cache
     def rest(i, s):
