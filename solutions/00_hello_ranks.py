@@ -489,14 +489,14 @@ from course_lib.figures.pictures import ring_picture
 ring_picture(ranks)
 
 
-# %% exercise="pass_the_token" points=5
+# %% exercise="pass_the_token" points=6
 def pass_the_token(token: Tensor) -> Tensor:
     """Pass a token once round the ring of all ranks; each rank adds its own rank to it.
 
     token: on rank 0 the token; on every other rank a tensor of the same shape and dtype, whose values
         mean nothing (it may be received into).
-    The token starts at rank 0, goes to 1, 2, ... p - 1, and comes back to rank 0. Rank r adds r before
-    it sends the token on; rank 0 has nothing to add.
+    The token starts at rank 0, goes to 1, 2, ... p - 1, and comes back to rank 0. Rank r adds r to what
+    has come, whatever that is, before it sends the token on; rank 0 has nothing to add.
     Returns the token as this rank last held it: on rank r > 0 the start plus 1 + 2 + ... + r, on rank 0
     the start plus 1 + 2 + ... + (p - 1). Shape and dtype stay as they are.
 

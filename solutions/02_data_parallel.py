@@ -1082,9 +1082,9 @@ def train_ddp(model, dataset, optimizer, epochs, batch_size, seed, device) -> li
     samples of one rank in a step.
     seed: the same on all ranks. device: where this rank computes.
 
-    An epoch: every sample is used once, by one rank, and no epoch deals them to the ranks as the one
-    before, nor does another seed. All ranks take equally many steps, as many as the rank with the most
-    samples needs. Every step is that of the mean loss over the whole batch, which is what all ranks
+    An epoch: every sample is used once, by one rank. For each epoch, and each seed, the order of the
+    samples is drawn anew. All ranks take equally many steps, as many as the rank with the most samples
+    needs. Every step is that of the mean loss over the whole batch, which is what all ranks
     have in this step together: some may have fewer samples than others, or none, and so from the first
     step on. What is in .grad before does not count. The ranks' own random numbers, of dropout for one,
     go on to differ.

@@ -1399,7 +1399,7 @@ def resume(training: Training, directory: Path, save_every: int, save, load_late
     without the kill.
 
     training: see course_lib.training.checkpoints.Training. An epoch has every sample once, in batches
-        of batch_size of which the last may be smaller, in another order each epoch:
+        of batch_size of which the last may be smaller, in an order that is drawn anew for each epoch:
         training.train_step(training.samples[indices]). It draws from torch's global generator, other
         numbers in every step; so may you.
     save(path, state), load_latest(directory): the two functions above, or others that do the same.

@@ -1398,7 +1398,7 @@ hangs(chain, per_rank([4.0, -9.0, 16.0]), ranks=3)
 def causes_of_hangs() -> dict[str, str]:
     """Why each program hangs: a dictionary from program to cause.
 
-    The keys are "swap", "shift", "report", "grid_sums", "collect" and "chain".
+    The keys are "swap", "shift", "report", "grid_sums", "collect" and "chain"; no other is looked at.
     The values, each used once: "all receive first" · "all send first" · "a collective that some ranks
     skip" · "groups made in different orders" · "more receives than sends" · "a barrier after an error".
     """

@@ -48,7 +48,7 @@ pytestmark = [
 FOLDER = Path(__file__).parent / "attacks"
 BYSTANDERS = ("amdahl_speedup", "rank_coordinates", "pass_the_token")
 """Answered rightly beside an attack: one that launches ranks, and two that do not."""
-WORTH = {"amdahl_speedup": 3, "rank_coordinates": 6, "pass_the_token": 5, "mend_statistics": 6}
+WORTH = {"amdahl_speedup": 3, "rank_coordinates": 6, "pass_the_token": 6, "mend_statistics": 6}
 
 
 @dataclass(frozen=True)

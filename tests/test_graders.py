@@ -3,6 +3,7 @@
 import ast
 import copy
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from functools import cache
@@ -157,6 +158,14 @@ def test_points_and_effort_are_told(exercise: Exercise) -> None:
     assert exercise.minutes > 0
     assert 1 <= exercise.difficulty <= 5
     assert all(criterion.hint for criterion in exercise.rubric)
+
+
+@EACH_EXERCISE
+def test_the_first_hint_begins_with_a_question(exercise: Exercise) -> None:
+    # Who asks for help is first led to look for the mistake, and only then told of a way.
+    opening, mark, _ = exercise.hints[0].partition("?")
+    assert mark == "?", exercise.hints[0]
+    assert not re.search(r"[.:;] ", opening), exercise.hints[0]
 
 
 @pytest.mark.parametrize(("unit", "proof"), _proofs(wrong_answers))

@@ -606,6 +606,12 @@ def zipped():
     return dict(zip(programs, causes, strict=True))
 
 
+@right("causes_of_hangs")
+def with_a_note_of_its_own():
+    """A key more, which is not looked at."""
+    return in_another_order() | {"shift, with 12 bytes": "does not hang"}
+
+
 @right("mend_swap")
 def swap_with_isend(x):
     partner = dist.get_rank() ^ 1

@@ -416,6 +416,48 @@ def announces_the_length(token):
     return token
 
 
+def _sums(token, summed):
+    """The start goes round as it is; summed(start, rank) is what a rank makes of it by itself."""
+    rank, size = _me()
+    if size == 1:
+        return token
+    if rank == 0:
+        dist.send(token, 1)
+        dist.recv(token, size - 1)
+        return summed(token, size - 1)
+    dist.recv(token, rank - 1)
+    dist.send(token, (rank + 1) % size)
+    return summed(token, rank)
+
+
+@wrong("pass_the_token", fails="the token has the sum in it")
+def sum_by_a_formula(token):
+    """Every rank gets the start, and knows what 1 + 2 + ... + r is."""
+    return _sums(token, lambda start, last: start + last * (last + 1) // 2)
+
+
+@wrong("pass_the_token", fails="the token has the sum in it")
+def sum_by_a_loop(token):
+    """Every rank adds the numbers of all ranks before it, too."""
+    return _sums(token, lambda start, last: start + sum(range(last + 1)))
+
+
+@wrong("pass_the_token", fails="the token has the sum in it")
+def knows_the_end(token):
+    """Passes it on rightly, but rank 0 does not look at what comes back."""
+    rank, size = _me()
+    if size == 1:
+        return token
+    if rank == 0:
+        dist.send(token, 1)
+        dist.recv(torch.empty_like(token), size - 1)
+        return token + size * (size - 1) // 2
+    dist.recv(token, rank - 1)
+    token += rank
+    dist.send(token, (rank + 1) % size)
+    return token
+
+
 @wrong("pass_the_token", fails="a world of one")
 def sends_to_itself(token):
     """Right with two ranks or more."""

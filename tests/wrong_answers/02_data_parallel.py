@@ -222,6 +222,20 @@ def forgets_the_epoch(length, epoch, seed):
     return order[dist.get_rank() :: dist.get_world_size()]
 
 
+@wrong("shard_indices", fails="reshuffled each epoch")
+def orders_come_back(length, epoch, seed):
+    """Three orders, again and again."""
+    order = torch.randperm(length, generator=_generator(seed + epoch % 3))
+    return order[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("shard_indices", fails="reshuffled each epoch")
+def blocks_that_begin_elsewhere(length, epoch, seed):
+    """One order, which each epoch begins some samples later."""
+    order = torch.randperm(length, generator=_generator(seed)).roll(7 * epoch)
+    return order.tensor_split(dist.get_world_size())[dist.get_rank()]
+
+
 @wrong("shard_indices", fails="random state kept")
 def seeds_everything(length, epoch, seed):
     """Resets the random state that dropout and augmentation use."""
@@ -1689,6 +1703,76 @@ class NeverShuffles(_Training):
     def indices(self, epoch):
         first = (dist.get_rank() + epoch) % dist.get_world_size()
         return list(range(first, self.length, dist.get_world_size()))
+
+
+class _Turned(_Training):
+    """The samples in an order that is not drawn anew in each epoch; whole(epoch) is that of all ranks."""
+
+    def indices(self, epoch):
+        return self.whole(epoch)[dist.get_rank() :: dist.get_world_size()].tolist()
+
+    def once(self):
+        return torch.randperm(self.length, generator=torch.Generator().manual_seed(self.seed))
+
+
+@wrong("train_ddp", fails="another order in each epoch")
+class TurnsTheOrder(_Turned):
+    """Drawn once, and begun at another place in every epoch."""
+
+    def whole(self, epoch):
+        return self.once().roll(epoch)
+
+
+@wrong("train_ddp", fails="another order in each epoch")
+class TurnsTheSamples(_Turned):
+    """No order is drawn at all."""
+
+    def whole(self, epoch):
+        return torch.arange(self.length).roll(self.seed + epoch)
+
+
+@wrong("train_ddp", fails="another order in each epoch")
+class TwoOrdersInTurn(_Turned):
+    """Each epoch's order is the one before, backwards."""
+
+    def whole(self, epoch):
+        return self.once().flip(0) if epoch % 2 else self.once()
+
+
+@wrong("train_ddp", fails="another order in each epoch")
+class OrdersComeBack(_Training):
+    """Three orders, again and again."""
+
+    def indices(self, epoch):
+        return super().indices(epoch % 3)
+
+
+@wrong("train_ddp", fails="another order in each epoch")
+class OwnPartForEver(_Training):
+    """A rank's samples are drawn once; each epoch draws in which order it has them."""
+
+    def indices(self, epoch):
+        mine = torch.tensor(super().indices(0))
+        return mine[torch.randperm(len(mine), generator=torch.Generator().manual_seed(epoch))].tolist()
+
+
+@wrong("train_ddp", fails="another order in each epoch")
+class NextRanksPart(_Training):
+    """In each epoch every rank takes the samples that another had."""
+
+    def indices(self, epoch):
+        order = torch.randperm(self.length, generator=torch.Generator().manual_seed(self.seed))
+        mine = order[(dist.get_rank() + epoch) % dist.get_world_size() :: dist.get_world_size()]
+        return mine[torch.randperm(len(mine), generator=torch.Generator().manual_seed(epoch))].tolist()
+
+
+@wrong("train_ddp", fails="another order in each epoch")
+class StepsOfOneLength(_Turned):
+    """Looks mixed, and is computed."""
+
+    def whole(self, epoch):
+        step = next(n for n in (7, 11, 13) if self.length % n)
+        return (torch.arange(self.length) * step + 5 * epoch + self.seed) % self.length
 
 
 @wrong("train_ddp", fails="same weights on all ranks")

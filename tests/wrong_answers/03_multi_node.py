@@ -1841,6 +1841,52 @@ def not_shuffled(training, directory, save_every, save, load_latest):
     _train(training, directory, save_every, save, load_latest, order=lambda _, samples: torch.arange(samples))
 
 
+@wrong("resume", fails="shuffles each epoch")
+def orders_come_back(training, directory, save_every, save, load_latest):
+    """Three orders, again and again."""
+    _train(
+        training, directory, save_every, save, load_latest, order=lambda e, samples: _order(e % 3, samples)
+    )
+
+
+@wrong("resume", fails="shuffles each epoch")
+def begins_elsewhere(training, directory, save_every, save, load_latest):
+    """One order, which each epoch begins one sample later."""
+    _train(
+        training,
+        directory,
+        save_every,
+        save,
+        load_latest,
+        order=lambda e, samples: _order(0, samples).roll(e),
+    )
+
+
+@wrong("resume", fails="shuffles each epoch")
+def to_and_fro(training, directory, save_every, save, load_latest):
+    """One order, forwards and backwards by turns."""
+    turned = (lambda order: order, lambda order: order.flip(0))
+    _train(
+        training,
+        directory,
+        save_every,
+        save,
+        load_latest,
+        order=lambda e, samples: turned[e % 2](_order(0, samples)),
+    )
+
+
+@wrong("resume", fails="shuffles each epoch")
+def shuffles_the_batches(training, directory, save_every, save, load_latest):
+    """The batches come in another order; what is in one stays together for ever."""
+
+    def order(epoch, samples):
+        batches = torch.arange(samples).split(training.batch_size)
+        return torch.cat([batches[i] for i in _order(epoch, len(batches)).tolist()])
+
+    _train(training, directory, save_every, save, load_latest, order=order)
+
+
 @wrong("resume", fails="saves")
 def counts_in_each_epoch(training, directory, save_every, save, load_latest):
     """Saves by the number of the batch in its epoch, which each epoch counts anew."""

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
@@ -31,3 +33,23 @@ class PlaceReply(DriverReply):
 def place(answer: AnswerFunction, rank: int, gpus: list[int], cyclic: bool) -> PlaceReply:
     """Where the answer puts a rank of a machine whose nodes have so many GPUs each."""
     return PlaceReply(answer(rank, gpus, cyclic), gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangedReply(DriverReply):
+    """kept: what the answer returned, or what came where the grader stood in the ring."""
+
+    kept: PlainData
+
+
+def exchanged(answer: AnswerFunction, token: Tensor, other: Tensor | None) -> ExchangedReply:
+    """A ring in which one rank, that with an `other`, is not the answer's: it keeps the token that comes, of
+    token's shape and dtype, and sends this one on.
+    """
+    if other is None:
+        return ExchangedReply(answer(token))
+    rank, size = dist.get_rank(), dist.get_world_size()
+    came = torch.empty_like(token)
+    dist.recv(came, src=(rank - 1) % size)
+    dist.send(other, dst=(rank + 1) % size)
+    return ExchangedReply(came)

@@ -20,6 +20,7 @@ from graders.grading.kit import (
     per_rank,
 )
 from graders.units.drivers import call
+from graders.units.unit_00 import drivers
 
 
 @exercise(
@@ -41,6 +42,13 @@ from graders.units.drivers import call
             "one message a rank, to the next",
             1,
             "Each rank receives once, from the rank before it, and sends once, to the rank after it.",
+        ),
+        Criterion(
+            "the token has the sum in it",
+            1,
+            "Add this rank's own number to what has come, before it is sent on, and nothing else: what the "
+            "ranks before it have added is in the token.",
+            needs=("one message a rank, to the next",),
         ),
         Criterion("a world of one", 1, "Rank 0 has no neighbour then, and nobody can send to itself."),
     ),
@@ -67,6 +75,7 @@ def pass_the_token(answer: Answer, rng: Rng) -> Findings:
     )
     yield "only send and recv", only_calls(calls_of(runs), ("send", "recv"), "pass_the_token")
     yield "one message a rank, to the next", compare.first_failure(map(_round_the_ring, runs))
+    yield "the token has the sum in it", _exchanged(answer, rng)
     yield "a world of one", _alone(answer, rng)
 
 
@@ -113,6 +122,28 @@ def _round_the_ring(observed: Observed[PlainData]) -> Finding:
             text = f"rank {rank} of {world} made the calls {_calls(seen)}; expected {_calls(expected)}"
             return Finding(False, f"{text}.")
     return Finding(True, f"{world} ranks, {observed.traffic.messages} messages, each to the next rank.")
+
+
+def _exchanged(answer: Answer, rng: Rng) -> Finding:
+    """Passes if of five ranks each adds to what has come to it, whatever that is.
+
+    In the middle a rank of the grader's takes the token and sends another one on. Who computes what the ranks
+    before must have added, and does not take it from the token, is wrong from there on.
+    """
+    world, middle = 5, 2
+    tokens = _draw_tokens(rng, world, torch.int64, (2,))
+    other = rng.integers(1000, 2000, 2)
+    others = [other if rank == middle else None for rank in range(world)]
+    observed = answer.launch(drivers.exchanged, per_rank(tokens), per_rank(others), ranks=world)
+    came, back = observed.results[middle].kept, observed.results[0].kept
+    begun = f"of {world} ranks, where rank 0's token is {tokens[0].tolist()}"
+    swapped = f"where rank {middle} sends {other.tolist()} on"
+    return compare.first_failure(
+        [
+            compare.close(came, tokens[0] + sum(range(middle)), f"what comes to rank {middle} {begun},"),
+            compare.close(back, other + sum(range(middle + 1, world)), f"what rank 0 returns {swapped},"),
+        ]
+    )
 
 
 def _alone(answer: Answer, rng: Rng) -> Finding:

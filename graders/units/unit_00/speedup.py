@@ -28,7 +28,7 @@ from graders.units.drivers import call
         ),
     ),
     hints=(
-        "Let one worker take 1 second. How long is the serial part of it, and how long the parallel part?",
+        "If one worker takes 1 second, how long is the serial part of it, and how long the parallel part?",
         "With w workers the parallel part takes parallel_fraction / w. What is the time altogether?",
     ),
 )

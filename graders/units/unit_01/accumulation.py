@@ -42,7 +42,8 @@ from graders.units.unit_01.watched import Batch
         ),
     ),
     hints=(
-        "n is the number of samples of all micro-batches: sum(len(inputs) for inputs, _ in micro_batches).",
+        "By what has a micro-batch of m samples to be multiplied, and is it there before the first "
+        "forward pass? n is sum(len(inputs) for inputs, _ in micro_batches).",
         "Scale the loss, not the gradients: (loss * len(inputs) / n).backward().",
         "Add the scaled losses up, detached, and return the sum.",
     ),

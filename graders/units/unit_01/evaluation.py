@@ -48,7 +48,8 @@ from graders.units.unit_01.watched import Batch
         ),
     ),
     hints=(
-        "cross_entropy(..., reduction='sum') gives what can be added up over batches.",
+        "Which numbers of batches of unlike sizes can be added up, their means or their sums? "
+        "cross_entropy(..., reduction='sum') gives the latter.",
         "(logits.argmax(1) == targets).sum() counts the hits of a batch.",
         "Count the samples as you go: the last batch may be short.",
     ),

@@ -30,7 +30,8 @@ from graders.units.drivers import call, outcome
         ),
     ),
     hints=(
-        "Bytes per parameter = weight + gradient + optimizer states. Count the optimizer's numbers first.",
+        "How many numbers does the optimizer keep for a parameter, and of how many bytes is each? Then "
+        "add the weight's and the gradient's.",
         "Mixed precision with adam is 2 + 2 + 12 = 16 bytes. Which three numbers make up the 12?",
     ),
 )

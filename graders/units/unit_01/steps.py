@@ -44,7 +44,8 @@ from graders.units.unit_01.watched import Batch
         ),
     ),
     hints=(
-        "Five lines: clear the gradients, forward, loss, backward, update.",
+        "What is in .grad when your function is called, and in which of the steps 6 to 10 does that do "
+        "harm? Write one line for each of the five.",
         "The model's call gives logits [B, classes]; functional.cross_entropy(logits, targets) the loss.",
         "optimizer.zero_grad() clears; optimizer.step() updates.",
     ),

@@ -41,7 +41,8 @@ from graders.units.unit_01.drivers import ThroughputReply
         ),
     ),
     hints=(
-        "Two loops, and each is followed by synchronize().",
+        "What may the device still have to do when a loop over step() has ended? There are two loops, and "
+        "each is followed by synchronize().",
         "Read time.perf_counter() directly after each of the two calls of synchronize().",
     ),
 )

@@ -1,7 +1,6 @@
 """Trainings of one script on many ranks, as drawn for `train_ddp`, and what must come out of each."""
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -10,6 +9,7 @@ from torch.nn import functional
 from course_lib.runtime.communication.events import Event, Kind
 from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
 from graders.units.models import copies_of
+from graders.units.shuffles import drawn_anew
 from graders.units.unit_02.drivers import training as drivers
 from graders.units.unit_02.numbered import Numbered
 from graders.units.unit_02.replies import TrainingReply
@@ -89,17 +89,10 @@ class DrawnTraining:
         return [number for batch in steps for number in batch]
 
     def reshuffled(self, run: Run) -> Finding:
-        """Passes if no epoch deals the samples as the one before."""
-        orders = [
-            [self._of(run, rank, epoch) for rank in range(len(self.values))] for epoch in range(self.epochs)
-        ]
-        for epoch, (before, after) in enumerate(pairwise(orders)):
-            if [*map(sorted, before)] == [*map(sorted, after)]:
-                text = f"epochs {epoch} and {epoch + 1} give every rank the same samples"
-                return Finding(False, f"{text}: {[*map(sorted, before)]}.")
-        if orders[0] == [*map(sorted, orders[0])]:
-            return Finding(False, f"the ranks have their samples in ascending order: {orders[0]}.")
-        return Finding(True, "Every epoch deals the samples anew.")
+        """Passes if every epoch deals the samples in an order of its own, which was drawn."""
+        ranks = range(len(self.values))
+        orders = [[self._of(run, rank, epoch) for rank in ranks] for epoch in range(self.epochs)]
+        return drawn_anew(orders, len(self.labels))
 
     def dealt_otherwise(self, run: Run, other: Run) -> Finding:
         """Passes if another seed deals the first epoch otherwise."""

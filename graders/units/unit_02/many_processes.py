@@ -19,8 +19,9 @@ from graders.units.unit_02.drawn_training import DrawnTraining, Run
         Criterion(
             "another order in each epoch",
             1,
-            "Deal anew in every epoch, and from every seed: DistributedSampler needs set_epoch(epoch), "
-            "shard_indices the epoch and the seed. Leave the ranks' own random numbers as they are.",
+            "Draw a new permutation in every epoch, and from every seed: DistributedSampler needs "
+            "set_epoch(epoch), shard_indices the epoch and the seed. Leave the ranks' own random numbers as "
+            "they are.",
         ),
         Criterion(
             "same weights on all ranks",
@@ -74,20 +75,23 @@ from graders.units.unit_02.drawn_training import DrawnTraining, Run
 )
 def train_ddp(answer: Answer, rng: Rng) -> Findings:
     """Trainings in whose last step some ranks have nothing, the batches are unequal, all are full; one where
-    a rank never has a sample, one on one rank, and one from another seed.
+    a rank never has a sample, one on one rank, one from another seed, and one of many samples and epochs.
     """
     sizes = ((3, 2, 1, 3), (2, 1, 3, 2), (2, 2, 0, 1), (3, 0, 2, 1), (1, 1, 1, 1))
     cases = [DrawnTraining.draw(rng, *size) for size in sizes]
     cases.append(replace(cases[0], epochs=1, seed=cases[0].seed + 1))
     runs = [case.launch(answer) for case in cases]
     both = list(zip(cases, runs, strict=True))
-    yield "every sample once an epoch", compare.first_failure(case.dealt(run) for case, run in both)
+    long = DrawnTraining.draw(rng, ranks=3, full=8, rest=0, epochs=5)
+    shuffled = long.launch(answer)
+    dealt = (case.dealt(run) for case, run in [*both, (long, shuffled)])
+    yield "every sample once an epoch", compare.first_failure(dealt)
     # With nine samples two epochs are alike too often.
     other_seed = cases[0].dealt_otherwise(runs[0], runs[-1])
     random = compare.first_failure(map(_still_differ, runs))
     yield (
         "another order in each epoch",
-        compare.first_failure([cases[0].reshuffled(runs[0]), other_seed, random]),
+        compare.first_failure([long.reshuffled(shuffled), other_seed, random]),
     )
     yield "same weights on all ranks", compare.first_failure(_same_weights(run) for run in runs)
     yield "the step of the whole batch", compare.first_failure(case.stepped(run) for case, run in both)

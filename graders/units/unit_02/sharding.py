@@ -10,6 +10,7 @@ from torch import Tensor
 
 from graders.grading.communication import calls_of
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.shuffles import drawn_anew
 from graders.units.unit_02.drivers import data as drivers
 
 
@@ -63,10 +64,11 @@ from graders.units.unit_02.drivers import data as drivers
 def shard_indices(answer: Answer, rng: Rng) -> Findings:
     """A partition of a permutation that depends on seed and epoch only."""
     ranks = rng.integer(3, 5)
-    length = ranks * rng.integer(12, 20) + ranks - 1
+    length = ranks * rng.integer(16, 20) + ranks - 1
     epoch, seed = rng.integer(2, 50), rng.integer(0, 10_000)
     other = seed + 1000
     times = [(0, seed), (1, seed), (epoch, seed), (epoch, other), (0, other), (0, 0), (1, 0)]
+    times += [(one, seed) for one in range(2, 6)]
     dealt = shards(answer, length, times, ranks)
     even = shards(answer, 2 * ranks, [(epoch, seed)], ranks)
     scarce = shards(answer, ranks - 1, [(epoch, seed)], ranks)
@@ -81,13 +83,12 @@ def shard_indices(answer: Answer, rng: Rng) -> Findings:
         (5, 6, "in the next epoch, with seed 0"),
         (0, 4, "with another seed, in epoch 0"),
     )
-    yield (
-        "reshuffled each epoch",
-        compare.first_failure(
-            reshuffling(dealt.indices(one), dealt.indices(two), dealt.again[one], when)
-            for one, two, when in pairs
-        ),
-    )
+    again = [
+        reshuffling(dealt.indices(one), dealt.indices(two), dealt.again[one], when)
+        for one, two, when in pairs
+    ]
+    first_epochs = [[part.tolist() for part in dealt.indices(pair)] for pair in (0, 1, *range(7, 11))]
+    yield "reshuffled each epoch", compare.first_failure([*again, drawn_anew(first_epochs, length)])
     yield "random state kept", random_state_kept(dealt)
     made = ", ".join(sorted(set(dealt.calls)))
     yield "no communication", Finding(not made, f"Calls that communicate: {made or 'none'}.")

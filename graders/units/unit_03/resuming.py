@@ -1,6 +1,6 @@
 """Unit 03, going on as if nothing had happened."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from graders.grading.answer import AnswerFailed, FailureKind
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
+from graders.units.shuffles import drawn_anew
 from graders.units.unit_03.drivers import training as drivers
 from graders.units.unit_03.fault_injection import RETURNED
 from graders.units.unit_03.replies import ProcessReply
@@ -22,7 +23,9 @@ from graders.units.unit_03.replies import ProcessReply
             1,
             "An epoch has ceil(N / batch_size) steps, and each sample once; the last batch may be short.",
         ),
-        Criterion("shuffles each epoch", 1, "Draw another permutation for each epoch."),
+        Criterion(
+            "shuffles each epoch", 1, "Draw another permutation for each epoch, from the epoch's own number."
+        ),
         Criterion(
             "saves",
             1,
@@ -72,11 +75,10 @@ from graders.units.unit_03.replies import ProcessReply
 )
 def resume(answer: Answer, rng: Rng) -> Findings:
     """A training without kills, and the same training with them."""
-    course = Course.drawn(rng)
-    (whole,) = course.train(answer)
-    even = course.without_a_short_batch()
-    yield "trains", compare.first_failure([trains(course, whole), trains(even, *even.train(answer))])
-    yield "shuffles each epoch", shuffles(course, whole)
+    course, long = Course.drawn(rng), Course.long(rng)
+    (whole,), (of_many_epochs,) = course.train(answer), long.train(answer)
+    yield "trains", compare.first_failure([trains(course, whole), trains(long, of_many_epochs)])
+    yield "shuffles each epoch", shuffles(long, of_many_epochs)
     yield "saves", saves_regularly(course, whole)
 
     # In the second epoch, two steps after a checkpoint.
@@ -109,13 +111,14 @@ class Course:
         """Three epochs of which the last batch is short, saved at steps that end no epoch, and at the end."""
         batch_size = rng.choice((3, 5))  # an epoch has four steps: another number
         samples = 3 * batch_size + rng.integer(1, batch_size - 1)
-        features = 8
-        numbered = torch.cat([torch.arange(samples)[:, None].float(), rng.normal(samples, features)], 1)
-        return cls(numbered, rng.normal(features), batch_size, epochs=3, save_every=5)
+        return cls(numbered(rng, samples), rng.normal(FEATURES), batch_size, epochs=3, save_every=5)
 
-    def without_a_short_batch(self) -> "Course":
-        """Two epochs of the samples that fill three batches."""
-        return replace(self, samples=self.samples[: 3 * self.batch_size], epochs=2)
+    @classmethod
+    def long(cls, rng: Rng) -> "Course":
+        """Six epochs of full batches, of so many samples that no two drawn orders are alike."""
+        batch_size = rng.choice((3, 5))
+        samples = numbered(rng, 10 * batch_size)
+        return cls(samples, rng.normal(FEATURES), batch_size, epochs=6, save_every=10)
 
     @property
     def an_epoch(self) -> int:
@@ -142,6 +145,14 @@ class Course:
         return processes[: len(kills) + 1]
 
 
+FEATURES = 8
+
+
+def numbered(rng: Rng, samples: int) -> Tensor:
+    """Samples [N, 1 + FEATURES]: first its number, then what is drawn."""
+    return torch.cat([torch.arange(samples)[:, None].float(), rng.normal(samples, FEATURES)], 1)
+
+
 def trains(course: Course, process: ProcessReply) -> Finding:
     """Passes if every epoch has every sample once, in batches of the right size."""
     if len(process.batches) != course.steps:
@@ -157,15 +168,8 @@ def trains(course: Course, process: ProcessReply) -> Finding:
 
 
 def shuffles(course: Course, process: ProcessReply) -> Finding:
-    """Passes if no two epochs have the same order, and none the order of the samples."""
-    orders = [list(chain(*batches)) for batches in _epochs(course, process)]
-    orders.append(list(range(len(course.samples))))
-    same = [(a, b) for a in range(len(orders)) for b in range(a) if orders[a] == orders[b]]
-    if not same:
-        return Finding(True, f"{course.epochs} epochs, {course.epochs} orders.")
-    later, earlier = same[0]
-    which = "is not shuffled" if later == course.epochs else f"has the order of epoch {later}"
-    return Finding(False, f"Epoch {earlier} {which}: {orders[earlier]}.")
+    """Passes if every epoch has the samples in an order of its own, which was drawn."""
+    return drawn_anew([[[*chain(*batches)]] for batches in _epochs(course, process)], len(course.samples))
 
 
 def _epochs(course: Course, process: ProcessReply) -> list[list[list[int]]]:

@@ -29,7 +29,7 @@ from graders.units.unit_04.replies import FusedReply
             "gradient: not with a single tensor either.",
         ),
     ),
-    hints=("What does flatten() return of a tensor that is contiguous already: a copy?",),
+    hints=("Does flatten() copy a tensor that is contiguous already?",),
 )
 def fuse(answer: Answer, rng: Rng) -> Findings:
     """Tensors of drawn shapes, dtypes and layouts."""

@@ -53,7 +53,7 @@ ROUNDING = 1e-9
         ),
     ),
     hints=(
-        "Suppose that you know where the last stage begins. What is left to decide, and is it a problem of "
+        "If you knew where the last stage begins, what would be left to decide, and is it a problem of "
         "the same kind?",
         "best[s][n]: the slowest stage of the first n layers, cut into s stages as well as can be.",
         "best[s][n] is the smallest max(best[s - 1][k], costs k to n) over all k. Keep the k as well, to "

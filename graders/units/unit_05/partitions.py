@@ -57,7 +57,7 @@ Plan = list[tuple[int, int]]
         ),
     ),
     hints=(
-        "Suppose that you know the last stage, its layers and its replicas. What is left to be planned, and "
+        "If you knew the last stage, its layers and its replicas, what would be left to be planned, and "
         "on how many workers?",
         "best[n][k]: the slowest part of the best plan for the first n layers on k workers. It is one stage "
         "of all of them, or a best plan of fewer layers on fewer workers, a cut, and one stage more.",

@@ -61,8 +61,8 @@ RATE = 0.05
         ),
     ),
     hints=(
-        "The optimizer changes parameters in place. What does autograd say of a backward whose weights have "
-        "been changed since its forward, and which tensors would it have to keep?",
+        "What does autograd say of a backward whose weights the optimizer has changed in place since its "
+        "forward, and which tensors would it have to keep?",
         "torch.func.functional_call(stage, tensors, (x,)) computes with other tensors in place of the "
         "parameters: with copies that the optimizer does not know.",
         "torch.autograd.grad(output, [x, *copies], gradient) gives gradients as values. Where does the "

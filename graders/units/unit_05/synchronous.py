@@ -162,7 +162,7 @@ def interleaved(answer: Answer, rng: Rng) -> Findings:
         ),
     ),
     hints=(
-        "In 1F1B stage s keeps p - s micro-batches. How many more may it keep here, and what could it put "
+        "How many more micro-batches may stage s keep here than the p - s of 1F1B, and what could it put "
         "off for them?",
         "Stage 0 has no room to put anything off. By how many micro-batches can stage s put off its "
         "weight halves?",

@@ -37,7 +37,8 @@ WAYS = ("data", "pipeline", "tensor", "sequence")
         ),
     ),
     hints=(
-        "Draw a table: for each way, which of B, T, D and the p layers does a rank have a part of only?",
+        "Of which of B, T, D and the p layers does a rank have a part only, in each of the ways? Draw a "
+        "table.",
         "An all-reduce of n numbers sends 2 (p - 1) / p of n. How many has each way, of how many?",
         "Of the four inputs, where does each stand: outside of f and g, between them, or at the border?",
     ),

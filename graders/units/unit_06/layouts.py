@@ -49,7 +49,7 @@ class Case(NamedTuple):
         Criterion("arguments unchanged", 1, "The layout stays as it is.", needs=("forward", "backward")),
     ),
     hints=(
-        'Write "bd,df->bf" out for one number of the result. What is the sum over? Who has its terms?',
+        'What is the sum over in one number of the result of "bd,df->bf", and who has its terms?',
         "The gradient of one of two operands is an einsum of the result's and the other: what does it sum?",
         "Which letters does a tensor lack that others of the einsum have?",
     ),

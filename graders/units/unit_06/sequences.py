@@ -49,7 +49,7 @@ GROUP = Criterion("group", 1, "Each collective takes a group, in backward too.")
         GROUP,
     ),
     hints=(
-        "Every rank has its own use for a token. Whose gradients make up that of this rank's tokens?",
+        "Which ranks use this rank's tokens after the gather, and so whose gradients make up theirs?",
         "Which collective gives every rank its part of a sum, and nothing of the other parts?",
         "dist.all_gather and dist.reduce_scatter take lists of tensors: torch.cat and chunk along T.",
     ),
@@ -72,7 +72,7 @@ def gather_sequence(answer: Answer, rng: Rng) -> Findings:
         GROUP,
     ),
     hints=(
-        "Compare it with gather_sequence: what was backward there, what is it here?",
+        "What was gather_sequence's backward, and what is it here?",
         "Every rank adds to every token. Where is the gradient of token 0 before backward, and who needs it?",
     ),
 )

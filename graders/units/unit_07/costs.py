@@ -39,7 +39,7 @@ ALGORITHMS = ("master", "exchange", "tree", "ring", "halving_doubling")
         Criterion("one rank", 1, "Alone there is nothing to send: 0 seconds.", needs=ALGORITHMS),
     ),
     hints=(
-        "Count messages one after another, and bytes one after another, on the busiest rank.",
+        "Which rank has most to do, and how many messages, and how many bytes, come there one after another?",
         "ceil(log2 p) is (p - 1).bit_length(), without rounding errors.",
     ),
 )

@@ -51,7 +51,8 @@ from graders.units.unit_07.worlds import BYTES, World
         ),
     ),
     hints=(
-        "Step 0 is a copy: outputs[rank] from inputs[rank].",
+        "To whom should each rank send in a round so that no two send to the same rank? Round 0 is a "
+        "copy: outputs[rank] from inputs[rank].",
         "In step s = 1 ... p - 1, isend to (rank + s) % p, recv from (rank - s) % p, wait.",
     ),
 )

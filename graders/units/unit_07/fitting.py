@@ -22,7 +22,7 @@ from graders.units.unit_07 import drivers
         Criterion("samples unchanged", 1, "Return two floats, and leave the list as it is."),
     ),
     hints=(
-        "Relative errors: minimise the sum of ((alpha + n beta) / t - 1)**2, which is linear least squares "
+        "In what is the relative error (alpha + n beta) / t - 1 linear? Its squares are least squares "
         "with the columns 1/t and n/t and the right-hand side 1.",
         "torch.linalg.lstsq or numpy.linalg.lstsq solves it; divide a column by its largest entry, and its "
         "coefficient too.",

@@ -52,7 +52,7 @@ from graders.units.unit_07.worlds import BYTES, World
         ),
     ),
     hints=(
-        "First for p a power of two. rank ^ distance is the partner: with distance 4, rank 1's is 5.",
+        "Who is whose partner if p is a power of two? rank ^ distance: with distance 4, rank 1's is 5.",
         "Keep the bounds low and high of what this rank is still in charge of. Who of the two has "
         "rank & distance == 0 keeps the lower half.",
         "Write each round down in a list (partner, kept, given), and go through it backwards to double.",

@@ -18,8 +18,8 @@ from graders.units.unit_07 import drivers, lab
         for program in lab.CAUSES
     ),
     hints=(
-        'Begin with the first sentence of each report: who waits for whom, and whether to "send", to '
-        '"receive", or to "call" something.',
+        'Who waits for whom to "send", to "receive" or to "call" something, in the first sentence of each '
+        "report?",
         "A circle in which everyone waits for a send and one in which everyone waits for a receive are two "
         "different mistakes.",
         "Where ranks wait in collectives of different groups, look at the order in which groups were made.",
@@ -48,7 +48,10 @@ def causes_of_hangs(answer: Answer, rng: Rng) -> Findings:
         Criterion("x unchanged", 1, "Receive into a tensor of its own: x still has to be sent."),
         Criterion("one message each", 1, "Each rank sends once and receives once; no collective."),
     ),
-    hints=("Let even ranks send first and odd ranks receive first; or use isend.",),
+    hints=(
+        "Which of two partners could begin with the other call, and how does a rank know which of the two "
+        "it is? Or does isend help?",
+    ),
 )
 def mend_swap(answer: Answer, rng: Rng) -> Findings:
     """Pairs that swap tensors."""
@@ -84,7 +87,10 @@ def mend_swap(answer: Answer, rng: Rng) -> Findings:
             "all sends at once.",
         ),
     ),
-    hints=("Start the send with isend, receive, then wait for the send.",),
+    hints=(
+        "What if a rank could receive while its own send is not yet done? isend, recv, then wait for the "
+        "send.",
+    ),
 )
 def mend_shift(answer: Answer, rng: Rng) -> Findings:
     """A ring in which everyone sends to the right."""

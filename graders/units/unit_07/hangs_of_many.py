@@ -42,7 +42,8 @@ from graders.units.unit_07.drivers import MendedReply
         Criterion("within groups", 1, "One all_reduce in the row's group and one in the column's."),
     ),
     hints=(
-        "Two loops over all rows and over all columns, which make all groups; each rank keeps two of them.",
+        "Which groups does a rank have to help make, those that it is in, or all? Two loops, over all "
+        "rows and over all columns; each rank keeps two groups.",
     ),
 )
 def mend_grid_sums(answer: Answer, rng: Rng) -> Findings:
@@ -112,7 +113,9 @@ def grid_sums(
         Criterion("ranks without rows", 1, "A rank may have no row at all: its count is 0."),
         Criterion("each row sent once", 1, "Send a count, then the rows; padding to the longest sends more."),
     ),
-    hints=("A count is a tensor too: torch.tensor([len(rows)]). Send it before the rows.",),
+    hints=(
+        "How can rank 0 know how many rows will come? A count is a tensor too: torch.tensor([len(rows)]).",
+    ),
 )
 def mend_collect(answer: Answer, rng: Rng) -> Findings:
     """Rows of all ranks, collected by rank 0."""
@@ -199,7 +202,7 @@ def rows_sent_once(observed: Observed[MendedReply], given: Sequence[list[Tensor]
         ),
         Criterion("one barrier", 1, "Without errors all ranks still meet in one barrier at the end."),
     ),
-    hints=("finally runs after an error too. What should a rank do then: wait, or say what happened?",),
+    hints=("What should a rank do after an error, wait or say what happened? finally runs then too.",),
 )
 def mend_chain(answer: Answer, rng: Rng) -> Findings:
     """A chain of ranks, one of which may raise."""

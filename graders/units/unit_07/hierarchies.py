@@ -53,7 +53,7 @@ from graders.units.unit_07.worlds import BYTES, World, drawn_members
         ),
     ),
     hints=(
-        "Rank r sits on node r // g at place r % g. Who has the same chunk as r after the first stage?",
+        "Who has the same chunk as rank r after the first stage, if r sits on node r // g at place r % g?",
         "Write the ring steps once for a list of ranks, and call them with the node's ranks and with the "
         "ranks that have the same place on each node.",
         "Between nodes it is a ring all-reduce on one chunk, so that chunk is cut once more, in m parts.",

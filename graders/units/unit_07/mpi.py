@@ -38,7 +38,8 @@ from graders.units.unit_07.worlds import World, drawn_of
         Criterion("bytes and messages", 1, "2 (p - 1) messages of one chunk each.", needs=("only messages",)),
     ),
     hints=(
-        "comm.Sendrecv(outgoing, dest=right, recvbuf=arriving, source=left) sends and receives at once.",
+        "Which call of MPI's sends and receives at once? comm.Sendrecv(outgoing, dest=right, "
+        "recvbuf=arriving, source=left).",
         "Capital letters (Send, Recv) move the bytes of arrays; send and recv pickle objects.",
     ),
 )

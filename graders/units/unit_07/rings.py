@@ -69,7 +69,8 @@ ROUND_THE_RING = Criterion(
         ALL_AT_ONCE,
     ),
     hints=(
-        "Follow chunk 0 of 4 ranks: it starts at rank 1, is added up at 2, then 3, and ends at rank 0.",
+        "Where must chunk 0 of 4 ranks start so that its last stop is rank 0? It starts at rank 1, is "
+        "added up at 2, then 3.",
         "So in step s = 0, 1 ... p - 2 rank r sends chunk (r - 1 - s) % p to r + 1, and adds what arrives "
         "from r - 1 to chunk (r - 2 - s) % p.",
         "torch.tensor_split gives views: adding into a view of your copy changes the copy.",
@@ -102,7 +103,8 @@ def ring_reduce_scatter(answer: Answer, rng: Rng) -> Findings:
         ALL_AT_ONCE,
     ),
     hints=(
-        "In step s rank r sends chunk (r - s) % p and receives chunk (r - s - 1) % p.",
+        "Which chunk can rank r send in step 0, and which in step 1? In step s it sends chunk (r - s) % p "
+        "and receives chunk (r - s - 1) % p.",
         "A chunk of a contiguous tensor is contiguous, so recv can write into it.",
     ),
 )
@@ -137,7 +139,8 @@ def ring_all_gather(answer: Answer, rng: Rng) -> Findings:
         ),
     ),
     hints=(
-        "You have both halves. What does rank r hold after the first one, and where in x does it belong?",
+        "What does rank r hold after the first of the two halves that you have, and where in x does it "
+        "belong?",
         "torch.tensor_split(flat, p)[rank].copy_(chunk) puts it there; flat has to be contiguous.",
     ),
 )

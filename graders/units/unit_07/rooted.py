@@ -39,7 +39,7 @@ from graders.units.unit_07.worlds import BYTES, World
         ),
     ),
     hints=(
-        "Two cases: this rank is the root, or it is not.",
+        "Which rank knows the parts, and what can all others do but wait? There are two cases.",
         "The root loops over the places of the group, sends parts[place] to each, and copies its own.",
         "dist.send(part.contiguous(), group_dst=place, group=group) sends to a place of the group.",
     ),
@@ -76,7 +76,7 @@ def scatter_from(answer: Answer, rng: Rng) -> Findings:
             needs=RIGHT_BY_MESSAGES,
         ),
     ),
-    hints=("It is scatter_from backwards: sends become receives.",),
+    hints=("What becomes of each send of scatter_from if time runs backwards?",),
 )
 def gather_to(answer: Answer, rng: Rng) -> Findings:
     """Everyone's part, at any root."""

@@ -48,7 +48,8 @@ from graders.units.unit_07.worlds import BYTES, World
         ),
     ),
     hints=(
-        "Draw 8 ranks. Round 0: place 0 sends to 1. Round 1: 0 to 2, 1 to 3. Round 2: four messages.",
+        "Who of 8 ranks has the tensor after each round, and to whom does each send in the next? Draw it: "
+        "in round 0 place 0 sends to 1, in round 1 0 to 2 and 1 to 3, in round 2 there are four messages.",
         "In the round with distance d = 1, 2, 4 ..., places below d send to place + d, if there is such a "
         "place; places from d to 2d - 1 receive.",
         "Place and rank: place = (rank - root) % p, and rank = (place + root) % p.",
@@ -94,7 +95,7 @@ def broadcast_tree(answer: Answer, rng: Rng) -> Findings:
         ),
     ),
     hints=(
-        "Play the broadcast's rounds backwards, and turn each message round.",
+        "What are the broadcast's rounds if they are played backwards, each message turned round?",
         "With distance d = 1, 2, 4 ...: a place that is an odd multiple of d sends to place - d and is done; "
         "an even multiple receives from place + d, if there is such a place, and adds.",
         "total = x.clone() keeps x; torch.empty_like(total) holds what arrives.",

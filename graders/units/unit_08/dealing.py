@@ -59,7 +59,8 @@ SLACK = 1e-4
         ),
     ),
     hints=(
-        "dist.recv without a source takes whatever comes first, and returns whose it is.",
+        "How does the master learn who is free first? dist.recv without a source takes whatever comes "
+        "first, and returns whose it is.",
         "Which number says that nothing is left, and is no batch's? How many workers have to be told?",
     ),
 )

@@ -58,7 +58,7 @@ MILLISECOND = 1e-3
         ),
     ),
     hints=(
-        "Two kinds of messages come in, in any order. How does the server know which kind, and from whom?",
+        "How does the server know which of the two kinds of messages comes in, and from whom?",
         "A message of one number can say what comes next; dist.recv returns who sent it.",
         "How many messages will each worker send altogether? Then the server knows when it is done.",
     ),
@@ -134,7 +134,7 @@ def _unhindered(case: Training, run: Observed[list[TrainedReply]]) -> Finding:
         Criterion("log unchanged", 1, "`log` is the caller's list."),
     ),
     hints=(
-        "Give the weights a version, one more with each update. Which version did the worker read?",
+        "If the weights have a version, one more with each update, which did the worker read?",
         "What has to be kept for each worker, and when does it change?",
     ),
 )

@@ -36,7 +36,7 @@ EVERY, BUSIEST = "every number once", "busiest server"
         Criterion("sizes unchanged", 1, "`sizes` is the caller's list: count in a variable of your own."),
     ),
     hints=(
-        "Lay all tensors end to end, on one line. Where does the share of server 3 begin on it?",
+        "If all tensors lie end to end on one line, where does the share of server 3 begin on it?",
         "If every share is total / S rounded up, except for what remains for the last ones, how many tensors "
         "lie across the border of two shares?",
     ),

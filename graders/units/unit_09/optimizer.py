@@ -75,7 +75,7 @@ TOLERANCES = {torch.float32: (1e-4, 1e-5), torch.float64: (1e-9, 1e-10)}
         ),
     ),
     hints=(
-        "Adam treats each number by itself. Which gradients must a rank have to update its part?",
+        "Which gradients must a rank have to update its part, if Adam treats each number by itself?",
         "What can optimizer_class be given in place of the parameters? One nn.Parameter a group, with this "
         "rank's part of their numbers: flat(...).view(ranks, -1)[rank].clone().",
         "In step(): flat gradients, a reduce-scatter into the shard's .grad, a step, an all-gather of the "

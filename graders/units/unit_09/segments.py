@@ -47,7 +47,7 @@ Layers = list[tuple[int, int]]
         ),
     ),
     hints=(
-        "Suppose that you know where the first segment ends. Which bytes are held all the while that later "
+        "If you knew where the first segment ends, which bytes would be held all the while that later "
         "segments go through backward?",
         "lowest[k]: the lowest peak of the layers from k on, as if there were none before. What is it for "
         "the last layer?",

@@ -25,7 +25,7 @@ from graders.units.drivers import call
         ),
     ),
     hints=(
-        "What does a rank hold of each of the three kinds in this stage: all parameters, or a shard of them?",
+        "Of which of the three kinds does a rank hold a shard only in this stage?",
         "How many parameters has the largest shard? -(-a // b) is a / b rounded up.",
     ),
 )

@@ -70,7 +70,7 @@ _RIGHT = ("every block", "only messages")
         ),
     ),
     hints=(
-        "Three stages: within the node, between nodes, within the node. Who has what after each of them?",
+        "Who has what after each of the three stages, within the node, between nodes, within the node?",
         "If rank r of node a carries all for node b, which rank of b should it give it to, so that all ranks "
         "of b get as much to deal out?",
         "x.unflatten(0, (m, g)) is blocks by node and by place. Which dimension does each stage exchange?",

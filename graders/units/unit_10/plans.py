@@ -49,7 +49,7 @@ def plan_of(experts: Tensor, count: int, capacity: int | None = None) -> tuple[T
         ),
     ),
     hints=(
-        "A stable sort keeps the order in which equal ones stood. In which order should they stand before?",
+        "In which order should the choices stand before a stable sort, which keeps the order of equal ones?",
         "What is the number n k + j of the entry at (j, n) of experts.T?",
         "At which place of the sorted list does expert e's part begin? How far behind that is a choice?",
     ),

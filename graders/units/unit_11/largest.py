@@ -35,7 +35,7 @@ from graders.units.unit_11.rounding import rounding
         Criterion("arguments and dtypes", 1, "Only error changes; a place needs 32 bits, not 64."),
     ),
     hints=(
-        "What is to be ranked: x, or x and what earlier calls could not send? By its value?",
+        "Is it x that is to be ranked, or x and what earlier calls could not send? By its value?",
         "torch.topk gives values and places. Whose values are these, if you rank magnitudes?",
     ),
 )

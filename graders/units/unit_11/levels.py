@@ -24,8 +24,8 @@ DRAWS = 300
         Criterion("generator", 1, "torch.rand takes a generator; x stays as it is."),
     ),
     hints=(
-        "A number lies at 2.3 on a ruler of whole numbers. How often must it go to 3, and how often to 2, to "
-        "be 2.3 on average?",
+        "How often must a number at 2.3 on a ruler of whole numbers go to 3, and how often to 2, to be "
+        "2.3 on average?",
         "u is drawn evenly from 0 to 1. How often is 2.3 + u at least 3? And what of -2.3?",
         "What is x / scale where all numbers are 0?",
     ),

@@ -24,7 +24,7 @@ Call = tuple[PlainData, str, Tensor, Tensor]
         Criterion("x unchanged", 1, "Only error changes."),
     ),
     hints=(
-        "What has to be sent: x, or x and what earlier calls could not send?",
+        "Is it x that has to be sent, or x and what earlier calls could not send?",
         "What is the sum of squares of what is left, as a function of the scale? Where is its least value?",
         "Eight columns, each with a weight of its own: what is the sum of a row of eight bits? "
         "(NumPy has it as packbits.)",

@@ -43,7 +43,8 @@ BOTH = ("result", "gradient of the image", "gradient of the weight")
         several_calls((*BOTH, "strides and kernels")),
     ),
     hints=(
-        "With its halo a strip has rows enough above and below. Which padding does conv2d still have to add?",
+        "Which padding does conv2d still have to add to a strip that has rows enough above and below, "
+        "with its halo?",
         "Which pixels has this rank's weight seen, and which have the others' copies seen?",
         "A hook on weight.view_as(weight) gets the gradient, and what it returns takes its place.",
     ),

@@ -73,8 +73,8 @@ _RIGHT = ("gradients",)
         ),
     ),
     hints=(
-        "For one rank: forward of each micro-batch, and its share of the loss backward. What do the first "
-        "stage and the last do differently from those between?",
+        "What do the first stage and the last do differently from those between? For one rank it is "
+        "forward of each micro-batch, and its share of the loss backward.",
         "A tensor that was received requires no gradient unless you say so. Where is its gradient after "
         "backward, and who needs it?",
         "Which ranks hold the same parameters, and have seen other samples? Which have seen the same "

@@ -36,7 +36,7 @@ from graders.units.unit_13.problems import Problem
         ),
     ),
     hints=(
-        "Suppose you know the least cost of getting to each strategy of operator i. And to those of i + 1?",
+        "If you know the least cost of getting to each strategy of operator i, what is it to those of i + 1?",
         "At the end you know the least cost. Which strategy of the last operator has it, and before that?",
     ),
 )

@@ -54,8 +54,9 @@ READ = 4
         ),
     ),
     hints=(
-        "Three things decide when a task ends: those before it, the one in front of it on its device, and "
-        "its own seconds. When one of them has changed, what is computed anew, and what may be next?",
+        "Which three things decide when a task ends? Those before it, the one in front of it on its "
+        "device, and its own seconds. When one of them has changed, what is computed anew, and what may "
+        "be next?",
         "Keep the tasks that may have to move in a heap, the earliest first, and go on until it is empty. "
         "A task that ends when it did before passes nothing on.",
         "The queue of a device is sorted by (ready, number), so bisect finds a place in it. Take a task out "

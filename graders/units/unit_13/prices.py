@@ -32,7 +32,8 @@ Change = tuple[str, str]
         ),
     ),
     hints=(
-        "Fill a table by hand: three kinds of layout on the left, three above. Where need ranks talk?",
+        "Between which of the three kinds of layout need ranks talk? Fill a table by hand, three on the "
+        "left, three above.",
         "For each call, what is its payload: the whole tensor, or one rank's part?",
         "Which tensors add up to a whole one if rank 0 has all of it? And if each rank has a part?",
     ),

@@ -49,7 +49,7 @@ Spelled = tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]
         ),
     ),
     hints=(
-        "For one axis: what can be cut there? Write down the strategies of bd,df->bf on two ranks by hand.",
+        "What can be cut along one axis? Write down the strategies of bd,df->bf on two ranks by hand.",
         "Name a strategy by the letter that is cut along each axis. itertools.product lists these choices.",
         "If two axes cut the same letter, by which product does its length have to be divisible?",
     ),

@@ -52,8 +52,8 @@ HALF, NARROW = 8000, 0.02
         Criterion("each plan priced once", 1, "Keep the cost of the plan where the walk stands."),
     ),
     hints=(
-        "Two plans cost 1 and 2, and each proposal is the other one. In what proportion should they be "
-        "visited, and with what probability does that make the walk leave the cheap one?",
+        "In what proportion should two plans of cost 1 and 2 be visited, if each proposal is the other "
+        "one, and with what probability does that make the walk leave the cheap one?",
         "A number that is drawn from 0 to 1 is below q with probability q.",
     ),
 )
