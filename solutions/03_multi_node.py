@@ -1173,7 +1173,7 @@ def waste(nodes: int, seconds: int):
         ticks.set_minor_formatter(
             lambda value, _, digits=digits: f"{value:g}" if f"{value:e}"[0] in digits else ""
         )
-    axes.legend(frameon=False)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
     return figure
 
 

@@ -99,9 +99,8 @@ def mesh_coordinates(rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     mesh of one rank. Ranks are numbered from (0, ..., 0, 0) on; next comes (0, ..., 0, 1): coordinates
     of the last axis are counted through first, those of the first axis last.
 
-    Returns the coordinates, ints, each at least 0 and less than its axis is long. Also
-    for a mesh of 10^18 ranks it takes no longer than a moment. Raises ValueError for a rank that is not
-    in the mesh.
+    Returns the coordinates, ints, each at least 0 and less than its axis is long. Also for a mesh of
+    10^18 ranks it takes no longer than a moment. Raises ValueError for a rank that is not in the mesh.
     """
     ### BEGIN SOLUTION
     place = []
@@ -149,6 +148,7 @@ axes.set(
 )
 axes.tick_params(length=0)
 axes.spines[:].set_visible(False)
+axes.grid(visible=False)
 figure
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -324,10 +324,9 @@ def own_parts() -> tuple[int, list[str]]:
 
 parts = launch(own_parts, ranks=4, on=on).results
 for rank, (count, names) in enumerate(parts):
-    heads = [name for name in names if name.endswith("output.weight")]
-    print(
-        f"rank {rank}: {count:,} numbers; heads {', '.join(name.removesuffix('.output.weight') for name in heads)}"
-    )
+    own = [name.split(".attention.branches.") for name in names if name.endswith("output.weight")]
+    heads = ", ".join(f"{head[0]} of block {number}" for number, head in own)
+    print(f"rank {rank}: {count:,} numbers; heads {heads}")
 
 # %% demo=true jupyter={"source_hidden": true}
 for rank, (_, names) in enumerate(parts):
@@ -765,7 +764,8 @@ assert halo_us["one after another", 8] > 2 * halo_us["one after another", 4]
 assert halo_us["all at once", 8] < 1.05 * halo_us["all at once", 4] < 0.85 * halo_us["one after another", 4]
 
 # %% [markdown]
-# With eight ranks the chain takes more than twice as long as with four, though it does half of the work; all at once takes as long with eight as with four.
+# With eight ranks the chain takes more than twice as long as with four, though its rows go in one direction only; all at once, in both directions, takes
+# as long with eight ranks as with four.
 
 # %% [markdown]
 # What a convolution on strips needs beside that is soon said, but one thing is easily forgotten. Pixels are on one rank each; the weight is on all, and each
@@ -929,6 +929,8 @@ with look():
         axes.plot(devices, seen, color=COLOURS["blue"], marker="o", label="in strips")
         axes.set(xscale="log", yscale="log", xlabel="devices, one image", ylabel=label, xticks=devices)
         axes.set_xticks(devices, [str(count) for count in devices])
+        ticks = devices if axes is panels[0] else [0.5, 1, 2, 5, 10, 20]
+        axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
         axes.legend()
 figure
@@ -945,7 +947,8 @@ assert all(abs(each * count / held[0] - 1) < 0.03 for each, count in zip(held, d
 # %% [markdown]
 # On eight devices it is nearly eight times as fast, and each has an eighth of the memory. Beyond a node halos cross the network, and a strip of 64 rows
 # has little to compute while it waits: 32 devices are 18 times as fast. Memory goes on falling all the same, and where one image does not fit into a device that is what counts.
-# Dryden et al. (2019) built this into LBANN, for large images from simulations of meshes that tangle. Their DistConv hides halos too: it computes the inner rows, which need no neighbour, while messages are under way.
+# Dryden et al. (2019) built this into LBANN, for large images of the meshes of hydrodynamics simulations, in which a network looks for cells that are about
+# to tangle. Their DistConv hides halos too: it computes the inner rows, which need no neighbour, while messages are under way.
 #
 # ### PyTorch's own
 #
@@ -1173,7 +1176,9 @@ def megabytes(samples: int, channels: int, filters: int, side: int, kernel: int)
 sent_mb = {(images, name): megabytes(images, *layer) for images in (1, 32) for name, layer in LAYERS.items()}
 print(f"{'megabytes a rank':44} {'in space':>9} {'by filters':>11} {'by channels':>12}")
 for (images, name), (space, filters, channels) in sent_mb.items():
-    print(f"{images:2} samples, {name:32} {space:9.2f} {filters:11.2f} {channels:12.2f}")
+    print(
+        f"{images:2} image{'s' if images > 1 else ' '}, {name:33} {space:9.2f} {filters:11.2f} {channels:12.2f}"
+    )
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds halo_exchange spatial_conv2d filter_parallel_conv channel_parallel_conv
@@ -1226,8 +1231,7 @@ def synchronised_batch_norm(
     a channel's mean is some thousands of standard deviations away from 0 it is exact to 0.01 in
     float32. With a loss on each rank, gradients are those of the sum of all these losses: x_shard gets
     its part, weight and bias, on every rank, the whole. All three need a gradient, or none. They stay
-    as they are. Several
-    calls may stand in one graph, and backward may run twice.
+    as they are. Several calls may stand in one graph, and backward may run twice.
 
     Calls: one collective in forward, to which a rank gives at most 2 C + 1 numbers, and one in
     backward, of at most 2 C; a number has at most eight bytes.
@@ -1332,7 +1336,7 @@ print(launch(on_cpus, ranks=2, on=on).results[0])
 # kind: several **trainers**, each of which may have many GPUs, train models of their own, on parts of the data of their own. Nothing is averaged. Every now and
 # then trainers meet in pairs that are drawn anew each time, and swap models. Each of the two now has two models, tries both on samples that
 # it has kept for this, and goes on with the better one. Good models spread, and with them what they
-# have learnt from data that the new owner has never seen; bad ones die out. This is the tournament, LTFB for short, of Jacobs et al. (2019).
+# have learnt from data that the new owner has never seen; bad ones die out. This is the tournament of Jacobs et al. (2019), in LBANN called LTFB.
 #
 # One round costs one model's bytes a trainer, however many trainers there are, and nobody waits for more than one other.
 
@@ -1564,10 +1568,10 @@ assert [round(held[place]) for place in (0, 3, 6)] == [105, 22, 12]
 from course_lib.published.frameworks import FRAMEWORKS, frameworks_figure
 
 for each in FRAMEWORKS:
-    by_kind = f"{each.as_said / 1e9:8.1f}" if each.as_said else "        "
+    by_kind = f", by its kind {each.as_said / 1e9:6.1f} GB" if each.as_said else ""
     print(
         f"{each.name:16} {each.kind:12} {each.accelerators:5} devices {each.parameters / 1e9:8.3f} billion: "
-        f"{each.least / 1e9:7.3f} to {each.most / 1e9:7.1f} GB a device, by its kind {by_kind}"
+        f"{each.least / 1e9:7.3f} to {each.most / 1e9:7.1f} GB a device{by_kind}"
     )
 frameworks_figure()
 
@@ -1599,6 +1603,9 @@ assert sum(each.kind == "data" and each.most > 80e9 for each in FRAMEWORKS) == 3
 # - M. Shoeybi et al. (2019), the first Megatron-LM, on up to 512 V100. S. Rajbhandari et al. (2020), ZeRO, on 400.
 # - Image networks with copies alone: FireCaffe (F. Iandola et al., 2016), P. Goyal et al. (2017), Horovod's documentation (2018).
 #
+# A row says how many devices there were, and how they were cut: data x pipeline x tensor for transformers, nodes x GPUs of a node for
+# image networks, which have copies alone.
+#
 # What may go into such a prediction? The model, the machine's data sheet and the cut, as the source gives them; and one number for
 # a type of GPU: what it reaches in matrix products. Somebody else measured that, on one GPU: 230 TFLOP/s on an A100
 # ([transformers-benchmarks](https://github.com/mli/transformers-benchmarks)), 95 on a V100. For the image networks it is the speed of one GPU
@@ -1613,9 +1620,10 @@ from course_lib.published import predictions
 from course_lib.published.drawing import published_figure
 
 rows = list(predictions())
+print(f"{'':53} published predicted {'':22} error")
 for row in rows:
     print(
-        f"{row.source:17} {row.what:42} {row.measured:6.1f} {row.predicted:6.1f} {row.unit:22} {row.error:+4.0%}"
+        f"{row.source:17} {row.what:35} {row.measured:9.1f} {row.predicted:9.1f} {row.unit:22} {row.error:+5.0%}"
     )
 published_figure(rows)
 

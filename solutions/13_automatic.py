@@ -12,7 +12,7 @@
 # In every unit so far somebody had said how the work is shared: cut the samples, cut this matrix by columns, put these layers on
 # that rank. Somebody had measured, or known. But the best plan for one model on one cluster is not the best for the next, and
 # people who know are rare. So let a program find it. It needs three things: a list of what can be done, a price for each of them, and
-# a search that finds the cheapest plan without looking at all, for there are more than anybody could look at. FlexFlow and Alpa are such programs. In this
+# a search that finds the cheapest plan without looking at every one, for there are more than anybody could look at. FlexFlow and Alpa are such programs. In this
 # unit you write the parts of both, and put a plan together that runs.
 #
 # After this unit you can
@@ -977,7 +977,7 @@ for theirs, mine in galvatron_and_mine.values():
 
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%needs beside:mesh-tensorflow beside:alpa op_strategies reshard_cost best_chain best_intra
+# %%needs beside:mesh-tensorflow op_strategies reshard_cost best_chain best_intra
 def by_memory(steps: list[Step], count: int) -> list[str]:
     """The strategies with the fewest bytes on a device, of operands and results."""
     tables = priced(steps, count, link, 1.0)
@@ -1017,7 +1017,7 @@ for name, theirs, own in zip(shapes, searched, mine, strict=True):
     print(f"{name:15} Mesh-TensorFlow cuts {theirs};  yours: {'  |  '.join(own[:3])}")
 
 # %% demo=true jupyter={"source_hidden": true}
-# %%holds beside:mesh-tensorflow beside:alpa op_strategies reshard_cost best_chain best_intra
+# %%holds beside:mesh-tensorflow op_strategies reshard_cost best_chain best_intra
 assert searched == ["b:all", "f:all"]
 assert mine[0][:3] == ["S(0), R -> S(0)", "S(0) -> S(0)", "S(0), R -> S(0)"]
 assert mine[1][:3] == ["R, S(1) -> S(1)", "S(1) -> S(1)", "S(1), S(0) -> P"]
@@ -2123,13 +2123,18 @@ idle = [step.idle for step, _ in between.values()]
 assert traffic == sorted(traffic, reverse=True)
 assert idle == sorted(idle)
 assert min(between, key=lambda stages: between[stages][0].seconds) in (2, 4)
-line_figure(
-    {"8 ranks": ([each / 2**20 for each in traffic], [100 * each for each in idle])},
-    x="MiB that a rank sends in a step",
-    y="time idle, %",
+in_mib, in_percent = [each / 2**20 for each in traffic], [100 * each for each in idle]
+figure = line_figure(
+    {"8 ranks": (in_mib, in_percent)},
+    x="sent by a rank in a step (MiB)",
+    y="time idle (%)",
     alt="Four points: with 1, 2, 4 and 8 stages a rank sends less and less, and is idle more and more.",
-    title="From right to left: 1, 2, 4 and 8 stages",
 )
+for stages, *point in zip(between, in_mib, in_percent, strict=True):
+    words = f"{stages} stage{'s' * (stages > 1)}"
+    figure.axes[0].annotate(words, point, (4, 6), textcoords="offset points")
+figure.axes[0].margins(0.12)
+figure
 
 # %% [markdown]
 # Both halves of the rule hold, and neither end is the best: with stages alone most of the time is idle, with split operators alone most is

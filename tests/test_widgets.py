@@ -145,6 +145,22 @@ def test_the_ground_is_opaque_and_white():
     assert picture.getchannel("A").getextrema() == (255, 255)
 
 
+def test_what_a_cell_adds_to_a_figure_has_the_shared_look():
+    # Invariant: a line, a title, a legend look the same whether or not a cell draws them `with look():`.
+    def drawn():
+        figure, (left, right) = new_figure(alt="Two panels.", columns=2)
+        left.plot([0, 1], [0, 1], "o-", label="a line")
+        left.set(title="a title")
+        legends = left.legend(), figure.legend(loc="outside lower center")
+        right.plot([0, 1], [1, 0])
+        return figure_png(figure), [legend.get_texts()[0].get_fontsize() for legend in legends]
+
+    with style.look():
+        within = drawn()
+    assert drawn() == within
+    assert within[1] == [9, 9]
+
+
 def test_lines_differ_by_more_than_colour():
     series = {f"line {k}": ([0, 1], [0, k]) for k in range(7)}
     figure = line_figure(series, x="step", y="loss", alt="Seven lines.")

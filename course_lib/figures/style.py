@@ -27,6 +27,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from matplotlib.typing import RcKeyType
 
 COLOURS = MappingProxyType(
@@ -90,8 +93,9 @@ _LOOK: dict[RcKeyType, Any] = {
     "font.size": 10,
     "grid.color": LIGHT_GREY,
     "hatch.linewidth": 0.8,
+    "legend.edgecolor": "white",
+    "legend.fancybox": False,
     "legend.fontsize": 9,
-    "legend.frameon": False,
     "lines.linewidth": 1.8,
     "lines.markersize": 5,
     "savefig.facecolor": "white",
@@ -99,6 +103,27 @@ _LOOK: dict[RcKeyType, Any] = {
     "xtick.labelsize": 9,
     "ytick.labelsize": 9,
 }
+
+
+def look() -> AbstractContextManager[None]:
+    """The shared settings of matplotlib, for the artists made inside of `with look():`."""
+    return mpl.rc_context(_LOOK)
+
+
+class Panel(Axes):
+    """Axes whose lines, title and legend have the shared look wherever they are drawn."""
+
+    def plot(self, *args: Any, **options: Any) -> list[Line2D]:
+        with look():
+            return super().plot(*args, **options)
+
+    def set_title(self, *args: Any, **options: Any) -> Text:
+        with look():
+            return super().set_title(*args, **options)
+
+    def legend(self, *args: Any, **options: Any) -> Legend:
+        with look():
+            return super().legend(*args, **options)
 
 
 class Drawing(Figure):
@@ -110,14 +135,13 @@ class Drawing(Figure):
         self.alt = _checked(alt)
         FigureCanvasAgg(self)
 
+    def legend(self, *args: Any, **options: Any) -> Legend:
+        with look():
+            return super().legend(*args, **options)
+
     def _ipython_display_(self) -> None:
         """Called by IPython, in place of the formats that matplotlib's inline backend registers."""
         show(self)
-
-
-def look() -> AbstractContextManager[None]:
-    """The shared settings of matplotlib, for the artists made inside of `with look():`."""
-    return mpl.rc_context(_LOOK)
 
 
 def new_figure(
@@ -130,7 +154,8 @@ def new_figure(
     """
     with look():
         figure = Drawing(figsize=(width, height), layout="constrained", alt=alt)
-        axes = figure.subplots(rows, columns, **options)
+        panel = {"axes_class": Panel, **options.pop("subplot_kw", {})}
+        axes = figure.subplots(rows, columns, subplot_kw=panel, **options)
     return figure, axes
 
 
@@ -226,7 +251,7 @@ def draw_bars(axes: Axes, series: Mapping[str, Sequence[float]], *, names: Seque
 
 def legend_beside(axes: Axes, **options: Any) -> None:
     """A legend to the right of the axes, where it covers nothing."""
-    with look():
+    with look():  # for axes that new_figure has not made
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0, **options)
 
 

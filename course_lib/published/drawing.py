@@ -19,7 +19,7 @@ def published_figure(rows: Sequence[Row]) -> Drawing:
     for axes, unit in zip(panels, units, strict=True):
         _panel(axes, [row for row in rows if row.unit == unit])
         axes.set_xlabel(unit)
-    panels[-1].legend(loc="upper left")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=2)
     return figure
 
 

@@ -86,5 +86,5 @@ def frameworks_figure() -> Drawing:
     axes.axvline(DEVICE_BYTES, color="black", linestyle=":", label="memory of a device, 80 GB")
     axes.set(xscale="log", xlabel="model states on a device (bytes)")
     axes.invert_yaxis()
-    figure.legend(loc="outside upper center")
+    figure.legend(loc="outside upper center", ncols=3)
     return figure

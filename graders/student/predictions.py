@@ -12,7 +12,7 @@ from graders.student.progress_log import MEASUREMENT, PREDICTION, Record, Value,
 if TYPE_CHECKING:
     from rich.table import Table
 
-HEADINGS = ("Question", "Predicted", "Measured", "")
+HEADINGS = ("Question", "Predicted", "Measured", "How close")
 
 CLOSE = 0.05
 """A prediction is close that is off by no more than this part."""
