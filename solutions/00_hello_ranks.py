@@ -89,9 +89,16 @@ print(f"memory: {parameters * bytes_each / 1e9:.0f} GB for 175 billion parameter
 text_bytes, disk = 45e12, 1e9
 print(f"data:   {text_bytes / disk / 3600:.1f} hours to read 45 TB of text once, at 1 GB/s")
 
+days, gpus = {"a cluster": 90, "Summit": 1}, {"a cluster": 250, "Summit": 27_000}
+for machine in days:
+    print(f"drugs:  {days[machine]:2} days on {machine}: {days[machine] * gpus[machine]:,} GPU-days")
+
 # %% [markdown]
 # - **Time.** Nobody waits 150 years. (TFLOP/s are $10^{12}$ floating-point operations a second. The numbers are GPT-3's;
-#   section 8 says where they come from.)
+#   section 8 says where they come from.) A lecture on LUMI, a supercomputer in Finland, has another example, the search for a drug among
+#   40 billion molecules: approximately 90 days on 250 GPUs and 640 processor cores, or one day on the 27,000 GPUs of the supercomputer
+#   Summit. That is 90 times sooner for a fifth more GPU-days. It can be had so cheaply because no molecule has to wait for
+#   another one's result.
 # - **Memory.** 350 GB are more than four H100 GPUs hold, which have 80 GB each, and more than two H200 with 141 GB. And
 #   training needs several times as much as the weights alone (unit 01).
 # - **Data.** GPT-3's text began with 45 TB, which is half a day of reading for one disk. Other data must not be brought
@@ -108,11 +115,18 @@ from course_lib.figures.pictures import frameworks_picture, models_picture
 models_picture()
 
 # %% [markdown]
-# In eight years, from AlexNet to GPT-3, the number of parameters grew almost three thousand times. Data has grown as well, but there is no
-# one axis for it: images, words and seconds of speech cannot be counted together, so Epoch AI's survey of notable systems compares
-# data sets within one domain only.
+# In eight years, from AlexNet to GPT-3, the number of parameters grew almost three thousand times. Data has grown as well,
+# but there is no one axis for it: images, words and seconds of speech cannot be counted together, so Epoch AI's survey of
+# notable systems compares data sets within one domain only.
 #
-# So the work is cut up, and the parts run side by side. What can be cut? **Data**: each device has a part of the batch (unit 02).
+# So the work is cut up, and the parts run side by side. Where is there work that can be done at the same time? A training is three
+# loops, one in another: over epochs, over the batches of an epoch, over the layers of the model. The first two cannot run
+# side by side as they stand, for each batch needs the weights that the one before has led to. (Unit 08 does it all the same,
+# with weights that are a little old.) Nor can the layers, for one batch: each needs what the layer before has computed. What
+# is left is within a batch, whose samples do not need each other, and within a layer, whose numbers do not. And while one
+# layer has some samples, other layers can have others.
+#
+# What can be cut, then? **Data**: each device has a part of the batch (unit 02).
 # The **layers dealt out**: each device has some of them, one after another (unit 05). The **layers cut up**: each has a part of every
 # layer (unit 06). Here are ten systems, each with the most devices and the largest network that it had been shown with:
 
@@ -174,6 +188,10 @@ for workers in (1, 10, 100, 1_000, 10_000):
 assert round(years, -1) == 150
 assert parameters * bytes_each == 350e9 > max(4 * 80e9, 2 * 141e9)
 assert 12 <= text_bytes / disk / 3600 < 13
+gpu_days = {machine: days[machine] * gpus[machine] for machine in days}
+assert gpu_days == {"a cluster": 22_500, "Summit": 27_000}
+assert days["a cluster"] / days["Summit"] == 90
+assert gpu_days["Summit"] / gpu_days["a cluster"] == 1.2
 assert amdahl_speedup(0.95, 10_000) < 20
 assert amdahl_speedup(0.95, 10_000) - amdahl_speedup(0.95, 1_000) < 0.5
 assert amdahl_speedup(0.9985, 1024) < 500 < amdahl_speedup(0.999, 1024)
@@ -183,6 +201,11 @@ guesses.measured(years_on_one_gpu=years, speedup_of_1000_workers=amdahl_speedup(
 # %% [markdown]
 # With ever more workers the parallel part takes almost no time, and the serial part is all that is left. So the speedup
 # has a limit, $1 / (1 - f)$, which is 20 here. The last 9,000 workers bring almost nothing.
+#
+# That is one reason why 100 GPUs do not train 100 times as fast. There are others: all messages may have to pass one server in the middle
+# (units 07 and 08); some devices are slower, and the others wait for them (unit 03); the network has its latency and its
+# bandwidth, and between distant places little of it (unit 07); and data may not be alike everywhere (unit 08). GPUs that
+# wait draw power too.
 #
 # **Question for the slider:** how parallel must a program be for 1,024 workers to be worth 500?
 
@@ -256,8 +279,8 @@ run.results
 
 # %% [markdown]
 # Nobody was asked: each process was told its rank and the world size when it started, and `get_rank` and `get_world_size` are all
-# that tells the four copies apart. `run.results[r]` is what rank `r` returned. The argument `"worker"` went to every rank; an argument that should differ is
-# marked: `launch(f, per_rank([a, b, c, d]), ranks=4)` gives rank `r` item `r`.
+# that tells the four copies apart. `run.results[r]` is what rank `r` returned. The argument `"worker"` went to every rank;
+# an argument that should differ is marked: `launch(f, per_rank([a, b, c, d]), ranks=4)` gives rank `r` item `r`.
 #
 # With `on="simulated"`, as this notebook is set, the ranks are **simulated**. Each is a thread of this notebook, they take
 # turns, and a message takes as long as a model of the network says. So a run is over in milliseconds and goes the same way
@@ -843,6 +866,11 @@ Write this to `hello.sbatch`, add what your site wants (account, partition, GPUs
 # - **The first prediction.** GPT-3's operations and its text: T. Brown et al., *Language models are few-shot learners*, 2020
 #   ([arXiv:2005.14165](https://arxiv.org/abs/2005.14165)), Table D.1 and section 2.2. $6.7 \cdot 10^{13}$ operations a second are what
 #   NVIDIA states for an H100 SXM with 32-bit numbers and without its matrix units.
+#
+# - **The search for a drug** is the example of H. Agueny's lecture, *Large Scale Distributed Deep Learning on
+#   Supercomputers*. How usual many nodes are, it tells by T. Ben-Nun, T. Hoefler, *Demystifying Parallel and Distributed
+#   Deep Learning*, ACM Computing Surveys 52(4), 2019 ([arXiv:1802.09941](https://arxiv.org/abs/1802.09941)): of the 252
+#   papers that these read, 159 say on which hardware they computed, more and more of them on GPUs, and on many nodes.
 #
 # - **Growth.** Parameters are those of the papers that introduced the models. The ten systems: D. Nichols et al., *A Survey and
 #   Empirical Evaluation of Parallel Deep Learning Frameworks*, 2021 ([arXiv:2111.04949](https://arxiv.org/abs/2111.04949)). Data

@@ -55,7 +55,7 @@ steps_picture()
 
 # %% [markdown]
 # Data go in on the left, and control comes back on the left when all epochs are over. An **epoch** is one pass over the
-# training set, a **batch** is what goes through the model at once. The five marked steps are those at which devices that
+# training set, a **batch**, or mini-batch, is what goes through the model at once. The five marked steps are those at which devices that
 # train together have to agree: who reads the data, who gets which part, whose gradients count, who validates what, who
 # writes the checkpoint.
 #
@@ -87,9 +87,11 @@ guesses = predict(
 # 7. forward: the model turns a batch of images into **logits**, one number a class;
 # 8. the loss: the mean cross-entropy between logits and labels. For one image it is $-\ln q$, if $q$ is the probability
 #    that the model gives to the right class. Its unit is the **nat**, since the logarithm is the natural one: a model that
-#    gives each of ten classes the same probability has a loss of $\ln 10 = 2.30$ nats;
+#    gives each of ten classes the same probability has a loss of $\ln 10 = 2.30$ nats. What one wants is a higher accuracy; but
+#    that changes in jumps, and has no gradient to follow. The loss stands for it;
 # 9. backward: the gradient of the loss for every parameter, into `parameter.grad`;
-# 10. update: the optimizer moves every parameter along its gradient.
+# 10. update: the optimizer moves every parameter a little against its gradient, to where the loss is lower. That, again and again, is
+#     **gradient descent**.
 #
 # The step returns its loss, for the curves. Return it **detached**. A loss that still has its history keeps the whole
 # graph of its step alive, every activation in it; collect a thousand of them and you run out of memory. And return it

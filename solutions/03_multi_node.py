@@ -734,16 +734,19 @@ print(container_command(aces, "pytorch.sif", ["python", "train.py", "--note", "t
 #
 # A node is a small network too. Its processor consists of parts with their own memory, **NUMA nodes**, and each GPU is
 # plugged into one of them. A rank that runs on another part sends every batch and every gradient through the links
-# between the parts. To **bind** a rank is to allow it the cores beside its GPU only. A GPU node of LUMI has, by its user guide
-# ([GPU nodes](https://docs.lumi-supercomputer.eu/hardware/lumig/)):
+# between the parts. To **bind** a rank is to allow it the cores beside its GPU only. The lecture counts 2,928 GPU nodes of LUMI (it has
+# got some more since), and each has, by the lecture and the user guide ([GPU
+# nodes](https://docs.lumi-supercomputer.eu/hardware/lumig/)):
 #
 # | Part | In a node |
 # |---|---|
 # | processor | one AMD EPYC 7A53, 64 cores in four NUMA nodes |
-# | memory | 512 GB |
+# | caches | L1 of 32 kB and L2 of 512 kB a core, L3 of 32 MB for each eight cores |
+# | memory | 512 GB, DDR4-3200 in eight channels, two a NUMA node |
 # | GPUs | four AMD MI250X with two dies (GCDs) each: eight GPUs for Slurm and PyTorch |
 # | GPU memory | 64 GB a die, so 128 GB an MI250X |
-# | network | four cards of 200 Gbit/s, one an MI250X: 100 GB/s altogether |
+# | processor to GPU | Infinity Fabric, 36 GB/s to each die and 36 GB/s from it |
+# | network | Slingshot-11, four cards of 200 Gbit/s, one an MI250X: 25 GB/s in each direction a card, 100 GB/s (800 Gbit/s) altogether |
 #
 # Such a node says of itself:
 
@@ -934,7 +937,32 @@ assert binding[0] == 49
 # affinity](https://co-design.pop-coe.eu/experiments/gpu-affinity/lumi.html)). Unbound, the ranks ran on the cores 1 to
 # 8, all in NUMA node 0; bound with `--cpu-bind=map_ldom:3,3,1,1,0,0,2,2`, on 49, 57, 17, 25, 1, 9, 33 and 41. Most of
 # the large difference in runtime comes from the memory: in the first run all copies to the GPUs go through the
-# channels of one NUMA node, in the second through those of four.
+# channels of one NUMA node, in the second through those of four. By the table's numbers:
+
+# %% demo=true
+channel = 3.2e9 * 8  # DDR4-3200: so many transfers a second, of 8 bytes each
+to_a_die, dies = 36e9, 8
+batch = 256 * 3 * 224 * 224 * 4  # 256 images in 32 bits
+for name, channels in {"one NUMA node": 2, "four NUMA nodes": 8}.items():
+    each = min(to_a_die, channels * channel / dies)
+    print(
+        f"data in {name:15} {channels * channel / 1e9:5.1f} GB/s, {each / 1e9:4.1f} GB/s a die: "
+        f"{batch / each * 1e3:4.1f} ms for a batch of {batch / 1e6:.0f} MB"
+    )
+print(f"the link alone: {to_a_die / 1e9:.0f} GB/s a die, {batch / to_a_die * 1e3:.1f} ms")
+
+# %% demo=true jupyter={"source_hidden": true}
+assert (round(batch / 1e6), round(batch / to_a_die * 1e3, 1)) == (154, 4.3)
+assert (2 * channel / dies, 8 * channel / dies) == (6.4e9, 25.6e9)
+assert 2 * channel / dies < to_a_die / 5
+assert batch > 32e6 > 7 * 512e3
+assert 4 * 200e9 == 800e9 == 8 * 100e9
+
+# %% [markdown]
+# So eight ranks that all have their data in one NUMA node get 6.4 GB/s each, less than a fifth of what the link to a die can
+# carry, and 25.6 GB/s if the data lie in all four. A batch of this size fits into no cache. But what the threads of one rank
+# hand to each other does, if they run on one group of eight cores: then they share 32 MB of L3. That is what the masks are
+# for.
 #
 # The same can be seen without a GPU: a core reads memory of its own NUMA node, and of another one. The documentation of
 # [NUMA.jl](https://juliaperf.github.io/NUMA.jl/stable) records it for a node with two AMD EPYC 7763 and eight NUMA nodes:

@@ -79,7 +79,7 @@ assert [total.tolist() for total in sums] == [[18, 14]] * 4
 # %% [markdown]
 # How should four ranks do that? The obvious way has a **master**: all send to rank 0, which adds up and sends the result
 # back. A parameter server works like this. Take ResNet-50: its gradients are 25,557,032 numbers of 4 bytes, 102.2 MB.
-# Let each of 256 workers have a new gradient every third of a second. Into the server flow
+# Let each of 256 workers have a new gradient every third of a second, as a V100 has for a batch of 32 images. Into the server flow
 #
 # $$ 256 \times 102.2\ \text{MB} \times 3\ \text{s}^{-1} = 78.5\ \text{GB/s}, $$
 #
@@ -1590,6 +1590,38 @@ line_figure(
 # And where there are more processes than cores, ranks also wait for a core, which no network model knows. So the measured
 # points mostly lie above the line. The form is right: flat as long as the number of messages counts, then straight.
 #
+# Scatter, gather and all-gather as well. Rank 0 deals out numbers, each rank doubles its own, rank 0 collects them, and in the end
+# all ranks get all:
+
+# %% demo=true
+# %%needs scatter_from gather_to ring_all_gather
+
+
+def doubled(length: int) -> tuple[list[int] | None, list[int]]:
+    """Twice the numbers 0 .. length - 1, as rank 0 has collected them (None elsewhere), and as all have them."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    numbers = torch.arange(length)
+    parts = [part.clone() for part in numbers.tensor_split(size)]
+    mine = 2 * scatter_from(torch.empty_like(parts[rank]), parts if rank == 0 else None)
+    collected = gather_to(mine, parts if rank == 0 else None)
+    everything = torch.zeros_like(numbers)
+    everything.tensor_split(size)[rank].copy_(mine)
+    ring_all_gather(everything)
+    return collected and torch.cat(collected).tolist(), everything.tolist()
+
+
+on_processes = launch(doubled, 10, ranks=ranks, on="processes")
+for rank, (collected, everything) in enumerate(on_processes.results):
+    print(f"rank {rank}: collected {collected}, has {everything}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds scatter_from gather_to ring_all_gather
+twice = list(range(0, 20, 2))
+assert [collected for collected, _ in on_processes.results] == [twice] + [None] * (ranks - 1)
+assert all(everything == twice for _, everything in on_processes.results)
+assert on_processes.traffic[0].messages == launch(doubled, 10, ranks=ranks).traffic[0].messages
+
+# %% [markdown]
 # Any run can be stepped through from its log, one of real processes too. The log says who sent how much to whom; of what
 # is in a message it knows only whose data can have reached its sender.
 

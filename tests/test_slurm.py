@@ -122,7 +122,9 @@ def test_lumi_scripts_bind_ranks_to_their_gpus():
     with pytest.raises(Refused, match="LUMI needs a project"):
         render(Job("train_srun"), LUMI)
     text = render(Job("train_srun", account="project_1", nodes=2), LUMI)
-    assert "--cpu-bind=map_cpu:49,57,17,25,1,9,33,41" in text
+    # The seven free cores of the group beside each die; unit 03 derives their first ones.
+    masks = ",".join(hex(0b1111111 << first) for first in (49, 57, 17, 25, 1, 9, 33, 41))
+    assert f"--cpu-bind=mask_cpu:{masks}" in text
     assert "export ROCR_VISIBLE_DEVICES=$SLURM_LOCALID" in text
     assert "#SBATCH --gpus-per-node=8" in text
     assert "export NCCL_SOCKET_IFNAME=hsn" in text
