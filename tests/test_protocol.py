@@ -26,7 +26,7 @@ from graders.protocol import codec
 from graders.protocol.codec import CodecError, decode, encode
 from graders.protocol.drivers import driver_name, find_driver
 from graders.protocol.proxy import RemoteAnswer
-from graders.protocol.records import event_to_plain, events_from_plain
+from graders.protocol.records import events_from_plain, events_to_plain
 from graders.protocol.requests import CallRequest, RunRequest, read_reply, read_request, write_request
 from graders.units.drivers import call
 
@@ -227,37 +227,46 @@ EVENT = Event(
     detail="float32[4]",
     line=SourceLine("<cell of ring>", 2, "ring"),
 )
+TABLE: dict[str, Any] = events_to_plain([EVENT])
 
 
 def test_event_comes_back_equal() -> None:
     # Every field of an event survives, its source line too.
     silent = Event(0, "all_reduce", Kind.COLLECTIVE, 0, 1, 0)
-    plain = decode(encode([event_to_plain(EVENT), event_to_plain(silent)]))
+    plain = decode(encode(events_to_plain([EVENT, silent])))
     assert events_from_plain(plain, 2, lambda _: True) == (EVENT, silent)
 
 
 def test_source_line_of_a_foreign_file_is_dropped() -> None:
     # A line's text is read by whoever shows it: a submission must not point it at other people's files.
-    forged = {**event_to_plain(EVENT), "line": {"file": "/etc/passwd", "line": 1, "function": "f"}}
-    (event,) = events_from_plain([forged], 2, {"<cell of ring>"}.__contains__)
+    forged = {**TABLE, "lines": [{"file": "/etc/passwd", "line": 1, "function": "f"}]}
+    (event,) = events_from_plain(forged, 2, {"<cell of ring>"}.__contains__)
     assert event.line is None
 
 
 FORGED = [
-    {"rank": 2},
-    {"rank": -1},
-    {"rank": True},
-    {"sent": -8},
-    {"start": math.nan},
-    {"end": math.inf},
-    {"kind": "magic"},
-    {"group": [0, 1]},
-    {"group": (0, "1")},
-    {"peer": "0"},
+    {"rank": [2]},
+    {"rank": [-1]},
+    {"rank": [True]},
+    {"rank": []},
+    {"sent": [-8]},
+    {"sent": [8, 8]},
+    {"start": [math.nan]},
+    {"end": [math.inf]},
+    {"kind": ["magic"]},
+    {"kind": [["magic"]]},
+    {"groups": [[0, 1]]},
+    {"groups": [(0, "1")]},
+    {"groups": []},
+    {"group": [1]},
+    {"group": [-1]},
+    {"peer": ["0"]},
+    {"op": [None]},
     {"op": None},
-    {"line": {"file": "x", "line": "1", "function": "f"}},
-    {"line": {"file": "x"}},
-    {"extra": 1},
+    {"lines": [{"file": "x", "line": "1", "function": "f"}]},
+    {"lines": [{"file": "x"}]},
+    {"line": [True]},
+    {"extra": [1]},
 ]
 
 
@@ -265,7 +274,7 @@ FORGED = [
 def test_impossible_event_is_refused(change: dict[str, Any]) -> None:
     # An event that no run could have recorded does not reach a grader.
     with pytest.raises(CodecError):
-        events_from_plain([{**event_to_plain(EVENT), **change}], 2, lambda _: True)
+        events_from_plain({**TABLE, **change}, 2, lambda _: True)
 
 
 def test_every_driver_is_found_by_its_name() -> None:
@@ -312,12 +321,14 @@ def test_what_is_no_reply_is_refused(plain: Any) -> None:
         read_reply(encode(plain))
 
 
+NO_EVENTS = events_to_plain([])
 NO_RUNS: list[Any] = [
     None,
-    {"results": [1], "outputs": ["", ""], "events": []},
-    {"results": [1, 2], "outputs": [""], "events": []},
-    {"results": [1, 2], "outputs": ["", 3], "events": []},
+    {"results": [1], "outputs": ["", ""], "events": NO_EVENTS},
+    {"results": [1, 2], "outputs": [""], "events": NO_EVENTS},
+    {"results": [1, 2], "outputs": ["", 3], "events": NO_EVENTS},
     {"results": [1, 2], "outputs": ["", ""], "events": {}},
+    {"results": [1, 2], "outputs": ["", ""], "events": []},
 ]
 
 

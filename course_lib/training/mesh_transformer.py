@@ -144,6 +144,13 @@ class _Branches(nn.Module):
         return y_BTD
 
 
+class _Linear(nn.Linear):
+    """A layer that draws nothing when it is made: without data that takes the most of making it."""
+
+    def reset_parameters(self) -> None:
+        """Nothing: the model draws all parameters, each by its name."""
+
+
 class _OneHead(nn.Module):
     """Causal attention with a single head of K numbers, x_BTD to [B, T, D]; the output's bias is the block's.
 
@@ -153,8 +160,8 @@ class _OneHead(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         width = config.width // config.heads
-        self.query_key_value = nn.Linear(config.width, 3 * width)
-        self.output = nn.Linear(width, config.width, bias=False)
+        self.query_key_value = _Linear(config.width, 3 * width)
+        self.output = _Linear(width, config.width, bias=False)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         query_BTK, key_BTK, value_BTK = self.query_key_value(x_BTD).chunk(3, dim=-1)
@@ -192,9 +199,7 @@ def _add_up(x: Tensor, group: dist.ProcessGroup | None) -> None:
 def _hidden_units(config: TransformerConfig) -> nn.Module:
     """An MLP with F / H hidden units."""
     units = config.inner // config.heads
-    return nn.Sequential(
-        nn.Linear(config.width, units), nn.GELU(), nn.Linear(units, config.width, bias=False)
-    )
+    return nn.Sequential(_Linear(config.width, units), nn.GELU(), _Linear(units, config.width, bias=False))
 
 
 def _dealt(count: int, place: int, ranks: int) -> range:

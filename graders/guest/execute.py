@@ -19,7 +19,7 @@ from graders.guest.time_limits import OutOfTime, time_limit
 from graders.protocol.codec import CodecError, NotPlain, in_words
 from graders.protocol.drivers import Driver, NoSuchDriver, find_driver
 from graders.protocol.failures import failure_of, launch_failure, told_lines
-from graders.protocol.records import event_to_plain
+from graders.protocol.records import events_to_plain
 from graders.protocol.requests import (
     CallRequest,
     Failure,
@@ -120,7 +120,7 @@ def _run_to_plain(run: Run) -> PlainData:
     return {
         "results": list(run.results),
         "outputs": [bounded(text) for text in run.outputs],
-        "events": [event_to_plain(event) for event in run.events],
+        "events": events_to_plain(run.events),
     }
 
 

@@ -33,6 +33,8 @@ MAX_DEPTH = 40
 MOST_BITS = 64
 """Of a whole number: a larger one is more than a tensor can hold, and would stop whoever computes with it."""
 
+_LARGE = 2**MOST_BITS
+
 _HEAD = struct.Struct(">4sI")
 _MAGIC = b"DTW1"
 _PLAIN = "None, bool, int, float, str, bytes, tensors, and lists, tuples and text-keyed dictionaries of these"
@@ -133,7 +135,9 @@ class _Encoder:
             return {"tensor": self._add(value, path)}
         if kind in (list, tuple):
             items = [
-                item if type(item) in atoms else self.plain(item, (*path, position))
+                item
+                if type(item) in atoms or (type(item) is int and -_LARGE < item < _LARGE and atoms)
+                else self.plain(item, (*path, position))
                 for position, item in enumerate(value)
             ]
             return items if kind is list else {"tuple": items}
@@ -183,7 +187,12 @@ class _Decoder:
                 raise CodecError(f"a whole number of the message has more than {MOST_BITS} bits")
             return structure
         if isinstance(structure, list):
-            return [self.value(item, depth + 1) for item in structure]
+            return [
+                item
+                if type(item) in _ATOMS or (type(item) is int and -_LARGE < item < _LARGE)
+                else self.value(item, depth + 1)
+                for item in structure
+            ]
         if len(structure) != 1:
             raise CodecError(f"an object of the message has {len(structure)} keys instead of one tag")
         (tag, content), *_ = structure.items()

@@ -6,6 +6,7 @@ What comes back is checked field by field: it may come from a process that the s
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from operator import attrgetter
 from typing import Any
 
 from course_lib.cluster.topology import Cluster, Disturbances, Link
@@ -28,25 +29,41 @@ def cluster_from_plain(plain: Mapping[str, Any]) -> Cluster:
     return Cluster(**{**plain, **links, "disturbances": disturbances})
 
 
-def event_to_plain(event: Event) -> PlainData:
-    """An event as a dictionary, its source line too."""
-    plain: dict[str, PlainData] = {name: getattr(event, name) for name in _EVENT_TYPES}
-    plain["kind"] = event.kind.value
-    plain["line"] = line_to_plain(event.line)
-    return plain
+def events_to_plain(events: Sequence[Event]) -> PlainData:
+    """Events as a table: for each field the events' values in order.
+
+    Of groups and source lines there are few: each is written once, and the events have its number.
+    """
+    groups: dict[tuple[int, ...], int] = {}
+    lines: dict[SourceLine | None, int] = {}
+    table: dict[str, list[Any]] = {name: list(map(attrgetter(name), events)) for name in _EVENT_TYPES}
+    table["kind"] = [kind.value for kind in table["kind"]]
+    table["group"] = [groups.setdefault(group, len(groups)) for group in table["group"]]
+    table["line"] = [lines.setdefault(line, len(lines)) for line in table["line"]]
+    return {**table, "groups": list(groups), "lines": list(map(line_to_plain, lines))}
 
 
 def events_from_plain(plain: PlainData, ranks: int, keep_line: Callable[[str], bool]) -> tuple[Event, ...]:
-    """The events of a run of `ranks` ranks, from the list of dictionaries that a worker sent.
+    """The events of a run of `ranks` ranks, from the table of `events_to_plain` that a worker sent.
 
     keep_line: whether to believe in a source file of this name. A line's text is read from that file by the
         process that shows it, so a name must not reach files that the answer has no business with.
 
     Raises CodecError for a missing, unknown or impossible field.
     """
-    if type(plain) is not list:
-        raise CodecError("the events are not a list")
-    return tuple(_event_from_plain(item, ranks, keep_line) for item in plain)
+    check_fields(plain, _TABLE_TYPES, "the table of events")
+    table, number = dict(plain), len(plain["rank"])
+    groups, lines = table.pop("groups"), table.pop("lines")
+    for name, allowed in _EVENT_TYPES.items():
+        if len(table[name]) != number:
+            raise CodecError(f"not every event has a {name}")
+        for kind in set(map(type, table[name])).difference(allowed):
+            raise CodecError(f"an event has a {name} of the type {kind.__name__}")
+    _check_numbers(table, ranks)
+    table["kind"] = [Kind(name) for name in table["kind"]]
+    table["group"] = _looked_up(table["group"], list(map(_group_from_plain, groups)))
+    table["line"] = _looked_up(table["line"], [line_from_plain(line, keep_line) for line in lines])
+    return tuple(map(Event, *(table[name] for name in _EVENT_TYPES)))
 
 
 _EVENT_TYPES: dict[str, tuple[type, ...]] = {
@@ -61,31 +78,43 @@ _EVENT_TYPES: dict[str, tuple[type, ...]] = {
     "received": (int,),
     "messages": (int,),
     "peer": (int, type(None)),
-    "group": (tuple,),
+    "group": (int,),
     "tag": (int,),
     "asynchronous": (bool,),
     "detail": (str,),
-    "line": (dict, type(None)),
+    "line": (int,),
     "finished": (bool,),
 }
+"""The fields of an event, in its order."""
+_TABLE_TYPES: dict[str, tuple[type, ...]] = dict.fromkeys((*_EVENT_TYPES, "groups", "lines"), (list,))
 _KINDS = frozenset(kind.value for kind in Kind)
 _LINE_TYPES: dict[str, tuple[type, ...]] = {"file": (str,), "line": (int,), "function": (str,)}
 
 
-def _event_from_plain(plain: Any, ranks: int, keep_line: Callable[[str], bool]) -> Event:
-    check_fields(plain, _EVENT_TYPES, "an event")
-    if not 0 <= plain["rank"] < ranks:
-        raise CodecError(f"an event has the rank {plain['rank']} in a run of {ranks}")
-    if not all(type(member) is int for member in plain["group"]):
-        raise CodecError("an event's group does not consist of ranks")
-    if any(plain[name] < 0 for name in ("nbytes", "sent", "received", "messages")):
+def _check_numbers(table: Mapping[str, Sequence[Any]], ranks: int) -> None:
+    """Raise CodecError for a value that is of its type, and that no event of `ranks` ranks can have."""
+    if not all(0 <= rank < ranks for rank in table["rank"]):
+        raise CodecError(f"an event has the rank {max(table['rank'], key=abs)} in a run of {ranks}")
+    if any(min(table[name], default=0) < 0 for name in ("nbytes", "sent", "received", "messages")):
         raise CodecError("an event has a negative number of bytes or messages")
-    if not (math.isfinite(plain["start"]) and math.isfinite(plain["end"])):
+    if not (all(map(math.isfinite, table["start"])) and all(map(math.isfinite, table["end"]))):
         raise CodecError("an event's time is not a finite number")
-    if plain["kind"] not in _KINDS:
-        raise CodecError(f"an event has the unknown kind {plain['kind'][:40]!r}")
-    line = line_from_plain(plain["line"], keep_line)
-    return Event(**{**plain, "kind": Kind(plain["kind"]), "line": line})
+    for kind in set(table["kind"]) - _KINDS:
+        raise CodecError(f"an event has the unknown kind {kind[:40]!r}")
+
+
+def _group_from_plain(plain: Any) -> tuple[int, ...]:
+    """The ranks of a group. Raises CodecError."""
+    if type(plain) is not tuple or not all(type(member) is int for member in plain):
+        raise CodecError("an event's group does not consist of ranks")
+    return plain
+
+
+def _looked_up(numbers: Sequence[int], known: Sequence[Any]) -> list[Any]:
+    """What the numbers stand for. Raises CodecError for one that stands for nothing."""
+    if not all(0 <= number < len(known) for number in numbers):
+        raise CodecError("an event names a group or a line that was not sent")
+    return [known[number] for number in numbers]
 
 
 def deadlock_to_plain(deadlock: Deadlock) -> PlainData:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
 from math import prod
 
@@ -16,7 +16,7 @@ from graders.grading.kit import Answer, Finding, Kind, Observed, Rng, compare, p
 from graders.units.unit_12.drivers import step as drivers
 from graders.units.unit_12.drivers.step import Batch, StepReply
 
-SIZES = {"layers": 3, "width": 8, "heads": 4, "vocabulary": 11, "context": 5}
+SIZES = {"layers": 3, "width": 6, "heads": 3, "vocabulary": 11, "context": 5}
 A_NUMBER = 8
 """Bytes: a collective of so much may be on any group, for the loss."""
 STEPS = 2
@@ -90,7 +90,8 @@ class Stepped:
         """For each step the loss of all samples, and the gradients by name."""
         found = []
         for batches in zip(*self.batches, strict=True):
-            model = MeshTransformer(drivers.config_of(SIZES, self.tied))
+            model = _whole(self.tied)
+            model.zero_grad()
             every = zip(*chain.from_iterable(batches), strict=True)
             tokens, targets = (torch.cat(parts) for parts in every)
             loss = next_token_loss(model(tokens), targets)
@@ -239,6 +240,12 @@ class Stepped:
                 told = f"{self.where} stage {stage} sends {compare.counted(early, 'micro-batch')} on"
                 return Finding(False, f"{told} before the first is back; expected at least {needed}.")
         return Finding(True, "All stages send micro-batches on before the first is back.")
+
+
+@cache
+def _whole(tied: bool) -> MeshTransformer:
+    """The model of one rank: its numbers follow from their names, so it is always the same."""
+    return MeshTransformer(drivers.config_of(SIZES, tied))
 
 
 def _sent(run: Run, rank: int) -> dict[int, tuple[int, int]]:

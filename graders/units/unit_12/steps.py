@@ -114,8 +114,8 @@ def step_3d(answer: Answer, rng: Rng) -> Findings:
 
 def _on_meta(answer: Answer) -> Finding:
     """Passes if a step works on tensors without data, and loss and gradients are where the model is."""
-    shape = (2, 2, 1)
-    run = answer.launch(drivers.stepped_without_data, shape, SIZES, [1, 2], ranks=prod(shape), timeout=20.0)
+    shape, sizes = (2, 2, 1), {**SIZES, "layers": 2, "heads": 1}
+    run = answer.launch(drivers.stepped_without_data, shape, sizes, [1, 2], ranks=prod(shape), timeout=20.0)
     return compare.first_failure(
         compare.equal(seen, "meta", f"the device of {what} on rank {rank}, for a model on the device meta,")
         for rank, reply in enumerate(run.results)
