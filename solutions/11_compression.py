@@ -1100,7 +1100,7 @@ figure, panels = new_figure(
     "all-gather of pairs grows in proportion to the ranks: it begins far lower, and crosses the other line at about 100 ranks on Ethernet, "
     "120 on LUMI-G and 150 on the H100 pod.",
     columns=3,
-    width=12.0,
+    height=3.0,
 )
 for axes, (name, lines) in zip(panels, measured.items(), strict=True):
     shown = {way: (sizes, [1e3 * seconds for seconds in times]) for way, times in lines.items()}
@@ -1295,12 +1295,14 @@ figure, panels = new_figure(
     height=3.2,
     columns=3,
     sharey=True,
-    alt="Loss against virtual time on three machines. Over NVLink dense is first, over 100 Gbit/s the ways lie "
-    "close together, and over 1 Gbit/s the compressed ones are several times as fast as dense.",
+    alt="Loss against virtual time on three machines. Over NVLink and over 100 Gbit/s dense comes down first, signs and "
+    "error close behind it. Over 1 Gbit/s dense comes down last, and signs and error take a third of its time.",
 )
 for axes, machine in zip(panels, machines, strict=True):
     in_ms = {way: [step_seconds(way, machine) * n * 1e3 for n in range(1, STEPS + 1)] for way in HOOKS}
-    draw_lines(axes, {way: (in_ms[way], losses_of[way]) for way in HOOKS}, x="ms", y="", order=list(HOOKS))
+    draw_lines(
+        axes, {way: (in_ms[way], losses_of[way]) for way in HOOKS}, x="time (ms)", y="", order=list(HOOKS)
+    )
     axes.set_title(machine)
 panels[0].set_ylabel("loss")
 legend_beside(panels[-1])
@@ -1325,10 +1327,11 @@ to_loss_ms = {
     machine: {way: step_seconds(way, machine) * to_the_loss(way) * 1e3 for way in HOOKS}
     for machine in machines
 }
+print(f"{'':16} steps, times fewer bytes, and ms with {', '.join(machines)}")
 for way in HOOKS:
     if to_the_loss(way) <= STEPS:
-        in_ms = ", ".join(f"{to_loss_ms[machine][way]:.2f} ms with {machine}" for machine in machines)
-        print(f"{way:16} {to_the_loss(way)} steps, {fewer[way]:4.1f} times fewer bytes; {in_ms}")
+        in_ms = "".join(f"{to_loss_ms[machine][way]:8.2f}" for machine in machines)
+        print(f"{way:16} {to_the_loss(way):5} {fewer[way]:18.1f}         {in_ms}")
     else:
         print(f"{way:16} not in {STEPS} steps")
 
@@ -1352,9 +1355,9 @@ guesses.measured(
 # %% [markdown]
 # Signs that forget do not get there. All others take a few steps more than dense gradients, and 10 to 30 times fewer bytes.
 # Time is another matter. This network has 19,210 parameters, 77 KB: on fast networks a message of that size is all latency, and the
-# compressed ways have as many messages or more. There dense wins. On 1 Gbit/s the bytes count, and signs come in less than half of
-# dense's time. That the most thrifty of the ways is not far ahead has the same reason: `sparse_all_reduce` has to know how many pairs there
-# are before it gathers them. Three gathers one after the other take longer here than the two of signs. With a hundred megabytes in place of 77 KB all that would be shifted towards fewer bytes (section 9).
+# compressed ways have as many messages or more. There dense wins. On 1 Gbit/s the bytes count, and signs with their error come in less than half of
+# dense's time. The most thrifty way, the largest hundredth, is no faster than these, since latency counts here too: `sparse_all_reduce` has to know how many pairs there
+# are before it gathers them, and three gathers one after the other take longer here than the two of signs. With a hundred megabytes in place of 77 KB all that would be shifted towards fewer bytes (section 9).
 
 # %% [markdown]
 # ## 11 PyTorch's own
