@@ -354,7 +354,7 @@ def dispatch(x_RD: Tensor, counts: Tensor, group: dist.ProcessGroup | None = Non
     Returns y_TD, on x's device, and received [p, E / p], int64. y_TD: the rows that came here, T in
     all, rank by rank, and those of one rank expert by expert. received: how many came from each rank
     for each of the experts here. The gradient that x_RD gets is, for each row, the one that arrives at
-    it on its expert's rank.
+    it on its expert's rank; it may need none, on all ranks alike.
 
     Calls of all ranks of the group: in forward two dist.all_to_all_single, one of counts, and one of
     rows, each row once; in backward one, of gradients. No others. x_RD and counts stay as they are.
@@ -409,8 +409,9 @@ def combine(
 
     Returns [N, D]: for each token the sum of weight times row over those of its k choices that
     travelled, and zeros where none did. Gradients flow to y_TD, on every rank of the group, and to the
-    weights. Calls of all ranks of the group: one dist.all_to_all_single in forward, one in backward,
-    each of rows, each row once, and no others. All arguments stay as they are.
+    weights; both, either or none of them may need one, on all ranks alike. Calls of all ranks of the
+    group: one dist.all_to_all_single in forward, one in backward, each of rows, each row once, and no
+    others. All arguments stay as they are.
     """
     ### BEGIN SOLUTION
     order, counts = plan
@@ -612,8 +613,8 @@ def load_balancing_loss(
     """What is added, times a small factor, to this rank's loss, so that the load becomes even.
 
     probabilities: [N, E], of any floating dtype: the softmax of the gate's logits of this rank's N
-    tokens. experts: int64 [N, k]: what they chose. Every rank of the group (None: all) has as many
-    tokens as any other, at least one.
+    tokens; where the gate is frozen they need no gradient. experts: int64 [N, k]: what they chose.
+    Every rank of the group (None: all) has as many tokens as any other, at least one.
 
     Returns a scalar of the probabilities' dtype: E times the sum over experts of f_e P_e. f_e: of all
     choices of all ranks of the group, before any is dropped, the part that went to expert e. P_e: the

@@ -858,6 +858,26 @@ def test_tensors_with_gaps_are_refused_where_gloo_would_fill_the_gaps(op, on):
         launch(lambda: WITH_GAPS[op](torch.arange(6.0)[::2]), ranks=2, on=on, quiet=True)
 
 
+IN_PARTS = {
+    "sparse": lambda: torch.eye(3).to_sparse(),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.strided),
+}
+TAKE_ONE = {
+    "all_reduce": dist.all_reduce,
+    "all_gather": lambda x: dist.all_gather([x, x], x),
+    "all_gather_into_tensor": lambda x: dist.all_gather_into_tensor(torch.empty(18), x),
+    "scatter": lambda x: dist.scatter(torch.ones(3), None if me() else [x, x], src=0),
+    "send": lambda x: dist.send(x, dst=1 - me()),
+}
+
+
+@pytest.mark.parametrize("kind", IN_PARTS)
+@pytest.mark.parametrize("op", TAKE_ONE)
+def test_a_tensor_made_of_several_is_refused_by_name(op, kind):
+    with pytest.raises(RankFailed, match=rf"{op} got a {kind} tensor .* Send those"):
+        launch(lambda: TAKE_ONE[op](IN_PARTS[kind]()), ranks=2)
+
+
 def test_a_report_says_what_other_strides_do():
     def f():
         x = torch.zeros(2, 3)

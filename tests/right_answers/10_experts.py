@@ -4,6 +4,7 @@ import copy
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional_collectives
 from torch import nn
 
 from tests.answers import right, solved
@@ -66,6 +67,52 @@ def asynchronous(x_RD, counts, group=None):
     dist.all_to_all_single(received, counts.clone(), group=group)
     sizes = tuple([int(part.sum()) for part in each.chunk(ranks)] for each in (counts, received))
     return _There.apply(x_RD, sizes, group), received.view(ranks, -1)
+
+
+@right("dispatch")
+def functional_way(x_RD, counts, group=None):
+    """By torch's functional collectives, one of which knows autograd."""
+    members = group or dist.group.WORLD
+    sent = counts.view(dist.get_world_size(group), -1)
+    received = functional_collectives.wait_tensor(
+        functional_collectives.all_to_all_single(sent, None, None, members)
+    )
+    sizes = received.sum(1).tolist(), sent.sum(1).tolist()
+    rows = functional_collectives.all_to_all_single_autograd(x_RD.contiguous(), *sizes, members)
+    return functional_collectives.wait_tensor(rows), received
+
+
+class _Returned(torch.autograd.Function):
+    """The whole of combine: rows travel and are added up, weighted; both gradients are written out."""
+
+    @staticmethod
+    def forward(ctx, y, weights, order, sizes, group):
+        sent, received = ctx.sizes = sizes
+        ctx.group = group
+        rows = y.new_empty(sum(sent), y.shape[1])
+        dist.all_to_all_single(rows, y.contiguous(), sent, received, group=group)
+        ctx.save_for_backward(rows, weights, order)
+        weighted = rows * weights.reshape(-1)[order, None]
+        return y.new_zeros(len(weights), y.shape[1]).index_add(0, order // weights.shape[1], weighted)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        rows, weights, order = ctx.saved_tensors
+        sent, received = ctx.sizes
+        of_rows = gradient[order // weights.shape[1]]
+        of_weights = weights.new_zeros(weights.numel()).index_copy(0, order, (of_rows * rows).sum(1))
+        of_rows = of_rows * weights.reshape(-1)[order, None]
+        back = of_rows.new_empty(sum(received), of_rows.shape[1])
+        dist.all_to_all_single(back, of_rows, received, sent, group=ctx.group)
+        return back, of_weights.view(weights.shape), None, None, None
+
+
+@right("combine")
+def in_one_function(y_TD, plan, received, weights, group=None):
+    """One autograd function for all of it."""
+    order, counts = plan
+    sizes = counts.view(received.shape).sum(1).tolist(), received.sum(1).tolist()
+    return _Returned.apply(y_TD, weights, order, sizes, group)
 
 
 @right("combine")

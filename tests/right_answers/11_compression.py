@@ -171,6 +171,61 @@ def in_one_message(values, indices, length):
     return total[:length].clone()
 
 
+def _exchanged(parts, likes, to, source):
+    """Tensors to a rank, and as many from one, at the same time."""
+    calls = [dist.P2POp(dist.isend, part.contiguous(), to) for part in parts]
+    calls += [dist.P2POp(dist.irecv, like, source) for like in likes]
+    for work in dist.batch_isend_irecv(calls):
+        work.wait()
+    return likes
+
+
+@right("sparse_all_reduce")
+def by_doubling_or_round_a_ring(values, indices, length):
+    """Recursive doubling where the ranks are a power of two: partners add the same two vectors, and a place
+    that both have travels on once. Else all pairs go round a ring.
+    """
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+
+    def together(values, indices):
+        places, where = indices.unique(return_inverse=True)
+        return values.new_zeros(len(places)).index_add_(0, where, values), places
+
+    def from_others(held, to, source):
+        size = torch.empty(1, dtype=torch.int64)
+        _exchanged([torch.tensor([len(held[0])])], [size], to, source)
+        return _exchanged(held, [part.new_empty(int(size)) for part in held], to, source)
+
+    if ranks & (ranks - 1):
+        passing, every = (values, indices), {rank: (values, indices)}
+        for step in range(1, ranks):
+            passing = from_others(passing, (rank + 1) % ranks, (rank - 1) % ranks)
+            every[(rank - step) % ranks] = passing
+        parts = [every[each] for each in range(ranks)]
+        own = [torch.cat(part) for part in zip(*parts, strict=True)]
+    else:
+        own, distance = together(values, indices), 1
+        while distance < ranks:
+            other = from_others(own, rank ^ distance, rank ^ distance)
+            own = together(*map(torch.cat, zip(own, other, strict=True)))
+            distance *= 2
+    return values.new_zeros(length).index_add_(0, own[1].long(), own[0])
+
+
+@right("sparse_all_reduce")
+def all_to_all_and_a_sparse_tensor(values, indices, length):
+    """The same pairs to everyone by all_to_all; a sparse tensor of PyTorch's adds those of one place up."""
+    ranks = dist.get_world_size()
+    counts = torch.empty(ranks, dtype=torch.int64)
+    dist.all_to_all_single(counts, torch.full((ranks,), len(values)))
+    values_of = [values.new_empty(count) for count in counts.tolist()]
+    indices_of = [indices.new_empty(count) for count in counts.tolist()]
+    dist.all_to_all(values_of, [values] * ranks)
+    dist.all_to_all(indices_of, [indices] * ranks)
+    places = torch.cat(indices_of).long().unsqueeze(0)
+    return torch.sparse_coo_tensor(places, torch.cat(values_of), (length,), check_invariants=True).to_dense()
+
+
 # --- pays_off
 
 

@@ -312,6 +312,22 @@ def looks_before_they_are_there(x_RD, counts, group=None):
 
 
 @wrong("dispatch", fails="gradient")
+def looks_at_the_gradient(x_RD, counts, group=None):
+    """A hook on the rows, as if they always needed a gradient: where they need none there is an error."""
+    if torch.is_grad_enabled():
+        x_RD.register_hook(lambda gradient: gradient)
+    return _own("dispatch")(x_RD, counts, group)
+
+
+@wrong("dispatch", fails="gradient")
+def asks_for_a_gradient(x_RD, counts, group=None):
+    """Makes the caller's rows need a gradient, so that backward comes by in any case."""
+    if not x_RD.requires_grad:
+        x_RD.requires_grad_()
+    return _own("dispatch")(x_RD, counts, group)
+
+
+@wrong("dispatch", fails="gradient")
 def mean_of_gradients(x_RD, counts, group=None):
     """Divides by the number of ranks, as in data parallelism."""
     ranks = dist.get_world_size(group)
@@ -505,6 +521,22 @@ def weights_get_nothing(*given, **options):
 def rows_get_nothing(*given, **options):
     """The rows have no history: experts do not learn."""
     return _combine(_ConstantRows)(*given, **options)
+
+
+@wrong("combine", fails="gradients")
+def rows_always_learn(y_TD, plan, received, weights, group=None):
+    """A hook on the rows: where experts are frozen, and x needs no gradient, there is an error."""
+    if torch.is_grad_enabled():
+        y_TD.register_hook(lambda gradient: gradient)
+    return _own("combine")(y_TD, plan, received, weights, group)
+
+
+@wrong("combine", fails="gradients")
+def weights_always_learn(y_TD, plan, received, weights, group=None):
+    """Makes the caller's weights need a gradient, where the gate is frozen."""
+    if not weights.requires_grad:
+        weights.requires_grad_()
+    return _own("combine")(y_TD, plan, received, weights, group)
 
 
 @wrong("combine", fails="dropped")
@@ -957,6 +989,23 @@ def infinite_counts(probabilities, experts, group=None):
     chosen = experts.flatten().bincount(minlength=count)
     dist.all_reduce(chosen, group=group)
     part = chosen.to(probabilities.dtype) / chosen.sum()
+    return count * part @ probabilities.mean(0)
+
+
+@wrong("load_balancing_loss", fails="other sizes")
+def gate_always_learns(probabilities, experts, group=None):
+    """A hook on the probabilities, which need no gradient where the gate is frozen."""
+    probabilities.register_hook(lambda gradient: gradient)
+    return _loss(probabilities, experts, group)
+
+
+@wrong("load_balancing_loss", fails="other sizes")
+def squeezes(probabilities, experts, group=None):
+    """Drops dimensions of size 1, to have no column where k is 1: of one choice no list is left."""
+    count = probabilities.shape[1]
+    chosen = nn.functional.one_hot(experts.squeeze(), count).flatten(0, -2).sum(0)
+    dist.all_reduce(chosen, group=group)
+    part = (chosen.double() / chosen.sum()).to(probabilities.dtype)
     return count * part @ probabilities.mean(0)
 
 

@@ -895,6 +895,35 @@ def pairs_of_its_own(values, indices, length):
 
 
 @wrong("sparse_all_reduce", fails="alike on all ranks")
+def round_by_round(values, indices, length):
+    """Doubles what each rank has, from ever farther ranks: in each other pairs are added first. (Two ranks do
+    not notice, nor do those that make up for a size that is no power of two.)
+    """
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    if ranks & (ranks - 1):
+        return _Sparse()(values, indices, length)
+
+    def swapped(mine, like):
+        calls = [dist.P2POp(dist.isend, mine, (rank + distance) % ranks)]
+        calls.append(dist.P2POp(dist.irecv, like, (rank - distance) % ranks))
+        for work in dist.batch_isend_irecv(calls):
+            work.wait()
+        return like
+
+    def together(values, indices):
+        places, where = indices.unique(return_inverse=True)
+        return values.new_zeros(len(places)).index_add_(0, where, values), places
+
+    own, distance = together(values, indices), 1
+    while distance < ranks:
+        size = int(swapped(torch.tensor([len(own[0])]), torch.empty(1, dtype=torch.int64)))
+        came = [swapped(part, part.new_empty(size)) for part in own]
+        own = together(*map(torch.cat, zip(own, came, strict=True)))
+        distance *= 2
+    return values.new_zeros(length).index_add_(0, own[1].long(), own[0])
+
+
+@wrong("sparse_all_reduce", fails="alike on all ranks")
 def own_pairs_first(values, indices, length):
     """Each rank begins with its own pairs: other last digits on each."""
 

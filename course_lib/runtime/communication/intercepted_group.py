@@ -20,7 +20,12 @@ from course_lib.runtime.communication.blocking import called_blocking, member
 from course_lib.runtime.communication.call import Call, Group, payload_of
 from course_lib.runtime.communication.callsite import caller_line
 from course_lib.runtime.communication.semantics import reduction_name
-from course_lib.runtime.communication.tensor_checks import check_dense, check_one_dtype, common_strides
+from course_lib.runtime.communication.tensor_checks import (
+    check_dense,
+    check_one_dtype,
+    check_strided,
+    common_strides,
+)
 
 TorchCall = tuple[Any, ...]
 """The name of the method that torch has called, and its arguments."""
@@ -105,6 +110,7 @@ class InterceptedGroup(dist.ProcessGroup):
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> Any:
         parts = inputs[0] if inputs else []
+        check_strided("scatter", parts)
         check_dense("scatter", parts)
         return self._rooted("scatter", parts, outputs, opts, "scatter", outputs, inputs)
 
@@ -202,8 +208,9 @@ class InterceptedGroup(dist.ProcessGroup):
 
         Raises ValueError for tensors with which Gloo would do harm.
         """
-        check_dense(op, outputs)
         tensors = [*inputs, *outputs]
+        check_strided(op, tensors)
+        check_dense(op, outputs)
         check_one_dtype(op, tensors)
         shape, parts, nbytes = payload_of(op, inputs, outputs)
         call = Call(
@@ -257,6 +264,7 @@ def _reduction(opts: Any) -> str:
 
 
 def _check_contiguous(op: str, tensor: Tensor) -> None:
+    check_strided(op, (tensor,))
     if not tensor.is_contiguous():
         raise ValueError(
             f"{op} needs a contiguous tensor, and this one of shape {list(tensor.shape)} has strides "

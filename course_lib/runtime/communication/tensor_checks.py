@@ -10,6 +10,18 @@ _AS_THEY_LIE = {"all_reduce", "all_reduce_coalesced", "reduce", "broadcast", "sc
 """Collectives in which Gloo takes a tensor for a stretch of memory that begins where the tensor does."""
 
 
+def check_strided(op: str, tensors: Iterable[Tensor]) -> None:
+    """Raise ValueError for a sparse or nested tensor: it is made of several, none of which is all of it."""
+    for tensor in tensors:
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            kind = "nested" if tensor.is_nested else "sparse"
+            raise ValueError(
+                f"{op} got a {kind} tensor ({tensor.layout}), which has no memory of its own: it is made of "
+                f"several tensors. Send those, such as values() and indices() of a sparse one. (Gloo's "
+                f"all_reduce would take a sparse tensor, and gather these two; NCCL would not.)"
+            )
+
+
 def check_dense(op: str, tensors: Iterable[Tensor]) -> None:
     """Raise ValueError for a tensor with gaps where Gloo would, without a word, send and fill the gaps."""
     if op not in _AS_THEY_LIE:

@@ -1,6 +1,6 @@
 """Unit 10, the loss that keeps the load even."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -43,8 +43,8 @@ PASSES = ("forward", "backward")
         Criterion(
             "other sizes",
             1,
-            "One rank, one choice a token, any dtype and layout in memory; more tokens than half precision "
-            "can count.",
+            "One rank, one expert, one token, one choice a token, any dtype and layout in memory; more "
+            "tokens than half precision can count; and a frozen gate, so that nothing needs a gradient.",
             needs=("value", "gradient"),
         ),
         Criterion("group", 1, "The collective is the group's.", needs=("value", "gradient")),
@@ -66,6 +66,8 @@ def load_balancing_loss(answer: Answer, rng: Rng) -> Findings:
         Case.drawn(rng, 1, 3),
         Case.drawn(rng, 2, 1, torch.float64),
         Case.drawn(rng, 2, 2, gaps=True),
+        Case.drawn(rng, 2, 2, learns=False),
+        Case.single(),
         Case.lopsided(rng),
     ]
     yield "other sizes", compare.first_failure(each.all_right(each.launch(answer)) for each in others)
@@ -75,12 +77,15 @@ def load_balancing_loss(answer: Answer, rng: Rng) -> Findings:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Every rank's probabilities [N, E] and experts [N, k]. gaps: they stand transposed in memory."""
+    """Every rank's probabilities [N, E] and experts [N, k]. gaps: they stand transposed in memory. learns:
+    whether probabilities need a gradient.
+    """
 
     probabilities: list[Tensor]
     experts: list[Tensor]
-    gaps: bool
-    groups: list[list[int]]
+    gaps: bool = False
+    learns: bool = True
+    groups: list[list[int]] = field(default_factory=list)
 
     @classmethod
     def drawn(
@@ -91,6 +96,7 @@ class Case:
         dtype: torch.dtype = torch.float32,
         *,
         gaps: bool = False,
+        learns: bool = True,
         groups: list[list[int]] | None = None,
     ) -> "Case":
         """Of the experts the last gets nobody's choice; each rank's gate leans to others."""
@@ -100,7 +106,7 @@ class Case:
         ]
         probabilities = [each.softmax(1) for each in logits]
         experts = [each[:, :-1].topk(k, 1).indices for each in logits]
-        return cls(probabilities, experts, gaps, groups or [])
+        return cls(probabilities, experts, gaps, learns, groups or [])
 
     @classmethod
     def lopsided(cls, rng: Rng) -> "Case":
@@ -110,11 +116,17 @@ class Case:
         experts = [torch.zeros(36_000, 1, dtype=torch.int64) for _ in range(2)]
         for rank, each in enumerate(experts):
             each[: 2000 + 1000 * rank] = 2
-        return cls(probabilities, experts, gaps=False, groups=[])
+        return cls(probabilities, experts)
+
+    @classmethod
+    def single(cls) -> "Case":
+        """A token on each of two ranks, and one expert, which has it."""
+        return cls([torch.ones(1, 1)] * 2, [torch.zeros(1, 1, dtype=torch.int64)] * 2)
 
     def launch(self, answer: Answer) -> Observed[BalanceReply]:
         given = per_rank(self.probabilities), per_rank(self.experts)
-        return answer.launch(drivers.balance, *given, self.gaps, self.groups, ranks=len(self.experts))
+        options = self.gaps, self.learns, self.groups
+        return answer.launch(drivers.balance, *given, *options, ranks=len(self.experts))
 
     def parts(self, rank: int) -> Tensor:
         """f [E] of this rank's group, in double precision."""
@@ -133,7 +145,9 @@ class Case:
         return compare.close_on_all_ranks(seen, expected, "the loss", *self.near())
 
     def gradient(self, run: Observed[BalanceReply]) -> Finding:
-        """Passes if three times E f_e / N arrives at each probability of expert e."""
+        """Passes if three times E f_e / N arrives at each probability of expert e, if it needs a gradient."""
+        if not self.learns:
+            return Finding(True, "The probabilities need no gradient.")
         expected = [
             (3 * each.shape[1] / len(each) * self.parts(rank)).expand_as(each).to(each.dtype)
             for rank, each in enumerate(self.probabilities)

@@ -56,13 +56,14 @@ def plans(answer: AnswerFunction, cases: list[tuple[Tensor, int, int | None, boo
 
 
 def dispatched(
-    answer: AnswerFunction, x: Tensor, counts: Tensor, gaps: bool, groups: list[list[int]]
+    answer: AnswerFunction, x: Tensor, counts: Tensor, gaps: bool, learns: bool, groups: list[list[int]]
 ) -> TravelReply:
     """Both passes of dispatch on rows [R, D], with a forward of no rows between them, and forward under
-    no_grad. gaps: x, and what arrives in backward, stand transposed in memory.
+    no_grad. gaps: x, and what arrives in backward, stand transposed in memory. learns: whether x needs a
+    gradient.
     """
     options = group_option(groups)
-    leaf = x.clone().requires_grad_()
+    leaf = x.clone().requires_grad_(learns)
     given = transposed(leaf) if gaps else leaf.clone()
     mark("forward")
     result, received = answer(given, counts, **options)
@@ -73,7 +74,8 @@ def dispatched(
     mark("forward under no_grad")
     with torch.no_grad():
         without, _ = answer(given, counts, **options)
-    return TravelReply(_detached(result), without, received, gradients, [given.detach(), counts])
+    arguments, needed = [given.detach(), counts], [given.requires_grad]
+    return TravelReply(_detached(result), without, received, gradients, arguments, needed)
 
 
 def combined(
@@ -83,13 +85,14 @@ def combined(
     received: Tensor,
     weights: Tensor,
     gaps: bool,
+    learns: tuple[bool, bool],
     groups: list[list[int]],
 ) -> TravelReply:
     """Both passes of combine on rows [T, D] and weights [N, k], with a forward of no rows between them, and
-    forward under no_grad.
+    forward under no_grad. learns: whether rows and weights need a gradient.
     """
     options = group_option(groups)
-    leaves = [each.clone().requires_grad_() for each in (y, weights)]
+    leaves = [each.clone().requires_grad_(its) for each, its in zip((y, weights), learns, strict=True)]
     given = [transposed(each) if gaps else each.clone() for each in leaves]
     mark("forward")
     result = answer(given[0], plan, received, given[1], **options)
@@ -102,7 +105,8 @@ def combined(
     with torch.no_grad():
         without = answer(given[0], plan, received, given[1], **options)
     arguments = [*(each.detach() for each in given), *plan, received]
-    return TravelReply(_detached(result), without, None, gradients, arguments)
+    needed = [each.requires_grad for each in given]
+    return TravelReply(_detached(result), without, None, gradients, arguments, needed)
 
 
 def arriving(result: Tensor, rank: int) -> Tensor:
@@ -185,11 +189,19 @@ def learns(module: Any) -> PlainData:
 
 
 def balance(
-    answer: AnswerFunction, probabilities: Tensor, experts: Tensor, gaps: bool, groups: list[list[int]]
+    answer: AnswerFunction,
+    probabilities: Tensor,
+    experts: Tensor,
+    gaps: bool,
+    learns: bool,
+    groups: list[list[int]],
 ) -> BalanceReply:
-    """What the answer makes of probabilities [N, E], experts [N, k]; and the gradient of three times it."""
+    """What the answer makes of probabilities [N, E], experts [N, k]; and the gradient of three times it.
+
+    learns: whether probabilities need a gradient.
+    """
     options = group_option(groups)
-    leaf = probabilities.clone().requires_grad_()
+    leaf = probabilities.clone().requires_grad_(learns)
     given = transposed(leaf) if gaps else leaf.clone()
     chosen = transposed(experts) if gaps else experts.clone()
     mark("forward")

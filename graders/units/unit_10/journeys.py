@@ -22,6 +22,14 @@ def arguments(run: Replies, given: list[list[Tensor]]) -> list[Finding]:
     ]
 
 
+def needed(run: Replies, wanted: list[list[bool]]) -> list[Finding]:
+    """Whether what was given needs a gradient on each rank just where it did before."""
+    return [
+        compare.equal(reply.needed, each, f"what needs a gradient on rank {rank} afterwards")
+        for rank, (reply, each) in enumerate(compare.side_by_side(run.results, wanted))
+    ]
+
+
 def leave(run: Replies, limits: list[list[int]]) -> Finding:
     """Passes if no rank sends more bytes than these in the first passes."""
     for rank, allowed in enumerate(limits):

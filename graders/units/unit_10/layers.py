@@ -73,7 +73,7 @@ def expert_parallel_mlp(answer: Answer, rng: Rng) -> Findings:
         # Nothing comes from x: what rank 0 has to take part in backward for is its experts.
         Case.drawn(rng, 2, 2, 2, [(3,), (2,)], lonely=[0, 1], learns=False),
         Case.drawn(rng, 2, 1, 2, [(2, 3), (0,)], frozen=[0, 1], dtype=torch.float64, gaps=True),
-        Case.drawn(rng, 1, 3, 2, [()]),
+        Case.drawn(rng, 1, 3, 1, [()]),
     ]
     idle = [each.launch(answer) for each in empty]
     yield "nobody comes", compare.first_failure(map(Case.all_right, empty, idle))

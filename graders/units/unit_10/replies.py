@@ -28,7 +28,8 @@ class PlanReply(DriverReply):
 class TravelReply(DriverReply):
     """result: the rows [T, D] or [N, D]; without: under no_grad. received: of dispatch, else None.
 
-    gradients: of the rows, and of combine's weights. arguments: all tensors given, afterwards.
+    gradients: of the rows, and of combine's weights; None where they need none. arguments: all tensors given,
+    afterwards. needed: whether rows, and combine's weights, need a gradient afterwards.
     """
 
     result: PlainData
@@ -36,6 +37,7 @@ class TravelReply(DriverReply):
     received: PlainData
     gradients: list[PlainData]
     arguments: list[Tensor]
+    needed: list[bool]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,16 @@ from graders.grading.kit import (
 from graders.units.groups import members_of
 from graders.units.passes import calls_in_passes
 from graders.units.unit_10 import drivers
-from graders.units.unit_10.journeys import CALL, GROUP, PASSES, Replies, arguments, leave, parts_of
+from graders.units.unit_10.journeys import (
+    CALL,
+    GROUP,
+    PASSES,
+    Replies,
+    arguments,
+    leave,
+    needed,
+    parts_of,
+)
 from graders.units.unit_10.plans import plan_of
 from graders.units.unit_10.worlds import PAIRS
 
@@ -32,7 +41,11 @@ from graders.units.unit_10.worlds import PAIRS
             3,
             "Rows come back in the plan's order: row i is of choice order[i], of token order[i] // k.",
         ),
-        Criterion("gradients", 2, "Of the rows, on the rank of their expert, and of the weights."),
+        Criterion(
+            "gradients",
+            2,
+            "Of the rows, on the rank of their expert, and of the weights; one of them may need none.",
+        ),
         Criterion("dropped", 1, "A token whose choices were all dropped gets zeros, another one less."),
         Criterion(
             "calls and bytes",
@@ -53,7 +66,12 @@ def combine(answer: Answer, rng: Rng) -> Findings:
     plain = Back.drawn(rng, 3, 2, 2)
     run = plain.launch(answer)
     yield "sum of rows", plain.sums(run)
-    yield "gradients", plain.gradients(run)
+    frozen = [
+        Back.drawn(rng, 2, 2, 2, learns=which) for which in ((False, True), (True, False), (False,) * 2)
+    ]
+    seen = [each.launch(answer) for each in frozen]
+    without = (each.with_needs(one) for each, one in zip(frozen, seen, strict=True))
+    yield "gradients", compare.first_failure((plain.gradients(run), *without))
     dropped = [
         Back.drawn(rng, 2, 2, 2, capacity=1),
         Back.drawn(rng, 3, 1, 1, capacity=0),
@@ -68,7 +86,10 @@ def combine(answer: Answer, rng: Rng) -> Findings:
 
 @dataclass(frozen=True, slots=True)
 class Back:
-    """Every rank's choices [N, k] and weights [N, k], and the rows [T, D] that its experts made."""
+    """Every rank's choices [N, k] and weights [N, k], and the rows [T, D] that its experts made.
+
+    learns: whether rows and weights need a gradient.
+    """
 
     experts: list[Tensor]
     weights: list[Tensor]
@@ -76,6 +97,7 @@ class Back:
     own: int
     capacity: int | None
     gaps: bool
+    learns: tuple[bool, bool]
     groups: list[list[int]]
 
     @classmethod
@@ -89,12 +111,13 @@ class Back:
         capacity: int | None = None,
         dtype: torch.dtype = torch.float32,
         gaps: bool = False,
+        learns: tuple[bool, bool] = (True, True),
         groups: list[list[int]] | None = None,
     ) -> "Back":
         count, width = own * (len(groups[0]) if groups else ranks), rng.integer(2, 4)
         experts = [rng.normal(rng.integer(3, 6), count).topk(k, 1).indices for _ in range(ranks)]
         weights = [rng.normal(len(each), k, dtype=dtype) for each in experts]
-        case = cls(experts, weights, [], own, capacity, gaps, groups or [])
+        case = cls(experts, weights, [], own, capacity, gaps, learns, groups or [])
         rows = [int(case.received(rank).sum()) for rank in range(ranks)]
         return replace(case, y=[rng.normal(each, width, dtype=dtype) for each in rows])
 
@@ -116,7 +139,8 @@ class Back:
         ranks = range(len(self.experts))
         plans, received = list(map(self.plan, ranks)), list(map(self.received, ranks))
         given = per_rank(self.y), per_rank(plans), per_rank(received), per_rank(self.weights)
-        return answer.launch(drivers.combined, *given, self.gaps, self.groups, ranks=len(ranks))
+        options = self.gaps, self.learns, self.groups
+        return answer.launch(drivers.combined, *given, *options, ranks=len(ranks))
 
     def returned(self, rank: int) -> Tensor:
         """The rows that come back to a rank, in its plan's order."""
@@ -144,6 +168,8 @@ class Back:
         )
 
     def gradients(self, run: Replies) -> Finding:
+        if not any(self.learns):
+            return Finding(True, "Nothing needs a gradient.")
         ranks = range(len(self.y))
         of_weights = [torch.zeros_like(each) for each in self.weights]
         back: list[list[Tensor]] = []  # for each rank the gradients of the rows it got back
@@ -161,8 +187,14 @@ class Back:
         given = [[seen for seen, _ in compare.side_by_side(r.gradients, both)] for r in run.results]
         return compare.first_failure(
             compare.close_on_all_ranks(list(seen), wanted, what, 1e-4, 1e-5)
-            for seen, (wanted, what) in zip(zip(*given, strict=True), both, strict=True)
+            for seen, (wanted, what), learns in zip(zip(*given, strict=True), both, self.learns, strict=True)
+            if learns
         )
+
+    def with_needs(self, run: Replies) -> Finding:
+        """Passes if sums and gradients are right, and what needed no gradient needs none afterwards."""
+        wanted = [list(self.learns)] * len(self.y)
+        return compare.first_failure((self.sums(run), self.gradients(run), *needed(run, wanted)))
 
     def all_right(self, run: Replies) -> Finding:
         ranks = range(len(self.y))

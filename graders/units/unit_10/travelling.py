@@ -19,7 +19,16 @@ from graders.grading.kit import (
 from graders.units.groups import members_of
 from graders.units.passes import calls_in_passes
 from graders.units.unit_10 import drivers
-from graders.units.unit_10.journeys import CALL, GROUP, PASSES, Replies, arguments, leave, parts_of
+from graders.units.unit_10.journeys import (
+    CALL,
+    GROUP,
+    PASSES,
+    Replies,
+    arguments,
+    leave,
+    needed,
+    parts_of,
+)
 from graders.units.unit_10.worlds import PAIRS
 
 
@@ -34,7 +43,8 @@ from graders.units.unit_10.worlds import PAIRS
         Criterion(
             "gradient",
             3,
-            "Backward is the same journey the other way: what was sent comes back, from where it went.",
+            "Backward is the same journey the other way: what was sent comes back, from where it went. Where "
+            "x needs no gradient, there is none to ask for.",
         ),
         Criterion("empty hands", 1, "A rank may have nothing to send, or nothing to get: the calls stay."),
         Criterion(
@@ -62,7 +72,9 @@ def dispatch(answer: Answer, rng: Rng) -> Findings:
     run = plain.launch(answer)
     yield "rows", plain.rows(run)
     yield "received", plain.came(run)
-    yield "gradient", plain.gradient(run)
+    # As in the first layer of a model, and where what stands before is frozen.
+    frozen = Sent.drawn(rng, 2, 2, learns=False)
+    yield "gradient", compare.first_failure((plain.gradient(run), frozen.unasked(frozen.launch(answer))))
     uneven = [
         Sent.drawn(rng, 3, 2, silent=[1]),
         Sent.drawn(rng, 4, 1, lonely=[2]),
@@ -80,12 +92,13 @@ def dispatch(answer: Answer, rng: Rng) -> Findings:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Every rank's rows [R, D] and counts [E]. own: experts of each rank. gaps: see the driver."""
+    """Every rank's rows [R, D] and counts [E]. own: experts of each rank. gaps, learns: see the driver."""
 
     x: list[Tensor]
     counts: list[Tensor]
     own: int
     gaps: bool
+    learns: bool
     groups: list[list[int]]
 
     @classmethod
@@ -99,6 +112,7 @@ class Sent:
         lonely: Sequence[int] = (),
         dtype: torch.dtype = torch.float32,
         gaps: bool = False,
+        learns: bool = True,
         groups: list[list[int]] | None = None,
     ) -> "Sent":
         """silent: ranks that send nothing. lonely: ranks to which nobody sends."""
@@ -112,11 +126,11 @@ class Sent:
                     each[other * own : (other + 1) * own] = 0
             counts.append(each)
         x = [rng.normal(int(each.sum()), width, dtype=dtype) for each in counts]
-        return cls(x, counts, own, gaps, groups or [])
+        return cls(x, counts, own, gaps, learns, groups or [])
 
     def launch(self, answer: Answer) -> Replies:
-        given = per_rank(self.x), per_rank(self.counts)
-        return answer.launch(drivers.dispatched, *given, self.gaps, self.groups, ranks=len(self.x))
+        given = per_rank(self.x), per_rank(self.counts), self.gaps, self.learns, self.groups
+        return answer.launch(drivers.dispatched, *given, ranks=len(self.x))
 
     def parts(self, rank: int, place: int) -> Tensor:
         """The rows of a rank for the experts of a place in its group."""
@@ -158,6 +172,10 @@ class Sent:
         ]
         seen = [reply.gradients[0] for reply in run.results]
         return compare.close_on_all_ranks(seen, expected, "the gradient of x_RD")
+
+    def unasked(self, run: Replies) -> Finding:
+        """Passes if rows that need no gradient arrive all the same, and need none afterwards."""
+        return compare.first_failure((self.rows(run), *needed(run, [[False]] * len(self.x))))
 
     def all_right(self, run: Replies) -> Finding:
         return compare.first_failure((self.rows(run), self.came(run), self.gradient(run)))

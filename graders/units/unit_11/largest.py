@@ -157,6 +157,8 @@ def sparse_all_reduce(answer: Answer, rng: Rng) -> Findings:
         Pairs.drawn(rng, [6, 6], rng.integer(2000, 3000), torch.float32, torch.int32),
         Pairs.drawn(rng, [rng.integer(3, 9), 0, rng.integer(10, 20)], 2500, torch.float64, torch.int64),
         Pairs.drawn(rng, [rng.integer(5, 9) for _ in range(5)], 1000, torch.float32, torch.int32),
+        # So many to each place that adding in pairs of others shows in the last bits.
+        Pairs.drawn(rng, [rng.integer(20, 30) for _ in range(4)], 40, torch.float64, torch.int64),
         Pairs.drawn(rng, [0, 0], 7, torch.float32, torch.int64),
     ]
     runs = [case.launch(answer) for case in cases]
