@@ -112,7 +112,14 @@ def _draw_box(axes: Axes, box: Box | None, x: float, y: float) -> None:
 def _draw_arrow(axes: Axes, words: str, left: float, right: float, y: float) -> None:
     """The arrow from before to after, with the operation's name over it."""
     axes.add_patch(
-        FancyArrowPatch((left + 0.2, y), (right - 0.3, y), arrowstyle="-|>", mutation_scale=18, linewidth=1.8)
+        FancyArrowPatch(
+            (left + 0.2, y),
+            (right - 0.3, y),
+            arrowstyle="-|>",
+            mutation_scale=18,
+            linewidth=1.8,
+            color="#222222",
+        )
     )
     axes.text((left + right) / 2 - 0.06, y - 0.2, words, ha="center", va="bottom", fontsize=10)
 

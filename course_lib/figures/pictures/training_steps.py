@@ -132,12 +132,16 @@ def _box(axes: Axes, step: TrainingStep) -> None:
 def _arrow(axes: Axes, step: TrainingStep) -> None:
     """From a step to the one at its right."""
     start, end = step.column + _BOX_WIDTH / 2, step.column + 1 - _BOX_WIDTH / 2
-    axes.add_patch(FancyArrowPatch((start, step.row), (end, step.row), arrowstyle="-|>", mutation_scale=9))
+    axes.add_patch(
+        FancyArrowPatch(
+            (start, step.row), (end, step.row), arrowstyle="-|>", mutation_scale=9, color="#222222"
+        )
+    )
 
 
 def _legend(axes: Axes) -> None:
     changed = Patch(facecolor=_CHANGED, edgecolor="black", linewidth=2.2, label="changes with many devices")
     plain = Patch(facecolor=_PLAIN, edgecolor="black", linewidth=0.9, label="stays as it is")
     axes.legend(
-        handles=[changed, plain], loc="upper right", bbox_to_anchor=(0.985, 0.985), ncols=2, fontsize=9
+        handles=[changed, plain], loc="upper right", bbox_to_anchor=(0.985, 0.985), ncols=2, frameon=False
     )
