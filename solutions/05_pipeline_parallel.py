@@ -1479,6 +1479,7 @@ assert math.ceil(16 / 15) == 2
 assert sum(vgg16.weight_bytes[27:]) > 0.8 * sum(vgg16.weight_bytes)
 assert 4 < sum(vgg16.weight_bytes) / sum(resnet50.weight_bytes) < 6
 assert 1 < plans["ResNet-50", 10][2] / plans["ResNet-50", 10][1] < 2
+assert len(plans["ResNet-50", 10][0]) == 2
 assert plans["ResNet-50", 1600][0] == [(23, 16)]
 
 # %% [markdown]

@@ -1239,7 +1239,7 @@ def step_ms(plan: list[tuple[int, int]], micro_batches: int) -> float:
 
 by_count = {m: best_inter(layer_ms, 16, 8, m, (1, 2, 4, 8)) for m in (1, 4, 16, 24, 64, 256)}
 for m, found in by_count.items():
-    print(f"{m:3} micro-batches: {step_ms(found, m) / m:5.1f} ms each, stages (layers, devices) {found}")
+    print(f"{m:3} micro-batches: {step_ms(found, m) / m:5.1f} ms each, stages (layers, devices)", *found)
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds best_inter
@@ -1421,6 +1421,8 @@ assert nested["ResNet-50"][0] == [(23, 4, [(23, 4, [])])]
 assert (replicas, rest) == (3, 1)
 assert inside == [(first, 4, [])]
 assert [each for _, each, _ in at_the_end] == [3, 1]
+last_worker = vgg16(batch=64).weight_bytes[-at_the_end[1][0] :]
+assert sorted(last_worker)[-3:] == sorted(vgg16(batch=64).weight_bytes)[-3:]
 assert nested["VGG-16"][1] > 1.5 * nested["VGG-16"][2]
 
 # %% [markdown]

@@ -124,6 +124,8 @@ def test_messages_of_one_mistake_count_together():
     found = missed("rank 1 failed", *SAME_MISTAKE, "The cell failed.\n  in f, line 3\nKeyError: 7")
     assert (found.failed, found.seen_count, found.seen) == (4, 2, SAME_MISTAKE[0])
     assert missed("The cell failed.\n  in f, line 3\nKeyError: 7").seen == "The cell failed. KeyError: 7"
+    late = "It was still running after 10 s, here:\n  in f, line 2: while True: pass"
+    assert missed(late).seen == "It was still running after 10 s."
     assert len(missed("x" * 10**4).seen) == SEEN_SHOWN
 
 

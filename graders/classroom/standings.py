@@ -90,4 +90,5 @@ def _miss(results: Sequence[CriterionResult]) -> Miss:
 def _first_lines(seen: str) -> str:
     """A message's first two lines, without those that are places in one student's code."""
     lines = [line for line in seen.splitlines() if line.strip() and not line[0].isspace()]
-    return " ".join(lines[:2])
+    # The places that "here" announces have just been left out.
+    return " ".join(lines[:2]).replace(", here:", ".")
