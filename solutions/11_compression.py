@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Compression
 #
-# In every step of data-parallel training each rank sends as many bytes as the model has gradients, nearly twice. Inside a
-# machine that takes a moment. Between machines with an ordinary network it takes longer than computing the gradients.
-# This unit sends less: numbers of half the length, a few levels, a single bit, only the largest numbers, or a product of
+# In every step of data-parallel training each rank sends nearly twice the bytes of the model's gradients. Inside a
+# machine that takes a moment. Between machines with a slow network it takes longer than computing the gradients.
+# This unit sends less: half the bits of each number, a few levels, a single bit, only the largest numbers, or a product of
 # two thin matrices. All of these lose something. You will measure what training notices of it, what must be done so that it
 # notices little, and when fewer bytes are less time at all.
 #
@@ -134,7 +134,7 @@ assert fastest[0] < 2 * fastest[3]
 # %% [markdown]
 # ## 2 Half the bits
 #
-# The simplest way to send half the bytes is to send numbers of half the length. A float16 has 10 bits for the digits, so
+# The simplest way to send half the bytes is to send numbers of half as many bits. A float16 has 10 bits for the digits, so
 # that rounding changes a number by at most a 2,048th of it. But it has only 5 for the exponent: its largest number is 65,504,
 # below $6 \cdot 10^{-5}$ it has fewer and fewer digits, and what is smaller than $3 \cdot 10^{-8}$ becomes 0.
 #

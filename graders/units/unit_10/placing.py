@@ -16,7 +16,7 @@ from graders.units.unit_10 import drivers
         Criterion(
             "half of what can be saved",
             2,
-            "Which expert would make the fullest rank less full if it had a copy elsewhere?",
+            "Which expert would make the fullest rank less full if it, or a copy of it, stood elsewhere?",
             needs=("valid",),
         ),
         Criterion(

@@ -18,7 +18,12 @@ DRAWS = 300
     minutes=25,
     difficulty=3,
     rubric=(
-        Criterion("codes and scale", 3, "Each code is one of the two whole numbers next to x / scale."),
+        Criterion(
+            "codes and scale",
+            3,
+            "How far apart are levels, if so many of them make the length of x? Each code is one of the two "
+            "whole numbers next to x / scale.",
+        ),
         Criterion("right on average", 3, "The closer x is to a level, the more often it has to go there."),
         Criterion("each by itself", 2, "Every number needs a draw of its own, in every call."),
         Criterion("generator", 1, "torch.rand takes a generator; x stays as it is."),

@@ -38,7 +38,7 @@ Gradients = list[list[list[Tensor]]]
         Criterion(
             "the first step", 4, "P = M Q with the Q that was drawn; orthonormal columns; Q; P transpose(Q)."
         ),
-        Criterion("other gradients", 2, "What is not compressed becomes its mean over ranks."),
+        Criterion("other gradients", 2, "Which are compressed? What is not becomes its mean over ranks."),
         Criterion("the steps that follow", 4, "Begin with the Q of the step before, and add what was lost."),
         Criterion(
             "buckets that change",

@@ -11,7 +11,12 @@ from graders.units.drivers import call
     minutes=20,
     difficulty=3,
     rubric=(
-        Criterion("gathered", 3, "How many bytes does a rank send in an all-gather round a ring?"),
+        Criterion(
+            "gathered",
+            3,
+            "How many bytes does a rank send in an all-gather round a ring, and how many in a ring "
+            "all-reduce? What takes time beside messages?",
+        ),
         Criterion("added on the way", 2, "An all-reduce of fewer bytes."),
         Criterion(
             "small gradients", 2, "Count the rounds of both: latency decides where there is little to send."

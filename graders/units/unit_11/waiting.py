@@ -22,7 +22,9 @@ from graders.units.unit_11.compressors import Compressor, DgcReply, RememberedRe
             "the first step", 2, "The k largest magnitudes of what there is to send, and their places."
         ),
         Criterion(
-            "momentum at ratio 1", 2, "With ratio 1, what is sent is the velocity of SGD with momentum."
+            "momentum at ratio 1",
+            2,
+            "With ratio 1, what is sent is the velocity of SGD with momentum, and nothing is left to wait.",
         ),
         Criterion(
             "what waits", 3, "What has not been sent stays, and the velocity goes on as if nothing were sent."
@@ -194,7 +196,8 @@ class Steps:
         Criterion(
             "tensors of others",
             2,
-            "compress may write into its argument, and your caller into what it gave and got.",
+            "compress may write into its argument, and your caller into what it gave and got. One call a "
+            "step is enough.",
         ),
     ),
     hints=(
