@@ -53,12 +53,15 @@ from torch.utils.checkpoint import checkpoint
 from course_lib import Cluster, Link, Run, launch, per_rank, span
 from course_lib.cluster import presets
 from course_lib.data import load as load_data
-from course_lib.figures.style import COLOURS, HATCHES, legend_beside, line_figure, new_figure
+from course_lib.figures.pictures.model_states import gigabytes_of_kind, model_states_figure
+from course_lib.figures.style import line_figure
 from course_lib.notebook.widgets import Slider, explore
+from course_lib.training.deepspeed_stages import calls_within, deepspeed_steps
 from course_lib.training.host_memory import Arriving, HostMemory, HostTensor
 from course_lib.training.memory_plan import Layer, Plan, Task, plan_cost
 from course_lib.training.out_of_core import DoesNotFit, Way, step
 from course_lib.training.out_of_core_drawing import out_of_core_figure
+from course_lib.training.torch_planner import plans_of_torch
 from graders import check, hint, predict, progress, reset
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -127,50 +130,16 @@ def zero_memory(parameters: int, ranks: int, stage: int, state_bytes: int = 12) 
 # %% demo=true jupyter={"source_hidden": true}
 # %%needs zero_memory
 PAPER = {"parameters": 7_500_000_000, "ranks": 64}
-STAGE_NAMES = ["data parallelism", "stage 1: optimizer", "stage 2: and gradients", "stage 3: and weights"]
 
 
-def gigabytes_of_kind(parameters: int, ranks: int) -> dict[str, list[float]]:
-    """Of each kind of model states the GB on a rank under the four stages: a stage's saving is that of one kind."""
-    total = [zero_memory(parameters, ranks, stage) / 1e9 for stage in range(4)]
-    weights = [2 * parameters / 1e9] * 3 + [2 * parameters / 1e9 - (total[2] - total[3])]
-    gradients = [2 * parameters / 1e9] * 2 + [2 * parameters / 1e9 - (total[1] - total[2])] * 2
-    taken = [whole - w - g for whole, w, g in zip(total, weights, gradients, strict=True)]
-    return {"weights": weights, "gradients": gradients, "optimizer": taken}
+def gigabytes(parameters: int, ranks: int) -> list[float]:
+    """What each rank holds under stages 0 to 3."""
+    return [zero_memory(parameters, ranks, stage) / 1e9 for stage in range(4)]
 
 
 def memory_bars(billions: float, gpus: int) -> Any:
-    """What a GPU holds under each stage, as bars of the three kinds."""
-    of_kind = gigabytes_of_kind(round(billions * 1e9), gpus)
-    total = [sum(kinds) for kinds in zip(*of_kind.values(), strict=True)]
-    figure, axes = new_figure(
-        height=2.6,
-        alt=f"Four bars of what each of {gpus} GPUs holds of {billions:g} billion parameters: "
-        + ", ".join(f"{name} {taken:.1f} GB" for name, taken in zip(STAGE_NAMES, total, strict=True))
-        + ". Three quarters of the first bar are the optimizer's.",
-    )
-    left = [0.0] * 4
-    for (kind, taken), colour, hatch in zip(
-        of_kind.items(), ("sky_blue", "orange", "bluish_green"), HATCHES, strict=False
-    ):
-        axes.barh(
-            STAGE_NAMES,
-            taken,
-            left=left,
-            color=COLOURS[colour],
-            hatch=hatch,
-            edgecolor="white",
-            linewidth=0,
-            label=kind,
-        )
-        left = [before + more for before, more in zip(left, taken, strict=True)]
-    for place, taken in enumerate(total):
-        axes.text(taken + total[0] / 120, place, f"{taken:,.1f} GB", va="center")
-    axes.invert_yaxis()
-    axes.set(xlabel="model states on each GPU (GB)", xlim=(0, 1.2 * total[0]))
-    axes.grid(visible=False, axis="y")
-    legend_beside(axes)
-    return figure
+    parameters = round(billions * 1e9)
+    return model_states_figure(parameters, gpus, gigabytes(parameters, gpus))
 
 
 explore(
@@ -181,17 +150,18 @@ explore(
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds zero_memory
-gigabytes = [zero_memory(**PAPER, stage=stage) / 1e9 for stage in range(4)]
-assert [round(taken, 1) for taken in gigabytes] == [120.0, 31.4, 16.6, 1.9]
-assert gigabytes_of_kind(**PAPER)["optimizer"][0] == 90.0
+of_paper = gigabytes(**PAPER)
+assert [round(taken, 1) for taken in of_paper] == [120.0, 31.4, 16.6, 1.9]
+kinds_of_paper = gigabytes_of_kind(PAPER["parameters"], of_paper)
+assert kinds_of_paper["optimizer"][0] == 90.0
+assert all(taken >= 0 for kind in kinds_of_paper.values() for taken in kind)
 LARGER = 34_000_000_000
 assert zero_memory(LARGER, 2**40, 1) > 80e9
 assert all(
     zero_memory(LARGER, first - 1, stage) > 80e9 >= zero_memory(LARGER, first, stage)
     for stage, first in ((2, 40), (3, 7))
 )
-assert all(taken >= 0 for own in gigabytes_of_kind(**PAPER).values() for taken in own)
-guesses.measured(gigabytes_with_shards_of_adams_numbers=gigabytes[1])
+guesses.measured(gigabytes_with_shards_of_adams_numbers=of_paper[1])
 
 # %% [markdown]
 # 120, 31.4, 16.6 and 1.9 GB, as in the paper. The first stage brings most: three quarters of all bytes are the
@@ -1699,7 +1669,52 @@ assert theirs["Total"] == ours.peak == 293_184
 
 # %% [markdown]
 # They agree to the byte. The peak is in the optimizer's step, when Adam's numbers and what it computes with stand beside gradients and
-# weights. `FSDPMemTracker`, beside it, does the same for `fully_shard`, before anything is trained.
+# weights. `FSDPMemTracker` does the same for `fully_shard`, and tells shards from what is whole for a moment. On two processes, in
+# the second of two steps:
+
+
+# %% demo=true
+def tracked_shards(model: nn.Sequential) -> dict[str, int]:
+    """Bytes of each kind at the peak of a step of `fully_shard`."""
+    from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+
+    for part in (*model, model):
+        fully_shard(part)
+    optimizer, x = torch.optim.Adam(model.parameters(), foreach=False), torch.randn(64, 32)
+    tracker = FSDPMemTracker(model, optimizer)
+    tracker.track_inputs((x,))
+    with tracker:
+        for _ in range(2):
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    kinds = next(iter(tracker.get_tracker_snapshot("peak").values()))
+    return {str(kind).rsplit(".")[-1]: nbytes for kind, nbytes in kinds.items() if nbytes}
+
+
+sharded_peak = launch(tracked_shards, four_layers, ranks=2, on="processes", quiet=True).results[0]
+layer_bytes = model_bytes // 4
+for kind, formula in (
+    ("SHARDED_PARAM", model_bytes // 2),
+    ("OPT", 2 * model_bytes // 2),
+    ("SHARDED_GRAD", layer_bytes // 2),
+    ("UNSHARDED_PARAM", layer_bytes),
+):
+    print(f"{kind:15} {sharded_peak[kind]:6,} bytes; formula {formula:6,}")
+
+# %% demo=true jupyter={"source_hidden": true}
+assert sharded_peak["SHARDED_PARAM"] == model_bytes // 2
+# Adam counts the steps of each parameter, in four bytes.
+assert sharded_peak["OPT"] == model_bytes + 4 * len(list(four_layers.parameters()))
+assert sharded_peak["UNSHARDED_PARAM"] == sharded_peak["ALL_GATHER"] == layer_bytes
+assert sharded_peak["REDUCE_SCATTER"] == layer_bytes
+assert sharded_peak["SHARDED_GRAD"] == layer_bytes // 2
+
+# %% [markdown]
+# Half of the weights and of Adam's numbers, as stage 3 says, and Adam's count of steps in four bytes for each of the 16 parameters. The
+# peak is in backward, when one layer has sent its gradients: half of them are there as its shard. Another is whole for the
+# moment, beside the buffers of its all-gather and of a reduce-scatter. (On simulated ranks the tracker loses count of the modules, for
+# it counts them once a process.)
 #
 # ### PyTorch's planner
 #
@@ -1708,11 +1723,9 @@ assert theirs["Total"] == ours.peak == 293_184
 # put beside the workbook by `course beside pulp`. The model has six blocks on the card of section 9, and is not made: all tensors are fakes,
 # with shapes alone. The bound is a part of what a step takes without a plan.
 
+
 # %% demo=true
 # %%needs beside:pulp
-BOUNDS = (0.8, 0.7, 0.6)
-
-
 class Block(nn.Module):
     """As in a transformer, four times as wide inside."""
 
@@ -1724,76 +1737,45 @@ class Block(nn.Module):
         return self.leave(self.enter(x).relu())
 
 
-def planned_by_torch(gigabytes: float, teraflops: float) -> tuple[list[Any], list[Any], list[float]]:
-    """What PyTorch knows of each block, its plans, and the bytes of a step without and with each of them."""
-    import torch.utils._runtime_estimation as estimation
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.distributed._tools import ilp_utils, mem_tracker, runtime_estimator, sac_estimator
-    from torch.distributed._tools.sac_ilp import sac_milp
-
-    # It asks the GPU that it runs on; here it is told of one.
-    torch.cuda.is_available = lambda: True
-    estimation.get_gpu_dram_gbps, estimation.get_device_tflops = lambda: gigabytes, lambda dtype: teraflops
-    with FakeTensorMode():
-        model, x = nn.Sequential(*(Block(1024) for _ in range(6))), torch.randn(8192, 1024)
-        optimizer = torch.optim.SGD(model.parameters(), foreach=False)
-
-        def step() -> None:
-            model(x).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        held, times = mem_tracker.MemTracker(), runtime_estimator.RuntimeEstimator()
-        again, by = sac_estimator.SACEstimator(), {"estimate_mode_type": "operator-level-cost-model"}
-        held.track_external(model, optimizer)
-        with held:
-            step()
-            held.reset_mod_stats()
-            step()
-        for estimator in (times, again):
-            with estimator(**by):
-                step()
-        known = ilp_utils.aggregate_stats(model, held, times, again, torch.device("cpu"))
-    graph = ilp_utils.parse_module_info(known)
-    most, _ = ilp_utils.get_peak_memory_runtime_baseline(graph)
-    plans = [sac_milp(graph, bound * most / 2**30) for bound in BOUNDS]
-    return (
-        [node for node in graph.nodes[1:] if not node["is_leaf"]],
-        plans,
-        [bound * most for bound in (1, *BOUNDS)],
-    )
+def six_blocks() -> nn.Sequential:
+    return nn.Sequential(*(Block(1024) for _ in range(6)))
 
 
-torchs = launch(
-    planned_by_torch, 448.0, 11.2, ranks=1, on="processes", beside="pulp", quiet=True, timeout=300
-)
-blocks, torchs_plans, (unplanned, *bounds) = torchs.results[0]
-kept_by_block = [float(block["act_fw_per_module"]) for block in blocks]
-block_seconds = [block["fw_runtime_per_module"] / 1e3 for block in blocks]
-for bound, (parts, milliseconds, _) in zip(BOUNDS, torchs_plans, strict=True):
-    shown = ", ".join(f"{100 * part:.0f} % of {name[-1]}" for name, part in parts.items())
-    print(f"{bound:.0%}: computes again {shown}; it takes that for {milliseconds:.1f} ms more")
+BOUNDS = (0.8, 0.7, 0.6)
+given = six_blocks, (8192, 1024), BOUNDS, box.memory_bandwidth, box.flops
+torchs = launch(plans_of_torch, *given, ranks=1, on="processes", beside="pulp", quiet=True, timeout=300)
+found = torchs.results[0]
+for bound, plan in zip(BOUNDS, found.plans, strict=True):
+    shown = ", ".join(f"{100 * part:.0f} % of {name[-1]}" for name, part in plan.again.items())
+    print(f"{bound:.0%}: computes again {shown}; it takes that for {1e3 * plan.seconds:.1f} ms more")
 
 # %% [markdown]
 # Yours, with as many bytes left for activations, and a link that is too slow for anything:
 
 # %% demo=true
 # %%needs out_of_core_plan beside:pulp
-for bound, most in zip(BOUNDS, bounds, strict=True):
-    left = sum(kept_by_block) - (unplanned - most)
+kept_by_block = [block.activations for block in found.blocks]
+block_seconds = [block.seconds for block in found.blocks]
+yours_again = []
+for bound, plan in zip(BOUNDS, found.plans, strict=True):
+    left = sum(kept_by_block) - (found.most - plan.most)
     chosen = out_of_core_plan(kept_by_block, block_seconds, left, 1.0)
     longer = step(chosen, kept_by_block, block_seconds, left, 1.0).seconds - 3 * sum(block_seconds)
+    yours_again.append(1e3 * longer)
     print(f"{bound:.0%}: {chosen.count('recompute')} of 6 blocks again, {1e3 * longer:.1f} ms more")
-    assert 1e3 * longer < 1.06 * {0.8: 28.8, 0.7: 38.4, 0.6: 48.0}[bound]
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%holds out_of_core_plan beside:pulp
+assert all(more < 1.06 * least for more, least in zip(yours_again, (28.8, 38.4, 48.0), strict=True))
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds beside:pulp
-assert [len(parts) for parts, _, _ in torchs_plans] == [3, 4, 5]
-assert [f"{milliseconds:.1f}" for _, milliseconds, _ in torchs_plans] == ["43.9", "61.5", "79.1"]
-points = [(part, round(cost, 2)) for part, cost in blocks[0]["tradeoff_curve"].items()]
-assert points == [(0.01, 0.0), (0.51, 0.07), (1.01, 1.0)]
-assert f"{blocks[0]['slopes'][0] + blocks[0]['intercepts'][0]:.2f}" == "1.91"
-(less, _), (half, price_of_half), (_, price_of_all) = blocks[0]["tradeoff_curve"].items()
+assert [len(plan.again) for plan in found.plans] == [3, 4, 5]
+assert [f"{1e3 * plan.seconds:.1f}" for plan in found.plans] == ["43.9", "61.5", "79.1"]
+of_block = found.blocks[0]
+assert [(part, round(cost, 2)) for part, cost in of_block.points] == [(0.01, 0.0), (0.51, 0.07), (1.01, 1.0)]
+assert f"{sum(of_block.line):.2f}" == "1.91"
+(less, _), (half, price_of_half), (_, price_of_all) = of_block.points
 slope = (price_of_all - price_of_half) / (half - less)
 assert f"{price_of_half + slope * (1 - less):.2f}" == "1.91"
 
@@ -1827,54 +1809,9 @@ STAGES: dict[str, dict[str, Any]] = {
         "offload_optimizer": {"device": "cpu"},
     },
 }
-
-
-def deepspeed_steps(model: nn.Module, steps: int) -> tuple[dict[str, list[Tensor]], float]:
-    """The parameters after some steps, for each entry of STAGES, and what gradients are clipped to by default."""
-    os.environ |= {"DS_ACCELERATOR": "cpu", "TORCHDYNAMO_DISABLE": "1"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}  # asked for, and not used
-    import deepspeed
-    from deepspeed.utils import safe_get_full_fp32_param
-
-    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # or it compiles an operation of its own
-    deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
-    always = {
-        "train_micro_batch_size_per_gpu": 8,
-        "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,
-    }
-    told = {}
-    for name, stage in STAGES.items():
-        own = copy.deepcopy(model)
-        config = always | {"gradient_clipping": 0.0, "zero_optimization": stage}
-        optimizer = torch.optim.Adam(own.parameters(), lr=0.01)
-        engine, *_ = deepspeed.initialize(model=own, optimizer=optimizer, config=config)
-        generator = torch.Generator().manual_seed(dist.get_rank())
-        for number in range(steps):
-            with span(f"{name}: step {number}"):
-                engine.backward(engine(torch.randn(8, 32, generator=generator)).square().mean())
-                engine.step()
-        whole = safe_get_full_fp32_param if stage["stage"] else torch.clone
-        told[name] = [whole(parameter).detach() for parameter in own.parameters()]
-    unclipped = deepspeed.initialize(
-        model=copy.deepcopy(model), optimizer=torch.optim.SGD(model.parameters()), config=always
-    )
-    return told, unclipped[0].gradient_clipping()
-
-
-def calls_within(run: Run, label: str) -> list[Any]:
-    """What rank 0 sent while a span of this name lasted."""
-    (during,) = [e for e in run.events if e.rank == 0 and e.op == label]
-    own = [e for e in run.events if e.rank == 0 and e.messages]
-    return [e for e in own if during.start <= e.start <= during.end]
-
-
-# %% demo=true
-# %%needs beside:deepspeed
-with_deepspeed = launch(
-    deepspeed_steps, four_layers, 2, ranks=2, on="processes", beside="deepspeed", timeout=300, quiet=True
-)
-second_steps = {name: calls_within(with_deepspeed, f"{name}: step 1") for name in STAGES}
+as_real = {"ranks": 2, "on": "processes", "beside": "deepspeed", "timeout": 300, "quiet": True}
+with_deepspeed = launch(deepspeed_steps, four_layers, STAGES, 2, **as_real)
+second_steps = {name: calls_within(with_deepspeed.events, f"{name}: step 1") for name in STAGES}
 for name, calls in second_steps.items():
     times = sum(call.sent for call in calls) / model_bytes
     print(f"{name:23}: {times:.1f} times the model's bytes; {dict(Counter(call.op for call in calls))}")
