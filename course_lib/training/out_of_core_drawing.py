@@ -26,7 +26,7 @@ _LOOKS = {
 }
 """Colour and hatch of what happens."""
 
-_LANES = ("device", "to host", "from host")
+_LANES = ("device", "to host", "to device")
 _CHARACTER_INCHES = 0.09
 
 
@@ -77,7 +77,7 @@ def _draw(axes: Axes, span: Span, longest: float) -> None:
         )
     )
     if WIDTH * 0.7 * seconds / longest > _CHARACTER_INCHES * len(str(span.layer)) + 0.04:
-        box = {"facecolor": colour, "edgecolor": "none", "pad": 0.6} if hatch else None
+        box = {"facecolor": colour, "edgecolor": "none", "pad": 2.0} if hatch else None
         middle = (span.begin + seconds / 2, lane)
         axes.text(
             *middle, str(span.layer), ha="center", va="center", fontsize=8, color=ink_on(colour), bbox=box
