@@ -737,13 +737,14 @@ def all_plans_of_a_chain(node_cost, edge_cost):
 
 def _program(
     graph, node_cost, edge_cost, memory=None, capacity=None,
-    unit=None, upper=None, spare=1.0, tie=(0, 1), gap=0.0, once=False,
+    unit=None, upper=None, spare=1.0, tie=(0, 1), gap=0.0, once=False, integers=1,
 ):  # fmt: skip
     """The integer program, with one thing changed.
 
     unit: what costs are divided by. upper: the bound of a variable whose cost is infinite, and that cost.
     spare: by what the capacity is multiplied. tie: which ends of an edge its pairs are tied to. gap: how near
-    is near enough. once: not again without what is dearer than the plan that was found.
+    is near enough. once: not again without what is dearer than the plan that was found. integers: whether
+    variables have to be 0 or 1.
     """
     place, costs = itertools.count(), []
     nodes = [[next(place) for _ in own] for own in node_cost]
@@ -780,7 +781,7 @@ def _program(
         row(weights, 0, spare * capacity / largest)
     found = milp(
         [each / (unit or max(costs) or 1.0) for each in costs],
-        integrality=1,
+        integrality=integers,
         bounds=Bounds(0, bounds),
         constraints=LinearConstraint(np.array(rows), low, high),
         options={"mip_rel_gap": gap},
@@ -793,7 +794,9 @@ def _program(
         return total, plan
     node_cost = [_closed(own, total) for own in node_cost]
     edge_cost = [[_closed(row, total) for row in table] for table in edge_cost]
-    return _program(graph, node_cost, edge_cost, memory, capacity, None, None, spare, tie, gap)
+    return _program(
+        graph, node_cost, edge_cost, memory, capacity, None, None, spare, tie, gap, False, integers
+    )
 
 
 def _closed(costs, limit):
@@ -823,6 +826,12 @@ def one_table_for_a_pair(graph, node_cost, edge_cost, memory=None, capacity=None
 def ties_pairs_to_one_end(graph, node_cost, edge_cost, memory=None, capacity=None):
     """A pair has to agree with the strategy of the first operator only."""
     return _program(graph, node_cost, edge_cost, memory, capacity, tie=(0,))
+
+
+@wrong("best_intra", fails="least seconds")
+def parts_of_strategies(graph, node_cost, edge_cost, memory=None, capacity=None):
+    """A linear program, which it takes for one that ends at integers, as it does in a chain."""
+    return _program(graph, node_cost, edge_cost, memory, capacity, integers=0)
 
 
 @wrong("best_intra", fails="least seconds")
@@ -922,7 +931,7 @@ def a_percent_is_near_enough(graph, node_cost, edge_cost, memory=None, capacity=
 def all_plans_of_a_graph(graph, node_cost, edge_cost, memory=None, capacity=None):
     """Looks at all plans."""
     if len(node_cost) > 11:
-        time.sleep(6)
+        time.sleep(11)
     return _try_all(graph, node_cost, edge_cost, memory, capacity)
 
 
@@ -1891,6 +1900,14 @@ def takes_the_levels_out(seconds, activation_bytes, weight_bytes, levels):
 def data_parallelism(*arguments):
     """One stage on every level."""
     return by_levels(shares_all=lambda level, levels: True)(*arguments)
+
+
+@wrong("pipedream_hierarchy", fails="servers of several GPUs")
+def an_exchange_in_whole_seconds(*arguments):
+    """Divides by the GPUs with //, and what takes less than a second is nothing."""
+    return by_levels(exchange=lambda seconds, gpus, replicas: seconds // gpus if gpus > 1 else seconds)(
+        *arguments
+    )
 
 
 @wrong("pipedream_hierarchy", fails="servers of several GPUs")

@@ -140,6 +140,8 @@ def best_intra(answer: Answer, rng: Rng) -> Findings:
         Problem.drawn(rng, [3, 2, 4], TWICE),
         Problem.drawn(rng, [2, 3, 2, 2, 3], TREE),
         *(Problem.drawn(rng, [3] * 5, [*DIAMOND, (4, 2), (3, 4), (4, 0)]) for _ in range(4)),
+        # Round a triangle two strategies each are cheaper than one.
+        Problem([[1.0, 1.0]] * 3, DIAMOND, [[[9.0, 1.0], [1.0, 9.0]]] * 3),
     ]
     replies = answer.call(drivers.choices, [p.arguments for p in small])
     judged = [(p, reply) for reply, p in compare.side_by_side(replies, small)]
@@ -151,6 +153,7 @@ def best_intra(answer: Answer, rng: Rng) -> Findings:
     tiny = [Problem.drawn(rng, [3] * 5, [*DIAMOND, (3, 4), (4, 2)], unit=1e-9) for _ in range(4)]
     # What is far dearer than the best plan, and is in none that is worth a look.
     tiny += [Problem([[2e-6, 1e-6, 10.0]], [], []), Problem([[3.0, 2e-8], [5e-8, 1e-8, 0.1]], [], [])]
+    tiny += [Problem([[2e-9, 1e-9, 1.0]], [], []), Problem([[1.0, 0.5, 1e8]], [], [])]
     tiny += [Problem([[0.0, 0.0], [0.0, 0.0]], [(0, 1)], [[[0.0, 0.0], [0.0, 0.0]]])]
     rows = {
         "what cannot be done": closed,
@@ -174,9 +177,9 @@ def best_intra(answer: Answer, rng: Rng) -> Findings:
 
 
 def _ladders(answer: Answer, ladders: list[Problem]) -> Iterator[Finding]:
-    """Each in a call of its own, which has the seconds that the docstring gives it."""
+    """Each in a call of its own, for twice the seconds of the docstring: other programs may be running."""
     for ladder in ladders:
-        replies = answer.call(drivers.choices_of_large, [ladder.arguments], timeout=5.0)
+        replies = answer.call(drivers.choices_of_large, [ladder.arguments], timeout=10.0)
         for reply, p in compare.side_by_side(replies, [ladder]):
             yield from p.judge(reply, p.along_ladder())
 
@@ -194,8 +197,11 @@ def _bounded(rng: Rng) -> Iterator[Problem]:
     yield Problem(free.node_cost, free.edges, free.edge_cost, memory, None)
     yield Problem([[1.0, 3.0], [1.0, 3.0]], [(0, 1)], [[[0.0, 0.0], [0.0, 0.0]]], [[7, 2], [7, 3]], 10)
     yield Problem([[1.0, 3.0], [1.0, 3.0]], [(0, 1)], [[[0.0, 0.0], [0.0, 0.0]]], [[7, 0], [7, 0]], 0)
+    # With parts of strategies the first and a part of the last would be best, and the first alone is not.
+    yield Problem([[11.0, 1.0], [7.0, 1.0], [7.0, 1.0]], [], [], [[0, 50], [0, 32], [0, 32]], 64)
     # Over by a byte, by one in a thousand, and none that fits by a byte.
     half = 4 * 10**10
     for over in (1, half // 500):
         yield Problem([[1.0, 2.0], [1.0, 2.5]], [], [], [[half + over, 1], [half, 1]], 2 * half)
     yield Problem([[1.0]], [], [], [[2 * half + 1]], 2 * half)
+    yield Problem([[1.0, 2.0]], [], [], [[2 * half + 1, 1]], 2 * half)
