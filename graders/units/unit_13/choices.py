@@ -150,14 +150,9 @@ def best_intra(answer: Answer, rng: Rng) -> Findings:
 
     closed = [Problem.drawn(rng, [3, 2, 3, 2], [*DIAMOND, (2, 3)], closed=3) for _ in range(4)]
     closed += [Problem([[1.0, 2.0], [1.0]], [(0, 1)], [[[math.inf], [math.inf]]])]
-    tiny = [Problem.drawn(rng, [3] * 5, [*DIAMOND, (3, 4), (4, 2)], unit=1e-9) for _ in range(4)]
-    # What is far dearer than the best plan, and is in none that is worth a look.
-    tiny += [Problem([[2e-6, 1e-6, 10.0]], [], []), Problem([[3.0, 2e-8], [5e-8, 1e-8, 0.1]], [], [])]
-    tiny += [Problem([[2e-9, 1e-9, 1.0]], [], []), Problem([[1.0, 0.5, 1e8]], [], [])]
-    tiny += [Problem([[0.0, 0.0], [0.0, 0.0]], [(0, 1)], [[[0.0, 0.0], [0.0, 0.0]]])]
     rows = {
         "what cannot be done": closed,
-        "in nanoseconds": tiny,
+        "in nanoseconds": [*_tiny(rng)],
         "memory": [*_bounded(rng)],
     }
     for name, problems in rows.items():
@@ -182,6 +177,20 @@ def _ladders(answer: Answer, ladders: list[Problem]) -> Iterator[Finding]:
         replies = answer.call(drivers.choices_of_large, [ladder.arguments], timeout=10.0)
         for reply, p in compare.side_by_side(replies, [ladder]):
             yield from p.judge(reply, p.along_ladder())
+
+
+def _tiny(rng: Rng) -> Iterator[Problem]:
+    """Seconds far below 1, some of them beside seconds far above."""
+    yield from (Problem.drawn(rng, [3] * 5, [*DIAMOND, (3, 4), (4, 2)], unit=1e-9) for _ in range(4))
+    # What is far dearer than the best plan, and is in none that is worth a look.
+    for own in (
+        [[2e-6, 1e-6, 10.0]],
+        [[3.0, 2e-8], [5e-8, 1e-8, 0.1]],
+        [[2e-9, 1e-9, 1.0]],
+        [[1.0, 0.5, 1e8]],
+    ):
+        yield Problem(own, [], [])
+    yield Problem([[0.0, 0.0], [0.0, 0.0]], [(0, 1)], [[[0.0, 0.0], [0.0, 0.0]]])
 
 
 def _bounded(rng: Rng) -> Iterator[Problem]:
