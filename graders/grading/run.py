@@ -118,7 +118,8 @@ def answer_failed(exercise: Exercise, failure: AnswerFailed) -> ExerciseResult:
 def readable(text: str) -> str:
     """A text that may hold anything, made fit to be shown: no control characters, no endless length."""
     text = _ESCAPES.sub("", text.encode("utf-8", "replace").decode("utf-8"))
-    text = "".join(c for c in text if c.isprintable() or c in "\n\t")
+    if not text.replace("\n", "").replace("\t", "").isprintable():
+        text = "".join(c for c in text if c.isprintable() or c in "\n\t")
     return shortened(text, SEEN_CHARACTERS)
 
 

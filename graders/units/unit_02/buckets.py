@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -26,7 +27,7 @@ from graders.grading.kit import (
 from graders.units.models import Gradients, load_values
 from graders.units.unit_02.averaging import gradients_as
 from graders.units.unit_02.drivers import bucketed as drivers
-from graders.units.unit_02.models import Branches, Chain, reaches
+from graders.units.unit_02.models import Branches, Chain, reaches, shapes_of
 from graders.units.unit_02.training import SLOW, greedy_buckets
 
 
@@ -173,7 +174,7 @@ def bucket(answer: Answer, rng: Rng) -> Findings:
     yield "never waits in backward", never_waits_in_backward(observed)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OneBucket:
     """A chain of layers, of which some are in a bucket.
 
@@ -192,7 +193,7 @@ class OneBucket:
         """Three ranks. The bucket has the layers 1 and 2 of four; which is named first differs."""
         ranks = 3
         widths = [rng.integer(3, 6) for _ in range(5)]
-        values = [_double(rng, *parameter.shape) for parameter in Chain(widths).parameters()]
+        values = [_double(rng, *shape) for shape in shapes_of(widths)]
         batches = [
             [(_double(rng, 4, widths[0]), _double(rng, 4, widths[-1])) for _ in range(3)]
             for _ in range(ranks)
@@ -209,7 +210,7 @@ class OneBucket:
 
     def averaged(self, observed: Observed[list[Gradients]], steps: range) -> Finding:
         """Passes if the bucket has the means in these steps, and all others the rank's own gradients."""
-        expected = self._expected()
+        expected = self._expected
         for step in steps:
             seen = [
                 [got for got, _ in compare.side_by_side(rank, expected)][step] for rank in observed.results
@@ -221,6 +222,7 @@ class OneBucket:
                 return Finding(False, f"{which}: {finding.seen}")
         return Finding(True, "The bucket has the means over ranks, and the others stay as they are.")
 
+    @cached_property
     def _expected(self) -> list[list[Gradients]]:
         """For each step and each rank all gradients."""
         model = Chain(self.widths)

@@ -120,9 +120,8 @@ class DrawnTraining:
             losses.append(total / len(self.labels))
         return losses, copies_of(parameters)
 
-    def stepped(self, run: Run) -> Finding:
-        """Passes if the weights are those of one process that had the whole batches."""
-        _, expected = self.alone(run)
+    def stepped(self, run: Run, expected: list[Tensor]) -> Finding:
+        """Passes if the weights are those of one process that had the whole batches, see `alone`."""
         names = [name for name, _ in Numbered(self.values[0]).named_parameters()]
         pairs = compare.side_by_side(run.results[0].parameters, expected)
         return compare.first_failure(
@@ -130,9 +129,8 @@ class DrawnTraining:
             for name, (seen, wanted) in zip(names, pairs, strict=True)
         )
 
-    def told(self, run: Run) -> Finding:
-        """Passes if every rank returned each epoch's mean loss over all samples."""
-        expected, _ = self.alone(run)
+    def told(self, run: Run, expected: list[float]) -> Finding:
+        """Passes if every rank returned each epoch's mean loss over all samples, see `alone`."""
         for rank, reply in enumerate(run.results):
             if type(reply.history) is not list or len(reply.history) != self.epochs:
                 return Finding(

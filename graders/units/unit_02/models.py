@@ -43,12 +43,26 @@ def chain_of(values: list[Tensor]) -> nn.Sequential:
     return model
 
 
+def shapes_of(widths: Sequence[int]) -> list[tuple[int, ...]]:
+    """Of the parameters of a `Chain`, in their order."""
+    return [shape for wide, narrow in pairwise(widths) for shape in ((narrow, wide), (narrow,))]
+
+
+class _Linear(nn.Linear):
+    """A layer whose numbers are all given to it: drawing them takes most of the time of making it."""
+
+    def reset_parameters(self) -> None:
+        """Zeros, until they are given."""
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
+
+
 class Chain(nn.Module):
     """Linear layers with tanh between them; backward marks when it reaches each. Inputs [B, widths[0]]."""
 
     def __init__(self, widths: Sequence[int]) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(wide, narrow) for wide, narrow in pairwise(widths))
+        self.layers = nn.ModuleList(_Linear(wide, narrow) for wide, narrow in pairwise(widths))
 
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = inputs
@@ -71,8 +85,8 @@ class Branches(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.branches = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
-        self.shared = nn.Linear(width, width)
+        self.branches = nn.ModuleList(_Linear(width, width) for _ in range(3))
+        self.shared = _Linear(width, width)
 
     def forward(self, inputs: Tensor, branch: int) -> Tensor:
         hidden: Tensor = self.branches[branch](torch.tanh(self.shared(inputs)))

@@ -131,7 +131,7 @@ def starts_equal(answer: Answer, rng: Rng) -> Finding:
 
 def step_as_expected(training: Training, observed: Observed[list[Gradients]], steps: range) -> Finding:
     """Passes if the gradients of these steps are the means over ranks."""
-    means = training.mean_gradients()
+    means = training.mean_gradients
     by_rank = [[seen for seen, _ in compare.side_by_side(rank, means)] for rank in observed.results]
     for step in steps:
         seen = [rank[step] for rank in by_rank]

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
+from math import prod
 
 import torch
 from torch import Tensor
@@ -13,13 +15,13 @@ from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_ran
 from graders.units.models import Gradients, load_values
 from graders.units.unit_02.averaging import gradients_as
 from graders.units.unit_02.drivers import bucketed as drivers
-from graders.units.unit_02.models import Branches, Chain, reaches
+from graders.units.unit_02.models import Branches, Chain, reaches, shapes_of
 
 SLOW = Link(latency=1.0, bandwidth=1e6)
 """A link on which every collective outlasts the backward pass by far."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Training:
     """Some steps of plain gradient descent on a chain of layers.
 
@@ -50,8 +52,12 @@ class Training:
 
     def buckets(self) -> list[int]:
         """Bytes of each bucket."""
-        sizes = [parameter.nbytes for parameter in Chain(self.widths).parameters()]
-        return greedy_buckets(sizes[::-1], self.bucket_bytes)
+        return greedy_buckets(self._sizes, self.bucket_bytes)
+
+    @property
+    def _sizes(self) -> list[int]:
+        """Bytes of the parameters, the last one first."""
+        return [4 * prod(shape) for shape in shapes_of(self.widths)][::-1]
 
     def deadlines(self) -> list[str]:
         """For each bucket the mark before which its gradients are complete and it must have been started.
@@ -59,11 +65,11 @@ class Training:
         Backward computes a layer's gradients between its mark and that of the layer before.
         """
         layers = [number for number in range(len(self.widths) - 1) for _ in ("weight", "bias")][::-1]
-        sizes = [parameter.nbytes for parameter in Chain(self.widths).parameters()][::-1]
-        ends = list(accumulate(sizes))
+        ends = list(accumulate(self._sizes))
         lowest = [layers[ends.index(end)] for end in accumulate(self.buckets())]
         return [reaches(layer - 1) if layer else "backward ends" for layer in lowest]
 
+    @cached_property
     def mean_gradients(self) -> list[list[Tensor]]:
         """For every step the mean gradients, of the parameters' shapes, from rank 0's values on."""
         model = Chain(self.widths)
@@ -84,7 +90,7 @@ def draw_training(rng: Rng) -> Training:
     """Two to four ranks, three steps; the last layer fills a bucket to the byte, one weight is too large."""
     ranks = rng.integer(2, 4)
     widths = [rng.integer(5, 8), 9, 9, rng.integer(5, 8), rng.integer(5, 8)]
-    shapes = [parameter.shape for parameter in Chain(widths).parameters()]
+    shapes = shapes_of(widths)
     values = [[rng.normal(*shape) for shape in shapes] for _ in range(ranks)]
     batches = [
         [(rng.normal(4, widths[0]), rng.normal(4, widths[-1])) for _ in range(3)] for _ in range(ranks)

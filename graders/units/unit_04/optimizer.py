@@ -126,7 +126,7 @@ def _judged(training: Training, observed: Observed[list[StepReply]]) -> Iterator
 
 def steps_as_expected(training: Training, observed: Observed[list[StepReply]], steps: range) -> Finding:
     """Passes if gradients and parameters after these steps are as on one rank with all samples."""
-    expected = training.expected()
+    expected = training.expected
     for rank, replies in enumerate(observed.results):
         pairs = list(compare.side_by_side(replies, expected))
         for step in steps:
@@ -144,7 +144,7 @@ def steps_as_expected(training: Training, observed: Observed[list[StepReply]], s
 
 def messages_as_planned(training: Training, observed: Observed[Any]) -> Finding:
     """Passes if every rank made one all_reduce a message, in order, in every step, and no other call."""
-    expected = [sum(each.nbytes for each in message) for message in training.messages()]
+    expected = [sum(each.nbytes for each in message) for message in training.messages]
     for rank in range(len(observed.results)):
         if first := [call.op for call in observed.communication(rank) if call.op != "all_reduce"]:
             return Finding(False, f"rank {rank} calls {', '.join(first[:3])}; a step has only all_reduces.")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ SLOW = Link(latency=1.0, bandwidth=1e6)
 """A link on which every collective outlasts the backward pass by far."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Training:
     """Some steps on `Paths`.
 
@@ -61,16 +62,20 @@ class Training:
         load_values(model.parameters(), self.values)
         return model
 
+    @cached_property
+    def _planned(self) -> Paths:
+        """A model of which nothing but its parameters' names and sizes is asked."""
+        return self.built()
+
+    @cached_property
     def messages(self) -> list[list[nn.Parameter]]:
         """The parameters of each message, of a model of its own."""
-        return self._messages(self.built())
-
-    def _messages(self, model: Paths) -> list[list[nn.Parameter]]:
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad][::-1]
+        trained = [parameter for parameter in self._planned.parameters() if parameter.requires_grad][::-1]
         sizes, dtypes = [each.nbytes for each in trained], [str(each.dtype) for each in trained]
         plan = expected_plan(sizes, dtypes, self.threshold)
         return [[trained[position] for position in message] for message in plan]
 
+    @cached_property
     def expected(self) -> list[tuple[list[Tensor | None], list[Tensor]]]:
         """For each step the gradients, None for frozen parameters, and the parameters after it."""
         model = self.built()
@@ -99,7 +104,7 @@ class Training:
 
         Backward computes a layer's gradients between its mark and that of the layer before it.
         """
-        model = self.built()
+        model = self._planned
         layers = {id(p): number for number, layer in enumerate(model.layers) for p in layer.parameters()}
         paths = self.orders[rank][step]
         order, last = paths[-1][::-1], len(paths) - 1
@@ -107,7 +112,7 @@ class Training:
         complete = [number for number in order if all(number in path for path in paths)]
         due = 0
         found: list[str] = []
-        for message in self._messages(model):
+        for message in self.messages:
             numbers = {layers[id(parameter)] for parameter in message}
             if found[-1:] == ["stepped"] or len(paths) < self.passes or numbers - set(complete):
                 found.append("stepped")

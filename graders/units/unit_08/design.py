@@ -1,9 +1,9 @@
 """Unit 08, the open task: training together on a given cluster, scored by virtual time to a loss."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from operator import mul
 
 import torch
 from torch import Tensor
@@ -205,43 +205,57 @@ class Case:
     @cached_property
     def target(self) -> float:
         """A twentieth above the loss that mean gradients have after REACHED steps."""
-        *_, last = zip(range(REACHED + 1), self.losses([1] * len(self.seconds)), strict=False)
-        return 1.05 * last[1]
+        return 1.05 * float(self.losses([[1] * len(self.seconds)], REACHED)[-1, 0])
 
     @cached_property
     def plain(self) -> float:
         """Seconds with the mean of all gradients in each step, by one all-reduce of all ranks."""
         each = max(self.seconds) + self.all_reduce(by_level=False)
-        return each * self.rounds([1] * len(self.seconds))
+        return each * self._rounds[0]
 
     @cached_property
     def best(self) -> float:
         """Seconds of the best of some periods of time, in which each rank makes the steps that fit in."""
         talking = min(self.all_reduce(by_level) for by_level in (False, True))
-        found = []
-        for period in PERIODS:
-            lasts = max(period * min(self.seconds), max(self.seconds))
-            own = [int(lasts / each + 1e-9) for each in self.seconds]
-            computing = max(steps * each for steps, each in zip(own, self.seconds, strict=True))
-            found.append((computing + talking) * self.rounds(own))
-        return min(found)
+        computing: list[float] = [max(map(mul, own, self.seconds)) for own in self._timed]
+        return min(
+            (each + talking) * rounds for each, rounds in zip(computing, self._rounds[1:], strict=True)
+        )
 
-    def rounds(self, own: list[int]) -> float:
-        """How many are needed, in which each rank makes so many steps; inf if STEPS are too few."""
-        return next((at for at, loss in enumerate(self.losses(own)) if loss <= self.target), math.inf)
+    @cached_property
+    def _timed(self) -> list[list[int]]:
+        """For each of the periods, how many steps each rank makes in it."""
+        lasts = [max(period * min(self.seconds), max(self.seconds)) for period in PERIODS]
+        return [[int(each / own + 1e-9) for own in self.seconds] for each in lasts]
 
-    def losses(self, own: list[int]) -> Iterator[float]:
-        """Before the first round and after each of them, as long as there are gradients."""
-        w, steps = self.w, torch.tensor(own)[:, None]
-        yield float(self.loss(w))
-        for number in range(STEPS // max(own)):
-            each = w.expand(len(own), -1)
-            for step in range(max(own)):
-                noise = self.noise[torch.arange(len(own)), number * steps[:, 0] + step % steps[:, 0]]
-                gradients = self.slope * each + self.offset + noise
-                each = each - self.lr * gradients * (step < steps)
-            w = each.mean(0)
-            yield float(self.loss(w))
+    @cached_property
+    def _rounds(self) -> list[float]:
+        """How many are needed with one step on each rank, and with each of the periods; inf if STEPS are too
+        few.
+        """
+        low = self.losses([[1] * len(self.seconds), *self._timed]) <= self.target
+        return [float(each.long().argmax()) if each.any() else math.inf for each in low.T]
+
+    def losses(self, ways: list[list[int]], most: int = STEPS) -> Tensor:
+        """Before the first round and after each of them [1 + most, ways], as long as there are gradients; inf
+        from then on. ways: steps of each rank in a round.
+        """
+        own = torch.tensor(ways)
+        lasts, ranks = own.amax(1), torch.arange(own.shape[1])
+        found = torch.full((1 + most, len(ways)), math.inf)
+        found[0] = self.loss(self.w)
+        each = self.w.expand(*own.shape, -1)
+        # All ways go on together, gradient by gradient: they are few numbers each.
+        for made in range(most):
+            number, step = (made // lasts)[:, None], (made % lasts)[:, None]
+            noise = self.noise[ranks, number * own + step % own]
+            gradients = self.slope * each + self.offset + noise
+            each = each - self.lr * gradients * (step < own)[..., None]
+            ends = step[:, 0] == lasts - 1
+            mean = each.mean(1)
+            found[1 + number[ends, 0], ends] = self.loss(mean)[ends]
+            each = torch.where(ends[:, None, None], mean[:, None], each)
+        return found
 
     def all_reduce(self, by_level: bool) -> float:
         """Seconds of a ring of everyone, or of one within each node and then one between nodes."""
