@@ -215,7 +215,16 @@ assert math.isclose(scattering.seconds, 7 * (1e-3 + 125_000 / 1e9))
 # In a **broadcast** everyone gets the same tensor. That makes all the difference: whoever has it can pass it on. In the
 # first round one rank has it and sends it, in the second two have it and send it, then four, then eight. After
 # $\lceil \log_2 p \rceil$ rounds all have it. This is the **binomial tree**. The same tree run backwards, with sums on the
-# way, is the **reduce**.
+# way, is the **reduce**. Eight ranks, of which rank 0 has the tensor; filled is who has it:
+
+# %% demo=true
+from course_lib.figures.pictures import ring_picture, tree_picture
+
+tree_picture(8)
+
+# %% [markdown]
+# With a number of ranks that is no power of two, some have nobody to send to in the last round. And where another rank
+# is the root, the ranks stand in the same tree, counted from the root.
 
 
 # %% exercise="broadcast_tree" points=12
@@ -290,7 +299,13 @@ assert all(chunk[0] == 1 for rank in broadcasting.steps[-1].held for chunk in ra
 # ## 3 Rings
 #
 # Cut the tensor into $p$ chunks and let every rank work all the time. Each sends to its right neighbour and receives
-# from its left one, a chunk a step.
+# from its left one, a chunk a step:
+
+# %% demo=true
+ring_picture(4)
+
+# %% [markdown]
+# The chunks go round twice.
 #
 # - **Reduce-scatter.** A chunk travels once round the ring; each rank that it comes to adds its own part. After $p - 1$
 #   steps each chunk has been everywhere, and each rank has one chunk of the sum.

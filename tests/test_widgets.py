@@ -4,6 +4,7 @@ import html.parser
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -262,6 +263,8 @@ def test_pictures_refuse_what_they_have_no_room_for():
         pictures.collective_picture("all_reduce", 9)
     with pytest.raises(ValueError, match="2 to 24"):
         pictures.ring_picture(1)
+    with pytest.raises(ValueError, match="2 to 16"):
+        pictures.tree_picture(17)
     with pytest.raises(ValueError, match="64 devices"):
         pictures.layout_picture(9, 8)
     with pytest.raises(ValueError, match="1 to 8 workers"):
@@ -274,11 +277,28 @@ def test_pictures_refuse_what_they_have_no_room_for():
         pictures.branches_picture("norm")
 
 
+def test_the_tree_reaches_all_in_as_few_rounds_as_there_can_be():
+    # Whoever sends has the tensor by then, whoever receives has not; the picture's text tells every message.
+    for ranks in (2, 5, 8, 16):
+        told = pictures.tree_picture(ranks).alt.rstrip(".").split("round ")[1:]
+        holders = {0}
+        for sent in told:
+            pairs = [(int(one), int(other)) for one, other in re.findall(r"(\d+) to (\d+)", sent)]
+            assert {sender for sender, _ in pairs} <= holders
+            assert not {receiver for _, receiver in pairs} & holders
+            holders |= {receiver for _, receiver in pairs}
+        assert holders == set(range(ranks))
+        assert len(told) == math.ceil(math.log2(ranks))
+
+
 @pytest.mark.parametrize(
     "make",
     [
         lambda: pictures.ring_picture(2),
         lambda: pictures.ring_picture(24),
+        lambda: pictures.tree_picture(2),
+        lambda: pictures.tree_picture(11),
+        lambda: pictures.tree_picture(16),
         lambda: pictures.layout_picture(1, 1),
         lambda: pictures.layout_picture(2, 4),
         lambda: pictures.layout_picture(8, 8),

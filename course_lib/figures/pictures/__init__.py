@@ -20,6 +20,7 @@ from course_lib.figures.pictures.nodes import (
     placement_picture,
 )
 from course_lib.figures.pictures.tensor_parallel import branches_picture, cut_picture
+from course_lib.figures.pictures.trees import tree_picture
 
 __all__ = [
     "COLLECTIVES",
@@ -39,5 +40,6 @@ __all__ = [
     "ring_picture",
     "server_and_ring_picture",
     "speedup_picture",
+    "tree_picture",
     "weighted_average_picture",
 ]
