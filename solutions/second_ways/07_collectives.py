@@ -30,6 +30,18 @@ def broadcast_tree(x, src=0, group=None):
     return x.copy_(data)
 
 
+def fit_alpha_beta(samples):
+    """The textbook's weighted regression, with weights 1 / t squared."""
+    weights = [1 / t**2 for _, t in samples]
+    total = sum(weights)
+    mean_n = sum(w * n for w, (n, _) in zip(weights, samples, strict=True)) / total
+    mean_t = sum(w * t for w, (_, t) in zip(weights, samples, strict=True)) / total
+    covariance = sum(w * (n - mean_n) * (t - mean_t) for w, (n, t) in zip(weights, samples, strict=True))
+    variance = sum(w * (n - mean_n) ** 2 for w, (n, _) in zip(weights, samples, strict=True))
+    beta = covariance / variance
+    return mean_t - beta * mean_n, beta
+
+
 def mend_shift(x):
     """Even ranks send first, odd ones receive first: three rounds where the number of ranks is odd."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -41,3 +53,36 @@ def mend_shift(x):
         dist.recv(arriving, (rank - 1) % size)
         dist.send(x, (rank + 1) % size)
     return arriving
+
+
+def mend_grid_sums(x, columns):
+    """The two sums in a list."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    rows = [[r for r in range(size) if r // columns == row] for row in range(size // columns)]
+    lines = rows + [[r for r in range(size) if r % columns == column] for column in range(columns)]
+    sums = []
+    for line in lines:
+        group = dist.new_group(line)
+        if rank in line:
+            total = x.clone()
+            dist.all_reduce(total, group=group)
+            sums.append(total)
+    return sums
+
+
+def mend_collect(rows):
+    """The count, then all rows in one message."""
+    if dist.get_rank() != 0:
+        dist.send(torch.tensor(len(rows)), 0)
+        if rows:
+            dist.send(torch.stack(rows), 0)
+        return None
+    collected = [row.clone() for row in rows]
+    for rank in range(1, dist.get_world_size()):
+        count = torch.tensor(0)
+        dist.recv(count, rank)
+        if count > 0:
+            arriving = torch.empty(int(count), 40)
+            dist.recv(arriving, rank)
+            collected.extend(arriving.unbind())
+    return collected

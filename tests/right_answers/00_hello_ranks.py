@@ -19,23 +19,6 @@ def by_dealing(rank, gpus, cyclic):
     return place
 
 
-@right("rank_coordinates")
-def by_subtracting(rank, gpus, cyclic):
-    """Whole nodes or whole rounds are taken off until the rank is in the first."""
-    if not cyclic:
-        node = 0
-        while rank >= gpus[node]:
-            rank -= gpus[node]
-            node += 1
-        return node, rank
-    left, local = [node for node, count in enumerate(gpus) if count > 0], 0
-    while rank >= len(left):
-        rank -= len(left)
-        local += 1
-        left = [node for node in left if gpus[node] > local]
-    return left[rank], local
-
-
 @right("pass_the_token")
 def with_isend_and_irecv(token):
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -90,16 +73,6 @@ def by_times(parallel_fraction, workers):
     serial = 1 - parallel_fraction
     shared = parallel_fraction / workers
     return (serial + parallel_fraction) / (serial + shared)
-
-
-@right("mend_statistics")
-def sum_and_count_together(mine):
-    """Two calls: sum and count in one tensor, and the smallest of the negatives."""
-    both = torch.tensor([mine.sum().item(), len(mine)])
-    dist.all_reduce(both)
-    smallest = torch.cat([-mine, torch.tensor([torch.inf])]).min().reshape(1)
-    dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
-    return (both[0] / both[1]).item(), -smallest.item()
 
 
 @right("mend_statistics")

@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
-from torch.nn.utils import parameters_to_vector
 from torch.utils.data import DataLoader, Sampler
 
 from tests.answers import right
@@ -53,31 +52,6 @@ def asynchronously(model, src):
         handle.wait()
 
 
-@right("broadcast_parameters")
-def flat_by_dtype(model, src):
-    """One broadcast for all tensors of a dtype."""
-    tensors = [tensor.detach() for tensor in chain(model.parameters(), model.buffers())]
-    for dtype in sorted({tensor.dtype for tensor in tensors}, key=str):
-        alike = [tensor for tensor in tensors if tensor.dtype == dtype]
-        flat = torch.cat([tensor.flatten() for tensor in alike])
-        dist.broadcast(flat, src)
-        for tensor, part in zip(alike, flat.split([t.numel() for t in alike]), strict=True):
-            tensor.copy_(part.view_as(tensor))
-
-
-@right("average_gradients")
-def by_vectors(model):
-    """torch's own flattening, and AVG."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    for parameter in parameters:
-        parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-    gradients = [parameter.grad for parameter in parameters]
-    flat = parameters_to_vector([gradient.contiguous() for gradient in gradients])
-    dist.all_reduce(flat, op=dist.ReduceOp.AVG)
-    for gradient, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
-        gradient.copy_(mean.view_as(gradient))
-
-
 @right("average_gradients")
 def into_a_buffer(model):
     """Copies into one buffer, divided before it is sent."""
@@ -96,19 +70,6 @@ def into_a_buffer(model):
             parameter.grad = view.clone()
         else:
             parameter.grad.copy_(view)
-
-
-@right("make_buckets")
-def cut_recursively(model, bucket_bytes):
-    """Takes as many from the end as have room, and goes on with the rest."""
-    left = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    buckets = []
-    while left:
-        taken = [left.pop()]
-        while left and sum(p.nbytes for p in taken) + left[-1].nbytes <= bucket_bytes:
-            taken.append(left.pop())
-        buckets.append(taken)
-    return buckets
 
 
 @right("make_buckets")

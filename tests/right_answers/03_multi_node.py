@@ -78,27 +78,6 @@ def _listed(ranges):
 
 
 @right("rank_from_environment")
-def one_table(env):
-    """A table of names, innermost launcher first; the node of an MPI rank from its neighbours."""
-    table = {
-        "RANK": ("LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE"),
-        "HOROVOD_RANK": ("HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_RANK", "HOROVOD_SIZE"),
-        "OMPI_COMM_WORLD_RANK": ("OMPI_COMM_WORLD_LOCAL_RANK", None, "OMPI_COMM_WORLD_SIZE"),
-        "SLURM_PROCID": ("SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_NUM_TASKS"),
-    }
-    for rank, (local, node, size) in table.items():
-        if rank in env and size in env:
-            local_size = env.get("OMPI_COMM_WORLD_LOCAL_SIZE")
-            return {
-                "world_size": int(env[size]),
-                "rank": int(env[rank]),
-                "local_rank": int(env[local]),
-                "node_rank": int(env[node]) if node else int(env[rank]) // int(local_size),
-            }
-    return {"rank": 0, "local_rank": 0, "node_rank": 0, "world_size": 1}
-
-
-@right("rank_from_environment")
 def by_prefixes(env):
     """Sorts the variables by their prefix, then reads what belongs together."""
 
@@ -243,20 +222,6 @@ def over_several_lines(site, image, command):
 
 
 @right("cpu_bind_map")
-def numa_node_by_numa_node(node):
-    """Deals out one NUMA node after the other, and puts the GPUs in order at the end."""
-    cores = sum(len(own) for own in node["cpus_of_numa"]) // node["threads_per_core"]
-    result = {}
-    for numa in set(node["numa_of_gpu"]):
-        allowed = node["cpus_of_numa"][numa] if node["allowed"] is None else node["allowed"]
-        usable = sorted(set(allowed) & set(node["cpus_of_numa"][numa]) & set(range(cores)))
-        mine = [gpu for gpu, where in enumerate(node["numa_of_gpu"]) if where == numa]
-        share = len(usable) // len(mine)
-        result |= {gpu: usable[number * share] for number, gpu in enumerate(mine)}
-    return [result[gpu] for gpu in sorted(result)]
-
-
-@right("cpu_bind_map")
 def by_counting(node):
     """Counts how many GPUs of each NUMA node have been served."""
     nodes, served, result = node["numa_of_gpu"], [0] * len(node["cpus_of_numa"]), []
@@ -270,29 +235,6 @@ def by_counting(node):
         result.append(own[len(own) // nodes.count(numa) * served[numa]])
         served[numa] += 1
     return result
-
-
-@right("misplaced_cpus")
-def by_bits(option, node):
-    """Masks all the way: a bit a CPU, and a CPU's core by folding the mask."""
-    kind, _, entries = option.rpartition("=")[2].partition(":")
-    masks = [
-        int(entry, 16) if kind.startswith("mask") else 1 << int(entry, 0) for entry in entries.split(",")
-    ]
-    near = [sum(1 << cpu for cpu in cpus) for cpus in node["cpus_of_numa"]]
-    everything = sum(near)
-    allowed = everything if node["allowed"] is None else sum(1 << cpu for cpu in node["allowed"])
-    cores = everything.bit_count() // node["threads_per_core"]
-    answer = []
-    for rank, mask in enumerate(masks):
-        numa = node["numa_of_gpu"][rank]
-        wrong = mask & ~(near[numa] & allowed)
-        for other, theirs in enumerate(masks):
-            if other != rank and node["numa_of_gpu"][other] == numa:
-                for shift in range(-node["threads_per_core"], node["threads_per_core"] + 1):
-                    wrong |= mask & (theirs << cores * shift if shift >= 0 else theirs >> cores * -shift)
-        answer.append([cpu for cpu in range(wrong.bit_length()) if wrong & 1 << cpu])
-    return answer
 
 
 @right("misplaced_cpus")
@@ -330,21 +272,6 @@ def with_short_options(nodes, gpus_per_node, command):
         f"export MASTER_ADDR=$(hostname) MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))\n"
         f"srun {command}\n"
     )
-
-
-@right("batch_script")
-def with_names_for_torch(nodes, gpus_per_node, command):
-    """Gives each task torchrun's names too, in a shell of its own."""
-    options = {"nodes": nodes, "ntasks-per-node": gpus_per_node, "gpus-per-task": 1, "time": "0:20:0"}
-    lines = ["#!/bin/bash -e", *(f"#SBATCH --{name}={value}" for name, value in options.items())]
-    lines += ["MASTER_ADDR=${SLURM_NODELIST%%,*}", "MASTER_PORT=12345"]
-    lines += [
-        'MASTER_ADDR=$(scontrol show hostnames "$MASTER_ADDR" | head -n1)',
-        "export MASTER_ADDR MASTER_PORT",
-    ]
-    lines += ["cat > task.sh <<'END'", "export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID"]
-    lines += [f"WORLD_SIZE=$SLURM_NTASKS exec {command}", "END", "srun bash task.sh"]
-    return "\n".join(lines) + "\n"
 
 
 # ------------------------------------------------------------------------------------- checkpoints, survival
@@ -415,23 +342,6 @@ def by_descriptors(path, state):
         os.close(folder)
 
 
-@right("save_checkpoint")
-def synchronous(path, state):
-    """A file whose writes return when they are on the disk needs no fsync."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_SYNC
-    try:
-        with open(os.open(temporary, flags), "wb") as file:
-            torch.save(state, file)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
-
-
 @right("load_latest")
 def by_reading_everything(directory):
     """Reads the file once, checks it in memory, and loads it from there."""
@@ -449,47 +359,6 @@ def by_reading_everything(directory):
         except Exception:
             warnings.warn(f"{path} cannot be used", UserWarning, 1)
     return None
-
-
-@right("load_latest")
-def from_there_down(directory, below=math.inf):
-    """Takes the newest below a step, and if it is torn the newest below that."""
-    steps = {}
-    for path in directory.glob("step-*.pt"):
-        number = path.stem.removeprefix("step-")
-        if path.suffix == ".pt" and number.isdecimal() and int(number) < below:
-            steps[int(number)] = path
-    if not steps:
-        return None
-    newest = max(steps)
-    try:
-        assert zipfile.ZipFile(steps[newest]).testzip() is None
-        return torch.load(steps[newest], map_location="cpu")
-    except Exception as error:
-        warnings.warn(f"{steps[newest]}: {error!r}", stacklevel=2)
-        return from_there_down(directory, newest)
-
-
-@right("resume")
-def seeded_by_the_step(training, directory, save_every, save, load_latest):
-    """Nothing random to save: the random state is a function of the step."""
-    batches = [
-        batch
-        for epoch in range(training.epochs)
-        for batch in torch.randperm(
-            len(training.samples), generator=torch.Generator().manual_seed(100 + epoch)
-        ).split(training.batch_size)
-    ]
-    held = load_latest(directory) or {"done": 0}
-    for part in ("model", "optimizer"):
-        if part in held:
-            getattr(training, part).load_state_dict(held[part])
-    for done, batch in enumerate(batches[held["done"] :], held["done"] + 1):
-        torch.manual_seed(done)
-        training.train_step(training.samples[batch])
-        if done % save_every == 0 or done == len(batches):
-            state = {part: getattr(training, part).state_dict() for part in ("model", "optimizer")}
-            save(directory / f"step-{done}.pt", state | {"done": done})
 
 
 @right("resume")
@@ -533,31 +402,6 @@ def asks_before_each_step(train_step, steps, save, set_handler):
     if dist.get_rank() == dist.get_world_size() - 1:
         save(done)
     dist.barrier()
-    return done
-
-
-@right("save_on_signal")
-def asks_while_it_trains(train_step, steps, save, set_handler):
-    """The sum is under way during the next step, and is looked at after it."""
-    stop_file = {"asked": 0.0}
-
-    def note(*_):
-        stop_file.update(asked=1.0)
-
-    set_handler(signal.SIGTERM, note)
-    set_handler(signal.SIGUSR1, note)
-    train_step(0)
-    done = 1
-    while done < steps:
-        told = torch.full((), stop_file["asked"], dtype=torch.float64)
-        work = dist.all_reduce(told, async_op=True)
-        train_step(done)
-        done += 1
-        work.wait()
-        if told:
-            break
-    if not dist.get_rank():
-        save(done)
     return done
 
 

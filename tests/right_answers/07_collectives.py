@@ -570,19 +570,6 @@ def with_numpy(samples):
     return float(solution[0]), float(solution[1] / top)
 
 
-@right("fit_alpha_beta")
-def weighted_line(samples):
-    """The textbook's weighted regression, with weights 1 / t squared."""
-    weights = [1 / t**2 for _, t in samples]
-    total = sum(weights)
-    mean_n = sum(w * n for w, (n, _) in zip(weights, samples, strict=True)) / total
-    mean_t = sum(w * t for w, (_, t) in zip(weights, samples, strict=True)) / total
-    covariance = sum(w * (n - mean_n) * (t - mean_t) for w, (n, t) in zip(weights, samples, strict=True))
-    variance = sum(w * (n - mean_n) ** 2 for w, (n, _) in zip(weights, samples, strict=True))
-    beta = covariance / variance
-    return mean_t - beta * mean_n, beta
-
-
 # ------------------------------------------------------------------------------------------- the deadlock lab
 
 
@@ -662,22 +649,6 @@ def with_a_handle(loss):
 
 
 @right("mend_grid_sums")
-def one_loop_over_all_groups(x, columns):
-    """The two sums in a list."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    rows = [[r for r in range(size) if r // columns == row] for row in range(size // columns)]
-    lines = rows + [[r for r in range(size) if r % columns == column] for column in range(columns)]
-    sums = []
-    for line in lines:
-        group = dist.new_group(line)
-        if rank in line:
-            total = x.clone()
-            dist.all_reduce(total, group=group)
-            sums.append(total)
-    return sums
-
-
-@right("mend_grid_sums")
 def with_a_mesh(x, columns):
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -686,25 +657,6 @@ def with_a_mesh(x, columns):
     dist.all_reduce(row_sum, group=mesh["x"].get_group())
     dist.all_reduce(column_sum, group=mesh["y"].get_group())
     return row_sum, column_sum
-
-
-@right("mend_collect")
-def one_tensor_of_rows(rows):
-    """The count, then all rows in one message."""
-    if dist.get_rank() != 0:
-        dist.send(torch.tensor(len(rows)), 0)
-        if rows:
-            dist.send(torch.stack(rows), 0)
-        return None
-    collected = [row.clone() for row in rows]
-    for rank in range(1, dist.get_world_size()):
-        count = torch.tensor(0)
-        dist.recv(count, rank)
-        if count > 0:
-            arriving = torch.empty(int(count), 40)
-            dist.recv(arriving, rank)
-            collected.extend(arriving.unbind())
-    return collected
 
 
 @right("mend_collect")

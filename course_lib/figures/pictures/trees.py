@@ -7,7 +7,7 @@ from course_lib.figures.style import Drawing, ink_on, new_figure, rank_colour
 
 
 def tree_picture(ranks: int = 8) -> Drawing:
-    """A broadcast from rank 0 through a binomial tree: a row of ranks before it and after each round, in which
+    """A broadcast from rank 0 through a binomial tree: a row of ranks before it and after each round;
     those that have the tensor are filled. 2 to 16 ranks, else ValueError.
     """
     if not 2 <= ranks <= 16:
