@@ -31,6 +31,7 @@ ranks = 4
 on = "simulated"
 
 # %%
+import pkgutil
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -40,6 +41,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms import ddp_comm_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_hooks
 from torch.nn import functional
@@ -1435,6 +1437,31 @@ for run in hooks_run.values():
 #   gradient of zeros gives NaN unless you set `orthogonalization_epsilon`.
 # - By default it compresses only what becomes less than half (`min_compression_rate=2`), from step 1,000 on.
 # - `batched_powerSGD_hook` takes the whole bucket for one square matrix: fewer, larger products, and a rank that means nothing.
+#
+# For `top_k` there is nothing to set beside it: PyTorch has no hook that sends the largest numbers, and Horovod (below) no such
+# compression. Here is all that PyTorch has in this place:
+
+# %% demo=true
+comm_hooks = sorted(module.name for module in pkgutil.iter_modules(ddp_comm_hooks.__path__))
+print(", ".join(comm_hooks))
+
+# %% demo=true jupyter={"source_hidden": true}
+assert comm_hooks == [
+    "ddp_zero_hook",
+    "debugging_hooks",
+    "default_hooks",
+    "mixed_precision_hooks",
+    "optimizer_overlap_hooks",
+    "post_localSGD_hook",
+    "powerSGD_hook",
+    "quantization_hooks",
+]
+
+# %% [markdown]
+# `quantization_hooks` send 8 bits a number, `default_hooks` are those of section 2; the others change when gradients are sent, in which
+# precision the model computes, or how often models are averaged. What there is of its own is the sum: with Gloo `all_reduce` takes a
+# sparse tensor. It gathers values and places as `sparse_all_reduce` does, but always places of 64 bits. NCCL takes none, and neither do simulated
+# ranks. (`make bench SUBJECTS=compression` times a step with your hook beside one whose pairs Gloo adds up.)
 
 # %% [markdown]
 # ### Horovod's
@@ -1641,6 +1668,9 @@ for way in HOOKS:
 #   ([arXiv:1901.09847](https://arxiv.org/abs/1901.09847)): why the error must be kept.
 # - T. Vogels et al., PowerSGD, NeurIPS 2019 ([arXiv:1905.13727](https://arxiv.org/abs/1905.13727)): low rank (table 3).
 # - H. Tang et al., 1-bit Adam, ICML 2021 ([arXiv:2102.02888](https://arxiv.org/abs/2102.02888)): signs for an optimizer that is not linear.
+# - S. Li, T. Hoefler, Near-optimal sparse allreduce for distributed deep learning, PPoPP 2022
+#   ([arXiv:2201.07598](https://arxiv.org/abs/2201.07598)): Ok-Topk, in which each rank adds up the pairs of its part of the places, and only
+#   the largest sums go on: fewer than 6 k numbers for each rank, however many ranks there are, where an all-gather grows with them.
 # - S. Agarwal et al., On the utility of gradient compression in distributed training systems, MLSys 2022
 #   ([arXiv:2103.00543](https://arxiv.org/abs/2103.00543)): in how few settings it pays on a fast network.
 #

@@ -4,6 +4,7 @@ pays on the simulator.
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.compression import by_gloo
 from course_lib import Cluster, Link, launch
 from course_lib.beside import missing
 from tests.answers import solved
@@ -102,6 +104,25 @@ def in_channels_last() -> tuple[Tensor, Tensor, Tensor]:
     model(torch.randn(2, 3, 5, 5)).square().sum().backward()
     assert convolution.weight.grad is not None
     return seen[0], seen[1], convolution.weight.grad
+
+
+def both_sums(answer: Callable[..., Tensor], store: str) -> tuple[Tensor, Tensor]:
+    """The sum of this rank's pairs with the others', by the answer and by Gloo itself."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    draw = torch.Generator().manual_seed(rank)
+    indices = torch.randint(50, (7 * rank,), generator=draw)
+    values = torch.randn(7 * rank, generator=draw, dtype=torch.float64)
+    gloo = dist.ProcessGroupGloo(dist.FileStore(store, ranks), rank, ranks)
+    return answer(values, indices, 50), by_gloo(gloo, values, indices, 50)
+
+
+def test_pairs_add_up_as_gloos_sparse_tensors(tmp_path: Path) -> None:
+    # Invariant: where ranks have different numbers of pairs, one of them none, and places come several times,
+    # the sum is that of Gloo's all-reduce of sparse tensors.
+    given = SOLVED["sparse_all_reduce"], str(tmp_path / "store")
+    for own, theirs in launch(both_sums, *given, ranks=3, on="processes", timeout=60, quiet=True).results:
+        torch.testing.assert_close(own, theirs)
+        assert own.any()
 
 
 @ENGINES
