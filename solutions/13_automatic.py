@@ -1032,6 +1032,9 @@ assert mine[1][:3] == ["R, S(1) -> S(1)", "S(1) -> S(1)", "S(1), S(0) -> P"]
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%needs op_strategies best_chain
+import logging
+
+
 def of_dtensor(size: int) -> tuple[list[str], list[list[float]]]:
     """Its strategies for a product of two square matrices; prices, in microseconds, between layouts."""
     from torch.distributed.tensor._collective_utils import redistribute_cost
@@ -1052,6 +1055,8 @@ def of_dtensor(size: int) -> tuple[list[str], list[list[float]]]:
     return spelled, [[redistribute_cost(a, b) for b in lying.values()] for a in lying.values()]
 
 
+# On CPUs it gathers where its plan has an all-to-all, and would say so here.
+logging.getLogger("torch.distributed.tensor._collective_utils").setLevel(logging.ERROR)
 kinds = (Replicate(), Shard(0), Shard(1), Partial())
 theirs, their_prices = launch(of_dtensor, 1024, ranks=4).results[0]
 print("DTensor's strategies:", *(f"\n    {each}" for each in sorted(theirs)))
@@ -1864,7 +1869,7 @@ print(
 )
 found = min(walks, key=lambda pair: pair[1])[0]
 for operator, where in zip(vgg_step.operators, found, strict=True):
-    print(f"{operator.weight_bytes / 4e6:6.1f} million weights on {len(set(where))} GPUs")
+    print(f"{operator.weight_bytes / 4e6:6.1f} million weights, GPUs that have them: {len(set(where))}")
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds simulate search
@@ -1898,7 +1903,7 @@ with torch.device("meta"):
     transformer = Model(Transformer(config).pieces, tokens, tokens, next_token_loss)
 graph = transformer.graph(samples=4)
 for operator in graph.of_piece(1)[-9:]:
-    print(f"{operator.name:13} {operator.einsum.spec:14} of {', '.join(operator.operands)}")
+    print(f"{operator.name:14} {operator.einsum.spec:14} of {', '.join(operator.operands)}")
 
 # %% demo=true jupyter={"source_hidden": true}
 assert len(graph.of_piece(1)) == 34
@@ -1918,7 +1923,7 @@ assert all(each.einsum.sizes["d"] == 1 for each in graph.of_piece(1) if each.kin
 for name, where in dimensions(graph).items():
     operator, letter = where[0]
     if len(where) > 4:
-        print(f"{name:14} length {graph[operator].einsum.sizes[letter]:4}, in {len(where)} places")
+        print(f"{name:15} length {graph[operator].einsum.sizes[letter]:4}, in {len(where)} places")
 
 # %% demo=true jupyter={"source_hidden": true}
 classes = {name: where for name, where in dimensions(graph).items() if len(where) > 4}
@@ -2115,7 +2120,7 @@ for stages in (1, 2, 4, 8):
     between[stages] = lumi.predict(each), sent(each, lumi.predict(each))
     step, nbytes = between[stages]
     print(
-        f"{stages} stages x {8 // stages} ranks: {nbytes / 2**20:5.0f} MiB sent by a rank, "
+        f"stages x ranks of each: {stages} x {8 // stages}, {nbytes / 2**20:5.0f} MiB sent by a rank, "
         f"idle {step.idle:4.0%} of the time, a step takes {step.seconds * 1e3:5.1f} ms"
     )
 
@@ -2125,6 +2130,9 @@ idle = [step.idle for step, _ in between.values()]
 assert traffic == sorted(traffic, reverse=True)
 assert idle == sorted(idle)
 assert min(between, key=lambda stages: between[stages][0].seconds) in (2, 4)
+assert idle[-1] > 0.5
+# What stages alone do while they are not idle is about what there is to compute.
+assert (1 - idle[-1]) * between[8][0].seconds < 0.5 * between[1][0].seconds
 in_mib, in_percent = [each / 2**20 for each in traffic], [100 * each for each in idle]
 figure = line_figure(
     {"8 ranks": (in_mib, in_percent)},
@@ -2205,7 +2213,8 @@ def best_of_kind(nodes: int) -> dict[str, float]:
 speeds = {nodes: best_of_kind(nodes) for nodes in (1, 2, 4)}
 for nodes, each in speeds.items():
     print(
-        f"{nodes} nodes:", ", ".join(f"{kind} {each.get(kind, 0):6,.0f} samples/s" for kind in sorted(each))
+        f"{nodes} node{'s' * (nodes > 1)}:",
+        ", ".join(f"{kind} {each.get(kind, 0):6,.0f} samples/s" for kind in sorted(each)),
     )
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -2230,12 +2239,16 @@ assert speeds[4]["both"] > 1.5 * speeds[1]["both"]
 # A plan is found on a login node, without any GPU, and it is data: write it into a file, and let the job read it.
 #
 # ```python
-# Path("plan.json").write_text(json.dumps(asdict(plan)))                         # before the job
-# plan = ParallelPlan(**json.loads(Path("plan.json").read_text()))               # in each task of it
+# # before the job
+# Path("plan.json").write_text(json.dumps(asdict(plan)))
+#
+# # in each of its tasks
+# plan = ParallelPlan(**json.loads(Path("plan.json").read_text()))
 # rank = PlannedRank(graph, plan, parameters_of(model.pieces), next_token_loss)
-# for inputs, targets in loader:                                                # whole micro-batches, on every rank
-#     rank.step(list(torchs_1f1b(rank.stage, len(plan.cuts), plan.micro_batches)), inputs, targets)
-#     optimizer.step()                                                          # of this rank's parts: rank.pieces.parameters()
+# actions = list(torchs_1f1b(rank.stage, len(plan.cuts), plan.micro_batches))
+# for inputs, targets in loader:  # whole micro-batches, on every rank
+#     rank.step(actions, inputs, targets)
+#     optimizer.step()  # of this rank's parts: rank.pieces.parameters()
 # ```
 #
 # Ranks are numbered node by node, so the last axis, `tensor`, lies within nodes as long as it is no larger than one. `launch(gradients_of, ..., on="slurm")` carries out
