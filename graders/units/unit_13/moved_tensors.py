@@ -14,8 +14,10 @@ from graders.units.unit_13.drivers import layouts as drivers
 Change = tuple[str, str]
 """From one placement to another, as `spelled`."""
 
-FIRST = {2: torch.int64, 3: torch.float64}
-"""What all changes are tried with on so many ranks: integers above 2**53, floats with all their digits."""
+FIRST = {2: torch.int64, 3: torch.float64, 16: torch.bfloat16}
+"""What all changes are tried with on so many ranks: integers above 2**53, floats with all their digits. 16:
+what is tempting to add up with more digits, in more bytes.
+"""
 OTHERS = (torch.float32, torch.bfloat16, torch.complex64, torch.int64, torch.float64, torch.bool)
 LARGE = 2**59
 """Four of them add up to less than an int64 holds, and no float has as many digits."""

@@ -16,6 +16,7 @@ ALONE: list[Change] = [
     ("R", "S(0)"), ("R", "S(1)"), ("R", "P"), ("S(0)", "P"), ("S(2)", "P"),
     ("R", "R"), ("P", "P"), ("S(1)", "S(1)"),
 ]  # fmt: skip
+SUMS: list[Change] = [("P", "R"), ("P", "S(0)"), ("P", "S(1)")]
 GROUPS = [[0, 3, 4], [1, 2, 5]]
 RESULTS = ("whole on every rank", "cut, from a sum or from another cut", "without a word")
 CALLS = {"SR": "all_gather", "PR": "all_reduce", "PS": "reduce_scatter", "SS": "all_to_all"}
@@ -88,6 +89,8 @@ def reshard(answer: Answer, rng: Rng) -> Findings:
             if ranks == 3 and found[-1].passed:
                 sent += _sent(answer, rng, world, run)
         yield name, compare.first_failure(found)
+    short = World.drawn(rng, SUMS, 3, first=16)
+    sent += _sent(answer, rng, short, short.launch(answer)) if sent else ()
     grouped = World.drawn(rng, [*WHOLE, *CUT, *ALONE], 6, groups=GROUPS)
     yield "in a group", grouped.right(grouped.launch(answer).results)
     yield "what is sent", compare.first_failure(sent)
