@@ -213,7 +213,8 @@ class _Decoder:
                 )
             if pair[0] in made:
                 raise CodecError(f"a dictionary of the message has the key {pair[0][:40]!r} twice")
-            made[pair[0]] = self.value(pair[1], depth)
+            item = pair[1]
+            made[pair[0]] = item if type(item) in _ATOMS else self.value(item, depth)
         return made
 
     def _bytes(self, content: Any, _: int) -> bytes:
