@@ -570,30 +570,32 @@ def downpour_sgd(
     to 16 bytes, and one more in the end.
     """
     ### BEGIN SOLUTION
-    fetch, push = torch.zeros(1), torch.ones(1)
-    weights = w.clone()
+    pushes = {min(begin + n_push, steps) for begin in range(0, steps, n_push)}
+    fetches = {*range(0, steps, n_fetch)}
+    weights, total = w.clone(), torch.zeros_like(w)
+    wish = torch.empty(2, dtype=torch.uint8)
     if dist.get_rank() > 0:
-        total = torch.zeros_like(w)
-        for step in range(steps):
-            if step % n_fetch == 0:
-                dist.send(fetch, 0)
-                dist.recv(weights, 0)
-            each = gradient(weights)
-            weights -= lr * each
-            total += each
-            if (step + 1) % n_push == 0 or step + 1 == steps:
-                dist.send(push, 0)
+        for step in range(steps + 1):
+            # One message says both: whether a sum comes, and whether weights are to go.
+            wish[0], wish[1] = push, fetch = step in pushes, step in fetches
+            if push or fetch:
+                dist.send(wish, 0)
+            if push:
                 dist.send(total, 0)
                 total.zero_()
+            if fetch:
+                dist.recv(weights, 0)
+            if step < steps:
+                each = gradient(weights)
+                weights -= lr * each
+                total += each
         return None
-    wish, total = torch.empty(1), torch.empty_like(w)
-    requests = math.ceil(steps / n_fetch) + math.ceil(steps / n_push)
-    for _ in range(requests * (dist.get_world_size() - 1)):
+    for _ in range(len(pushes | fetches) * (dist.get_world_size() - 1)):
         worker = dist.recv(wish)
-        if wish == push:
+        if wish[0]:
             dist.recv(total, worker)
             weights -= lr * total
-        else:
+        if wish[1]:
             dist.send(weights, worker)
     return weights
     ### END SOLUTION
@@ -612,10 +614,12 @@ alone = launch(downpour_sgd, start, per_rank(gradients_of(8)), 40, 0.05, 1, 1, c
 def server_log(run: Run) -> list[tuple[float, str, int]]:
     """When the server sent weights ("read") and received gradients ("write"), in order, and whose."""
     tensors = (event for event in run.events if event.rank == 0 and event.nbytes == start.nbytes)
-    return sorted(
+    lines = (
         (event.start, "read", event.peer) if event.op == "send" else (event.end, "write", event.peer)
         for event in tensors
     )
+    # What a server has just received is in what it sends at the same instant.
+    return sorted(lines, key=lambda line: (line[0], line[1] == "read"))
 
 
 def ends_of(run: Run, worker: int) -> float:
@@ -746,7 +750,7 @@ line_figure(
     log_x=True,
     log_y=True,
     alt="Loss after 256 gradients against workers, 1 to 64, for three learning rates, on logarithmic scales. With 1 and 4 "
-    "workers the largest rate is best. With 16 the larger two end above where they began, with 64 all three do.",
+    "workers the largest rate is best. With 16 the larger two end far above the smallest, with 64 all three above 2.3.",
 )
 
 # %% demo=true jupyter={"source_hidden": true}
@@ -754,13 +758,13 @@ line_figure(
 assert all(losses[1] < losses[0] + 0.05 for losses in losses_of.values())
 assert losses_of[1.0][0] < losses_of[0.3][0] < losses_of[0.1][0] < LOSS_AT_FIRST
 assert losses_of[0.1][2] < 1.1 * losses_of[0.1][0]
-assert (
-    min(losses_of[0.3][2], losses_of[1.0][2], *(losses[3] for losses in losses_of.values())) > LOSS_AT_FIRST
-)
+# How bad it is hangs on the order in which gradients come.
+assert min(losses_of[rate][2] / losses_of[rate][0] for rate in (0.3, 1.0)) > 3
+assert min(losses[3] for losses in losses_of.values()) > LOSS_AT_FIRST
 
 # %% [markdown]
-# Four workers do as well as one. With 16 only the smallest rate still works, and with 64 none of them: the loss is
-# above that of weights that are 0. Time was saved, and then spent on smaller steps. That is why asynchronous training
+# Four workers do as well as one. With 16 only the smallest rate does, and the others end at more than three times the loss of
+# one worker. With 64 none of them works: the loss is above that of weights that are 0. Time was saved, and then spent on smaller steps. That is why asynchronous training
 # needs a learning rate that goes down as the number of workers goes up, and why nobody trains with hundreds of
 # workers in this way today.
 #

@@ -73,6 +73,8 @@ def downpour_sgd(answer: Answer, rng: Rng) -> Findings:
     odd = [
         _drawn(rng, [10, 10], steps=0, push=1, fetch=1),
         _drawn(rng, [10], steps=5, push=3, fetch=2, dtype=torch.float64),
+        # Gradients take no time: wishes of all workers wait for the server at once.
+        _drawn(rng, [0, 0, 0, 0], steps=3, push=1, fetch=2),
     ]
     # The odd ones twice in a row: of that, the log is not judged.
     again: list[Observed[list[TrainedReply]]] = []
