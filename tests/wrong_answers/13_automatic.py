@@ -312,6 +312,14 @@ def adds_up_in_32_bits(x, source, target, group=None):
 
 
 @wrong("reshard", fails="what is sent")
+def adds_up_in_64_bits(x, source, target, group=None):
+    """Sends a sum of 32 bits as one of 64, which is more exact and twice as many bytes."""
+    if source == Partial() and x.dtype == torch.float32:
+        return _move(x.double(), source, target, group).to(x.dtype)
+    return _move(x, source, target, group)
+
+
+@wrong("reshard", fails="what is sent")
 def gathers_all_of_it(x, source, target, group=None):
     """An all-gather where an all-to-all does."""
     return _move(x, source, target, group, SS=lambda x, s, t, g: _own_part(_all_of(x, s, g), t, g))

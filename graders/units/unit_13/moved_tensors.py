@@ -14,9 +14,9 @@ from graders.units.unit_13.drivers import layouts as drivers
 Change = tuple[str, str]
 """From one placement to another, as `spelled`."""
 
-FIRST = {2: torch.int64, 3: torch.float64, 16: torch.bfloat16}
-"""What all changes are tried with on so many ranks: integers above 2**53, floats with all their digits. 16:
-what is tempting to add up with more digits, in more bytes.
+FIRST = {2: torch.int64, 3: torch.float64, 16: torch.bfloat16, 32: torch.float32, 64: torch.complex64}
+"""What all changes are tried with on so many ranks: integers above 2**53, floats with all their digits. And
+dtypes of so many bits that it is tempting to add up with more.
 """
 OTHERS = (torch.float32, torch.bfloat16, torch.complex64, torch.int64, torch.float64, torch.bool)
 LARGE = 2**59

@@ -89,8 +89,9 @@ def reshard(answer: Answer, rng: Rng) -> Findings:
             if ranks == 3 and found[-1].passed:
                 sent += _sent(answer, rng, world, run)
         yield name, compare.first_failure(found)
-    short = World.drawn(rng, SUMS, 3, first=16)
-    sent += _sent(answer, rng, short, short.launch(answer)) if sent else ()
+    for bits in (16, 32, 64) if sent else ():
+        short = World.drawn(rng, SUMS, 3, first=bits)
+        sent += _sent(answer, rng, short, short.launch(answer))
     grouped = World.drawn(rng, [*WHOLE, *CUT, *ALONE], 6, groups=GROUPS)
     yield "in a group", grouped.right(grouped.launch(answer).results)
     yield "what is sent", compare.first_failure(sent)
