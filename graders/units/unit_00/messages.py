@@ -43,6 +43,7 @@ from graders.units.unit_00 import drivers
             1,
             "Each rank receives once, from the rank before it, and sends once, to the rank after it.",
         ),
+        Criterion("a world of one", 1, "Rank 0 has no neighbour then, and nobody can send to itself."),
         Criterion(
             "the token has the sum in it",
             1,
@@ -50,7 +51,6 @@ from graders.units.unit_00 import drivers
             "ranks before it have added is in the token.",
             needs=("one message a rank, to the next",),
         ),
-        Criterion("a world of one", 1, "Rank 0 has no neighbour then, and nobody can send to itself."),
     ),
     hints=(
         "Why must not all ranks receive first? Then nobody sends. What rank 0 does differs from what all "
@@ -75,8 +75,8 @@ def pass_the_token(answer: Answer, rng: Rng) -> Findings:
     )
     yield "only send and recv", only_calls(calls_of(runs), ("send", "recv"), "pass_the_token")
     yield "one message a rank, to the next", compare.first_failure(map(_round_the_ring, runs))
-    yield "the token has the sum in it", _exchanged(answer, rng)
     yield "a world of one", _alone(answer, rng)
+    yield "the token has the sum in it", _exchanged(answer, rng)
 
 
 _WORLDS = ((2, torch.float32, (4,)), (3, torch.int64, (2, 3)), (5, torch.float64, ()))
