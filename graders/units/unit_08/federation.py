@@ -107,8 +107,10 @@ def federated_round(answer: Answer, rng: Rng) -> Findings:
     yield "clients train at the same time", _together(cases[0])
 
 
-_SETTINGS = ((4, 0.76), (3, 1.0), (1, 0.3), (5, 0.5), (4, 0.7))
-"""Numbers of clients and fractions; rounded down, or up, or halves up, some give other numbers of clients."""
+_SETTINGS = ((4, 0.76), (3, 1.0), (1, 0.3), (5, 0.5), (4, 0.7), (4, 0.1))
+"""Numbers of clients and fractions; rounded down, or up, or halves up, some give other numbers of
+clients. One is chosen of one, and of four.
+"""
 _AGAIN = 2
 """Seeds that come twice, where many rounds are held."""
 

@@ -136,6 +136,8 @@ _TELLING: list[tuple[list[tuple[int, int, int]], int, int, float, float, float, 
     ([(3, 1, 5), (4, 8, 5), (4, 9, 3)], 6, 8, 56.8, 1000, 300, 20),
     # Stage 1, the whole batch, all kept: more micro-batches 57 %.
     ([(1, 6, 2), (3, 4, 3), (5, 5, 2)], 6, 4, 190.5, 250, 80, 20),
+    # Ways that are chosen for a sample's seconds, and not for those of all samples together: 12 %.
+    ([(4, 6, 8), (3, 2, 7), (1, 8, 5)], 12, 4, 169.8, 50, 80, 20),
 ]
 
 
