@@ -1681,6 +1681,17 @@ def messages_between_stages_for_nothing(devices, model, memory, batch, cluster):
     return min(_fitting(devices, model, memory, batch, cluster), key=seconds)
 
 
+@wrong("choose_mesh", fails="within a fifth of the best")
+def leaves_a_byte_free(devices, model, memory, batch, cluster):
+    """A device may be full to the last byte."""
+
+    def seconds(mesh):
+        computing, talking, messages, gradients = _parts(model, batch, cluster, mesh)
+        return (batch / mesh.data + mesh.pipeline - 1) * (computing + talking) + messages + gradients
+
+    return min(_fitting(devices, model, math.nextafter(memory, 0), batch, cluster), key=seconds)
+
+
 @wrong("choose_mesh", fails="within 5 % of the best")
 def looks_at_the_first_replica(devices, model, memory, batch, cluster):
     """Others begin in the middle of a node, and their messages leave it."""

@@ -140,7 +140,7 @@ def _shown(job: Job) -> str:
         f"Link({link.latency:g}, {link.bandwidth:g})" for link in (cluster.intra_node, cluster.inter_node)
     )
     return (
-        f"choose_mesh({cluster.size}, {job.model}, {job.memory:g}, {job.batch}, "
+        f"choose_mesh({cluster.size}, {job.model}, {job.memory:.9g}, {job.batch}, "
         f"Cluster({cluster.nodes}, {cluster.devices_per_node}, {links}, flops={cluster.flops:g}))"
     )
 
@@ -163,8 +163,8 @@ _TELLING: list[tuple[TransformerConfig, int, int, tuple[float, float], tuple[flo
     (LARGE, 3, 8, (5.0, 25.0), (5.0, 12.0), 96, 13.11),
     # 2 x 4 x 2: gradients twice or whole, two all-reduces a block, trees for rings, 56 %.
     (SMALL, 2, 8, (5.0, 300.0), (100.0, 3.0), 16, 0.23475),
-    # 3 x 6 x 1: four all-reduces a block, or F taken for 4 D, 43 %.
-    (SMALL, 3, 6, (10.0, 10.0), (10.0, 2.0), 18, 0.16179),
+    # 3 x 6 x 1, which fills a device to the last byte: four all-reduces a block, or F taken for 4 D, 43 %.
+    (SMALL, 3, 6, (10.0, 10.0), (10.0, 2.0), 18, 0.157949952),
     # 1 x 6 x 3: one byte a number of the gradients, or p - 1 rounds for them, 87 %; no gradients.
     (SMALL, 3, 6, (10.0, 300.0), (10.0, 1.0), 18, 0.17),
     # 6 x 2 x 2: no messages 23 %; the first replica's messages for the slowest 8 %, others leave their node.
@@ -192,7 +192,7 @@ def _job(
         for latency, gigabytes in (within, between)
     )
     cluster = Cluster(nodes, devices, near, far, flops=_short(1e14 * speed))
-    return Job(model, batch, cluster, _short(memory * 1e9, 5))
+    return Job(model, batch, cluster, _short(memory * 1e9, 9))
 
 
 def _drawn_jobs(rng: Rng, speed: float) -> list[Job]:
