@@ -94,7 +94,7 @@ def test_where_the_sandbox_cannot_be_entered_another_is_started(tmp_path: Path) 
         text=True,
         check=False,
     )
-    assert json.loads(done.stdout)["max_points"] == 20, done.stderr
+    assert json.loads(done.stdout)["max_points"] == 21, done.stderr
 
 
 def test_nothing_runs_on_when_it_is_killed(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ from tests.classroom import (
 # One worker grades the class for all tests.
 pytestmark = pytest.mark.xdist_group("class")
 
-ALL, PER_EXERCISE = 20.0, 4
+ALL, PER_EXERCISE = 21.0, 4
 Scores = dict[str, tuple[float, list[float | None]]]
 
 

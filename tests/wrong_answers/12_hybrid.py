@@ -447,7 +447,8 @@ def fills_up_with_anything(gradients, within, across):
     class Anything(_Average):
         def flat(self, gradients):
             flat = super().flat(gradients)
-            filled = flat.new_empty(-(-len(flat) // self.g) * self.g)
+            # Ones stand for what was there: memory that is new to a process has zeros, and is right by luck.
+            filled = flat.new_ones(-(-len(flat) // self.g) * self.g)
             filled[: len(flat)] = flat
             return filled
 
