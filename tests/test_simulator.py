@@ -680,6 +680,25 @@ def test_programs_that_a_rank_starts_may_run_on_all_cores():
     assert launch(f, ranks=2).results == [(cores, [f"{cores}", f"{os.sched_getscheduler(0)}"], 1)] * 2
 
 
+def test_a_rank_computes_on_one_thread():
+    # A team of threads for each product would wait for its members, busily, on the one core that ranks share.
+    program = """
+import os
+import torch
+from course_lib import launch
+def threads_of_a_product():
+    x = torch.randn(50, 50)
+    before = len(os.listdir("/proc/self/task"))
+    x @ x.mT
+    return len(os.listdir("/proc/self/task")) - before
+print(launch(threads_of_a_product, ranks=2).results[0], torch.get_num_threads())
+"""
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "0 2\n"
+
+
 def test_launches_of_two_threads_go_one_after_another():
     streams, environment = (sys.stdout, sys.stderr), os.environ
     results, begun = [], threading.Event()

@@ -138,7 +138,7 @@ def _kernels_state_kept() -> Iterator[None]:
         undo.callback(setattr, sys, "excepthook", sys.excepthook)
         undo.callback(torch.set_rng_state, torch.get_rng_state())
         undo.callback(np.random.set_state, np.random.get_state())
-        # One thread a rank: ranks take turns, and a pool of workers for each would only cost time.
+        # As every rank's thread does for itself: `rank_thread`.
         torch.set_num_threads(1)
         undo.callback(_set_thread_isolation_mode, False)
         _set_thread_isolation_mode(True)

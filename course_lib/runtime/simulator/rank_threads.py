@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+import torch
+
 from course_lib.runtime.simulator.engine import RankStopped
 from course_lib.runtime.simulator.replaced import replaced
 
@@ -29,8 +31,15 @@ _RANK = "rank "
 
 
 def rank_thread(rank: int, body: Callable[[], None]) -> threading.Thread:
-    """The thread of a rank, not started yet."""
-    return threading.Thread(target=body, name=f"{_RANK}{rank}", daemon=True)
+    """The thread of a rank, not started yet. PyTorch computes in it, and in no other beside it."""
+
+    def compute_alone() -> None:
+        # OpenMP and MKL keep this number once a thread. With more they would wait for each other, busily, on
+        # the one core that ranks stay on: milliseconds for a product of microseconds.
+        torch.set_num_threads(1)
+        body()
+
+    return threading.Thread(target=compute_alone, name=f"{_RANK}{rank}", daemon=True)
 
 
 def frame_of(thread: threading.Thread) -> FrameType | None:
