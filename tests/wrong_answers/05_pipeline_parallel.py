@@ -1571,6 +1571,12 @@ def no_gradients_at_the_cut(seconds, activation_bytes, weight_bytes, bandwidth, 
 
 
 @wrong("pipedream_partition", fails="on a slow network")
+def activations_come_twice(seconds, activation_bytes, weight_bytes, bandwidth, workers):
+    """Sends activations over a cut again for backward, as if they had not been kept, and gradients back."""
+    return _best_plan(seconds, activation_bytes, weight_bytes, bandwidth, workers, cut=3.0)
+
+
+@wrong("pipedream_partition", fails="on a slow network")
 def activations_of_the_next_layer(seconds, activation_bytes, weight_bytes, bandwidth, workers):
     """What crosses a cut is what the layer before it hands on, and not the one behind."""
     shifted = [*activation_bytes[1:], 0]

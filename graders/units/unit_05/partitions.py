@@ -154,6 +154,8 @@ def _telling(scale: int) -> list[Case]:
         # A byte of weights more or less, and half a second at a cut, decide.
         *(Case([2.0, 3.95], [1, 1], [19, heavy], 10.0, 2) for heavy in (20, 21)),
         Case([0.3, 0.3, 0.1], [9, 1, 1], [10**6] * 3, 20.0, 2),
+        # Half as much again at the cut, and replicas are better.
+        Case([1.0, 1.0], [4, 1], [5, 6], 10.0, 2),
         # The fewer workers the better, but all have to be used.
         Case([1.0], [1], [100], 10.0, 2),
     ]
