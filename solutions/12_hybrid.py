@@ -1687,7 +1687,7 @@ assert [round(of_zero), round(0.75 * of_zero)] == [52, 39]
 # explain that: on 128 the tree is deeper, and more would be missing there. Nor do small pieces: on 32 GPUs each has 32 images, and so had the
 # one GPU that they are compared with. A good part has to be something that takes less the fewer images a GPU has. Its reading and decoding of
 # images would be such a thing, and we count none. We count no sums on the way up the tree either, no copies from the GPU to its host
-# and back, and no GPU that waits for a slower one. The paper does not say how long any of these took, so we could only choose
+# and back, and no GPU that waits for a slower one. We know of no time that was published for any of these, so we could only choose
 # numbers until the row comes out right. (And one input is a guess: that the 21 days on one GPU were 2,400,000 steps of 32 images.)
 #
 # **What overlaps.** For 8.3 billion parameters on 512 GPUs we predict 54 % instead of 76 %. Our gradients leave after backward, in one ring

@@ -40,7 +40,7 @@ def _firecaffe() -> Iterator[Row]:
     """GoogLeNet on GPUs of Titan, 1,024 images a step: F. Iandola et al., CVPR 2016, table 4.
 
     One GPU takes 21 days, 32 are 20 times as fast, 128 are 47 times. 54 MB of gradients (table 2) go up a
-    binomial tree, and weights down, after backward (section 5). Not counted, for the paper has no numbers for
+    binomial tree, and weights down, after backward (section 5). Not counted, for we know of no numbers for
     them: reading and decoding images, copies between a GPU and its host, the sums on the way up.
     """
     seconds_an_image = 21 * 86_400 / (2_400_000 * 32)
