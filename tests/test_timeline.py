@@ -187,6 +187,15 @@ def test_a_timeline_is_legible_at_every_size(ranks):
     assert bool(nodes) == (ranks > 8)
 
 
+def test_each_rank_is_shown_with_its_node_where_every_rank_has_one_of_its_own():
+    # Invariant: a name that does not fit beside one row, turned, is not left out but stands in the row.
+    computing = [event(rank, "compute", Kind.COMPUTE, 0, 5, rank) for rank in range(4)]
+    axes = timeline_figure(make_run(computing, 4, nodes=4)).axes[0]
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == [f"node {rank}, rank {rank}" for rank in range(4)]
+    assert not [text for text in axes.texts if text.get_text().startswith("node ")]
+
+
 def test_the_bars_are_where_the_events_are():
     run = ring_run(4)
     axes = timeline_figure(run).axes[0]

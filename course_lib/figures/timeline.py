@@ -29,6 +29,8 @@ MOST_ARROWS = 300
 
 _HIGHEST = 10.0
 _UNIT_INCHES = 0.3
+_NODE_INCHES = 0.55
+"""What a node's name takes, turned."""
 
 
 def timeline_figure(
@@ -121,12 +123,16 @@ def _draw_rows(axes: Axes, layout: Layout, cluster: Cluster, unit_inches: float)
     nodes = [cluster.node_of(rank) for rank in layout.ranks]
     every = _every_which_label(layout.row_height * unit_inches)
     labelled = [row for row in rows if row % every == 0]
-    axes.set_yticks(
-        [layout.main_middle(row) for row in labelled], [f"rank {layout.ranks[row]}" for row in labelled]
-    )
+    firsts = [row for row in rows if row == 0 or nodes[row] != nodes[row - 1]]
+    # Where each row is a node of its own and too low for its name, turned, the name stands before the rank's.
+    in_rows = 1 < len(rows) == len(firsts) and layout.row_height * unit_inches < _NODE_INCHES
+    names = [
+        f"node {nodes[row]}, rank {layout.ranks[row]}" if in_rows else f"rank {layout.ranks[row]}"
+        for row in labelled
+    ]
+    axes.set_yticks([layout.main_middle(row) for row in labelled], names)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
-    firsts = [row for row in rows if row == 0 or nodes[row] != nodes[row - 1]]
     for row in rows[1:]:
         between = layout.row_top(row) - layout.gap / 2
         node_changes = row in firsts
@@ -137,7 +143,7 @@ def _draw_rows(axes: Axes, layout: Layout, cluster: Cluster, unit_inches: float)
                 linewidth=1.2 if node_changes else 0.8,
                 zorder=0,
             )
-    if len(set(nodes)) > 1:
+    if len(set(nodes)) > 1 and not in_rows:
         _draw_nodes(axes, layout, nodes, firsts, unit_inches)
 
 
@@ -147,7 +153,7 @@ def _draw_nodes(
     """The name of each node beside its ranks, turned; of many nodes only some."""
     ends = [*firsts[1:], len(nodes)]
     inches = min(b - a for a, b in zip(firsts, ends, strict=True)) * layout.row_height * unit_inches
-    every = max(1, round(0.55 / inches + 0.49))
+    every = max(1, round(_NODE_INCHES / inches + 0.49))
     for first, end in list(zip(firsts, ends, strict=True))[::every]:
         middle = (layout.row_top(first) + layout.row_top(end) - layout.gap) / 2
         with look():
