@@ -18,6 +18,7 @@ from workbook.release import (
     has_work,
     publish,
     publish_over,
+    reading_minutes,
     release,
     spoken_minutes,
     write_source,
@@ -76,9 +77,25 @@ def test_time_difficulty_and_points_stand_where_they_are_looked_for(tmp_path):
     cells = student_notebook(built(tmp_path)).cells
     title, summary, *_ = [line for line in cells[0].source.splitlines() if line]
     assert title == "# A sample"
-    assert summary == "*1 exercise · 2 points · about 5 minutes for the exercises*"
+    assert summary == "*about 5 minutes to read · 1 exercise · 2 points · about 5 minutes for the exercises*"
     answer = next(number for number, cell in enumerate(cells) if "exercise" in cell.metadata)
     assert cells[answer - 1].source == "*`one_more` · about 5 minutes · difficulty 1 of 5 · 2 points*"
+
+
+def test_the_time_to_read_is_counted_from_the_text_and_the_cells_that_show(tmp_path):
+    # Invariant: 200 words a minute, half a minute for each open cell, rounded up to five; what is folded
+    # and what the exercises' own minutes are for do not count.
+    def reading(source: str) -> int:
+        return reading_minutes(read_unit(write_unit(tmp_path, source)))
+
+    words = "\n\n# %% [markdown]\n" + "# one two three four five six seven eight nine ten\n" * 160
+    cells = '\n\n# %% demo=true\nprint("seen")' * 12
+    folded = '\n\n# %% demo=true jupyter={"source_hidden": true}\nprint("not seen")' * 40
+    assert reading(SOURCE) == 5
+    assert reading(SOURCE + words) == 10
+    assert reading(SOURCE + cells) == 10
+    assert reading(SOURCE + folded) == 5
+    assert reading(SOURCE.replace("after `number`", "after `number`" + " one more" * 2000)) == 5
 
 
 def test_the_marks_of_papermill_and_the_graders_reach_the_notebook(tmp_path):

@@ -10,7 +10,7 @@ from nbformat import NotebookNode
 
 from workbook.build import Efforts
 from workbook.paths import Places
-from workbook.release import KERNEL, spoken_minutes
+from workbook.release import KERNEL, reading_minutes, spoken_minutes
 from workbook.unit import Unit
 
 TEMPLATE = "index_notebook.py.j2"
@@ -44,5 +44,6 @@ def _row(unit: Unit, efforts: Efforts) -> dict[str, str | int]:
         "title": unit.title,
         "exercises": len(unit.answers),
         "points": f"{unit.points:g}",
+        "reading": spoken_minutes(reading_minutes(unit)),
         "time": spoken_minutes(minutes),
     }

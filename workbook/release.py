@@ -1,6 +1,8 @@
 """A unit's notebooks: the source that nbgrader works from, and the student's, which nbgrader makes of it."""
 
 import logging
+import math
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +24,12 @@ STUB = "raise NotImplementedError()"
 
 KEPT_METADATA = ("tags", "demo", "jupyter")
 """What papermill, the graders and JupyterLab (`source_hidden`) read; jupytext adds notes of its own."""
+
+WORDS_A_MINUTE = 200
+"""How fast the text is read."""
+
+MINUTES_A_CELL = 0.5
+"""What a cell of code that is not folded takes, with what it shows: a figure, or some lines of output."""
 
 KERNEL = {
     # No Python version: the notebook is the same wherever it was made.
@@ -149,13 +157,28 @@ def spoken_minutes(minutes: int) -> str:
     return f"{hours} h {rest} min" if rest else f"{hours} h"
 
 
+def reading_minutes(unit: Unit) -> int:
+    """How long the unit takes to read, in steps of five minutes; its exercises are left out."""
+    words, cells = 0, 0
+    for cell in unit.notebook.cells:
+        if cell.cell_type == "markdown":
+            words += len(re.findall(r"\w+", cell.source))
+        elif "exercise" not in cell.metadata and not cell.metadata.get("jupyter", {}).get("source_hidden"):
+            cells += 1
+    return 5 * math.ceil((words / WORDS_A_MINUTE + cells * MINUTES_A_CELL) / 5)
+
+
 def _with_summary(source: str, unit: Unit, efforts: Iterable[Effort]) -> str:
     """The title cell with a line below the title: what the whole unit takes."""
     title, _, rest = source.partition("\n")
     minutes = spoken_minutes(sum(effort.minutes for effort in efforts))
     count = len(unit.answers)
     exercises = f"{count} exercise{'s' if count != 1 else ''}"
-    summary = f"*{exercises} · {_points(unit.points)} · about {minutes} for the exercises*"
+    reading = spoken_minutes(reading_minutes(unit))
+    summary = (
+        f"*about {reading} to read · {exercises} · {_points(unit.points)} · "
+        f"about {minutes} for the exercises*"
+    )
     return f"{title}\n\n{summary}\n{rest}" if unit.answers else source
 
 
