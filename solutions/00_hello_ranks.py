@@ -10,7 +10,7 @@
 # # Hello, ranks: one program, many processes
 #
 # A distributed training run is one program, started many times. Each copy is told its number, its **rank**, and how
-# many there are, and nothing else tells them apart. Whatever they know of each other they have to send.
+# many copies there are. Nothing else tells the copies apart, and what one of them knows the others know only if it is sent.
 #
 # After this unit you can
 #
@@ -53,8 +53,8 @@ layout_picture(nodes=2, gpus_per_node=4)
 # - The **world size** is how many there are: 8.
 # - The **local rank** is its number on its own node, from 0 on every node. It chooses the GPU.
 #
-# Links inside a node are fast, links between nodes are slower, and what is not sent is not shared: every process has a
-# memory of its own.
+# Links inside a node are fast, links between nodes are slower. Every process has a memory of its own: what others are to
+# know of it has to be sent.
 #
 # **Predict, before you measure.** Write your guesses into the cell below.
 #
@@ -97,17 +97,19 @@ for machine in days:
 # - **Time.** Nobody waits 150 years. (TFLOP/s are $10^{12}$ floating-point operations a second. The numbers are GPT-3's;
 #   section 8 says where they come from.) A lecture on LUMI, a supercomputer in Finland, has another example, the search for a drug among
 #   40 billion molecules: approximately 90 days on 250 GPUs and 640 processor cores, or one day on the 27,000 GPUs of the supercomputer
-#   Summit. That is 90 times sooner for a fifth more GPU-days. It can be had so cheaply because no molecule has to wait for
-#   another one's result.
-# - **Memory.** 350 GB are more than four H100 GPUs hold, which have 80 GB each, and more than two H200 with 141 GB. And
-#   training needs several times as much as the weights alone (unit 01).
+#   Summit. That is 90 times sooner, for a fifth more GPU-days (GPUs times days). It costs so little more because no molecule has
+#   to wait for another one's result.
+# - **Memory.** 350 GB are more than four H100 GPUs hold, of 80 GB each, and more than two H200, of 141 GB each. (Both are GPUs
+#   of NVIDIA's.) And training needs several times as much as the weights alone (unit 01).
 # - **Data.** GPT-3's text began with 45 TB, which is half a day of reading for one disk. Other data must not be brought
 #   together at all: hospitals keep their patients' images, and each trains where its own lie. This is called **federated**
 #   learning.
-# - **Batch size.** What one GPU's memory leaves for activations limits how many samples it can take at a time. Small batches
-#   use a GPU badly, and with few samples gradients are noisy. Four GPUs take a batch four times as large.
+# - **Batch size.** While a model trains, what its layers have computed, the **activations**, stays in memory for the backward
+#   pass. So a GPU's memory limits how many samples it can take at a time. Small batches use a GPU badly, and with few samples
+#   gradients are noisy. Four GPUs take a batch four times as large.
 #
-# Models have grown faster than GPUs. Mind the scale: each line up is ten times as many parameters.
+# Models have grown faster than GPUs. Mind the scale of the figure: from one grid line to the next there are ten times as many
+# parameters.
 
 # %% demo=true
 from course_lib.figures.pictures import frameworks_picture, models_picture
@@ -119,16 +121,20 @@ models_picture()
 # but there is no one axis for it: images, words and seconds of speech cannot be counted together, so Epoch AI's survey of
 # notable systems compares data sets within one domain only.
 #
-# So the work is cut up, and the parts run side by side. Where is there work that can be done at the same time? A training is three
-# loops, one in another: over epochs, over the batches of an epoch, over the layers of the model. The first two cannot run
-# side by side as they stand, for each batch needs the weights that the one before has led to. (Unit 08 does it all the same,
-# with weights that are a little old.) Nor can the layers, for one batch: each needs what the layer before has computed. What
-# is left is within a batch, whose samples do not need each other, and within a layer, whose numbers do not. And while one
-# layer has some samples, other layers can have others.
+# So the work is cut up, and several devices do the parts at the same time. Which parts can be done at the same time? A training
+# is three loops, one in another: over epochs, over the batches of an epoch, over the layers of the model.
 #
-# What can be cut, then? **Data**: each device has a part of the batch (unit 02).
-# The **layers dealt out**: each device has some of them, one after another (unit 05). The **layers cut up**: each has a part of every
-# layer (unit 06). Here are ten systems, each with the most devices and the largest network that it had been shown with:
+# - Two batches cannot be worked on at the same time as the loop stands, whether of one epoch or of two: each needs the weights
+#   that the batch before has led to. (Unit 08 does it all the same, with weights that are a little old.)
+# - Two layers cannot work on one batch at the same time: each needs what the layer before has computed.
+# - The samples of one batch do not need each other. They can be shared out.
+# - The numbers that one layer computes do not need each other. They can be shared out too.
+# - And while one layer works on some samples of the batch, another layer can work on other samples.
+#
+# So there are three ways to cut a training up. **Data**: each device has a part of the batch (unit 02). **Layers dealt out**:
+# each device has some of the layers, and passes its results on to the next device (unit 05). **Layers cut up**: each device has a
+# part of every layer (unit 06). Here are ten systems, each with the most devices and the largest network that it had been
+# shown with:
 
 # %% demo=true
 frameworks_picture()
@@ -144,15 +150,41 @@ most = {kind: max(f.devices for f in FRAMEWORKS if f.kind == kind) for kind in {
 assert most["layers dealt out"] == 16 < most["layers cut up"] == 512 < most["data"] == 3072
 
 # %% [markdown]
-# Pipelines of layers ran on 16 devices at most, cut layers on 512, and data was shared out over as many as 3,072: data parallelism goes
-# furthest, where the model fits. (ZeRO cuts up what data parallelism would hold many times over. Other names for the same: layers
-# dealt out are also called *inter-layer*, *inter-operator* or *pipeline* parallelism, layers cut up *intra-layer*,
-# *intra-operator* or *tensor* parallelism, and *model* parallelism may mean either.)
+# Layers dealt out ran on 16 devices at most, layers cut up on 512, and data was shared out over as many as 3,072. So sharing out
+# the data, **data parallelism**, goes furthest, where the model fits into a device. (ZeRO, unit 09, is data parallelism that
+# does not keep everything on every device.) The three have other names too:
+#
+# | what is cut | also called |
+# |---|---|
+# | data | data parallelism |
+# | layers dealt out | pipeline, inter-layer or inter-operator parallelism |
+# | layers cut up | tensor, intra-layer or intra-operator parallelism |
+# | either of the last two | model parallelism |
+#
+# ### How much faster?
 #
 # A **serial** program does one thing after another. A **parallel** one does some of its work at the same time on several
-# workers, and the rest still one after another: reading a file, waiting for the slowest, adding up results. Amdahl
-# (1967) asked what that rest costs. Let one worker take 1 second, of which the fraction $f$ can be shared out evenly.
-# Speedup is the old time divided by the new one.
+# workers, and the rest still one after another: reading a file, for instance, or adding up results. Here is a small job of
+# five pieces. Four of them can be done at the same time, the rest cannot:
+
+# %% demo=true
+from course_lib.figures.pictures import serial_and_parallel_picture
+
+rest, parts = 0.2, [0.2, 0.2, 0.2, 0.2]  # seconds
+serial_and_parallel_picture(rest, parts)
+
+# %% demo=true jupyter={"source_hidden": true}
+# What the text says of the two times.
+serial, parallel = rest + sum(parts), rest + max(parts)
+assert (round(serial, 6), round(parallel, 6), round(serial / parallel, 6)) == (1, 0.4, 2.5)
+assert round(sum(parts) / serial, 6) == 0.8
+
+# %% [markdown]
+# One worker takes 1 second, four take 0.4 seconds. The old time divided by the new one is the **speedup**, here 2.5. Four workers
+# are not four times as fast, since three of them have nothing to do while one does the rest.
+#
+# Amdahl (1967) asked what that rest costs. Let one worker take 1 second, of which the fraction $f$ can be shared out evenly; in
+# the picture $f$ is 0.8. What is the speedup with any number of workers?
 
 
 # %% exercise="amdahl_speedup" points=3
@@ -202,10 +234,15 @@ guesses.measured(years_on_one_gpu=years, speedup_of_1000_workers=amdahl_speedup(
 # With ever more workers the parallel part takes almost no time, and the serial part is all that is left. So the speedup
 # has a limit, $1 / (1 - f)$, which is 20 here. The last 9,000 workers bring almost nothing.
 #
-# That is one reason why 100 GPUs do not train 100 times as fast. There are others: all messages may have to pass one server in the middle
-# (units 07 and 08); some devices are slower, and the others wait for them (unit 03); the network has its latency and its
-# bandwidth, and between distant places little of it (unit 07); and data may not be alike everywhere (unit 08). GPUs that
-# wait draw power too.
+# That is one reason why 100 GPUs do not train 100 times as fast. There are others:
+#
+# - All messages may have to pass one server in the middle (units 07 and 08).
+# - Some devices are slower, and the others wait for them (unit 03).
+# - A message takes time: some until it arrives at all, the network's **latency**, and some for each of its bytes, the less the
+#   higher the **bandwidth**, in bytes a second, is. Between distant places the latency is high and the bandwidth low (unit 07).
+# - Data may not be alike everywhere, as from one hospital to the next (unit 08).
+#
+# GPUs that wait draw power too.
 #
 # **Question for the slider:** how parallel must a program be for 1,024 workers to be worth 500?
 
@@ -278,13 +315,13 @@ run = launch(greet, "worker", ranks=ranks, on=on)
 run.results
 
 # %% [markdown]
-# Nobody was asked: each process was told its rank and the world size when it started, and `get_rank` and `get_world_size` are all
-# that tells the four copies apart. `run.results[r]` is what rank `r` returned. The argument `"worker"` went to every rank;
+# Each process was told its rank and the world size when it started. `get_rank` and `get_world_size` return these numbers without
+# asking anybody, and `get_rank` is all that tells the four copies apart. `run.results[r]` is what rank `r` returned. The argument `"worker"` went to every rank;
 # an argument that should differ is marked: `launch(f, per_rank([a, b, c, d]), ranks=4)` gives rank `r` item `r`.
 #
 # With `on="simulated"`, as this notebook is set, the ranks are **simulated**. Each is a thread of this notebook, they take
-# turns, and a message takes as long as a model of the network says. So a run is over in milliseconds and goes the same way
-# every time. The function cannot tell: it calls plain `torch.distributed`, and will run unchanged on real processes
+# turns, and a message takes as long as a model of the network says: that is **virtual time**. So a run is over in milliseconds and
+# goes the same way every time. The function cannot tell: it calls plain `torch.distributed`, and will run unchanged on real processes
 # (section 6) and on many nodes (section 7).
 
 # %% [markdown]
@@ -383,8 +420,8 @@ for rank, place in enumerate(places):
 assert places == [rank_coordinates(rank, [2, 2, 2], cyclic=False) for rank in range(machine.size)]
 
 # %% [markdown]
-# You have computed it from what the launcher was asked for. A program that must be right under every launcher reads the local rank
-# instead.
+# You have computed both from what the launcher was asked for. A program that must be right under every launcher reads them from the
+# environment instead.
 #
 # ### Groups and backends
 #
@@ -396,11 +433,11 @@ assert places == [rank_coordinates(rank, [2, 2, 2], cyclic=False) for rank in ra
 #
 # | backend | carries | use it for | keep in mind |
 # |---|---|---|---|
-# | **Gloo** | CPU tensors, over TCP; some collectives of GPU tensors, by way of the CPU | training on CPUs; small messages between hosts; trying things out | everywhere, also on a laptop |
+# | **Gloo** | CPU tensors, over TCP; GPU tensors in part, by way of the CPU (section 5) | training on CPUs; small messages between hosts; trying things out | everywhere, also on a laptop |
 # | **NCCL** (RCCL on AMD) | GPU tensors, over the links between the GPUs of a node and the network between nodes | training on GPUs, always | one rank a GPU; CPU tensors are refused |
 # | **MPI** (the Message Passing Interface, a standard with many libraries) | CPU tensors; GPU tensors if the MPI library is built for it | machines whose network only their own MPI knows well | needs a PyTorch built from source |
 #
-# A group can have two: with `backend="cpu:gloo,cuda:nccl"` the tensor's device decides. What is there in your PyTorch:
+# A group can have two backends: with `backend="cpu:gloo,cuda:nccl"` the tensor's device decides. Which of them your PyTorch has:
 
 # %% demo=true
 print(f"Gloo {dist.is_gloo_available()}, NCCL {dist.is_nccl_available()}, MPI {dist.is_mpi_available()}")
@@ -420,7 +457,7 @@ collective_picture("point_to_point", ranks=2)
 
 # %% [markdown]
 # Both calls **block**: they return when their part is done. A `recv` is done when the message has arrived. When is a `send`
-# done? That depends on the backend. Gloo waits until the other side has posted its `recv`, and this is what the simulator
+# done? That depends on the backend. Gloo waits until the other side has called `recv`, and this is what the simulator
 # does. So here is a program that looks harmless. Two ranks want to swap their tensors:
 
 
@@ -501,8 +538,8 @@ assert longest_bad == 17
 # tensor longer. This is why the simulator buffers nothing unless you ask it to. A program whose sends wait for each other
 # then hangs in the simulator with every length, and not only on some machine with some length.
 #
-# The simulator does not find every mistake. It shows one order of events, the same in every run; real processes show many.
-# So run on real processes too what is to run on real processes.
+# The simulator does not find every mistake. It shows one order of events, the same in every run; real processes show many. So a
+# program that will run on real processes should be tried on real processes as well.
 #
 # Now yours. The $p$ ranks stand in a ring, and a token goes once round.
 
@@ -650,8 +687,9 @@ assert waits.start < gives.start < waits.end
 assert 0.9 < (gives.start - waits.start) / waits.start < 1.1
 
 # %% [markdown]
-# The bar of rank 0's `recv` is both: first synchronization, for as long as rank 1 still computes, and then data movement. Unit 02 has
-# the same three in every step of a training. All ranks wait for the slowest; weights are moved at the start; gradients are added up.
+# The bar of rank 0's `recv` is both: first synchronization, for as long as rank 1 still computes, and then data movement. Data
+# parallelism (unit 02) has all three. Weights are moved at the start of the training; and in every step the ranks' gradients are added
+# up, for which all wait for the slowest.
 #
 # Most communication in training follows a few patterns in which the whole group takes part. They have names, and a
 # backend has a good algorithm for each. In `torch.distributed` **every rank of the group makes the call**, also those that
@@ -682,6 +720,57 @@ for name in ("broadcast", "scatter", "gather", "all_gather", "all_reduce"):
 mine = torch.tensor([dist.get_rank()])
 dist.all_reduce(mine)
 mine.item()
+
+# %% [markdown]
+# Not every backend has all of them. PyTorch's documentation ([torch.distributed, Backends](https://docs.pytorch.org/docs/stable/distributed.html))
+# has a table of the functions and of the tensors, on the CPU or on a GPU, with which each backend offers them. (Reduce-scatter and
+# all-to-all come in unit 07. A **barrier** sends no tensor: it returns when all ranks have called it.)
+#
+# | | Gloo, CPU | Gloo, GPU | MPI, CPU | NCCL, GPU |
+# |---|---|---|---|---|
+# | `send`, `recv` | yes | no | yes | yes |
+# | `broadcast`, `scatter`, `gather`, `all_gather` | yes | yes | yes | yes |
+# | `reduce`, `all_reduce` | yes | yes | yes | yes |
+# | `reduce_scatter` | yes | yes | no | yes |
+# | `all_to_all` | yes | yes | yes | yes |
+# | `barrier` | yes | no | yes | yes |
+#
+# MPI takes GPU tensors as well, if the MPI library with which PyTorch was built does. NCCL takes no CPU tensors at all. What Gloo
+# does with tensors on the CPU can be tried on any machine:
+
+
+# %% demo=true
+def try_all() -> list[str]:
+    """Call each function once, on two ranks; returns the names of those that returned."""
+    rank, one = dist.get_rank(), torch.ones(1)
+    two, parts = [torch.ones(1), torch.ones(1)], [torch.ones(1), torch.ones(1)]
+    of_root = parts if rank == 0 else None
+    calls = {
+        "send, recv": lambda: dist.send(one, dst=1) if rank == 0 else dist.recv(one, src=0),
+        "broadcast": lambda: dist.broadcast(one, src=0),
+        "scatter": lambda: dist.scatter(one, of_root, src=0),
+        "gather": lambda: dist.gather(one, of_root, dst=0),
+        "all_gather": lambda: dist.all_gather(two, one),
+        "reduce": lambda: dist.reduce(one, dst=0),
+        "all_reduce": lambda: dist.all_reduce(one),
+        "reduce_scatter": lambda: dist.reduce_scatter(one, two),
+        "all_to_all": lambda: dist.all_to_all(parts, two),
+        "barrier": lambda: dist.barrier(),
+    }
+    for call in calls.values():
+        call()
+    return list(calls)
+
+
+tried = {engine: launch(try_all, ranks=2, on=engine).results[0] for engine in ("simulated", "processes")}
+for engine, names in tried.items():
+    print(f"{engine:10} {len(names)} functions: {', '.join(names)}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# What the table says, as far as this PyTorch can be asked: all of Gloo's functions on the CPU, and who takes which tensors.
+assert len(tried["simulated"]) == len(tried["processes"]) == 10
+assert dist.Backend.backend_capability["nccl"] == ["cuda"]
+assert dist.Backend.backend_capability["gloo"] == dist.Backend.backend_capability["mpi"] == ["cpu", "cuda"]
 
 # %% [markdown]
 # Which operation is it? Think before you open the answer.
@@ -843,7 +932,7 @@ srun --cpus-per-task=4 torchrun --nnodes=2 --nproc-per-node=4 \
 
 Write this to `hello.sbatch`, add what your site wants (account, partition, GPUs), and submit it with
 `sbatch hello.sbatch`. That makes eight ranks: `torchrun` sets `RANK`, `WORLD_SIZE` and `LOCAL_RANK` for each, and
-`init_process_group()` reads them. Unit 03 does all this in earnest.
+`init_process_group()` reads them. Unit 03 explains each of these lines.
 """
 
 # %% [markdown]
@@ -861,7 +950,7 @@ Write this to `hello.sbatch`, add what your site wants (account, partition, GPUs
 # | FireCaffe (F. Iandola et al. 2016) | fixed: one training of GoogLeNet | 128 GPUs, 47 times as fast: 37 % efficiency |
 # | P. Goyal et al. 2017 | scaled: 32 images a GPU | ImageNet in one hour on 256 GPUs with a batch of 8,192; about 90 % efficiency from 8 GPUs to 256 |
 # | Horovod (A. Sergeev, M. Del Balso 2018, and its documentation) | scaled: each GPU keeps its batch | 512 GPUs: 90 % on Inception V3 and ResNet-101, 68 % on VGG-16 |
-# | Megatron-LM (M. Shoeybi et al. 2019) | scaled: the model grows with the GPUs | 8.3 billion parameters on 512 GPUs at 15.1 PFLOP/s: 76 % of 512 times one GPU |
+# | Megatron-LM (M. Shoeybi et al. 2019) | scaled: the model grows with the GPUs | 8.3 billion parameters on 512 GPUs at 15.1 PFLOP/s ($10^{15}$ operations a second): 76 % of 512 times one GPU |
 #
 # - **The first prediction.** GPT-3's operations and its text: T. Brown et al., *Language models are few-shot learners*, 2020
 #   ([arXiv:2005.14165](https://arxiv.org/abs/2005.14165)), Table D.1 and section 2.2. $6.7 \cdot 10^{13}$ operations a second are what
@@ -871,6 +960,8 @@ Write this to `hello.sbatch`, add what your site wants (account, partition, GPUs
 #   Supercomputers*. How usual many nodes are, it tells by T. Ben-Nun, T. Hoefler, *Demystifying Parallel and Distributed
 #   Deep Learning*, ACM Computing Surveys 52(4), 2019 ([arXiv:1802.09941](https://arxiv.org/abs/1802.09941)): of the 252
 #   papers that these read, 159 say on which hardware they computed, more and more of them on GPUs, and on many nodes.
+#
+# - **Backends.** The table of section 5 is that of PyTorch's documentation of July 2025.
 #
 # - **Growth.** Parameters are those of the papers that introduced the models. The ten systems: D. Nichols et al., *A Survey and
 #   Empirical Evaluation of Parallel Deep Learning Frameworks*, 2021 ([arXiv:2111.04949](https://arxiv.org/abs/2111.04949)). Data

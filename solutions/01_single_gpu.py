@@ -9,8 +9,8 @@
 # %% [markdown]
 # # Training on one device: fifteen steps
 #
-# Before a training is spread over many devices it should be right on one, and you should know what it costs there: time
-# and memory. This unit takes it apart into fifteen steps. Later units change five of them and leave the others alone.
+# Before a training is spread over many devices it should be right on one, and you should know how much time and memory it
+# takes there. This unit takes it apart into fifteen steps. Later units change five of them and leave the others alone.
 #
 # After this unit you can
 #
@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
@@ -158,12 +159,12 @@ assert losses[-1] < losses[0] / 2
 # **Mode.** Dropout and batch norm behave differently in training. `model.eval()` turns that off, and afterwards the model
 # has to go back to the mode in which it was, or the next epoch trains without dropout and nobody notices.
 #
-# **No graph.** Without `backward` nothing has to be kept. Under `torch.no_grad()` a forward pass needs a fraction of the
+# **No graph.** Where no `backward` follows, nothing has to be kept for it. Under `torch.no_grad()` a forward pass needs a fraction of the
 # memory.
 #
 # **Exactness.** The last batch is usually shorter. The mean over batches of their means then counts its samples for
 # more than the others. A hundred samples in batches of 32 leave four in the last: each of these would count eight times as
-# much. Many samples in few batches hide it, and an accuracy that depends on the batch size is wrong all the same.
+# much. With many batches the mistake is small, and an accuracy that depends on the batch size is wrong all the same.
 
 
 # %% exercise="evaluate" points=6
@@ -217,12 +218,14 @@ assert accuracy == reference[1]
 #
 # ## 3 All fifteen
 #
-# One more look at the fifteen steps, with an eye on where the data are and whose turn it is. For a model of three layers:
+# A lecture of NVIDIA's counts fifteen steps too. They are other ones: all of them are steps of a single batch, and they tell where the
+# data are and who has something to do. (The **host** is the computer with its processor, the **device** is the GPU in it.) For a
+# model of three layers:
 #
 # | Step | What happens | Where |
 # |---|---|---|
 # | 1, 2 | read a batch, transport it to the host | disk to the host's memory |
-# | 3, 4 | preprocess it, put it into a queue | host, often in processes of its own |
+# | 3, 4 | preprocess it, put it into a queue, where finished batches wait | host, often in processes of its own |
 # | 5 | transport it to the device | host to device |
 # | 6, 7, 8 | activations of layer one, of layer two, output | device, forward |
 # | 9 | loss | device |
@@ -230,10 +233,10 @@ assert accuracy == reference[1]
 # | 13, 14 | compute the optimizer's step, update the weights | device |
 # | 15 | return control | to the program, which asks for the next batch |
 #
-# These fifteen are those of one batch: they are cut finer round the device than the picture's, and leave out what happens
-# once an epoch. Two of their facts matter later. Gradients come in the reverse order of the layers: unit 02 sends those of
-# the last layer while those of the first are still being computed. And the program has control again long before step 14
-# is done, unless it asks the device for a number.
+# They divide what happens on the device more finely than the picture does, and leave out what happens once an epoch. (Elsewhere in
+# this unit a step's number is that of the picture.) Two things in the table matter later. Gradients come in the reverse order of the layers: unit 02 sends those of
+# the last layer while those of the first are still being computed. And the program has control again long before the
+# device has updated the weights, unless it asks the device for a number.
 #
 # Now write the loop round your two functions.
 
@@ -317,7 +320,7 @@ print(f"test accuracy {accuracy:.2%} after {seconds:.1f} s on {device.type}")
 #
 # What does the model still get wrong?
 
-# %% demo=true
+# %% demo=true jupyter={"source_hidden": true}
 from course_lib.figures.style import new_figure
 
 model.eval()
@@ -369,14 +372,12 @@ assert abs(evaluate(model, test_batches)[1] - history[-1][2]) < 1e-9
 # cut it into **micro-batches**, run forward and backward on one after the other, and let the gradients add up in
 # `parameter.grad`, as `backward` does anyway. After the last one take one optimizer step.
 #
-# The sum has to be the gradient of the whole batch's loss, which is a mean over $n$ samples. The loss of sample $i$ is
-# $\ell_i$. Micro-batch number $k$ is the set $S_k$ of $m_k$ samples and gives a mean over these. So
+# The sum has to be the gradient of the whole batch's loss $L$, which is a mean over $n$ samples. The loss of sample $i$ is
+# $\ell_i$. Micro-batch number $k$ is the set $S_k$ of $m_k$ samples, and its loss $L_k$ is a mean over these:
 #
-# $$ L = \frac1n \sum_{i=1}^{n} \ell_i = \sum_k \frac{m_k}{n} L_k, \qquad L_k = \frac{1}{m_k} \sum_{i \in S_k} \ell_i . $$
+# $$ L = \frac1n \sum_{i=1}^{n} \ell_i, \qquad L_k = \frac{1}{m_k} \sum_{i \in S_k} \ell_i . $$
 #
-# With micro-batches of one size the weight is one over their number, which is what most code divides by. The last
-# one of an epoch is often shorter, and then that is wrong, silently. Unit 02 will meet the same formula again, with workers
-# in the place of micro-batches.
+# Most code divides each $L_k$ by the number of micro-batches. When is that right? The last one of an epoch is often shorter.
 
 
 # %% exercise="accumulate_gradients" points=5
@@ -439,6 +440,13 @@ assert abs(kept_by[30] / kept_by[64] - 30 / 64) < 0.02
 # %% [markdown]
 # The gradients agree to rounding. (The model is in evaluation mode here. Dropout would switch off other units each time.)
 # The memory is that of the largest piece. The time does not fall: the work is the same.
+#
+# The weights follow from the two formulas. Summed over all micro-batches, $m_k L_k$ is the sum of all samples' losses, so
+#
+# $$ L = \sum_k \frac{m_k}{n} L_k . $$
+#
+# With micro-batches of one size $m_k / n$ is one over their number. Where the last is shorter, the number of micro-batches is the
+# wrong divisor, and no error says so. Unit 02 will meet the same formula again, with workers in the place of micro-batches.
 #
 # ## 5 How fast?
 #
@@ -653,9 +661,9 @@ assert list(history.values()) == [[weights, 0, 0], [weights, weights, 0], [weigh
 # states.
 #
 # How many bytes a number has is a choice. In **mixed precision** the weights and gradients that forward and backward use
-# have 16 bits, which halves the traffic and lets a GPU's matrix units run at least twice as fast. The optimizer keeps a
-# second copy of the weights, and its states, in 32 bits. It has to, for two reasons. Take a weight of 1 and a thousand
-# updates of 0.001 each. And take a state of Adam: in each step it keeps the mean of the squared gradients,
+# have 16 bits. So half as many bytes are read and written, and a GPU's matrix units run at least twice as fast. The optimizer keeps a
+# second copy of the weights, and its states, in 32 bits. Why it has to, two examples show. In the first a weight of 1 gets a
+# thousand updates of 0.001 each. The second is a state of Adam: in each step it keeps the mean of the squared gradients,
 # $v \leftarrow 0.999\,v + 0.001\,g^2$ for a gradient $g$. Let $v$ be 1 and all further gradients 0.
 
 # %% demo=true
@@ -802,8 +810,9 @@ assert kept[0] < states < kept[-1]
 #
 # ## 7 Now on real processes
 #
-# The simplest use of several processes needs no message at all: trainings that differ in one setting. `train_once` below is
-# an ordinary function; `launch` runs it in two processes, each with a learning rate of its own.
+# The simplest use of several processes sends no data at all: trainings that differ in one setting. `train_once` below is
+# an ordinary function; `launch` runs it in two processes, each with a learning rate of its own. A process that has loaded its
+# data waits for the other one (`dist.barrier()` returns when all have called it), so that both train at the same time.
 
 
 # %% demo=true
@@ -820,6 +829,7 @@ def train_once(learning_rate: float) -> tuple[float, float]:
     train_batches, test_batches = new_batches(data, batch_size, device)
     model = SmallCNN(channels, class_count, size, dropout=0.25).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
+    dist.barrier()
     started = time.perf_counter()
     for _ in range(3):
         with span("epoch"):
@@ -835,11 +845,11 @@ for learning_rate, (accuracy, rate) in zip([1e-3, 3e-3], both.results):
     print(f"learning rate {learning_rate:g}: accuracy {accuracy:.1%}, {rate:,.0f} samples a second")
 together = sum(rate for _, rate in both.results)
 print(f"alone {alone.results[0][1]:,.0f} samples a second, two together {together:,.0f}")
-print(f"messages sent: {both.traffic.messages}")
+print(f"bytes sent: {both.traffic.sent}")
 
 # %% demo=true jupyter={"source_hidden": true}
-# Trainings that differ in one setting need no message.
-assert both.traffic.messages == 0
+# Trainings that differ in one setting send each other nothing.
+assert both.traffic.sent == 0
 
 # %% demo=true
 both.timeline(title="two trainings that know nothing of each other")

@@ -66,6 +66,9 @@ weighted_average_picture((8, 8, 5))
 # 4. Each takes the same optimizer step from the same weights with the same gradient. So the weights are the same
 #    again, and are never sent.
 #
+# Of unit 00's three kinds of communication, step 3 has two: a collective computation, and a synchronization, since nobody has the
+# average before the last worker has come. The third, data movement, comes once, when all workers get the same weights (section 3).
+#
 # **Predict, before you measure.** Write your guesses into the cell below; sections 4 and 5 measure them.
 #
 # 1. ResNet-50 has 25,557,032 parameters, so its gradients take 97.5 MiB in 32 bits. Four workers average them with an
@@ -127,6 +130,16 @@ def combine_gradients(gradients: list[Tensor], counts: list[int]) -> Tensor:
 # of another loss, in which a sample of a small shard counts more than one of a large shard. The derivation uses one
 # property of the loss: it is a mean of terms, one a sample. A batch norm breaks that, since it makes each $\ell_i$
 # depend on the other samples of its shard.
+#
+# **Find the mistake.** A lecture numbers the workers from 1, sets $m_0 = 0$, and writes that worker $k$ has the samples from
+# $i = m_{k-1} + 1$ to $i = m_{k-1} + m_k$. For how many workers is that right?
+#
+# <details><summary>Answer</summary>
+#
+# For two. Worker 3 begins after all samples of the workers 1 and 2, with sample $m_1 + m_2 + 1$, and not with $m_2 + 1$.
+# The sets $S_k$ need no such bounds.
+#
+# </details>
 #
 # With a real model: 32 images on three workers that get 20, 8 and 4 of them.
 
@@ -233,7 +246,7 @@ def shard_indices(length: int, epoch: int, seed: int) -> Tensor:
 # %% [markdown]
 # Three epochs of 26 samples, each coloured by the rank that gets it:
 
-# %% demo=true
+# %% demo=true jupyter={"source_hidden": true}
 from course_lib.figures.style import new_figure, rank_colour
 
 figure, axes = new_figure(
@@ -258,8 +271,8 @@ figure
 # Equal weights and equal updates give equal weights: that is the whole proof that replicas stay equal. The updates
 # are equal if the gradients are. The weights have to be made equal once, at the start.
 #
-# A common seed often does it, until one rank draws one random number more, or loads a checkpoint that the others do
-# not see. A **broadcast** from one rank always does it. It is not free: section 5 finds that it takes almost as long as
+# If all ranks draw their weights from the same seed, they often are equal, until one rank draws one random number more, or loads a
+# checkpoint that the others do not see. A **broadcast** from one rank always makes them equal. It is not free: section 5 finds that it takes almost as long as
 # a step. But it happens once in a training, and a training has many thousands of steps. Buffers are sent too: the running
 # statistics of a batch norm are not parameters, yet a replica with other statistics is another model.
 #
@@ -389,14 +402,14 @@ guesses.measured(
 )
 
 # %% [markdown]
-# It is $2\frac{p-1}{p}$ times the gradients: 146 MiB for ResNet-50 on 4 workers, 195 MiB on 1,000. The bytes that a worker
+# A worker sends $2\frac{p-1}{p}$ times its gradients: 146 MiB for ResNet-50 on 4 workers, 195 MiB on 1,000. The bytes that a worker
 # sends never exceed twice its gradients, however many workers there are, and no all-reduce sends less (Patarasuk and Yuan
 # 2009). So the bytes are no obstacle to many workers.
 #
-# The latency is one. The ring has $2(p-1)$ messages one after another, and with 20 µs each that is 40 ms on 1,000 workers.
+# The latency is an obstacle. The ring has $2(p-1)$ messages one after another, and with 20 µs each that is 40 ms on 1,000 workers.
 # Unit 07 has algorithms in which the number of messages grows with $\log_2 p$ instead.
 #
-# The second prediction: a worker that computes on twice as many samples sends
+# The second prediction. What does a worker send that computes on twice as many samples?
 
 # %% demo=true
 for samples in (8, 16):
@@ -411,7 +424,7 @@ assert run.traffic[0].sent == half.traffic[0].sent
 guesses.measured(times_as_much_with_twice_the_samples=run.traffic[0].sent / half.traffic[0].sent)
 
 # %% [markdown]
-# the same: there are as many gradients as parameters, whatever the batch. It computes twice as long, though. So with
+# It sends the same: there are as many gradients as parameters, whatever the batch. But it computes twice as long. So with
 # larger batches a worker spends a smaller share of its time on communication. Section 9 says what large batches cost.
 #
 # The simulator can also say what one call instead of many is worth. Here are sixteen layers, one rank on each node, and a
@@ -451,8 +464,8 @@ assert abs(many.traffic[0].sent / one.traffic[0].sent - 1) < 0.01
 assert abs((many.seconds - one.seconds) - 31 * 2 * (ranks - 1) * 20e-6) < 0.02 * many.seconds
 
 # %% [markdown]
-# The bytes are the same; the latencies are not. The same function on real processes, each with its own interpreter. They
-# talk over Gloo, PyTorch's library for communication between CPUs (unit 00):
+# Both send the same bytes, but many calls pay the latency many times. Here `average_gradients` runs on real processes, each with its
+# own interpreter. They talk over Gloo, PyTorch's library for communication between CPUs (unit 00):
 
 # %% demo=true
 run = launch(backward_and_average, new_model(), ranks=ranks, on="processes")
@@ -472,7 +485,7 @@ from course_lib.figures.pictures import bucket_picture
 bucket_picture(backward=[1.0, 1.0, 1.0, 1.0], communication=[0.8, 0.8, 0.8, 0.8])
 
 # %% [markdown]
-# PyTorch's `DistributedDataParallel` gets there by three means: buckets, hooks and asynchronous calls. You build it from
+# PyTorch's `DistributedDataParallel` does this by three means: buckets, hooks and asynchronous calls. You build a small one from
 # them in three steps.
 #
 # ### Which gradients travel together
@@ -963,6 +976,16 @@ print(
 # themselves, all at once. That is the very race which the barrier is there to prevent, so it is right only because the
 # first rank's exception ends the training soon. A program that wants to go on after a failure has to tell the other
 # ranks, with a broadcast of whether the first one succeeded.
+#
+# **Find the mistake.** A slide of a lecture loads the data by `if local_rank == 0: train_set = ...`, and breaks off there. What would
+# go wrong if nothing followed?
+#
+# <details><summary>Answer</summary>
+#
+# The other ranks of the node have no `train_set`, and raise a `NameError` at its first use. The `if` may guard the download only: after
+# the barrier every rank has to load the data for itself.
+#
+# </details>
 
 
 # %% exercise="load_once" points=4
@@ -1181,7 +1204,8 @@ alone = train_alone(recipe, shards, mine.results[0].device)
 print(f"one process: loss {alone.losses[-1]:.4f}, test accuracy {alone.accuracies[-1]:.2%}")
 
 # %% [markdown]
-# Two claims, as assertions. The replicas are still equal, in every bit. And the loss curves are equal to rounding:
+# Two claims, as assertions. The replicas are still equal, in every bit: a **fingerprint**, a hash of all weights, is the same on
+# all ranks. And the loss curves are equal to rounding:
 # floating-point sums depend on their order, and an all-reduce adds in another order than a matrix product.
 
 # %% demo=true
@@ -1199,7 +1223,7 @@ for name, losses in curves.items():
     torch.testing.assert_close(torch.tensor(losses[:50]), expected, rtol=0, atol=1e-4)
     print(f"{name:25} largest difference {(torch.tensor(losses[:50]) - expected).abs().max():.1e}")
 
-# %% demo=true
+# %% demo=true jupyter={"source_hidden": true}
 from course_lib.figures.style import COLOURS
 
 figure, (left, right) = new_figure(
@@ -1403,7 +1427,7 @@ assert often.traffic[0].sent == 2 * once.traffic[0].sent
 # | Hangs at the end of the first epoch | Shards of unequal size: one rank has left the loop, the others wait in its all-reduce | Equal numbers of steps: pad, drop the rest, let empty batches take part, or `with ddp.join():` |
 # | Hangs, or an error about unused parameters | A parameter got no gradient on some rank | `find_unused_parameters=True`, or a model that uses all; your `finish()` sends zeros |
 # | Trains, but worse than one process | Every epoch deals the same samples | `sampler.set_epoch(epoch)` |
-# | Trains, but slowly | Gradients divided twice: by `all_reduce` with `AVG` and again, or by the loss and again | Find the one place that divides |
+# | The loss falls too slowly | Gradients divided twice: by `all_reduce` with `AVG` and again, or by the loss and again | Find the one place that divides |
 # | Loss differs from one process after a few steps | Batch norm computes its statistics a shard | `SyncBatchNorm`, group or layer norm, or larger batches a worker |
 # | Replicas drift apart | Other seeds and no broadcast; or a rank that skips its step | Broadcast at the start; compare a hash of the weights now and then |
 # | All ranks augment alike | One seed for everything | The same seed for weights and shuffling, another a rank for augmentation and dropout |

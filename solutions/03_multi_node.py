@@ -797,7 +797,7 @@ for name, value in lumi_node.items():
     print(f"{name}: {value}")
 
 # %% [markdown]
-# To read such texts is no art; `read_topology` does it, for both tools. What to do with the numbers is yours.
+# `read_topology` reads such texts, of both tools. What follows from the numbers is yours to find.
 
 
 # %% exercise="cpu_bind_map" points=7
@@ -1044,7 +1044,7 @@ assert sorted(done.stdout.split()[3::4]) == [f"TORCHELASTIC_RESTART_COUNT={count
 # itself, and is **elastic**: `--nnodes=1:2` begins as soon as one node is there, and takes in a second. Here both are this machine.
 # The second comes late, and leaves again; then the worker of the first fails, as any does whose peer is gone:
 
-# %% demo=true
+# %% demo=true jupyter={"source_hidden": true}
 ELASTIC = """
 import os, time
 from pathlib import Path
@@ -1154,7 +1154,7 @@ def checkpoint_interval(
 # 2,048 nodes are one in 264 days a node. The fourth prediction is where the sliders start. **Move them.** For which jobs
 # does it hardly matter how often you save? What must become faster, before 16,384 nodes make sense?
 
-# %% demo=true
+# %% demo=true jupyter={"source_hidden": true}
 # %%needs checkpoint_interval
 from course_lib.training.failure_model import drawn_overhead, expected_overhead
 
@@ -1171,9 +1171,9 @@ def waste(nodes: int, seconds: int):
     dots = [100 * drawn_overhead(each, seconds, failure, 60, pieces=1000) for each in intervals[::4]]
     least = 100 * expected_overhead(best, seconds, failure, 60)
     figure, axes = new_figure(
-        alt=f"Time lost, in percent of the work, against the interval for {nodes} nodes and checkpoints of {seconds} s: high on the left, where "
-        f"checkpoints are frequent, high on the right, where failures lose much, and least, {least:.1f} percent, near "
-        f"Young's interval of {best / 60:.1f} minutes.",
+        alt=f"Time lost, in percent of the work, against the interval for {nodes} nodes and checkpoints of {seconds} s: "
+        "high on the left, where checkpoints are frequent, high on the right, where failures lose much, and least, "
+        f"{least:.1f} percent, near Young's interval of {best / 60:.1f} minutes.",
         height=3.2,
     )
     axes.plot([each / 60 for each in intervals], curve, color=COLOURS["blue"], label="expected (Daly 2006)")
@@ -1247,7 +1247,7 @@ assert expected_overhead(checkpoint_interval(120, NODE, 16_384), 120, NODE / 16_
 # | the operating system's memory | the node | `os.fsync(file.fileno())` |
 # | the disk | (keep copies elsewhere) | |
 #
-# and it is free to write them in another order than you did. What could a reader find under the name after a power failure, if
+# and the operating system may write them to the disk in another order than you did. What could a reader find under the name after a power failure, if
 # the disk learns of the new name first? And where is a name written?
 
 
@@ -1530,7 +1530,7 @@ begins = [10 * start for start in range(4)]  # Each process saves once, ten step
 assert [len(part) for part in parts] == [*kills, len(curve) - begins[-1]]
 assert all(part == curve[begin : begin + len(part)] for begin, part in zip(begins, parts, strict=True))
 
-# %% demo=true
+# %% demo=true jupyter={"source_hidden": true}
 # %%needs save_checkpoint load_latest resume
 figure, axes = new_figure(
     alt="Training loss against steps: a grey line for the uninterrupted training, and on it the pieces of four processes; each "
@@ -1565,8 +1565,8 @@ figure
 #
 # In one process that is easy: `signal.signal(number, handler)` has Python call `handler(number, frame)` between two lines of whatever
 # runs then. Among ranks it is not. The signal reaches them at different moments, perhaps in different steps, and some not at
-# all; and a rank that stops by itself leaves the others waiting for it. (Slurm sends the signal to all tasks: who adds up notes of
-# one byte finds none where 256 ranks have each noted 1.)
+# all; and a rank that stops by itself leaves the others waiting for it. (It may also reach all ranks, for Slurm sends it to all tasks.
+# If each of 256 ranks then notes a 1, and the notes are added up as `uint8`, the sum is 256, which one byte cannot hold: it is 0.)
 
 
 # %% exercise="save_on_signal" points=10
@@ -1724,6 +1724,11 @@ def through_worlds(worlds: list[int], deal) -> list[float]:
 one = through_worlds([1], elastic_batch)
 elastic = through_worlds([4, 3, 5, 2], elastic_batch)
 naive = through_worlds([4, 3, 5, 2], keep_own_batch)
+for name, losses in {"one rank": one, "global batch kept": elastic, "rank's batch kept": naive}.items():
+    print(f"{name:17} last loss {losses[-1]:.6f}")
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs elastic_batch
 steps = list(range(1, 61))
 figure, (left, right) = new_figure(
     columns=2,

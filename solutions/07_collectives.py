@@ -85,7 +85,9 @@ assert [total.tolist() for total in sums] == [[18, 14]] * 4
 #
 # and as much flows out. A network card of 100 Gbit/s moves 12.5 GB/s, so the server's machine would need seven of them,
 # while each worker uses a fortieth of its own card. (In this unit a MB has $10^6$ bytes and a GB $10^9$, as in the data
-# sheets of networks. Where a MB has $2^{20}$ bytes and a GB $2^{30}$, the same numbers are 97.5 MB and 73.1 GB/s.)
+# sheets of networks. Where a MB has $2^{20}$ bytes and a GB $2^{30}$, the same numbers are 97.5 MB and 73.1 GB/s.) The lecture
+# that has this example books the gradients as what goes out of the master, and the weights as what comes in. That is how the
+# workers see it. For the master it is the other way round.
 
 # %% demo=true jupyter={"source_hidden": true}
 from course_lib.torchvision_compat import import_torchvision
@@ -498,8 +500,8 @@ for place, p in enumerate(sizes):
 guesses.measured(bytes_sent_for_each_byte_of_the_tensor=busiest["ring"][1][-1])
 
 # %% [markdown]
-# (Left, master and ring need the same number; right, all but the exchange send the same.) The middle panel answers the first
-# prediction. In the ring each rank sends $p - 1$ chunks in each of the two passes. A
+# (In the left panel the lines of master and ring lie on one another, in the right one those of all but the exchange.) The middle
+# panel answers the first prediction. In the ring each rank sends $p - 1$ chunks in each of the two passes. A
 # chunk of a tensor of $b$ bytes has $b/p$ bytes, so a rank sends
 #
 # $$ 2(p-1) \cdot \frac{b}{p} = 2\,\frac{p-1}{p}\,b \ \text{bytes:} $$
@@ -507,8 +509,9 @@ guesses.measured(bytes_sent_for_each_byte_of_the_tensor=busiest["ring"][1][-1])
 # less than 2 bytes for each byte of the tensor, however many ranks there are. No other all-reduce out of messages between
 # ranks can do with less (Patarasuk and Yuan, 2009).
 #
-# How all this grows with $p$ stands in a table of the lecture. A step is a round in which ranks work at the same time;
-# the busiest rank's bytes are what its network card must carry:
+# How all this grows with $p$ stands in a table of the lecture. O(p) is what grows in proportion to $p$, O(p²) in proportion to its
+# square, O(log p) to its logarithm, and O(1) does not grow beyond some limit. A step is a round in which ranks work at the same
+# time; the busiest rank's bytes are what its network card must carry:
 #
 # | algorithm | steps | bytes of the busiest rank | bytes of all together |
 # |---|---|---|---|
@@ -529,7 +532,7 @@ guesses.measured(bytes_sent_for_each_byte_of_the_tensor=busiest["ring"][1][-1])
 # have those of four; then at distance 4, and so on: $\log_2 p$ rounds. A rank's number differs from its partner's in one
 # bit: `rank ^ distance`.
 #
-# Only $p$ has to be a power of two. If it is not, let $c$ be the largest power of two below $p$. Each rank $r$ from $c$ on
+# So it works if $p$ is a power of two. If it is not, let $c$ be the largest power of two below $p$. Each rank $r$ from $c$ on
 # **folds**: it sends its tensor to rank $r - c$, which adds it to its own; then it waits, and gets the result in the end.
 # That costs two more messages, of the whole tensor each.
 
@@ -587,7 +590,17 @@ sent = launch(recursive_doubling_all_reduce, torch.ones(64_000), ranks=8).traffi
 assert (sent.messages, sent.sent) == (3, 3 * 256_000)
 
 # %% [markdown]
-# So it is for short tensors. Rabenseifner's algorithm has few steps and few bytes, with $2 \log_2 p$ rounds:
+# **Find the mistake.** A slide of the lecture on costs is headed "recursive halving". Its partners are at distance 1, then 2, then 4,
+# and it counts O(p) bytes of all ranks together. What does not fit?
+#
+# <details><summary>Answer</summary>
+#
+# Whoever swaps whole tensors at distance 1, 2, 4 is doubling: each rank sends $\log_2 p$ tensors, which is O(p log p) of all
+# ranks together. O(p) it is only if partners swap halves, then quarters, and so on, as below. Then the distances may come in any order.
+#
+# </details>
+#
+# So recursive doubling is for short tensors. Rabenseifner's algorithm has few steps and few bytes, with $2 \log_2 p$ rounds:
 #
 # - **Halve.** Partners at distance $p/2$ swap halves: the lower rank of a pair keeps the lower half, gets the partner's
 #   lower half and adds. Then the same at distance $p/4$ with what is left: a quarter, and so on. After $\log_2 p$ rounds
@@ -1245,19 +1258,25 @@ except RankLost as error:
 # ## 9 The deadlock lab
 #
 # Six programs that hang. A real cluster would sit there until the time limit, 10 minutes or half an hour later. The
-# simulator knows at once, because it sees that no rank can go on, and says who waits for whom and in which line. Read each
-# report; in the end you name the causes, and mend the programs.
+# simulator knows at once, because it sees that no rank can go on, and says who waits for whom and in which line. A report also
+# ends with a line "What to do". It is left out here, for it would give the cause away. Read each report; in the end you name the
+# causes, and mend the programs.
 
 # %% demo=true
 
 
+def seen(error) -> str:
+    """The report of a program that hangs, without the advice at its end."""
+    return error.report.partition("\n\nWhat to do:")[0]
+
+
 def hangs(program, *arguments, ranks: int) -> None:
-    """Run a program that hangs, and print the report."""
+    """Run a program that hangs, and print what is seen of it."""
     try:
         launch(program, *arguments, ranks=ranks, quiet=True)
         raise AssertionError(f"{program.__name__} does not hang")
     except (Deadlock, CollectiveMismatch, RankFailed) as error:
-        print(f"{type(error).__name__}: {error.report}")
+        print(f"{type(error).__name__}: {seen(error)}")
 
 
 def each_rank_its_number(ranks: int):
@@ -1304,7 +1323,7 @@ try:
     launch(shift, torch.zeros(2000), cluster=eager)
     raise AssertionError("long messages did not wait for their receivers")
 except Deadlock as error:
-    print(f"8,000 bytes: {error.report}")
+    print(f"8,000 bytes: {seen(error)}")
     show(error.figure())
     guesses.measured(two_ranks_send_first="sometimes: 12 bytes arrive, 8,000 do not")
 
@@ -1603,7 +1622,8 @@ line_figure(
 # The model was fitted to single messages between two processes, and predicts a whole algorithm. It leaves out the
 # additions ($\gamma$), Python's own time for each step, and that several messages at once share the memory of one machine.
 # And where there are more processes than cores, ranks also wait for a core, which no network model knows. So the measured
-# points mostly lie above the line. The form is right: flat as long as the number of messages counts, then straight.
+# points mostly lie above the line. On a machine with a free core for each rank they have its form: flat as long as the number of
+# messages counts, then straight.
 #
 # Scatter, gather and all-gather as well. Rank 0 deals out numbers, each rank doubles its own, rank 0 collects them, and in the end
 # all ranks get all:
@@ -1762,8 +1782,9 @@ def mpi_ring_all_reduce(comm, x: np.ndarray) -> np.ndarray:
 # %% [markdown]
 # ## 13 Open task
 #
-# You have a dozen all-reduces now, and none is best everywhere. Libraries choose by the length of the tensor and by the machine
-# (NCCL's `tuning.cc`, the tables of MPICH and Open MPI). Write one that is given the cluster: nodes of several GPUs, a latency and a
+# You have eight all-reduces now: through a master, by exchange, by tree, ring, recursive doubling, halving-doubling, in a hierarchy,
+# and PyTorch's own. None is best everywhere. Libraries choose by the length of the tensor and by the machine (NCCL's
+# `tuning.cc`, the tables of MPICH and Open MPI). Write one that is given the cluster: nodes of several GPUs, a latency and a
 # bandwidth within nodes, and others between them. You may choose among what you have; and there is better than that.
 #
 # What a message takes you know from section 7. A rank may have several messages under way: their bytes leave one after another, and

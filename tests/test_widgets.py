@@ -275,6 +275,16 @@ def test_pictures_refuse_what_they_have_no_room_for():
         pictures.cut_picture(3)
     with pytest.raises(ValueError, match="mlp, attention"):
         pictures.branches_picture("norm")
+    with pytest.raises(ValueError, match="2 to 8 parts"):
+        pictures.serial_and_parallel_picture(0.2, [0.8])
+
+
+def test_parallel_work_ends_with_the_longest_part_and_serial_work_with_all_of_them():
+    # Both ends, and that nobody but worker 0 has anything to do at first, are told in words as well.
+    told = pictures.serial_and_parallel_picture(1, [2, 4, 3]).alt
+    assert "3 parts one after another, and ends after 10 s" in told
+    assert told.endswith("they end after 5 s.")
+    assert "worker 0 does the same 1 s while the others do nothing" in told
 
 
 def test_the_tree_reaches_all_in_as_few_rounds_as_there_can_be():
@@ -296,6 +306,8 @@ def test_the_tree_reaches_all_in_as_few_rounds_as_there_can_be():
     [
         lambda: pictures.ring_picture(2),
         lambda: pictures.ring_picture(24),
+        lambda: pictures.serial_and_parallel_picture(0.2, [0.2, 0.2, 0.2, 0.2]),
+        lambda: pictures.serial_and_parallel_picture(1, [3, 1, 2, 3, 1, 2, 3, 1]),
         lambda: pictures.tree_picture(2),
         lambda: pictures.tree_picture(11),
         lambda: pictures.tree_picture(16),

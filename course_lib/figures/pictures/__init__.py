@@ -21,6 +21,7 @@ from course_lib.figures.pictures.nodes import (
 )
 from course_lib.figures.pictures.tensor_parallel import branches_picture, cut_picture
 from course_lib.figures.pictures.trees import tree_picture
+from course_lib.figures.pictures.work import serial_and_parallel_picture
 
 __all__ = [
     "COLLECTIVES",
@@ -38,6 +39,7 @@ __all__ = [
     "network_hops",
     "placement_picture",
     "ring_picture",
+    "serial_and_parallel_picture",
     "server_and_ring_picture",
     "speedup_picture",
     "tree_picture",

@@ -18,11 +18,11 @@ def cluster_picture(nodes: int = 3, gpus_per_node: int = 4) -> Drawing:
     alt = (
         "You reach the login node with a terminal, or through a portal with a browser. There a job is handed "
         f"to the batch system, which runs it on compute nodes: here {nodes} with {gpus_per_node} GPUs "
-        "each. All nodes see the shared file system."
+        "each, which reach each other over a network of their own. All nodes see the shared file system."
     )
     figure, axes = new_figure(alt=alt, height=3.1)
     axes.set_axis_off()
-    axes.set_xlim(0, 13)
+    axes.set_xlim(0, 13.8)
     axes.set_ylim(0, 5.2)
     _box(axes, (0.1, 2.9), (1.9, 1.1), "you", "terminal\nor browser")
     _box(axes, (3.1, 2.9), (2.1, 1.1), "login node", "edit, submit")
@@ -35,14 +35,19 @@ def cluster_picture(nodes: int = 3, gpus_per_node: int = 4) -> Drawing:
         _box(axes, (9.3, bottom + 0.08), (3.6, height - 0.16), "", "")
         axes.text(9.45, bottom + height / 2, f"node {node}", va="center", fontsize=9.5)
         _arrow(axes, (8.1, 3.45), (9.3, bottom + height / 2), "")
+        axes.plot([12.9, 13.2], [bottom + height / 2] * 2, color=_EDGE, linestyle="-", linewidth=1.8)
         for gpu in range(gpus_per_node):
             side = 0.42
             corner = (10.85 + gpu * 0.5, bottom + height / 2 - side / 2)
             axes.add_patch(Rectangle(corner, side, side, facecolor=COLOURS["sky_blue"], edgecolor=_EDGE))
+    axes.plot(
+        [13.2, 13.2], [5.0 - 3.5 + height / 2, 5.0 - height / 2], color=_EDGE, linestyle="-", linewidth=1.8
+    )
+    axes.text(13.5, 3.25, "network", rotation=90, ha="center", va="center", fontsize=9.5)
     axes.add_patch(Rectangle((3.1, 0.2), 9.8, 0.8, facecolor=_PALE, edgecolor=_EDGE))
     axes.text(8.0, 0.6, "shared file system: code, environment, data, checkpoints", ha="center", va="center")
     for x in (4.15, 11.1):
-        axes.plot([x, x], [1.0, 1.5 if x > 9 else 2.9], color=_EDGE, linewidth=1.2)
+        axes.plot([x, x], [1.0, 1.5 if x > 9 else 2.9], color=_EDGE, linestyle="-", linewidth=1.2)
     return figure
 
 
