@@ -282,8 +282,8 @@ def fit(
 
 # %% [markdown]
 # A real training, with your loop. The images come shifted by up to a pixel (a shifted seven is a seven, so there are nine
-# images for one). Between the epochs a **scheduler** sets the learning rate, and the curves grow. The device is chosen once,
-# and no other line of code knows:
+# images for one). Between the epochs a **scheduler** sets the learning rate, and the curves grow. The device is chosen in
+# one line, and all others run on any device:
 
 # %% demo=true
 # %%needs train_step evaluate fit
@@ -339,8 +339,8 @@ for place, index, (label, guess) in zip(axes, wrong, pairs):
 figure
 
 # %% [markdown]
-# Step 14, the checkpoint, in its simplest form. Weights alone are not enough: the optimizer has moments, the scheduler has
-# a place on its curve. A job that is killed while it writes leaves half a file; unit 03 mends that.
+# Step 14, the checkpoint, in its simplest form. Weights alone are not enough: AdamW keeps two running means for each
+# weight (section 6), and the scheduler has a place on its curve. A job that is killed while it writes leaves half a file; unit 03 mends that.
 
 # %% demo=true
 from course_lib.home import course_home
@@ -541,8 +541,8 @@ line_figure(
 # %% [markdown]
 # Every step pays for some things once, however large the batch: calling some dozens of operations, updating all parameters.
 # With one image there is little else. With hundreds of images these costs hardly count, and the curve becomes flat. On a GPU
-# it becomes flat later and at a higher rate. Remember this curve when a batch is cut into parts for many workers: each of
-# them moves to the left.
+# it becomes flat later and at a higher rate. Remember this curve when a batch is cut into parts for many workers: the
+# smaller a worker's part is, the further to the left of this curve it works.
 #
 # Now the first prediction: where a step's time goes. Measure the step four times, each time with one phase more, and take
 # differences. A single difference of two measurements may even be negative, since the machine also does other things. So
