@@ -1247,7 +1247,7 @@ assert expected_overhead(checkpoint_interval(120, NODE, 16_384), 120, NODE / 16_
 # | the operating system's memory | the node | `os.fsync(file.fileno())` |
 # | the disk | (keep copies elsewhere) | |
 #
-# and the operating system may write them to the disk in another order than you did. What could a reader find under the name after a power failure, if
+# and the operating system may bring to the disk in another order what you have written. What could a reader find under the name after a power failure, if
 # the disk learns of the new name first? And where is a name written?
 
 
@@ -1639,6 +1639,7 @@ for rank, (done, saved) in enumerate(stopped):
 assert {done for done, _ in stopped} <= {6, 7}
 assert len({done for done, _ in stopped}) == 1
 assert sum(len(saved) for _, saved in stopped) == 1
+assert torch.ones(256, dtype=torch.uint8).sum(dtype=torch.uint8) == 0
 
 # %% [markdown]
 # ## 12 Fewer workers, more workers
