@@ -896,7 +896,7 @@ Compute nodes often have no network. Get the data before, on a login node:
 - **16 bytes a parameter.** S. Rajbhandari, J. Rasley, O. Ruwase, Y. He, *ZeRO: memory optimizations toward training trillion
   parameter models*, arXiv:1910.02054, section 3.1. Its Figure 1 has 7.5 billion parameters: 120 GB on each device, and
   31.4, 16.6 and 1.9 GB when 64 devices share optimizer states, gradients and weights, step by step.
-- **Activations.** V. Korthikanti et al., arXiv:2205.05198: a transformer layer keeps $sbh\,(34 + 5as/h)$ bytes for a
+- **Activations.** V. Korthikanti et al., arXiv:2205.05198: a transformer layer keeps $sbh (34 + 5as/h)$ bytes for a
   sequence of $s$ tokens, micro-batches of $b$, hidden size $h$ and $a$ heads.
 
 ## 10 What goes wrong in practice
