@@ -738,7 +738,7 @@ for precision in precisions:
 # larger may it be with momentum and everything in 16 bits?
 
 
-# %% demo=true
+# %% demo=true jupyter={"source_hidden": true}
 from course_lib.figures.style import COLOURS
 from course_lib.notebook.widgets import Slider, explore
 

@@ -1112,6 +1112,10 @@ def times_on(machine: Cluster) -> dict:
     }
 
 
+predictions = {machine.name: times_on(machine) for machine in machines}
+
+# %% demo=true jupyter={"source_hidden": true}
+# %%needs broadcast_tree reduce_tree ring_all_reduce halving_doubling_all_reduce hierarchical_all_reduce
 figure, panels = new_figure(
     alt="Predicted time of an all-reduce against size on 16 devices of three machines. H100 pod: hierarchical "
     "is fastest for long tensors, then halving-doubling, then the ring. LUMI-G: hierarchical, ring, "
@@ -1120,7 +1124,6 @@ figure, panels = new_figure(
     columns=3,
     width=12.0,
 )
-predictions = {machine.name: times_on(machine) for machine in machines}
 for axes, (machine, lines) in zip(panels, predictions.items(), strict=True):
     draw_lines(axes, lines, x="tensor (bytes)", y="predicted time (ms)", order=LOOKS)
     axes.set(xscale="log", yscale="log", ylim=(0.03, 500), title=machine)
