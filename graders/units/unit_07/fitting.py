@@ -47,7 +47,7 @@ def exact_fit(answer: Answer, rng: Rng) -> Finding:
         return _near_both(answer.call(drivers.fit, samples).result, alpha, beta, 1e-6)
 
     return compare.first_failure(
-        (one(*_draw_link(rng), SIZES), one(*_draw_carrier(rng), (0, rng.integer(3, 9))))
+        (one(*_draw_link(rng), SIZES), one(*_draw_carrier(rng), (1, rng.integer(3, 9))))
     )
 
 
