@@ -698,11 +698,10 @@ def container_command(site: dict, image: str, command: list[str]) -> str:
         "folders": path -> "read" or "write": those that the program needs, and what it may do there.
             They have the same path inside; those that are in the container anyway are not bound. One
             may lie in another.
-    image: path of the image. command: the program and its arguments, which may hold blanks, quotes,
-        dollars. All arguments stay as they are.
+    image: path of the image. command: the program and its arguments. All arguments stay as they are.
 
-    Paths have no comma or colon. Returns text for bash; nothing but what is asked for gets into the
-    container.
+    Paths and words may hold blanks, quotes, dollars, backslashes; paths have no comma or colon. Returns
+    text for bash; nothing but what is asked for gets into the container.
     """
     ### BEGIN SOLUTION
     lines = []
@@ -856,7 +855,7 @@ def misplaced_cpus(option: str, node: dict) -> list[list[int]]:
     option: "--cpu-bind=mask_cpu:MASK,MASK,..." or "--cpu-bind=map_cpu:CPU,CPU,...", with one entry for
         each rank, the first for rank 0. Masks are hexadecimal, with 0x before them or without; CPUs are
         decimal, or hexadecimal with 0x.
-    node: as for cpu_bind_map; rank r uses GPU r.
+    node: as for cpu_bind_map; rank r uses GPU r. There may be fewer ranks than GPUs.
 
     A rank should have CPUs beside its GPU only, which the job may use, and on whose cores no other rank
     runs whose GPU is beside the same NUMA node. (A rank that came from another NUMA node is wrong
@@ -1256,8 +1255,8 @@ def save_checkpoint(path: Path, state: dict) -> None:
     """Write state to path so that path always holds a whole checkpoint, the old one or the new one,
     whatever happens.
 
-    path: its folder exists; path itself may exist, and is replaced. state: what torch.save can write;
-        afterwards torch.load(path) returns it.
+    path: its folder exists, and is the working directory if path is a name alone; path itself may
+        exist, and is replaced. state: what torch.save can write; afterwards torch.load(path) returns it.
 
     At no moment may a kill leave less than a whole checkpoint at path. What is being written stands in
     path's folder under a name that ends in ".tmp". All bytes are on the disk before the file gets the

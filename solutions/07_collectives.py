@@ -1754,7 +1754,7 @@ else:
         print(error.report)
 
 # %% [markdown]
-# Your ring once more, now for NumPy arrays and a communicator. The check runs it under `mpirun -np 4`, which takes a
+# Your ring once more, now for NumPy arrays and a communicator. The check runs it under `mpirun -np 3`, which takes a
 # second or two.
 
 

@@ -259,7 +259,7 @@ def by_who_is_on_a_core(option, node):
             or (node["allowed"] is not None and cpu not in node["allowed"])
             or any(where == numa and other != rank for where, other in on_core[cpu % cores])
         ]
-        for rank, (own, numa) in enumerate(zip(given, node["numa_of_gpu"], strict=True))
+        for rank, (own, numa) in enumerate(zip(given, node["numa_of_gpu"], strict=False))
     ]
 
 
@@ -301,7 +301,7 @@ def all_bytes_at_once(path, state):
     finally:
         os.close(descriptor)
     os.rename(temporary, path)
-    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+    folder = os.open(os.path.dirname(path) or os.curdir, os.O_RDONLY | os.O_DIRECTORY)
     os.fsync(folder)
     os.close(folder)
 

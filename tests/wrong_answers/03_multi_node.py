@@ -160,6 +160,61 @@ def pairs_instead_of_products(text):
     return hosts
 
 
+def _expanded(text, found=_names, numbers=_numbers):
+    """Right, but for how names are found, or numbers."""
+    hosts = []
+    for name in found(text):
+        pieces = re.split(r"\[([^\]]*)\]", name)
+        choices = [numbers(piece) if place % 2 else [piece] for place, piece in enumerate(pieces)]
+        hosts += ["".join(parts) for parts in product(*choices)]
+    return hosts
+
+
+@wrong("expand_hostlist", fails="plain names")
+def a_hyphen_only_before_a_bracket(text):
+    """login-1 is a name, too."""
+    return _expanded(text, lambda text: re.findall(r"[\w.]+(?:-?\[[^\]]*\])*", text))
+
+
+@wrong("expand_hostlist", fails="leading zeros")
+def as_wide_as_the_last(text):
+    """08-101 begins with 08, and not with 008."""
+
+    def numbers(ranges):
+        found = []
+        for part in ranges.split(","):
+            first, _, last = part.partition("-")
+            width = len(last or first) if first.startswith("0") else 0
+            found += [f"{n:0{width}}" for n in range(int(first), int(last or first) + 1)]
+        return found
+
+    return _expanded(text, numbers=numbers)
+
+
+@wrong("expand_hostlist", fails="two brackets")
+def a_text_before_each_bracket(text):
+    """n[1-2][3-4] has nothing between its brackets."""
+    hosts = []
+    for name in _names(text):
+        pairs = re.findall(r"([^\[\]]+)(?:\[([^\]]*)\])?", name)
+        choices = [[before + n for n in (_numbers(inside) if inside else [""])] for before, inside in pairs]
+        hosts += ["".join(parts) for parts in product(*choices)]
+    return hosts
+
+
+@wrong("expand_hostlist", fails="two brackets")
+def racks_without_zeros(text):
+    """A rack's number may have zeros as a node's has."""
+    hosts = []
+    for name in _names(text):
+        pieces = re.split(r"\[([^\]]*)\]", name)
+        choices = [_numbers(piece) if place % 2 else [piece] for place, piece in enumerate(pieces)]
+        if len(pieces) > 3:
+            choices[1] = [str(int(number)) for number in choices[1]]
+        hosts += ["".join(parts) for parts in product(*choices)]
+    return hosts
+
+
 # ------------------------------------------------------------------------------------ rank_from_environment
 
 
@@ -316,6 +371,31 @@ def needs_a_launcher(env):
         _with_node(env),
         next(names for names in (_TORCHRUN, _HOROVOD, _MPI, _SLURM) if names[0] in env),
     )
+
+
+@wrong("rank_from_environment", fails="torchrun")
+def all_nodes_are_alike(env):
+    """One node may have more ranks than another."""
+    place = _first(_with_node(env), (_TORCHRUN, _HOROVOD, _MPI, _SLURM if "SLURM_STEP_ID" in env else [""]))
+    if "RANK" in env:
+        place["node_rank"] = place["rank"] // int(env["LOCAL_WORLD_SIZE"])
+    return place
+
+
+@wrong("rank_from_environment", fails="one launcher inside another")
+def no_step_no_rank(env):
+    """On the first node mpirun's ranks inherit from the batch script, which is no step."""
+    if "SLURM_JOB_ID" in env and not {"SLURM_STEP_ID", "RANK", "HOROVOD_RANK"} & set(env):
+        return _ALONE
+    return _first(_with_node(env), (_TORCHRUN, _HOROVOD, _MPI, _SLURM if "SLURM_STEP_ID" in env else [""]))
+
+
+@wrong("rank_from_environment", fails="one launcher inside another")
+def a_script_before_torchrun(env):
+    """torchrun may be started by the batch script itself."""
+    if "SLURM_JOB_ID" in env and not {"SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK"} & set(env):
+        return _ALONE
+    return _first(_with_node(env), (_TORCHRUN, _HOROVOD, _MPI, _SLURM if "SLURM_STEP_ID" in env else [""]))
 
 
 # ------------------------------------------------------------------------------------------ form_to_script
@@ -712,6 +792,75 @@ def system_first(form, queues):
     return _script(_asked(_judged(form, queues)))
 
 
+@wrong("form_to_script", fails="what is asked for")
+def single_quotes(form, queues):
+    """A name may have a single quote itself."""
+    options = _asked(_judged(form, queues)).items()
+    lines = [f"#SBATCH {option}='{value}'" for option, value in options]
+    return "\n".join(["#!/bin/bash", *lines, "jupyter lab --no-browser"])
+
+
+@wrong("form_to_script", fails="what is asked for")
+def two_digits_of_hours(form, queues):
+    """A hundred hours have three."""
+    if not re.fullmatch(r"\d{1,2}:\d{1,2}:\d{1,2}", form.get("Time Limit") or "2:0:0"):
+        raise ValueError("Time Limit: hours:minutes:seconds")
+    return _script(_asked(_judged(form, queues)))
+
+
+def _judged_by(form, queues, seconds):
+    """Right, but for how a time is read: seconds(its parts), of texts that are all numbers."""
+    field = _filled(form)
+    try:
+        parts = [int(part) for part in field["Time Limit"].split(":")]
+    except ValueError:
+        parts = []
+    mistakes = [each for each in _mistakes(field, queues) if not each.startswith("Time Limit")]
+    hours = queues.get(field.get("System"), {}).get(field.get("Queue"), {"hours": 10**9})["hours"]
+    if not 0 < seconds(parts) <= 3600 * hours:
+        mistakes.append(f"Time Limit: at most {hours} hours")
+    if mistakes:
+        raise ValueError("; ".join(mistakes))
+    return _script(_asked(field))
+
+
+@wrong("form_to_script", fails="limits")
+def minutes_below_zero(form, queues):
+    """1:-5:0 is 55 minutes, but nobody writes them so."""
+    return _judged_by(
+        form,
+        queues,
+        lambda parts: (
+            3600 * parts[0] + 60 * parts[1] + parts[2] if len(parts) == 3 and max(parts[1:]) < 60 else 0
+        ),
+    )
+
+
+@wrong("form_to_script", fails="limits")
+def the_first_three_parts(form, queues):
+    """0:1:0:0 might have days in it."""
+
+    def seconds(parts):
+        if len(parts) < 3 or min(parts) < 0 or max(parts[1:]) >= 60:
+            return 0
+        return 3600 * parts[0] + 60 * parts[1] + parts[2]
+
+    return _judged_by(form, queues, seconds)
+
+
+@wrong("form_to_script", fails="every mistake is named")
+def one_limit_of_the_queue(form, queues):
+    """Too many nodes, and for too long as well."""
+    field = _filled(form)
+    mistakes = list(_mistakes(field, queues))
+    limits = queues.get(field.get("System"), {}).get(field.get("Queue"), {"nodes": 10**9})
+    if _number(field["Nodes"]) > limits["nodes"]:
+        mistakes = [each for each in mistakes if not each.startswith("Time Limit")]
+    if mistakes:
+        raise ValueError("; ".join(mistakes))
+    return _script(_asked(field))
+
+
 # --------------------------------------------------------------------------------------- container_command
 
 
@@ -970,6 +1119,48 @@ def without_empty_words(site, image, command):
     return _text(site, image, [word for word in command if word])
 
 
+@wrong("container_command", fails="folders")
+def overlapping_folders(site, image, command):
+    """That something is mounted in a folder does not bring the folder along."""
+    near = [
+        f"--bind={path}:{path}{':ro' if mode == 'read' else ''}"
+        for path, mode in _missing(site)
+        if not any(Path(mounted).is_relative_to(path) for mounted in site["mounted"])
+    ]
+    return _text(site, image, command, binds=near)
+
+
+@wrong("container_command", fails="folders")
+def only_directly_in_a_mounted_one(site, image, command):
+    """What is mounted comes with all that is in it, however deep."""
+    there = {*site["mounted"], "/home"}
+    far = [
+        f"--bind={path}:{path}{':ro' if mode == 'read' else ''}"
+        for path, mode in sorted(site["folders"].items())
+        if path not in there and not {str(Path(path).parent), f"/{Path(path).parts[1]}"} & there
+    ]
+    return _text(site, image, command, binds=far)
+
+
+@wrong("container_command", fails="words stay whole")
+def paths_in_double_quotes(site, image, command):
+    """A dollar in a path is the shell's."""
+    *lines, last = _text(site, "IMAGE", command, binds=[]).split("\n")
+    binds = [f'--bind "{path}:{path}{":ro" if mode == "read" else ""}"' for path, mode in _missing(site)]
+    return "\n".join([*lines, last.replace(" IMAGE ", " ".join(["", *binds, f'"{image}" ']))])
+
+
+@wrong("container_command", fails="words stay whole")
+def quotes_and_dollars_escaped(site, image, command):
+    """In double quotes a backslash has to be escaped as well."""
+
+    def quoted(word):
+        return '"' + word.replace('"', '\\"').replace("$", "\\$") + '"'
+
+    words = [*site["launcher"], site["runtime"], "exec", *_gpus(site), *_binds(site), image, *command]
+    return "\n".join([*_modules(site), " ".join(map(quoted, words))])
+
+
 # -------------------------------------------------------------------------------------------- cpu_bind_map
 
 
@@ -1190,6 +1381,33 @@ def decimal_only(option, node):
     if "map_cpu" not in option:
         return _judged_cpus(_given(option), node)
     return _judged_cpus([[int(entry)] for entry in option.rpartition(":")[2].split(",")], node)
+
+
+@wrong("misplaced_cpus", fails="beside the GPU")
+def a_rank_for_each_gpu(option, node):
+    """There may be fewer."""
+    return [_judged_cpus(_given(option), node)[rank] for rank in range(len(node["numa_of_gpu"]))]
+
+
+@wrong("misplaced_cpus", fails="one rank a core")
+def only_who_may_be_there(option, node):
+    """A rank that runs where it may not run is in the way of the others all the same."""
+    given = _given(option)
+    right = [
+        [c for c in own if c in near and c in (node["allowed"] or near)]
+        for own, near in zip(given, map(node["cpus_of_numa"].__getitem__, node["numa_of_gpu"]), strict=False)
+    ]
+    cores = sum(map(len, node["cpus_of_numa"])) // node["threads_per_core"]
+    found = []
+    for rank, own in enumerate(given):
+        theirs = {
+            cpu % cores
+            for other, cpus in enumerate(right)
+            for cpu in cpus
+            if other != rank and node["numa_of_gpu"][other] == node["numa_of_gpu"][rank]
+        }
+        found.append([cpu for cpu in own if cpu not in right[rank] or cpu % cores in theirs])
+    return found
 
 
 # -------------------------------------------------------------------------------------------- batch_script
@@ -1614,6 +1832,19 @@ def removes_what_is_not_there(path, state):
     _sync_folder(path.parent)
 
 
+@wrong("save_checkpoint", fails="can be loaded")
+def the_folder_of_a_name_alone(path, state):
+    """os.path.dirname("step-7.pt") is an empty text, and that is no folder."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        _written(state, temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(os.path.dirname(path))
+
+
 # ---------------------------------------------------------------------------------------------- load_latest
 
 
@@ -1780,6 +2011,57 @@ def cleans_up(directory):
         except Exception as error:
             warnings.warn(f"{path.name} is removed: {error}", stacklevel=2)
             path.unlink()
+    return None
+
+
+def _newest(paths):
+    """Right: the first of the paths that is whole; tells of the others."""
+    for path in paths:
+        try:
+            return _whole(path)
+        except Exception as error:
+            warnings.warn(f"{path.name}: {error}", stacklevel=2)
+    return None
+
+
+@wrong("load_latest", fails="newest")
+def the_longest_name(directory):
+    """A name with more digits has the larger number, as long as none has zeros before it."""
+    return _newest(sorted(_numbered(directory), key=lambda path: (len(path.name), path.name), reverse=True))
+
+
+@wrong("load_latest", fails="newest")
+def numbers_without_zeros(directory):
+    """Leaves out step-0012.pt."""
+    return _newest(path for path in _numbered(directory) if not path.name.startswith("step-0"))
+
+
+def _by_number(paths):
+    return sorted(paths, key=lambda path: int(re.search(r"\d+", path.name)[0]), reverse=True)
+
+
+@wrong("load_latest", fails="other files")
+def begins_like_a_checkpoint(directory):
+    """step-12-best.pt does, too."""
+    paths = [path for path in directory.glob("step-*.pt") if re.match(r"step-\d+", path.name)]
+    return _newest(_by_number(paths))
+
+
+@wrong("load_latest", fails="other files")
+def what_stands_between_hyphens(directory):
+    """The second part of step-12-best is a number."""
+    paths = [path for path in directory.glob("step-*.pt") if path.stem.split("-")[1].isdigit()]
+    return _newest(_by_number(paths))
+
+
+@wrong("load_latest", fails="tells and keeps")
+def only_prints_it(directory):
+    """A line among thousands of others; a warning can be counted, filtered, or made an error."""
+    for path in _numbered(directory):
+        try:
+            return _whole(path)
+        except Exception as error:
+            print(f"{path.name} is skipped: {error}")
     return None
 
 
@@ -2041,6 +2323,54 @@ def trains_on_after_the_end(training, directory, save_every, save, load_latest):
     last = an_epoch * training.epochs
     begin = lambda step: min(step, last - 1)  # noqa: E731
     _train(training, directory, save_every, save, load_latest, begin=begin)
+
+
+@wrong("resume", fails="killed anywhere")
+def the_epoch_that_has_just_ended(training, directory, save_every, save, load_latest):
+    """Saves the number of the epoch, of which nothing is left where the checkpoint is that of its last step:
+    there it begins the same epoch again.
+    """
+    samples, size = len(training.samples), training.batch_size
+    an_epoch = math.ceil(samples / size)
+    state = load_latest(directory) or {"step": 0, "epoch": 0}
+    step, last = state["step"], training.epochs * an_epoch
+    if "model" in state:
+        training.model.load_state_dict(state["model"])
+        training.optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["random"])
+    skipped = step % an_epoch
+    for epoch in range(state["epoch"], training.epochs if step < last else 0):
+        for batch in _order(epoch, samples).split(size)[skipped:]:
+            training.train_step(training.samples[batch])
+            step += 1
+            if step % save_every == 0 or step == last:
+                whole = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
+                whole |= {"step": step, "epoch": epoch, "random": torch.get_rng_state()}
+                save(directory / f"step-{step}.pt", whole)
+        skipped = 0
+
+
+@wrong("resume", fails="killed anywhere")
+def nothing_left_of_the_order(training, directory, save_every, save, load_latest):
+    """Saves what is left of the order: at the end of an epoch that is nothing, and no reason to draw anew."""
+    samples, size = len(training.samples), training.batch_size
+    last = training.epochs * math.ceil(samples / size)
+    state = load_latest(directory) or {"step": 0, "left": None}
+    step, left = state["step"], state["left"]
+    if "model" in state:
+        training.model.load_state_dict(state["model"])
+        training.optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["random"])
+    while step < last:
+        left = torch.randperm(samples) if left is None else left
+        batch, left = left[:size], left[size:]
+        training.train_step(training.samples[batch])
+        step += 1
+        if step % save_every == 0 or step == last:
+            whole = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
+            whole |= {"step": step, "left": left.clone(), "random": torch.get_rng_state()}
+            save(directory / f"step-{step}.pt", whole)
+        left = left if len(left) else None
 
 
 # ------------------------------------------------------------------------------------------- save_on_signal
@@ -2441,6 +2771,28 @@ def by_objects(train_step, steps, save, set_handler):
     return _save_on(0, save, done)
 
 
+@wrong("save_on_signal", fails="all stop after the same step")
+def notes_of_one_byte(train_step, steps, save, set_handler):
+    """Slurm sends the signal to all: where 256 ranks each note 1, the sum of bytes is 0."""
+    came = _noted(set_handler)
+
+    def told(done):
+        note = torch.tensor(bool(came), dtype=torch.uint8)
+        dist.all_reduce(note)
+        return note.item()
+
+    return _save_on(0, save, _train_until(told, train_step, steps))
+
+
+@wrong("save_on_signal", fails="all stop after the same step")
+def one_or_all(train_step, steps, save, set_handler):
+    """Two of three are neither."""
+    came = _noted(set_handler)
+    ranks = dist.get_world_size()
+    done = _train_until(lambda done: _total(bool(came)) in (1, ranks), train_step, steps)
+    return _save_on(0, save, done)
+
+
 # -------------------------------------------------------------------------------------------- elastic_batch
 
 
@@ -2531,3 +2883,17 @@ def an_empty_part_counts_too(global_batch, world_size, rank):
     """Weight 1 for a mean over nothing, which is NaN."""
     part = _part(global_batch, world_size, rank)
     return part, len(part) * world_size / global_batch if part else 1.0
+
+
+@wrong("elastic_batch", fails="complete")
+def ends_by_division(global_batch, world_size, rank):
+    """11 * (15 / 11) is a little less than 15, and int() takes that for 14."""
+    begin, end = (int(place * (global_batch / world_size)) for place in (rank, rank + 1))
+    return range(begin, end), (end - begin) * world_size / global_batch
+
+
+@wrong("elastic_batch", fails="balanced")
+def fractions_of_the_batch(global_batch, world_size, rank):
+    """Rounding errors once more: 5 / 11 * 55 is a little less than 25."""
+    begin, end = (int(place / world_size * global_batch) for place in (rank, rank + 1))
+    return range(begin, end), (end - begin) * world_size / global_batch

@@ -265,6 +265,17 @@ def sends_length_and_tensor(x, parts=None, dst=0, group=None):
     return _gather(x, parts, _root(group, dst), group)
 
 
+@wrong("gather_to", fails="in place")
+def other_tensors_in_the_list(x, parts=None, dst=0, group=None):
+    """Whoever holds the tensors that were to be filled sees nothing of it: views of a larger one."""
+    root = _root(group, dst)
+    gathered = _gather(x, parts and [part.clone() for part in parts], root, group)
+    if gathered is None:
+        return None
+    parts[:] = gathered
+    return parts
+
+
 # --------------------------------------------------------------------------------------------- broadcast_tree
 
 
@@ -382,6 +393,21 @@ def along_a_chain(x, src=0, group=None):
     if place > 0:
         dist.recv(data, group_src=(rank - 1) % size, group=group)
     if place < size - 1:
+        dist.send(data, group_dst=(rank + 1) % size, group=group)
+    return x.copy_(data)
+
+
+@wrong("broadcast_tree", fails="rounds")
+def a_chain_of_seven(x, src=0, group=None):
+    """A tree where the number of ranks is a power of two, and from rank to rank where it is not."""
+    rank, size = _place(group)
+    root = _root(group, src)
+    if size & (size - 1) == 0:
+        return _tree(x, root, group)
+    data = x.contiguous()
+    if rank != root:
+        dist.recv(data, group_src=(rank - 1) % size, group=group)
+    if (rank + 1) % size != root:
         dist.send(data, group_dst=(rank + 1) % size, group=group)
     return x.copy_(data)
 
@@ -533,6 +559,23 @@ def all_to_the_root(x, dst=0, group=None):
             dist.recv(arriving, group_src=place, group=group)
             total += arriving
     return x.copy_(total)
+
+
+@wrong("reduce_tree", fails="rounds")
+def a_chain_unless_a_power_of_two(x, dst=0, group=None):
+    """Seven ranks wait for each other, one after the other."""
+    rank, size = _place(group)
+    root, total = _root(group, dst), x.clone(memory_format=torch.contiguous_format)
+    if size & (size - 1) == 0:
+        _sum_tree(total, root, group)
+    else:
+        arriving = torch.empty_like(total)
+        if (rank + 1) % size != root:
+            dist.recv(arriving, group_src=(rank + 1) % size, group=group)
+            total += arriving
+        if rank != root:
+            dist.send(total, group_dst=(rank - 1) % size, group=group)
+    return x.copy_(total) if rank == root else x
 
 
 # ---------------------------------------------------------------------------------------- ring_reduce_scatter
@@ -848,6 +891,23 @@ def passes_on_all_that_it_has(x, group=None):
     return x.copy_(data)
 
 
+@wrong("ring_all_gather", fails="every chunk on every rank")
+def added_to_nothing(x, group=None):
+    """Adds what arrives to the chunk times zero: what was in memory there may have been NaN."""
+    rank, size = _place(group)
+    data = x.contiguous()
+    chunks = torch.tensor_split(data.view(-1), size)
+    for place in range(size):
+        if place != rank:
+            chunks[place].mul_(0)
+    for step in range(size - 1):
+        target = chunks[(rank - step - 1) % size]
+        arriving = torch.empty_like(target)
+        _both(chunks[(rank - step) % size], (rank + 1) % size, arriving, (rank - 1) % size, group)
+        target += arriving
+    return x.copy_(data)
+
+
 # -------------------------------------------------------------------------------------------- ring_all_reduce
 
 
@@ -1033,6 +1093,53 @@ def rank_0_begins(x, group=None):
     return x.copy_(data)
 
 
+@wrong("ring_all_reduce", fails="any length")
+def returns_at_once_if_empty(x, group=None):
+    """Nothing is to be done, but x is to be returned."""
+    if not x.numel():
+        return None
+    return x.copy_(_all_reduce(x.contiguous(), group))
+
+
+@wrong("ring_all_reduce", fails="only send and recv")
+def short_ones_by_the_library(x, group=None):
+    """Some chunks are empty there, and dist.all_reduce knows what to do."""
+    data = x.contiguous()
+    if x.numel() < dist.get_world_size(group):
+        dist.all_reduce(data, group=group)
+    else:
+        _all_reduce(data, group)
+    return x.copy_(data)
+
+
+@wrong("ring_all_reduce", fails="rounds")
+def one_after_another_if_odd(x, group=None):
+    """All at once where there are pairs of neighbours; of an odd number of ranks, rank 0 sends first."""
+    rank, size = _place(group)
+    data = x.contiguous()
+    chunks = torch.tensor_split(data.view(-1), size)
+
+    def pass_on(outgoing, incoming):
+        right, left = (rank + 1) % size, (rank - 1) % size
+        if size % 2 == 0:
+            _both(outgoing, right, incoming, left, group)
+        elif rank == 0:
+            dist.send(outgoing, group_dst=right, group=group)
+            dist.recv(incoming, group_src=left, group=group)
+        else:
+            dist.recv(incoming, group_src=left, group=group)
+            dist.send(outgoing, group_dst=right, group=group)
+
+    for step in range(size - 1):
+        target = chunks[(rank - 2 - step) % size]
+        arriving = torch.empty_like(target)
+        pass_on(chunks[(rank - 1 - step) % size], arriving)
+        target += arriving
+    for step in range(size - 1):
+        pass_on(chunks[(rank - step) % size], chunks[(rank - step - 1) % size])
+    return x.copy_(data)
+
+
 # ------------------------------------------------------------------------------ recursive_doubling_all_reduce
 
 
@@ -1170,6 +1277,53 @@ def one_partner_after_the_other(x, group=None):
         return arriving
 
     return _doubling(x, group, swapped=swapped)
+
+
+@wrong("recursive_doubling_all_reduce", fails="nearest partner first")
+def pairs_of_neighbours_fold(x, group=None):
+    """As in MPICH the first ranks fold, in pairs; here those from c on do."""
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    core = 1 << (size.bit_length() - 1)
+    rest, data = size - core, x.contiguous()
+    if rank < 2 * rest and rank % 2 == 0:
+        dist.send(data, group_dst=rank + 1, group=group)
+        dist.recv(data, group_src=rank + 1, group=group)
+        return x.copy_(data)
+    place = rank - rest
+    if rank < 2 * rest:
+        place, arriving = rank // 2, torch.empty_like(data)
+        dist.recv(arriving, group_src=rank - 1, group=group)
+        data += arriving
+    for distance in _distances(core):
+        partner = place ^ distance
+        data += _swapped(data, 2 * partner + 1 if partner < rest else partner + rest, group)
+    if rank < 2 * rest:
+        dist.send(data, group_dst=rank - 1, group=group)
+    return x.copy_(data)
+
+
+@wrong("recursive_doubling_all_reduce", fails="nearest partner first")
+def a_tree_unless_a_power_of_two(x, group=None):
+    """Up a tree and down again: right, and another algorithm."""
+    size = dist.get_world_size(group)
+    if size & (size - 1) == 0:
+        return _doubling(x, group)
+    return x.copy_(_tree(_sum_tree(x.clone(memory_format=torch.contiguous_format), 0, group), 0, group))
+
+
+@wrong("recursive_doubling_all_reduce", fails="rounds")
+def by_turns_unless_a_power_of_two(x, group=None):
+    """Of two partners the lower sends first, where some have folded."""
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+
+    def swapped(data, partner, group):
+        arriving = torch.empty_like(data)
+        calls = [(dist.send, data, {"group_dst": partner}), (dist.recv, arriving, {"group_src": partner})]
+        for call, tensor, peer in calls if rank < partner else calls[::-1]:
+            call(tensor, group=group, **peer)
+        return arriving
+
+    return _doubling(x, group, swapped=swapped if size & (size - 1) else _swapped)
 
 
 # -------------------------------------------------------------------------------- halving_doubling_all_reduce
@@ -1362,6 +1516,50 @@ def one_direction_at_a_time(x, group=None):
     return _folded(x, group, work)
 
 
+@wrong("halving_doubling_all_reduce", fails="bytes and messages")
+def doubles_unless_a_power_of_two(x, group=None):
+    """Whole tensors in each round, where some have folded."""
+
+    def work(flat, group, core):
+        if core == dist.get_world_size(group):
+            return _halving_doubling(flat, group, core)
+        for distance in _distances(core):
+            flat += _swapped(flat, dist.get_rank(group) ^ distance, group)
+        return None
+
+    return _folded(x, group, work)
+
+
+@wrong("halving_doubling_all_reduce", fails="rounds")
+def halves_by_turns_unless_a_power_of_two(x, group=None):
+    """Of two partners the lower sends first, where some have folded."""
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    core = 1 << (size.bit_length() - 1)
+
+    def by_turns(flat, group, core):
+        part, rounds, distance = flat, [], core // 2
+
+        def swap(outgoing, incoming, partner):
+            calls = [(dist.send, outgoing, {"group_dst": partner})]
+            calls += [(dist.recv, incoming, {"group_src": partner})]
+            for call, tensor, peer in calls if rank < partner else calls[::-1]:
+                call(tensor, group=group, **peer)
+
+        while distance:
+            middle = part.numel() // 2
+            lower, upper = part[:middle], part[middle:]
+            kept, given = (upper, lower) if rank & distance else (lower, upper)
+            arriving = torch.empty_like(kept)
+            swap(given, arriving, rank ^ distance)
+            kept += arriving
+            rounds.append((rank ^ distance, kept, given))
+            part, distance = kept, distance // 2
+        for partner, kept, given in reversed(rounds):
+            swap(kept, given, partner)
+
+    return _folded(x, group, by_turns if core != size else _halving_doubling)
+
+
 # ------------------------------------------------------------------------------------ hierarchical_all_reduce
 
 
@@ -1502,7 +1700,7 @@ def a_leader_for_each_node(x, gpus_per_node, group=None):
     return x.copy_(data)
 
 
-@wrong("hierarchical_all_reduce", fails="rounds")
+@wrong("hierarchical_all_reduce", fails="bytes within a node")
 def the_leader_carries_everything(x, gpus_per_node, group=None):
     """Reduce to a leader, a ring of leaders, and back: the other ranks' cards are idle."""
     rank, size = _place(group)
@@ -1521,6 +1719,37 @@ def the_leader_carries_everything(x, gpus_per_node, group=None):
     for mate in range(leader + 1, leader + gpus_per_node):
         dist.send(data, group_dst=mate, group=group)
     return x.copy_(data)
+
+
+@wrong("hierarchical_all_reduce", fails="rounds")
+def one_rail_after_another(x, gpus_per_node, group=None):
+    """The GPUs of a node go to the other nodes by turns, as if they had one network card."""
+    rank, _ = _place(group)
+    local = rank % gpus_per_node
+    data, turn = _hierarchy(x.contiguous(), gpus_per_node, group, stages=(1,)), torch.zeros(0)
+    if local > 0:
+        dist.recv(turn, group_src=rank - 1, group=group)
+    _hierarchy(data, gpus_per_node, group, stages=(2,))
+    if local < gpus_per_node - 1:
+        dist.send(turn, group_dst=rank + 1, group=group)
+    return x.copy_(_hierarchy(data, gpus_per_node, group, stages=(3,)))
+
+
+@wrong("hierarchical_all_reduce", fails="bytes within a node")
+def whole_tensors_within_a_node(x, gpus_per_node, group=None):
+    """Everyone to everyone of the node, as soon as it has more than two; then as it should be."""
+    data = x.contiguous()
+    if gpus_per_node <= 2:
+        return x.copy_(_hierarchy(data, gpus_per_node, group))
+    rank, _ = _place(group)
+    node, own = rank // gpus_per_node * gpus_per_node, data.clone()
+    for step in range(1, gpus_per_node):
+        arriving = torch.empty_like(own)
+        local = rank - node
+        to, source = node + (local + step) % gpus_per_node, node + (local - step) % gpus_per_node
+        _both(own, to, arriving, source, group)
+        data += arriving
+    return x.copy_(_hierarchy(data, gpus_per_node, group, stages=(2, 3)))
 
 
 # ---------------------------------------------------------------------------------------- all_to_all_pairwise
@@ -1711,6 +1940,33 @@ def all_begin_with_rank_0(outputs, inputs, group=None):
     return outputs
 
 
+@wrong("all_to_all_pairwise", fails="in place")
+def other_tensors_in_outputs(outputs, inputs, group=None):
+    """Puts what has arrived into the list: the tensors that were there are not filled."""
+    received = [output.clone() for output in outputs]
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    _exchange(received, inputs, group, range(1, size))
+    received[rank].copy_(inputs[rank])
+    outputs[:] = received
+    return outputs
+
+
+@wrong("all_to_all_pairwise", fails="rounds")
+def all_at_once_in_one_order(outputs, inputs, group=None):
+    """All begin with rank 0, at which the messages queue up; that the latency is paid once hides it."""
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    outputs[rank].copy_(inputs[rank])
+    others = [place for place in range(size) if place != rank]
+    arriving = {place: outputs[place].contiguous() for place in others}
+    works = [dist.irecv(arriving[place], group_src=place, group=group) for place in others]
+    works += [dist.isend(inputs[place].contiguous(), group_dst=place, group=group) for place in others]
+    for work in works:
+        work.wait()
+    for place in others:
+        outputs[place].copy_(arriving[place])
+    return outputs
+
+
 # ----------------------------------------------------------------------------------------------- predict_time
 
 
@@ -1796,6 +2052,14 @@ def at_least_one_round(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
     return _right_time(algorithm, nbytes, max(2, ranks), alpha, beta, gamma)
 
 
+@wrong("predict_time", fails="ring")
+def two_ranks_only_swap(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+    """A ring of two has two steps as well, of a half each."""
+    if (algorithm, ranks) == ("ring", 2):
+        return alpha + nbytes * (beta + gamma)
+    return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
+
+
 # --------------------------------------------------------------------------------------------- fit_alpha_beta
 
 
@@ -1875,6 +2139,29 @@ def sorts_the_samples(samples):
 def a_list_instead_of_a_pair(samples):
     """A list is no tuple."""
     return list(_weighted(samples, [1 / t for _, t in samples]))
+
+
+@wrong("fit_alpha_beta", fails="exact samples")
+def without_the_first(samples):
+    """The first is a warm-up, so it seems; of two samples one is left."""
+    kept = samples[1:]
+    return _weighted(kept, [1 / t for _, t in kept])
+
+
+@wrong("fit_alpha_beta", fails="noisy samples")
+def the_fastest_of_each_size(samples):
+    """Good advice for measuring; but asked for is the sum over all samples."""
+    fastest = {}
+    for nbytes, seconds in samples:
+        fastest[nbytes] = min(seconds, fastest.get(nbytes, seconds))
+    return _weighted(list(fastest.items()), [1 / t for t in fastest.values()])
+
+
+@wrong("fit_alpha_beta", fails="noisy samples")
+def one_sample_a_size(samples):
+    """A dictionary has the last of each size only."""
+    last = dict(samples)
+    return _weighted(list(last.items()), [1 / t for t in last.values()])
 
 
 # ------------------------------------------------------------------------------------------- causes_of_hangs
@@ -2003,6 +2290,18 @@ def gathers_everything(x):
     return everyone[dist.get_rank() ^ 1]
 
 
+@wrong("mend_swap", fails="x unchanged")
+def two_ranks_swap_in_place(x):
+    """With two ranks, x is overwritten as well."""
+    rank, arriving = dist.get_rank(), torch.empty_like(x)
+    sending = dist.isend(x.clone(), rank ^ 1)
+    dist.recv(arriving, rank ^ 1)
+    sending.wait()
+    if dist.get_world_size() == 2:
+        x.copy_(arriving)
+    return arriving
+
+
 # ------------------------------------------------------------------------------------------------ mend_shift
 
 
@@ -2128,6 +2427,17 @@ def rank_0_receives_first(x):
         dist.send(x, (rank + 1) % size)
         dist.recv(arriving, (rank - 1) % size)
     return arriving
+
+
+@wrong("mend_shift", fails="the left neighbour's tensor")
+def two_ranks_keep_theirs(x):
+    """With two ranks left and right are the same, but not this rank."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    arriving = torch.empty_like(x)
+    sending = dist.isend(x, (rank + 1) % size)
+    dist.recv(arriving, (rank - 1) % size)
+    sending.wait()
+    return x.clone() if size == 2 else arriving
 
 
 # ----------------------------------------------------------------------------------------------- mend_report
@@ -2279,6 +2589,18 @@ def gathers_the_grid(x, columns):
     return torch.stack(row).sum(0), torch.stack(column).sum(0)
 
 
+@wrong("mend_grid_sums", fails="row sums")
+def one_line_has_no_sums(x, columns):
+    """A single row has columns of one rank; and yet it has the sum of a row."""
+    if columns in (1, dist.get_world_size()):
+        return x.clone(), x.clone()
+    rows, verticals = _all_groups(columns)
+    row_sum, column_sum = x.clone(), x.clone()
+    dist.all_reduce(row_sum, group=rows[dist.get_rank() // columns])
+    dist.all_reduce(column_sum, group=verticals[dist.get_rank() % columns])
+    return row_sum, column_sum
+
+
 # ---------------------------------------------------------------------------------------------- mend_collect
 
 
@@ -2402,6 +2724,17 @@ def pads_to_the_longest(rows):
     return collected
 
 
+@wrong("mend_collect", fails="all rows on rank 0")
+def takes_the_rows_out(rows):
+    """Whoever sends its rows still has them."""
+    if dist.get_rank() == 0:
+        return _collect(rows, lambda own, others: own + others)
+    dist.send(torch.tensor([len(rows)]), 0)
+    while rows:
+        dist.send(rows.pop(0), 0)
+    return None
+
+
 # ------------------------------------------------------------------------------------------------ mend_chain
 
 
@@ -2507,6 +2840,28 @@ def passes_zero_on_first(value):
 def barrier_thrown_out(value):
     """No barrier, no hang; and nobody waits for the others any more."""
     return _chain(value, math.sqrt)
+
+
+@wrong("mend_chain", fails="comes to an end")
+def zero_has_no_root(value):
+    """It has: only what is negative has none."""
+
+    def root(value):
+        if value <= 0:
+            raise ValueError(f"{value} has no square root")
+        return math.sqrt(value)
+
+    total = _chain(value, root)
+    dist.barrier()
+    return total
+
+
+@wrong("mend_chain", fails="the sums")
+def nothing_to_add_alone(value):
+    """A single rank has its own root."""
+    total = _chain(value, math.sqrt) if dist.get_world_size() > 1 else 0.0
+    dist.barrier()
+    return total
 
 
 # --------------------------------------------------------------------------------------- mpi_ring_all_reduce
@@ -2641,6 +2996,12 @@ def mpi_whole_arrays(comm, x):
         passing = arriving
     x[:] = total
     return x
+
+
+@wrong("mpi_ring_all_reduce", fails="in place")
+def alone_it_returns_a_copy(comm, x):
+    """With one rank the sum is x, and x is what is asked for."""
+    return x.copy() if comm.Get_size() == 1 else _mpi_ring(comm, x)
 
 
 # ------------------------------------------------------------------------------------------ design_all_reduce
@@ -2854,3 +3215,17 @@ def _add_from(kept, given, partner):
     arriving = torch.empty_like(kept)
     _swap({partner: given}, {partner: arriving})
     kept += arriving
+
+
+@wrong("design_all_reduce", fails="the sum on every rank")
+def whoever_comes_first(x, cluster):
+    """irecv without a source: if a rank is slow, a message of the second stage may come before its own."""
+    node, rail = _node_and_rail(cluster)
+    for members in (node, rail):
+        others = [other for other in members if other != dist.get_rank()]
+        arriving = [torch.empty_like(x) for _ in others]
+        works = [dist.irecv(part) for part in arriving] + [dist.isend(x, other) for other in others]
+        for work in works:
+            work.wait()
+        x += sum(arriving)
+    return x

@@ -111,7 +111,7 @@ def misplaced_cpus(answer: Answer, rng: Rng) -> Findings:
     yield "the lecture's masks", misplaced(answer, LUMI_G, [_bits(mask) for mask in slide], _masks(slide))
 
     each = 4 * rng.integer(2, 5)
-    plain = Machine((1, 1, 0), blocks(2, each))
+    plain = Machine((1, 1, 0, 0), blocks(2, each))  # A GPU more than there are ranks.
     shifted = [_range(each - 1, 3), _range(each + 4, 2), _range(each - 2, 4)]
     in_turn = Machine((1, 0), (tuple(range(0, 2 * each, 2)), tuple(range(1, 2 * each, 2))))
     yield "beside the GPU", _all(answer, [(plain, shifted), (in_turn, [_range(0, 4), _range(2, 3)])])
@@ -122,8 +122,9 @@ def misplaced_cpus(answer: Answer, rng: Rng) -> Findings:
     with_threads = [{0, 1, 2, 2 * each + 1}, {each + 1, 3 * each + 1, 3 * each + 2}]
     yield "allowed", _all(answer, [(job, with_threads), (job, [{1, 2}, {each + 1}])])
 
-    free = Machine((0, 0, 1), blocks(2, each), threads=2)
-    shared = [{0, 1, 2, 2 * each}, {2, 3, 2 * each + 1}, {each, 3 * each}]
+    # The job may not use the second thread of core 3; whoever runs there is in the way all the same.
+    free = Machine((0, 0, 1), blocks(2, each), threads=2, reserved=frozenset({2 * each + 3}))
+    shared = [{0, 1, 2, 2 * each + 3}, {2, 3, 2 * each}, {each, 3 * each}]
     four = Machine((0, 0), blocks(1, each), threads=4)
     yield "one rank a core", _all(answer, [(free, shared), (four, [{0, 1}, {2, 3 * each + 1}])])
 

@@ -104,7 +104,7 @@ def container_command(answer: Answer, rng: Rng) -> Findings:
     )
     number = rng.integer(10, 99)
     loaded = replace(plain, modules=(f"gcc/{number}", "WebProxy", f"cuda/12.{number}"))
-    odd = ("python", "-c", f"print('{number} * 2', \"a  b\")", "--note", f"$5 & *{number}", "")
+    odd = ("python", "-c", f"print('{number} * 2', \"a  b\")", "--note", f"\\$5 & *{number}", "")
 
     def each(judge: Judge, sites: Sequence[Site]) -> Finding:
         return compare.first_failure(judge(commands(answer, site), site) for site in sites)
@@ -119,12 +119,15 @@ def container_command(answer: Answer, rng: Rng) -> Findings:
     yield "folders", each(folders, with_folders(plain, number))
     yield "a folder within a folder", each(folders, within_each_other(plain, number))
     quoted = replace(
-        plain, command=odd, image="/images/my image.sif", launcher=("srun", f"--comment=a $ {number}")
+        plain,
+        command=odd,
+        image="/images/my $5 image.sif",
+        launcher=("srun", f"--comment=a $ {number}"),
+        folders={"/data/my $5 sets": "read"},
     )
-    yield (
-        "words stay whole",
-        compare.first_failure(each(judge, [quoted]) for judge in (right_program, one_a_task)),
-    )
+    ran = commands(answer, quoted)
+    judges = (right_program, one_a_task, folders)
+    yield "words stay whole", compare.first_failure(judge(ran, quoted) for judge in judges)
 
 
 Commands = Sequence[Sequence[str]] | Finding
@@ -135,11 +138,11 @@ Judge = Callable[[Commands, Site], Finding]
 
 def with_folders(site: Site, number: int) -> list[Site]:
     """The site with folders that are mounted, that are not, and that only look as if they were."""
-    there = {f"/home/student{number}/code": "write", "/tmp": "write", "/scratch/shared/sets": "read"}
+    there = {f"/home/student{number}/code": "write", "/tmp": "write", "/scratch/shared/a/sets": "read"}
     missing = {f"/scratch/{number}/digits": "read", f"/scratch/{number}/runs": "write", "/homes": "read"}
     return [
         replace(site, mounted=("/home", "/tmp", "/scratch/shared"), folders=missing | there),
-        replace(site, mounted=(), folders={"/data/my sets": "read", "/data2": "write"}),
+        replace(site, mounted=("/data2/in",), folders={"/data/my sets": "read", "/data2": "write"}),
     ]
 
 

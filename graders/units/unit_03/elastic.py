@@ -46,7 +46,9 @@ def elastic_batch(answer: Answer, rng: Rng) -> Findings:
     batch, odd = 4 * rng.integer(6, 12), rng.choice((5, 7))
     # One sample too many shows parts that are rounded up, one too few those that are rounded down.
     uneven = [(odd * rng.integer(3, 5) + rest, odd) for rest in (1, -1)]
-    given = worlds(answer, [*((batch, size) for size in (4, 3, 2, 1)), *uneven])
+    # 11 * (15 / 11) is less than 15, and 5 / 11 * 55 less than 25, in floating point.
+    inexact = [(15, 11), (55, 11)]
+    given = worlds(answer, [*((batch, size) for size in (4, 3, 2, 1)), *uneven, *inexact])
     few = worlds(answer, [(rng.integer(1, 3), rng.integer(4, 6))])
     losses = rng.normal(max(batch for batch, _ in given), dtype=torch.float64).exp()
     yield "complete", complete(given)

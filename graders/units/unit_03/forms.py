@@ -63,19 +63,21 @@ class Portal:
                 "rtx-dev": {"nodes": small, "hours": short},
                 "flash": {"nodes": 1, "hours": 1},
             },
-            "Vista": {"gh": {"nodes": 4 * nodes, "hours": 2 * hours}},
+            "Vista": {"gh": {"nodes": 4 * nodes, "hours": 4 * hours}},
         }
         return cls(nodes, hours, small, short, rng.integer(10, 99), systems)
 
     @property
     def large(self) -> Form:
-        """As much as the queue allows, with a name of as many characters as the form takes."""
-        name = f'{self.number}" and $5 a step'
+        """As much as the queue allows, some hundred hours, with as long a name as the form takes."""
+        name = f"{self.number}\" isn't $5 a step"
         return LECTURE | {
-            "Nodes": str(self.nodes),
-            "Tasks": str(4 * self.nodes - 1),
+            "System": "Vista",
+            "Queue": "gh",
+            "Nodes": str(4 * self.nodes),
+            "Tasks": str(9 * self.nodes - 1),
             "Job Name": name.ljust(LONGEST_NAME, "!"),
-            "Time Limit": f"{self.hours}:0:0",
+            "Time Limit": f"{4 * self.hours}:0:0",
             "Application": "DCV remote desktop",
             "VNC Desktop Resolution": "1920x1080",
         }
@@ -118,6 +120,8 @@ class Portal:
             wrong("Time Limit", "a:0:0"),
             wrong("Time Limit", "01:30"),
             wrong("Time Limit", "1:60:0"),
+            wrong("Time Limit", "1:-5:0"),
+            wrong("Time Limit", "0:1:0:0"),
             wrong("Time Limit", "0:0:60"),
             wrong("Queue", "gh"),
             wrong("Queue", ""),
@@ -130,7 +134,11 @@ class Portal:
         """Several mistakes each."""
         long = {"Job Name": "y" * 30, "Time Limit": f"{self.hours + 1}:00:00"}
         return [
-            Mistakes(LECTURE | long, ("Job Name", "Time Limit"), (LONGEST_NAME, self.hours)),
+            Mistakes(
+                LECTURE | long | {"Nodes": str(self.nodes + 1), "Tasks": "99"},
+                ("Nodes", "Job Name", "Time Limit"),
+                (self.nodes, LONGEST_NAME, self.hours),
+            ),
             Mistakes(LECTURE | {"System": "", "Job Name": "y" * 30}, ("System", "Job Name")),
             Mistakes(LECTURE | long | {"Nodes": "-1"}, ("Nodes", "Job Name", "Time Limit")),
             Mistakes(LECTURE | {"Nodes": "two", "Tasks": "0"}, ("Nodes", "Tasks")),

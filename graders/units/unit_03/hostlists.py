@@ -88,7 +88,7 @@ def draw_names(rng: Rng) -> list[HostList]:
     """No host, one, and several of which one comes twice."""
     number = rng.integer(1, 90)
     alone, following = _plain(f"node{number}"), _plain(f"node{number + 1}")
-    return [HostList("", []), alone, following + alone + _plain(f"login{number}.hpc") + following]
+    return [HostList("", []), alone, following + alone + _plain(f"login-{number}.hpc") + following]
 
 
 def draw_bracket(rng: Rng) -> list[HostList]:
@@ -109,7 +109,7 @@ def draw_zeros(rng: Rng) -> list[HostList]:
         _product("nid", [_range(number, number + 3, width=6)]),
         _product(f"c{rng.integer(101, 199)}-", [_range(1, rng.integer(3, 6), width=3)]),
         _product("n", [_range(rng.integer(7, 8), rng.integer(10, 12), width=2)]),
-        _product("n", [_range(98, rng.integer(101, 103), width=2)]),
+        _product("n", [_range(rng.integer(7, 9), rng.integer(101, 103), width=2)]),
         _product("n", [_range(0, 0, width=3)]),
     ]
 
@@ -131,9 +131,10 @@ def draw_dimensions(rng: Rng) -> list[HostList]:
     """
     rack, node = rng.integer(1, 5), rng.integer(1, 8)
     inner = _join(_range(node, node + 1, 2), _range(node + 7, node + 7, 2))
-    two = _product("rack", [_range(rack, rack + 1)], "-node", [inner])
+    two = _product("rack", [_range(rack, rack + 1, 2)], "-node", [inner])
+    joined = _product("n", [_range(rack, rack + 1)], [_range(node, node + 1, 2)])
     long = _product("r", [_join(_range(rack, rack), _range(rack + 2, rack + 3))], "c", [_range(8, 11)])
-    return [two, long, long + _plain("login2") + two]
+    return [two, joined, long, long + _plain("login2") + two]
 
 
 def _plain(name: str) -> HostList:

@@ -44,6 +44,12 @@ def seats_dealt(nodes: int, per_node: int) -> list[Seat]:
     return [Seat(rank, rank // nodes, rank % nodes, world, nodes, per_node) for rank in range(world)]
 
 
+def seats_of_uneven_nodes(per_node: int) -> list[Seat]:
+    """Of each of two nodes the last rank, where the first has one more than the second."""
+    world, local = 2 * per_node + 1, (per_node + 1, per_node)
+    return [Seat(sum(local[: n + 1]) - 1, local[n] - 1, n, world, 2, local[n]) for n in (0, 1)]
+
+
 def _batch(nodes: int, per_node: int) -> Environment:
     """A batch script's own environment: one process, which knows what the job has asked for."""
     return {
@@ -122,6 +128,11 @@ def torchrun_by_srun(seat: Seat) -> Environment:
     return _batch(seat.nodes, seat.local_size) | outer | torchrun(seat)
 
 
+def torchrun_in_a_job(seat: Seat) -> Environment:
+    """torchrun, started by a batch script itself: srun is needed on other nodes only."""
+    return _batch(seat.nodes, seat.local_size) | torchrun(seat)
+
+
 def srun_with_pmix(seat: Seat) -> Environment:
     """srun --mpi=pmix: PMIx's names too, as under mpirun, and none of Open MPI's."""
     return srun(seat) | {"PMIX_NAMESPACE": "slurm.pmix.4711.0", "PMIX_RANK": str(seat.rank)}
@@ -146,11 +157,13 @@ def mpirun(seat: Seat) -> Environment:
 
 
 def mpirun_in_a_job(seat: Seat) -> Environment:
-    """mpirun in a Slurm job: it starts a daemon on each node by srun, and that starts the ranks.
+    """mpirun in a Slurm job: it starts a daemon on each other node by srun, and that starts the ranks.
 
-    So Slurm's variables describe the daemons' step: one task, on one node.
+    There Slurm's variables describe the daemons' step: one task, on one node. On the first node they are the
+    batch script's.
     """
-    return _batch(seat.nodes, seat.local_size) | _step(0, 0, 0, 1, 1) | mpirun(seat)
+    daemon = _step(0, 0, 0, 1, 1) if seat.node_rank else {}
+    return _batch(seat.nodes, seat.local_size) | daemon | mpirun(seat)
 
 
 def horovodrun(seat: Seat) -> Environment:

@@ -59,19 +59,22 @@ def load_latest(answer: Answer, rng: Rng) -> Findings:
     states = [draw_state(rng, step + each) for each in range(4)]
     contents = [saved_bytes(state) for state in states]
     # The newest first: the drivers make the first file the one that was changed last.
-    good = {f"step-{step + each}.pt": contents[each] for each in (1, 3, 0, 2)}
-    newest = f"step-{step + 3}.pt"
+    # Some with zeros: the longest name's number is not the largest.
+    names = [f"step-{step + each:0{width}}.pt" for each, width in enumerate((1, 5, 1, 4))]
+    good = {names[each]: contents[each] for each in (1, 3, 0, 2)}
+    newest = names[3]
     yield "newest", loads(answer, good, states[3], f"checkpoints of the steps {step} to {step + 3}")
 
     yield "nothing there", nothing_there(answer)
 
     others = {f"step-{step + 4}.pt.tmp": contents[0][:500], f".step-{step + 5}.pt.x7": contents[0]}
     others |= {"best.pt": contents[1], f"old-step-{step + 6}.pt": contents[0], "steps.jsonl": b"{}"}
+    others |= {f"step-{step + 8}-best.pt": contents[1]}
     folders = (f"step-{step + 7}.pt.tmp", "sharded")
     yield "other files", loads(answer, good | others, states[3], "a folder with other files too", *folders)
 
     cases = torn(rng, contents[3])
-    two = good | {newest: cases["cut off"], f"step-{step + 2}.pt": cases["empty"]}
+    two = good | {newest: cases["cut off"], names[2]: cases["empty"]}
     all_torn = dict(zip(good, cases.values(), strict=False))
     tried: list[tuple[dict[str, bytes], State | None, str]] = [
         *((good | {newest: bad}, states[2], f"whose newest file is {what}") for what, bad in cases.items()),
@@ -89,8 +92,8 @@ def load_latest(answer: Answer, rng: Rng) -> Findings:
     what = "a folder whose newest file has zeros in place of some weights"
     yield "damaged inside", loads(answer, damaged, states[2], what)
 
-    two = damaged | {f"step-{step + 2}.pt": cases["empty"]}
-    yield "tells and keeps", tells_and_keeps(answer, two, [newest, f"step-{step + 2}.pt"])
+    two = damaged | {names[2]: cases["empty"]}
+    yield "tells and keeps", tells_and_keeps(answer, two, [newest, names[2]])
 
 
 def saved_bytes(state: State) -> bytes:
@@ -166,7 +169,7 @@ def tells_and_keeps(answer: Answer, files: Mapping[str, bytes], bad: Sequence[st
     seen = answer.call(drivers.loading, dict(files), [])
     silent = [name for name in bad if name not in seen.said]
     if silent:
-        return Finding(False, f"{silent[0]} was skipped, and nobody is told.")
+        return Finding(False, f"{silent[0]} was skipped, and no warning says so.")
     if not seen.unchanged:
         return Finding(False, "Files of the folder were changed or removed; expected to only read.")
     return Finding(True, f"It names {', '.join(bad)}, and changes no file.")

@@ -18,7 +18,12 @@ from graders.units.unit_03.launchers import Environment, Launcher, Seat
             "SLURM_PROCID, SLURM_LOCALID and SLURM_NODEID say where the task is, however the tasks were "
             "dealt out; SLURM_NTASKS says how many there are. They are texts: return whole numbers.",
         ),
-        Criterion("torchrun", 1, "torchrun calls the node's number GROUP_RANK.", needs=()),
+        Criterion(
+            "torchrun",
+            1,
+            "torchrun calls the node's number GROUP_RANK. Nodes may have different numbers of ranks.",
+            needs=(),
+        ),
         Criterion(
             "mpirun",
             1,
@@ -64,12 +69,14 @@ def rank_from_environment(answer: Answer, rng: Rng) -> Findings:
     cyclic = dealt[1 :: nodes + 1]
     slurms = [(launchers.srun, some), (launchers.srun, cyclic), (launchers.srun_with_pmix, cyclic)]
     yield "srun", places(answer, slurms)
-    yield "torchrun", places(answer, [(launchers.torchrun, some)])
+    uneven = launchers.seats_of_uneven_nodes(per_node)
+    yield "torchrun", places(answer, [(launchers.torchrun, some), (launchers.torchrun, uneven)])
     yield "mpirun", places(answer, [(launchers.mpirun, some)])
     yield "Horovod", places(answer, [(launchers.horovodrun, some)])
     nested = (
         launchers.torchrun_by_srun,
         launchers.torchrun_by_mpirun,
+        launchers.torchrun_in_a_job,
         launchers.mpirun_in_a_job,
         launchers.horovodrun_in_a_job,
     )
@@ -102,6 +109,7 @@ _WORDS: dict[Launcher, str] = {
     launchers.torchrun: "under torchrun",
     launchers.torchrun_by_mpirun: "under torchrun, which mpirun has started on each node",
     launchers.torchrun_by_srun: "under torchrun, which srun has started on each node",
+    launchers.torchrun_in_a_job: "under torchrun, which a batch script has started itself",
     launchers.mpirun: "under mpirun",
     launchers.mpirun_in_a_job: "under mpirun in a Slurm job",
     launchers.horovodrun: "under horovodrun",

@@ -84,7 +84,7 @@ class SavingReply(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class LoadingReply(DriverReply):
-    """state: what was loaded. said: to the user, meanwhile. unchanged: whether the folder's files are."""
+    """state: what was loaded. said: by warnings, meanwhile. unchanged: whether the folder's files are."""
 
     state: PlainData
     said: str

@@ -108,10 +108,10 @@ class Course:
 
     @classmethod
     def drawn(cls, rng: Rng) -> "Course":
-        """Three epochs of which the last batch is short, saved at steps that end no epoch, and at the end."""
+        """Four epochs of which the last batch is short, saved within one, between two, and at the end."""
         batch_size = rng.choice((3, 5))  # an epoch has four steps: another number
         samples = 3 * batch_size + rng.integer(1, batch_size - 1)
-        return cls(numbered(rng, samples), rng.normal(FEATURES), batch_size, epochs=3, save_every=5)
+        return cls(numbered(rng, samples), rng.normal(FEATURES), batch_size, epochs=4, save_every=6)
 
     @classmethod
     def long(cls, rng: Rng) -> "Course":
@@ -237,8 +237,11 @@ def draws_anew(process: ProcessReply) -> Finding:
 
 
 def killed_anywhere(course: Course, answer: Answer, whole: ProcessReply, rng: Rng) -> Finding:
-    """Passes if kills before the first save and in a later one, and a start after the end, change nothing."""
-    early, late = rng.integer(1, course.save_every - 1), rng.integer(2, 3)
+    """Passes if kills before the first save and in a later one, and a start after the end, change nothing.
+
+    The save before the later one is that of a whole number of epochs.
+    """
+    early, late = rng.integer(1, course.save_every - 1), 3
     kills = [("step", early), ("save", late), ("nothing", 0)]
     *_, last, again = course.train(answer, *kills, noisy=True)
     finding = same_weights(whole, last, f"Killed after step {early}, and then in its save {late}")

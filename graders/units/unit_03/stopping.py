@@ -1,7 +1,9 @@
 """Unit 03, told to stop."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from graders.grading.kit import (
     Answer,
@@ -124,11 +126,12 @@ def save_on_signal(answer: Answer, rng: Rng) -> Findings:
         Telling(steps, (("before", step, rank, "SIGUSR1"),)),
         Telling(steps, (("after", step + 1, rank, "SIGTERM"),)),
         Telling(steps, (("before", step, 0, "SIGTERM"),)),
-        Telling(steps, tuple(("before", step, each, "SIGUSR1") for each in range(RANKS))),
+        Telling(steps, tuple(("before", step, each, "SIGUSR1") for each in (0, other))),
         Telling(steps, (("after", step, 0, "SIGUSR1"),), ranks=1),
     ]
     runs: list[tuple[Telling, Observed[StopReply]]] = []
-    yield "all stop after the same step", compare.first_failure(_each(answer, one, runs))
+    told = chain(_each(answer, one, runs), (sums_fit(*each) for each in runs))
+    yield "all stop after the same step", compare.first_failure(told)
     yield "one writes", compare.first_failure(saved_once(*each) for each in ended + runs)
     yield "whenever it comes", compare.first_failure(_any_moment(answer, steps, step, rank, other))
     yield "one number a step", compare.first_failure(one_number(*each) for each in ended + runs)
@@ -175,6 +178,14 @@ def stops(case: Telling, run: Observed[StopReply]) -> Finding:
             return Finding(False, f"{case}: rank {rank} makes {done} steps, and returns {said}.")
     expected = f"{least}" if least == most else f"{least} to {most}"
     return Finding(least <= done <= most, f"{case}: all stop after {done} steps; expected {expected}.")
+
+
+def sums_fit(case: Telling, run: Observed[StopReply]) -> Finding:
+    """Passes if no notes of one byte are added up: of 256 ranks that have each noted 1 the sum is 0."""
+    told = [event.detail for rank in range(case.ranks) for event in run.communication(rank)]
+    bytes_summed = [each for each in told if re.match(r"u?int8\b.*\bSUM", each)]
+    said = f"{case}: {bytes_summed[0]} is added up" if bytes_summed else f"{case}: no bytes are added up"
+    return Finding(not bytes_summed, f"{said}; where 256 ranks each note 1, a sum of one byte is 0.")
 
 
 def saved_once(case: Telling, run: Observed[StopReply]) -> Finding:

@@ -51,8 +51,9 @@ class Machine:
     def _wrong(self, rank: int, cpu: int, cpus: Sequence[set[int]]) -> bool:
         """Whether a CPU is far from the rank's GPU, not the job's, or on a core of a neighbour's."""
         node = self.numa_of_gpu[rank]
-        beside = (other for other, numa in enumerate(self.numa_of_gpu) if numa == node and other != rank)
-        taken = {theirs % self.core_count for other in beside for theirs in cpus[other]}
+        ranks = enumerate(zip(self.numa_of_gpu, cpus, strict=False))
+        beside = [own for other, (numa, own) in ranks if numa == node and other != rank]
+        taken = {theirs % self.core_count for own in beside for theirs in own}
         allowed = cpu in self.cpus(node) and cpu not in (self.reserved or ())
         return not allowed or cpu % self.core_count in taken
 

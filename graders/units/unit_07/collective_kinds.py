@@ -24,6 +24,16 @@ def _one_tensor_a_rank(rng: Rng, world: World) -> list[Arguments]:
     return [[drawn_of(rng, world, place)] for place in range(world.ranks)]
 
 
+def _one_chunk_a_rank(rng: Rng, world: World) -> list[Arguments]:
+    """Each rank's tensor, of which only its chunk counts: the others hold what happened to be in memory."""
+    given = _one_tensor_a_rank(rng, world)
+    for place, (tensor,) in enumerate(given if world.dtype.is_floating_point else ()):
+        for other, chunk in enumerate(chunks(tensor.view(-1), world.ranks)):
+            if other != place:
+                chunk.fill_(torch.nan)
+    return given
+
+
 # ----------------------------------------------------------------------------------------- from, to a root
 
 
@@ -134,7 +144,7 @@ def _expected_exchange(world: World, given: list[Arguments]) -> list[Expected]:
 
 
 REDUCE_SCATTER = Collective(_one_tensor_a_rank, _expected_reduce_scatter)
-ALL_GATHER = Collective(_one_tensor_a_rank, _expected_all_gather)
+ALL_GATHER = Collective(_one_chunk_a_rank, _expected_all_gather)
 ALL_REDUCE = Collective(_one_tensor_a_rank, _expected_all_reduce)
 HIERARCHICAL = Collective(_hierarchical_arguments, _expected_hierarchical)
 EXCHANGE = Collective(_exchange_arguments, _expected_exchange)

@@ -145,6 +145,9 @@ def _arguments_kept(world: World, expected: Expected, told: Called, where: str) 
         finding = _same(seen, wanted, f"argument {position} of {where}, after the call,", world)
         if wanted is not ANYTHING and not finding.passed:
             return finding
+    if not told.items_kept:
+        text = f"{where} put other tensors into a list that it was given"
+        return Finding(False, f"{text}; expected it to write into those that are there.")
     wanted = "a new tensor" if expected.returned is None else f"argument {expected.returned + 1} itself"
     got = "another object" if told.returned is None else f"argument {told.returned + 1} itself"
     return Finding(told.returned == expected.returned, f"{where} returned {got}; expected {wanted}.")
@@ -191,17 +194,20 @@ def common_findings(
     yield values, compare.first_failure(chain([_built(first, results(*first))], beside))
     others = [play(answer, rng, collective, [world]) for world in many]
     yield "any number of ranks", results(*others)
-    yield "any length", results(*(play(answer, rng, collective, worlds) for worlds in uneven))
+    lengths = [play(answer, rng, collective, worlds) for worlds in uneven]
+    yield "any length", results(*lengths)
     model = basic[-1]
-    kinds = [replace(model, dtype=dtype) for dtype in (torch.float64, torch.int64)]
-    yield "any dtype", results(play(answer, rng, collective, kinds))
+    kinds = play(
+        answer, rng, collective, [replace(model, dtype=dtype) for dtype in (torch.float64, torch.int64)]
+    )
+    yield "any dtype", results(kinds)
     yield "in place", in_place(*first, *(played for played in others if played.worlds[0].ranks == 1))
     # Five rows of three: cut flat, the parts are others than if rows are cut.
     models = [replace(model, layout="strided"), replace(model, length=5, columns=3, layout="transposed")]
     yield "any layout", layouts(*(play(answer, rng, collective, [each]) for each in models))
     grouped = [play(answer, rng, collective, [world]) for world in subgroups]
     yield "on a subgroup", layouts(*grouped)
-    observed = [played.observed for played in (*first, *grouped)]
+    observed = [played.observed for played in (*first, *others, *lengths, kinds, *grouped)]
     yield "only send and recv", only_messages(observed, "the answer")
 
 
@@ -237,7 +243,7 @@ def common(
         many=[World(ranks, 4 * ranks, root=root(ranks)) for ranks in (1, 3, 5, 7, 8)],
         uneven=[
             [World(ranks, length, root=root_of) for length in lengths]
-            for ranks, lengths in ((4, (1, 3, 6, 11)), (5, (2, 7, 13)))
+            for ranks, lengths in ((4, (1, 3, 6, 11)), (5, (0, 2, 7, 13)))
             for root_of in [root(ranks)]
         ],
         subgroups=[

@@ -83,8 +83,9 @@ def _busiest(algorithm: str, n: int, p: int) -> tuple[int, float, float]:
 def formula(answer: Answer, rng: Rng, algorithm: str) -> Finding:
     """Passes if the answer predicts this algorithm on powers of two: latency, bytes, and both."""
     links = ((1e-5, 0.0), (0.0, 1e-9), (2e-5, 8e-11))
+    sizes = (2 ** rng.integer(2, 12), 2 ** rng.integer(2, 12), 2)
     return compare.first_failure(
-        _predicts(answer, rng, algorithm, 2 ** rng.integer(1, 12), *link) for link in links
+        _predicts(answer, rng, algorithm, ranks, *link) for ranks, link in zip(sizes, links, strict=True)
     )
 
 

@@ -1,10 +1,11 @@
 """Unit 07, the open task: an all-reduce for a given cluster, scored by virtual time."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from course_lib.cluster.topology import Cluster
 from course_lib.runtime.communication.events import Kind
 from graders.grading.kit import (
     Answer,
@@ -72,7 +73,7 @@ def design_all_reduce(answer: Answer, rng: Rng) -> Findings:
     cases = clear + [Case.drawn(rng, *shape) for shape in CLOSE]
     short = [Case.odd(rng, nodes, gpus, length) for nodes, gpus, length in ((1, 1, 3), (1, 3, 2), (2, 2, 1))]
     odd = short + [Case.odd(rng, *world, 10_001) for world in ((1, 3), (3, 1), (3, 2), (2, 3))]
-    runs = [case.launch(answer) for case in cases + odd]
+    runs = [case.launch(answer) for case in cases] + [case.launch_with_a_slow_rank(answer) for case in odd]
     yield SUM, compare.first_failure(map(Case.right, cases + odd, runs))
     # Of a long tensor's time little can be saved.
     half = [max((case.best_of_unit() + case.best()) / 2, 1.1 * case.best()) for case in clear]
@@ -116,7 +117,14 @@ class Case:
         return cls([drawn_of(rng, World(ranks, length), place) for place in range(ranks)], numbers)
 
     def launch(self, answer: Answer) -> Observed[DesignReply]:
-        machine = drivers.machine(*self.numbers)
+        return self._launch(answer, drivers.machine(*self.numbers))
+
+    def launch_with_a_slow_rank(self, answer: Answer) -> Observed[DesignReply]:
+        """Rank 0 computes slowly, and no message waits for its receiver: another may come before it."""
+        machine = replace(drivers.machine(*self.numbers), memory_bandwidth=1e9, eager_limit=1 << 20)
+        return self._launch(answer, machine.with_straggler(0, slowdown=1000))
+
+    def _launch(self, answer: Answer, machine: Cluster) -> Observed[DesignReply]:
         return answer.launch(
             drivers.designed, per_rank(self.x), self.numbers, ranks=len(self.x), cluster=machine
         )

@@ -1,7 +1,7 @@
 """Unit 07, recursive doubling."""
 
 from graders.grading.communication import Allowance, seconds
-from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, exercise
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_07 import collective_kinds as kinds
 from graders.units.unit_07.collectives import Played, common, measured
 from graders.units.unit_07.criteria import (
@@ -65,20 +65,33 @@ def recursive_doubling_all_reduce(answer: Answer, rng: Rng) -> Findings:
     yield from common(answer, rng, collective, "the sum on every rank")
     length = 240
     played = measured(answer, rng, collective, World(8, length))
-    finding = played.traffic([Allowance(3, 3 * length * BYTES)] * 8)
-    if finding.passed:
-        folded = measured(answer, rng, collective, World(6, length))
-        finding = folded.traffic([Allowance(3, 3 * length * BYTES)] * 6)
-    yield "bytes and messages", finding
-    yield "nearest partner first", nearest_first(played)
-    yield "rounds", played.duration(seconds(3, 3 * length * BYTES), "log2 p = 3 rounds")
+    folded = measured(answer, rng, collective, World(6, length))
+    yield (
+        "bytes and messages",
+        compare.first_failure(
+            each.traffic([Allowance(3, 3 * length * BYTES)] * ranks)
+            for each, ranks in ((played, 8), (folded, 6))
+        ),
+    )
+    yield "nearest partner first", compare.first_failure(map(nearest_first, (played, folded)))
+    rounds = (
+        played.duration(seconds(3, 3 * length * BYTES), "log2 p = 3 rounds"),
+        folded.duration(seconds(4, 4 * length * BYTES), "log2 4 = 2 rounds, and one before and one after,"),
+    )
+    yield "rounds", compare.first_failure(rounds)
 
 
 def nearest_first(played: Played) -> Finding:
-    """Passes if each of eight ranks sends to the partners at distance 1, 2 and 4, in this order."""
-    for rank in range(8):
+    """Passes if each rank sends to the partners at distance 1, 2 and 4, in this order, as far as these are
+    below the largest power of two; and those beyond it to whom they fold, who answer last.
+    """
+    ranks = played.worlds[0].ranks
+    core = 1 << ranks.bit_length() - 1
+    for rank in range(ranks):
         sends = [event.peer for event in played.observed.communication(rank) if event.op == "send"]
-        wanted = [rank ^ distance for distance in (1, 2, 4)]
+        wanted = [rank ^ distance for distance in (1, 2, 4) if distance < core]
+        wanted += [rank + core] if rank + core < ranks else []
+        wanted = [rank - core] if rank >= core else wanted
         if sends != wanted:
             text = f"with {played.worlds[0]}, rank {rank} sends to the ranks {sends}"
             return Finding(False, f"{text}; expected {wanted}, one after the other.")

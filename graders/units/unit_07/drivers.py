@@ -30,12 +30,14 @@ class Called(DriverReply):
     """What one call of the answer returned and left behind.
 
     result: what it returned, if that is none of its arguments; returned: which argument it is, else None.
-    arguments: what they hold afterwards. gaps_kept: whether the memory between their elements was left alone.
+    arguments: what they hold afterwards. items_kept: whether the lists among them have the tensors that they
+    had. gaps_kept: whether the memory between the elements of tensors was left alone.
     """
 
     result: PlainData
     returned: int | None
     arguments: list[PlainData]
+    items_kept: bool
     gaps_kept: bool
 
     @property
@@ -71,13 +73,15 @@ def _call_once(
 ) -> Called:
     grounds: list[Tensor] = []
     given = [_laid_out(argument, layout, grounds) for argument in arguments]
+    lists = [(argument, list(argument)) for argument in given if isinstance(argument, list)]
     result = answer(*given, **options)
+    items = all(list(map(id, now)) == list(map(id, before)) for now, before in lists)
     same = [position for position, argument in enumerate(given) if argument is result]
     kept = all(bool((ground[..., 1::2] == UNTOUCHED).all()) for ground in grounds)
     left = [_copied(argument) for argument in given]
     if same and result is not None:
-        return Called(None, same[0], left, kept)
-    return Called(_copied(result), None, left, kept)
+        return Called(None, same[0], left, items, kept)
+    return Called(_copied(result), None, left, items, kept)
 
 
 def _laid_out(value: PlainData, layout: str, grounds: list[Tensor]) -> PlainData:

@@ -1,9 +1,9 @@
 """Unit 07, all to all."""
 
 from graders.grading.communication import Allowance, seconds
-from graders.grading.kit import Answer, Criterion, Findings, Rng, exercise
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, exercise
 from graders.units.unit_07 import collective_kinds as kinds
-from graders.units.unit_07.collectives import common, measured
+from graders.units.unit_07.collectives import Played, common, measured
 from graders.units.unit_07.criteria import (
     ANY_DTYPE,
     LAYOUT_IN_PLACE,
@@ -60,8 +60,23 @@ def all_to_all_pairwise(answer: Answer, rng: Rng) -> Findings:
     """A part from everyone to everyone, in p - 1 rounds."""
     collective = kinds.EXCHANGE
     yield from common(answer, rng, collective, "every part at its place", slow=[World(4, 16)])
-    ranks, part = 6, 250
+    ranks, part = 5, 250
     played = measured(answer, rng, collective, World(ranks, ranks * part))
     allowed = Allowance(ranks - 1, (ranks - 1) * part * BYTES)
     yield "bytes and messages", played.traffic([allowed] * ranks)
-    yield "rounds", played.duration(seconds(ranks - 1, (ranks - 1) * part * BYTES), "p - 1 = 5 rounds")
+    in_time = played.duration(seconds(ranks - 1, (ranks - 1) * part * BYTES), "p - 1 = 4 rounds")
+    yield "rounds", in_time if not in_time.passed else one_to_each(played)
+
+
+def one_to_each(played: Played) -> Finding:
+    """Passes if of the ranks' first messages no two go to one rank, nor of their second ones, and so on."""
+    ranks = range(played.worlds[0].ranks)
+    sends = [
+        [event.peer for event in played.observed.communication(rank) if event.op == "send"] for rank in ranks
+    ]
+    for number, peers in enumerate(zip(*sends, strict=False), 1):
+        twice = next((peer for peer in peers if peers.count(peer) > 1), None)
+        if twice is not None:
+            who = ", ".join(str(rank) for rank in ranks if peers[rank] == twice)
+            return Finding(False, f"message {number} of the ranks {who} goes to rank {twice} each time.")
+    return Finding(True, "In each round every rank sends to another one.")

@@ -1,7 +1,7 @@
 """Unit 07, halving and doubling."""
 
 from graders.grading.communication import Allowance, seconds
-from graders.grading.kit import Answer, Criterion, Findings, Rng, exercise
+from graders.grading.kit import Answer, Criterion, Findings, Rng, compare, exercise
 from graders.units.unit_07 import collective_kinds as kinds
 from graders.units.unit_07.collectives import common, measured
 from graders.units.unit_07.criteria import (
@@ -65,10 +65,20 @@ def halving_doubling_all_reduce(answer: Answer, rng: Rng) -> Findings:
     yield from common(answer, rng, collective, "the sum on every rank")
     length = 240
     played = measured(answer, rng, collective, World(8, length))
-    finding = played.traffic([Allowance(6, 2 * 7 * length // 8 * BYTES)] * 8)
-    if finding.passed:
-        folded = measured(answer, rng, collective, World(6, length))
-        core = Allowance(5, (2 * 3 * length // 4 + length) * BYTES)
-        finding = folded.traffic([core] * 6)
-    yield "bytes and messages", finding
-    yield "rounds", played.duration(seconds(6, 2 * 7 * length / 8 * BYTES), "2 log2 p = 6 rounds")
+    folded = measured(answer, rng, collective, World(6, length))
+    halved = 2 * 3 * length // 4
+    # Those beyond the power of two send once; those below it answer two of them.
+    core, answering = Allowance(4, halved * BYTES), Allowance(5, (halved + length) * BYTES)
+    beyond = Allowance(1, length * BYTES)
+    traffic = (
+        played.traffic([Allowance(6, 2 * 7 * length // 8 * BYTES)] * 8),
+        folded.traffic([answering, answering, core, core, beyond, beyond]),
+    )
+    yield "bytes and messages", compare.first_failure(traffic)
+    rounds = (
+        played.duration(seconds(6, 2 * 7 * length / 8 * BYTES), "2 log2 p = 6 rounds"),
+        folded.duration(
+            seconds(6, (halved + 2 * length) * BYTES), "2 log2 4 = 4 rounds, and one before and one after,"
+        ),
+    )
+    yield "rounds", compare.first_failure(rounds)

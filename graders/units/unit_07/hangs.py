@@ -58,9 +58,9 @@ def mend_swap(answer: Answer, rng: Rng) -> Findings:
     given = [lab.tensors(rng, ranks) for ranks in (2, 6)]
     runs = [lab.launched(answer, tensors) for tensors in given]
     yield lab.ENDS, lab.ends(runs)
-    swapped = [given[1][rank ^ 1] for rank in range(6)]
-    yield "the partner's tensor", lab.returned(runs[1], swapped, "what was returned")
-    yield "x unchanged", lab.inputs_kept(runs[1], given[1])
+    swapped = [[tensors[rank ^ 1] for rank in range(len(tensors))] for tensors in given]
+    yield "the partner's tensor", lab.each_returned(runs, swapped)
+    yield "x unchanged", lab.all_inputs_kept(runs, given)
     yield (
         "one message each",
         each_rank_calls(runs, ("send", "recv"), "Each rank sends once and receives once."),
@@ -97,9 +97,9 @@ def mend_shift(answer: Answer, rng: Rng) -> Findings:
     given = [lab.tensors(rng, ranks) for ranks in (2, 3, 4, 7)]
     runs = [lab.launched(answer, tensors) for tensors in given]
     yield lab.ENDS, lab.ends(runs)
-    shifted = [given[3][rank - 1] for rank in range(7)]
-    yield "the left neighbour's tensor", lab.returned(runs[3], shifted, "what was returned")
-    yield "x unchanged", lab.inputs_kept(runs[3], given[3])
+    shifted = [[tensors[rank - 1] for rank in range(len(tensors))] for tensors in given]
+    yield "the left neighbour's tensor", lab.each_returned(runs, shifted)
+    yield "x unchanged", lab.all_inputs_kept(runs, given)
     yield (
         "one message each",
         each_rank_calls(runs, ("send", "recv"), "Each rank sends once and receives once."),

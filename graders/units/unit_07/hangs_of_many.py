@@ -54,11 +54,18 @@ def mend_grid_sums(answer: Answer, rng: Rng) -> Findings:
         lab.launched(answer, tensors, columns) for tensors, (_, columns) in zip(given, shapes, strict=True)
     ]
     yield lab.ENDS, lab.ends(runs)
-    columns, last = shapes[-1][1], given[-1]
-    yield "row sums", grid_sums(runs[-1], last, 0, lambda rank: rank // columns)
-    yield "column sums", grid_sums(runs[-1], last, 1, lambda rank: rank % columns)
-    yield "x unchanged", lab.inputs_kept(runs[-1], last)
-    yield "within groups", grid_groups(runs[-1], columns)
+    # The last grid first: in it neither a row nor a column is the whole.
+    grids = list(zip(runs, given, (columns for _, columns in shapes), strict=True))[::-1]
+    in_rows, in_columns = (
+        [grid_sums(*grid, position, line) for grid in grids]
+        for position, line in enumerate(
+            (lambda rank, columns: rank // columns, lambda rank, columns: rank % columns)
+        )
+    )
+    yield "row sums", compare.first_failure(in_rows)
+    yield "column sums", compare.first_failure(in_columns)
+    yield "x unchanged", lab.all_inputs_kept(runs, given)
+    yield "within groups", grid_groups(runs[-1], shapes[-1][1])
 
 
 def grid_groups(observed: Observed[MendedReply], columns: int) -> Finding:
@@ -78,18 +85,24 @@ def grid_groups(observed: Observed[MendedReply], columns: int) -> Finding:
 
 
 def grid_sums(
-    observed: Observed[MendedReply], given: Sequence[Tensor], position: int, line: Callable[[int], int]
+    observed: Observed[MendedReply],
+    given: Sequence[Tensor],
+    columns: int,
+    position: int,
+    line: Callable[[int, int], int],
 ) -> Finding:
     """Passes if each rank's pair has at `position` the sum over the ranks on the same line of the grid.
 
-    given: a tensor a rank, all of one shape.
+    given: a tensor a rank, all of one shape. line: which one a rank is on in a grid of so many columns.
     """
 
     def one(rank: int, pair: PlainData) -> Finding:
         if type(pair) is not list or len(pair) != 2:
             return Finding(False, f"rank {rank} returned {pair!r:.60}; expected a pair of tensors.")
-        wanted = torch.stack([x for other, x in enumerate(given) if line(other) == line(rank)]).sum(0)
-        return compare.close(pair[position], wanted, f"the sum on rank {rank}")
+        mine = line(rank, columns)
+        wanted = torch.stack([x for other, x in enumerate(given) if line(other, columns) == mine]).sum(0)
+        where = f"rank {rank} of a grid of {len(given) // columns} x {columns}"
+        return compare.close(pair[position], wanted, f"the sum on {where}")
 
     return compare.first_failure(one(rank, told.result) for rank, told in enumerate(observed.results))
 
@@ -137,7 +150,6 @@ def rows_collected(observed: Observed[MendedReply], given: Sequence[list[Tensor]
     if type(first) is not list or len(first) != len(expected):
         got = f"{len(first)} rows" if type(first) is list else f"a {type(first).__name__}"
         return Finding(False, f"rank 0 returned {got}; expected a list of {len(expected)} rows.")
-    kept = observed.results[0].argument
     rows = enumerate(zip(first, expected, strict=True))
     return compare.first_failure(
         chain(
@@ -146,12 +158,13 @@ def rows_collected(observed: Observed[MendedReply], given: Sequence[list[Tensor]
                 Finding(result is None, "another rank than 0 returned something; expected None.")
                 for result in others
             ),
-            [
+            (
                 Finding(
-                    type(kept) is list and len(kept) == len(given[0]),
-                    "rank 0's own list of rows has changed; expected a new list.",
+                    type(told.argument) is list and len(told.argument) == len(own),
+                    f"rank {rank}'s own list of rows has changed; expected it as it was.",
                 )
-            ],
+                for rank, (told, own) in enumerate(zip(observed.results, given, strict=True))
+            ),
         ),
         f"rank 0 has all {len(expected)} rows, of {[len(rows) for rows in given]} a rank.",
     )
@@ -207,10 +220,14 @@ def rows_sent_once(observed: Observed[MendedReply], given: Sequence[list[Tensor]
 def mend_chain(answer: Answer, rng: Rng) -> Findings:
     """A chain of ranks, one of which may raise."""
     values = [rng.integer(1, 900) / 10 for _ in range(4)]
-    runs = [lab.launched(answer, values), lab.launched(answer, values[:1])]
+    with_zero = [*values[:2], 0.0, values[3]]
+    runs = [lab.launched(answer, given) for given in (with_zero, values[:1])]
     yield lab.ENDS, lab.ends(runs)
-    sums_in_double = roots_added(values)
-    yield "the sums", lab.numbers(runs[0], sums_in_double, "what was returned", rtol=1e-12)
+    sums = (
+        lab.numbers(run, roots_added(given), "what was returned", rtol=1e-12)
+        for run, given in zip(runs, (with_zero, values[:1]), strict=True)
+    )
+    yield "the sums", compare.first_failure(sums)
     raising = rng.integer(0, 2)
     bad = [-value if rank == raising else value for rank, value in enumerate(values)]
     yield "the error comes out", error_comes_out(answer, bad)

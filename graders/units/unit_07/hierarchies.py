@@ -74,11 +74,11 @@ def hierarchical_all_reduce(answer: Answer, rng: Rng) -> Findings:
         values="the sum on every rank",
         slow=[World(4, 8, node=2)],
     )
-    nodes, node, length = 4, 2, 240
+    nodes, node, length = 3, 3, 270
     played = measured(answer, rng, collective, World(nodes * node, 2, columns=length // 2, node=node))
     across, inside = 2 * (nodes - 1) * length // nodes * BYTES, 2 * (node - 1) * length // node * BYTES
     yield "bytes between nodes", bytes_between_nodes(played.observed, node, across)
     yield "bytes within a node", bytes_within_nodes(played.observed, node, inside)
     within = seconds(2 * (node - 1), 2 * (node - 1) / node * length * BYTES)
     between = seconds(2 * (nodes - 1), 2 * (nodes - 1) / nodes * length / node * BYTES)
-    yield "rounds", played.duration(within + between, "2 rounds within and 6 between nodes")
+    yield "rounds", played.duration(within + between, "4 rounds within and 4 between nodes")

@@ -39,16 +39,24 @@ def ends(observed: Sequence[Observed[MendedReply]]) -> Finding:
     return Finding(True, f"All ranks returned, in worlds of {sizes}.")
 
 
-def returned(observed: Observed[MendedReply], expected: Sequence[Tensor], what: str) -> Finding:
-    """Passes if each rank returned its tensor of `expected`, all of one shape."""
-    seen = [told.result for told in observed.results]
-    return compare.close_on_all_ranks(seen, expected, what)
+def each_returned(runs: Sequence[Observed[MendedReply]], expected: Sequence[Sequence[Tensor]]) -> Finding:
+    """Passes if in each run each rank returned its tensor of `expected`, all of one shape."""
+    return compare.first_failure(
+        compare.close_on_all_ranks(
+            [told.result for told in run.results], wanted, f"with {len(wanted)} ranks, what was returned"
+        )
+        for run, wanted in zip(runs, expected, strict=True)
+    )
 
 
-def inputs_kept(observed: Observed[MendedReply], given: Sequence[Tensor]) -> Finding:
-    """Passes if each rank's argument is as it was."""
-    seen = [told.argument for told in observed.results]
-    return compare.close_on_all_ranks(seen, given, "x after the call")
+def all_inputs_kept(runs: Sequence[Observed[MendedReply]], given: Sequence[Sequence[Tensor]]) -> Finding:
+    """Passes if in each run each rank's argument is as it was."""
+    return compare.first_failure(
+        compare.close_on_all_ranks(
+            [told.argument for told in run.results], tensors, f"with {len(tensors)} ranks, x after the call"
+        )
+        for run, tensors in zip(runs, given, strict=True)
+    )
 
 
 def numbers(

@@ -3,6 +3,7 @@
 MPI is imported where it is used: importing it starts it, and here is no rank.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,9 @@ COLLECTIVES = frozenset(
 DERIVING = frozenset({"Dup", "Split", "Create", "Create_group", "Create_cart", "Clone", "Sub"})
 Call = tuple[str, int, int, int]
 COMMUNICATION = SENDS | RECEIVES | COLLECTIVES
+
+PATIENCE = 6.0
+"""Seconds for which a rank waits in a blocking call."""
 
 
 def play(comm: Any, answer: Callable[..., Any], cases: list[list[Any]]) -> dict[str, Any]:
@@ -108,6 +112,9 @@ def _noting(calls: list[Call], begun: list[Any], members: Any, communicator: Any
                     calls.append((name, 1, _size_of(sent), _rank_in(members, communicator, dest)))
                 else:
                     calls.append((name, 0, 0, -1))
+                if name in ("Send", "Recv"):
+                    begin = super(Noting, self).__getattribute__("Issend" if name == "Send" else "Irecv")
+                    return _patiently(name, begin, *arguments, **options)
                 result = method(*arguments, **options)
                 if isinstance(result, MPI.Request):
                     begun.append(result)
@@ -116,6 +123,22 @@ def _noting(calls: list[Call], begun: list[Any], members: Any, communicator: Any
             return noted
 
     return Noting(communicator)
+
+
+def _patiently(name: str, begin: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+    """A Send that returns when its message is received, whatever its length, or a Recv. Unlike MPI's own it
+    sleeps while it waits, and not for ever. Raises RuntimeError.
+    """
+    status = options.pop("status", None)
+    request, deadline = begin(*arguments[:3], **options), time.monotonic() + PATIENCE
+    while not request.Test(*arguments[3:], *([status] if status else [])):
+        if time.monotonic() > deadline:
+            other = options.get("dest", options.get("source", arguments[1] if len(arguments) > 1 else "any"))
+            raise RuntimeError(
+                f"{name} has waited {PATIENCE:g} s for rank {other}. Look for sends that all wait for their "
+                "receivers, or for a receive without a send."
+            )
+        time.sleep(1e-4)
 
 
 def _rank_in(members: Any, communicator: Any, dest: Any) -> int:

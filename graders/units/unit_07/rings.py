@@ -153,9 +153,10 @@ def ring_all_reduce(answer: Answer, rng: Rng) -> Findings:
 def _ring_costs(answer: Answer, rng: Rng, collective: Collective, passes: int) -> Findings:
     """Neighbours, bytes and rounds of `passes` times p - 1 steps with a chunk each.
 
-    With a matrix of two rows, so that who cuts rows and not elements sends too much.
+    With a matrix of two rows, so that who cuts rows and not elements sends too much; and an odd number of
+    ranks, of which no pairs can be made.
     """
-    ranks, length = 6, 240
+    ranks, length = 5, 240
     played = measured(answer, rng, collective, World(ranks, 2, columns=length // 2))
     steps = passes * (ranks - 1)
     yield "neighbours only", to_the_next_only(played.observed)

@@ -60,7 +60,7 @@ def broadcast_tree(answer: Answer, rng: Rng) -> Findings:
     yield from common(answer, rng, kinds.BROADCAST, "the root's values on every rank", rooted=True)
     plays = _measured(answer, rng, kinds.BROADCAST)
     yield "bytes and messages", compare.first_failure(map(_sent_by_broadcast, plays))
-    yield "rounds", plays[-1].duration(seconds(3, 3 * LENGTH * BYTES), "3 rounds of the whole tensor")
+    yield "rounds", compare.first_failure(map(_three_rounds, plays))
 
 
 @exercise(
@@ -108,7 +108,7 @@ def reduce_tree(answer: Answer, rng: Rng) -> Findings:
     once = [[Allowance(int(rank != ROOT), LENGTH * BYTES) for rank in range(ranks)] for ranks in SIZES]
     findings = (played.traffic(allowed) for played, allowed in zip(plays, once, strict=True))
     yield "bytes and messages", compare.first_failure(findings)
-    yield "rounds", plays[-1].duration(seconds(3, 3 * LENGTH * BYTES), "3 rounds of the whole tensor")
+    yield "rounds", compare.first_failure(map(_three_rounds, plays))
 
 
 SIZES, LENGTH, ROOT = (7, 8), 250, 2
@@ -117,6 +117,11 @@ SIZES, LENGTH, ROOT = (7, 8), 250, 2
 
 def _measured(answer: Answer, rng: Rng, collective: Collective) -> list[Played]:
     return [measured(answer, rng, collective, World(ranks, LENGTH, root=ROOT)) for ranks in SIZES]
+
+
+def _three_rounds(played: Played) -> Finding:
+    """Passes if seven or eight ranks take the time of three messages."""
+    return played.duration(seconds(3, 3 * LENGTH * BYTES), "3 rounds of the whole tensor")
 
 
 def _sent_by_broadcast(played: Played) -> Finding:

@@ -57,7 +57,7 @@ def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingR
         first, still_open = _loaded(path), open_files()
         left_open = directory.stat().st_ino in still_open
         file_left_open = path.exists() and path.stat().st_ino in still_open
-        changes = _changes(run_forked(watched(directory, saves[1])))
+        changes = _changes(run_forked(watched(directory, partial(_saved_here, answer, path, states[1]))))
         second, others = _loaded(path), sorted(set(os.listdir(directory)) - {path.name})
 
         size = int(place * path.stat().st_size) if path.exists() else 1
@@ -84,10 +84,22 @@ def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingR
         return SavingReply(str(directory), first, left_open, file_left_open, *seen, *refusals)
 
 
+def _saved_here(answer: AnswerFunction, path: Path, state: State) -> None:
+    """Save under a path that is a name alone, in whose folder the process then is."""
+    os.chdir(path.parent)
+    try:
+        answer(Path(path.name), state)
+    except Exception as error:
+        raise RuntimeError(f"save_checkpoint(Path({path.name!r}), ...): {in_words(error)}") from error
+
+
 def _changes(told: dict[str, Any]) -> list[Change]:
-    """What a watched process tells of. Raises RuntimeError if it ended before it could."""
+    """What a watched process tells of. Raises RuntimeError if it ended before it could, or badly."""
     if told["value"] is None:
         raise RuntimeError(f"a save ended its process: {told['ended']}")
+    for event in told["value"]:
+        if "raised" in event:
+            raise RuntimeError(event["raised"].removeprefix("RuntimeError: "))
     return [
         Change(
             {name: SavedFile(**file) for name, file in event["files"].items()} if "files" in event else None,
@@ -123,7 +135,7 @@ def loading(answer: AnswerFunction, files: dict[str, bytes], folders: list[str])
             warnings.simplefilter("always")
             with redirect_stdout(StringIO()) as printed, redirect_stderr(printed):
                 state = answer(directory)
-        said = "\n".join([*(str(warning.message) for warning in caught), printed.getvalue()])
+        said = "\n".join(str(warning.message) for warning in caught)
         return LoadingReply(state, said, files_of(directory) == before)
 
 
