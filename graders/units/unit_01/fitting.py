@@ -36,24 +36,27 @@ from graders.units.unit_01.watched import Batch
             2,
             "An epoch's training loss is the mean over its samples, and the last batch may be short. "
             "Validate when all of the epoch's steps are done.",
-            needs=("one epoch",),
+            needs=("one epoch", "every epoch anew"),
         ),
         Criterion(
             "modes",
             1,
             "model.train() at the beginning of every epoch: the model may come in evaluation mode. evaluate "
             "does the rest.",
+            needs=("one epoch", "every epoch anew"),
         ),
         Criterion(
             "on the device",
             1,
             "Move the model before the first step, and every batch before it is used, also for validation.",
+            needs=("one epoch", "every epoch anew"),
         ),
         Criterion(
             "waits once an epoch",
             1,
             "loss.item() in every step makes the program wait for the device in every step. Add the losses "
             "up as tensors, and make a number of the sum when the epoch is over.",
+            needs=("one epoch", "every epoch anew", "on the device"),
         ),
     ),
     hints=(
@@ -88,11 +91,11 @@ class Course:
 
     @classmethod
     def draw(cls, rng: Rng) -> "Course":
-        """Four batches, of which the last is short, and two for validation, of another size."""
+        """Four batches, of which the last has one sample, and two for validation, of another size."""
         problem = Problem.draw(rng)
         size = rng.integer(6, 9)
-        train = problem.draw_batches(rng, [size, size, size, rng.integer(1, 3)])
-        validation = problem.draw_batches(rng, [size + 5, rng.integer(1, 4)])
+        train = problem.draw_batches(rng, [size, size, size, 1])
+        validation = problem.draw_batches(rng, [size + 5, 1])
         return cls(problem, train, validation, {"lr": 0.1, "momentum": 0.9})
 
     def seen(self, answer: Answer, epochs: int, training: bool = True, on_host: bool = False) -> FitReply:
