@@ -15,11 +15,11 @@ LOAD_SIDE = 64
 
 
 def combine(answer: AnswerFunction, gradients: list[Tensor], counts: list[int]) -> CombineReply:
-    """What the answer makes of the gradients, all of one shape, and what it leaves of them."""
+    """What the answer makes of the gradients, all of one shape, and what it leaves of what it got."""
     memory = {gradient.untyped_storage().data_ptr() for gradient in gradients}
     result = answer(gradients, counts)
     shared = isinstance(result, Tensor) and result.untyped_storage().data_ptr() in memory
-    return CombineReply(result, gradients, shared)
+    return CombineReply(result, gradients, counts, shared)
 
 
 def shards(answer: AnswerFunction, length: int, epochs: list[int], seeds: list[int]) -> ShardsReply:
