@@ -42,6 +42,7 @@ from graders.units.unit_00 import drivers
             "one message a rank, to the next",
             1,
             "Each rank receives once, from the rank before it, and sends once, to the rank after it.",
+            needs=("the token comes back", "only send and recv"),
         ),
         Criterion("a world of one", 1, "Rank 0 has no neighbour then, and nobody can send to itself."),
         Criterion(

@@ -36,27 +36,24 @@ from graders.units.unit_01.watched import Batch
             2,
             "An epoch's training loss is the mean over its samples, and the last batch may be short. "
             "Validate when all of the epoch's steps are done.",
-            needs=("one epoch", "every epoch anew"),
+            needs=("one epoch",),
         ),
         Criterion(
             "modes",
             1,
             "model.train() at the beginning of every epoch: the model may come in evaluation mode. evaluate "
             "does the rest.",
-            needs=("one epoch", "every epoch anew"),
         ),
         Criterion(
             "on the device",
             1,
             "Move the model before the first step, and every batch before it is used, also for validation.",
-            needs=("one epoch", "every epoch anew"),
         ),
         Criterion(
             "waits once an epoch",
             1,
             "loss.item() in every step makes the program wait for the device in every step. Add the losses "
             "up as tensors, and make a number of the sum when the epoch is over.",
-            needs=("one epoch", "every epoch anew", "on the device"),
         ),
     ),
     hints=(

@@ -54,6 +54,11 @@ def _names_the_device(arguments: Sequence[Any], options: Mapping[str, Any]) -> b
     return DEVICE in _devices(arguments, options)
 
 
+def _fetches(arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """Whether `to` brings a number to another device; a batch or a weight is no number."""
+    return arguments[0].dim() == 0 and any(each != DEVICE for each in _devices(arguments, options))
+
+
 class MovedLater(Watched):
     """A model that has to be moved to the device before it computes."""
 
@@ -103,6 +108,6 @@ class WaitsNoted(TorchFunctionMode):
         result = func(*args, **options)
         if name not in _NOTED:
             return result
-        if name in _WAITS or (name == "to" and {*_devices(args, options)} - {DEVICE}):
+        if name in _WAITS or (name == "to" and _fetches(args, options)):
             self._log.append("waits")
         return _moved(result) if name in _MAKES and _names_the_device(args, options) else result

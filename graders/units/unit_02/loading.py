@@ -33,6 +33,7 @@ from graders.units.unit_02.replies import LoadingReply
             1,
             "Each node has its own disk. dist.get_node_local_rank() is 0 once on every node; get_rank() is 0 "
             "once in all.",
+            needs=("every rank has the data", "others wait for the first"),
         ),
         Criterion(
             "an error frees the others",

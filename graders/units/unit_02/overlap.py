@@ -68,7 +68,7 @@ from graders.units.unit_02.training import Training, Used, draw_training
             "started, with zeros for it; and every rank must start its buckets in the same order, each only "
             "when it is complete: layers need not run in the order in which they are registered. So one hook "
             "may have several buckets to start: those that are complete and waited for an earlier one.",
-            needs=("averages",),
+            needs=("averages", "every step"),
         ),
         Criterion(
             "tied and frozen parameters",
@@ -82,7 +82,7 @@ from graders.units.unit_02.training import Training, Used, draw_training
             "Within no_sync() the hooks have nothing to do. The next backward outside completes gradients "
             "that hold the sums, and sends those; finish() those that it did not use. `finally` makes it end "
             "when the block raises, too; and after a block within a block it is as it was before.",
-            needs=("averages", "unused parameters"),
+            needs=("averages", "buckets"),
         ),
     ),
     hints=(
