@@ -235,6 +235,13 @@ def multiplies_seed_and_epoch(length, epoch, seed):
 
 
 @wrong("shard_indices", fails="shuffled")
+def the_last_byte_of_the_seed(length, epoch, seed):
+    """Seeds that differ by a multiple of 256 are one."""
+    order = torch.randperm(length, generator=_generator(seed % 256 + epoch))
+    return order[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("shard_indices", fails="shuffled")
 def shifts(length, epoch, seed):
     """Begins at another sample, and goes on in order."""
     order = (torch.arange(length) + seed + epoch) % length
