@@ -106,7 +106,8 @@ shows.
 class Shards:
     """What shard_indices dealt to every rank, for some pairs of epoch and seed.
 
-    parts[i][r]: what rank r got for pair i; again[i][r]: what it got when it asked once more.
+    parts[i][r]: what rank r got for pair i; again[i][r]: what it got when it asked once
+    more for one of the first pairs.
     changed[r]: the libraries whose random state changed on rank r.
     """
 
@@ -133,7 +134,8 @@ def shards(answer: Answer, length: int, pairs: Sequence[tuple[int, int]], ranks:
     epochs, seeds = (list(numbers) for numbers in zip(*pairs, strict=True))
     observed = answer.launch(drivers.shards, length, epochs, seeds, ranks=ranks)
     first = [[part for _, part in compare.side_by_side(pairs, rank.first)] for rank in observed.results]
-    again = [[part for _, part in compare.side_by_side(pairs, rank.again)] for rank in observed.results]
+    once_more = pairs[: drivers.AGAIN]
+    again = [[part for _, part in compare.side_by_side(once_more, rank.again)] for rank in observed.results]
     return Shards(
         length,
         parts=[list(parts) for parts in zip(*first, strict=True)],
