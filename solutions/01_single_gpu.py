@@ -108,7 +108,8 @@ def train_step(model: nn.Module, inputs: Tensor, targets: Tensor, optimizer: Opt
     optimizer: over the model's parameters. Gradients that are there from before do not count.
 
     Changes the parameters by one optimizer step along the gradient of the mean cross-entropy of this
-    batch: one forward and one backward pass, in the mode (training, usually) in which the model comes.
+    batch: one forward and one backward pass, in the mode (training, usually) in which the model comes
+    and stays.
     Returns that loss, as it was before the step: a scalar tensor without history (it does not require
     grad).
     """

@@ -111,7 +111,7 @@ def combine_gradients(gradients: list[Tensor], counts: list[int]) -> Tensor:
     counts: how many samples each worker had; at least one is above 0. A worker with 0 contributes
         nothing, whatever its gradient holds (it may be NaN); a NaN of any other worker must stay
         visible.
-    Returns a new tensor of the gradients' shape and dtype; the given ones stay as they are. No
+    Returns a new tensor of the gradients' shape and dtype; gradients and counts stay as they are. No
     communication: all gradients are here.
     """
     ### BEGIN SOLUTION

@@ -82,6 +82,20 @@ def with_lists_of_tensors(model, train_loader, validation_loader, optimizer, epo
     return history
 
 
+@right("fit")
+def with_batches_made_ready(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Numbers get their types on the host; as_tensor moves them."""
+
+    def moved(loader):
+        for inputs, targets in loader:
+            yield torch.as_tensor(inputs.float(), device=device), targets.long().to(device)
+
+    model.to(device)
+    return [
+        _one_epoch(model, moved(train_loader), moved(validation_loader), optimizer) for _ in range(epochs)
+    ]
+
+
 class _Moved:
     """A loader whose batches come on the device."""
 

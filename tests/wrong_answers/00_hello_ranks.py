@@ -125,6 +125,29 @@ def the_largest_first(rank, gpus, cyclic):
     return _sorted(gpus, lambda place: (place[1], -gpus[place[0]]))[rank] if cyclic else _blocks(rank, gpus)
 
 
+@wrong("rank_coordinates", fails="nodes of unlike sizes")
+def equal_on_the_average(rank, gpus, cyclic):
+    """Takes nodes for equal where the first one has as many as all have on the average."""
+    if sum(gpus) == gpus[0] * len(gpus):
+        return divmod(rank, len(gpus))[::-1] if cyclic else divmod(rank, gpus[0])
+    return (_in_turn if cyclic else _blocks)(rank, gpus)
+
+
+@wrong("rank_coordinates", fails="full nodes are passed over")
+def two_digits(rank, gpus, cyclic):
+    """Sorts by one number, in which node 10 is the next round."""
+    return _sorted(gpus, lambda place: 10 * place[1] + place[0])[rank] if cyclic else _blocks(rank, gpus)
+
+
+@wrong("rank_coordinates", fails="full nodes are passed over")
+def eight_a_node(rank, gpus, cyclic):
+    """Deals eight rounds: no node has more GPUs."""
+    if not cyclic:
+        return _blocks(rank, gpus)
+    rounds = [(node, local) for local in range(8) for node, count in enumerate(gpus) if local < count]
+    return rounds[rank] if rank < len(rounds) else None
+
+
 # ------------------------------------------------------------------------------------------ pass_the_token
 
 
@@ -288,6 +311,22 @@ def buffer_of_another_dtype(token):
         buffer += rank
         dist.send(buffer, (rank + 1) % size)
     return buffer
+
+
+@wrong("pass_the_token", fails="the token comes back")
+def adds_in_single_precision(token):
+    """Sends and receives what it should, and adds as float32: large whole numbers are rounded."""
+    rank, size = _me()
+    if size == 1:
+        return token
+    if rank == 0:
+        dist.send(token, 1)
+        dist.recv(token, size - 1)
+    else:
+        dist.recv(token, rank - 1)
+        token = (token.float() + rank).to(token.dtype)
+        dist.send(token, (rank + 1) % size)
+    return token
 
 
 @wrong("pass_the_token", fails="the token comes back")
@@ -482,6 +521,14 @@ def in_whole_permille(parallel_fraction, workers):
     return 1 / ((1 - fraction) + fraction / workers)
 
 
+@wrong("amdahl_speedup", fails="partly serial")
+def the_limit_for_many(parallel_fraction, workers):
+    """With hundreds of workers takes the speedup for its limit."""
+    if workers > 300 and parallel_fraction < 1:
+        return 1 / (1 - parallel_fraction)
+    return 1 / ((1 - parallel_fraction) + parallel_fraction / workers)
+
+
 @wrong("amdahl_speedup", fails="one worker")
 def linear_in_the_fraction(parallel_fraction, workers):
     """The parallel share of perfect speedup."""
@@ -662,6 +709,20 @@ def gives_zero_to_the_maximum(mine):
 def gives_a_million_below_zero(mine):
     """A number that seems small enough: some are below it."""
     largest = mine.max() if len(mine) else torch.tensor(-1e6)
+    return _mean(mine), _over_all(largest, dist.ReduceOp.MAX)
+
+
+@wrong("mend_statistics", fails="a rank without numbers")
+def gives_what_masks_have(mine):
+    """-1e9, as attention masks have it."""
+    largest = mine.max() if len(mine) else torch.tensor(-1e9)
+    return _mean(mine), _over_all(largest, dist.ReduceOp.MAX)
+
+
+@wrong("mend_statistics", fails="a rank without numbers")
+def gives_the_least_whole_number(mine):
+    """Of 64 bits: numbers with a point go further."""
+    largest = mine.max() if len(mine) else torch.tensor(float(-(2**63)))
     return _mean(mine), _over_all(largest, dist.ReduceOp.MAX)
 
 

@@ -2,6 +2,7 @@
 
 import time
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -35,6 +36,16 @@ def logits_for_log_probabilities(model, inputs, targets, optimizer):
     """nll_loss wants log_softmax before it."""
     optimizer.zero_grad()
     loss = functional.nll_loss(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+@wrong("train_step", fails="loss")
+def samples_taken_for_vectors(model, inputs, targets, optimizer):
+    """Lays each sample's numbers out in a row, as the first tutorial does: a convolution takes no rows."""
+    optimizer.zero_grad()
+    loss = functional.cross_entropy(model(inputs.flatten(1)), targets)
     loss.backward()
     optimizer.step()
     return loss.detach()
@@ -130,6 +141,17 @@ def in_evaluation_mode(model, inputs, targets, optimizer):
 
 
 @wrong("train_step", fails="one update")
+def leaves_it_in_training_mode(model, inputs, targets, optimizer):
+    """The step is right, and whoever had frozen the batch norms gets them back thawed."""
+    optimizer.zero_grad()
+    loss = functional.cross_entropy(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    model.train()
+    return loss.detach()
+
+
+@wrong("train_step", fails="one update")
 def goes_forward_twice(model, inputs, targets, optimizer):
     """A second forward pass for the loss: twice the work, and with dropout another loss."""
     optimizer.zero_grad()
@@ -143,6 +165,17 @@ def goes_forward_twice(model, inputs, targets, optimizer):
 @wrong("train_step", fails="gradients start at zero")
 def never_clears(model, inputs, targets, optimizer):
     """Every step goes along the sum of all gradients so far."""
+    loss = functional.cross_entropy(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+@wrong("train_step", fails="gradients start at zero")
+def clears_the_first_group(model, inputs, targets, optimizer):
+    """An optimizer may have several groups of parameters."""
+    for parameter in optimizer.param_groups[0]["params"]:
+        parameter.grad = None
     loss = functional.cross_entropy(model(inputs), targets)
     loss.backward()
     optimizer.step()
@@ -292,6 +325,24 @@ def goes_through_it_twice(model, loader):
     mode = model.training
     loss, _, samples = _sums(model.eval(), loader)
     _, hits, _ = _sums(model, loader)
+    model.train(mode)
+    return loss / samples, hits / samples
+
+
+@wrong("evaluate", fails="accuracy")
+def inputs_taken_for_vectors(model, loader):
+    """flatten(1) suits a perceptron, and no convolution."""
+    mode = model.training
+    loss, hits, samples = _sums(model.eval(), ((inputs.flatten(1), targets) for inputs, targets in loader))
+    model.train(mode)
+    return loss / samples, hits / samples
+
+
+@wrong("evaluate", fails="uneven last batch")
+def leaves_out_a_single_sample(model, loader):
+    """A batch of one, of which a batch norm could not train, is evaluated all the same."""
+    mode = model.training
+    loss, hits, samples = _sums(model.eval(), (batch for batch in loader if len(batch[1]) > 1))
     model.train(mode)
     return loss / samples, hits / samples
 
@@ -621,6 +672,13 @@ def forgets_the_model(model, train_loader, validation_loader, optimizer, epochs,
 
 
 @wrong("fit", fails="on the device")
+def asks_for_a_gpu_itself(model, train_loader, validation_loader, optimizer, epochs, device):
+    """The first GPU if there is one, whatever device is asked for."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return _Fit(model, train_loader, validation_loader, optimizer, epochs, device).run()
+
+
+@wrong("fit", fails="on the device")
 def forgets_to_keep_what_was_moved(model, train_loader, validation_loader, optimizer, epochs, device):
     """tensor.to() moves nothing: it returns another tensor."""
     this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
@@ -664,6 +722,22 @@ def a_number_in_every_step(model, train_loader, validation_loader, optimizer, ep
     """loss.item() waits until the device has computed it."""
     this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
     this.step = lambda inputs, targets: _step(model, inputs, targets, optimizer).item()
+    return this.run()
+
+
+@wrong("fit", fails="waits once an epoch")
+def brings_each_loss_to_the_host(model, train_loader, validation_loader, optimizer, epochs, device):
+    """to("cpu") has to wait for what it copies."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    this.step = lambda inputs, targets: _step(model, inputs, targets, optimizer).to("cpu")
+    return this.run()
+
+
+@wrong("fit", fails="waits once an epoch")
+def an_array_in_every_step(model, train_loader, validation_loader, optimizer, epochs, device):
+    """NumPy needs the number, too."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    this.step = lambda inputs, targets: np.asarray(_step(model, inputs, targets, optimizer))
     return this.run()
 
 
@@ -824,6 +898,42 @@ def empties_the_list(model, micro_batches, loss_fn):
     return total
 
 
+@wrong("accumulate_gradients", fails="loss of the full batch")
+def largest_first(model, micro_batches, loss_fn):
+    """Sorts the caller's list, so that what does not fit shows at once."""
+    micro_batches.sort(key=lambda batch: len(batch[0]), reverse=True)
+    total, n = 0.0, _samples(micro_batches)
+    for inputs, targets in micro_batches:
+        loss = loss_fn(model(inputs), targets) * len(inputs) / n
+        loss.backward()
+        total += loss.detach()
+    return total
+
+
+@wrong("accumulate_gradients", fails="loss of the full batch")
+def frees_what_it_has_done(model, micro_batches, loss_fn):
+    """Puts None in the place of each micro-batch, to save memory that is the caller's."""
+    total, n = 0.0, _samples(micro_batches)
+    for number, (inputs, targets) in enumerate(micro_batches):
+        loss = loss_fn(model(inputs), targets) * len(inputs) / n
+        loss.backward()
+        total += loss.detach()
+        micro_batches[number] = None
+    return total
+
+
+@wrong("accumulate_gradients", fails="uneven micro-batches")
+def needs_two_samples(model, micro_batches, loss_fn):
+    """Leaves a single sample out, and counts it."""
+    total, n = 0.0, _samples(micro_batches)
+    for inputs, targets in micro_batches:
+        if len(inputs) > 1:
+            loss = loss_fn(model(inputs), targets) * len(inputs) / n
+            loss.backward()
+            total += loss.detach()
+    return total
+
+
 @wrong("accumulate_gradients", fails="one graph at a time")
 def one_backward_at_the_end(model, micro_batches, loss_fn):
     """All graphs are alive until the single backward."""
@@ -926,6 +1036,44 @@ def after_every_step(step, batch_size, warmup, steps, synchronize):
         step()
         synchronize()
     return batch_size * steps / (time.perf_counter() - start)
+
+
+@wrong("measure_throughput", fails="waits nowhere else")
+def waits_before_the_warmup(step, batch_size, warmup, steps, synchronize):
+    """Waits three times, to be on the safe side."""
+    synchronize()
+    return _measured(step, batch_size, warmup, steps, synchronize)
+
+
+@wrong("measure_throughput", fails="waits nowhere else")
+def waits_after_each_warmup_step(step, batch_size, warmup, steps, synchronize):
+    """The warm-up does not warm up what the measured steps do: queue one step behind another."""
+
+    def step_and_wait():
+        step()
+        synchronize()
+
+    for _ in range(warmup):
+        step_and_wait()
+    return _measured(step, batch_size, 0, steps, synchronize)
+
+
+def _measured(step, batch_size, warmup, steps, synchronize):
+    """Right."""
+    for _ in range(warmup):
+        step()
+    synchronize()
+    start = time.perf_counter()
+    for _ in range(steps):
+        step()
+    synchronize()
+    return batch_size * steps / (time.perf_counter() - start)
+
+
+@wrong("measure_throughput", fails="samples a second")
+def two_digits(step, batch_size, warmup, steps, synchronize):
+    """Rounded for a table: at one sample in ten minutes nothing is left."""
+    return round(_measured(step, batch_size, warmup, steps, synchronize), 2)
 
 
 @wrong("measure_throughput", fails="samples a second")
@@ -1120,3 +1268,27 @@ def key_error(parameters, optimizer, precision):
     """A KeyError tells a caller less than it could."""
     states = STATES[optimizer] * _state_width(precision)
     return parameters * (2 * WIDTH[precision] + _master(precision) + states)
+
+
+def _right(parameters, optimizer, precision):
+    _check(optimizer, precision)
+    states = STATES[optimizer] * _state_width(precision)
+    return parameters * (2 * WIDTH[precision] + _master(precision) + states)
+
+
+@wrong("training_memory_bytes", fails="unknown names")
+def every_adam(parameters, optimizer, precision):
+    """AdamW keeps as much; but only three names are listed."""
+    return _right(parameters, "adam" if optimizer.startswith("adam") else optimizer, precision)
+
+
+@wrong("training_memory_bytes", fails="unknown names")
+def capitals_too(parameters, optimizer, precision):
+    """Takes Adam for adam."""
+    return _right(parameters, optimizer.lower(), precision.lower())
+
+
+@wrong("training_memory_bytes", fails="unknown names")
+def any_16_bits(parameters, optimizer, precision):
+    """fp16 has 2 bytes as well, and is another precision."""
+    return _right(parameters, optimizer, "bf16" if "16" in precision else precision)

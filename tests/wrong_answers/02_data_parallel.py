@@ -53,6 +53,13 @@ def always_in_single_precision(gradients, counts):
 
 
 @wrong("combine_gradients", fails="unequal shards")
+def weights_in_single_precision(gradients, counts):
+    """torch.tensor makes the weights float32, and the digits of double precision are gone."""
+    weights = torch.tensor([count / sum(counts) for count in counts])
+    return sum(w * g for g, w, count in zip(gradients, weights, counts, strict=True) if count)
+
+
+@wrong("combine_gradients", fails="unequal shards")
 def matrices_taken_for_granted(gradients, counts):
     """Weights in a shape that fits gradients of two dimensions only."""
     used = [(gradient, count) for gradient, count in zip(gradients, counts, strict=True) if count]
@@ -87,6 +94,23 @@ def clears_empty_shards_in_place(gradients, counts):
     n = sum(counts)
     pairs = zip(gradients, counts, strict=True)
     return sum((m / n * g) if m else g.zero_() for g, m in pairs)
+
+
+@wrong("combine_gradients", fails="gradients unchanged")
+def makes_weights_of_the_counts(gradients, counts):
+    """Divides the counts in the list that it was given."""
+    total = sum(counts)
+    for worker, count in enumerate(counts):
+        counts[worker] = count / total
+    return sum(weight * g for g, weight in zip(gradients, counts, strict=True) if weight)
+
+
+@wrong("combine_gradients", fails="empty shards")
+def only_the_ends_may_be_empty(gradients, counts):
+    """Takes empty workers off at both ends, and none between."""
+    used = [worker for worker, count in enumerate(counts) if count]
+    part = slice(used[0], used[-1] + 1)
+    return sum(c / sum(counts) * g for g, c in zip(gradients[part], counts[part], strict=True))
 
 
 @wrong("combine_gradients", fails="gradients unchanged")
@@ -188,6 +212,15 @@ def does_not_shuffle(length, epoch, seed):
 
 
 @wrong("shard_indices", fails="shuffled")
+def nothing_to_deal_on_one_rank(length, epoch, seed):
+    """A single rank has all samples, and still they have to be shuffled."""
+    if dist.get_world_size() == 1:
+        return torch.arange(length)
+    order = torch.randperm(length, generator=_generator(seed + epoch))
+    return order[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("shard_indices", fails="shuffled")
 def shuffles_its_own_part(length, epoch, seed):
     """Every rank keeps the same samples for ever, in another order."""
     mine = torch.arange(dist.get_rank(), length, dist.get_world_size())
@@ -198,6 +231,13 @@ def shuffles_its_own_part(length, epoch, seed):
 def multiplies_seed_and_epoch(length, epoch, seed):
     """In epoch 0 every seed is 0."""
     order = torch.randperm(length, generator=_generator(seed * epoch))
+    return order[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("shard_indices", fails="shuffled")
+def the_last_byte_of_the_seed(length, epoch, seed):
+    """Seeds that differ by a multiple of 256 are one."""
+    order = torch.randperm(length, generator=_generator(seed % 256 + epoch))
     return order[dist.get_rank() :: dist.get_world_size()]
 
 
@@ -226,6 +266,13 @@ def forgets_the_epoch(length, epoch, seed):
 def orders_come_back(length, epoch, seed):
     """Three orders, again and again."""
     order = torch.randperm(length, generator=_generator(seed + epoch % 3))
+    return order[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("shard_indices", fails="reshuffled each epoch")
+def comes_back_after_ten_epochs(length, epoch, seed):
+    """Ten orders, again and again."""
+    order = torch.randperm(length, generator=_generator(seed + epoch % 10))
     return order[dist.get_rank() :: dist.get_world_size()]
 
 
@@ -542,6 +589,16 @@ def through_rank_0(model):
         dist.reduce(parameter.grad, dst=0)
         parameter.grad /= dist.get_world_size()
         dist.broadcast(parameter.grad, src=0)
+
+
+@wrong("average_gradients", fails="each gradient sent once")
+def averages_module_by_module(model):
+    """A weight that two modules share is sent for each of them."""
+    modules = (module.parameters(recurse=False) for module in model.modules())
+    parameters = [parameter for each in modules for parameter in each if parameter.requires_grad]
+    _fill(parameters)
+    for parameter, mean in zip(parameters, _flat_average(parameters), strict=True):
+        parameter.grad.copy_(mean)
 
 
 @wrong("average_gradients", fails="one call")
@@ -871,6 +928,35 @@ class InTheOrderOfArrival(_OneBucket):
 
 
 @wrong("Bucket", fails="one all_reduce")
+class LearnsTheOrderOnce(_OneBucket):
+    """Takes the gradient that came last in the first step for the last of every step."""
+
+    last = None
+
+    def ready(self, parameter):
+        self.arrived.add(parameter)
+        if self.last is None and len(self.arrived) == len(self.parameters):
+            self.last = parameter
+        if parameter is self.last:
+            self.start()
+
+    def start(self):
+        _fill(self.parameters)
+        super().start()
+
+
+@wrong("Bucket", fails="one all_reduce")
+class MakesReplicasEqual(_OneBucket):
+    """Broadcasts the parameters when it is made, which is not its task."""
+
+    def prepare(self):
+        if not hasattr(self, "arrived"):
+            for parameter in self.parameters:
+                dist.broadcast(parameter.detach(), 0)
+        super().prepare()
+
+
+@wrong("Bucket", fails="one all_reduce")
 class SendsTwice(_OneBucket):
     """Starts in the hook, and once more in finish()."""
 
@@ -1022,6 +1108,25 @@ class ForgetsToDetach(_Bucketed):
     def make_equal(self):
         for tensor in chain(self.module.parameters(), self.module.buffers()):
             dist.broadcast(tensor, 0)
+
+
+@wrong("BucketedDDP", fails="starts equal")
+class BroadcastsBuffersInForward(_Bucketed):
+    """As PyTorch's DDP does: here a step communicates gradients, and nothing else."""
+
+    def forward(self, *args, **kwargs):
+        for buffer in self.module.buffers():
+            dist.broadcast(buffer, 0)
+        return self.module(*args, **kwargs)
+
+
+@wrong("BucketedDDP", fails="starts equal")
+class MeetsInABarrier(_Bucketed):
+    """A barrier after the broadcasts."""
+
+    def make_equal(self):
+        super().make_equal()
+        dist.barrier()
 
 
 @wrong("BucketedDDP", fails="averages")
@@ -1284,6 +1389,33 @@ class OuterBlocksEndWithInnerOnes(_Bucketed):
 
 
 @wrong("BucketedDDP", fails="no_sync")
+class ForwardDecides(_Bucketed):
+    """As in PyTorch's DDP, where a forward pass before the block makes a backward pass in it communicate."""
+
+    def forward(self, *args, **kwargs):
+        self.communicates = not self.silent
+        return self.module(*args, **kwargs)
+
+    def watch(self, parameter, index):
+        parameter.register_post_accumulate_grad_hook(
+            lambda _: self.ready(index) if self.communicates else None
+        )
+
+
+@wrong("BucketedDDP", fails="no_sync")
+class NothingToDoAlone(_Bucketed):
+    """On a single rank leaves .grad as it is, also where it is None."""
+
+    def ready(self, index):
+        if dist.get_world_size() > 1:
+            super().ready(index)
+
+    def finish(self):
+        if dist.get_world_size() > 1:
+            super().finish()
+
+
+@wrong("BucketedDDP", fails="no_sync")
 class AlwaysSynchronizes(_Bucketed):
     """no_sync() that changes nothing."""
 
@@ -1534,6 +1666,20 @@ def frees_them_from_rank_0_only(load):
 
 
 @wrong("load_once", fails="an error frees the others")
+def tries_again(load):
+    """A first rank whose load() fails calls it once more."""
+    if dist.get_node_local_rank() > 0:
+        dist.barrier()
+        return load()
+    try:
+        return load()
+    except LookupError:
+        return load()
+    finally:
+        dist.barrier()
+
+
+@wrong("load_once", fails="an error frees the others")
 def others_keep_quiet(load):
     """Who comes second hides the error that it meets, as if the first had told all."""
     try:
@@ -1686,6 +1832,44 @@ class SeedsEverything(_Training):
     def indices(self, epoch):
         torch.manual_seed(self.seed + epoch)
         return torch.randperm(self.length).tolist()[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("train_ddp", fails="another order in each epoch")
+class SeedsNumpy(_Training):
+    """Gives all ranks one random state of NumPy's, which augmentation uses."""
+
+    def indices(self, epoch):
+        np.random.seed(self.seed + epoch)
+        return np.random.permutation(self.length)[dist.get_rank() :: dist.get_world_size()].tolist()
+
+
+@wrong("train_ddp", fails="another order in each epoch")
+class SeedsTheStandardLibrary(_Training):
+    """The same with Python's own module."""
+
+    def indices(self, epoch):
+        random.seed(self.seed + epoch)
+        return random.sample(range(self.length), self.length)[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("train_ddp", fails="every sample once an epoch")
+def seeds_training_with_a_salted_hash(model, dataset, optimizer, epochs, batch_size, seed, device):
+    """Every process hashes a text with a salt of its own."""
+
+    class Hashed(_Training):
+        def indices(self, epoch):
+            order = torch.randperm(self.length, generator=_generator(hash(f"{self.seed}-{epoch}") % 2**63))
+            return order[dist.get_rank() :: dist.get_world_size()].tolist()
+
+    return Hashed(model, dataset, optimizer, epochs, batch_size, seed, device)
+
+
+@wrong("train_ddp", fails="every sample once an epoch")
+class FlattensSamples(_Training):
+    """Lays each sample's numbers out in a row: a convolution takes no rows."""
+
+    def move(self, inputs, targets):
+        return inputs.flatten(1).to(self.device), targets.to(self.device)
 
 
 @wrong("train_ddp", fails="another order in each epoch")
@@ -1973,6 +2157,15 @@ class LabelsOfALossOfItsOwn(_Training):
         loss = functional.nll_loss(logarithms, targets, reduction="sum")
         (loss * dist.get_world_size() / whole).backward()
         return loss.detach().reshape(1)
+
+
+@wrong("train_ddp", fails="on the device")
+class AsksForAGPUItself(_Training):
+    """The first GPU if there is one: with four ranks on a node all of them meet there."""
+
+    def run(self, model, dataset, optimizer, epochs, batch_size, seed, device):
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return super().run(model, dataset, optimizer, epochs, batch_size, seed, device)
 
 
 @wrong("train_ddp", fails="on the device")

@@ -22,10 +22,10 @@ from graders.units.unit_00.drivers import StatisticsReply
 
 SMALL = 8
 """Bytes of a call: one number, or two of 32 bits."""
-MANY = 300
-"""More numbers than a byte can count."""
-SCALE = 2.0**24
-"""Times which all numbers are below a filler that seems small enough."""
+MANY = 333
+"""More numbers than a byte can count, and 16 bits of floating point exactly."""
+SCALE = 2.0**110
+"""Times which all numbers are below a filler that seems small enough, such as -1e30."""
 
 
 @exercise(

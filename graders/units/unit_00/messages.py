@@ -42,6 +42,7 @@ from graders.units.unit_00 import drivers
             "one message a rank, to the next",
             1,
             "Each rank receives once, from the rank before it, and sends once, to the rank after it.",
+            needs=("the token comes back", "only send and recv"),
         ),
         Criterion("a world of one", 1, "Rank 0 has no neighbour then, and nobody can send to itself."),
         Criterion(
@@ -85,7 +86,10 @@ _WORLDS = ((2, torch.float32, (4,)), (3, torch.int64, (2, 3)), (5, torch.float64
 
 def _draw_tokens(rng: Rng, ranks: int, dtype: torch.dtype, shape: tuple[int, ...]) -> list[Tensor]:
     """What each rank is called with: rank 0 the token, the others something of its kind that is not it."""
-    return [rng.integers(100 * (rank + 1), 100 * (rank + 1) + 50, *shape).to(dtype) for rank in range(ranks)]
+    first = 100 if dtype.is_floating_point else 2**40  # single precision has not all whole numbers up there
+    return [
+        rng.integers(first * (rank + 1), first * (rank + 1) + 50, *shape).to(dtype) for rank in range(ranks)
+    ]
 
 
 def _passed(answer: Answer, tokens: list[Tensor]) -> Observed[PlainData]:
@@ -99,7 +103,7 @@ def _returned(tokens: list[Tensor], observed: Observed[PlainData], ranks: Sequen
     held[0] = held[-1]  # rank 0 is the first to hold it, and the last
     begun = tokens[0].tolist()
     return compare.first_failure(
-        compare.close(
+        _exactly(
             observed.results[rank],
             held[rank],
             f"what rank {rank} of {world} returned (the token began as {begun})",
@@ -135,15 +139,18 @@ def _exchanged(answer: Answer, rng: Rng) -> Finding:
     other = rng.integers(1000, 2000, 2)
     others = [other if rank == middle else None for rank in range(world)]
     observed = answer.launch(drivers.exchanged, per_rank(tokens), per_rank(others), ranks=world)
-    came, back = observed.results[middle].kept, observed.results[0].kept
-    begun = f"of {world} ranks, where rank 0's token is {tokens[0].tolist()}"
-    swapped = f"where rank {middle} sends {other.tolist()} on"
-    return compare.first_failure(
-        [
-            compare.close(came, tokens[0] + sum(range(middle)), f"what comes to rank {middle} {begun},"),
-            compare.close(back, other + sum(range(middle + 1, world)), f"what rank 0 returns {swapped},"),
-        ]
+    kept = observed.results[middle].kept, observed.results[0].kept
+    wanted = tokens[0] + sum(range(middle)), other + sum(range(middle + 1, world))
+    told = (
+        f"what comes to rank {middle} of {world} ranks, where rank 0's token is {tokens[0].tolist()},",
+        f"what rank 0 returns where rank {middle} sends {other.tolist()} on,",
     )
+    return compare.first_failure(map(_exactly, kept, wanted, told))
+
+
+def _exactly(seen: PlainData, expected: Tensor, what: str) -> Finding:
+    """Passes if `seen` is the tensor expected, of any shape, bit by bit."""
+    return compare.close(seen, expected, what, rtol=0, atol=0)
 
 
 def _alone(answer: Answer, rng: Rng) -> Finding:

@@ -37,7 +37,7 @@ def amdahl_speedup(answer: Answer, rng: Rng) -> Findings:
     fraction = _draw_fraction(rng)
     yield "one worker", _speedups(answer, [(fraction, 1), (0.0, 1), (1.0, 1)])
     yield "nothing serial", _speedups(answer, [(1.0, rng.integer(2, 100)), (1.0, rng.integer(101, 5000))])
-    cases = [(_draw_fraction(rng), rng.integer(2, 300)) for _ in range(3)]
+    cases = [(_draw_fraction(rng), rng.integer(*some)) for some in ((2, 30), (31, 300), (301, 5000))]
     limits = [(0.0, rng.integer(2, 100)), (_draw_fraction(rng), 10**9)]
     yield "partly serial", _speedups(answer, [*limits, *cases])
 

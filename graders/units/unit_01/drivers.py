@@ -31,7 +31,7 @@ class StepReply(DriverReply):
     """What one step did.
 
     loss: what it returned. history: whether that keeps a graph. parameters: copies of them after the step.
-    log, modes: as in Watched, of this step only.
+    log, modes: as in Watched, of this step only. left: whether the model is in training mode afterwards.
     """
 
     loss: PlainData
@@ -39,6 +39,7 @@ class StepReply(DriverReply):
     parameters: list[Tensor]
     log: list[str]
     modes: list[bool]
+    left: bool
 
 
 def steps(
@@ -51,20 +52,23 @@ def steps(
 ) -> list[StepReply]:
     """What each of several steps did.
 
-    values: as for Watched. stale: gradients that are there before the first step. batches: inputs [B, F] and
-    labels [B] each. rates: the arguments of torch.optim.SGD. training: the mode in which the model comes.
+    values: as for Watched. stale: gradients that are there before the first step. batches: inputs [B, F, 1]
+    and labels [B] each. rates: the arguments of torch.optim.SGD, which has a group for
+    each layer. training: the mode in which the model comes.
     """
     model = Watched(values).train(training)
     if stale is not None:
         for parameter, gradient in zip(model.parameters(), stale, strict=True):
             parameter.grad = gradient.clone()
-    optimizer = torch.optim.SGD(model.parameters(), **rates)  # type: ignore[arg-type]
+    groups = [{"params": [*layer.parameters()]} for layer in (model.first, model.second)]
+    optimizer = torch.optim.SGD(groups, **rates)  # type: ignore[arg-type]
     seen = []
     for inputs, targets in batches:
         model.log, model.modes = [], []
         loss = answer(model, inputs, targets, optimizer)
         parameters = copies_of(model.parameters())
-        seen.append(StepReply(_plain(loss), _has_history(loss), parameters, model.log, model.modes))
+        how = model.log, model.modes, model.training
+        seen.append(StepReply(_plain(loss), _has_history(loss), parameters, *how))
     return seen
 
 
@@ -87,7 +91,7 @@ class EvaluationReply(DriverReply):
 def evaluation(
     answer: AnswerFunction, values: list[Tensor], samples: Batch, batch_size: int, training: bool
 ) -> EvaluationReply:
-    """How the answer evaluates a model found in the given mode. samples: inputs [N, F], labels [N].
+    """How the answer evaluates a model found in the given mode. samples: inputs [N, F, 1], labels [N].
 
     The loader is a generator: it has no length and no data set, and can be gone through once.
     """
@@ -126,7 +130,7 @@ def fitting(
     training: bool,
     on_host: bool,
 ) -> FitReply:
-    """How the answer trains. batches: for training and for validation, inputs [B, F] and labels [B] each.
+    """How the answer trains. batches: for training and for validation, inputs [B, F, 1] and labels [B].
 
     on_host: the batches and the model lie on the host, and computing with them there is an error. The device
     is the CPU, and takes them by `to`.
@@ -147,7 +151,8 @@ class AccumulationReply(DriverReply):
     """What an accumulation did.
 
     loss: what it returned. history: whether that keeps a graph. gradients: those that it left, one a
-    parameter. log, kept: as in Watched. left: how many micro-batches are in the list afterwards.
+    parameter. log, kept: as in Watched. list_kept: whether the list has the same micro-batches in the same
+    order afterwards.
     """
 
     loss: PlainData
@@ -155,18 +160,19 @@ class AccumulationReply(DriverReply):
     gradients: list[Tensor | None]
     log: list[str]
     kept: list[int]
-    left: int
+    list_kept: bool
 
 
 def accumulation(
     answer: AnswerFunction, values: list[Tensor], micro_batches: list[Batch], loss: str
 ) -> AccumulationReply:
-    """How the answer accumulates gradients. micro_batches: inputs [m, F] and labels [m]. loss: of LOSSES."""
+    """How the answer accumulates gradients. micro_batches: inputs [m, F, 1], labels [m]. loss: of LOSSES."""
     model = Watched(values)
+    given = micro_batches.copy()
     result = answer(model, micro_batches, LOSSES[loss])
     gradients = gradients_of(model)
     seen = _plain(result), _has_history(result), gradients, model.log, model.kept
-    return AccumulationReply(*seen, len(micro_batches))
+    return AccumulationReply(*seen, [*map(id, micro_batches)] == [*map(id, given)])
 
 
 class SlowDevice:

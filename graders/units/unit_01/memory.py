@@ -70,9 +70,13 @@ def memory_as_expected(answer: Answer, rng: Rng, precision: str) -> Finding:
     )
 
 
+_UNKNOWN = (("adamw", "bf16"), ("Adam", "mixed"), ("momentum", "fp16"), ("sgd", "FP32"))
+"""Names that are near to those of the exercise."""
+
+
 def unknown_names_rejected(answer: Answer) -> Finding:
     """Passes if names that the exercise does not list raise ValueError."""
-    for optimizer, precision in (("rmsprop", "fp32"), ("adam", "fp8")):
+    for optimizer, precision in _UNKNOWN:
         seen = answer.call(outcome, 1000, optimizer, precision)
         if "ValueError" not in seen.get("raised", ()):
             did = (

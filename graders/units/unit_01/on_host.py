@@ -10,13 +10,18 @@ from torch.overrides import TorchFunctionMode
 from graders.units.unit_01.watched import Batch, Watched
 
 _ASKS = frozenset({"__len__", "size", "dim", "numel", "__get__", "pin_memory", "__repr__"})
-DEVICE = torch.device("cpu")
-"""It is the only one that is always there; what counts is that somebody names it."""
+_READIES = _ASKS | {"to", "float", "long", "type", "contiguous"}
+"""What a program may do with a batch before it goes to the device; it is still on the host then."""
+_MAKES = frozenset({"tensor", "as_tensor", "asarray"})
+"""What may name the device beside `to`."""
+DEVICE = torch.device("cpu:0")
+"""The only one that is always there; what counts is that somebody names it, and not just any "cpu"."""
 _WAITS = frozenset(
     {"item", "tolist", "__float__", "__int__", "__bool__", "__index__", "cpu", "numpy"}
-    | {"__format__", "__repr__", "nonzero", "equal", "allclose"}
+    | {"__format__", "__repr__", "__array__", "nonzero", "equal", "allclose"}
 )
 """What needs a tensor's numbers, so that a program waits until the device has computed them."""
+_NOTED = _WAITS | _MAKES | {"to"}
 
 
 class OnHost(Tensor):
@@ -28,18 +33,30 @@ class OnHost(Tensor):
     ) -> Any:
         name = getattr(func, "__name__", "")
         moves = name == "to" and _names_the_device(args, kwargs or {})
-        if name not in _ASKS and not moves:
+        if name not in _READIES:
             raise RuntimeError(f"{name}() got a batch that is not on the device; move it there first.")
         result = super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
-        with torch._C.DisableTorchFunctionSubclass():
-            return result.as_subclass(Tensor) if moves else result
+        return _moved(result) if moves else result
+
+
+def _moved(batch: Tensor) -> Tensor:
+    with torch._C.DisableTorchFunctionSubclass():
+        return batch.as_subclass(Tensor)
+
+
+def _devices(arguments: Sequence[Any], options: Mapping[str, Any]) -> list[torch.device]:
+    """Those that a call names."""
+    named = (*arguments, *options.values())
+    return [torch.device(each) for each in named if isinstance(each, torch.device | str)]
 
 
 def _names_the_device(arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    return any(
-        isinstance(each, torch.device | str) and torch.device(each) == DEVICE
-        for each in (*arguments, *options.values())
-    )
+    return DEVICE in _devices(arguments, options)
+
+
+def _fetches(arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """Whether `to` brings a number to another device; a batch or a weight is no number."""
+    return arguments[0].dim() == 0 and any(each != DEVICE for each in _devices(arguments, options))
 
 
 class MovedLater(Watched):
@@ -87,6 +104,10 @@ class WaitsNoted(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if getattr(func, "__name__", "") in _WAITS:
+        name, options = getattr(func, "__name__", ""), kwargs or {}
+        result = func(*args, **options)
+        if name not in _NOTED:
+            return result
+        if name in _WAITS or (name == "to" and _fetches(args, options)):
             self._log.append("waits")
-        return func(*args, **(kwargs or {}))
+        return _moved(result) if name in _MAKES and _names_the_device(args, options) else result

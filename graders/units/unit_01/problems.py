@@ -1,6 +1,7 @@
 """Drawn classifiers and batches, for the graders of unit 01.
 
-Shapes: B samples a batch, F features, H hidden units, K classes.
+Shapes: B samples a batch, F features, H hidden units, K classes. Inputs have a third dimension, of 1: whoever
+takes them for vectors is wrong.
 """
 
 from collections.abc import Sequence
@@ -31,13 +32,17 @@ class Problem:
         return Watched(self.values)
 
     def draw_batch(self, rng: Rng, size: int) -> Batch:
-        """Inputs [size, F] and labels [size]."""
-        return rng.normal(size, self.features), rng.integers(0, self.classes - 1, size)
+        """Inputs [size, F, 1] and labels [size]."""
+        return self.draw_inputs(rng, size), rng.integers(0, self.classes - 1, size)
+
+    def draw_inputs(self, rng: Rng, size: int) -> Tensor:
+        """[size, F, 1]."""
+        return rng.normal(size, self.features, 1)
 
     def draw_batches(self, rng: Rng, sizes: Sequence[int]) -> list[Batch]:
         return [self.draw_batch(rng, size) for size in sizes]
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
-    """All samples of the batches as one: inputs [N, F], labels [N]."""
+    """All samples of the batches as one: inputs [N, F, 1], labels [N]."""
     return torch.cat([inputs for inputs, _ in batches]), torch.cat([targets for _, targets in batches])

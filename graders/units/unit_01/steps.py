@@ -127,15 +127,17 @@ def parameters_as_expected(training: Training, seen: list[StepReply]) -> Finding
 
 
 def one_pass_each_way(training: Training, seen: list[StepReply]) -> Finding:
-    """Passes if every step went forward once, in the mode in which the model came, and backward once."""
+    """Passes if every step went forward once, in the mode in which the model came and is left, and backward
+    once."""
     for number, (step, (inputs, _)) in enumerate(compare.side_by_side(seen, training.batches), start=1):
         expected = [f"forward {len(inputs)}", f"backward {len(inputs)}"]
         if step.log != expected:
             text = f"step {number} made the passes {', '.join(step.log) or '(none)'}"
             return Finding(False, f"{text} (with samples); expected {', '.join(expected)}.")
-        if step.modes != [training.training]:
+        if [*step.modes, step.left] != [training.training] * 2:
             names = {True: "training", False: "evaluation"}
-            text = f"step {number} went forward in {names[not training.training]} mode"
+            did = "left the model" if step.modes == [training.training] else "went forward"
+            text = f"step {number} {did} in {names[not training.training]} mode"
             return Finding(False, f"{text}; the model came in {names[training.training]} mode.")
     return Finding(True, "Every step goes forward once and backward once, in the mode of the model.")
 

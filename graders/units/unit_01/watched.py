@@ -16,7 +16,7 @@ class _Saved:
 
 
 class Watched(nn.Module):
-    """Two linear layers that write down how they are used."""
+    """Two linear layers that write down how they are used. Inputs [B, F, 1]."""
 
     def __init__(self, values: list[Tensor]) -> None:
         """values: weight [H, F] and bias [H] of the first layer, weight [K, H] and bias [K] of the second."""
@@ -44,7 +44,7 @@ class Watched(nn.Module):
         self.graphs.append(torch.is_grad_enabled())
         self.kept.append(sum(saved() is not None for saved in self._saved))
         with torch.autograd.graph.saved_tensors_hooks(self._save, lambda saved: saved.tensor):
-            logits: Tensor = self.second(torch.tanh(self.first(inputs)))
+            logits: Tensor = self.second(torch.tanh(self.first(inputs.squeeze(2))))
         if logits.requires_grad:
             logits.register_hook(lambda _: self.log.append(f"backward {samples}"))  # type: ignore[no-untyped-call]
         return logits

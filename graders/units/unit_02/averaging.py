@@ -41,7 +41,10 @@ from graders.units.unit_02.replies import AverageReply
             "all_reduce is enough: no gathering, no second round, and nothing for frozen parameters.",
         ),
         Criterion(
-            "one call", 1, "Lay all gradients end to end in one flat tensor, and call all_reduce once."
+            "one call",
+            1,
+            "Lay all gradients end to end in one flat tensor, and call all_reduce once.",
+            needs=("each gradient sent once",),
         ),
     ),
     hints=(

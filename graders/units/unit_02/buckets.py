@@ -137,8 +137,8 @@ class Cut:
         Criterion(
             "one all_reduce",
             1,
-            "Lay the bucket's gradients end to end, and send them together: one call a step. In "
-            "whatever order they come, each has the same place on all ranks.",
+            "Lay the bucket's gradients end to end, and send them together: one call a step. In whatever "
+            "order they come, in each step another one, each has the same place on all ranks.",
         ),
         Criterion(
             "starts with the last gradient",
@@ -163,7 +163,7 @@ class Cut:
 )
 def bucket(answer: Answer, rng: Rng) -> Findings:
     """Three steps of a chain whose inner layers are in a bucket, on a link on which every call is slow; then
-    a step in which the ranks' gradients come in different orders.
+    two steps in which gradients come in different orders.
     """
     case = OneBucket.draw(rng)
     observed = case.launch(answer)
@@ -254,7 +254,8 @@ class OneBucket:
             if seen != [("all_reduce", nbytes)]:
                 made = ", ".join(f"{op} of {size} bytes" for op, size in seen) or "nothing"
                 return Finding(False, f"{step}: {made}; expected one all_reduce of {nbytes} bytes.")
-        return Finding(True, f"Every step makes one all_reduce of {nbytes} bytes.")
+        calls, text = observed.calls(0), f"Every step makes one all_reduce of {nbytes} bytes"
+        return Finding(len(calls) == len(self.batches[0]), f"{text}; rank 0 makes {len(calls)} calls in all.")
 
     def started(self, observed: Observed[list[Gradients]]) -> Finding:
         """Passes if the all_reduce was called before backward came to the layer before the bucket's."""
@@ -271,7 +272,7 @@ def _double(rng: Rng, *shape: int) -> Tensor:
 
 
 def in_any_order(answer: Answer, rng: Rng) -> Finding:
-    """Passes if the means are right of two layers that ranks use in different orders."""
+    """Passes if the means are right of two layers that ranks use in different orders, and steps too."""
     width = rng.integer(3, 5)
     model = Branches(width)
     parameters = list(model.parameters())
@@ -283,7 +284,7 @@ def in_any_order(answer: Answer, rng: Rng) -> Finding:
     losses = [model(own, way).square().mean() for own in inputs for way in range(2)]
     means = torch.autograd.grad(torch.stack(losses).sum() / 2, parameters[:4])
     finding = gradients_as(observed.results, [[*means]] * 2, rtol=1e-4)
-    told = f"two layers of {width} x {width} in a bucket, used in the orders {orders}"
+    told = f"two layers of {width} x {width} in a bucket, used in the orders {orders}, before in turned ones"
     return finding if finding.passed else Finding(False, f"{told}: {finding.seen}")
 
 

@@ -26,7 +26,7 @@ Run = Observed[TrainingReply]
 class DrawnTraining:
     """A training that is drawn.
 
-    values[r]: rank r's parameters before. inputs [N, 1 + F]: first the sample's number. labels [N].
+    values[r]: rank r's parameters before. inputs [N, 1 + F, 1]: first the sample's number. labels [N].
     """
 
     values: list[list[Tensor]]
@@ -45,7 +45,7 @@ class DrawnTraining:
         count = ranks * batch_size * full + rest
         shapes = ((hidden, features), (hidden,), (classes, hidden), (classes,))
         numbers = torch.arange(count).float()
-        inputs = torch.cat([numbers[:, None], rng.normal(count, features)], 1)
+        inputs = torch.cat([numbers[:, None], rng.normal(count, features)], 1)[..., None]
         values = [[rng.normal(*shape) for shape in shapes] for _ in range(ranks)]
         return cls(
             values, inputs, rng.integers(0, classes - 1, count), epochs, batch_size, rng.integer(1, 99)

@@ -33,6 +33,7 @@ from graders.units.unit_02.replies import LoadingReply
             1,
             "Each node has its own disk. dist.get_node_local_rank() is 0 once on every node; get_rank() is 0 "
             "once in all.",
+            needs=("every rank has the data", "others wait for the first"),
         ),
         Criterion(
             "an error frees the others",
@@ -126,9 +127,9 @@ def _after_errors(answer: Answer, value: Tensor, failing: list[int], cluster: Cl
         if rank in failing and not reply.raised:
             text = f"load() raised {wanted} on rank {rank}, and load_once there returned"
             return Finding(False, f"{text}; expected that who finds out is told.")
-        if reply.calls != 1 and not reply.raised:
+        if reply.calls > 1 or (reply.calls != 1 and not reply.raised):
             text = f"after the error on rank {failing[0]}, rank {rank} called load() {reply.calls} times"
-            return Finding(False, f"{text} and returned; expected one call, to find out for itself.")
+            return Finding(False, f"{text}; expected one call, to find out for itself.")
     where = " and ".join(map(str, failing))
     return Finding(True, f"load() raised on rank {where}, load_once there too; nobody is left waiting.")
 

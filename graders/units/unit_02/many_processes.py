@@ -120,11 +120,16 @@ def _same_weights(run: Run) -> Finding:
 
 def _still_differ(run: Run) -> Finding:
     """Passes if the ranks draw different random numbers afterwards, as they did before."""
-    states = [reply.random for reply in run.results]
-    text = "afterwards all ranks draw the same random numbers: their dropouts would be alike"
-    return Finding(
-        len(set(states)) == len(states), f"{text}; a torch.Generator of your own has its own state."
-    )
+    for library, drawn in zip(
+        _LIBRARIES, zip(*(reply.draws for reply in run.results), strict=True), strict=True
+    ):
+        if len(set(drawn)) < len(drawn):
+            text = f"afterwards ranks draw the same numbers from {library}: dropout or augmentation is alike"
+            return Finding(False, f"{text}; a generator of your own has its own state.")
+    return Finding(True, "The ranks draw different random numbers afterwards, as before.")
+
+
+_LIBRARIES = ("torch", "random", "numpy.random")
 
 
 def _moved(run: Run) -> Finding:

@@ -34,11 +34,13 @@ class Normed(nn.Module):
 
 
 def chain_of(values: list[Tensor]) -> nn.Sequential:
-    """Linear layers with the given weights [out, in] and biases [out], in turn, the last one frozen."""
+    """Linear layers with the given weights [out, in] and biases [out], in turn. The last one is frozen;
+    the first weight has a second name, in a module of its own.
+    """
     pairs = list(zip(values[::2], values[1::2], strict=True))
     layers = [nn.Linear(weight.shape[1], weight.shape[0], dtype=weight.dtype) for weight, _ in pairs]
     layers[-1].requires_grad_(False)
-    model = nn.Sequential(*layers)
+    model = nn.Sequential(*layers, nn.ParameterList([layers[0].weight]))
     load_values(model.parameters(), values)
     return model
 

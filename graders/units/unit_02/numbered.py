@@ -11,8 +11,8 @@ from torch.utils.data import Dataset
 from course_lib import mark
 from graders.units.models import load_values
 
-DEVICE = torch.device("cpu")
-"""It is the only one that is always there; what counts is that somebody names it."""
+DEVICE = torch.device("cpu:0")
+"""The only one that is always there; what counts is that somebody names it, and not just any "cpu"."""
 _MOVES = frozenset({"to", "tensor", "as_tensor", "asarray"})
 """What may name the device."""
 _LOSSES = frozenset({"cross_entropy", "nll_loss"})
@@ -21,7 +21,7 @@ _PICKS = frozenset({"__getitem__", "index_select", "stack", "cat"})
 
 
 class Samples(Dataset[tuple[Tensor, Tensor]]):
-    """inputs [N, 1 + F], of which the first number is the sample's own; labels [N]."""
+    """inputs [N, 1 + F, 1], of which the first number is the sample's own; labels [N]."""
 
     def __init__(self, inputs: Tensor, labels: Tensor) -> None:
         self._inputs, self._labels = inputs, labels
@@ -34,7 +34,7 @@ class Samples(Dataset[tuple[Tensor, Tensor]]):
 
 
 class Numbered(nn.Module):
-    """Two linear layers; writes down which samples each forward pass with a graph had. Inputs [B, 1 + F]."""
+    """Two linear layers; writes down which samples a forward pass with a graph had. Inputs [B, 1 + F, 1]."""
 
     def __init__(self, values: Sequence[Tensor]) -> None:
         """values: weight [H, F] and bias [H] of the first layer, weight [K, H] and bias [K] of the second."""
@@ -54,9 +54,9 @@ class Numbered(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         if torch.is_grad_enabled():
-            self.passes.append(inputs[:, 0].long().tolist())
+            self.passes.append(inputs[:, 0, 0].long().tolist())
             self.inputs.append(inputs)
-        logits: Tensor = self.second(torch.tanh(self.first(inputs[:, 1:])))
+        logits: Tensor = self.second(torch.tanh(self.first(inputs[:, 1:, 0])))
         return logits
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from graders.grading import compare
-from graders.grading.communication import steps_of
+from graders.grading.communication import payload_of, steps_of
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, Rng, exercise, per_rank
 from graders.units.models import Gradients, load_values
 from graders.units.unit_02.averaging import gradients_as
@@ -27,7 +27,7 @@ from graders.units.unit_02.training import Training, Used, draw_training
         Criterion(
             "starts equal",
             1,
-            "The constructor broadcasts rank 0's parameters and buffers, and forward hands on to the model.",
+            "The constructor broadcasts rank 0's parameters and buffers, once; forward only calls the model.",
         ),
         Criterion(
             "averages",
@@ -68,7 +68,7 @@ from graders.units.unit_02.training import Training, Used, draw_training
             "started, with zeros for it; and every rank must start its buckets in the same order, each only "
             "when it is complete: layers need not run in the order in which they are registered. So one hook "
             "may have several buckets to start: those that are complete and waited for an earlier one.",
-            needs=("averages",),
+            needs=("averages", "every step"),
         ),
         Criterion(
             "tied and frozen parameters",
@@ -82,7 +82,7 @@ from graders.units.unit_02.training import Training, Used, draw_training
             "Within no_sync() the hooks have nothing to do. The next backward outside completes gradients "
             "that hold the sums, and sends those; finish() those that it did not use. `finally` makes it end "
             "when the block raises, too; and after a block within a block it is as it was before.",
-            needs=("averages",),
+            needs=("averages", "buckets"),
         ),
     ),
     hints=(
@@ -110,23 +110,26 @@ def bucketed_ddp(answer: Answer, rng: Rng) -> Findings:
 
     yield "unused parameters", unused_parameters(answer, rng)
     yield "tied and frozen parameters", tied_and_frozen(answer, rng)
-    case = Used.draw(rng, 2)
-    once_silent = [[[1, 2]]] * 2
+    case = Used.draw(rng, 1)
+    once_silent = [[[1, 2]]]
     left = case.right(once_silent, case.launch(answer, once_silent, 10**6))
     yield "no_sync", compare.first_failure([accumulated(answer, training), left])
 
 
 def starts_equal(answer: Answer, rng: Rng) -> Finding:
-    """Passes if wrapping gives every rank rank 0's state, and the wrapper computes what the model does."""
+    """Passes if wrapping gives every rank rank 0's state, sent once, and the wrapper computes what the model
+    does."""
     ranks = rng.integer(2, 4)
     values = [draw_normed(rng) for _ in range(ranks)]
     inputs = rng.normal(3, 5)
-    replies = answer.launch(drivers.constructed, per_rank(values), inputs, ranks=ranks).results
+    observed = answer.launch(drivers.constructed, per_rank(values), inputs, ranks=ranks)
+    replies = observed.results
     state = same_tensors("state", [reply.state for reply in replies], values[0], "rank 0's")
     unrecorded = outside_of_autograd(any(reply.recorded for reply in replies))
     outputs, own = [reply.output for reply in replies], [reply.own_output for reply in replies]
     same = compare.close_on_all_ranks(outputs, own, "the wrapper's output")
-    return compare.first_failure((state, unrecorded, same), state.seen)
+    once = payload_of(observed, "broadcast", sum(value.nbytes for value in values[0]))
+    return compare.first_failure((state, unrecorded, same, once), state.seen)
 
 
 def step_as_expected(training: Training, observed: Observed[list[Gradients]], steps: range) -> Finding:

@@ -43,6 +43,7 @@ from graders.units.unit_02.replies import BroadcastReply
             "each tensor sent once",
             1,
             "dist.broadcast of each tensor is all it takes: no other collective, nothing sent twice.",
+            needs=("parameters", "buffers"),
         ),
     ),
     hints=(

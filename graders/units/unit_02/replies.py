@@ -10,10 +10,13 @@ from graders.units.models import Gradients
 
 @dataclass(frozen=True, slots=True)
 class CombineReply(DriverReply):
-    """result: the combination. gradients: as the answer left them. shared: whether the two share memory."""
+    """result: the combination. gradients, counts: as the answer left them. shared: whether the result shares
+    memory with a gradient.
+    """
 
     result: PlainData
     gradients: list[PlainData]
+    counts: PlainData
     shared: bool
 
 
@@ -85,12 +88,12 @@ class TrainingReply(DriverReply):
 
     history: what the answer returned. parameters: copies, afterwards. batches[t]: the numbers of the samples
     that went through the model before the optimizer's step t. moved: whether the model and all inputs were
-    moved to the device. random: the state of PyTorch's random numbers afterwards, which was another on every
-    rank before.
+    moved to the device. draws: the next random numbers of torch, random and numpy.random, which would have
+    been others on every rank before.
     """
 
     history: PlainData
     parameters: list[Tensor]
     batches: list[list[int]]
     moved: bool
-    random: bytes
+    draws: tuple[float, float, float]

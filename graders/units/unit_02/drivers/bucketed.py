@@ -61,16 +61,17 @@ def accumulated(
 ) -> Gradients:
     """The gradients after a step in which all batches but the last were without communication; see `steps`.
 
-    Their block ends with an error, and the first of them is in a block within it.
+    Their block ends with an error; the first backward pass is in a block within it, its forward before both.
     """
     model = Chain(widths)
     load_values(list(model.parameters()), values)
     wrapped = answer(model, bucket_bytes)
     mark("step begins")
     losses = (functional.mse_loss(wrapped(inputs), targets) for inputs, targets in batches[:-1])
+    first = next(losses)
     with suppress(KeyError), wrapped.no_sync():
         with wrapped.no_sync():
-            next(losses).backward()  # type: ignore[no-untyped-call]
+            first.backward()  # type: ignore[no-untyped-call]
         for loss in losses:
             loss.backward()  # type: ignore[no-untyped-call]
         raise KeyError("no more samples")
@@ -169,16 +170,18 @@ def one_bucket(
 def in_order(
     answer: AnswerFunction, width: int, values: list[Tensor], inputs: Tensor, order: list[int]
 ) -> Gradients:
-    """The gradients of the first two branches, which are in a bucket and which this rank uses in this order.
-
-    inputs: [B, width].
+    """The gradients of the first two branches, which are in a bucket and which this rank uses in this order,
+    in the step before in the other. inputs: [B, width].
     """
     model = Branches(width)
     load_values(list(model.parameters()), values)
     bucket = list(model.branches.parameters())[:4]
     made = answer(bucket)
-    loss = torch.stack([model(inputs, branch).square().mean() for branch in order]).sum()
-    return _finished(made, model, loss)[:4]
+    for ways in (order[::-1], order):
+        model.zero_grad()
+        loss = torch.stack([model(inputs, branch).square().mean() for branch in ways]).sum()
+        seen = _finished(made, model, loss)[:4]
+    return seen
 
 
 def _finished(made: Any, model: nn.Module, loss: Tensor) -> Gradients:

@@ -1,12 +1,15 @@
 """Drivers of unit 02: a script for many processes."""
 
+import random
+
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from graders.grading.answer import AnswerFunction
+from graders.units.hashing import hashes_salted
 from graders.units.models import copies_of
-from graders.units.random_states import random_states
 from graders.units.unit_02.numbered import DEVICE, Descent, MovesNoted, Numbered, Samples
 from graders.units.unit_02.replies import TrainingReply
 
@@ -20,14 +23,18 @@ def many_processes(
     batch_size: int,
     seed: int,
 ) -> TrainingReply:
-    """How the answer trains a `Numbered` with these values on samples: inputs [N, 1 + F] and labels [N]."""
-    torch.default_generator.manual_seed(1000 + dist.get_rank())
+    """How the answer trains a `Numbered` with these values on samples: inputs [N, 1 + F, 1] and labels [N].
+
+    Each rank has random numbers of its own, and what `hash` makes of a text.
+    """
+    for seed_library in (torch.default_generator.manual_seed, random.seed, np.random.seed):
+        seed_library(1000 + dist.get_rank())
     model = Numbered(values)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)  # from whatever was done with the model before
     optimizer = Descent(model, rate)
-    with torch.enable_grad(), MovesNoted() as moves:
+    with torch.enable_grad(), MovesNoted() as moves, hashes_salted(answer, dist.get_rank):
         history = answer(model, Samples(*samples), optimizer, epochs, batch_size, seed, DEVICE)
     moved = model.moved and moves.all_of([*model.inputs, *moves.labels])
-    random = random_states()["torch"]
-    return TrainingReply(history, copies_of(model.parameters()), optimizer.batches, moved, random)
+    draws = float(torch.rand(())), random.random(), float(np.random.random())
+    return TrainingReply(history, copies_of(model.parameters()), optimizer.batches, moved, draws)
