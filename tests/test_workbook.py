@@ -9,7 +9,7 @@ import pytest
 
 from tests.sample_source import EFFORTS, SOURCE, write_unit
 from workbook import execute
-from workbook.build import GradingFailed, Task, UnitResult, parameters_of, run, shortfall
+from workbook.build import GradingFailed, Task, UnitResult, in_rounds, parameters_of, run, shortfall
 from workbook.commands import make_workbook
 from workbook.errors import CommandFailed
 from workbook.paths import Places
@@ -53,6 +53,14 @@ def test_a_terminal_gets_a_bar(monkeypatch, tmp_path):
     assert "2/2" in text.split("\r")[-1]
     assert "another unit]" in text
     assert "[1/2] a unit (0.0 s)\n" in text
+
+
+def test_tasks_of_one_unit_do_not_run_side_by_side(tmp_path):
+    # Invariant: every task comes once, those of a unit in their order, with the other units' between them.
+    units = {"a": 3, "b": 2, "c": 3}
+    result = UnitResult(read_unit(write_unit(tmp_path)))
+    tasks = [[Task(f"{name}{n}", result, lambda: None) for n in range(units[name])] for name in units]
+    assert [task.name for task in in_rounds(tasks)] == ["a0", "b0", "c0", "a1", "b1", "c1", "a2", "c2"]
 
 
 def test_every_unit_runs_with_each_engine_that_it_knows(tmp_path):

@@ -4,10 +4,11 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,15 @@ def tasks_of(result: UnitResult, places: Places) -> Iterator[Task]:
         work = _execute if number else _show
         yield Task(f"{name} {way}", result, partial(work, result, places, parameters))
     yield Task(f"{name} graded", result, partial(_grade, result, places))
+
+
+def in_rounds(units: Iterable[Iterable[Task]]) -> list[Task]:
+    """The first task of each unit, then the second of each, and so on.
+
+    So those that run at the same time are of different units: one that waits, for Slurm say, leaves the cores
+    to one that computes. Short ones, gradings, come at the end.
+    """
+    return [task for tasks in zip_longest(*units) for task in tasks if task is not None]
 
 
 def run(tasks: Sequence[Task], jobs: int) -> None:

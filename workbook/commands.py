@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from workbook.build import Efforts, UnitResult, build, run, tasks_of
+from workbook.build import Efforts, UnitResult, build, in_rounds, run, tasks_of
 from workbook.errors import CommandFailed
 from workbook.index import write_index_notebook
 from workbook.pages import write_index
@@ -20,7 +20,7 @@ def make_workbook(places: Places, efforts: Efforts, jobs: int) -> None:
     """Build, execute, grade and render every unit, and print a table. Raises CommandFailed."""
     results = [UnitResult(unit) for unit in _built(places, efforts)]
     shutil.rmtree(places.pages, ignore_errors=True)
-    run([task for result in results for task in tasks_of(result, places)], jobs)
+    run(in_rounds([tasks_of(result, places) for result in results]), jobs)
     write_index([result.page for result in results if result.page], places.pages)
     Console().print(_table(results))
     failures = [failure for result in results for failure in result.failures]
