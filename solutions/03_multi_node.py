@@ -1256,7 +1256,8 @@ def save_checkpoint(path: Path, state: dict) -> None:
     whatever happens.
 
     path: its folder exists, and is the working directory if path is a name alone; path itself may
-        exist, and is replaced. state: what torch.save can write; afterwards torch.load(path) returns it.
+        exist, and is replaced.
+    state: what torch.save can write; afterwards torch.load(path) returns it.
 
     At no moment may a kill leave less than a whole checkpoint at path. What is being written stands in
     path's folder under a name that ends in ".tmp". All bytes are on the disk before the file gets the
