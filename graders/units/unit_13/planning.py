@@ -161,6 +161,9 @@ class _Rated:
         if reply.kind != ParallelPlan.__name__:
             fault = f"it returned {reply.kind}; expected a ParallelPlan."
             return cls(task, planner, ParallelPlan(), None, fault)
+        if not reply.kept:
+            fault = "it changed the model: its parameters are others, elsewhere, or have other settings."
+            return cls(task, planner, ParallelPlan(), None, fault)
         plan = ParallelPlan(tuple(reply.cuts), reply.data, reply.tensor, reply.micro_batches, reply.split)
         ranks = planner.cluster.size
         if plan.ranks != ranks:
