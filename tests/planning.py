@@ -81,4 +81,4 @@ class Search:
             after += adding.call("all_reduce", summed, 2) if shape[2] > 1 and summed else 0.0
             plan = ParallelPlan((0, *inner), shape[1], shape[2], count, split)
             plans.append((sum(taken) + (count - 1) * slowest + after, plan))
-        yield from sorted(plans, key=lambda each: each[0])[:3]
+        yield from sorted(plans, key=lambda each: each[0])[:6]

@@ -194,7 +194,7 @@ def by_hooks_and_a_group_of_two(model, batch, mesh):
     """Each gradient is divided and summed by a hook of its parameter, in the last backward."""
     data, pipeline, _ = mesh.get_all_groups()
     stage, stages = dist.get_rank(pipeline), dist.get_world_size(pipeline)
-    lines = torch.arange(dist.get_world_size()).view(mesh.shape).movedim(1, -1).reshape(-1, stages).tolist()
+    lines = mesh.mesh.movedim(1, -1).reshape(-1, stages).tolist()
     pairs = [dist.new_group(sorted({line[0], line[-1]})) for line in lines]
     own = next(number for number, line in enumerate(lines) if dist.get_rank() in line)
     samples = sum(map(len, (tokens for tokens, _ in batch)))
@@ -667,3 +667,38 @@ def a_guest(model, score, seed, group=None):
         for tensor, value in zip(mine, theirs, strict=True):
             tensor.copy_(value)
     return other
+
+
+@right("tournament")
+def packed_by_type(model, score, seed, group=None):
+    """A message for each type; pairs from PyTorch's own random numbers, which are put back."""
+    ranks, me = dist.get_world_size(group), dist.get_rank(group)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        order = torch.randperm(ranks).tolist()
+    place = order.index(me) ^ 1
+    own = score(model)
+    if place >= ranks:
+        return own
+    by_type = {}
+    for each in (*model.parameters(), *model.buffers()):
+        by_type.setdefault(each.dtype, []).append(each.detach())
+    mine = [torch.cat([each.flatten() for each in tensors]) for tensors in by_type.values()]
+    theirs = list(map(torch.empty_like, mine))
+    works = [dist.isend(each, group=group, group_dst=order[place]) for each in mine]
+    works += [dist.irecv(each, group=group, group_src=order[place]) for each in theirs]
+    for work in works:
+        work.wait()
+
+    def take(packed):
+        for tensors, flat in zip(by_type.values(), packed, strict=True):
+            parts = flat.split([each.numel() for each in tensors])
+            for tensor, part in zip(tensors, parts, strict=True):
+                tensor.copy_(part.view(tensor.shape))
+
+    take(theirs)
+    other = score(model)
+    if not (own >= other or math.isnan(other)):
+        return other
+    take(mine)
+    return own

@@ -237,8 +237,8 @@ class Stepped:
             early = sum(event.op == "send" and event.start < back for event in events)
             needed = min(len(self.own(rank)[0]), self.shape[1] - stage)
             if early < needed:
-                told = f"{self.where} stage {stage} sends {compare.counted(early, 'micro-batch')} on"
-                return Finding(False, f"{told} before the first is back; expected at least {needed}.")
+                told = f"{self.where} before the first micro-batch is back stage {stage} has sent on {early}"
+                return Finding(False, f"{told}; expected at least {needed}.")
         return Finding(True, "All stages send micro-batches on before the first is back.")
 
 

@@ -88,18 +88,18 @@ def step_3d(answer: Answer, rng: Rng) -> Findings:
     yield "gradients", plain.gradients(run)
     others = [
         Stepped.drawn(rng, (1, 1, 1), [[1]]),
-        Stepped.drawn(rng, (3, 1, 1), [[1, 1]]),
-        Stepped.drawn(rng, (1, 3, 2), [[1, 1, 1, 1]]),
+        Stepped.drawn(rng, (3, 1, 2), [[2]]),
+        Stepped.drawn(rng, (1, 3, 1), [[1]]),
+        Stepped.drawn(rng, (1, 3, 2), [[1, 1, 1]]),
         Stepped.drawn(rng, (1, 2, 3), [[1, 1]], turned=True),
-        Stepped.drawn(rng, (2, 1, 3), [[2]]),
     ]
     runs = [each.launch(answer) for each in others]
     yield "any mesh", compare.first_failure(map(Stepped.gradients, others, runs))
     uneven = Stepped.drawn(rng, (2, 2, 1), [[3, 1, 2], [2, 4]])
     uneven_run = uneven.launch(answer)
     yield "uneven micro-batches", uneven.gradients(uneven_run)
-    shapes = ((2, 2, 1), (1, 3, 1), (2, 1, 1), (1, 2, 2))
-    tied = [Stepped.drawn(rng, shape, [[2, 2]], tied=True) for shape in shapes]
+    shapes = ((2, 3, 1), (1, 1, 1), (1, 2, 2))
+    tied = [Stepped.drawn(rng, shape, [[2, 1]], tied=True, turned=True) for shape in shapes]
     tied_runs = [each.launch(answer) for each in tied]
     yield "shared embedding", compare.first_failure(map(Stepped.gradients, tied, tied_runs))
     every = [(plain, run), *zip(others, runs, strict=True), (uneven, uneven_run)]

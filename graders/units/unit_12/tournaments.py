@@ -26,7 +26,7 @@ from graders.units.groups import members_of
 from graders.units.unit_12.drivers import trainers
 from graders.units.unit_12.drivers.trainers import TournamentReply
 from graders.units.unit_12.space_worlds import THREES
-from graders.units.unit_12.trainers import Player, held, score_of
+from graders.units.unit_12.trainers import Player, alike, held, score_of
 
 Replies = Observed[list[TournamentReply]]
 RIGHT = ("the better model", "pairs")
@@ -94,21 +94,26 @@ def tournament(answer: Answer, rng: Rng) -> Findings:
     many = [*(Round.moving(rng, ranks) for ranks in (6, 7, 5, 3)), Round.drawn(rng, 1)]
     many_runs = [each.launch(answer) for each in many]
     yield "pairs", compare.first_failure(map(Round.right, many, many_runs))
-    odd = [Round.drawn(rng, 4, diverged=[0, 2]), Round.drawn(rng, 2, diverged=[0, 1])]
-    odd += [Round.drawn(rng, 2, diverged=[place]) for place in range(2)] + [Round.drawn(rng, 2, equal=True)]
+    odd = [Round.drawn(rng, 4, diverged=[0, 2])]
+    odd += [Round.drawn(rng, 2, diverged=diverged) for diverged in ([0, 1], [1])]
+    odd += [Round.drawn(rng, 2, equal=True), Round.moving(rng, 2, close=True)]
     odd += [Round.drawn(rng, 2, diverged=[0], infinite=[1])]
     yield "diverged or equal", compare.first_failure(each.right(each.launch(answer)) for each in odd)
     tied = Round.moving(rng, 3, "tied")
     tied_run = tied.launch(answer)
     looked_at = zip((*two, *many, tied), (*runs, *many_runs, tied_run), strict=True)
-    yield "one model each way", compare.first_failure(each.traffic(run) for each, run in looked_at)
+    sent = compare.first_failure(each.traffic(run) for each, run in looked_at)
+    yield "one model each way", sent
     yield "random numbers", random_numbers(many_runs[0])
     yield "several rounds", one_after_another(answer, rng)
     grouped = [Round.drawn(rng, 6, groups=THREES) for _ in range(2)]
     yield "group", compare.first_failure(each.right(each.launch(answer)) for each in grouped)
     whole = Round.moving(rng, 4, "all")
-    both = ((tied, tied_run), (whole, whole.launch(answer)))
-    yield "all of the model", compare.first_failure(each.whole(run) for each, run in both)
+    whole_run = whole.launch(answer)
+    found = [each.whole(run) for each, run in ((tied, tied_run), (whole, whole_run))]
+    if sent.passed and all(each.passed for each in found):  # else it has failed already
+        found.append(whole.traffic(whole_run))
+    yield "all of the model", compare.first_failure(found)
 
 
 def random_numbers(run: Replies) -> Finding:
@@ -142,11 +147,11 @@ def one_after_another(answer: Answer, rng: Rng) -> Finding:
     )
 
 
-def _alike(seen: Tensor, expected: Tensor) -> bool:
-    """Whether two tensors are the same in all, where NaN is the same as NaN."""
-    if seen.dtype != expected.dtype or seen.shape != expected.shape:
-        return False
-    return bool(((seen == expected) | (seen.isnan() & expected.isnan())).all())
+def _value(rng: Rng, like: Tensor) -> Tensor:
+    """One of this shape and dtype; a whole number is one that no float64 holds."""
+    if like.is_floating_point():
+        return rng.normal(*like.shape, dtype=like.dtype)
+    return 2**53 + 1 + 2 * rng.integers(0, 99)
 
 
 def _score(seen: PlainData, expected: float, what: str) -> Finding:
@@ -178,34 +183,33 @@ class Round:
         diverged: list[int] | None = None,
         infinite: list[int] | None = None,
         equal: bool = False,
+        close: bool = False,
         groups: list[list[int]] | None = None,
     ) -> "Round":
         """diverged: ranks whose models have a NaN; infinite: those that count as minus infinity for all.
-        equal: all models count as much as any other.
+        equal: all models count as much as any other; close: but for a part in some 10^9.
         """
         width = rng.integer(2, 3)
-        shapes = [(tuple(each.shape), each.dtype) for each in held(Player(kind, width))]
-        values = [
-            [
-                rng.normal(*shape, dtype=dtype) if dtype.is_floating_point else rng.integers(0, 99)
-                for shape, dtype in shapes
-            ]
-            for _ in range(ranks)
-        ]
+        like = held(Player(kind, width))
+        values = [[_value(rng, each) for each in like] for _ in range(ranks)]
         for rank in diverged or []:
             values[rank][0].view(-1)[1] = math.nan
         for rank in infinite or []:
             values[rank][0].view(-1)[1] = -math.inf
-        likes = [[0.0 if equal else like for like in rng.normal(len(shapes)).tolist()] for _ in range(ranks)]
+        counts = torch.tensor([float(not equal and each.is_floating_point()) for each in like])
+        likes = [(rng.normal(len(like)) * counts).tolist() for _ in range(ranks)]
         if infinite:
             likes = [[abs(own[0]) + 1, *own[1:]] for own in likes]
+        if close:
+            values = [[values[0][0], *own[1:]] for own in values]
+            likes = [[1.0, *(1e-9 * like for like in own[1:])] for own in likes]
         return cls(kind, width, values, likes, rng.integer(0, 10_000), groups or [])
 
     @classmethod
-    def moving(cls, rng: Rng, ranks: int, kind: str = "plain") -> "Round":
+    def moving(cls, rng: Rng, ranks: int, kind: str = "plain", *, close: bool = False) -> "Round":
         """One in which at least one rank takes another's model, and at least one keeps its own."""
         while True:
-            found = cls.drawn(rng, ranks, kind)
+            found = cls.drawn(rng, ranks, kind, close=close)
             owners = [found.survivor(rank)[0] for rank in range(ranks)]
             if 0 < sum(owner == rank for rank, owner in enumerate(owners)) < ranks:
                 return found
@@ -243,7 +247,7 @@ class Round:
                 return Finding(False, f"{said}; expected {len(expected)}.")
             for number, (seen, wanted) in enumerate(zip(reply.values, expected, strict=True)):
                 what = f"{when}tensor {number} of the model of {met}"
-                if not _alike(seen, wanted):
+                if not alike(seen, wanted):
                     findings.append(compare.close(seen, wanted, what, rtol=0, atol=0))
             findings.append(_score(reply.returned, score, f"{when}what {met} returned"))
         return compare.first_failure(findings, "Every rank holds the model that it finds better.")

@@ -46,3 +46,10 @@ def score_of(values: list[Tensor], likes: list[float]) -> float:
     """What a trainer thinks of a model: the sum of what it holds, weighted by what the trainer likes."""
     sums = [like * float(value.detach().double().sum()) for like, value in zip(likes, values, strict=True)]
     return float(torch.tensor(sums, dtype=torch.float64).sum())
+
+
+def alike(seen: Tensor, expected: Tensor) -> bool:
+    """Whether two tensors are the same in all, where NaN is the same as NaN."""
+    if seen.dtype != expected.dtype or seen.shape != expected.shape:
+        return False
+    return bool(((seen == expected) | (seen.isnan() & expected.isnan())).all())

@@ -88,9 +88,9 @@ class DeviceReply(DriverReply):
 def stepped_without_data(
     answer: AnswerFunction, shape: tuple[int, int, int], sizes: dict[str, int], samples: list[int]
 ) -> DeviceReply:
-    """A step of a model whose tensors have no data, with micro-batches of so many samples."""
+    """A step of a tied model whose tensors have no data, with micro-batches of so many samples."""
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=AXES)
-    model = MeshTransformer(config_of(sizes, tied=False), mesh, device="meta")
+    model = MeshTransformer(config_of(sizes, tied=True), mesh, device="meta")
     tokens = [torch.empty(size, sizes["context"], dtype=torch.int64, device="meta") for size in samples]
     loss = answer(model, [(each, each.clone()) for each in tokens], mesh)
     return DeviceReply(_device_of(loss), [_device_of(each.grad) for each in model.parameters()])
