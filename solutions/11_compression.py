@@ -930,6 +930,7 @@ class PowerSGD:
         ### BEGIN SOLUTION
         self.rank = rank
         self.generator = torch.Generator().manual_seed(seed)
+        # Q transposed: numbers that are multiplied with a row of M lie side by side, which is faster.
         self.right: dict[Tensor, Tensor] = {}
         self.lost: dict[Tensor, Tensor] = {}
         ### END SOLUTION
@@ -945,20 +946,21 @@ class PowerSGD:
                 continue
             if parameter not in self.right:
                 drawn = torch.randn(columns, self.rank, generator=self.generator, dtype=gradient.dtype)
-                self.right[parameter] = drawn.to(gradient.device)
-            low.append((parameter, gradient, matrix + self.lost.get(parameter, 0)))
-        left = [matrix @ self.right[parameter] for parameter, _, matrix in low]
+                self.right[parameter] = drawn.mT.to(gradient.device)
+                self.lost[parameter] = torch.zeros_like(matrix)
+            self.lost[parameter] += matrix
+            low.append((parameter, gradient, self.lost[parameter]))
+        left = [(self.right[parameter] @ matrix.mT).mT for parameter, _, matrix in low]
         left = summed(left + whole)
         for gradient, total in zip(whole, left[len(low) :], strict=True):
             gradient.copy_(total / dist.get_world_size())
         if low:
             left = [torch.linalg.qr(each).Q for each in left[: len(low)]]
-            right = summed([matrix.mT @ each for (*_, matrix), each in zip(low, left, strict=True)])
+            right = summed([each.mT @ matrix for (*_, matrix), each in zip(low, left, strict=True)])
             for (parameter, gradient, matrix), p, q in zip(low, left, right, strict=True):
                 self.right[parameter] = q / dist.get_world_size()
-                arrives = p @ self.right[parameter].mT
-                self.lost[parameter] = matrix - arrives
-                gradient.copy_(arrives.view_as(gradient))
+                gradient.copy_((p @ self.right[parameter]).view_as(gradient))
+                matrix -= gradient.flatten(1)  # in place: this is what is lost
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         future.set_result(bucket.buffer())
         return future
