@@ -304,16 +304,15 @@ class ShardedOptimizer:
         ### BEGIN SOLUTION
         ranks = dist.get_world_size()
         shards = [group["params"][0] for group in self.param_groups]
-        wholes = []
         for own, shard in zip(self.trained, shards, strict=True):
             whole = flat((torch.zeros_like(p) if p.grad is None else p.grad for p in own), ranks)
             shard.grad = torch.empty_like(shard)
             dist.reduce_scatter_single(shard.grad, whole)
             shard.grad /= ranks
-            wholes.append(whole)
         self.optimizer.step()
-        for own, shard, whole in zip(self.trained, shards, wholes, strict=True):
-            dist.all_gather_single(whole, shard)  # in the place of the gradients
+        for own, shard in zip(self.trained, shards, strict=True):
+            whole = shard.new_empty(ranks * len(shard))
+            dist.all_gather_single(whole, shard)
             for parameter, values in zip(own, unflat(whole, [p.shape for p in own]), strict=True):
                 parameter.copy_(values)
         ### END SOLUTION
