@@ -53,8 +53,8 @@ def steps(
     """What each of several steps did.
 
     values: as for Watched. stale: gradients that are there before the first step. batches: inputs [B, F, 1]
-    and labels [B] each. rates: the arguments of torch.optim.SGD, which has a group for
-    each layer. training: the mode in which the model comes.
+    and labels [B] each. rates: the arguments of torch.optim.SGD, which has a group for each layer. training:
+    the mode in which the model comes.
     """
     model = Watched(values).train(training)
     if stale is not None:

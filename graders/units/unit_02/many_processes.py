@@ -118,18 +118,18 @@ def _same_weights(run: Run) -> Finding:
     return Finding(True, f"All {len(run.results)} ranks end with the same weights, bit by bit.")
 
 
+_LIBRARIES = ("torch", "random", "numpy.random")
+"""Whose random numbers a reply's draws are, in this order."""
+
+
 def _still_differ(run: Run) -> Finding:
     """Passes if the ranks draw different random numbers afterwards, as they did before."""
-    for library, drawn in zip(
-        _LIBRARIES, zip(*(reply.draws for reply in run.results), strict=True), strict=True
-    ):
+    draws_by_library = zip(*(reply.draws for reply in run.results), strict=True)
+    for library, drawn in zip(_LIBRARIES, draws_by_library, strict=True):
         if len(set(drawn)) < len(drawn):
             text = f"afterwards ranks draw the same numbers from {library}: dropout or augmentation is alike"
             return Finding(False, f"{text}; a generator of your own has its own state.")
     return Finding(True, "The ranks draw different random numbers afterwards, as before.")
-
-
-_LIBRARIES = ("torch", "random", "numpy.random")
 
 
 def _moved(run: Run) -> Finding:
