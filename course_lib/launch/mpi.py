@@ -14,8 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
 from course_lib.errors import BadLaunch
 from course_lib.launch.failures import RankFailed, TimedOut
 from course_lib.runtime import processes
@@ -23,6 +21,7 @@ from course_lib.runtime.communication.callsite import is_grader, is_library
 from course_lib.runtime.communication.diagnosis import rank_failed_report
 from course_lib.runtime.communication.errors import RankTraceback
 from course_lib.runtime.communication.events import SourceLine
+from course_lib.runtime.processes.by_value import by_value
 from course_lib.runtime.processes.guarded import run_guarded
 from course_lib.scratch import scratch_folder
 
@@ -49,7 +48,7 @@ def mpirun(function: Callable[..., Any], *arguments: Any, ranks: int = 4, timeou
     if ranks < 1:
         raise BadLaunch(f"ranks is {ranks}; a launch needs at least one rank.")
     with scratch_folder() as folder:
-        (folder / "call").write_bytes(cloudpickle.dumps((function, arguments)))
+        (folder / "call").write_bytes(by_value((function, arguments)))
         status, said = _run(folder, ranks, timeout)
         failures = _failures(folder)
         if failures:

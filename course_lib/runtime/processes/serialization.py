@@ -24,6 +24,7 @@ from torch.nn import Parameter
 
 from course_lib.errors import BadLaunch
 from course_lib.runtime.communication.callsite import is_library
+from course_lib.runtime.processes.by_value import ByValuePickler
 from course_lib.runtime.request import PerRank
 
 
@@ -63,8 +64,8 @@ def serialize(value: Any) -> bytes:
     return buffer.getvalue()
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """cloudpickle, with tensors as compact copies instead of whole storages."""
+class _Pickler(ByValuePickler):
+    """By value, with tensors as compact copies instead of whole storages."""
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) in (Tensor, Parameter) and value.layout is torch.strided and not value.is_meta:

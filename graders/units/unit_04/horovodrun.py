@@ -8,9 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
 from course_lib import beside
+from course_lib.runtime.processes.by_value import by_value
 from course_lib.runtime.processes.guarded import run_guarded
 from course_lib.scratch import scratch_folder
 
@@ -42,7 +41,7 @@ def run(answer: Any, values: list[Any], data: dict[str, Any]) -> tuple[Told, Tol
     """
     with scratch_folder() as folder:
         call = {"answer": answer, "values": values, "data": data}
-        (folder / "call").write_bytes(cloudpickle.dumps(call))
+        (folder / "call").write_bytes(by_value(call))
         said = _horovodrun(folder)
         first, second = EPOCHS
         begun = _told(folder, first, said)
