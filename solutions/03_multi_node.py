@@ -273,9 +273,9 @@ def rank_from_environment(env: dict[str, str]) -> dict[str, int]:
         mpirun (Open MPI), horovodrun. Where one was started by another, the innermost counts: torchrun,
         Horovod and Open MPI before Slurm.
     Returns {"rank": ..., "local_rank": ..., "node_rank": ..., "world_size": ...}: whole numbers;
-        node_rank is the number of this process's node. mpirun does not tell it: there, ranks fill one
-        node after another, and all nodes have equally many. A process that no launcher has started is
-        rank 0 of 1 on node 0; a batch script itself, outside of srun, is one.
+        node_rank is the number of this process's node. mpirun does not tell it: there, but only there,
+        ranks fill one node after another, and all nodes have equally many. A process that no launcher
+        has started is rank 0 of 1 on node 0; a batch script itself, outside of srun, is one.
     """
     ### BEGIN SOLUTION
     if "RANK" in env:
@@ -805,12 +805,12 @@ def cpu_bind_map(node: dict) -> list[int]:
 
     node: as read_topology returns it: "numa_of_gpu", for each GPU its NUMA node; "cpus_of_numa", for
         each NUMA node its CPUs in ascending order; "threads_per_core"; "allowed", the CPUs that the job
-        may use, None for all.
+        may use, None for all. First threads of cores have lower numbers than all second (third, ...).
 
-    The usable cores of a NUMA node are dealt to its GPUs in the order of their numbers, in equal
-    consecutive blocks (what is left over goes to nobody); a GPU's core is the first of its block. Where
-    a core has t hardware threads, n CPUs are n / t cores, whose first threads have the numbers below
-    n / t; a rank is bound to one of these.
+    Each GPU has cores of its own: of those that are beside it and that the job may use, as many as the
+    other GPUs of its NUMA node, and as many as that allows. The GPU with the smaller number has the
+    lower ones, and what cannot be shared equally is left over at the end. A rank is bound to the lowest
+    core of its GPU; the other ones are for the threads that help it.
     """
     ### BEGIN SOLUTION
     cpus, nodes = node["cpus_of_numa"], node["numa_of_gpu"]
@@ -1264,7 +1264,8 @@ def save_checkpoint(path: Path, state: dict) -> None:
     name path, and the name is on the disk when the function returns; no file stays open. A temporary
     file that an earlier crash has left behind, of whatever length, is no obstacle. If writing fails, or
     a disk that is full says so at fsync, the error goes on to the caller, path is as it was, and no
-    temporary file is left.
+    temporary file is left. If it is the name that cannot be brought to the disk, the caller hears of
+    that, too.
     """
     ### BEGIN SOLUTION
     temporary = path.with_name(path.name + ".tmp")
@@ -1371,7 +1372,7 @@ def load_latest(directory: Path) -> dict | None:
 
     directory: holds files step-N.pt, which torch.save has written after N steps, N in digits, with or
         without zeros before them. The newest has the largest N. Whatever has another kind of name is
-        left alone.
+        left alone, and so is what lies in folders of it.
 
     A file that is cut off, empty or full of something else does not count, nor does one whose length is
     right and whose content is not: then the one before it counts. Every file that was skipped is named
@@ -1434,8 +1435,8 @@ def resume(training: Training, directory: Path, save_every: int, save, load_late
 
     Saves directory / f"step-{N}.pt" when N steps are done, for every N that save_every divides, and
     after the last step. The process that goes on knows nothing but what the checkpoint holds; it starts
-    with new weights and with the random state that every start begins with. If the training has ended
-    already, the final weights are loaded and no step is made.
+    with new weights and with the state of torch's generator that every start begins with. If the
+    training has ended already, the final weights are loaded and no step is made.
     """
     ### BEGIN SOLUTION
     samples, batch_size = len(training.samples), training.batch_size
@@ -1566,7 +1567,8 @@ figure
 # In one process that is easy: `signal.signal(number, handler)` has Python call `handler(number, frame)` between two lines of whatever
 # runs then. Among ranks it is not. The signal reaches them at different moments, perhaps in different steps, and some not at
 # all; and a rank that stops by itself leaves the others waiting for it. (It may also reach all ranks, for Slurm sends it to all tasks.
-# If each of 256 ranks then notes a 1, and the notes are added up as `uint8`, the sum is 256, which one byte cannot hold: it is 0.)
+# If each of 256 ranks then notes a 1, and the notes are added up as `uint8`, the sum is 256, which one byte cannot hold: it is 0.
+# So it is with `bool`, which Gloo adds up as bytes.)
 
 
 # %% exercise="save_on_signal" points=10
@@ -1580,7 +1582,7 @@ def save_on_signal(train_step, steps: int, save, set_handler) -> int:
         after its last step, whether the training has ended or was stopped.
     set_handler(number, handler): what signal.signal does, which works in a process's main thread only;
         so it is handed in. The handlers stay set; another training may follow in this process, with
-        others.
+        others. Simulated ranks share the module's variables: keep what was noted in the function's.
     Returns how many steps have been made, the same on all ranks.
 
     A signal may come at any moment, from the call of set_handler to the return, to one rank or to
@@ -1640,6 +1642,16 @@ assert {done for done, _ in stopped} <= {6, 7}
 assert len({done for done, _ in stopped}) == 1
 assert sum(len(saved) for _, saved in stopped) == 1
 assert torch.ones(256, dtype=torch.uint8).sum(dtype=torch.uint8) == 0
+
+
+def byte_of_a_sum() -> int:
+    """What stands in memory when each rank has noted True, and the notes were added up."""
+    told = torch.tensor(True)
+    dist.all_reduce(told)
+    return told.view(torch.uint8).item()
+
+
+assert launch(byte_of_a_sum, ranks=2, on="processes", quiet=True).results == [2, 2]
 
 # %% [markdown]
 # ## 12 Fewer workers, more workers

@@ -384,6 +384,29 @@ def saves_the_order(training, directory, save_every, save, load_latest):
             save(directory / f"step-{number}.pt", held)
 
 
+@right("resume")
+def all_orders_at_the_start(training, directory, save_every, save, load_latest):
+    """Draws all orders before it loads, when the random state is that of every start; counts epochs."""
+    samples, size = len(training.samples), training.batch_size
+    orders = [torch.randperm(samples) for _ in range(training.epochs)]
+    last = training.epochs * math.ceil(samples / size)
+    state = load_latest(directory) or {"step": 0, "epoch": 0, "position": 0}
+    step, skipped = state["step"], state["position"]
+    if "model" in state:
+        training.model.load_state_dict(state["model"])
+        training.optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["random"])
+    for epoch in range(state["epoch"], training.epochs if step < last else 0):
+        for position, batch in enumerate(orders[epoch].split(size)[skipped:], skipped + 1):
+            training.train_step(training.samples[batch])
+            step += 1
+            if step % save_every == 0 or step == last:
+                whole = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
+                whole |= {"step": step, "epoch": epoch, "position": position}
+                save(directory / f"step-{step}.pt", whole | {"random": torch.get_rng_state()})
+        skipped = 0
+
+
 @right("save_on_signal")
 def asks_before_each_step(train_step, steps, save, set_handler):
     """The largest of whole numbers, asked for before a step; the last rank saves, and all wait for it."""

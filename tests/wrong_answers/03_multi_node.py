@@ -11,9 +11,11 @@ import subprocess
 import tempfile
 import warnings
 import zipfile
+from functools import cache
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -94,7 +96,7 @@ def always_three_digits(text):
             hosts.append(name)
             continue
         first, _, last = rest.rstrip("]").partition("-")
-        width = 3 if first.startswith("0") else 1
+        width = 3 if first.startswith("0") and first != "0" else 1
         hosts += [f"{prefix}{n:0{width}}" for n in range(int(first), int(last or first) + 1)]
     return hosts
 
@@ -213,6 +215,30 @@ def racks_without_zeros(text):
             choices[1] = [str(int(number)) for number in choices[1]]
         hosts += ["".join(parts) for parts in product(*choices)]
     return hosts
+
+
+@wrong("expand_hostlist", fails="a range")
+def zeros_taken_off(text):
+    """Of "0" nothing is left."""
+
+    def numbers(ranges):
+        found = []
+        for part in ranges.split(","):
+            first, dash, last = part.partition("-")
+            if dash:
+                begin = int(first.lstrip("0"))
+                found += [str(n).zfill(len(first)) for n in range(begin, int(last) + 1)]
+            else:
+                found.append(part)
+        return found
+
+    return _expanded(text, numbers=numbers)
+
+
+@wrong("expand_hostlist", fails="several in brackets")
+def every_number_once(text):
+    """A number that stands twice in a bracket is a host that comes twice."""
+    return _expanded(text, numbers=lambda ranges: list(dict.fromkeys(_numbers(ranges))))
 
 
 # ------------------------------------------------------------------------------------ rank_from_environment
@@ -396,6 +422,51 @@ def a_script_before_torchrun(env):
     if "SLURM_JOB_ID" in env and not {"SLURM_STEP_ID", "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK"} & set(env):
         return _ALONE
     return _first(_with_node(env), (_TORCHRUN, _HOROVOD, _MPI, _SLURM if "SLURM_STEP_ID" in env else [""]))
+
+
+def _in_order(env):
+    """Right: the innermost launcher's place."""
+    slurm = _SLURM if "SLURM_STEP_ID" in env else ("", "", "", "")
+    return _first(_with_node(env), (_TORCHRUN, _HOROVOD, _MPI, slurm))
+
+
+@wrong("rank_from_environment", fails="Horovod")
+def horovods_nodes_are_alike(env):
+    """What is so with mpirun need not be so with horovodrun -H node1:4,node2:3."""
+    place = _in_order(env)
+    if "HOROVOD_RANK" in env and "RANK" not in env:
+        place["node_rank"] = place["rank"] // int(env["HOROVOD_LOCAL_SIZE"])
+    return place
+
+
+@wrong("rank_from_environment", fails="srun")
+def a_meeting_place_is_torchruns(env):
+    """A script that starts its ranks by srun exports MASTER_ADDR itself."""
+    return _read(env, _TORCHRUN) if "MASTER_ADDR" in env else _in_order(env)
+
+
+@wrong("rank_from_environment", fails="srun")
+def the_first_step(env):
+    """Whatever the script has started before by srun was step 0."""
+    return _in_order({k: v for k, v in env.items() if k != "SLURM_STEP_ID" or v == "0"})
+
+
+@wrong("rank_from_environment", fails="srun")
+def tasks_by_nodes(env):
+    """Four tasks on two nodes may be three and one."""
+    place = _in_order(env)
+    if "SLURM_STEP_ID" in env and not {"RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK"} & set(env):
+        each = int(env["SLURM_STEP_TASKS_PER_NODE"].split("(")[0].split(",")[0])
+        place["world_size"] = each * int(env["SLURM_NNODES"])
+    return place
+
+
+@wrong("rank_from_environment", fails="no launcher")
+def a_job_has_tasks(env):
+    """The shell that salloc gives is in a job, and is no task of it."""
+    if {"RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK"} & set(env) or "SLURM_JOB_ID" not in env:
+        return _in_order(env)
+    return _ALONE if int(env["SLURM_PROCID"]) == 0 and "SLURM_STEP_ID" not in env else _read(env, _SLURM)
 
 
 # ------------------------------------------------------------------------------------------ form_to_script
@@ -673,7 +744,7 @@ def queues_of_all_systems(form, queues):
 def compares_hours(form, queues):
     """Minutes and seconds come on top of the hours."""
     field = _filled(form)
-    whole = re.sub(r"^(\d+):\d+:\d+$", r"\1:0:0", field["Time Limit"])
+    whole = re.sub(r"^(0*[1-9]\d*):\d+:\d+$", r"\1:0:0", field["Time Limit"])
     if mistakes := list(_mistakes(field | {"Time Limit": whole}, queues)):
         raise ValueError("; ".join(mistakes))
     return _script(_asked(field))
@@ -855,6 +926,82 @@ def one_limit_of_the_queue(form, queues):
     mistakes = list(_mistakes(field, queues))
     limits = queues.get(field.get("System"), {}).get(field.get("Queue"), {"nodes": 10**9})
     if _number(field["Nodes"]) > limits["nodes"]:
+        mistakes = [each for each in mistakes if not each.startswith("Time Limit")]
+    if mistakes:
+        raise ValueError("; ".join(mistakes))
+    return _script(_asked(field))
+
+
+@wrong("form_to_script", fails="what is asked for")
+def an_hour_at_least(form, queues):
+    """Above zero is a second, too."""
+    time_limit = form.get("Time Limit") or "2:0:0"
+    if _seconds(time_limit) and _seconds(time_limit) < 3600:
+        raise ValueError("Time Limit: above zero")
+    return _script(_asked(_judged(form, queues)))
+
+
+@wrong("form_to_script", fails="what is asked for")
+def compares_texts(form, queues):
+    """As texts 100 tasks are fewer than 24 nodes."""
+    field = _filled(form)
+    mistakes = [each for each in _mistakes(field, queues) if not each.startswith("Tasks")]
+    if field["Tasks"] < field["Nodes"] or _number(field["Tasks"]) < 1:
+        mistakes.append("Tasks: at least one a node")
+    if mistakes:
+        raise ValueError("; ".join(mistakes))
+    return _script(_asked(field))
+
+
+@wrong("form_to_script", fails="limits")
+def zero_is_nothing(form, queues):
+    """`int(text or 0) or nodes` takes 0 tasks for none typed in."""
+    tasks = form.get("Tasks", "")
+    return _script(_asked(_judged({**form, "Tasks": tasks if tasks != "0" else ""}, queues)))
+
+
+@wrong("form_to_script", fails="limits")
+def zero_in_one_way(form, queues):
+    """0:0:0 is 00:00:00 as well."""
+    field = _filled(form)
+    mistakes = list(_mistakes(field, queues))
+    if field["Time Limit"] == "00:00:00":
+        mistakes = [each for each in mistakes if not each.startswith("Time Limit")]
+    if mistakes:
+        raise ValueError("; ".join(mistakes))
+    return _script(_asked(field))
+
+
+@wrong("form_to_script", fails="every mistake is named")
+def nodes_or_tasks(form, queues):
+    """`elif`: where there are too many nodes, it does not look at the tasks."""
+    field = _filled(form)
+    mistakes = list(_mistakes(field, queues))
+    if any(each.startswith("Nodes") for each in mistakes) and _number(field["Tasks"]) > 0:
+        mistakes = [each for each in mistakes if not each.startswith("Tasks")]
+    if mistakes:
+        raise ValueError("; ".join(mistakes))
+    return _script(_asked(field))
+
+
+@wrong("form_to_script", fails="every mistake is named")
+def nodes_of_a_system(form, queues):
+    """ "two" is no number, whatever the system."""
+    field = _filled(form)
+    mistakes = list(_mistakes(field, queues))
+    if field.get("System") not in queues:
+        mistakes = [each for each in mistakes if not each.startswith(("Nodes", "Tasks"))]
+    if mistakes:
+        raise ValueError("; ".join(mistakes))
+    return _script(_asked(field))
+
+
+@wrong("form_to_script", fails="every mistake is named")
+def times_of_a_queue(form, queues):
+    """01:30 is no time, whatever the queue."""
+    field = _filled(form)
+    mistakes = list(_mistakes(field, queues))
+    if any(each.startswith("Queue") for each in mistakes):
         mistakes = [each for each in mistakes if not each.startswith("Time Limit")]
     if mistakes:
         raise ValueError("; ".join(mistakes))
@@ -1161,6 +1308,29 @@ def quotes_and_dollars_escaped(site, image, command):
     return "\n".join([*_modules(site), " ".join(map(quoted, words))])
 
 
+@wrong("container_command", fails="GPUs")
+def modules_or_gpus(site, image, command):
+    """A machine has its modules, and its GPUs."""
+    return _text(site, image, command, gpus=[] if site["modules"] else None)
+
+
+@wrong("container_command", fails="folders")
+def modules_or_folders(site, image, command):
+    """A machine has its modules, and its folders."""
+    return _text(site, image, command, binds=[] if site["modules"] else None)
+
+
+@wrong("container_command", fails="folders")
+def somewhere_in_the_path(site, image, command):
+    """/scratch/home does not lie in /home."""
+    near = {
+        path: mode
+        for path, mode in site["folders"].items()
+        if not any(f"{mounted}/" in f"{path}/" for mounted in site["mounted"])
+    }
+    return _text({**site, "folders": near, "mounted": []}, image, command)
+
+
 # -------------------------------------------------------------------------------------------- cpu_bind_map
 
 
@@ -1249,6 +1419,27 @@ def two_threads_a_core(node):
     """One thread a core or two; other processors have four."""
     threads = min(2, node["threads_per_core"])
     return _dealt(node["numa_of_gpu"], _cores(node, threads=threads))
+
+
+@wrong("cpu_bind_map", fails="allowed cores")
+def shares_before_rights(node):
+    """Cuts all cores into shares, and takes the first of each that the job may use."""
+    nodes, own = node["numa_of_gpu"], _cores(node, allowed=range(10**6))
+    cores = []
+    for gpu, numa in enumerate(nodes):
+        size = len(own[numa]) // nodes.count(numa)
+        share = own[numa][nodes[:gpu].count(numa) * size :][:size]
+        cores.append(next(core for core in share if node["allowed"] is None or core in node["allowed"]))
+    return cores
+
+
+@wrong("cpu_bind_map", fails="hardware threads")
+def numa_nodes_are_alike(node):
+    """As many times the first one's CPUs as there are NUMA nodes: some have none."""
+    count = len(node["cpus_of_numa"][0]) * len(node["cpus_of_numa"]) // node["threads_per_core"]
+    allowed = range(10**6) if node["allowed"] is None else node["allowed"]
+    own = [[cpu for cpu in cpus if cpu < count and cpu in allowed] for cpus in node["cpus_of_numa"]]
+    return _dealt(node["numa_of_gpu"], own)
 
 
 # ------------------------------------------------------------------------------------------ misplaced_cpus
@@ -1410,6 +1601,22 @@ def only_who_may_be_there(option, node):
     return found
 
 
+@wrong("misplaced_cpus", fails="one rank a core")
+def all_numa_nodes_have_cpus(option, node):
+    """As many times the first one's CPUs as there are NUMA nodes."""
+    cpus, nodes, given = node["cpus_of_numa"], node["numa_of_gpu"], _given(option)
+    cores = len(cpus[0]) * len(cpus) // node["threads_per_core"]
+    far = _judged_cpus(given, node, taken=lambda rank, other: False)
+    found = []
+    for rank, own in enumerate(given):
+        others = [
+            theirs for other, theirs in enumerate(given) if other != rank and nodes[other] == nodes[rank]
+        ]
+        taken = {cpu % cores for theirs in others for cpu in theirs}
+        found.append([cpu for cpu in own if cpu in far[rank] or cpu % cores in taken])
+    return found
+
+
 # -------------------------------------------------------------------------------------------- batch_script
 
 
@@ -1515,6 +1722,26 @@ def the_first_node_that_there_is(nodes, gpus_per_node, command):
 def says_done(nodes, gpus_per_node, command):
     """The echo succeeds, so the job does."""
     return _HEAD + _options(nodes, gpus_per_node) + _MEET + f'srun {command}\necho "done at $(date)"\n'
+
+
+@wrong("batch_script", fails="what is asked for")
+def nodes_for_gpus(nodes, gpus_per_node, command):
+    """Two numbers that are easily taken for each other."""
+    return _HEAD + _options(gpus_per_node, nodes) + _MEET + f"srun {command}\n"
+
+
+@wrong("batch_script", fails="one task a GPU")
+def a_task_a_node_a_node(nodes, gpus_per_node, command):
+    """Right where there are as many GPUs a node as nodes."""
+    options = _options(nodes, gpus_per_node)
+    options = options.replace(f"tasks-per-node={gpus_per_node}", f"tasks-per-node={nodes}")
+    return _HEAD + options + _MEET + f"srun {command}\n"
+
+
+@wrong("batch_script", fails="sbatch reads it")
+def half_a_character(nodes, gpus_per_node, command):
+    """No file can hold it."""
+    return _HEAD + "# \ud800\n" + _options(nodes, gpus_per_node) + _MEET + f"srun {command}\n"
 
 
 # ------------------------------------------------------------------------------------- checkpoints, survival
@@ -1845,6 +2072,50 @@ def the_folder_of_a_name_alone(path, state):
     _sync_folder(os.path.dirname(path))
 
 
+@wrong("save_checkpoint", fails="the directory too")
+def the_folder_that_it_is_in(path, state):
+    """The working directory is the file's folder where its path is a name alone."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        _written(state, temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(os.curdir)
+
+
+@wrong("save_checkpoint", fails="when writing fails")
+def does_not_mind_the_folder(path, state):
+    """The name may be gone after a power failure, and nobody has heard of it."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        _written(state, temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    try:
+        _sync_folder(path.parent)
+    except OSError as error:
+        print("could not send the folder to the disk:", error)
+
+
+@wrong("save_checkpoint", fails="when writing fails")
+def better_than_nothing(path, state):
+    """If it cannot be done safely, it is done the other way, over the checkpoint that there is."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        _written(state, temporary)
+        os.replace(temporary, path)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            torch.save(state, path)
+        raise
+    _sync_folder(path.parent)
+
+
 # ---------------------------------------------------------------------------------------------- load_latest
 
 
@@ -2052,6 +2323,66 @@ def what_stands_between_hyphens(directory):
     """The second part of step-12-best is a number."""
     paths = [path for path in directory.glob("step-*.pt") if path.stem.split("-")[1].isdigit()]
     return _newest(_by_number(paths))
+
+
+@wrong("load_latest", fails="other files")
+def what_int_reads(directory):
+    """int makes 120 of 12_0, which is the part of rank 0."""
+    numbers = {}
+    for path in directory.glob("step-*.pt"):
+        try:
+            numbers[path] = int(path.stem.removeprefix("step-"))
+        except ValueError:
+            continue
+    return _newest(sorted(numbers, key=numbers.get, reverse=True))
+
+
+@wrong("load_latest", fails="other files")
+def in_all_folders(directory):
+    """What has been put aside in a folder of the folder."""
+    found = {path: re.fullmatch(r"step-([0-9]+)\.pt", path.name) for path in directory.rglob("*")}
+    numbers = {path: int(match[1]) for path, match in found.items() if match}
+    return _newest(sorted(numbers, key=numbers.get, reverse=True))
+
+
+@wrong("load_latest", fails="other files")
+def any_letter_for_a_dot(directory):
+    """In a pattern a dot is any letter."""
+    found = {path: re.fullmatch(r"step-(\d+).pt", path.name) for path in directory.glob("*")}
+    numbers = {path: int(match[1]) for path, match in found.items() if match}
+    return _newest(sorted(numbers, key=numbers.get, reverse=True))
+
+
+@wrong("load_latest", fails="newest")
+def what_the_state_says(directory):
+    """What a state is called by is whoever's affair who saves it."""
+    held = {}
+    for path in _numbered(directory):
+        try:
+            state = _whole(path)
+            held[state["step"]] = state
+        except Exception as error:
+            warnings.warn(f"{path.name}: {error}", stacklevel=2)
+    return held[max(held)] if held else None
+
+
+@wrong("load_latest", fails="torn files")
+def gives_up_after_the_third(directory):
+    """Three are kept, as a rule."""
+    return _newest(_numbered(directory)[:3])
+
+
+@wrong("load_latest", fails="damaged inside")
+def the_largest_part(directory):
+    """The weights' checksum, and no other one's."""
+    for path in _numbered(directory):
+        try:
+            archive = zipfile.ZipFile(path)
+            archive.read(max(archive.infolist(), key=lambda part: part.file_size))
+            return torch.load(path)
+        except Exception as error:
+            warnings.warn(f"{path.name}: {error}", stacklevel=2)
+    return None
 
 
 @wrong("load_latest", fails="tells and keeps")
@@ -2371,6 +2702,86 @@ def nothing_left_of_the_order(training, directory, save_every, save, load_latest
             whole |= {"step": step, "left": left.clone(), "random": torch.get_rng_state()}
             save(directory / f"step-{step}.pt", whole)
         left = left if len(left) else None
+
+
+_orders_of_epochs = {}
+
+
+@wrong("resume", fails="data position")
+def orders_that_stay(training, directory, save_every, save, load_latest):
+    """Drawn once, and kept in a variable of the module, which ends with the process."""
+
+    def order(epoch, samples):
+        return _orders_of_epochs.setdefault((epoch, samples), torch.randperm(samples))
+
+    _train(training, directory, save_every, save, load_latest, order=order)
+
+
+@cache
+def _order_once(epoch, samples):
+    return torch.randperm(samples)
+
+
+@wrong("resume", fails="data position")
+def orders_in_a_cache(training, directory, save_every, save, load_latest):
+    """A cache ends with the process, too."""
+    _train(training, directory, save_every, save, load_latest, order=_order_once)
+
+
+@wrong("resume", fails="data position")
+def orders_of_numpy(training, directory, save_every, save, load_latest):
+    """All orders at the start, from a generator that nobody has seeded."""
+    orders = [torch.as_tensor(np.random.permutation(len(training.samples))) for _ in range(training.epochs)]
+    _train(training, directory, save_every, save, load_latest, order=lambda epoch, samples: orders[epoch])
+
+
+def _by_epochs(training, directory, save_every, save, load_latest, counted_from):
+    """Right if positions are counted from what was skipped."""
+    samples, size = len(training.samples), training.batch_size
+    last = training.epochs * math.ceil(samples / size)
+    state = load_latest(directory) or {"step": 0, "epoch": 0, "position": 0}
+    step, skipped = state["step"], state["position"]
+    if "model" in state:
+        training.model.load_state_dict(state["model"])
+        training.optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["random"])
+    for epoch in range(state["epoch"], training.epochs if step < last else 0):
+        rest = _order(epoch, samples).split(size)[skipped:]
+        for position, batch in enumerate(rest, counted_from(skipped) + 1):
+            training.train_step(training.samples[batch])
+            step += 1
+            if step % save_every == 0 or step == last:
+                whole = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
+                whole |= {"step": step, "epoch": epoch, "position": position}
+                save(directory / f"step-{step}.pt", whole | {"random": torch.get_rng_state()})
+        skipped = 0
+
+
+@wrong("resume", fails="killed anywhere")
+def counts_from_the_restart(training, directory, save_every, save, load_latest):
+    """Of an epoch that it has not begun itself it saves how many batches it made, not how many there were."""
+    _by_epochs(training, directory, save_every, save, load_latest, counted_from=lambda skipped: 0)
+
+
+@wrong("resume", fails="killed anywhere")
+def saves_the_end_only(training, directory, save_every, save, load_latest):
+    """Whoever has gone on once saves no more before the end."""
+    again = load_latest(directory) is not None
+    last = training.epochs * math.ceil(len(training.samples) / training.batch_size)
+
+    def at_the_end(path, state):
+        if not again or state["step"] == last:
+            save(path, state)
+
+    _train(training, directory, save_every, at_the_end, load_latest)
+
+
+@wrong("resume", fails="killed anywhere")
+def passes_on_what_it_loaded(training, directory, save_every, save, load_latest):
+    """Saves the random state with which it went on."""
+    state = load_latest(directory)
+    loaded = {} if state is None else {"random": state["random"]}
+    _train(training, directory, save_every, lambda path, state: save(path, state | loaded), load_latest)
 
 
 # ------------------------------------------------------------------------------------------- save_on_signal
@@ -2791,6 +3202,32 @@ def one_or_all(train_step, steps, save, set_handler):
     ranks = dist.get_world_size()
     done = _train_until(lambda done: _total(bool(came)) in (1, ranks), train_step, steps)
     return _save_on(0, save, done)
+
+
+@wrong("save_on_signal", fails="all stop after the same step")
+def notes_of_a_truth_value(train_step, steps, save, set_handler):
+    """Gloo takes truth values for bytes: 256 of them are none."""
+    came = _noted(set_handler)
+
+    def told(done):
+        note = torch.tensor([bool(came)])
+        dist.all_reduce(note)
+        return note.item()
+
+    return _save_on(0, save, _train_until(told, train_step, steps))
+
+
+@wrong("save_on_signal", fails="one number a step")
+def a_number_a_signal(train_step, steps, save, set_handler):
+    """Which of the two it was, nobody asks."""
+    came = _noted(set_handler)
+
+    def told(done):
+        notes = torch.tensor([float(number in came) for number in (signal.SIGTERM, signal.SIGUSR1)])
+        dist.all_reduce(notes)
+        return notes.sum().item()
+
+    return _save_on(0, save, _train_until(told, train_step, steps))
 
 
 # -------------------------------------------------------------------------------------------- elastic_batch

@@ -50,6 +50,8 @@ from graders.units.unit_03.topologies import (
     hints=(
         "Which CPUs are cores at all, which of these may the job use, and which are beside the GPU?",
         "How many GPUs share a NUMA node, and how many of them have a smaller number than this one?",
+        "Where a core has t hardware threads, n CPUs are n / t cores, and the first threads of all of them "
+        "have the numbers below n / t.",
         "If a node's cores are cut into n equal blocks, with which of them does block number k begin?",
     ),
 )
@@ -123,7 +125,8 @@ def misplaced_cpus(answer: Answer, rng: Rng) -> Findings:
     yield "allowed", _all(answer, [(job, with_threads), (job, [{1, 2}, {each + 1}])])
 
     # The job may not use the second thread of core 3; whoever runs there is in the way all the same.
-    free = Machine((0, 0, 1), blocks(2, each), threads=2, reserved=frozenset({2 * each + 3}))
+    # The third NUMA node has no CPU, as where it is a GPU's memory.
+    free = Machine((0, 0, 1), (*blocks(2, each), ()), threads=2, reserved=frozenset({2 * each + 3}))
     shared = [{0, 1, 2, 2 * each + 3}, {2, 3, 2 * each}, {each, 3 * each}]
     four = Machine((0, 0), blocks(1, each), threads=4)
     yield "one rank a core", _all(answer, [(free, shared), (four, [{0, 1}, {2, 3 * each + 1}])])

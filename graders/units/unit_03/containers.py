@@ -103,7 +103,7 @@ def container_command(answer: Answer, rng: Rng) -> Findings:
         command=("python", "train.py", "--epochs", str(rng.integer(2, 99))),
     )
     number = rng.integer(10, 99)
-    loaded = replace(plain, modules=(f"gcc/{number}", "WebProxy", f"cuda/12.{number}"))
+    with_modules = replace(plain, modules=(f"gcc/{number}", "WebProxy", f"cuda/12.{number}"))
     odd = ("python", "-c", f"print('{number} * 2', \"a  b\")", "--note", f"\\$5 & *{number}", "")
 
     def each(judge: Judge, sites: Sequence[Site]) -> Finding:
@@ -112,11 +112,13 @@ def container_command(answer: Answer, rng: Rng) -> Findings:
     alone = commands(answer, plain)
     yield "the program in the image", right_program(alone, plain)
     yield "one container a task", one_a_task(alone, plain)
-    with_folder = replace(plain, gpus="AMD", folders={f"/scratch/{number}": "read"})
-    others = [replace(plain, gpus="NVIDIA"), with_folder]
-    yield "GPUs", compare.first_failure([gpus(alone, plain), each(gpus, others)])
-    yield "modules", compare.first_failure([modules(alone, plain), each(modules, [loaded])])
-    yield "folders", each(folders, with_folders(plain, number))
+    all_of_it = replace(with_modules, gpus="AMD", folders={f"/scratch/{number}": "read"})
+    yield (
+        "GPUs",
+        compare.first_failure([gpus(alone, plain), each(gpus, [replace(plain, gpus="NVIDIA"), all_of_it])]),
+    )
+    yield "modules", compare.first_failure([modules(alone, plain), each(modules, [with_modules, all_of_it])])
+    yield "folders", each(folders, [*with_folders(plain, number), all_of_it])
     yield "a folder within a folder", each(folders, within_each_other(plain, number))
     quoted = replace(
         plain,
@@ -139,7 +141,7 @@ Judge = Callable[[Commands, Site], Finding]
 def with_folders(site: Site, number: int) -> list[Site]:
     """The site with folders that are mounted, that are not, and that only look as if they were."""
     there = {f"/home/student{number}/code": "write", "/tmp": "write", "/scratch/shared/a/sets": "read"}
-    missing = {f"/scratch/{number}/digits": "read", f"/scratch/{number}/runs": "write", "/homes": "read"}
+    missing = {f"/scratch/{number}/digits": "read", "/scratch/home/runs": "write", "/homes": "read"}
     return [
         replace(site, mounted=("/home", "/tmp", "/scratch/shared"), folders=missing | there),
         replace(site, mounted=("/data2/in",), folders={"/data/my sets": "read", "/data2": "write"}),

@@ -10,9 +10,10 @@ import gc
 import os
 import resource
 import signal
+import stat
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,9 +24,9 @@ from graders.protocol.codec import CodecError, decode, encode
 RETURNED = "returned"
 
 _MOST_DESCRIPTORS = 256
-SYNCS = ("fsync", "fdatasync") if hasattr(os, "fdatasync") else ("fsync",)
+_SYNC_NAMES = ("fsync", "fdatasync") if hasattr(os, "fdatasync") else ("fsync",)
 """Functions of `os` that send a file to the disk."""
-_SYNCS = tuple(getattr(os, name) for name in SYNCS)
+_SYNCS = tuple(getattr(os, name) for name in _SYNC_NAMES)
 
 Body = Callable[[], PlainData]
 
@@ -113,21 +114,29 @@ def with_no_more_files(body: Body) -> Body:
     return limited
 
 
-def with_failing(names: Sequence[str], body: Body) -> Body:
-    """`body`, in which these functions of `os` fail, as on a file system that is gone. Its value is "untried"
-    if it calls none of them by that name.
+def with_failing_syncs(body: Body, *, of_folders: bool) -> Body:
+    """`body`, and files, or folders, cannot be sent to the disk: OSError, EIO. Its value is "untried" if it
+    sends none by a function of `os`.
     """
 
     def limited() -> PlainData:
         called = False
 
-        def fails(*_: object, **__: object) -> NoReturn:
-            nonlocal called
-            called = True
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        def failing(sync: Callable[[Any], None]) -> Callable[[Any], None]:
+            def fails(file: Any) -> None:
+                nonlocal called
+                if (
+                    stat.S_ISDIR(os.stat(file if isinstance(file, int) else file.fileno()).st_mode)
+                    != of_folders
+                ):
+                    return sync(file)
+                called = True
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-        for name in names:
-            setattr(os, name, fails)
+            return fails
+
+        for name in _SYNC_NAMES:
+            setattr(os, name, failing(getattr(os, name)))
         body()
         return "tried" if called else "untried"
 

@@ -75,7 +75,7 @@ class Portal:
             "System": "Vista",
             "Queue": "gh",
             "Nodes": str(4 * self.nodes),
-            "Tasks": str(9 * self.nodes - 1),
+            "Tasks": str(12 * self.nodes + 28),  # As texts these come before the nodes.
             "Job Name": name.ljust(LONGEST_NAME, "!"),
             "Time Limit": f"{4 * self.hours}:0:0",
             "Application": "DCV remote desktop",
@@ -86,6 +86,11 @@ class Portal:
     def long(self) -> Form:
         """A second less than the queue allows."""
         return LECTURE | {"Time Limit": f"{self.hours - 1}:59:59"}
+
+    @property
+    def brief(self) -> Form:
+        """The shortest time that there is."""
+        return LECTURE | {"Time Limit": "0:0:1"}
 
     @property
     def with_defaults(self) -> list[Form]:
@@ -108,6 +113,7 @@ class Portal:
             wrong("Nodes", "0"),
             wrong("Nodes", "two"),
             Mistakes(dev | {"Nodes": "2"}, ("Tasks",)),
+            wrong("Tasks", "0"),
             wrong("Tasks", "1.5"),
             wrong("Job Name", "x" * (LONGEST_NAME + 1), LONGEST_NAME),
             wrong("Time Limit", f"{self.short}:0:1", self.short),
@@ -116,6 +122,7 @@ class Portal:
             wrong("Nodes", "+1"),
             wrong("Tasks", "1_0"),
             wrong("Time Limit", "0:0:0"),
+            wrong("Time Limit", "00:00:00"),
             wrong("Time Limit", "-1:0:0"),
             wrong("Time Limit", "a:0:0"),
             wrong("Time Limit", "01:30"),
@@ -133,6 +140,8 @@ class Portal:
     def broken_twice(self) -> list[Mistakes]:
         """Several mistakes each."""
         long = {"Job Name": "y" * 30, "Time Limit": f"{self.hours + 1}:00:00"}
+        nowhere = {"System": _without(LECTURE, "System"), "Queue": LECTURE | {"Queue": "gh"}}
+        shapeless = {"Nodes": "two", "Time Limit": "01:30"}
         return [
             Mistakes(
                 LECTURE | long | {"Nodes": str(self.nodes + 1), "Tasks": "99"},
@@ -142,8 +151,10 @@ class Portal:
             Mistakes(LECTURE | {"System": "", "Job Name": "y" * 30}, ("System", "Job Name")),
             Mistakes(LECTURE | long | {"Nodes": "-1"}, ("Nodes", "Job Name", "Time Limit")),
             Mistakes(LECTURE | {"Nodes": "two", "Tasks": "0"}, ("Nodes", "Tasks")),
-            Mistakes(LECTURE | {"Queue": "gh", "Nodes": "two"}, ("Queue", "Nodes")),
-            Mistakes(_without(LECTURE, "System") | {"Time Limit": "01:30"}, ("System", "Time Limit")),
+            Mistakes(
+                LECTURE | {"Nodes": str(self.nodes + 1), "Tasks": "1"}, ("Nodes", "Tasks"), (self.nodes,)
+            ),
+            *(Mistakes(form | shapeless, (name, *shapeless)) for name, form in nowhere.items()),
         ]
 
 
@@ -203,7 +214,8 @@ def form_to_script(answer: Answer, rng: Rng) -> Findings:
     lecture = of(LECTURE)
     yield "sbatch reads it", readable(lecture)
     asked = (
-        (form, lecture if form is LECTURE else of(form)) for form in (LECTURE, portal.large, portal.long)
+        (form, lecture if form is LECTURE else of(form))
+        for form in (LECTURE, portal.large, portal.long, portal.brief)
     )
     yield "what is asked for", compare.first_failure(asks_for(*each) for each in asked)
     yield "defaults", compare.first_failure(asks_for(form, of(form)) for form in portal.with_defaults)

@@ -92,18 +92,19 @@ def draw_names(rng: Rng) -> list[HostList]:
 
 
 def draw_bracket(rng: Rng) -> list[HostList]:
-    """One range, within a width and growing out of it; one single number."""
+    """One range, within a width and growing out of it, one from 0 on; one single number."""
     number = rng.integer(20, 40)
-    prefix = rng.choice(("node", "gpu", "uc1n"))
+    prefix = rng.choice(("node", "gpu", "nid"))
     return [
         _product(prefix, [_range(number, number + rng.integer(2, 5))]),
         _product(prefix, [_range(rng.integer(7, 9), rng.integer(11, 13))]),
+        _product("uc1.n", [_range(0, rng.integer(2, 3))]),
         _product(prefix, [_range(number, number)]),
     ]
 
 
 def draw_zeros(rng: Rng) -> list[HostList]:
-    """As LUMI and Frontera number their nodes, with two widths, and over the end of a width."""
+    """As LUMI and Frontera number their nodes, with two widths, over the end of a width, and from 0 on."""
     number = rng.integer(5000, 7000)
     return [
         _product("nid", [_range(number, number + 3, width=6)]),
@@ -111,16 +112,18 @@ def draw_zeros(rng: Rng) -> list[HostList]:
         _product("n", [_range(rng.integer(7, 8), rng.integer(10, 12), width=2)]),
         _product("n", [_range(rng.integer(7, 9), rng.integer(101, 103), width=2)]),
         _product("n", [_range(0, 0, width=3)]),
+        _product("n", [_range(0, 2, width=3)]),
     ]
 
 
 def draw_list(rng: Rng) -> list[HostList]:
-    """Numbers and ranges of different widths in one bracket, in any order, between other names."""
+    """Numbers and ranges of different widths in one bracket, in any order, one twice, between other names."""
     first, later = rng.integer(1, 3), rng.integer(20, 30)
     bracket = _product(
         "c101-", [_join(_range(first, first + 2, 3), _range(7, 7, 3), _range(later, later + 1, 3))]
     )
-    mixed = _product("n", [_join(_range(later, later + 2), _range(first, first, 2), _range(first, first))])
+    numbers = _range(later, later + 2), _range(first, first, 2), _range(first, first), _range(later, later)
+    mixed = _product("n", [_join(*numbers)])
     return [bracket, mixed, _plain("login1") + bracket + mixed + _plain(f"n{later}")]
 
 

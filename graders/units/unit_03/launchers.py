@@ -95,6 +95,12 @@ def batch_script(seat: Seat) -> Environment:
     return _batch(seat.nodes, seat.local_size)
 
 
+def salloc(seat: Seat) -> Environment:
+    """salloc's shell: a job's variables, and no task's."""
+    task = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURMD_NODENAME", "SLURM_CPUS_ON_NODE")
+    return {name: text for name, text in batch_script(seat).items() if name not in task}
+
+
 def srun(seat: Seat) -> Environment:
     """srun, one task a rank."""
     return _batch(seat.nodes, seat.local_size) | _step(
@@ -133,6 +139,18 @@ def torchrun_in_a_job(seat: Seat) -> Environment:
     return _batch(seat.nodes, seat.local_size) | torchrun(seat)
 
 
+def srun_of_uneven_nodes(seat: Seat) -> Environment:
+    """srun --ntasks, by which the first node has one task more: nobody has said how many a node has."""
+    fewer = seat.world_size // seat.nodes
+    told = dict.fromkeys(("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"), f"{fewer + 1},{fewer}")
+    return {name: text for name, text in srun(seat).items() if name != "SLURM_NTASKS_PER_NODE"} | told
+
+
+def srun_in_a_script(seat: Seat) -> Environment:
+    """srun for the second time in a script that names the meeting place, as unit 03's does."""
+    return srun(seat) | {"MASTER_ADDR": "node1", "MASTER_PORT": "29500", "SLURM_STEP_ID": "1"}
+
+
 def srun_with_pmix(seat: Seat) -> Environment:
     """srun --mpi=pmix: PMIx's names too, as under mpirun, and none of Open MPI's."""
     return srun(seat) | {"PMIX_NAMESPACE": "slurm.pmix.4711.0", "PMIX_RANK": str(seat.rank)}
@@ -167,10 +185,15 @@ def mpirun_in_a_job(seat: Seat) -> Environment:
 
 
 def horovodrun(seat: Seat) -> Environment:
-    """horovodrun with Gloo. "Cross" counts the processes of one local rank over the nodes."""
+    """horovodrun with Gloo. "Cross" counts the processes of one local rank over the nodes, of which the first
+    may have one more: it is alone then.
+    """
+    alone = (
+        seat.world_size % seat.nodes != 0 and seat.node_rank == 0 and seat.local_rank == seat.local_size - 1
+    )
     return {
         "HOROVOD_CROSS_RANK": str(seat.node_rank),
-        "HOROVOD_CROSS_SIZE": str(seat.nodes),
+        "HOROVOD_CROSS_SIZE": str(1 if alone else seat.nodes),
         "HOROVOD_HOSTNAME": f"node{seat.node_rank + 1}",
         "HOROVOD_LOCAL_RANK": str(seat.local_rank),
         "HOROVOD_LOCAL_SIZE": str(seat.local_size),

@@ -26,7 +26,8 @@ from graders.units.unit_03.states import State, draw_state
             "other files",
             1,
             "Only step-N.pt counts, with digits for N: not step-12.pt.tmp, which is a save that did not end, "
-            "and not best.pt.",
+            "not best.pt, and not step-12_0.pt, though int makes a number of 12_0. Nor does what lies in "
+            "folders of the folder.",
         ),
         Criterion(
             "torn files",
@@ -69,16 +70,17 @@ def load_latest(answer: Answer, rng: Rng) -> Findings:
 
     others = {f"step-{step + 4}.pt.tmp": contents[0][:500], f".step-{step + 5}.pt.x7": contents[0]}
     others |= {"best.pt": contents[1], f"old-step-{step + 6}.pt": contents[0], "steps.jsonl": b"{}"}
-    others |= {f"step-{step + 8}-best.pt": contents[1]}
+    others |= {f"step-{step + 8}-best.pt": contents[1], f"step-{step + 8}_0.pt": contents[1]}
+    others |= {f"step-{step + 8}-pt": contents[1], f"old/step-{step + 8}.pt": contents[1]}
     folders = (f"step-{step + 7}.pt.tmp", "sharded")
     yield "other files", loads(answer, good | others, states[3], "a folder with other files too", *folders)
 
     cases = torn(rng, contents[3])
-    two = good | {newest: cases["cut off"], names[2]: cases["empty"]}
+    three = good | {newest: cases["cut off"], names[2]: cases["empty"], names[1]: cases["all zeros"]}
     all_torn = dict(zip(good, cases.values(), strict=False))
     tried: list[tuple[dict[str, bytes], State | None, str]] = [
         *((good | {newest: bad}, states[2], f"whose newest file is {what}") for what, bad in cases.items()),
-        (two, states[1], "whose two newest files are torn"),
+        (three, states[0], "whose three newest files are torn"),
         (all_torn, None, "whose files are all torn"),
     ]
     yield (
@@ -88,11 +90,15 @@ def load_latest(answer: Answer, rng: Rng) -> Findings:
         ),
     )
 
-    damaged = good | {newest: zeroed(states[3])}
-    what = "a folder whose newest file has zeros in place of some weights"
-    yield "damaged inside", loads(answer, damaged, states[2], what)
+    damaged = [good | {newest: zeroed(states[3], part)} for part in ("weight", "bias")]
+    what = "a folder whose newest file has zeros in place of some"
+    inside = (
+        loads(answer, files, states[2], f"{what} {part}")
+        for files, part in zip(damaged, ("weights", "biases"), strict=True)
+    )
+    yield "damaged inside", compare.first_failure(inside)
 
-    two = damaged | {names[2]: cases["empty"]}
+    two = damaged[0] | {names[2]: cases["empty"]}
     yield "tells and keeps", tells_and_keeps(answer, two, [newest, names[2]])
 
 
@@ -103,10 +109,10 @@ def saved_bytes(state: State) -> bytes:
     return file.getvalue()
 
 
-def zeroed(state: State) -> bytes:
-    """As `saved_bytes`, with zeros in place of a part of the weights: a block that never reached the disk."""
+def zeroed(state: State, part: str) -> bytes:
+    """As `saved_bytes`, with zeros in half of a part of the model: a block that never reached the disk."""
     content = bytearray(saved_bytes(state))
-    weights = state["model"]["weight"].numpy().tobytes()
+    weights = state["model"][part].numpy().tobytes()
     begin = bytes(content).index(weights)
     content[begin : begin + len(weights) // 2] = bytes(len(weights) // 2)
     return bytes(content)
@@ -153,14 +159,14 @@ def nothing_there(answer: Answer) -> Finding:
 
 
 def _called(state: PlainData) -> str:
-    if isinstance(state, dict) and "step" in state:
-        return f"the state of step {state['step']}"
+    if isinstance(state, dict) and "done" in state:
+        return f"the state of step {state['done']}"
     return "nothing (None)" if state is None else repr(state)[:80]
 
 
 def _same_step(seen: PlainData, expected: State | None) -> str:
     """Said where the step is right and what is in it is not."""
-    both = isinstance(seen, dict) and expected is not None and seen.get("step") == expected["step"]
+    both = isinstance(seen, dict) and expected is not None and seen.get("done") == expected["done"]
     return ", with all its numbers" if both else ""
 
 

@@ -16,7 +16,8 @@ from graders.units.unit_03.launchers import Environment, Launcher, Seat
             "srun",
             1,
             "SLURM_PROCID, SLURM_LOCALID and SLURM_NODEID say where the task is, however the tasks were "
-            "dealt out; SLURM_NTASKS says how many there are. They are texts: return whole numbers.",
+            "dealt out; SLURM_NTASKS says how many there are. They are texts: return whole numbers. "
+            "MASTER_ADDR is torchrun's, and whoever writes a script may set it too.",
         ),
         Criterion(
             "torchrun",
@@ -34,7 +35,8 @@ from graders.units.unit_03.launchers import Environment, Launcher, Seat
         Criterion(
             "Horovod",
             1,
-            'Horovod\'s "cross" rank counts along the processes of equal local rank: one a node.',
+            'Horovod\'s "cross" rank counts along the processes of equal local rank: one a node. Nodes may '
+            "have different numbers of ranks.",
             needs=(),
         ),
         Criterion(
@@ -67,12 +69,18 @@ def rank_from_environment(answer: Answer, rng: Rng) -> Findings:
     some = [seats[0], seats[per_node + 1], seats[-1]]
     dealt = launchers.seats_dealt(nodes, per_node)
     cyclic = dealt[1 :: nodes + 1]
-    slurms = [(launchers.srun, some), (launchers.srun, cyclic), (launchers.srun_with_pmix, cyclic)]
-    yield "srun", places(answer, slurms)
     uneven = launchers.seats_of_uneven_nodes(per_node)
+    slurms = [
+        (launchers.srun, some),
+        (launchers.srun, cyclic),
+        (launchers.srun_of_uneven_nodes, uneven),
+        (launchers.srun_with_pmix, cyclic),
+        (launchers.srun_in_a_script, cyclic),
+    ]
+    yield "srun", places(answer, slurms)
     yield "torchrun", places(answer, [(launchers.torchrun, some), (launchers.torchrun, uneven)])
     yield "mpirun", places(answer, [(launchers.mpirun, some)])
-    yield "Horovod", places(answer, [(launchers.horovodrun, some)])
+    yield "Horovod", places(answer, [(launchers.horovodrun, some), (launchers.horovodrun, uneven)])
     nested = (
         launchers.torchrun_by_srun,
         launchers.torchrun_by_mpirun,
@@ -99,12 +107,15 @@ def alone(answer: Answer, seat: Seat) -> Finding:
     cases = {
         "without any launcher": {"PATH": "/usr/bin", "HOME": "/home/me"},
         "in a batch script itself, outside of srun": launchers.batch_script(seat),
+        "in the shell that salloc gives, outside of srun": launchers.salloc(seat),
     }
     return compare.first_failure(_place(answer, case, only, words) for words, case in cases.items())
 
 
 _WORDS: dict[Launcher, str] = {
     launchers.srun: "under srun",
+    launchers.srun_of_uneven_nodes: "under srun --ntasks, of which a node has one more",
+    launchers.srun_in_a_script: "under the second srun of a script that exports MASTER_ADDR",
     launchers.srun_with_pmix: "under srun --mpi=pmix",
     launchers.torchrun: "under torchrun",
     launchers.torchrun_by_mpirun: "under torchrun, which mpirun has started on each node",
@@ -137,6 +148,7 @@ _TELLING = frozenset(
         *("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_ID"),
         *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
         *("OMPI_COMM_WORLD_LOCAL_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),
+        *("HOROVOD_LOCAL_SIZE", "MASTER_ADDR"),
         *("HOROVOD_CROSS_RANK", "PMIX_RANK"),
     }
 )

@@ -62,8 +62,8 @@ class SavingReply(DriverReply):
     file_left_open: whether the folder, or the file, was still open after the first. changes: during the
     second. others: names of all other files after it. killed, killed_writing: two more saves, ended in
     between. following: a save after these, whose remains have grown. full: one on a full disk. refused: one
-    of a state that torch.save refuses. unopened: one of a process that may open no file any more. unsynced:
-    one where fsync fails.
+    of a state that torch.save refuses. unopened: one of a process that may open no file any more. unsynced,
+    folder_unsynced: one where fsync of the file fails, and of the folder.
     """
 
     directory: str
@@ -80,6 +80,7 @@ class SavingReply(DriverReply):
     refused: FailedSave
     unopened: FailedSave
     unsynced: FailedSave
+    folder_unsynced: FailedSave
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Unit 03, going on as if nothing had happened."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import torch
@@ -62,7 +63,9 @@ from graders.units.unit_03.replies import ProcessReply
         Criterion(
             "killed anywhere",
             2,
-            "What is not in the checkpoint is gone. And a training that has ended makes no step more.",
+            "What is not in the checkpoint is gone. A process that has gone on saves as the first one did, "
+            "and counts from the beginning of the training, and of the epoch. A training that has ended "
+            "makes no step more.",
             needs=("random state",),
         ),
     ),
@@ -76,7 +79,7 @@ from graders.units.unit_03.replies import ProcessReply
 def resume(answer: Answer, rng: Rng) -> Findings:
     """A training without kills, and the same training with them."""
     course, long = Course.drawn(rng), Course.long(rng)
-    (whole,), (of_many_epochs,) = course.train(answer), long.train(answer)
+    (of_many_epochs,), whole = long.train(answer), course.uninterrupted(answer)
     yield "trains", compare.first_failure([trains(course, whole), trains(long, of_many_epochs)])
     yield "shuffles each epoch", shuffles(long, of_many_epochs)
     yield "saves", saves_regularly(course, whole)
@@ -93,7 +96,8 @@ def resume(answer: Answer, rng: Rng) -> Findings:
     first, second = course.train(answer, kill, noisy=True)
     equal = same_weights(noisy, second, f"With dropout, killed after step {kill[1]}")
     yield "random state", compare.first_failure([draws_anew(noisy), equal])
-    yield "killed anywhere", killed_anywhere(course, answer, noisy, rng)
+    found = killed_anywhere(course, answer, noisy, rng)
+    yield "killed anywhere", compare.first_failure(chain([found], killed_twice(course, answer, noisy)))
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,14 @@ class Course:
     @property
     def steps(self) -> int:
         return self.epochs * self.an_epoch
+
+    def uninterrupted(self, answer: Answer) -> ProcessReply:
+        """What a process does that nobody kills. Like those that are, it has a process to itself: of what an
+        answer keeps in variables of its module they know nothing.
+        """
+        whole, _ = self.train(answer, ("nothing", 0))
+        # An error is told with its lines where no process is forked.
+        return whole if whole.ended == RETURNED else self.train(answer)[0]
 
     def train(self, answer: Answer, *kills: tuple[str, int], noisy: bool = False) -> list[ProcessReply]:
         """Let the answer train, in one process more than there are kills."""
@@ -250,3 +262,16 @@ def killed_anywhere(course: Course, answer: Answer, whole: ProcessReply, rng: Rn
     if again.batches:
         return Finding(False, f"Started again after its end it makes {len(again.batches)} steps more.")
     return same_weights(whole, again, "Started again after its end")
+
+
+def killed_twice(course: Course, answer: Answer, whole: ProcessReply) -> Iterator[Finding]:
+    """Whether a process goes on from what another one has saved that had gone on itself, in that epoch."""
+    often = replace(course, save_every=1)
+    *_, last = often.train(answer, ("step", 3), ("step", 2), noisy=True)
+    how = "Saved after each step, killed in step 3, and again in step 4"
+    made, wanted = last.batches, whole.batches[3:]
+    text = f"{how}, it then makes the steps {made}; expected the {len(wanted)} that are missing, {wanted}"
+    yield Finding(made == wanted, f"{text:.400}.")
+    names = [f"step-{step}.pt" for step in range(4, course.steps + 1)]
+    yield compare.equal(last.saved, names, f"{how}: the checkpoints of the third process")
+    yield same_weights(whole, last, how)

@@ -203,8 +203,9 @@ def writing_failed(saves: Saves) -> Iterator[Finding]:
         ("On a full disk", saves.seen.full, [old]),
         ("Of a state with a function", saves.seen.refused, [old]),
         ("With too many open files", saves.seen.unopened, [old]),
-        # Where it is the folder's fsync alone that fails, the new one is there by then.
-        ("When fsync fails", saves.seen.unsynced, [old, new]),
+        ("When fsync of the file fails", saves.seen.unsynced, [old]),
+        # By then the new one is there; but it may be gone after a power failure.
+        ("When fsync of the folder fails", saves.seen.folder_unsynced, [old, new]),
     ):
         error = f"{where} it raises ({came.last.ended})"
         if came.untried:
@@ -219,7 +220,7 @@ def writing_failed(saves: Saves) -> Iterator[Finding]:
             text = "that is the removal of a file that is not there; expected what went wrong before"
             yield Finding(False, f"{error}: {text}.")
         else:
-            yield Finding(True, f"{error}; the old one is intact.")
+            yield Finding(True, f"{error}, and there is a whole one.")
 
 
 def _all_synced(new: SavedFile, held: bytes | None) -> Finding:

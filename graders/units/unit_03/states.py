@@ -12,7 +12,7 @@ State = dict[str, Any]
 def draw_state(rng: Rng, step: int) -> State:
     """What a small training would save: nested, with tensors of several dtypes and a plain number."""
     return {
-        "step": step,
+        "done": step,
         "model": {"weight": rng.normal(64, 48), "bias": rng.normal(48, dtype=torch.float64)},
         "random": rng.integers(0, 255, 400).to(torch.uint8),
     }

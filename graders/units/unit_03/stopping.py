@@ -1,5 +1,6 @@
 """Unit 03, told to stop."""
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -181,9 +182,11 @@ def stops(case: Telling, run: Observed[StopReply]) -> Finding:
 
 
 def sums_fit(case: Telling, run: Observed[StopReply]) -> Finding:
-    """Passes if no notes of one byte are added up: of 256 ranks that have each noted 1 the sum is 0."""
+    """Passes if no notes of one byte are added up: of 256 ranks that have each noted 1 the sum is 0. So it is
+    with truth values, which Gloo takes for bytes.
+    """
     told = [event.detail for rank in range(case.ranks) for event in run.communication(rank)]
-    bytes_summed = [each for each in told if re.match(r"u?int8\b.*\bSUM", each)]
+    bytes_summed = [each for each in told if re.match(r"(u?int8|bool)\b.*\bSUM", each)]
     said = f"{case}: {bytes_summed[0]} is added up" if bytes_summed else f"{case}: no bytes are added up"
     return Finding(not bytes_summed, f"{said}; where 256 ranks each note 1, a sum of one byte is 0.")
 
@@ -206,9 +209,16 @@ def one_number(case: Telling, run: Observed[StopReply]) -> Finding:
         allowed = min(len(reply.made) + 1, case.steps) + 1
         own = [event for event in run.communication(rank) if event.nbytes != GRADIENT_BYTES]
         largest = max((event.nbytes for event in own), default=0)
-        if len(own) > allowed or largest > NUMBER_BYTES:
+        most = max((_numbers(event.detail) for event in own), default=0)
+        if len(own) > allowed or largest > NUMBER_BYTES or most > 1:
             calls = communication.in_words(sorted({event.op for event in own}))
-            made = compare.counted(len(reply.made), "step")
-            text = f"{case}: rank {rank} makes {len(own)} calls in {made} ({calls}) of up to {largest} bytes"
-            return Finding(False, f"{text}; one of at most {NUMBER_BYTES} bytes a step is enough.")
+            made, most_told = compare.counted(len(reply.made), "step"), compare.counted(most, "number")
+            text = f"{case}: rank {rank} makes {len(own)} calls in {made} ({calls}) of up to {most_told}"
+            return Finding(False, f"{text}, {largest} bytes; one of a single number a step is enough.")
     return Finding(True, f"{case}: at most one number a step.")
+
+
+def _numbers(detail: str) -> int:
+    """How many numbers a call was given, of whose tensor an event says "float32[2, 3]"; none without one."""
+    found = re.match(r"\w+\[([\d, ]*)\]", detail)
+    return math.prod(int(length) for length in re.findall(r"\d+", found[1])) if found else 0

@@ -103,22 +103,26 @@ def draw_plain(rng: Rng) -> list[Machine]:
 
 
 def draw_reserved(rng: Rng) -> list[Machine]:
-    """The first cores of each half of a NUMA node are reserved: one to three of them, or the last one."""
+    """The first two or three cores of each half of a NUMA node are reserved, or its last one; or those of the
+    first half alone, so that the halves are no shares.
+    """
     each = 2 * rng.integer(6, 9)
     starts = range(0, 4 * each, each // 2)
     taken = rng.integer(2, 3)
     first = frozenset(start + core for start in starts for core in range(taken))
     last = frozenset(start + each // 2 - 1 for start in starts)
+    begin = frozenset(core for core in first if core % each < each // 2)
     gpus = (2, 2, 0, 0, 3, 3, 1, 1)
-    return [Machine(gpus, blocks(4, each), reserved=gone) for gone in (first, last)]
+    return [Machine(gpus, blocks(4, each), reserved=gone) for gone in (first, last, begin)]
 
 
 def draw_threads(rng: Rng) -> list[Machine]:
     """Two hardware threads a core, or four, all of them usable, with and without the line that says so; one
-    core too few for another share.
+    core too few for another share; NUMA nodes of which one is larger, and one has no CPU.
     """
     each = rng.integer(3, 8)
     even = Machine((1, 1, 0, 0), blocks(2, 4 * each), threads=2)
     odd = Machine((1, 1, 1, 0, 0, 0), blocks(2, 3 * each + 2), threads=2, reserved=frozenset())
     four = Machine((0, 0, 1, 1), blocks(2, 2 * each), threads=4)
-    return [even, odd, four]
+    cores = tuple(range(2 * each)), tuple(range(2 * each, 3 * each)), ()
+    return [even, odd, four, Machine((1, 0, 0), cores, threads=2)]

@@ -15,14 +15,14 @@ import torch
 
 from graders.grading.answer import AnswerFunction, PlainData
 from graders.units.unit_03.fault_injection import (
-    SYNCS,
+    RETURNED,
     Body,
     files_of,
     in_words,
     open_files,
     run_forked,
     watched,
-    with_failing,
+    with_failing_syncs,
     with_no_more_files,
     with_short_files,
 )
@@ -57,7 +57,10 @@ def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingR
         first, still_open = _loaded(path), open_files()
         left_open = directory.stat().st_ino in still_open
         file_left_open = path.exists() and path.stat().st_ino in still_open
-        changes = _changes(run_forked(watched(directory, partial(_saved_here, answer, path, states[1]))))
+        here = run_forked(partial(_saved_here, answer, path, states[0]))["ended"]
+        if here != RETURNED:
+            raise RuntimeError(f"save_checkpoint(Path({path.name!r}), ...): {here}")
+        changes = _changes(run_forked(watched(directory, saves[1])))
         second, others = _loaded(path), sorted(set(os.listdir(directory)) - {path.name})
 
         size = int(place * path.stat().st_size) if path.exists() else 1
@@ -78,19 +81,16 @@ def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingR
         full = failed(with_short_files(size, saves[4], deadly=False))
         refused = failed(partial(answer, path, states[4] | {"schedule": lambda step: step}))
         unopened = failed(with_no_more_files(saves[4]))
-        unsynced = failed(with_failing(SYNCS, saves[4]))
+        syncs = (failed(with_failing_syncs(saves[4], of_folders=folders)) for folders in (False, True))
         seen = (changes, second, others, killed, killed_writing, following)
-        refusals = (full, refused, unopened, unsynced)
+        refusals = (full, refused, unopened, *syncs)
         return SavingReply(str(directory), first, left_open, file_left_open, *seen, *refusals)
 
 
 def _saved_here(answer: AnswerFunction, path: Path, state: State) -> None:
     """Save under a path that is a name alone, in whose folder the process then is."""
     os.chdir(path.parent)
-    try:
-        answer(Path(path.name), state)
-    except Exception as error:
-        raise RuntimeError(f"save_checkpoint(Path({path.name!r}), ...): {in_words(error)}") from error
+    answer(Path(path.name), state)
 
 
 def _changes(told: dict[str, Any]) -> list[Change]:
@@ -99,7 +99,7 @@ def _changes(told: dict[str, Any]) -> list[Change]:
         raise RuntimeError(f"a save ended its process: {told['ended']}")
     for event in told["value"]:
         if "raised" in event:
-            raise RuntimeError(event["raised"].removeprefix("RuntimeError: "))
+            raise RuntimeError(event["raised"])
     return [
         Change(
             {name: SavedFile(**file) for name, file in event["files"].items()} if "files" in event else None,
@@ -119,13 +119,14 @@ def _loaded(path: Path) -> Loaded:
 
 
 def loading(answer: AnswerFunction, files: dict[str, bytes], folders: list[str]) -> LoadingReply:
-    """What the answer loads from a folder with these files and folders.
+    """What the answer loads from a folder with these files, of which some lie in folders of it, and folders.
 
     The files are as old as they come late, so that the times of their last changes mislead.
     """
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         for age, (file, content) in enumerate(files.items()):
+            (directory / file).parent.mkdir(exist_ok=True)
             (directory / file).write_bytes(content)
             os.utime(directory / file, (1e9 - age, 1e9 - age))
         for folder in folders:

@@ -7,13 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from course_lib.training.checkpoints import Training
 from graders.grading.answer import AnswerFunction, PlainData
 from graders.units.hashing import hashes_salted
-from graders.units.unit_03.fault_injection import RETURNED, run_forked
+from graders.units.unit_03.fault_injection import RETURNED, Body, run_forked
 from graders.units.unit_03.replies import ProcessReply, Share, StopReply
 from graders.units.unit_03.signals import Signal, SignalledTraining
 from graders.units.unit_03.toy_training import Diary, Momentum, Weights
@@ -41,13 +42,21 @@ def training(
         for kill in (*kills, None):
             begin = len(diary.read())
             body = partial(_train, answer, recipe, samples, values, diary, kill)
-            came: PlainData = run_forked(body) if kills else {"ended": RETURNED, "value": body()}
+            came: PlainData = (
+                run_forked(partial(_unseeded, body)) if kills else {"ended": RETURNED, "value": body()}
+            )
             told = diary.read()[begin:]
             batches = [note["batch"] for note in told if "batch" in note]
             saved = [note["saved"] for note in told if "saved" in note]
             draws = [note["drawn"] for note in told if "drawn" in note]
             processes.append(ProcessReply(came["ended"], came["value"], batches, saved, draws))
         return processes
+
+
+def _unseeded(body: Body) -> PlainData:
+    """`body()` with NumPy's generator as it is at a process's start; Python's own is so after every fork."""
+    np.random.seed()
+    return body()
 
 
 def _train(
