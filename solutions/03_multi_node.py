@@ -700,8 +700,9 @@ def container_command(site: dict, image: str, command: list[str]) -> str:
             may lie in another.
     image: path of the image. command: the program and its arguments. All arguments stay as they are.
 
-    Paths and words may hold blanks, quotes, dollars, backslashes; paths have no comma or colon. Returns
-    text for bash; nothing but what is asked for gets into the container.
+    Paths and words may hold blanks, quotes, dollars, backslashes, and all else that means something to
+    a shell; paths have no comma or colon. Returns text for bash; nothing but what is asked for gets
+    into the container.
     """
     ### BEGIN SOLUTION
     lines = []

@@ -446,6 +446,12 @@ def a_meeting_place_is_torchruns(env):
 
 
 @wrong("rank_from_environment", fails="srun")
+def a_world_is_torchruns(env):
+    """Many a script exports WORLD_SIZE, too."""
+    return _read(env, _TORCHRUN) if "WORLD_SIZE" in env else _in_order(env)
+
+
+@wrong("rank_from_environment", fails="srun")
 def the_first_step(env):
     """Whatever the script has started before by srun was step 0."""
     return _in_order({k: v for k, v in env.items() if k != "SLURM_STEP_ID" or v == "0"})
@@ -1308,6 +1314,30 @@ def quotes_and_dollars_escaped(site, image, command):
     return "\n".join([*_modules(site), " ".join(map(quoted, words))])
 
 
+def _line_of(quoted, site, image, command):
+    """Right, but for how words are quoted."""
+    words = [*site["launcher"], site["runtime"], "exec", *_gpus(site), *_binds(site), image, *command]
+    return "\n".join([*_modules(site), " ".join(map(quoted, words))])
+
+
+@wrong("container_command", fails="words stay whole")
+def only_words_with_blanks(site, image, command):
+    """A shell takes more than blanks for its own."""
+    return _line_of(
+        lambda word: word if re.fullmatch(r"\S+", word) else shlex.quote(word), site, image, command
+    )
+
+
+@wrong("container_command", fails="words stay whole")
+def all_but_backquotes(site, image, command):
+    """In double quotes a shell still runs what stands between backquotes."""
+
+    def quoted(word):
+        return '"' + re.sub(r'([\\"$])', r"\\\1", word) + '"'
+
+    return _line_of(quoted, site, image, command)
+
+
 @wrong("container_command", fails="GPUs")
 def modules_or_gpus(site, image, command):
     """A machine has its modules, and its GPUs."""
@@ -1431,6 +1461,16 @@ def shares_before_rights(node):
         share = own[numa][nodes[:gpu].count(numa) * size :][:size]
         cores.append(next(core for core in share if node["allowed"] is None or core in node["allowed"]))
     return cores
+
+
+@wrong("cpu_bind_map", fails="hardware threads")
+def as_many_gpus_everywhere(node):
+    """Another NUMA node may have more GPUs."""
+    nodes, cores = node["numa_of_gpu"], _cores(node)
+    most = max(map(nodes.count, nodes))
+    return [
+        cores[numa][nodes[:gpu].count(numa) * (len(cores[numa]) // most)] for gpu, numa in enumerate(nodes)
+    ]
 
 
 @wrong("cpu_bind_map", fails="hardware threads")
@@ -2364,6 +2404,13 @@ def what_the_state_says(directory):
         except Exception as error:
             warnings.warn(f"{path.name}: {error}", stacklevel=2)
     return held[max(held)] if held else None
+
+
+@wrong("load_latest", fails="newest")
+def none_is_zero(directory):
+    """`if not newest`: step 0 is a step."""
+    newest = max((int(path.stem.removeprefix("step-")) for path in _numbered(directory)), default=0)
+    return _newest(_numbered(directory)) if newest else None
 
 
 @wrong("load_latest", fails="torn files")

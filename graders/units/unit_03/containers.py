@@ -104,7 +104,15 @@ def container_command(answer: Answer, rng: Rng) -> Findings:
     )
     number = rng.integer(10, 99)
     with_modules = replace(plain, modules=(f"gcc/{number}", "WebProxy", f"cuda/12.{number}"))
-    odd = ("python", "-c", f"print('{number} * 2', \"a  b\")", "--note", f"\\$5 & *{number}", "")
+    odd = (
+        "python",
+        "-c",
+        f"print('{number} * 2', \"a  b\")",
+        "--note",
+        f"\\$5 & *{number}",
+        "",
+        f"a;`b`|$5&{number}",
+    )
 
     def each(judge: Judge, sites: Sequence[Site]) -> Finding:
         return compare.first_failure(judge(commands(answer, site), site) for site in sites)

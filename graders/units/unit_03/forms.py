@@ -97,8 +97,9 @@ class Portal:
         """Forms of which fields are empty, or missing."""
         empty = dict.fromkeys(LECTURE, "") | {"System": "Vista", "Queue": "gh"}
         bare = {name: text for name, text in empty.items() if text}
-        typed = {"Nodes": str(self.small)}, {"Tasks": str(self.number)}, {"Job Name": f"my {self.number}"}
-        return [empty, bare, *(bare | each for each in typed)]
+        typed = {"Nodes": str(self.small), "Tasks": str(self.number), "Job Name": f"my {self.number}"}
+        typed |= {"Project": f"P-{self.number}", "Reservation": f"R_{self.number}"}
+        return [empty, bare, *(bare | {name: text} for name, text in typed.items())]
 
     @property
     def broken(self) -> list[Mistakes]:

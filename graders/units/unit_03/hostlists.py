@@ -98,7 +98,7 @@ def draw_bracket(rng: Rng) -> list[HostList]:
     return [
         _product(prefix, [_range(number, number + rng.integer(2, 5))]),
         _product(prefix, [_range(rng.integer(7, 9), rng.integer(11, 13))]),
-        _product("uc1.n", [_range(0, rng.integer(2, 3))]),
+        _product("uc1.N", [_range(0, rng.integer(2, 3))]),
         _product(prefix, [_range(number, number)]),
     ]
 

@@ -147,8 +147,9 @@ def srun_of_uneven_nodes(seat: Seat) -> Environment:
 
 
 def srun_in_a_script(seat: Seat) -> Environment:
-    """srun for the second time in a script that names the meeting place, as unit 03's does."""
-    return srun(seat) | {"MASTER_ADDR": "node1", "MASTER_PORT": "29500", "SLURM_STEP_ID": "1"}
+    """srun for the second time in a script that exports the meeting place, as unit 03's does, and more."""
+    exported = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500", "WORLD_SIZE": str(seat.world_size)}
+    return srun(seat) | exported | {"SLURM_STEP_ID": "1"}
 
 
 def srun_with_pmix(seat: Seat) -> Environment:

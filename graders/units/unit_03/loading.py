@@ -64,7 +64,9 @@ def load_latest(answer: Answer, rng: Rng) -> Findings:
     names = [f"step-{step + each:0{width}}.pt" for each, width in enumerate((1, 5, 1, 4))]
     good = {names[each]: contents[each] for each in (1, 3, 0, 2)}
     newest = names[3]
-    yield "newest", loads(answer, good, states[3], f"checkpoints of the steps {step} to {step + 3}")
+    first = loads(answer, {"step-0.pt": contents[0]}, states[0], "a folder with nothing but step-0.pt")
+    every = loads(answer, good, states[3], f"checkpoints of the steps {step} to {step + 3}")
+    yield "newest", compare.first_failure([first, every])
 
     yield "nothing there", nothing_there(answer)
 

@@ -17,7 +17,7 @@ from graders.units.unit_03.launchers import Environment, Launcher, Seat
             1,
             "SLURM_PROCID, SLURM_LOCALID and SLURM_NODEID say where the task is, however the tasks were "
             "dealt out; SLURM_NTASKS says how many there are. They are texts: return whole numbers. "
-            "MASTER_ADDR is torchrun's, and whoever writes a script may set it too.",
+            "MASTER_ADDR and WORLD_SIZE are torchrun's, and a script may export them too.",
         ),
         Criterion(
             "torchrun",
@@ -115,7 +115,7 @@ def alone(answer: Answer, seat: Seat) -> Finding:
 _WORDS: dict[Launcher, str] = {
     launchers.srun: "under srun",
     launchers.srun_of_uneven_nodes: "under srun --ntasks, of which a node has one more",
-    launchers.srun_in_a_script: "under the second srun of a script that exports MASTER_ADDR",
+    launchers.srun_in_a_script: "under the second srun of a script that exports MASTER_ADDR and WORLD_SIZE",
     launchers.srun_with_pmix: "under srun --mpi=pmix",
     launchers.torchrun: "under torchrun",
     launchers.torchrun_by_mpirun: "under torchrun, which mpirun has started on each node",

@@ -118,11 +118,12 @@ def draw_reserved(rng: Rng) -> list[Machine]:
 
 def draw_threads(rng: Rng) -> list[Machine]:
     """Two hardware threads a core, or four, all of them usable, with and without the line that says so; one
-    core too few for another share; NUMA nodes of which one is larger, and one has no CPU.
+    core too few for another share; NUMA nodes with three GPUs, with two, and without a CPU.
     """
     each = rng.integer(3, 8)
     even = Machine((1, 1, 0, 0), blocks(2, 4 * each), threads=2)
     odd = Machine((1, 1, 1, 0, 0, 0), blocks(2, 3 * each + 2), threads=2, reserved=frozenset())
     four = Machine((0, 0, 1, 1), blocks(2, 2 * each), threads=4)
-    cores = tuple(range(2 * each)), tuple(range(2 * each, 3 * each)), ()
-    return [even, odd, four, Machine((1, 0, 0), cores, threads=2)]
+    # Three GPUs have a share of three, and two of two: no share is another one's.
+    unlike = tuple(range(3 * each)), tuple(range(3 * each, 5 * each)), ()
+    return [even, odd, four, Machine((1, 0, 0, 1, 0), unlike, threads=2)]
