@@ -274,6 +274,26 @@ def with_short_options(nodes, gpus_per_node, command):
     )
 
 
+@right("batch_script")
+def as_in_many_a_script(nodes, gpus_per_node, command):
+    """Options that do no harm, a port of the last digits of the job, a shell round each task."""
+    tasks, wrapper = f"--ntasks-per-node={gpus_per_node}", 'export RANK=$SLURM_PROCID; exec "$@"'
+    return f"""#!/bin/bash
+#SBATCH --job-name "my training"
+#SBATCH --nodes={nodes} {tasks} --gpus-per-node={gpus_per_node}
+#SBATCH --mem=1G --hint=nomultithread --distribution=block:block
+#SBATCH --time=0-00:20
+#SBATCH --output=logs/%x.out --open-mode=append
+module load cuda
+MASTER_ADDR=$(hostname -s); export MASTER_ADDR
+export MASTER_PORT=$((10000 + ${{SLURM_JOB_ID: -4}}))
+srun --unbuffered --cpu-bind=none bash -c '{wrapper}' bash {command}
+status=$?
+echo "ended with $status"
+exit $status
+"""
+
+
 # ------------------------------------------------------------------------------------- checkpoints, survival
 
 

@@ -41,6 +41,8 @@ JobCompLoc={directory}/log/jobcomp.txt
 # A batch job starts at once where there is room, not with the others of the next three seconds; one that
 # waited for its time or its turn within five seconds, not within 60.
 SchedulerParameters=batch_sched_delay=0,sched_interval=5
+# Jobs' numbers have five digits, as on clusters: scripts make a port of the last four.
+FirstJobId=21001
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 DefMemPerCPU=1000

@@ -133,7 +133,7 @@ def misplaced_cpus(answer: Answer, rng: Rng) -> Findings:
 
     cores = [1, each + 3, 2, each + 3]
     texts = [str(cores[0]), hex(cores[1]), hex(cores[2]), str(cores[3])]
-    two = Machine((0, 1, 1, 1), blocks(2, each))
+    two = Machine((0, 1, 1, 1), blocks(2, each), reserved=frozenset({1}))
     yield "maps", misplaced(answer, two, [{core} for core in cores], f"map_cpu:{','.join(texts)}")
 
 

@@ -111,7 +111,8 @@ def container_command(answer: Answer, rng: Rng) -> Findings:
         "--note",
         f"\\$5 & *{number}",
         "",
-        f"a;`b`|$5&{number}",
+        f"a;b&{number}",
+        f"`c`{number}",
     )
 
     def each(judge: Judge, sites: Sequence[Site]) -> Finding:
