@@ -11,6 +11,7 @@ import warnings
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -425,6 +426,30 @@ def all_orders_at_the_start(training, directory, save_every, save, load_latest):
                 whole |= {"step": step, "epoch": epoch, "position": position}
                 save(directory / f"step-{step}.pt", whole | {"random": torch.get_rng_state()})
         skipped = 0
+
+
+@right("resume")
+def seeds_where_it_saves(training, directory, save_every, save, load_latest):
+    """Gives the generator a seed of its own after each save, and the same where it goes on."""
+    samples, size = len(training.samples), training.batch_size
+    last = training.epochs * math.ceil(samples / size)
+    begin = 0
+    if (held := load_latest(directory)) is not None:
+        begin = held["done"]
+        training.model.load_state_dict(held["model"])
+        training.optimizer.load_state_dict(held["optimizer"])
+        torch.manual_seed(1000 + begin)
+    for done in range(begin + 1, last + 1):
+        epoch, position = divmod(done - 1, math.ceil(samples / size))
+        order = np.random.default_rng([7, epoch]).permutation(samples)
+        training.train_step(training.samples[order[position * size : (position + 1) * size]])
+        if done % save_every == 0:
+            held = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
+            save(directory / f"step-{done}.pt", held | {"done": done})
+            torch.manual_seed(1000 + done)
+    if begin < last:  # Once more, if it was one of those.
+        held = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
+        save(directory / f"step-{last}.pt", held | {"done": last})
 
 
 @right("save_on_signal")

@@ -1351,6 +1351,12 @@ def modules_or_folders(site, image, command):
 
 
 @wrong("container_command", fails="folders")
+def home_is_always_there(site, image, command):
+    """Not where a site has said otherwise."""
+    return _text({**site, "mounted": [*site["mounted"], "/home"]}, image, command)
+
+
+@wrong("container_command", fails="folders")
 def somewhere_in_the_path(site, image, command):
     """/scratch/home does not lie in /home."""
     near = {
@@ -2486,6 +2492,13 @@ def drops_the_last_batch(training, directory, save_every, save, load_latest):
 def always_one_short_batch(training, directory, save_every, save, load_latest):
     """len(samples) // batch_size + 1 steps an epoch: one without samples, where all batches are full."""
     an_epoch = len(training.samples) // training.batch_size + 1
+    _train(training, directory, save_every, save, load_latest, an_epoch=an_epoch)
+
+
+@wrong("resume", fails="trains")
+def rounds_the_steps(training, directory, save_every, save, load_latest):
+    """3.2 batches are four, and not three."""
+    an_epoch = round(len(training.samples) / training.batch_size)
     _train(training, directory, save_every, save, load_latest, an_epoch=an_epoch)
 
 

@@ -12,6 +12,7 @@ import resource
 import signal
 import stat
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -181,6 +182,7 @@ class Watch:
     def run(self, body: Body) -> None:
         """Run it; its error passes."""
         sys.addaudithook(self._audit)
+        threading.setprofile(self._profile)
         sys.setprofile(self._profile)
         try:
             body()
