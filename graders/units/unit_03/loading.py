@@ -56,25 +56,26 @@ from graders.units.unit_03.states import State, draw_state
 )
 def load_latest(answer: Answer, rng: Rng) -> Findings:
     """Folders as crashes leave them."""
-    step = rng.integer(8, 9)
-    states = [draw_state(rng, step + each) for each in range(4)]
+    steps = range(rng.integer(7, 9), 40, 10)
+    states = [draw_state(rng, step) for step in steps]
     contents = [saved_bytes(state) for state in states]
     # The newest first: the drivers make the first file the one that was changed last.
     # Some with zeros: the longest name's number is not the largest.
-    names = [f"step-{step + each:0{width}}.pt" for each, width in enumerate((1, 5, 1, 4))]
+    names = [f"step-{step:0{width}}.pt" for step, width in zip(steps, (1, 5, 1, 4), strict=True)]
     good = {names[each]: contents[each] for each in (1, 3, 0, 2)}
     newest = names[3]
     first = loads(answer, {"step-0.pt": contents[0]}, states[0], "a folder with nothing but step-0.pt")
-    every = loads(answer, good, states[3], f"checkpoints of the steps {step} to {step + 3}")
+    every = loads(answer, good, states[3], f"checkpoints of the steps {list(steps)}")
     yield "newest", compare.first_failure([first, every])
 
     yield "nothing there", nothing_there(answer)
 
-    others = {f"step-{step + 4}.pt.tmp": contents[0][:500], f".step-{step + 5}.pt.x7": contents[0]}
-    others |= {"best.pt": contents[1], f"old-step-{step + 6}.pt": contents[0], "steps.jsonl": b"{}"}
-    others |= {f"step-{step + 8}-best.pt": contents[1], f"step-{step + 8}_0.pt": contents[1]}
-    others |= {f"step-{step + 8}-pt": contents[1], f"old/step-{step + 8}.pt": contents[1]}
-    folders = (f"step-{step + 7}.pt.tmp", "sharded")
+    later = steps[-1] + 1
+    others = {f"step-{later}.pt.tmp": contents[0][:500], f".step-{later}.pt.x7": contents[0]}
+    others |= {"best.pt": contents[1], f"old-step-{later}.pt": contents[0], "steps.jsonl": b"{}"}
+    others |= {f"step-{later}-best.pt": contents[1], f"step-{later}_0.pt": contents[1]}
+    others |= {f"step-{later}-pt": contents[1], f"old/step-{later}.pt": contents[1]}
+    folders = (f"step-{later + 1}.pt.tmp", "sharded")
     yield "other files", loads(answer, good | others, states[3], "a folder with other files too", *folders)
 
     cases = torn(rng, contents[3])
