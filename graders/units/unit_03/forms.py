@@ -28,6 +28,7 @@ LECTURE = {
 }
 """The form as the lecture fills it in."""
 
+JUPYTER = ["jupyter", "lab", "--no-browser"]
 LONGEST_NAME = 20
 _WHOLE_NODES = replace(site_named("frontera"), partitions={})
 """What all of TACC's systems refuse, without the limits of their queues, which are drawn."""
@@ -83,14 +84,9 @@ class Portal:
         }
 
     @property
-    def long(self) -> Form:
-        """A second less than the queue allows."""
-        return LECTURE | {"Time Limit": f"{self.hours - 1}:59:59"}
-
-    @property
-    def brief(self) -> Form:
-        """The shortest time that there is."""
-        return LECTURE | {"Time Limit": "0:0:1"}
+    def for_times(self) -> list[Form]:
+        """A second less than the queue allows, and the shortest time that there is."""
+        return [LECTURE | {"Time Limit": text} for text in (f"{self.hours - 1}:59:59", "0:0:1")]
 
     @property
     def with_defaults(self) -> list[Form]:
@@ -131,9 +127,7 @@ class Portal:
             wrong("Time Limit", "1:-5:0"),
             wrong("Time Limit", "0:1:0:0"),
             wrong("Time Limit", "0:0:60"),
-            wrong("Queue", "gh"),
-            wrong("Queue", ""),
-            wrong("System", "Stampede"),
+            *(wrong(*each) for each in (("Queue", "gh"), ("Queue", ""), ("System", "Stampede"))),
             *(Mistakes(_without(dev, name), (name,)) for name in ("Queue", "System")),
         ]
 
@@ -216,7 +210,7 @@ def form_to_script(answer: Answer, rng: Rng) -> Findings:
     yield "sbatch reads it", readable(lecture)
     asked = (
         (form, lecture if form is LECTURE else of(form))
-        for form in (LECTURE, portal.large, portal.long, portal.brief)
+        for form in (LECTURE, portal.large, *portal.for_times)
     )
     yield "what is asked for", compare.first_failure(asks_for(*each) for each in asked)
     yield "defaults", compare.first_failure(asks_for(form, of(form)) for form in portal.with_defaults)
@@ -241,9 +235,6 @@ def starts_jupyter(reply: FormReply) -> Finding:
     return Finding(
         _words(last) == JUPYTER, f"The last line is {last!r:.80}; expected {shlex.join(JUPYTER)!r}."
     )
-
-
-JUPYTER = ["jupyter", "lab", "--no-browser"]
 
 
 def _words(line: str) -> list[str]:
