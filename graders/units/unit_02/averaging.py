@@ -115,10 +115,12 @@ def draw_chain(rng: Rng, ranks: int, dtype: torch.dtype = torch.float32) -> Chai
 
 
 def with_gaps(case: ChainCase) -> ChainCase:
-    """The case without parameter 0's gradient on any rank, 1's on the first, and 2's on the last."""
+    """The case without parameter 0's gradient on any rank, 1's on the first, and all trainable ones' on the
+    last.
+    """
     gradients = [[None, *rank[1:]] for rank in case.gradients]
     gradients[0][1] = None
-    gradients[-1][2] = None
+    gradients[-1][:-2] = [None] * (len(case.values) - 2)
     return ChainCase(case.values, gradients)
 
 
@@ -177,7 +179,8 @@ def gradients_in_place(replies: Sequence[AverageReply], values: list[Tensor]) ->
     """Passes if no gradient tensor was exchanged and no parameter changed. values: of a parameter's shape."""
     for rank, reply in enumerate(replies):
         if not reply.in_place:
-            return Finding(False, f"on rank {rank} some p.grad is another tensor than before.")
+            text = f"on rank {rank} some p.grad is another tensor than before, or has other memory"
+            return Finding(False, f"{text}.")
         if not compare.same(reply.parameters, values):
             return Finding(False, f"on rank {rank} a parameter changed, not only gradients.")
     return Finding(True, "Each p.grad is the tensor that it was; the parameters are unchanged.")

@@ -12,11 +12,10 @@ from graders.grading.communication import payload_of, steps_of
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, Rng, exercise, per_rank
 from graders.units.models import Gradients, load_values
 from graders.units.unit_02.averaging import gradients_as
-from graders.units.unit_02.buckets import never_waits_in_backward
 from graders.units.unit_02.drivers import bucketed as drivers
 from graders.units.unit_02.models import Chain, Tied, reaches
 from graders.units.unit_02.replicas import draw_normed, outside_of_autograd, same_tensors
-from graders.units.unit_02.training import Training, Used, draw_training
+from graders.units.unit_02.training import Training, Used, draw_training, never_waits_in_backward
 
 
 @exercise(
@@ -167,8 +166,9 @@ def unused_parameters(answer: Answer, rng: Rng) -> Finding:
     """Passes if the averages are right where ranks use different branches, and one branch none uses."""
     case = Used.draw(rng, rng.integer(2, 3))
     used = [[[1 + rank % 2], [1 + (rank + 1) % 2]] for rank in range(len(case.inputs))]
-    # One branch a bucket, so that which bucket is complete first differs from rank to rank; and all in one.
-    runs = [case.launch(answer, used, room) for room in (case.branch_bytes, 10**6)]
+    # One branch a bucket, so that which bucket is complete first differs from rank to rank; and two, of which
+    # the shared layer is complete last and stands first.
+    runs = [case.launch(answer, used, room) for room in (case.branch_bytes, 2 * case.branch_bytes)]
     right = compare.first_failure(case.right(used, run) for run in runs)
     return all_complete_started(runs[0], used) if right.passed else right
 
