@@ -18,25 +18,26 @@ Order = Sequence[Sequence[int]]
 """The numbers of an epoch's samples, 0 to n - 1: a list for each rank, in the order in which it has them."""
 
 
-def drawn_anew(epochs: Sequence[Order], samples: int) -> Finding:
+def drawn_anew(epochs: Sequence[Order], samples: int, called: str = "epoch") -> Finding:
     """Passes if no epoch has its samples in steps of one length or near their numbers' places; no two have
     most of their neighbours, nearly all of a rank's samples, or the samples' places in common; and of three
     that follow one another the last does not come of the second as the second of the first.
 
-    samples: n, which should be some dozens, and some on each rank.
+    samples: n, which should be some dozens, and some on each rank. called: what the orders are of, if not of
+    epochs.
     """
     numbers = {number: (number, number) for number in range(samples)}
     for number, order in enumerate(epochs):
         steps = [(after - before) % samples for part in order for before, after in pairwise(part)]
         step, times = Counter(steps).most_common(1)[0] if steps else (0, 0)
         if 2 * times > len(steps):
-            text = f"epoch {number} is not shuffled: mostly {step} lies between a sample and the next"
+            text = f"{called} {number} is not shuffled: mostly {step} lies between a sample and the next"
             return Finding(False, f"{text}, {_told(order)}.")
         if _near(_places(order), numbers):
-            text = f"epoch {number} is hardly shuffled: samples stay near their places"
+            text = f"{called} {number} is hardly shuffled: samples stay near their places"
             return Finding(False, f"{text}, {_told(order)}.")
     for (earlier, one), (later, other) in combinations(enumerate(epochs), 2):
-        which = f"epochs {earlier} and {later}"
+        which = f"{called}s {earlier} and {later}"
         together, pairs = len(_neighbours(one) & _neighbours(other)), len(_neighbours(one))
         if 2 * together > pairs:
             text = f"{which} have {together} of {pairs} pairs of neighbours in common"
@@ -48,9 +49,9 @@ def drawn_anew(epochs: Sequence[Order], samples: int) -> Finding:
             return Finding(False, f"{text}: {_told(one)}, and {_told(other)}.")
     for number, three in enumerate(zip(epochs, epochs[1:], epochs[2:], strict=False)):
         if _goes_on(*three):
-            text = f"epoch {number + 2} is made of epoch {number + 1} as that was of epoch {number}"
+            text = f"{called} {number + 2} is made of {called} {number + 1} as that was of {called} {number}"
             return Finding(False, f"{text}: nothing is drawn anew, {', '.join(map(_told, three))}.")
-    return Finding(True, f"{len(epochs)} epochs, each in an order of its own.")
+    return Finding(True, f"{len(epochs)} {called}s, each in an order of its own.")
 
 
 def _neighbours(order: Order) -> set[frozenset[int]]:

@@ -284,6 +284,20 @@ def _shuffled_on(length, epoch, seed):
     return order[dist.get_rank() :: dist.get_world_size()]
 
 
+@wrong("shard_indices", fails="shuffled")
+def begins_where_the_seed_says(length, epoch, seed):
+    """One order for each epoch, which another seed begins at another place."""
+    order = torch.randperm(length, generator=_generator(epoch)).roll(seed)
+    return order[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("shard_indices", fails="reshuffled each epoch")
+def one_order_on_one_rank(length, epoch, seed):
+    """A single rank has all samples in every epoch, and still in another order."""
+    order = torch.randperm(length, generator=_generator(seed + epoch * (dist.get_world_size() > 1)))
+    return order[dist.get_rank() :: dist.get_world_size()]
+
+
 @wrong("shard_indices", fails="reshuffled each epoch")
 def shuffles_on_in_one_way(length, epoch, seed):
     """Each epoch shuffles the order of the one before, from the same seed: powers of one permutation."""
@@ -1722,6 +1736,14 @@ def weighs_local_accuracies(correct, total):
     return (counts[0] / counts[1]).item()
 
 
+@wrong("global_accuracy", fails="rank without samples")
+def counts_at_least_one(correct, total):
+    """Keeps the division from failing where it is not made: the sum has a sample too many."""
+    counts = torch.tensor([correct, max(total, 1)])
+    dist.all_reduce(counts)
+    return counts[0].item() / counts[1].item()
+
+
 @wrong("global_accuracy", fails="one collective")
 def two_reductions(correct, total):
     """One call a count."""
@@ -2438,6 +2460,17 @@ class MeetsBeforeIt(_Training):
     def start(self):
         dist.barrier()
         super().start()
+
+
+@wrong("train_ddp", fails="no more communication than needed")
+class TellsTheSeed(_Training):
+    """Rank 0 broadcasts the seed, which is the same on all ranks."""
+
+    def start(self):
+        super().start()
+        seed = torch.tensor(self.seed)
+        dist.broadcast(seed, 0)
+        self.seed = seed.item()
 
 
 @wrong("train_ddp", fails="no more communication than needed")

@@ -179,8 +179,8 @@ class DrawnTraining:
         told = sum(call.nbytes for call in set_up if call.op == "broadcast") - nbytes
         first = steps[0].sequence if steps else begun
         asked = [call for call in set_up if call.op != "broadcast" and call.sequence < first]
-        # PyTorch's DDP asks for the number of parameters, and rank 0 then tells their sizes.
-        if told < 0 or len(asked) > (told > 0) or any(call.nbytes > SMALL for call in asked):
+        # PyTorch's DDP asks for the number of parameters, and rank 0 then tells sizes: both, or neither.
+        if told < 0 or len(asked) != (told > 0) or any(call.nbytes > SMALL for call in asked):
             text = f"rank {rank} makes these calls before training: {_named(set_up)}"
             return Finding(False, f"{text}; the model is needed there, by broadcast, and nothing else.")
         if len(sums) > self.epochs or any(call.nbytes > SMALL for call in sums):

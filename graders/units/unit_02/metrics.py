@@ -44,6 +44,9 @@ def global_accuracy(answer: Answer, rng: Rng) -> Findings:
     observed = launched_accuracy(answer, counts, totals)
     yield "weighted by samples", accuracy_as_expected(observed, counts, totals)
 
+    # So few that one too many shows.
+    totals = [rng.integer(2, 9) for _ in range(ranks)]
+    counts = [rng.integer(1, total) for total in totals]
     without = launched_accuracy(answer, [0, *counts], [0, *totals])
     yield "rank without samples", accuracy_as_expected(without, counts, totals)
 

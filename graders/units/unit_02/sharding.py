@@ -72,12 +72,14 @@ def shard_indices(answer: Answer, rng: Rng) -> Findings:
     # Nothing is left over; one, so that parts rounded up leave the last rank too few; some have none.
     lengths = [2 * ranks, 2 * ranks + 1, ranks - 1, 1]
     dealt = shards(answer, [(length, *time) for time in times] + [(n, epoch, seed) for n in lengths], ranks)
-    alone = shards(answer, [(length, epoch, seed)], 1)
+    alone = shards(answer, [(length, epoch, seed), (length, epoch + 1, seed)], 1)
     yield "disjoint and complete", compare.first_failure([partition(dealt), partition(alone)])
     yield "balanced", balance(dealt)
 
-    one_rank = drawn_anew([[part.tolist() for part in alone.indices(0)]], length)
-    yield "shuffled", compare.first_failure([shuffling(dealt.indices(2), dealt.indices(3)), one_rank])
+    one_rank = drawn_anew(alone.orders(0), length)
+    seeds = drawn_anew(dealt.orders(2, 3), length, "seed")
+    shuffled = shuffling(dealt.indices(2), dealt.indices(3))
+    yield "shuffled", compare.first_failure([shuffled, one_rank, seeds])
     # In epoch 0, and with seed 0, a product of the two says nothing of the other.
     pairs = (
         (0, 1, "in the next epoch"),
@@ -89,8 +91,9 @@ def shard_indices(answer: Answer, rng: Rng) -> Findings:
         reshuffling(dealt.indices(one), dealt.indices(two), dealt.again[one], when)
         for one, two, when in pairs
     ]
-    first_epochs = [[part.tolist() for part in dealt.indices(each)] for each in (0, 1, *range(7, len(times)))]
-    yield "reshuffled each epoch", compare.first_failure([*again, drawn_anew(first_epochs, length)])
+    epochs = [dealt.orders(0, 1, *range(7, len(times))), alone.orders(0, 1)]
+    anew = [drawn_anew(each, length) for each in epochs]
+    yield "reshuffled each epoch", compare.first_failure([*again, *anew])
     yield "random state kept", random_state_kept(dealt)
     made = ", ".join(sorted(set(dealt.calls)))
     yield "no communication", Finding(not made, f"Calls that communicate: {made or 'none'}.")
@@ -119,6 +122,10 @@ class Shards:
     def indices(self, number: int) -> list[Tensor]:
         """Each rank's part [n]; empty where it is no list of indices, which `partition` reports."""
         return [part if _is_index_list(part) else _NOTHING for part in self.parts[number]]
+
+    def orders(self, *numbers: int) -> list[list[list[int]]]:
+        """The same as lists, for some of what was asked for."""
+        return [[part.tolist() for part in self.indices(number)] for number in numbers]
 
 
 _NOTHING = torch.empty(0, dtype=torch.int64)
