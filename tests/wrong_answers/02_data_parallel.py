@@ -1603,6 +1603,22 @@ class WhatTheLastBackwardBrought(_Bucketed):
 
 
 @wrong("BucketedDDP", fails="no_sync")
+class DividesWhatComes(_Bucketed):
+    """Hooks divide: what only a pass within the block used is not divided."""
+
+    def watch(self, parameter, index):
+        def hook(_):
+            if not self.silent:
+                parameter.grad /= dist.get_world_size()
+                self.ready(index)
+
+        parameter.register_post_accumulate_grad_hook(hook)
+
+    def write_back(self, index, flat):
+        super().write_back(index, flat * dist.get_world_size())
+
+
+@wrong("BucketedDDP", fails="no_sync")
 class OuterBlocksEndWithInnerOnes(_Bucketed):
     """A block within a block ends both."""
 
