@@ -1,5 +1,6 @@
 """Mistakes that people make in unit 02, each with the criterion that must find it."""
 
+import os
 import random
 from collections import defaultdict
 from contextlib import contextmanager
@@ -217,6 +218,13 @@ def seeds_with_a_salted_hash(length, epoch, seed):
     """Every process hashes a text with a salt of its own."""
     order = torch.randperm(length, generator=_generator(hash(f"{seed}-{epoch}") % 2**63))
     return order[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("shard_indices", fails="disjoint and complete")
+def takes_the_number_on_its_node(length, epoch, seed):
+    """Right on one node: on several, ranks of one number get the same samples."""
+    order = torch.randperm(length, generator=_generator(seed + epoch))
+    return order[dist.get_node_local_rank() :: dist.get_world_size()]
 
 
 @wrong("shard_indices", fails="balanced")
@@ -562,6 +570,14 @@ def sums_without_dividing(model):
     """Leaves the sum over ranks."""
     for parameter in _trainable(model):
         dist.all_reduce(parameter.grad)
+
+
+@wrong("average_gradients", fails="averages over ranks")
+def divides_by_the_ranks_of_its_node(model):
+    """Right on one node only."""
+    for parameter in _trainable(model):
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= int(os.environ["LOCAL_WORLD_SIZE"])
 
 
 @wrong("average_gradients", fails="averages over ranks")
@@ -2426,6 +2442,15 @@ class OthersPrintEmptyLines(_Training):
 
     def report(self, mean):
         print(f"loss {mean:.4f}" if dist.get_rank() == 0 else "")
+
+
+@wrong("train_ddp", fails="one rank prints")
+class OneOfEachNodePrints(_Training):
+    """The first rank of every node prints."""
+
+    def report(self, mean):
+        if dist.get_node_local_rank() == 0:
+            print(f"loss {mean:.4f}")
 
 
 @wrong("train_ddp", fails="one rank prints")

@@ -7,6 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from course_lib.cluster.topology import Cluster
 from graders.grading import compare
 from graders.grading.communication import payload_of
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Kind, Observed, Rng, exercise, per_rank
@@ -125,9 +126,11 @@ def with_gaps(case: ChainCase) -> ChainCase:
 
 
 def averaged(answer: Answer, case: ChainCase, by_columns: bool = True) -> Observed[AverageReply]:
-    """Let the answer average the case's gradients; by_columns: see `drivers.average`."""
-    gradients = per_rank(case.gradients)
-    return answer.launch(drivers.average, case.values, gradients, by_columns, ranks=len(case.gradients))
+    """Let the answer average the case's gradients, each rank on a node of its own; by_columns: see
+    `drivers.average`.
+    """
+    given, nodes = (case.values, per_rank(case.gradients), by_columns), len(case.gradients)
+    return answer.launch(drivers.average, *given, ranks=nodes, cluster=Cluster(nodes=nodes))
 
 
 def averages(answer: Answer, rng: Rng) -> Finding:

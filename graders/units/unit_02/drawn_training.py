@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from course_lib.cluster.topology import Cluster
 from course_lib.runtime.communication.events import Event, Kind
 from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
 from graders.units.models import copies_of
@@ -57,11 +58,11 @@ class DrawnTraining:
         return -(-len(self.labels) // (len(self.values) * self.batch_size))
 
     def launch(self, answer: Answer) -> Run:
-        """What every rank did."""
+        """What every rank did, each on a node of its own: a rank's number there is 0 everywhere."""
         samples = self.inputs, self.labels
         options = self.rate, self.epochs, self.batch_size, self.seed
-        values = per_rank(self.values)
-        return answer.launch(drivers.many_processes, values, samples, *options, ranks=len(self.values))
+        given, nodes = (per_rank(self.values), samples, *options), len(self.values)
+        return answer.launch(drivers.many_processes, *given, ranks=nodes, cluster=Cluster(nodes=nodes))
 
     def dealt(self, run: Run) -> Finding:
         """Passes if in every epoch each sample is on one rank once, in as many steps on all ranks."""

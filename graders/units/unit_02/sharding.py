@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from course_lib.cluster.topology import Cluster
 from graders.grading.communication import calls_of
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.shuffles import drawn_anew
@@ -21,6 +22,7 @@ from graders.units.unit_02.drivers import data as drivers
         Criterion(
             "disjoint and complete",
             1,
+            "The rank's number is dist.get_rank(), not that within its node. "
             "Every rank must cut the same permutation: it may depend on seed and epoch, not on the rank and "
             "not on the rank's own random state, nor on hash() of a text, which differs from process to "
             "process. No index twice, none missing, also where nothing divides.",
@@ -136,8 +138,9 @@ def _is_index_list(part: Any) -> bool:
 
 
 def shards(answer: Answer, asked: Sequence[tuple[int, int, int]], ranks: int) -> Shards:
-    """Let every rank ask for its part for each (length, epoch, seed)."""
-    observed = answer.launch(drivers.shards, *map(list, zip(*asked, strict=True)), ranks=ranks)
+    """Let every rank, each on a node of its own, ask for its part for each (length, epoch, seed)."""
+    given, cluster = map(list, zip(*asked, strict=True)), Cluster(nodes=ranks)
+    observed = answer.launch(drivers.shards, *given, ranks=ranks, cluster=cluster)
     first = [[part for _, part in compare.side_by_side(asked, rank.first)] for rank in observed.results]
     once_more = asked[: drivers.AGAIN]
     again = [[part for _, part in compare.side_by_side(once_more, rank.again)] for rank in observed.results]
