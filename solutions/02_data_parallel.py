@@ -106,8 +106,8 @@ guesses = predict(
 def combine_gradients(gradients: list[Tensor], counts: list[int]) -> Tensor:
     """The gradient of the mean loss over all samples, from the workers' gradients.
 
-    gradients: one tensor a worker, all of one shape: the gradient of the mean loss over that worker's
-        samples.
+    gradients: one tensor a worker, all of one shape, in any memory layout: the gradient of the mean
+        loss over that worker's samples.
     counts: how many samples each worker had; at least one is above 0. A worker with 0 contributes
         nothing, whatever its gradient holds (it may be NaN); a NaN of any other worker must stay
         visible.
@@ -230,8 +230,8 @@ def shard_indices(length: int, epoch: int, seed: int) -> Tensor:
 
     Returns a 1-D int64 tensor of indices, shuffled. Over all ranks of the default group every index is
     dealt once, and the ranks' sizes differ by at most one; length may be anything from 1, also below
-    the number of ranks. Which samples a rank gets depends on seed and on epoch; the same seed and epoch
-    always deal the same.
+    the number of ranks. For each seed and each epoch an order of the samples is drawn anew, of which
+    each is as likely as any other; the same seed and epoch always deal the same.
 
     Every rank draws the same permutation by itself: no communication. The rank's global random state,
     which dropout and augmentation use, stays as it is.
@@ -335,10 +335,11 @@ def average_gradients(model: nn.Module) -> None:
     """Replace every gradient of the model by its mean over the ranks of the default group.
 
     Called on every rank after backward, for any number of ranks from 1. Gradients are overwritten in
-    place: a p.grad that is there stays the same tensor. A trainable parameter whose .grad is None on
-    this rank counts as zero here, and has the mean as its gradient afterwards (zeros if no rank had
-    one). A frozen parameter (requires_grad is False) is left out and not sent. All gradients have one
-    dtype, in any memory layout.
+    place: a p.grad that is there stays the same tensor, in the same memory. A trainable parameter whose
+    .grad is None on this rank counts as zero here, and has the mean as its gradient afterwards (zeros
+    if no rank had one); a rank may lack some of its gradients, or all. A frozen parameter
+    (requires_grad is False) is left out and not sent. All gradients have one dtype, in any memory
+    layout.
 
     Communication: one all_reduce, the same on every rank, that sends every gradient once.
     """
@@ -543,11 +544,11 @@ class Bucket:
     loss.backward()                 # starts the all_reduce when the last of their gradients is complete
     bucket.finish()                 # waits; now the .grad of each is the mean over ranks
 
-    In every backward each of the parameters gets a gradient, in any order, which may differ between
-    ranks; it is added to what .grad already holds, and finish() leaves the mean of the sums. Backward
-    never waits for communication. After finish() all is as before, ready for the next backward.
-    Communication: one all_reduce for each backward, with async_op=True, of the bucket's gradients.
-    Other gradients stay as they are.
+    In every backward each of the parameters gets a gradient, in any memory layout and in any order,
+    which may differ between ranks; it is added to what .grad already holds, and finish() leaves the
+    mean of the sums. Backward never waits for communication. After finish() all is as before, ready for
+    the next backward. Communication: one all_reduce for each backward, with async_op=True, of the
+    bucket's gradients. Other gradients stay as they are, and a model may have several buckets.
     """
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
@@ -642,8 +643,10 @@ class BucketedDDP(nn.Module):
     its all_reduce is started with async_op=True. Backward never waits for communication.
 
     finish(), once after every backward: starts the buckets that are left, in order; waits for all;
-    leaves in every trainable parameter's .grad the mean over ranks, where a gradient that a rank lacks
-    counts as zero. Afterwards everything is as before the step, ready for the next.
+    leaves in every trainable parameter's .grad, of any memory layout, the mean over ranks, where a
+    gradient that a rank lacks counts as zero. Afterwards everything is as before the step, ready for
+    the next. Forward passes may come at any time: several before one backward, or one between it and
+    finish().
 
     no_sync(), for a `with` block: backward passes in the block communicate nothing, and finish() is not
     called for them; their gradients add up in .grad. The next backward after the block averages the
@@ -993,8 +996,8 @@ def load_once(load):
     """Call load() on every rank, on one rank of each node before all others, and return what it gave.
 
     load: a function without arguments, which may return anything, None too. Every rank calls it exactly
-    once: the rank with local rank 0 (dist.get_node_local_rank()) at once, the others of its node only
-    when it has returned there.
+    once: the rank with local rank 0 (dist.get_node_local_rank()) at once, whatever other nodes do, the
+    others of its node only when it has returned there.
 
     If load() raises an Exception on a first rank, that rank raises the same one, and nobody is left
     waiting: the other ranks go on as if it had returned, and find out for themselves. Of what ends a
@@ -1101,9 +1104,9 @@ def train_ddp(model, dataset, optimizer, epochs, batch_size, seed, device) -> li
 
     Called on every rank. model: this rank's replica, without buffers; it is trained in place. The
     replicas may come with different weights: training starts from rank 0's. dataset: the same on all
-    ranks; dataset[i] is (inputs, target). optimizer: over this replica's parameters. batch_size:
-    samples of one rank in a step.
-    seed: the same on all ranks. device: where this rank computes.
+    ranks; dataset[i], with one i at a time, is (inputs, target). optimizer: over this replica's
+    parameters. batch_size: samples of one rank in a step. seed: the same on all ranks. device: where
+    this rank computes.
 
     An epoch: every sample is used once, by one rank. For each epoch, and each seed, the order of the
     samples is drawn anew. All ranks take equally many steps, as many as the rank with the most samples
@@ -1113,9 +1116,9 @@ def train_ddp(model, dataset, optimizer, epochs, batch_size, seed, device) -> li
     go on to differ.
 
     Returns, on every rank, for each epoch the mean loss over all its samples, a float. Rank 0 prints a
-    line an epoch; nobody else prints. Communication: the model once, by broadcast; in a step every
-    gradient once, by all_reduce; in an epoch one collective of at most 16 bytes. What the unit has
-    built, or PyTorch's own parts, may be used.
+    line an epoch; nobody else prints anything. Communication: the model once, by broadcast; in a step
+    every gradient once, by all_reduce; in an epoch one collective of at most 16 bytes; nothing else.
+    What the unit has built, or PyTorch's own parts, may be used.
     """
     ### BEGIN SOLUTION
     ranks = dist.get_world_size()

@@ -480,3 +480,34 @@ def with_buckets_and_a_sampler(model, dataset, optimizer, epochs, batch_size, se
         if rank == 0:
             print(f"{history[-1]:.3f}")
     return history
+
+
+@right("train_ddp")
+def with_batches_that_may_be_empty(model, dataset, optimizer, epochs, batch_size, seed, device):
+    """Who has no samples makes a batch of none on the device; labels go where the scores are."""
+    ddp = WithBucketObjects(model.to(device), 200)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    shape, history = dataset[0][0].shape, []
+    for epoch in range(epochs):
+        generator = torch.Generator().manual_seed(seed + epoch)
+        order = torch.randperm(len(dataset), generator=generator)[rank::ranks].tolist()
+        lost = torch.zeros(1, device=device)
+        for first in range(0, -(-len(dataset) // ranks), batch_size):
+            mine = [dataset[number] for number in order[first : first + batch_size]]
+            inputs = torch.stack([x for x, _ in mine]) if mine else torch.empty(0, *shape, device=device)
+            targets = torch.tensor([int(y) for _, y in mine])
+            whole = min(ranks * batch_size, len(dataset) - ranks * first)
+            scores = ddp(inputs.to(next(ddp.parameters()).device))
+            loss = functional.cross_entropy(
+                scores, targets.to(scores.device).long().view(-1), reduction="sum"
+            )
+            optimizer.zero_grad()
+            (loss * ranks / whole).backward()
+            ddp.finish()
+            optimizer.step()
+            lost += loss.detach()
+        dist.all_reduce(lost)
+        history.append(lost.item() / len(dataset))
+        if rank == 0:
+            print(f"epoch {epoch}: {history[-1]:.3f}")
+    return history

@@ -1,6 +1,8 @@
 """Mistakes that people make in unit 02, each with the criterion that must find it."""
 
+import os
 import random
+from collections import defaultdict
 from contextlib import contextmanager
 from itertools import chain
 
@@ -152,6 +154,28 @@ def only_the_first_may_be_empty(gradients, counts):
     return sum(count / sum(counts) * gradient for gradient, count in zip(gradients, counts, strict=True))
 
 
+@wrong("combine_gradients", fails="empty shards")
+def leaves_out_what_is_all_nan(gradients, counts):
+    """Leaves out a worker whose gradient is NaN throughout, though it had samples."""
+    pairs = zip(gradients, counts, strict=True)
+    used = [(gradient, count) for gradient, count in pairs if count and not gradient.isnan().all()]
+    return sum(count / sum(counts) * gradient for gradient, count in used)
+
+
+@wrong("combine_gradients", fails="empty shards")
+def looks_for_nan_in_empty_ones(gradients, counts):
+    """Of the empty shards leaves out those with NaN; infinity times 0 is NaN too."""
+    pairs = zip(gradients, counts, strict=True)
+    return sum(count / sum(counts) * each for each, count in pairs if count or not each.isnan().any())
+
+
+@wrong("combine_gradients", fails="equal shards")
+def takes_gradients_for_contiguous(gradients, counts):
+    """view(-1) exists for contiguous tensors only."""
+    used = [(gradient.view(-1), count) for gradient, count in zip(gradients, counts, strict=True) if count]
+    return sum(count / sum(counts) * flat for flat, count in used).view(gradients[0].shape)
+
+
 # -------------------------------------------------------------------------------------------- shard_indices
 
 
@@ -196,6 +220,13 @@ def seeds_with_a_salted_hash(length, epoch, seed):
     return order[dist.get_rank() :: dist.get_world_size()]
 
 
+@wrong("shard_indices", fails="disjoint and complete")
+def takes_the_number_on_its_node(length, epoch, seed):
+    """Right on one node: on several, ranks of one number get the same samples."""
+    order = torch.randperm(length, generator=_generator(seed + epoch))
+    return order[dist.get_node_local_rank() :: dist.get_world_size()]
+
+
 @wrong("shard_indices", fails="balanced")
 def last_takes_the_rest(length, epoch, seed):
     """Everyone gets length // ranks, and the last rank what is left too."""
@@ -205,10 +236,86 @@ def last_takes_the_rest(length, epoch, seed):
     return order[rank * share :] if rank == ranks - 1 else order[rank * share : (rank + 1) * share]
 
 
+@wrong("shard_indices", fails="balanced")
+def rounds_parts_up(length, epoch, seed):
+    """Everyone takes length / ranks, rounded up, as long as there are some: too few are left for the last."""
+    share = -(-length // dist.get_world_size())
+    order = torch.randperm(length, generator=_generator(seed + epoch))
+    return order[dist.get_rank() * share : (dist.get_rank() + 1) * share]
+
+
+@wrong("shard_indices", fails="balanced")
+def cuts_chunks(length, epoch, seed):
+    """chunk() makes parts of one size, and the last ones short or none."""
+    chunks = torch.randperm(length, generator=_generator(seed + epoch)).chunk(dist.get_world_size())
+    return dict(enumerate(chunks)).get(dist.get_rank(), torch.empty(0, dtype=torch.int64))
+
+
+@wrong("shard_indices", fails="disjoint and complete")
+def seeds_with_the_rank_later(length, epoch, seed):
+    """The rank is in the seed, multiplied by the epoch: right in epoch 0."""
+    order = torch.randperm(length, generator=_generator(seed + epoch * (1 + dist.get_rank())))
+    return order[dist.get_rank() :: dist.get_world_size()]
+
+
+def _out_of_a_buffer(length, seed, size=8):
+    """The numbers below length in the order in which a buffer that is filled anew gives them."""
+    draw, order, held = random.Random(seed), [], list(range(min(size, length)))
+    for new in range(len(held), length):
+        place = draw.randrange(size)
+        order.append(held[place])
+        held[place] = new
+    draw.shuffle(held)
+    return torch.tensor(order + held)
+
+
+@wrong("shard_indices", fails="shuffled")
+def shuffles_in_a_buffer(length, epoch, seed):
+    """As streams are shuffled: no sample comes far from its place."""
+    return _out_of_a_buffer(length, seed + epoch)[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("shard_indices", fails="shuffled")
+def shuffles_window_by_window(length, epoch, seed):
+    """Shuffles the first sixteen samples, the next sixteen, and so on."""
+    generator = _generator(seed + epoch)
+    windows = torch.arange(length).split(16)
+    order = torch.cat([each[torch.randperm(len(each), generator=generator)] for each in windows])
+    return order[dist.get_rank() :: dist.get_world_size()]
+
+
+def _shuffled_on(length, epoch, seed):
+    """An order that each epoch shuffles on, with a generator that begins anew."""
+    order = torch.arange(length)
+    for _ in range(epoch + 1):
+        order = order[torch.randperm(length, generator=_generator(seed))]
+    return order[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("shard_indices", fails="shuffled")
+def begins_where_the_seed_says(length, epoch, seed):
+    """One order for each epoch, which another seed begins at another place."""
+    order = torch.randperm(length, generator=_generator(epoch)).roll(seed)
+    return order[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("shard_indices", fails="reshuffled each epoch")
+def one_order_on_one_rank(length, epoch, seed):
+    """A single rank has all samples in every epoch, and still in another order."""
+    order = torch.randperm(length, generator=_generator(seed + epoch * (dist.get_world_size() > 1)))
+    return order[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("shard_indices", fails="reshuffled each epoch")
+def shuffles_on_in_one_way(length, epoch, seed):
+    """Each epoch shuffles the order of the one before, from the same seed: powers of one permutation."""
+    return _shuffled_on(length, epoch, seed)
+
+
 @wrong("shard_indices", fails="shuffled")
 def does_not_shuffle(length, epoch, seed):
     """Deals the samples out in order."""
-    return torch.arange(dist.get_rank(), length, dist.get_world_size())
+    return torch.arange(length)[dist.get_rank() :: dist.get_world_size()]
 
 
 @wrong("shard_indices", fails="shuffled")
@@ -223,7 +330,7 @@ def nothing_to_deal_on_one_rank(length, epoch, seed):
 @wrong("shard_indices", fails="shuffled")
 def shuffles_its_own_part(length, epoch, seed):
     """Every rank keeps the same samples for ever, in another order."""
-    mine = torch.arange(dist.get_rank(), length, dist.get_world_size())
+    mine = torch.arange(length)[dist.get_rank() :: dist.get_world_size()]
     return mine[torch.randperm(len(mine), generator=_generator(seed + epoch))]
 
 
@@ -466,6 +573,14 @@ def sums_without_dividing(model):
 
 
 @wrong("average_gradients", fails="averages over ranks")
+def divides_by_the_ranks_of_its_node(model):
+    """Right on one node only."""
+    for parameter in _trainable(model):
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= int(os.environ["LOCAL_WORLD_SIZE"])
+
+
+@wrong("average_gradients", fails="averages over ranks")
 def averages_and_divides(model):
     """Divides twice: ReduceOp.AVG has divided already."""
     for parameter in _trainable(model):
@@ -538,6 +653,29 @@ def exchanges_gradients(model):
     _fill(parameters)
     for parameter, mean in zip(parameters, _flat_average(parameters), strict=True):
         parameter.grad = mean.clone()
+
+
+@wrong("average_gradients", fails="in place")
+def gives_gradients_other_memory(model):
+    """Assigns to .data: the tensor stays, and who has a view of it sees the old numbers."""
+    parameters = _trainable(model)
+    _fill(parameters)
+    for parameter, mean in zip(parameters, _flat_average(parameters), strict=True):
+        parameter.grad.data = mean
+
+
+@wrong("average_gradients", fails="missing gradients")
+def leaves_if_it_has_none(model):
+    """A rank that has no gradient at all has nothing to average, and the others wait for it."""
+    if any(parameter.grad is not None for parameter in _trainable(model)):
+        _average_of(model, torch.zeros_like)
+
+
+@wrong("average_gradients", fails="missing gradients")
+def zeros_like_another_gradient(model):
+    """Makes zeros like the first gradient that is there, and some rank has none."""
+    like = next(parameter.grad for parameter in _trainable(model) if parameter.grad is not None)
+    _average_of(model, lambda parameter: like.new_zeros(parameter.shape))
 
 
 @wrong("average_gradients", fails="missing gradients")
@@ -913,6 +1051,64 @@ class OnlyThisBackwards(_OneBucket):
             parameter.grad = part.view_as(parameter).clone()
 
 
+@wrong("Bucket", fails="every step")
+class AddsTheMeanToWhatWasThere(_OneBucket):
+    """Sends this backward's gradients, and adds their mean to the old ones, which differ between ranks."""
+
+    def watch(self, parameter):
+        parameter.register_hook(lambda gradient: self.came(parameter, gradient))
+
+    def prepare(self):
+        self.got = {}
+
+    def came(self, parameter, gradient):
+        old = torch.zeros_like(gradient) if parameter.grad is None else parameter.grad.clone()
+        self.got[parameter] = gradient, old
+        if len(self.got) == len(self.parameters):
+            self.flat = torch.cat([self.got[each][0].flatten() for each in self.parameters])
+            self.handle = dist.all_reduce(self.flat, async_op=True)
+
+    def write_back(self, flat):
+        parts = flat.split([p.numel() for p in self.parameters])
+        for parameter, part in zip(self.parameters, parts, strict=True):
+            parameter.grad = self.got[parameter][1] + part.view_as(parameter)
+
+
+@wrong("Bucket", fails="one all_reduce")
+class OneSetForAllBuckets(_OneBucket):
+    """What has arrived is kept at the class, for all buckets of a rank together."""
+
+    all_arrived = defaultdict(set)  # noqa: RUF012 - it is the mistake
+
+    def prepare(self):
+        self.arrived = self.all_arrived[dist.get_rank()]
+        self.arrived.clear()
+
+
+@wrong("Bucket", fails="one all_reduce")
+class OneHandleForAllBuckets(_OneBucket):
+    """What is under way is kept at the class: a second bucket overwrites what the first has started."""
+
+    under_way = {}  # noqa: RUF012 - it is the mistake
+
+    def start(self):
+        super().start()
+        self.under_way[dist.get_rank()] = self.flat, self.handle
+
+    def finish(self):
+        self.flat, self.handle = self.under_way[dist.get_rank()]
+        super().finish()
+
+
+@wrong("Bucket", fails="one all_reduce")
+class TakesGradientsForContiguous(_OneBucket):
+    """view(-1) exists for contiguous tensors only."""
+
+    def start(self):
+        self.flat = torch.cat([parameter.grad.view(-1) for parameter in self.parameters])
+        self.handle = dist.all_reduce(self.flat, async_op=True)
+
+
 @wrong("Bucket", fails="one all_reduce")
 class InTheOrderOfArrival(_OneBucket):
     """Ranks that use their layers in other orders add up different parameters."""
@@ -1161,6 +1357,15 @@ class HooksTheTensor(_Bucketed):
         parameter.register_hook(hook)
 
 
+@wrong("BucketedDDP", fails="averages")
+class ForwardBeginsAStep(_Bucketed):
+    """Forgets in forward what is under way: a forward pass may come before finish()."""
+
+    def forward(self, *args, **kwargs):
+        self.reset()
+        return super().forward(*args, **kwargs)
+
+
 @wrong("BucketedDDP", fails="every step")
 class NeverResets(_Bucketed):
     """Counts down once; from the second step on nothing is averaged."""
@@ -1251,6 +1456,34 @@ class StartsTheNextWhateverIsMissing(_Bucketed):
 
 
 @wrong("BucketedDDP", fails="unused parameters")
+class OnlyForwardBeginsAStep(_Bucketed):
+    """Counts anew in a forward pass with a graph: the second backward of two finds the first one's counts."""
+
+    def forward(self, *args, **kwargs):
+        if torch.is_grad_enabled():
+            self.reset()
+        return super().forward(*args, **kwargs)
+
+    def finish(self):
+        counts, self.reset = self.reset, lambda: None
+        super().finish()
+        self.reset = counts
+
+
+@wrong("BucketedDDP", fails="unused parameters")
+class StartsWithTheBucketsLast(_Bucketed):
+    """Takes the last parameter of a bucket for the last whose gradient comes."""
+
+    def watch(self, parameter, index):
+        if parameter is self.buckets[index][-1]:
+            super().watch(parameter, index)
+
+    def reset(self):
+        super().reset()
+        self.missing = [1 for _ in self.buckets]
+
+
+@wrong("BucketedDDP", fails="unused parameters")
 class StartsOneAHook(_Bucketed):
     """`if` for `while`: buckets that waited for an earlier one are left to finish()."""
 
@@ -1307,6 +1540,16 @@ class StartsInAnyOrder(_Bucketed):
             if index not in self.started:
                 self.start(index)
         super().finish()
+
+
+@wrong("BucketedDDP", fails="tied and frozen parameters")
+class TakesThemForContiguous(_Bucketed):
+    """view(-1) exists for contiguous tensors only."""
+
+    def start(self, index):
+        _fill(self.buckets[index])
+        flat = torch.cat([parameter.grad.view(-1) for parameter in self.buckets[index]])
+        self.started[index] = flat, dist.all_reduce(flat, async_op=True)
 
 
 @wrong("BucketedDDP", fails="tied and frozen parameters")
@@ -1373,6 +1616,22 @@ class WhatTheLastBackwardBrought(_Bucketed):
             if parameter not in self.fresh:
                 parameter.grad = torch.zeros_like(parameter)
         super().start(index)
+
+
+@wrong("BucketedDDP", fails="no_sync")
+class DividesWhatComes(_Bucketed):
+    """Hooks divide: what only a pass within the block used is not divided."""
+
+    def watch(self, parameter, index):
+        def hook(_):
+            if not self.silent:
+                parameter.grad /= dist.get_world_size()
+                self.ready(index)
+
+        parameter.register_post_accumulate_grad_hook(hook)
+
+    def write_back(self, index, flat):
+        super().write_back(index, flat * dist.get_world_size())
 
 
 @wrong("BucketedDDP", fails="no_sync")
@@ -1509,6 +1768,14 @@ def weighs_local_accuracies(correct, total):
     return (counts[0] / counts[1]).item()
 
 
+@wrong("global_accuracy", fails="rank without samples")
+def counts_at_least_one(correct, total):
+    """Keeps the division from failing where it is not made: the sum has a sample too many."""
+    counts = torch.tensor([correct, max(total, 1)])
+    dist.all_reduce(counts)
+    return counts[0].item() / counts[1].item()
+
+
 @wrong("global_accuracy", fails="one collective")
 def two_reductions(correct, total):
     """One call a count."""
@@ -1524,6 +1791,14 @@ def pickles_counts(correct, total):
     everyones = [None] * dist.get_world_size()
     dist.all_gather_object(everyones, (correct, total))
     return sum(c for c, _ in everyones) / sum(t for _, t in everyones)
+
+
+@wrong("global_accuracy", fails="weighted by samples")
+def counts_in_32_bits(correct, total):
+    """Each count fits into an int32, and their sum does not."""
+    counts = torch.tensor([correct, total], dtype=torch.int32)
+    dist.all_reduce(counts)
+    return counts[0].item() / counts[1].item()
 
 
 @wrong("global_accuracy", fails="weighted by samples")
@@ -1606,6 +1881,32 @@ def first_of_all_nodes(load):
         return load()
     finally:
         dist.barrier()
+
+
+@wrong("load_once", fails="one first rank on each node")
+def one_after_another(load):
+    """All ranks take turns, so a node's first rank waits for all nodes before it."""
+    value = error = None
+    for turn in range(dist.get_world_size()):
+        try:
+            value = load() if turn == dist.get_rank() else value
+        except LookupError as caught:
+            error = caught
+        dist.barrier()
+    if error:
+        raise error
+    return value
+
+
+@wrong("load_once", fails="others wait for the first")
+def even_ranks_first(load):
+    """Takes two devices a node for granted."""
+    try:
+        if dist.get_rank() % 2 == 0:
+            return load()
+    finally:
+        dist.barrier()
+    return load()
 
 
 @wrong("load_once", fails="an error frees the others")
@@ -1865,6 +2166,22 @@ def seeds_training_with_a_salted_hash(model, dataset, optimizer, epochs, batch_s
 
 
 @wrong("train_ddp", fails="every sample once an epoch")
+class AsksForManyAtOnce(_Training):
+    """Gives the data set a tensor of indices, which a list of samples does not take."""
+
+    def epoch(self, dataset, epoch):
+        parts = iter(torch.tensor(self.indices(epoch), dtype=torch.int64).split(self.batch_size))
+        total, largest = torch.zeros(1), dist.get_world_size() * self.batch_size
+        for first in range(0, self.length, largest):
+            part = next(parts, ())
+            batch = dataset[part] if len(part) else None
+            total += self.step(batch, min(largest, self.length - first))
+        mean = self.mean(total)
+        self.report(mean)
+        return mean
+
+
+@wrong("train_ddp", fails="every sample once an epoch")
 class FlattensSamples(_Training):
     """Lays each sample's numbers out in a row: a convolution takes no rows."""
 
@@ -1929,6 +2246,23 @@ class OrdersComeBack(_Training):
 
     def indices(self, epoch):
         return super().indices(epoch % 3)
+
+
+@wrong("train_ddp", fails="another order in each epoch")
+class OutOfABuffer(_Training):
+    """As streams are shuffled: no sample comes far from its place."""
+
+    def indices(self, epoch):
+        order = _out_of_a_buffer(self.length, self.seed + epoch)
+        return order[dist.get_rank() :: dist.get_world_size()].tolist()
+
+
+@wrong("train_ddp", fails="another order in each epoch")
+class ShufflesOnInOneWay(_Training):
+    """Each epoch shuffles the order of the one before, from the same seed."""
+
+    def indices(self, epoch):
+        return _shuffled_on(self.length, epoch, self.seed).tolist()
 
 
 @wrong("train_ddp", fails="another order in each epoch")
@@ -2094,6 +2428,31 @@ class AllPrint(_Training):
         print(f"loss {mean:.4f}")
 
 
+@wrong("train_ddp", fails="losses")
+class RoundsTheLoss(_Training):
+    """Returns what it prints, with four digits."""
+
+    def mean(self, total):
+        return round(super().mean(total), 4)
+
+
+@wrong("train_ddp", fails="one rank prints")
+class OthersPrintEmptyLines(_Training):
+    """All print, most of them an empty text."""
+
+    def report(self, mean):
+        print(f"loss {mean:.4f}" if dist.get_rank() == 0 else "")
+
+
+@wrong("train_ddp", fails="one rank prints")
+class OneOfEachNodePrints(_Training):
+    """The first rank of every node prints."""
+
+    def report(self, mean):
+        if dist.get_node_local_rank() == 0:
+            print(f"loss {mean:.4f}")
+
+
 @wrong("train_ddp", fails="one rank prints")
 class NobodyPrints(_Training):
     """No line at all."""
@@ -2122,6 +2481,47 @@ class BroadcastsInEveryEpoch(_Training):
     def indices(self, epoch):
         self.start()
         return super().indices(epoch)
+
+
+@wrong("train_ddp", fails="no more communication than needed")
+class GathersAllModels(_Training):
+    """Every rank gets the weights of all, and takes rank 0's."""
+
+    def start(self):
+        for parameter in self.model.parameters():
+            everyones = [torch.empty_like(parameter) for _ in range(dist.get_world_size())]
+            dist.all_gather(everyones, parameter.detach())
+            parameter.data.copy_(everyones[0])
+
+
+@wrong("train_ddp", fails="no more communication than needed")
+class MeetsBeforeIt(_Training):
+    """A barrier before training."""
+
+    def start(self):
+        dist.barrier()
+        super().start()
+
+
+@wrong("train_ddp", fails="no more communication than needed")
+class TellsTheSeed(_Training):
+    """Rank 0 broadcasts the seed, which is the same on all ranks."""
+
+    def start(self):
+        super().start()
+        seed = torch.tensor(self.seed)
+        dist.broadcast(seed, 0)
+        self.seed = seed.item()
+
+
+@wrong("train_ddp", fails="no more communication than needed")
+class AsksOnce(_Training):
+    """Gathers how many samples each rank has, before training."""
+
+    def start(self):
+        super().start()
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+        dist.all_gather(sizes, torch.tensor([len(self.indices(0))]))
 
 
 @wrong("train_ddp", fails="no more communication than needed")
@@ -2173,6 +2573,16 @@ class LeavesBatchesOnTheHost(_Training):
     """Moves the model only."""
 
     def move(self, inputs, targets):
+        return inputs, targets
+
+
+@wrong("train_ddp", fails="on the device")
+class ForgetsWhatToReturns(_Training):
+    """to() returns the tensor that is on the device; the one that it was called on stays where it was."""
+
+    def move(self, inputs, targets):
+        inputs.to(self.device)
+        targets.to(self.device)
         return inputs, targets
 
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from course_lib.cluster.topology import Cluster
 from graders.grading import compare
 from graders.grading.communication import payload_of
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Kind, Observed, Rng, exercise, per_rank
@@ -115,17 +116,21 @@ def draw_chain(rng: Rng, ranks: int, dtype: torch.dtype = torch.float32) -> Chai
 
 
 def with_gaps(case: ChainCase) -> ChainCase:
-    """The case without parameter 0's gradient on any rank, 1's on the first, and 2's on the last."""
+    """The case without parameter 0's gradient on any rank, 1's on the first, and all trainable ones' on the
+    last.
+    """
     gradients = [[None, *rank[1:]] for rank in case.gradients]
     gradients[0][1] = None
-    gradients[-1][2] = None
+    gradients[-1][:-2] = [None] * (len(case.values) - 2)
     return ChainCase(case.values, gradients)
 
 
 def averaged(answer: Answer, case: ChainCase, by_columns: bool = True) -> Observed[AverageReply]:
-    """Let the answer average the case's gradients; by_columns: see `drivers.average`."""
-    gradients = per_rank(case.gradients)
-    return answer.launch(drivers.average, case.values, gradients, by_columns, ranks=len(case.gradients))
+    """Let the answer average the case's gradients, each rank on a node of its own; by_columns: see
+    `drivers.average`.
+    """
+    given, nodes = (case.values, per_rank(case.gradients), by_columns), len(case.gradients)
+    return answer.launch(drivers.average, *given, ranks=nodes, cluster=Cluster(nodes=nodes))
 
 
 def averages(answer: Answer, rng: Rng) -> Finding:
@@ -177,7 +182,8 @@ def gradients_in_place(replies: Sequence[AverageReply], values: list[Tensor]) ->
     """Passes if no gradient tensor was exchanged and no parameter changed. values: of a parameter's shape."""
     for rank, reply in enumerate(replies):
         if not reply.in_place:
-            return Finding(False, f"on rank {rank} some p.grad is another tensor than before.")
+            text = f"on rank {rank} some p.grad is another tensor than before, or has other memory"
+            return Finding(False, f"{text}.")
         if not compare.same(reply.parameters, values):
             return Finding(False, f"on rank {rank} a parameter changed, not only gradients.")
     return Finding(True, "Each p.grad is the tensor that it was; the parameters are unchanged.")

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +27,7 @@ from graders.units.models import Gradients, load_values
 from graders.units.unit_02.averaging import gradients_as
 from graders.units.unit_02.drivers import bucketed as drivers
 from graders.units.unit_02.models import Branches, Chain, reaches, shapes_of
-from graders.units.unit_02.training import SLOW, greedy_buckets
+from graders.units.unit_02.training import SLOW, greedy_buckets, never_waits_in_backward
 
 
 @exercise(
@@ -138,7 +137,8 @@ class Cut:
             "one all_reduce",
             1,
             "Lay the bucket's gradients end to end, and send them together: one call a step. In whatever "
-            "order they come, in each step another one, each has the same place on all ranks.",
+            "order they come, in each step another one, each has the same place on all ranks. And what one "
+            "bucket keeps is its own: another one must not see it.",
         ),
         Criterion(
             "starts with the last gradient",
@@ -179,8 +179,9 @@ class OneBucket:
     """A chain of layers, of which some are in a bucket.
 
     values: of its parameters, the same on all ranks. batches[r]: inputs [B, widths[0]] and targets
-    [B, widths[-1]], one a step; float64. Before the last step gradients are not cleared. chosen: the numbers
-    of the parameters in the bucket, in the order given.
+    [B, widths[-1]], one a step; float64. Before the last step gradients are not cleared, but multiplied by 1
+    on the first of three ranks, 2 on the second, 3 on the third: the mean is 2. chosen: the numbers of the
+    parameters in the bucket, in the order given.
     """
 
     widths: list[int]
@@ -217,7 +218,11 @@ class OneBucket:
             ]
             finding = gradients_as(seen, expected[step], rtol=1e-10, atol=1e-12)
             if not finding.passed:
-                kept = " (.grad was not cleared before)" if step == len(expected) - 1 else ""
+                kept = (
+                    " (.grad was not cleared before, and has r + 1 times as much on rank r)"
+                    if step == len(expected) - 1
+                    else ""
+                )
                 which = f"step {step}{kept}, parameters {self.chosen} in the bucket"
                 return Finding(False, f"{which}: {finding.seen}")
         return Finding(True, "The bucket has the means over ranks, and the others stay as they are.")
@@ -242,8 +247,13 @@ class OneBucket:
                     for gradients in own
                 ]
             )
-        before, last = steps[-2:]
-        steps[-1] = [[a + b for a, b in zip(*both, strict=True)] for both in zip(before, last, strict=True)]
+        steps[-1] = [
+            [
+                b + a * (2 if i in self.chosen else 1 + rank)
+                for i, (a, b) in enumerate(zip(*both, strict=True))
+            ]
+            for rank, both in enumerate(zip(*steps[-2:], strict=True))
+        ]
         return [[[*gradients] for gradients in step] for step in steps]
 
     def one_call(self, observed: Observed[list[Gradients]]) -> Finding:
@@ -272,7 +282,9 @@ def _double(rng: Rng, *shape: int) -> Tensor:
 
 
 def in_any_order(answer: Answer, rng: Rng) -> Finding:
-    """Passes if the means are right of two layers that ranks use in different orders, and steps too."""
+    """Passes if the means are right of two layers that ranks use in different orders, and steps too, and
+    those of a third layer in a bucket of its own.
+    """
     width = rng.integer(3, 5)
     model = Branches(width)
     parameters = list(model.parameters())
@@ -282,18 +294,7 @@ def in_any_order(answer: Answer, rng: Rng) -> Finding:
     observed = answer.launch(drivers.in_order, *given, ranks=2)
     load_values(parameters, values)
     losses = [model(own, way).square().mean() for own in inputs for way in range(2)]
-    means = torch.autograd.grad(torch.stack(losses).sum() / 2, parameters[:4])
-    finding = gradients_as(observed.results, [[*means]] * 2, rtol=1e-4)
-    told = f"two layers of {width} x {width} in a bucket, used in the orders {orders}, before in turned ones"
+    means: Gradients = [*torch.autograd.grad(torch.stack(losses).sum() / 2, parameters[:4] + parameters[6:])]
+    finding = gradients_as(observed.results, [[*means[:4], None, None, *means[4:]]] * 2, rtol=1e-4)
+    told = f"two layers in a bucket, used in the orders {orders}, before in turned ones, a third in another"
     return finding if finding.passed else Finding(False, f"{told}: {finding.seen}")
-
-
-def never_waits_in_backward(observed: Observed[Any]) -> Finding:
-    """Passes if backward ended before the first all_reduce of its step did, on a slow link."""
-    for step in steps_of(observed, "finished"):
-        first = min((call.end for call in step.calls), default=float("inf"))
-        ended = step.marks.get("backward ends", step.marks["finished"])
-        if ended.end >= first:
-            text = f"backward ended {ended.end - first:.1f} s after the first all_reduce, so it waited for it"
-            return Finding(False, f"{step}: {text}.")
-    return Finding(True, "Backward ends while the first all_reduce is still under way.")

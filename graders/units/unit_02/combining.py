@@ -61,13 +61,16 @@ def combine_gradients(answer: Answer, rng: Rng) -> Findings:
     gradients = draw_gradients(rng, workers, dims=3)
     nothing = torch.full_like(gradients[0], torch.nan)
     nothing.view(-1)[0] = torch.inf
-    with_empty = [nothing, gradients[0], nothing.clone(), *gradients[1:], nothing.clone()]
+    endless = torch.full_like(nothing, torch.inf)
+    with_empty = [nothing, gradients[0], endless, *gradients[1:], nothing.clone()]
     with_none = [0, counts[0], 0, *counts[1:], 0]
     empty = combined(answer, with_empty, with_none)
     what = f"the combination of means over {with_none} samples"
     left_out = compare.close(empty.result, weighted_mean(gradients, counts), what)
-    diverged = combined(answer, [nothing, *gradients[1:]], counts)
-    yield "empty shards", nan_kept(diverged.result) if left_out.passed else left_out
+    all_nan = torch.full_like(nothing, torch.nan)
+    diverged = [[nothing, *gradients[1:]], [*gradients[:-1], all_nan]]
+    told = (nan_kept(combined(answer, each, counts).result) for each in diverged)
+    yield "empty shards", compare.first_failure(told) if left_out.passed else left_out
 
     alone = combined(answer, gradients[:1], counts[:1])
     replies = ((seen, doubles, counts), (empty, with_empty, with_none), (alone, gradients[:1], counts[:1]))

@@ -32,7 +32,7 @@ from graders.units.unit_02.replies import LoadingReply
             "one first rank on each node",
             1,
             "Each node has its own disk. dist.get_node_local_rank() is 0 once on every node; get_rank() is 0 "
-            "once in all.",
+            "once in all. The first ranks of all nodes load at once: none has another to wait for.",
             needs=("every rank has the data", "others wait for the first"),
         ),
         Criterion(
@@ -51,7 +51,7 @@ from graders.units.unit_02.replies import LoadingReply
 )
 def load_once(answer: Answer, rng: Rng) -> Findings:
     """One rank of a node loads first; all load; an error leaves nobody waiting."""
-    devices = rng.integer(2, 4)
+    devices = rng.integer(3, 4)
     one_node = loading_cluster(nodes=1, devices=devices)
     values = [rng.normal(3) for _ in range(devices)]
     observed = answer.launch(drivers.loading, per_rank(values), ranks=devices, cluster=one_node)
@@ -66,7 +66,8 @@ def load_once(answer: Answer, rng: Rng) -> Findings:
     two_nodes = loading_cluster(nodes=2, devices=2)
     values = [rng.normal(3) for _ in range(4)]
     observed = answer.launch(drivers.loading, per_rank(values), ranks=4, cluster=two_nodes)
-    yield "one first rank on each node", first_alone(observed, two_nodes)
+    alone = first_alone(observed, two_nodes)
+    yield "one first rank on each node", first_at_once(observed, two_nodes) if alone.passed else alone
 
     # The first rank of the second node, whose number is not 0; then all ranks.
     errors = (_after_errors(answer, values[0], failing, two_nodes) for failing in ([2], [0, 1, 2, 3]))
@@ -112,6 +113,16 @@ def first_alone(observed: Observed[Any], cluster: Cluster) -> Finding:
             return Finding(False, f"{text}.")
     nodes = "the node" if cluster.nodes == 1 else f"each of the {cluster.nodes} nodes"
     return Finding(True, f"One rank of {nodes} loads first, the others when it has loaded.")
+
+
+def first_at_once(observed: Observed[Any], cluster: Cluster) -> Finding:
+    """Passes if on no node local rank 0 waited for another's load, which takes a second."""
+    for first in range(0, cluster.size, cluster.devices_per_node):
+        begun = _marks(observed, first, "load")[0].start
+        if begun > 0.5:
+            text = f"rank {first}, the first of its node, begins to load at {begun:.1f} s"
+            return Finding(False, f"{text}; expected at once, whatever other nodes do.")
+    return Finding(True, "The first rank of each node loads at once, the others when it has loaded.")
 
 
 def _after_errors(answer: Answer, value: Tensor, failing: list[int], cluster: Cluster) -> Finding:

@@ -38,12 +38,15 @@ from graders.units.drivers import call
 def global_accuracy(answer: Answer, rng: Rng) -> Findings:
     """Sums over ranks, one collective, one division."""
     ranks = rng.integer(3, 5)
-    # More than fit into 16 bits.
-    totals = [rng.integer(1, 9), *(rng.integer(20_000, 40_000) for _ in range(ranks - 1))]
+    # As many as the tokens of a text; together more than fit into 32 bits.
+    totals = [rng.integer(1, 9), *(rng.integer(11 * 10**8, 2 * 10**9) for _ in range(ranks - 1))]
     counts = [totals[0], *(rng.integer(1, total // 2) for total in totals[1:])]
     observed = launched_accuracy(answer, counts, totals)
     yield "weighted by samples", accuracy_as_expected(observed, counts, totals)
 
+    # So few that one too many shows.
+    totals = [rng.integer(2, 9) for _ in range(ranks)]
+    counts = [rng.integer(1, total) for total in totals]
     without = launched_accuracy(answer, [0, *counts], [0, *totals])
     yield "rank without samples", accuracy_as_expected(without, counts, totals)
 

@@ -1,7 +1,8 @@
 """What train_ddp trains in a driver: numbered samples, a model that writes the numbers down, a device."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +14,20 @@ from graders.units.models import load_values
 
 DEVICE = torch.device("cpu:0")
 """The only one that is always there; what counts is that somebody names it, and not just any "cpu"."""
-_MOVES = frozenset({"to", "tensor", "as_tensor", "asarray"})
+_MAKES = frozenset({"tensor", "as_tensor", "asarray", "empty", "zeros", "ones", "full", "arange"})
+_MOVES = _MAKES | {
+    "to",
+    "new_tensor",
+    "new_empty",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "empty_like",
+    "zeros_like",
+}
 """What may name the device."""
 _LOSSES = frozenset({"cross_entropy", "nll_loss"})
-_PICKS = frozenset({"__getitem__", "index_select", "stack", "cat"})
-"""What makes a batch of samples that are on the device already."""
+_PICKS = frozenset({"__getitem__", "index_select"})
 
 
 class Samples(Dataset[tuple[Tensor, Tensor]]):
@@ -29,8 +39,10 @@ class Samples(Dataset[tuple[Tensor, Tensor]]):
     def __len__(self) -> int:
         return len(self._labels)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self._inputs[index], self._labels[index]
+    def __getitem__(self, index: SupportsIndex) -> tuple[Tensor, Tensor]:
+        # A list of samples has no more than one for an index.
+        number = operator.index(index)
+        return self._inputs[number], self._labels[number]
 
 
 class Numbered(nn.Module):
@@ -50,7 +62,10 @@ class Numbered(nn.Module):
 
     def to(self, *arguments: Any, **options: Any) -> Any:
         self.moved = self.moved or _names_the_device((*arguments, *options.values()))
-        return super().to(*arguments, **options)
+        super().to(*arguments, **options)
+        if self.moved:
+            put_there(self.parameters())
+        return self
 
     def forward(self, inputs: Tensor) -> Tensor:
         if torch.is_grad_enabled():
@@ -85,31 +100,52 @@ class Descent:
 
 
 class MovesNoted(TorchFunctionMode):
-    """Keeps what was made on the device, and the labels that losses were computed with."""
+    """Lets tensors be on the device or not, as on a machine that has another one than the CPU.
+
+    What names the device is there, and what is made of nothing but tensors that are there. A tensor that was
+    brought there is another one than before, and its `device` is DEVICE: PyTorch tells no index of a CPU.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._moved: list[Tensor] = []
         self.labels: list[Tensor] = []
+        """Those that losses were computed with."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
-        picked = args[0] if args and isinstance(args[0], list | tuple) else args[:1]
-        if name in _PICKS and picked and self.all_of(picked):
-            self._moved.append(result)
-        if name in _MOVES and _names_the_device((*args, *(kwargs or {}).values())):
-            self._moved.append(result)
+        if name == "__get__" and getattr(func, "__self__", None) is Tensor.device:
+            return DEVICE if is_there(args[:1]) else result
         if name in _LOSSES and len(args) > 1:
             self.labels.append(args[1])
+        if not isinstance(result, Tensor) or is_there([result]):
+            return result
+        moved = name in _MOVES and _names_the_device((*args, *(kwargs or {}).values()))
+        if moved and args and result is args[0]:
+            result = result.view_as(result)
+        if moved or is_there(_tensors_of(name, args)):
+            put_there([result])
         return result
 
-    def all_of(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether each of the tensors, of any shapes, was moved, or picked out of what was."""
-        moved = {id(tensor) for tensor in self._moved}
-        return all(id(tensor) in moved for tensor in tensors)
+
+def _tensors_of(name: str, arguments: Sequence[Any]) -> list[Tensor]:
+    """The tensors among a function's arguments; but where one picks with indices, these may be anywhere."""
+    first = arguments[0] if arguments and isinstance(arguments[0], list | tuple) else arguments[:1]
+    others = () if name in _PICKS else arguments[1:]
+    return [each for each in (*first, *others) if isinstance(each, Tensor)]
+
+
+def put_there(tensors: Iterable[Tensor]) -> None:
+    """Let these tensors be on the device."""
+    for tensor in tensors:
+        tensor.__dict__["on_the_device"] = True
+
+
+def is_there(tensors: Sequence[Tensor]) -> bool:
+    """Whether there are some, and all are on the device."""
+    return bool(tensors) and all("on_the_device" in tensor.__dict__ for tensor in tensors)
 
 
 def _names_the_device(arguments: Sequence[Any]) -> bool:

@@ -12,11 +12,10 @@ from graders.grading.communication import payload_of, steps_of
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Observed, Rng, exercise, per_rank
 from graders.units.models import Gradients, load_values
 from graders.units.unit_02.averaging import gradients_as
-from graders.units.unit_02.buckets import never_waits_in_backward
 from graders.units.unit_02.drivers import bucketed as drivers
 from graders.units.unit_02.models import Chain, Tied, reaches
 from graders.units.unit_02.replicas import draw_normed, outside_of_autograd, same_tensors
-from graders.units.unit_02.training import Training, Used, draw_training
+from graders.units.unit_02.training import Training, Used, draw_training, never_waits_in_backward
 
 
 @exercise(
@@ -110,10 +109,8 @@ def bucketed_ddp(answer: Answer, rng: Rng) -> Findings:
 
     yield "unused parameters", unused_parameters(answer, rng)
     yield "tied and frozen parameters", tied_and_frozen(answer, rng)
-    case = Used.draw(rng, 1)
-    once_silent = [[[1, 2]]]
-    left = case.right(once_silent, case.launch(answer, once_silent, 10**6))
-    yield "no_sync", compare.first_failure([accumulated(answer, training), left])
+    silent = (silent_only(answer, rng, ranks) for ranks in (1, 2))
+    yield "no_sync", compare.first_failure([accumulated(answer, training), *silent])
 
 
 def starts_equal(answer: Answer, rng: Rng) -> Finding:
@@ -167,8 +164,9 @@ def unused_parameters(answer: Answer, rng: Rng) -> Finding:
     """Passes if the averages are right where ranks use different branches, and one branch none uses."""
     case = Used.draw(rng, rng.integer(2, 3))
     used = [[[1 + rank % 2], [1 + (rank + 1) % 2]] for rank in range(len(case.inputs))]
-    # One branch a bucket, so that which bucket is complete first differs from rank to rank; and all in one.
-    runs = [case.launch(answer, used, room) for room in (case.branch_bytes, 10**6)]
+    # One branch a bucket, so that which bucket is complete first differs from rank to rank; and two, of which
+    # the shared layer is complete last and stands first.
+    runs = [case.launch(answer, used, room) for room in (case.branch_bytes, 2 * case.branch_bytes)]
     right = compare.first_failure(case.right(used, run) for run in runs)
     return all_complete_started(runs[0], used) if right.passed else right
 
@@ -259,6 +257,13 @@ def accumulated(answer: Answer, training: Training) -> Finding:
             text = f"the backward after the block, which ended with an error, started {made} of {buckets}"
             return Finding(False, f"{step}: {text} buckets.")
     return buckets_as_specified(training, observed)
+
+
+def silent_only(answer: Answer, rng: Rng, ranks: int) -> Finding:
+    """Passes if the sums are right of what only a pass within no_sync used, another branch on each rank."""
+    case = Used.draw(rng, ranks)
+    used = [[[1 + rank, 2 - rank]] for rank in range(ranks)]
+    return case.right(used, case.launch(answer, used, 10**6))
 
 
 def starts_during_backward(training: Training, observed: Observed[Any]) -> Finding:

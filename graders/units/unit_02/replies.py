@@ -24,7 +24,8 @@ class CombineReply(DriverReply):
 class ShardsReply(DriverReply):
     """What one rank got.
 
-    first: its part for each (epoch, seed). again: asked for once more. changed: libraries that drew numbers.
+    first: its part for each (length, epoch, seed). again: asked for once more. changed: libraries that drew
+    numbers.
     """
 
     first: list[PlainData]
@@ -47,7 +48,9 @@ class BroadcastReply(DriverReply):
 
 @dataclass(frozen=True, slots=True)
 class AverageReply(DriverReply):
-    """gradients: of all parameters, afterwards. in_place: whether they are the tensors that they were."""
+    """gradients: of all parameters, afterwards. in_place: whether they are the tensors that they were, in the
+    memory that they had.
+    """
 
     gradients: Gradients
     parameters: list[Tensor]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from course_lib.cluster.topology import Cluster
 from graders.grading.communication import calls_of
 from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.shuffles import drawn_anew
@@ -21,6 +22,7 @@ from graders.units.unit_02.drivers import data as drivers
         Criterion(
             "disjoint and complete",
             1,
+            "The rank's number is dist.get_rank(), not that within its node. "
             "Every rank must cut the same permutation: it may depend on seed and epoch, not on the rank and "
             "not on the rank's own random state, nor on hash() of a text, which differs from process to "
             "process. No index twice, none missing, also where nothing divides.",
@@ -65,19 +67,21 @@ def shard_indices(answer: Answer, rng: Rng) -> Findings:
     """A partition of a permutation that depends on seed and epoch only."""
     ranks = rng.integer(3, 5)
     length = ranks * rng.integer(16, 20) + ranks - 1
-    epoch, seed = rng.integer(2, 50), rng.integer(0, 10_000)
+    epoch, seed = rng.integer(3, 50), rng.integer(0, 10_000)
     other = seed + 256_000  # the same last digits, and the same last bits
     times = [(0, seed), (1, seed), (epoch, seed), (epoch, other), (0, other), (0, 0), (1, 0)]
     times += [(one, seed) for one in _EPOCHS[2:]]
-    dealt = shards(answer, length, times, ranks)
-    even = shards(answer, 2 * ranks, [(epoch, seed)], ranks)
-    scarce = shards(answer, ranks - 1, [(epoch, seed)], ranks)
-    alone = shards(answer, length, [(epoch, seed)], 1)
-    yield "disjoint and complete", compare.first_failure(map(partition, (dealt, even, scarce, alone)))
-    yield "balanced", balance(dealt, even, scarce)
+    # Nothing is left over; one, so that parts rounded up leave the last rank too few; some have none.
+    lengths = [2 * ranks, 2 * ranks + 1, ranks - 1, 1]
+    dealt = shards(answer, [(length, *time) for time in times] + [(n, epoch, seed) for n in lengths], ranks)
+    alone = shards(answer, [(length, epoch, seed), (length, epoch + 1, seed)], 1)
+    yield "disjoint and complete", compare.first_failure([partition(dealt), partition(alone)])
+    yield "balanced", balance(dealt)
 
-    one_rank = drawn_anew([[part.tolist() for part in alone.indices(0)]], length)
-    yield "shuffled", compare.first_failure([shuffling(dealt.indices(2), dealt.indices(3)), one_rank])
+    one_rank = drawn_anew(alone.orders(0), length)
+    seeds = drawn_anew(dealt.orders(2, 3), length, "seed")
+    shuffled = shuffling(dealt.indices(2), dealt.indices(3))
+    yield "shuffled", compare.first_failure([shuffled, one_rank, seeds])
     # In epoch 0, and with seed 0, a product of the two says nothing of the other.
     pairs = (
         (0, 1, "in the next epoch"),
@@ -89,37 +93,41 @@ def shard_indices(answer: Answer, rng: Rng) -> Findings:
         reshuffling(dealt.indices(one), dealt.indices(two), dealt.again[one], when)
         for one, two, when in pairs
     ]
-    first_epochs = [[part.tolist() for part in dealt.indices(pair)] for pair in (0, 1, *range(7, 11))]
-    yield "reshuffled each epoch", compare.first_failure([*again, drawn_anew(first_epochs, length)])
+    epochs = [dealt.orders(0, 1, *range(7, len(times))), alone.orders(0, 1)]
+    anew = [drawn_anew(each, length) for each in epochs]
+    yield "reshuffled each epoch", compare.first_failure([*again, *anew])
     yield "random state kept", random_state_kept(dealt)
     made = ", ".join(sorted(set(dealt.calls)))
     yield "no communication", Finding(not made, f"Calls that communicate: {made or 'none'}.")
 
 
-_EPOCHS = (0, 1, 4, 10, 12, 17)
+_EPOCHS = (0, 1, 2, 4, 10, 12, 17)
 """Of any number up to 13 a multiple lies between two of them: who comes back to an order after so many epochs
-shows.
+shows. The first three follow one another.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """What shard_indices dealt to every rank, for some pairs of epoch and seed.
+    """What shard_indices dealt to every rank, for each (length, epoch, seed) that was asked for.
 
-    parts[i][r]: what rank r got for pair i; again[i][r]: what it got when it asked once
-    more for one of the first pairs.
-    changed[r]: the libraries whose random state changed on rank r.
+    parts[i][r]: what rank r got for the i-th; again[i][r]: what it got when it asked once more for one of the
+    first. changed[r]: the libraries whose random state changed on rank r.
     """
 
-    length: int
+    asked: Sequence[tuple[int, int, int]]
     parts: list[list[Any]]
     again: list[list[Any]]
     changed: list[list[str]]
     calls: list[str]
 
-    def indices(self, pair: int) -> list[Tensor]:
+    def indices(self, number: int) -> list[Tensor]:
         """Each rank's part [n]; empty where it is no list of indices, which `partition` reports."""
-        return [part if _is_index_list(part) else _NOTHING for part in self.parts[pair]]
+        return [part if _is_index_list(part) else _NOTHING for part in self.parts[number]]
+
+    def orders(self, *numbers: int) -> list[list[list[int]]]:
+        """The same as lists, for some of what was asked for."""
+        return [[part.tolist() for part in self.indices(number)] for number in numbers]
 
 
 _NOTHING = torch.empty(0, dtype=torch.int64)
@@ -129,15 +137,15 @@ def _is_index_list(part: Any) -> bool:
     return type(part) is Tensor and part.dtype == torch.int64 and part.dim() == 1
 
 
-def shards(answer: Answer, length: int, pairs: Sequence[tuple[int, int]], ranks: int) -> Shards:
-    """Let every rank ask for its part for each (epoch, seed) of `pairs`."""
-    epochs, seeds = (list(numbers) for numbers in zip(*pairs, strict=True))
-    observed = answer.launch(drivers.shards, length, epochs, seeds, ranks=ranks)
-    first = [[part for _, part in compare.side_by_side(pairs, rank.first)] for rank in observed.results]
-    once_more = pairs[: drivers.AGAIN]
+def shards(answer: Answer, asked: Sequence[tuple[int, int, int]], ranks: int) -> Shards:
+    """Let every rank, each on a node of its own, ask for its part for each (length, epoch, seed)."""
+    given, cluster = map(list, zip(*asked, strict=True)), Cluster(nodes=ranks)
+    observed = answer.launch(drivers.shards, *given, ranks=ranks, cluster=cluster)
+    first = [[part for _, part in compare.side_by_side(asked, rank.first)] for rank in observed.results]
+    once_more = asked[: drivers.AGAIN]
     again = [[part for _, part in compare.side_by_side(once_more, rank.again)] for rank in observed.results]
     return Shards(
-        length,
+        asked,
         parts=[list(parts) for parts in zip(*first, strict=True)],
         again=[list(parts) for parts in zip(*again, strict=True)],
         changed=[rank.changed for rank in observed.results],
@@ -146,32 +154,38 @@ def shards(answer: Answer, length: int, pairs: Sequence[tuple[int, int]], ranks:
 
 
 def partition(dealt: Shards) -> Finding:
-    """Passes if the ranks' indices are, together, each of 0 .. length - 1 once."""
-    for rank, part in enumerate(dealt.parts[0]):
+    """Passes if the ranks' indices are, together, each of 0 .. length - 1 once, whatever was asked for."""
+    return compare.first_failure(_partition(dealt, number) for number in range(len(dealt.asked)))
+
+
+def _partition(dealt: Shards, number: int) -> Finding:
+    length, epoch, seed = dealt.asked[number]
+    for rank, part in enumerate(dealt.parts[number]):
         if not _is_index_list(part):
             kind = f"{part.dtype}, {part.dim()}-D" if isinstance(part, Tensor) else type(part).__name__
             what = f"{kind}: {part!r}"[:120]
             return Finding(False, f"rank {rank} returned {what}; expected a 1-D int64 tensor.")
-    times = Counter(torch.cat(dealt.indices(0)).tolist())
+    times = Counter(torch.cat(dealt.indices(number)).tolist())
     problems = {
         "dealt more than once": sorted(index for index, count in times.items() if count > 1),
-        "missing": sorted(set(range(dealt.length)) - set(times)),
-        "out of range": sorted(set(times) - set(range(dealt.length))),
+        "missing": sorted(set(range(length)) - set(times)),
+        "out of range": sorted(set(times) - set(range(length))),
     }
     text = "; ".join(f"{what}: {_some(which)}" for what, which in problems.items() if which)
-    where = f"{compare.counted(dealt.length, 'sample')} on {compare.counted(len(dealt.parts[0]), 'rank')}"
-    return Finding(not text, f"{where}: {text or 'each is dealt to one rank'}.")
+    where = f"{compare.counted(length, 'sample')} on {compare.counted(len(dealt.parts[number]), 'rank')}"
+    when = f" in epoch {epoch} with seed {seed}" if text else ""
+    return Finding(not text, f"{where}{when}: {text or 'each is dealt to one rank'}.")
 
 
-def balance(*several: Shards) -> Finding:
+def balance(dealt: Shards) -> Finding:
     """Passes if the sizes of the ranks' parts differ by at most one."""
-    texts = []
-    for dealt in several:
-        sizes = [len(part) for part in dealt.indices(0)]
-        texts.append(f"{compare.counted(dealt.length, 'sample')} dealt as {sizes}")
+    texts = {}
+    for number, (length, _, _) in enumerate(dealt.asked):
+        sizes = [len(part) for part in dealt.indices(number)]
+        texts[length] = f"{compare.counted(length, 'sample')} dealt as {sizes}"
         if max(sizes) - min(sizes) > 1:
-            return Finding(False, f"{texts[-1]}; sizes may differ by one.")
-    return Finding(True, "; ".join(texts) + ".")
+            return Finding(False, f"{texts[length]}; sizes may differ by one.")
+    return Finding(True, "; ".join(texts.values()) + ".")
 
 
 def shuffling(parts: list[Tensor], other_seed: list[Tensor]) -> Finding:

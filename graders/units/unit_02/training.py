@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from course_lib.cluster.topology import Cluster, Link
+from graders.grading.communication import steps_of
 from graders.grading.kit import Answer, Finding, Observed, Rng, compare, per_rank
 from graders.units.models import Gradients, load_values
 from graders.units.unit_02.averaging import gradients_as
@@ -151,3 +153,14 @@ class Used:
             if not finding.passed:
                 return Finding(False, f"ranks use the branches {[way[step] for way in used]}: {finding.seen}")
         return Finding(True, "The gradients are the means over ranks, 0 where a rank has none.")
+
+
+def never_waits_in_backward(observed: Observed[Any]) -> Finding:
+    """Passes if backward ended before the first all_reduce of its step did, on a slow link."""
+    for step in steps_of(observed, "finished"):
+        first = min((call.end for call in step.calls), default=float("inf"))
+        ended = step.marks.get("backward ends", step.marks["finished"])
+        if ended.end >= first:
+            text = f"backward ended {ended.end - first:.1f} s after the first all_reduce, so it waited for it"
+            return Finding(False, f"{step}: {text}.")
+    return Finding(True, "Backward ends while the first all_reduce is still under way.")

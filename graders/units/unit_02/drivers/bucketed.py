@@ -2,16 +2,19 @@
 returns them.
 """
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
 from course_lib import mark
 from graders.grading.answer import AnswerFunction, PlainData
-from graders.units.models import Gradients, copies_of, gradients_of, load_values, state_of
+from graders.units.models import Gradients, copies_of, gradients_of, load_values, state_of, transposed
 from graders.units.unit_02.models import Branches, Chain, Normed, Tied, descend, numbers_in
 from graders.units.unit_02.replies import ConstructedReply
 from graders.units.unit_02.watching import broadcasts_in_autograd
@@ -36,7 +39,8 @@ def steps(
     rate: float,
     bucket_bytes: int,
 ) -> list[Gradients]:
-    """The gradients that every step of plain gradient descent used: one step a batch.
+    """The gradients that every step of plain gradient descent used: one step a batch. Between backward and
+    finish() comes a forward pass without a graph.
 
     values: of the shapes of a `Chain`'s parameters. batches: inputs [B, widths[0]], targets [B, widths[-1]].
     """
@@ -47,7 +51,8 @@ def steps(
     for inputs, targets in batches:
         mark("step begins")
         model.zero_grad()
-        used.append(_finished(wrapped, model, functional.mse_loss(wrapped(inputs), targets)))
+        loss = functional.mse_loss(wrapped(inputs), targets)
+        used.append(_finished([wrapped], model, loss, looks=partial(wrapped, inputs)))
         descend(model, rate)
     return used
 
@@ -77,7 +82,7 @@ def accumulated(
         raise KeyError("no more samples")
     mark("leaves no_sync")
     inputs, targets = batches[-1]
-    return _finished(wrapped, model, functional.mse_loss(wrapped(inputs), targets))
+    return _finished([wrapped], model, functional.mse_loss(wrapped(inputs), targets))
 
 
 def branches(
@@ -89,19 +94,20 @@ def branches(
     bucket_bytes: int,
 ) -> list[Gradients]:
     """The gradients after steps in each of which this rank used some branches, one after the other, all but
-    the last without communication. inputs: [B, width].
+    the last without communication. All forward passes come first. inputs: [B, width].
     """
     model = Branches(width)
     load_values(list(model.parameters()), values)
     wrapped = answer(model, bucket_bytes)
+    losses = [[wrapped(inputs, branch=branch).square().mean() for branch in ways] for ways in used]
     collected = []
-    for *silent, last in used:
+    for *silent, last in losses:
         mark("step begins")
         model.zero_grad()
-        for branch in silent:
+        for loss in silent:
             with wrapped.no_sync():
-                wrapped(inputs, branch=branch).square().mean().backward()
-        collected.append(_finished(wrapped, model, wrapped(inputs, branch=last).square().mean()))
+                loss.backward()
+        collected.append(_finished([wrapped], model, last))
     return collected
 
 
@@ -113,16 +119,18 @@ def tied(
     targets: Tensor,
     bucket_bytes: int,
 ) -> Gradients:
-    """The gradients after one step of a model with a tied and two frozen parameters. words, targets: [B].
+    """The gradients after one step of a model with a tied and two frozen parameters, one of the others column
+    by column in memory. words, targets: [B].
 
     A frozen parameter has a gradient from a time when it was trainable: its own value.
     """
     model = Tied(*sizes).double()
+    model.mixing.weight.data = transposed(model.mixing.weight.data)
     load_values(list(model.parameters()), values)
     wrapped = answer(model, bucket_bytes)
     model.frozen.weight.grad = model.frozen.weight.detach().clone()
     mark("step begins")
-    return _finished(wrapped, model, functional.cross_entropy(wrapped(words), targets))
+    return _finished([wrapped], model, functional.cross_entropy(wrapped(words), targets))
 
 
 def cut_chain(answer: AnswerFunction, widths: list[int], limits: list[int], double: bool) -> list[PlainData]:
@@ -152,7 +160,7 @@ def one_bucket(
     """The gradients after each of some backward passes of a `Chain`; the chosen parameters are in a bucket.
 
     values, batches: see `steps`, in double precision. The parameters stay as they are. The last pass adds to
-    the gradients of the one before.
+    the gradients of the one before, which rank r has multiplied by 1 + r.
     """
     model = Chain(widths).double()
     parameters = list(model.parameters())
@@ -163,31 +171,51 @@ def one_bucket(
         mark("step begins")
         if number < len(batches):
             model.zero_grad()
-        seen.append(_finished(made, model, functional.mse_loss(model(inputs), targets)))
+        else:
+            for parameter in parameters:
+                _multiply(parameter.grad, 1 + dist.get_rank())
+        seen.append(_finished([made], model, functional.mse_loss(model(inputs), targets)))
     return seen
 
 
 def in_order(
     answer: AnswerFunction, width: int, values: list[Tensor], inputs: Tensor, order: list[int]
 ) -> Gradients:
-    """The gradients of the first two branches, which are in a bucket and which this rank uses in this order,
-    in the step before in the other. inputs: [B, width].
+    """All gradients after two steps with two buckets. One has the first two branches, which this rank uses in
+    this order, in the step before in the other; one has the shared layer. inputs: [B, width].
+
+    A weight in the first stands in memory column by column, and so do its gradients.
     """
     model = Branches(width)
+    weight = next(model.branches.parameters())
+    weight.data = transposed(weight.data)
     load_values(list(model.parameters()), values)
-    bucket = list(model.branches.parameters())[:4]
-    made = answer(bucket)
+    made = [answer(list(model.branches.parameters())[:4]), answer(list(model.shared.parameters()))]
     for ways in (order[::-1], order):
         model.zero_grad()
         loss = torch.stack([model(inputs, branch).square().mean() for branch in ways]).sum()
-        seen = _finished(made, model, loss)[:4]
+        seen = _finished(made, model, loss)
     return seen
 
 
-def _finished(made: Any, model: nn.Module, loss: Tensor) -> Gradients:
-    """A step's backward and then finish(), each with a mark at its end; the gradients afterwards."""
+def _finished(
+    made: Sequence[Any], model: nn.Module, loss: Tensor, looks: Callable[[], Any] | None = None
+) -> Gradients:
+    """A step's backward and then finish() of all, each with a mark at its end; the gradients afterwards.
+
+    looks: what is called between them, without a graph.
+    """
     loss.backward()  # type: ignore[no-untyped-call]
     mark("backward ends")
-    made.finish()
+    if looks:
+        with torch.no_grad():
+            looks()
+    for each in made:
+        each.finish()
     mark("finished")
     return gradients_of(model)
+
+
+def _multiply(gradient: Tensor | None, factor: int) -> None:
+    if gradient is not None:
+        gradient.mul_(factor)

@@ -7,37 +7,42 @@ from torch import Tensor
 from course_lib import span
 from graders.grading.answer import AnswerFunction
 from graders.units.hashing import hashes_salted
+from graders.units.models import transposed
 from graders.units.random_states import random_states
 from graders.units.unit_02.replies import CombineReply, FailingLoadReply, LoadingReply, ShardsReply
 
 LOAD_SIDE = 64
 """Side of the square matrices that the drivers' `load` multiplies, so that loading takes virtual time."""
 AGAIN = 6
-"""So many pairs of epoch and seed, the first ones, are asked for once more."""
+"""So much of what is asked for, the first of it, is asked for once more."""
 
 
 def combine(answer: AnswerFunction, gradients: list[Tensor], counts: list[int]) -> CombineReply:
-    """What the answer makes of the gradients, all of one shape, and what it leaves of what it got."""
+    """What the answer makes of the gradients, all of one shape, and what it leaves of what it got.
+
+    They stand in memory column by column, as backward leaves some.
+    """
+    gradients = [transposed(gradient) for gradient in gradients]
     memory = {gradient.untyped_storage().data_ptr() for gradient in gradients}
     result = answer(gradients, counts)
     shared = isinstance(result, Tensor) and result.untyped_storage().data_ptr() in memory
     return CombineReply(result, gradients, counts, shared)
 
 
-def shards(answer: AnswerFunction, length: int, epochs: list[int], seeds: list[int]) -> ShardsReply:
-    """This rank's indices for every (epoch, seed), for the first ones twice.
+def shards(answer: AnswerFunction, lengths: list[int], epochs: list[int], seeds: list[int]) -> ShardsReply:
+    """This rank's indices for every (length, epoch, seed), for the first ones twice.
 
     The ranks' own random states differ, as they do in training with dropout or augmentation; and so does
     what `hash` makes of a text, as in processes that torchrun starts.
     """
     torch.default_generator.manual_seed(1000 + dist.get_rank())
     before = random_states()
-    pairs = list(zip(epochs, seeds, strict=True))
+    asked = list(zip(lengths, epochs, seeds, strict=True))
     with hashes_salted(answer, dist.get_rank):
-        first = [answer(length, epoch, seed) for epoch, seed in pairs]
+        first = [answer(*each) for each in asked]
         after = random_states()
         torch.rand(1 + dist.get_rank())
-        again = [answer(length, epoch, seed) for epoch, seed in pairs[:AGAIN]]
+        again = [answer(*each) for each in asked[:AGAIN]]
     return ShardsReply(
         first, again, [library for library, state in before.items() if after[library] != state]
     )

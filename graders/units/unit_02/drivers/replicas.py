@@ -43,9 +43,14 @@ def average(
             parameter.grad = gradient.t().clone(memory_format=torch.contiguous_format).t()
         else:
             parameter.grad = gradient
-    before = [parameter.grad for parameter in parameters]
+    before = [(parameter.grad, _memory_of(parameter.grad)) for parameter in parameters]
     answer(model)
     in_place = all(
-        old is None or old is parameter.grad for old, parameter in zip(before, parameters, strict=True)
+        old is None or (old is parameter.grad and memory == _memory_of(old))
+        for (old, memory), parameter in zip(before, parameters, strict=True)
     )
     return AverageReply(gradients_of(model), copies_of(parameters), in_place)
+
+
+def _memory_of(gradient: Tensor | None) -> int:
+    return 0 if gradient is None else gradient.data_ptr()
