@@ -21,7 +21,12 @@ from graders.units.unit_01.watched import Batch
             1,
             "The share of samples whose largest logit is at their label, from 0 to 1, as a float.",
         ),
-        Criterion("loss", 1, "The mean cross-entropy over all samples, not its sum, as a float.", needs=()),
+        Criterion(
+            "loss",
+            1,
+            "The mean cross-entropy over all samples, not its sum, as a float with all its digits.",
+            needs=(),
+        ),
         Criterion(
             "uneven last batch",
             1,
@@ -126,8 +131,17 @@ def loss_as_expected(evaluation: Evaluation, result: PlainData) -> Finding:
     """Passes if the first of the pair is the mean loss over all samples."""
     if not _is_pair(result):
         return Finding(False, _no_pair(result))
-    what = f"the loss over {evaluation.size}"
-    return compare.near(result[0], evaluation.expected()[0], what, rtol=1e-4)
+    return loss_near(result[0], evaluation.expected()[0], f"the loss over {evaluation.size}")
+
+
+def loss_near(seen: PlainData, expected: float, what: str) -> Finding:
+    """Passes if `seen` is the loss expected, with all its digits."""
+    finding = compare.near(seen, expected, what, rtol=1e-4)
+    # No mean of drawn losses has so few digits, but for one in a hundred thousand.
+    if finding.passed and seen == round(compare.as_float(seen), 5):
+        text = f"{what} has been rounded to {compare.shown(seen)}; expected what the division gives"
+        return Finding(False, f"{text}.")
+    return finding
 
 
 def _is_pair(result: PlainData) -> bool:

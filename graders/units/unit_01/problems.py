@@ -39,6 +39,12 @@ class Problem:
         """[size, F, 1]."""
         return rng.normal(size, self.features, 1)
 
+    def draw_mistaken(self, rng: Rng, inputs: Tensor) -> Tensor:
+        """Labels [B] of inputs [B, F, 1], each another one than the model takes for the right one."""
+        with torch.no_grad():
+            taken: Tensor = self.model()(inputs).argmax(1)
+        return (taken + rng.integers(1, self.classes - 1, len(inputs))) % self.classes
+
     def draw_batches(self, rng: Rng, sizes: Sequence[int]) -> list[Batch]:
         return [self.draw_batch(rng, size) for size in sizes]
 
