@@ -100,6 +100,17 @@ def skips_what_is_not_finite(model, inputs, targets, optimizer):
 
 
 @wrong("train_step", fails="loss")
+def exponentials_as_they_are(model, inputs, targets, optimizer):
+    """exp(89) is infinite in single precision: take the largest logit off before."""
+    optimizer.zero_grad()
+    logits = model(inputs)
+    loss = (logits.exp().sum(1).log() - logits.gather(1, targets[:, None]).squeeze(1)).mean()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+@wrong("train_step", fails="loss")
 def squeezes_the_logits(model, inputs, targets, optimizer):
     """Takes all dimensions of 1 away: with a single sample that of the samples, too."""
     optimizer.zero_grad()
@@ -392,6 +403,22 @@ def inputs_taken_for_vectors(model, loader):
 
 
 @wrong("evaluate", fails="loss")
+def a_little_for_the_logarithm(model, loader):
+    """log(p + 1e-8) is never below -18.4, however sure the model is of something else."""
+    mode = model.training
+    model.eval()
+    loss, hits, samples = 0.0, 0, 0
+    with torch.no_grad():
+        for inputs, targets in loader:
+            probabilities = model(inputs).softmax(1)
+            loss -= (probabilities.gather(1, targets[:, None]) + 1e-8).log().sum().item()
+            hits += (probabilities.argmax(1) == targets).sum().item()
+            samples += len(targets)
+    model.train(mode)
+    return loss / samples, hits / samples
+
+
+@wrong("evaluate", fails="loss")
 def loss_for_a_table(model, loader):
     """Four digits are for those who read it."""
     mode = model.training
@@ -677,6 +704,13 @@ def stops_when_all_are_right(model, train_loader, validation_loader, optimizer, 
     """An accuracy of 1 cannot get better; the model can."""
     this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
     return this.run(stop=lambda history: history[-1][2] == 1)
+
+
+@wrong("fit", fails="every epoch anew")
+def stops_when_it_stands_still(model, train_loader, validation_loader, optimizer, epochs, device):
+    """The training loss has changed by less than a tolerance; a scheduler may yet raise the rate."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    return this.run(stop=lambda history: len(history) > 5 and abs(history[-1][0] - history[-2][0]) < 1e-4)
 
 
 def _keeps_the_best(this, worth):

@@ -1,6 +1,6 @@
 """Unit 01, all fifteen: the training loop."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -78,9 +78,7 @@ def fit(answer: Answer, rng: Rng) -> Findings:
     none = case.seen(answer, 0)
     yield (
         "every epoch anew",
-        compare.first_failure(
-            [*anew(case, one, several, none), *to_the_end(answer, Course.draw_worsening(rng))]
-        ),
+        compare.first_failure([*anew(case, one, several, none), *to_the_end(answer, rng)]),
     )
     yield "history", compare.first_failure([history_right(case, one, 1), history_right(case, several, 3)])
     found = case.seen(answer, 2, training=False)
@@ -129,6 +127,13 @@ class Course:
         with torch.no_grad():
             labels = Watched(values)(inputs).argmax(1)
         return cls(problem, train, [(inputs, labels)], RATES)
+
+    @classmethod
+    def draw_standing(cls, rng: Rng) -> "Course":
+        """One in which nothing moves, with a learning rate of 0."""
+        problem = Problem.draw(rng)
+        batches = problem.draw_batches(rng, [4])
+        return cls(problem, batches, batches, RATES | {"lr": 0.0})
 
     @classmethod
     def draw_long(cls, rng: Rng) -> "Course":
@@ -197,11 +202,17 @@ EPOCHS = 13
 """More than people, or a scheduler, wait for a validation to get better."""
 
 
-def to_the_end(answer: Answer, case: Course) -> list[Finding]:
-    """Pass if a training whose validation only gets worse runs all its epochs, and keeps the last weights."""
-    seen = case.seen(answer, EPOCHS)
-    passes = f"passes over the two loaders in {EPOCHS} epochs, of which the first validates best"
-    return [compare.equal(seen.passes, (EPOCHS, EPOCHS), passes), parameters_as_expected(case, seen, EPOCHS)]
+def to_the_end(answer: Answer, rng: Rng) -> Iterator[Finding]:
+    """Pass if a training whose validation only gets worse, and one that stands still, run all their epochs,
+    and the last weights stay.
+    """
+    passes = f"passes over the two loaders in {EPOCHS} epochs"
+    worsening = Course.draw_worsening(rng)
+    seen = worsening.seen(answer, EPOCHS)
+    yield compare.equal(seen.passes, (EPOCHS, EPOCHS), f"{passes}, of which the first validates best")
+    yield parameters_as_expected(worsening, seen, EPOCHS)
+    standing = Course.draw_standing(rng).seen(answer, EPOCHS)
+    yield compare.equal(standing.passes, (EPOCHS, EPOCHS), f"{passes} with a learning rate of 0")
 
 
 def history_right(case: Course, seen: FitReply, epochs: int) -> Finding:

@@ -26,7 +26,7 @@ _WAITS = frozenset(
 has computed them."""
 _STORES = frozenset({"copy_", "__setitem__"})
 """What may bring numbers from the device into a tensor on the host."""
-_NOTED = _WAITS | _MAKES | _STORES | {"to", "where", "__getitem__"}
+_NOTED = _WAITS | _MAKES | _STORES | {"to", "type", "where", "__getitem__"}
 _BEGINS = frozenset({"tensor", "zeros", "ones", "empty", "full", "arange", "rand", "randn", "linspace"})
 """What makes a tensor of no other, on the host unless the device is named."""
 
@@ -113,6 +113,8 @@ def _waits(name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> b
     match name:
         case "to":
             return _fetches(arguments, options)
+        case "type":  # torch.FloatTensor is on the host
+            return bool(others) and not isinstance(others[0], torch.dtype)
         case "where":  # of a condition alone: where it is true
             return not others
         case "__getitem__":

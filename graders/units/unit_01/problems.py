@@ -13,6 +13,9 @@ from torch import Tensor
 from graders.grading.kit import Rng
 from graders.units.unit_01.watched import Batch, Watched
 
+STEEP = 100
+"""By this the second layer's weights are larger where a model is to be sure of itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:

@@ -11,7 +11,7 @@ from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compa
 from graders.units.models import copies_of
 from graders.units.unit_01 import drivers
 from graders.units.unit_01.drivers import StepReply
-from graders.units.unit_01.problems import Problem
+from graders.units.unit_01.problems import STEEP, Problem
 from graders.units.unit_01.watched import Batch
 
 
@@ -96,7 +96,9 @@ class Training:
     def draw(
         cls, rng: Rng, sizes: Sequence[int], *, with_stale_gradients: bool = False, steep: bool = False
     ) -> "Training":
-        """A step for each size of a batch. steep: gradients are longer than any that one would clip to."""
+        """A step for each size of a batch. steep: gradients are longer than any that one would clip to, and
+        logits larger than `exp` takes.
+        """
         problem = Problem.draw(rng)
         batches = problem.draw_batches(rng, sizes)
         if steep:
@@ -124,10 +126,6 @@ class Training:
             losses.append(loss.detach())
             parameters.append(copies_of(model.parameters()))
         return losses, parameters
-
-
-STEEP = 30
-"""By this the second layer's weights are larger than they would be: of 200 gradients the shortest is 14."""
 
 
 def losses_as_expected(training: Training, seen: list[StepReply]) -> Finding:
