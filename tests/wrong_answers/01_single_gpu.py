@@ -1255,6 +1255,19 @@ def sets_evaluation_mode(model, micro_batches, loss_fn):
 
 
 @wrong("accumulate_gradients", fails="loss of the full batch")
+def a_single_sample_in_evaluation_mode(model, micro_batches, loss_fn):
+    """A batch norm cannot train on one sample; but who calls has chosen the mode."""
+    total, n, mode = 0.0, _samples(micro_batches), model.training
+    for inputs, targets in micro_batches:
+        model.train(mode and len(inputs) > 1)
+        loss = loss_fn(model(inputs), targets) * len(inputs) / n
+        loss.backward()
+        total += loss.detach()
+    model.train(mode)
+    return total
+
+
+@wrong("accumulate_gradients", fails="loss of the full batch")
 def leaves_training_mode(model, micro_batches, loss_fn):
     """Sets a mode when it is done, which the model may not have come in."""
     loss = _accumulated(model, micro_batches, loss_fn)

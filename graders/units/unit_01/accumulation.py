@@ -53,17 +53,17 @@ def accumulate_gradients(answer: Answer, rng: Rng) -> Findings:
     """Equal micro-batches, uneven ones, and that only one of them is in memory at a time."""
     size = rng.integer(3, 6)
     equal = Accumulation.draw(rng, [size] * rng.integer(2, 4), "cross_entropy")
-    in_training = equal.seen(answer, training=True)
-    yield "equal micro-batches", gradients_as_expected(equal, in_training)
+    in_evaluation = equal.seen(answer, training=False)
+    yield "equal micro-batches", gradients_as_expected(equal, in_evaluation)
 
     # Another loss, so that an answer that does not use the one it is given shows.
     uneven = Accumulation.draw(rng, [rng.integer(3, 5), rng.integer(6, 9), 1], "mse")
-    seen = uneven.seen(answer, training=False)
+    seen = uneven.seen(answer, training=True)
     yield "uneven micro-batches", gradients_as_expected(uneven, seen)
     yield (
         "loss of the full batch",
         compare.first_failure(
-            [full_batch_loss(uneven, seen), mode_kept(in_training, True), mode_kept(seen, False)]
+            [full_batch_loss(uneven, seen), mode_kept(in_evaluation, False), mode_kept(seen, True)]
         ),
     )
     yield "one graph at a time", one_graph_at_a_time(uneven, seen)
