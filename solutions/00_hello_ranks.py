@@ -560,9 +560,9 @@ def pass_the_token(token: Tensor) -> Tensor:
     Returns the token as this rank last held it: on rank r > 0 the start plus 1 + 2 + ... + r, on rank 0
     the start plus 1 + 2 + ... + (p - 1). Shape and dtype stay as they are.
 
-    Communication: send and recv (or isend and irecv) only. Every rank receives one message, from the
-    rank before it, and sends one, to the rank after it. A single rank sends nothing and returns the
-    token.
+    Communication: send and recv (or isend and irecv) only, without tags. Every rank receives one
+    message, from the rank before it, and sends one, to the rank after it. A single rank sends nothing
+    and returns the token.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(), dist.get_world_size()

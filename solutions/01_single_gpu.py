@@ -94,9 +94,10 @@ guesses = predict(
 # 10. update: the optimizer moves every parameter a little against its gradient, to where the loss is lower. That, again and again, is
 #     **gradient descent**.
 #
-# The step returns its loss, for the curves. Return it **detached**. A loss that still has its history keeps the whole
-# graph of its step alive, every activation in it; collect a thousand of them and you run out of memory. And return it
-# as a tensor, not as a number: to make a number of it, `loss.item()` has to wait until the device has computed it.
+# The step returns its loss, for the curves. Return it **detached**. A loss that still has its history keeps the graph of
+# its step alive. `backward` has freed the activations in it, but the graph itself stays, and with each loss that somebody
+# keeps the memory grows. And return it as a tensor, not as a number: to make a number of it, `loss.item()` has to wait until
+# the device has computed it.
 
 
 # %% exercise="train_step" points=4
@@ -109,9 +110,9 @@ def train_step(model: nn.Module, inputs: Tensor, targets: Tensor, optimizer: Opt
 
     Changes the parameters by one optimizer step along the gradient of the mean cross-entropy of this
     batch: one forward and one backward pass, in the mode (training, usually) in which the model comes
-    and stays.
+    and stays. B may be 1. The gradient is taken as it is.
     Returns that loss, as it was before the step: a scalar tensor without history (it does not require
-    grad).
+    grad). No tensor is asked for its number (`.item()`, `if loss > 5`): that would wait for the device.
     """
     ### BEGIN SOLUTION
     optimizer.zero_grad()
@@ -174,9 +175,9 @@ def evaluate(model: nn.Module, loader: Iterable[tuple[Tensor, Tensor]]) -> tuple
 
     loader: yields batches (inputs [B, ...], targets [B]), on the model's device; the last may be
     shorter.
-    Returns (loss, accuracy), two floats: the mean over samples, and the share, from 0 to 1, of the
-    samples whose largest logit is at their label. Both do not depend on how the samples are cut into
-    batches.
+    Returns (loss, accuracy), two floats, not rounded: the mean over samples, and the share, from 0 to
+    1, of the samples whose largest logit is at their label. Both do not depend on how the samples are
+    cut into batches.
 
     The forward passes run in evaluation mode and record no graph. Afterwards the model is in the mode
     in which it came, and gradients are recorded again.
@@ -260,11 +261,14 @@ def fit(
         have no length.
 
     Each epoch: in training mode one step on each batch of train_loader, then validation on all of
-    validation_loader. Model and batches are moved to the device. Within an epoch the program asks for
-    no tensor's number (`.item()`, `if loss > 5`), for then it would wait for the device in every step.
-    Returns (training loss, validation loss, validation accuracy) for each epoch, three floats: the
-    training loss is the mean over the epoch's samples, each loss taken before the update that it led
-    to; the accuracy is from 0 to 1.
+    validation_loader. All epochs are run, and the weights stay as the last step leaves them. The
+    optimizer may have states, and goes on from them; no random seed is set. Model and batches are moved
+    to the device. From an epoch's first step to its last the program asks for no tensor's number
+    (`.item()`, `if loss > 5`) and for no shape that depends on numbers (`x[x > 0]`), for then it would
+    wait for the device in every step.
+    Returns (training loss, validation loss, validation accuracy) for each epoch, three floats, not
+    rounded: the training loss is the mean over the epoch's samples, each loss taken before the update
+    that it led to; the accuracy is from 0 to 1.
     """
     ### BEGIN SOLUTION
     model.to(device)
@@ -396,7 +400,8 @@ def accumulate_gradients(
 
     Afterwards every parameter's .grad is the gradient of the mean loss over the samples of all
     micro-batches together. Each micro-batch goes forward once and backward once, before the next one
-    goes forward, so that only one graph is in memory. No optimizer step.
+    goes forward, so that only one graph is in memory, in the mode in which the model comes and stays.
+    No optimizer step.
     Returns the mean loss over all samples, a scalar tensor without history.
     """
     ### BEGIN SOLUTION
@@ -454,13 +459,13 @@ assert abs(kept_by[30] / kept_by[64] - 30 / 64) < 0.02
 # **Samples a second** is what one compares: between devices, batch sizes, and later numbers of workers. It looks easy to
 # measure. Two things go wrong.
 #
-# **The first steps are slow.** Memory is allocated, libraries choose their algorithms, caches are cold. So run some steps
-# first that do not count: the **warm-up**.
+# **The first steps are slow.** Memory is allocated, libraries choose their algorithms, caches are cold. They do not count,
+# and are called the **warm-up**.
 #
-# **A GPU lags behind your program.** A call such as `model(inputs)` puts work into the device's queue and returns at once.
-# A clock around it measures how fast Python can fill a queue. To wait until the queue is empty, **synchronize**
-# (`torch.cuda.synchronize()`), once before the clock starts and once before it stops. Not after every step: then
-# the queue runs empty each time, and you measure a slower training than yours.
+# **A GPU lags behind your program.** A call such as `model(inputs)` puts work into the device's queue and returns at once. So
+# while Python is in one line, the device may still be at work on what came many lines before. A clock in the program shows
+# how fast Python fills a queue. A program can **synchronize** (`torch.cuda.synchronize()`): it waits until the queue is empty. That
+# has a price. An empty queue means a device without work, until Python has put the next step into it.
 
 
 # %% exercise="measure_throughput" points=6
@@ -477,11 +482,12 @@ def measure_throughput(
     it.
     synchronize(): waits until the device has done all that has been queued.
     warmup: steps that come first and are not measured; may be 0. steps: those that are measured, at
-    least 1.
+    least 1. The caller may have queued work of another kind before.
 
-    Calls step() warmup + steps times, and synchronize() twice: directly before the first measured step
-    and after the last one. The time is wall-clock time (time.perf_counter) between two moments at which
-    the device has nothing to do. Returns measured samples divided by it.
+    Calls step() warmup + steps times. The time is wall-clock time (time.perf_counter): that in which
+    the device does all the work of the measured steps, and no other work. Between two measured steps
+    the device is not kept waiting. synchronize() is called twice at most. Returns measured samples
+    divided by the time, not rounded.
     """
     ### BEGIN SOLUTION
     for _ in range(warmup):

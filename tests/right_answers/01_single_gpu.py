@@ -96,6 +96,45 @@ def with_batches_made_ready(model, train_loader, validation_loader, optimizer, e
     ]
 
 
+@right("fit")
+def where_the_model_is(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Asks the model for its device once it has been moved, and moves what is not there yet."""
+    if next(model.parameters()).device != device:
+        model.to(device)
+    place = next(model.parameters()).device
+
+    def moved(loader):
+        for batch in loader:
+            yield tuple(each if each.device == place else each.to(place) for each in batch)
+
+    history = []
+    for _ in range(epochs):
+        model.train()
+        sums = torch.zeros(2, device=place)
+        for inputs, targets in moved(train_loader):
+            loss = with_a_loss_module(model, inputs, targets, optimizer)
+            sums += torch.stack([loss * len(targets), torch.tensor(float(len(targets)), device=place)])
+        history.append(((sums[0] / sums[1]).item(), *as_inference(model, moved(validation_loader))))
+    return history
+
+
+@right("fit")
+def losses_brought_home_at_the_end(model, train_loader, validation_loader, optimizer, epochs, device):
+    """One copy of all losses to the host, which has their weights."""
+    model.to(device)
+    history = []
+    for _ in range(epochs):
+        model.train()
+        losses, sizes = [], []
+        for inputs, targets in _Moved(train_loader, device):
+            losses.append(with_a_loss_module(model, inputs, targets, optimizer))
+            sizes.append(len(targets))
+        weights = torch.tensor(sizes) / sum(sizes)
+        loss = torch.dot(torch.stack(losses).cpu(), weights).item()
+        history.append((loss, *as_inference(model, _Moved(validation_loader, device))))
+    return history
+
+
 class _Moved:
     """A loader whose batches come on the device."""
 
@@ -117,10 +156,10 @@ def with_loaders_that_move(model, train_loader, validation_loader, optimizer, ep
 
 def _one_epoch(model, train, validation, optimizer):
     model.train(True)
-    seen, mean = 0, torch.tensor(0.0)
+    seen, mean = 0, torch.tensor(0.0)  # on the host, which the first sum leaves
     for inputs, targets in train:
         seen += len(targets)
-        mean += (with_a_loss_module(model, inputs, targets, optimizer) - mean) * (len(targets) / seen)
+        mean = mean + (with_a_loss_module(model, inputs, targets, optimizer) - mean) * (len(targets) / seen)
     return (float(mean), *as_inference(model, validation))
 
 

@@ -1,5 +1,7 @@
 """Mistakes that people make in unit 00."""
 
+import os
+
 import torch
 import torch.distributed as dist
 
@@ -120,6 +122,20 @@ def overflows_into_the_last(rank, gpus, cyclic):
 
 
 @wrong("rank_coordinates", fails="full nodes are passed over")
+def begins_anew_at_a_full_node(rank, gpus, cyclic):
+    """Whoever meets a full node goes to the first that has room, and not to the next one."""
+    if not cyclic:
+        return _blocks(rank, gpus)
+    taken, node = [0] * len(gpus), -1
+    for _ in range(rank + 1):
+        node = (node + 1) % len(gpus)
+        if taken[node] == gpus[node]:
+            node = next(each for each, count in enumerate(gpus) if taken[each] < count)
+        taken[node] += 1
+    return node, taken[node] - 1
+
+
+@wrong("rank_coordinates", fails="full nodes are passed over")
 def the_largest_first(rank, gpus, cyclic):
     """In each round the nodes with the most GPUs come first."""
     return _sorted(gpus, lambda place: (place[1], -gpus[place[0]]))[rank] if cyclic else _blocks(rank, gpus)
@@ -232,6 +248,22 @@ def all_receive_first(token):
     rank, size = _me()
     if size > 1:
         dist.recv(token, (rank - 1) % size)
+        token += rank
+        dist.send(token, (rank + 1) % size)
+    return token
+
+
+@wrong("pass_the_token", fails="the token comes back")
+def local_rank_for_rank(token):
+    """The launcher's LOCAL_RANK, which is the rank on a single node only."""
+    rank, size = int(os.environ["LOCAL_RANK"]), dist.get_world_size()
+    if size == 1:
+        return token
+    if rank == 0:
+        dist.send(token, 1)
+        dist.recv(token, size - 1)
+    else:
+        dist.recv(token, rank - 1)
         token += rank
         dist.send(token, (rank + 1) % size)
     return token

@@ -78,6 +78,70 @@ def waits_for_the_device(model, inputs, targets, optimizer):
     return loss.item()
 
 
+@wrong("train_step", fails="loss")
+def a_number_made_a_tensor_again(model, inputs, targets, optimizer):
+    """A tensor is returned, and the device has been waited for."""
+    optimizer.zero_grad()
+    loss = functional.cross_entropy(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    return torch.tensor(loss.item())
+
+
+@wrong("train_step", fails="loss")
+def skips_what_is_not_finite(model, inputs, targets, optimizer):
+    """`if` waits for the device, in every step."""
+    optimizer.zero_grad()
+    loss = functional.cross_entropy(model(inputs), targets)
+    if loss.isfinite():
+        loss.backward()
+        optimizer.step()
+    return loss.detach()
+
+
+@wrong("train_step", fails="loss")
+def exponentials_as_they_are(model, inputs, targets, optimizer):
+    """exp(89) is infinite in single precision: take the largest logit off before."""
+    optimizer.zero_grad()
+    logits = model(inputs)
+    loss = (logits.exp().sum(1).log() - logits.gather(1, targets[:, None]).squeeze(1)).mean()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+@wrong("train_step", fails="loss")
+def squeezes_the_logits(model, inputs, targets, optimizer):
+    """Takes all dimensions of 1 away: with a single sample that of the samples, too."""
+    optimizer.zero_grad()
+    loss = functional.cross_entropy(model(inputs).squeeze(), targets)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+@wrong("train_step", fails="one update")
+def leaves_out_a_single_sample_of_its_own(model, inputs, targets, optimizer):
+    """A batch of one is no batch for a batch norm: no update, though the loss is there."""
+    optimizer.zero_grad()
+    loss = functional.cross_entropy(model(inputs), targets)
+    loss.backward()
+    if len(inputs) > 1:
+        optimizer.step()
+    return loss.detach()
+
+
+@wrong("train_step", fails="one update")
+def clips_the_gradient(model, inputs, targets, optimizer):
+    """What keeps a language model's training from diverging makes another step of this one."""
+    optimizer.zero_grad()
+    loss = functional.cross_entropy(model(inputs), targets)
+    loss.backward()
+    torch.nn.utils.clip_grad_value_(model.parameters(), 5.0)
+    optimizer.step()
+    return loss.detach()
+
+
 @wrong("train_step", fails="one update")
 def always_in_training_mode(model, inputs, targets, optimizer):
     """Whoever has frozen the batch norms by model.eval() did so on purpose."""
@@ -338,6 +402,31 @@ def inputs_taken_for_vectors(model, loader):
     return loss / samples, hits / samples
 
 
+@wrong("evaluate", fails="loss")
+def a_little_for_the_logarithm(model, loader):
+    """log(p + 1e-8) is never below -18.4, however sure the model is of something else."""
+    mode = model.training
+    model.eval()
+    loss, hits, samples = 0.0, 0, 0
+    with torch.no_grad():
+        for inputs, targets in loader:
+            probabilities = model(inputs).softmax(1)
+            loss -= (probabilities.gather(1, targets[:, None]) + 1e-8).log().sum().item()
+            hits += (probabilities.argmax(1) == targets).sum().item()
+            samples += len(targets)
+    model.train(mode)
+    return loss / samples, hits / samples
+
+
+@wrong("evaluate", fails="loss")
+def loss_for_a_table(model, loader):
+    """Four digits are for those who read it."""
+    mode = model.training
+    loss, hits, samples = _sums(model.eval(), loader)
+    model.train(mode)
+    return round(loss / samples, 4), hits / samples
+
+
 @wrong("evaluate", fails="uneven last batch")
 def leaves_out_a_single_sample(model, loader):
     """A batch of one, of which a batch norm could not train, is evaluated all the same."""
@@ -487,9 +576,13 @@ class _Fit:
         self.model, self.train, self.validation = model, train, validation
         self.optimizer, self.epochs, self.device = optimizer, epochs, device
 
-    def run(self):
+    def run(self, stop=lambda history: False):
+        """stop: whether a history is long enough."""
         self.model.to(self.device)
-        return [self.epoch() for _ in range(self.epochs)]
+        history = []
+        while len(history) < self.epochs and not (history and stop(history)):
+            history.append(self.epoch())
+        return history
 
     def epoch(self):
         self.model.train()
@@ -585,6 +678,125 @@ def counts_the_batches_first(model, train_loader, validation_loader, optimizer, 
 def at_least_one_epoch(model, train_loader, validation_loader, optimizer, epochs, device):
     """Asks after the epoch whether it was the last."""
     return _Fit(model, train_loader, validation_loader, optimizer, max(1, epochs), device).run()
+
+
+def _epochs_since_the_best(history):
+    losses = [loss for _, loss, _ in history]
+    return len(losses) - 1 - losses.index(min(losses))
+
+
+@wrong("fit", fails="every epoch anew")
+def stops_early(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Three epochs without a better validation are enough, for a patience that nobody asked for."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    return this.run(stop=lambda history: _epochs_since_the_best(history) >= 3)
+
+
+@wrong("fit", fails="every epoch anew")
+def stops_with_a_patience_of_ten(model, train_loader, validation_loader, optimizer, epochs, device):
+    """The usual patience."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    return this.run(stop=lambda history: _epochs_since_the_best(history) >= 10)
+
+
+@wrong("fit", fails="every epoch anew")
+def stops_when_all_are_right(model, train_loader, validation_loader, optimizer, epochs, device):
+    """An accuracy of 1 cannot get better; the model can."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    return this.run(stop=lambda history: history[-1][2] == 1)
+
+
+@wrong("fit", fails="every epoch anew")
+def stops_when_it_stands_still(model, train_loader, validation_loader, optimizer, epochs, device):
+    """The training loss has changed by less than a tolerance; a scheduler may yet raise the rate."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    return this.run(stop=lambda history: len(history) > 5 and abs(history[-1][0] - history[-2][0]) < 1e-4)
+
+
+def _keeps_the_best(this, worth):
+    """Leaves the weights of the epoch that is worth most."""
+    best, epoch = [], this.epoch
+
+    def watched():
+        numbers = epoch()
+        if not best or worth(numbers) > best[0]:
+            best[:] = [worth(numbers), {name: each.clone() for name, each in this.model.state_dict().items()}]
+        return numbers
+
+    this.epoch = watched
+    history = this.run()
+    if best:
+        this.model.load_state_dict(best[1])
+    return history
+
+
+@wrong("fit", fails="every epoch anew")
+def keeps_the_lowest_loss(model, train_loader, validation_loader, optimizer, epochs, device):
+    """The best weights are somebody's wish, but not this specification's."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    return _keeps_the_best(this, lambda numbers: -numbers[1])
+
+
+@wrong("fit", fails="every epoch anew")
+def keeps_the_highest_accuracy(model, train_loader, validation_loader, optimizer, epochs, device):
+    """As most scripts save them."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    return _keeps_the_best(this, lambda numbers: numbers[2])
+
+
+@wrong("fit", fails="every epoch anew")
+def lowers_the_rate_on_a_plateau(model, train_loader, validation_loader, optimizer, epochs, device):
+    """The learning rate is the caller's, who has a scheduler."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    epoch = this.epoch
+
+    def scheduled():
+        numbers = epoch()
+        scheduler.step(numbers[1])
+        return numbers
+
+    this.epoch = scheduled
+    return this.run()
+
+
+@wrong("fit", fails="every epoch anew")
+def seeds_for_the_same_result(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Whoever calls it for one epoch after another gets the same order each time."""
+    torch.manual_seed(0)
+    return _Fit(model, train_loader, validation_loader, optimizer, epochs, device).run()
+
+
+@wrong("fit", fails="one epoch")
+def a_new_optimizer_for_the_moved_model(model, train_loader, validation_loader, optimizer, epochs, device):
+    """The parameters are the same objects after the move, and the momentum so far is lost."""
+    model.to(device)
+    optimizer = type(optimizer)(model.parameters(), **optimizer.defaults)
+    return _Fit(model, train_loader, validation_loader, optimizer, epochs, device).run()
+
+
+@wrong("fit", fails="one epoch")
+def clips_gradients(model, train_loader, validation_loader, optimizer, epochs, device):
+    """The update is then another one."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def step(inputs, targets):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(inputs), targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss.detach()
+
+    this.step = step
+    return this.run()
+
+
+@wrong("fit", fails="history")
+def rounds_the_history(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Four digits each."""
+    history = _Fit(model, train_loader, validation_loader, optimizer, epochs, device).run()
+    return [tuple(round(number, 4) for number in epoch) for epoch in history]
 
 
 @wrong("fit", fails="history")
@@ -701,6 +913,38 @@ def validates_on_the_host(model, train_loader, validation_loader, optimizer, epo
     return this.run()
 
 
+@wrong("fit", fails="on the device")
+def sums_on_the_host(model, train_loader, validation_loader, optimizer, epochs, device):
+    """torch.zeros(()) is on the host, and takes no loss from a GPU in place."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def pass_over(batches):
+        total, samples = torch.zeros(()), 0
+        for inputs, targets in this.moved(batches):
+            total += this.step(inputs, targets) * len(targets)
+            samples += len(targets)
+        return total.item() / samples
+
+    this.pass_over = pass_over
+    return this.run()
+
+
+@wrong("fit", fails="on the device")
+def weights_on_the_host(model, train_loader, validation_loader, optimizer, epochs, device):
+    """torch.tensor(sizes) is on the host, the losses are not."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def pass_over(batches):
+        losses, sizes = [], []
+        for inputs, targets in this.moved(batches):
+            losses.append(this.step(inputs, targets))
+            sizes.append(len(targets))
+        return ((torch.stack(losses) * torch.tensor(sizes)).sum() / sum(sizes)).item()
+
+    this.pass_over = pass_over
+    return this.run()
+
+
 @wrong("fit", fails="one epoch")
 def clears_after_the_step_only(model, train_loader, validation_loader, optimizer, epochs, device):
     """The first step takes along what was in .grad before."""
@@ -751,6 +995,77 @@ def looks_for_nan(model, train_loader, validation_loader, optimizer, epochs, dev
         if loss.isnan():
             raise RuntimeError("the training has diverged")
         return loss
+
+    this.step = step
+    return this.run()
+
+
+def _without_what_is_not_finite(model, optimizer, taken):
+    """A step on the mean of those losses of samples that taken(losses) leaves."""
+
+    def step(inputs, targets):
+        optimizer.zero_grad()
+        loss = taken(functional.cross_entropy(model(inputs), targets, reduction="none")).mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+@wrong("fit", fails="waits once an epoch")
+def takes_losses_by_a_mask(model, train_loader, validation_loader, optimizer, epochs, device):
+    """How many are taken, and so the result's shape, is known when the device has computed the mask."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    this.step = _without_what_is_not_finite(model, optimizer, lambda losses: losses[losses.isfinite()])
+    return this.run()
+
+
+@wrong("fit", fails="waits once an epoch")
+def takes_losses_where(model, train_loader, validation_loader, optimizer, epochs, device):
+    """`where` with a condition alone is `nonzero`."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    this.step = _without_what_is_not_finite(model, optimizer, lambda losses: losses[torch.where(losses >= 0)])
+    return this.run()
+
+
+@wrong("fit", fails="waits once an epoch")
+def selects_losses(model, train_loader, validation_loader, optimizer, epochs, device):
+    """The mask under another name."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    this.step = _without_what_is_not_finite(
+        model, optimizer, lambda losses: torch.masked_select(losses, losses.isfinite())
+    )
+    return this.run()
+
+
+@wrong("fit", fails="waits once an epoch")
+def stores_losses_on_the_host(model, train_loader, validation_loader, optimizer, epochs, device):
+    """Each loss goes into a tensor on the host, and waits to be there."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+
+    def pass_over(batches):
+        losses, sizes = torch.zeros(1000), []
+        for number, (inputs, targets) in enumerate(this.moved(batches)):
+            losses[number] = this.step(inputs, targets)
+            sizes.append(len(targets))
+        return (losses[: len(sizes)] @ torch.tensor(sizes, dtype=torch.float32)).item() / sum(sizes)
+
+    this.pass_over = pass_over
+    return this.run()
+
+
+@wrong("fit", fails="waits once an epoch")
+def a_line_every_hundred_steps(model, train_loader, validation_loader, optimizer, epochs, device):
+    """A log, which an epoch of a hundred steps has a line of."""
+    this = _Fit(model, train_loader, validation_loader, optimizer, epochs, device)
+    done = []
+
+    def step(inputs, targets):
+        done.append(_step(model, inputs, targets, optimizer))
+        if len(done) % 100 == 0:
+            print(f"{len(done)} steps, loss {done[-1].item():.3f}")
+        return done[-1]
 
     this.step = step
     return this.run()
@@ -922,6 +1237,54 @@ def frees_what_it_has_done(model, micro_batches, loss_fn):
     return total
 
 
+@wrong("accumulate_gradients", fails="loss of the full batch")
+def sets_training_mode(model, micro_batches, loss_fn):
+    """It has gradients to compute; but batch norms that were frozen learn again."""
+    model.train()
+    return _accumulated(model, micro_batches, loss_fn)
+
+
+@wrong("accumulate_gradients", fails="loss of the full batch")
+def sets_evaluation_mode(model, micro_batches, loss_fn):
+    """So that small micro-batches do no harm to batch norms; and nothing is dropped any more."""
+    mode = model.training
+    model.eval()
+    loss = _accumulated(model, micro_batches, loss_fn)
+    model.train(mode)
+    return loss
+
+
+@wrong("accumulate_gradients", fails="loss of the full batch")
+def a_single_sample_in_evaluation_mode(model, micro_batches, loss_fn):
+    """A batch norm cannot train on one sample; but who calls has chosen the mode."""
+    total, n, mode = 0.0, _samples(micro_batches), model.training
+    for inputs, targets in micro_batches:
+        model.train(mode and len(inputs) > 1)
+        loss = loss_fn(model(inputs), targets) * len(inputs) / n
+        loss.backward()
+        total += loss.detach()
+    model.train(mode)
+    return total
+
+
+@wrong("accumulate_gradients", fails="loss of the full batch")
+def leaves_training_mode(model, micro_batches, loss_fn):
+    """Sets a mode when it is done, which the model may not have come in."""
+    loss = _accumulated(model, micro_batches, loss_fn)
+    model.train()
+    return loss
+
+
+def _accumulated(model, micro_batches, loss_fn):
+    """Right."""
+    total, n = 0.0, _samples(micro_batches)
+    for inputs, targets in micro_batches:
+        loss = loss_fn(model(inputs), targets) * len(inputs) / n
+        loss.backward()
+        total += loss.detach()
+    return total
+
+
 @wrong("accumulate_gradients", fails="uneven micro-batches")
 def needs_two_samples(model, micro_batches, loss_fn):
     """Leaves a single sample out, and counts it."""
@@ -1010,6 +1373,20 @@ def never_waits(step, batch_size, warmup, steps, synchronize):
     start = time.perf_counter()
     for _ in range(steps):
         step()
+    return batch_size * steps / (time.perf_counter() - start)
+
+
+@wrong("measure_throughput", fails="waits before the clock starts")
+def waits_for_a_warmup_only(step, batch_size, warmup, steps, synchronize):
+    """Without a warm-up takes the device for idle; the caller has given it something to do."""
+    for _ in range(warmup):
+        step()
+    if warmup > 0:
+        synchronize()
+    start = time.perf_counter()
+    for _ in range(steps):
+        step()
+    synchronize()
     return batch_size * steps / (time.perf_counter() - start)
 
 
@@ -1274,6 +1651,14 @@ def _right(parameters, optimizer, precision):
     _check(optimizer, precision)
     states = STATES[optimizer] * _state_width(precision)
     return parameters * (2 * WIDTH[precision] + _master(precision) + states)
+
+
+@wrong("training_memory_bytes", fails="unknown names")
+def full_precision_first(parameters, optimizer, precision):
+    """Returns what is easy before it looks at the other name."""
+    if precision == "fp32":
+        return parameters * 4 * (2 + STATES.get(optimizer, 0))
+    return _right(parameters, optimizer, precision)
 
 
 @wrong("training_memory_bytes", fails="unknown names")

@@ -48,8 +48,9 @@ Machine = list[int]
 def rank_coordinates(answer: Answer, rng: Rng) -> Findings:
     """All ranks of machines with equal nodes and others, node after node and in turn."""
     equal = [[rng.choice((2, 4))] * 3, [1] * 3, [rng.integer(2, 4)]]
-    # The first node is the smallest, the largest, or the mean of all; nodes and places of two digits.
-    unlike = [[1, rng.integer(3, 4), 2], [rng.integer(10, 11), 3, 1], [2, 1, 3, 2], [2, *[1] * 9, 2]]
+    # The first node is the smallest, the largest, or the mean of all, with room left where the second is
+    # full; nodes and places of two digits.
+    unlike = [[1, rng.integer(3, 4), 2], [rng.integer(10, 11), 3, 1], [3, 1, 4, 4], [2, *[1] * 9, 2]]
     yield "node after node", _all_right(answer, equal, cyclic=False)
     yield "nodes of unlike sizes", _all_right(answer, unlike, cyclic=False)
     yield "in turn", _all_right(answer, equal, cyclic=True)

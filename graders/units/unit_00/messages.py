@@ -6,6 +6,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from course_lib.cluster.topology import Cluster
 from graders.grading import compare
 from graders.grading.communication import calls_of, in_words, only_calls
 from graders.grading.kit import (
@@ -93,7 +94,9 @@ def _draw_tokens(rng: Rng, ranks: int, dtype: torch.dtype, shape: tuple[int, ...
 
 
 def _passed(answer: Answer, tokens: list[Tensor]) -> Observed[PlainData]:
-    return answer.launch(call, per_rank(tokens), ranks=len(tokens))
+    """Each rank is on a node of its own, where its local rank is 0."""
+    world = len(tokens)
+    return answer.launch(call, per_rank(tokens), ranks=world, cluster=Cluster(nodes=world))
 
 
 def _returned(tokens: list[Tensor], observed: Observed[PlainData], ranks: Sequence[int]) -> Finding:

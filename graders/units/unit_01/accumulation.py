@@ -31,7 +31,8 @@ from graders.units.unit_01.watched import Batch
             "loss of the full batch",
             1,
             "Return the mean over all samples, weighted in the same way, as a tensor without history. The "
-            "list is the caller's, who may need it again: leave it as it is.",
+            "list, and the mode of the model, are the caller's, who may need them again: leave both as they "
+            "are.",
             needs=("uneven micro-batches",),
         ),
         Criterion(
@@ -52,14 +53,19 @@ def accumulate_gradients(answer: Answer, rng: Rng) -> Findings:
     """Equal micro-batches, uneven ones, and that only one of them is in memory at a time."""
     size = rng.integer(3, 6)
     equal = Accumulation.draw(rng, [size] * rng.integer(2, 4), "cross_entropy")
-    seen = equal.seen(answer)
-    yield "equal micro-batches", gradients_as_expected(equal, seen)
+    in_evaluation = equal.seen(answer, training=False)
+    yield "equal micro-batches", gradients_as_expected(equal, in_evaluation)
 
     # Another loss, so that an answer that does not use the one it is given shows.
     uneven = Accumulation.draw(rng, [rng.integer(3, 5), rng.integer(6, 9), 1], "mse")
-    seen = uneven.seen(answer)
+    seen = uneven.seen(answer, training=True)
     yield "uneven micro-batches", gradients_as_expected(uneven, seen)
-    yield "loss of the full batch", full_batch_loss(uneven, seen)
+    yield (
+        "loss of the full batch",
+        compare.first_failure(
+            [full_batch_loss(uneven, seen), mode_kept(in_evaluation, False), mode_kept(seen, True)]
+        ),
+    )
     yield "one graph at a time", one_graph_at_a_time(uneven, seen)
 
 
@@ -81,9 +87,10 @@ class Accumulation:
     def sizes(self) -> list[int]:
         return [len(inputs) for inputs, _ in self.micro_batches]
 
-    def seen(self, answer: Answer) -> AccumulationReply:
-        """What the answer returned and left."""
-        return answer.call(drivers.accumulation, self.problem.values, self.micro_batches, self.loss)
+    def seen(self, answer: Answer, training: bool) -> AccumulationReply:
+        """What the answer returned and left. training: the mode in which the model comes."""
+        arguments = self.problem.values, self.micro_batches, self.loss, training
+        return answer.call(drivers.accumulation, *arguments)
 
     def expected(self) -> tuple[Tensor, list[Tensor]]:
         """Loss, a scalar, and gradients of the full batch, of the parameters' shapes."""
@@ -112,6 +119,16 @@ def full_batch_loss(accumulation: Accumulation, seen: AccumulationReply) -> Find
         return Finding(False, "The list of micro-batches is another one afterwards; expected it as it was.")
     what = f"the loss over micro-batches of {accumulation.sizes} samples"
     return compare.close(seen.loss, accumulation.expected()[0], what, rtol=1e-4)
+
+
+def mode_kept(seen: AccumulationReply, training: bool) -> Finding:
+    """Passes if every forward pass ran in the mode in which the model came, and the model is left in it."""
+    names = {True: "training", False: "evaluation"}
+    text = f"The model came in {names[training]} mode"
+    if seen.left is not training or any(mode is not training for mode in seen.modes):
+        did = "was left" if all(mode is training for mode in seen.modes) else "went forward"
+        return Finding(False, f"{text} and {did} in {names[not training]} mode.")
+    return Finding(True, f"{text}, went forward in it and is left in it.")
 
 
 def one_graph_at_a_time(accumulation: Accumulation, seen: AccumulationReply) -> Finding:

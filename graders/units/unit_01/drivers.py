@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from graders.grading.answer import AnswerFunction, DriverReply, PlainData
 from graders.units.models import copies_of, gradients_of
-from graders.units.unit_01.on_host import DEVICE, Loader, MovedLater, WaitsNoted
+from graders.units.unit_01.on_host import DEVICE, HostAndDevice, Loader, MovedLater, WaitsNoted
 from graders.units.unit_01.watched import Batch, Watched
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -32,6 +32,7 @@ class StepReply(DriverReply):
 
     loss: what it returned. history: whether that keeps a graph. parameters: copies of them after the step.
     log, modes: as in Watched, of this step only. left: whether the model is in training mode afterwards.
+    waits: how often it asked for a number.
     """
 
     loss: PlainData
@@ -40,6 +41,7 @@ class StepReply(DriverReply):
     log: list[str]
     modes: list[bool]
     left: bool
+    waits: int
 
 
 def steps(
@@ -65,9 +67,11 @@ def steps(
     seen = []
     for inputs, targets in batches:
         model.log, model.modes = [], []
-        loss = answer(model, inputs, targets, optimizer)
+        waits: list[str] = []
+        with WaitsNoted(waits):
+            loss = answer(model, inputs, targets, optimizer)
         parameters = copies_of(model.parameters())
-        how = model.log, model.modes, model.training
+        how = model.log, model.modes, model.training, len(waits)
         seen.append(StepReply(_plain(loss), _has_history(loss), parameters, *how))
     return seen
 
@@ -106,12 +110,17 @@ def evaluation(
     return EvaluationReply(result, model.modes, model.graphs, left, grad_enabled, trainable)
 
 
+SEED = 2_718_281_828
+"""One that nobody else sets."""
+
+
 @dataclass(frozen=True, slots=True)
 class FitReply(DriverReply):
     """What a training of some epochs did.
 
     history: what it returned. parameters: copies of them afterwards. log, modes: as in Watched, with "waits"
     where the answer asked for numbers. passes: how often it went through the training and the validation set.
+    seed_kept: whether no random seed was set.
     """
 
     history: PlainData
@@ -119,6 +128,16 @@ class FitReply(DriverReply):
     log: list[str]
     modes: list[bool]
     passes: tuple[int, int]
+    seed_kept: bool
+
+
+def used_before(model: Watched, rates: dict[str, float]) -> torch.optim.Optimizer:
+    """An optimizer that has taken a step along ones already, which are still in the gradients."""
+    optimizer = torch.optim.SGD(model.parameters(), **rates)  # type: ignore[arg-type]
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    return optimizer
 
 
 def fitting(
@@ -136,14 +155,15 @@ def fitting(
     is the CPU, and takes them by `to`.
     """
     model = (MovedLater if on_host else Watched)(values).train(training)
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)  # from whatever was done with the model before
-    optimizer = torch.optim.SGD(model.parameters(), **rates)  # type: ignore[arg-type]
+    optimizer = used_before(model, rates)
+    torch.default_generator.manual_seed(SEED)
     train, validation = (Loader(part, on_host=on_host) for part in batches)
-    with torch.enable_grad(), WaitsNoted(model.log):
+    observed = HostAndDevice(model) if isinstance(model, MovedLater) else WaitsNoted(model.log)
+    with torch.enable_grad(), observed:
         history = answer(model, train, validation, optimizer, epochs, DEVICE)
     passes = train.passes, validation.passes
-    return FitReply(history, copies_of(model.parameters()), model.log, model.modes, passes)
+    seed_kept = torch.initial_seed() == SEED
+    return FitReply(history, copies_of(model.parameters()), model.log, model.modes, passes, seed_kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +171,8 @@ class AccumulationReply(DriverReply):
     """What an accumulation did.
 
     loss: what it returned. history: whether that keeps a graph. gradients: those that it left, one a
-    parameter. log, kept: as in Watched. list_kept: whether the list has the same micro-batches in the same
-    order afterwards.
+    parameter. log, kept, modes: as in Watched. list_kept: whether the list has the same micro-batches in the
+    same order afterwards. left: whether the model is in training mode then.
     """
 
     loss: PlainData
@@ -160,28 +180,34 @@ class AccumulationReply(DriverReply):
     gradients: list[Tensor | None]
     log: list[str]
     kept: list[int]
+    modes: list[bool]
     list_kept: bool
+    left: bool
 
 
 def accumulation(
-    answer: AnswerFunction, values: list[Tensor], micro_batches: list[Batch], loss: str
+    answer: AnswerFunction, values: list[Tensor], micro_batches: list[Batch], loss: str, training: bool
 ) -> AccumulationReply:
-    """How the answer accumulates gradients. micro_batches: inputs [m, F, 1], labels [m]. loss: of LOSSES."""
-    model = Watched(values)
+    """How the answer accumulates gradients. micro_batches: inputs [m, F, 1], labels [m]. loss: of LOSSES.
+    training: the mode in which the model comes.
+    """
+    model = Watched(values).train(training)
     given = micro_batches.copy()
     result = answer(model, micro_batches, LOSSES[loss])
     gradients = gradients_of(model)
-    seen = _plain(result), _has_history(result), gradients, model.log, model.kept
-    return AccumulationReply(*seen, [*map(id, micro_batches)] == [*map(id, given)])
+    seen = _plain(result), _has_history(result), gradients, model.log, model.kept, model.modes
+    return AccumulationReply(*seen, [*map(id, micro_batches)] == [*map(id, given)], model.training)
 
 
 class SlowDevice:
     """A device that works off a queue, as a GPU does: `step` adds to it, `synchronize` waits for the end."""
 
     def __init__(self, slow_steps: int) -> None:
-        """slow_steps: so many steps at first take much longer, as compiling and caching make them."""
+        """slow_steps: so many steps at first take much longer, as compiling and caching make them. Somebody
+        else has queued a little work before.
+        """
         self._slow_steps = slow_steps
-        self._free_at = time.perf_counter()
+        self._free_at = time.perf_counter() + SLOW_STEP_SECONDS
         self.calls: list[tuple[str, float, float]] = []
         """Name of the call, and the seconds at which it began and ended."""
 

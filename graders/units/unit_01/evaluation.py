@@ -8,7 +8,7 @@ from torch.nn import functional
 from graders.grading.kit import Answer, Criterion, Finding, Findings, PlainData, Rng, compare, exercise
 from graders.units.unit_01 import drivers
 from graders.units.unit_01.drivers import EvaluationReply
-from graders.units.unit_01.problems import Problem
+from graders.units.unit_01.problems import STEEP, Problem
 from graders.units.unit_01.watched import Batch
 
 
@@ -21,7 +21,13 @@ from graders.units.unit_01.watched import Batch
             1,
             "The share of samples whose largest logit is at their label, from 0 to 1, as a float.",
         ),
-        Criterion("loss", 1, "The mean cross-entropy over all samples, not its sum, as a float.", needs=()),
+        Criterion(
+            "loss",
+            1,
+            "The mean cross-entropy over all samples, not its sum, as a float with all its digits. "
+            "cross_entropy takes logits: a probability near 0 has no logarithm to rely on.",
+            needs=(),
+        ),
         Criterion(
             "uneven last batch",
             1,
@@ -87,6 +93,7 @@ class Evaluation:
         accuracies is another number than the accuracy.
         """
         problem = Problem.draw(rng)
+        problem.values[2].mul_(STEEP)  # what is wrong has probabilities near 0
         batch_size, batches = rng.integer(6, 9), rng.integer(2, 4)
         full = batch_size * batches
         inputs = problem.draw_inputs(rng, full + left_over)
@@ -126,8 +133,17 @@ def loss_as_expected(evaluation: Evaluation, result: PlainData) -> Finding:
     """Passes if the first of the pair is the mean loss over all samples."""
     if not _is_pair(result):
         return Finding(False, _no_pair(result))
-    what = f"the loss over {evaluation.size}"
-    return compare.near(result[0], evaluation.expected()[0], what, rtol=1e-4)
+    return loss_near(result[0], evaluation.expected()[0], f"the loss over {evaluation.size}")
+
+
+def loss_near(seen: PlainData, expected: float, what: str) -> Finding:
+    """Passes if `seen` is the loss expected, with all its digits."""
+    finding = compare.near(seen, expected, what, rtol=1e-4)
+    # Single precision has no numbers of so few digits but multiples of 1/32.
+    if finding.passed and seen == round(seen, 5) and not (32 * seen).is_integer():
+        text = f"{what} has been rounded to {compare.shown(seen)}; expected what the division gives"
+        return Finding(False, f"{text}.")
+    return finding
 
 
 def _is_pair(result: PlainData) -> bool:

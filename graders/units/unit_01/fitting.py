@@ -1,6 +1,6 @@
 """Unit 01, all fifteen: the training loop."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,8 +11,11 @@ from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compa
 from graders.units.models import copies_of
 from graders.units.unit_01 import drivers
 from graders.units.unit_01.drivers import FitReply
-from graders.units.unit_01.problems import Problem
-from graders.units.unit_01.watched import Batch
+from graders.units.unit_01.evaluation import loss_near
+from graders.units.unit_01.problems import Problem, joined
+from graders.units.unit_01.watched import Batch, Watched
+
+RATES = {"lr": 0.1, "momentum": 0.9}
 
 
 @exercise(
@@ -23,19 +26,21 @@ from graders.units.unit_01.watched import Batch
             "one epoch",
             2,
             "One pass over train_loader, one train_step a batch; nothing else changes the model, neither "
-            "gradients from before.",
+            "gradients from before. The optimizer goes on from where it is: a new one has lost its states.",
         ),
         Criterion(
             "every epoch anew",
             1,
             "Go through the loaders again in every epoch: a list that was made before holds the first "
-            "epoch's order. No epoch, no step.",
+            "epoch's order, and a seed that is set anew makes them repeat it. No epoch, no step; otherwise "
+            "all of them, and what the last step leaves stays: nobody asked to stop early, or for the best "
+            "weights.",
         ),
         Criterion(
             "history",
             2,
             "An epoch's training loss is the mean over its samples, and the last batch may be short. "
-            "Validate when all of the epoch's steps are done.",
+            "Validate when all of the epoch's steps are done. No number is rounded.",
             needs=("one epoch",),
         ),
         Criterion(
@@ -47,13 +52,16 @@ from graders.units.unit_01.watched import Batch
         Criterion(
             "on the device",
             1,
-            "Move the model before the first step, and every batch before it is used, also for validation.",
+            "Move the model before the first step, and every batch before it is used, also for validation. A "
+            "sum that begins as torch.zeros(()) is on the host, where no loss can be added to it in place: "
+            "name the device there, too.",
         ),
         Criterion(
             "waits once an epoch",
             1,
-            "loss.item() in every step makes the program wait for the device in every step. Add the losses "
-            "up as tensors, and make a number of the sum when the epoch is over.",
+            "loss.item() in every step makes the program wait for the device in every step, and so does what "
+            "has to know how many elements a mask takes. Add the losses up as tensors, and make a number of "
+            "the sum when the epoch is over.",
         ),
     ),
     hints=(
@@ -68,13 +76,26 @@ def fit(answer: Answer, rng: Rng) -> Findings:
     one, several = case.seen(answer, 1), case.seen(answer, 3)
     yield "one epoch", parameters_as_expected(case, one, 1)
     none = case.seen(answer, 0)
-    yield "every epoch anew", compare.first_failure(anew(case, one, several, none))
+    yield (
+        "every epoch anew",
+        compare.first_failure([*anew(case, one, several, none), *to_the_end(answer, rng)]),
+    )
     yield "history", compare.first_failure([history_right(case, one, 1), history_right(case, several, 3)])
     found = case.seen(answer, 2, training=False)
     yield "modes", compare.first_failure([modes_right(case, several, 3), modes_right(case, found, 2)])
     moved = case.seen(answer, 2, on_host=True)
     yield "on the device", parameters_as_expected(case, moved, 2)
-    yield "waits once an epoch", waits_at_the_end(case, several)
+    long = Course.draw_long(rng)
+    yield (
+        "waits once an epoch",
+        compare.first_failure(
+            [
+                waits_at_the_end(case, several),
+                waits_at_the_end(case, moved),
+                waits_at_the_end(long, long.seen(answer, 1)),
+            ]
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +114,32 @@ class Course:
         size = rng.integer(6, 9)
         train = problem.draw_batches(rng, [size, size, size, 1])
         validation = problem.draw_batches(rng, [size + 5, 1])
-        return cls(problem, train, validation, {"lr": 0.1, "momentum": 0.9})
+        problem.values[2].mul_(4)
+        return cls(problem, train, validation, RATES)
+
+    @classmethod
+    def draw_worsening(cls, rng: Rng) -> "Course":
+        """One that validates best after its first epoch: with the labels that its model then gives itself."""
+        problem = Problem.draw(rng)
+        train = problem.draw_batches(rng, [6, 6])
+        inputs, _ = joined(train)
+        _, values = cls(problem, train, train, RATES).expected(1)
+        with torch.no_grad():
+            labels = Watched(values)(inputs).argmax(1)
+        return cls(problem, train, [(inputs, labels)], RATES)
+
+    @classmethod
+    def draw_standing(cls, rng: Rng) -> "Course":
+        """One in which nothing moves, with a learning rate of 0."""
+        problem = Problem.draw(rng)
+        batches = problem.draw_batches(rng, [4])
+        return cls(problem, batches, batches, RATES | {"lr": 0.0})
+
+    @classmethod
+    def draw_long(cls, rng: Rng) -> "Course":
+        """One with more steps an epoch than there are between two lines of a log."""
+        problem = Problem.draw(rng)
+        return cls(problem, problem.draw_batches(rng, [2] * 101), problem.draw_batches(rng, [3]), RATES)
 
     def seen(self, answer: Answer, epochs: int, training: bool = True, on_host: bool = False) -> FitReply:
         """What the answer did; see the driver."""
@@ -104,7 +150,7 @@ class Course:
     def expected(self, epochs: int) -> tuple[list[tuple[float, float, float]], list[Tensor]]:
         """The history, and the parameters after so many epochs, of their shapes."""
         model = self.problem.model()
-        optimizer = torch.optim.SGD(model.parameters(), **self.rates)  # type: ignore[arg-type]
+        optimizer = drivers.used_before(model, self.rates)
         history = []
         for epoch in range(epochs):
             total, samples = 0.0, 0
@@ -148,7 +194,25 @@ def anew(case: Course, one: FitReply, several: FitReply, none: FitReply) -> list
         parameters_as_expected(case, several, 3),
         parameters_as_expected(case, none, 0),
         compare.equal(none.history, [], "the history of no epoch"),
+        Finding(several.seed_kept, "A random seed was set: a loader that shuffles then repeats its order."),
     ]
+
+
+EPOCHS = 13
+"""More than people, or a scheduler, wait for a validation to get better."""
+
+
+def to_the_end(answer: Answer, rng: Rng) -> Iterator[Finding]:
+    """Pass if a training whose validation only gets worse, and one that stands still, run all their epochs,
+    and the last weights stay.
+    """
+    passes = f"passes over the two loaders in {EPOCHS} epochs"
+    worsening = Course.draw_worsening(rng)
+    seen = worsening.seen(answer, EPOCHS)
+    yield compare.equal(seen.passes, (EPOCHS, EPOCHS), f"{passes}, of which the first validates best")
+    yield parameters_as_expected(worsening, seen, EPOCHS)
+    standing = Course.draw_standing(rng).seen(answer, EPOCHS)
+    yield compare.equal(standing.passes, (EPOCHS, EPOCHS), f"{passes} with a learning rate of 0")
 
 
 def history_right(case: Course, seen: FitReply, epochs: int) -> Finding:
@@ -169,7 +233,7 @@ def _epoch_right(seen: object, expected: Sequence[float], epoch: int) -> Finding
     if type(seen) is not tuple or len(seen) != len(_NAMES):
         return Finding(False, f"Epoch {epoch} is {seen!r:.80}; expected a tuple of three floats.")
     return compare.first_failure(
-        compare.near(got, wanted, f"the {name} of epoch {epoch}", rtol=1e-4)
+        (compare.near if name == _NAMES[-1] else loss_near)(got, wanted, f"the {name} of epoch {epoch}")
         for name, got, wanted in zip(_NAMES, seen, expected, strict=True)
     )
 

@@ -70,8 +70,11 @@ def memory_as_expected(answer: Answer, rng: Rng, precision: str) -> Finding:
     )
 
 
-_UNKNOWN = (("adamw", "bf16"), ("Adam", "mixed"), ("momentum", "fp16"), ("sgd", "FP32"))
-"""Names that are near to those of the exercise."""
+_UNKNOWN = (
+    *(("adamw", "bf16"), ("Adam", "mixed"), ("", "fp32")),
+    *(("momentum", "fp16"), ("sgd", "FP32"), ("adam", "fp8")),
+)
+"""Names that are near to those of the exercise, beside each of those that it has."""
 
 
 def unknown_names_rejected(answer: Answer) -> Finding:

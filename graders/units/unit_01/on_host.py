@@ -1,6 +1,6 @@
-"""A device that there is not: batches and models that lie on the host until they are moved, and who waits."""
+"""A device that there is not: what lies on the host until it is moved, what is made there, and who waits."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,14 +14,21 @@ _READIES = _ASKS | {"to", "float", "long", "type", "contiguous"}
 """What a program may do with a batch before it goes to the device; it is still on the host then."""
 _MAKES = frozenset({"tensor", "as_tensor", "asarray"})
 """What may name the device beside `to`."""
+HOST = torch.device("cpu")
 DEVICE = torch.device("cpu:0")
 """The only one that is always there; what counts is that somebody names it, and not just any "cpu"."""
 _WAITS = frozenset(
     {"item", "tolist", "__float__", "__int__", "__bool__", "__index__", "cpu", "numpy"}
-    | {"__format__", "__repr__", "__array__", "nonzero", "equal", "allclose"}
+    | {"__format__", "__repr__", "__array__", "__contains__", "is_nonzero", "equal", "allclose"}
+    | {"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount"}
 )
-"""What needs a tensor's numbers, so that a program waits until the device has computed them."""
-_NOTED = _WAITS | _MAKES | {"to"}
+"""What needs a tensor's numbers, or has a shape that depends on them: a program waits until the device
+has computed them."""
+_STORES = frozenset({"copy_", "__setitem__"})
+"""What may bring numbers from the device into a tensor on the host."""
+_NOTED = _WAITS | _MAKES | _STORES | {"to", "type", "where", "__getitem__"}
+_BEGINS = frozenset({"tensor", "zeros", "ones", "empty", "full", "arange", "rand", "randn", "linspace"})
+"""What makes a tensor of no other, on the host unless the device is named."""
 
 
 class OnHost(Tensor):
@@ -37,6 +44,43 @@ class OnHost(Tensor):
             raise RuntimeError(f"{name}() got a batch that is not on the device; move it there first.")
         result = super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
         return _moved(result) if moves else result
+
+
+class MadeOnHost(Tensor):
+    """A tensor that the program itself has on the host. The device takes a single number from there, and
+    nothing else; nor can what is on the device be added to it in place.
+    """
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name, options = getattr(func, "__name__", ""), kwargs or {}
+        tensors = list(_tensors([*args, *options.values()]))
+        on_host = [each for each in tensors if isinstance(each, MadeOnHost)]
+        mixed = len(on_host) < len(tensors)
+        takes_any = name in _STORES or name == "__getitem__"
+        if mixed and not takes_any and (_writes(name, args) or any(each.dim() for each in on_host)):
+            raise RuntimeError(f"{name}() got tensors on two devices: one was made without device=device.")
+        result = super().__torch_function__(func, types, args, options)  # type: ignore[no-untyped-call]
+        stays = isinstance(args[0], MadeOnHost) if takes_any else not mixed
+        leaves = name == "to" and _names_the_device(args, options)
+        return _moved(result) if isinstance(result, Tensor) and (leaves or not stays) else result
+
+
+def _tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:
+    """Those among arguments, and in lists and tuples of them."""
+    for each in arguments:
+        if isinstance(each, Tensor):
+            yield each
+        elif isinstance(each, list | tuple):
+            yield from _tensors(each)
+
+
+def _writes(name: str, arguments: Sequence[Any]) -> bool:
+    """Whether the call changes its first argument, which the program has on the host."""
+    in_place = name in ("__iadd__", "__isub__", "__imul__", "__itruediv__") or name.strip("_") + "_" == name
+    return in_place and isinstance(arguments[0], MadeOnHost)
 
 
 def _moved(batch: Tensor) -> Tensor:
@@ -59,14 +103,41 @@ def _fetches(arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
     return arguments[0].dim() == 0 and any(each != DEVICE for each in _devices(arguments, options))
 
 
+def _waits(name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """Whether a program waits for the device in this call."""
+    first, *others = (*arguments, *options.values())
+    if name in _STORES:
+        return isinstance(first, MadeOnHost) and type(others[-1]) is Tensor
+    if isinstance(first, MadeOnHost):
+        return False
+    match name:
+        case "to":
+            return _fetches(arguments, options)
+        case "type":  # torch.FloatTensor is on the host
+            return bool(others) and not isinstance(others[0], torch.dtype)
+        case "where":  # of a condition alone: where it is true
+            return not others
+        case "__getitem__":
+            return any(each.dtype in (torch.bool, torch.uint8) for each in _tensors(others))
+        case "tensor" | "as_tensor" | "asarray":  # of numbers that are on the device
+            return not isinstance(first, Tensor) and any(type(each) is Tensor for each in _tensors([first]))
+    return name in _WAITS
+
+
 class MovedLater(Watched):
     """A model that has to be moved to the device before it computes."""
 
     moved = False
+    """Whether it was last moved to the device."""
 
     def to(self, *arguments: Any, **options: Any) -> Any:
-        self.moved = self.moved or _names_the_device(arguments, options)
-        return super().to(*arguments, **options)
+        if not _devices(arguments, options):
+            return super().to(*arguments, **options)
+        self.moved = _names_the_device(arguments, options)
+        return self
+
+    def cpu(self) -> Any:
+        return self.to(HOST)
 
     def forward(self, inputs: Tensor) -> Tensor:
         if not self.moved:
@@ -108,6 +179,41 @@ class WaitsNoted(TorchFunctionMode):
         result = func(*args, **options)
         if name not in _NOTED:
             return result
-        if name in _WAITS or (name == "to" and _fetches(args, options)):
+        if _waits(name, args, options):
             self._log.append("waits")
         return _moved(result) if name in _MAKES and _names_the_device(args, options) else result
+
+
+class HostAndDevice(WaitsNoted):
+    """Beside that, tells what a program makes on the host from what is on the device."""
+
+    def __init__(self, model: MovedLater) -> None:
+        super().__init__(model.log)
+        self._model = model
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name, options = getattr(func, "__name__", ""), kwargs or {}
+        if func == Tensor.device.__get__:
+            return self._device_of(args[0])
+        result = super().__torch_function__(func, types, args, options)
+        if type(result) is Tensor and _stays_on_host(name, args, options):
+            return result.as_subclass(MadeOnHost)
+        return result
+
+    def _device_of(self, tensor: Tensor) -> torch.device:
+        waits_there = isinstance(tensor, torch.nn.Parameter) and not self._model.moved
+        return HOST if waits_there or isinstance(tensor, OnHost | MadeOnHost) else DEVICE
+
+
+def _stays_on_host(name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """Whether the result of a call is on the host."""
+    match name:
+        case "cpu":
+            return True
+        case "to":
+            return bool(_devices(arguments, options)) and not _names_the_device(arguments, options)
+        case "tensor" if arguments and isinstance(arguments[0], Tensor):
+            return False
+    return name in _BEGINS and not _names_the_device(arguments, options)

@@ -13,6 +13,9 @@ from torch import Tensor
 from graders.grading.kit import Rng
 from graders.units.unit_01.watched import Batch, Watched
 
+STEEP = 100
+"""By this the second layer's weights are larger where a model is to be sure of itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -38,6 +41,12 @@ class Problem:
     def draw_inputs(self, rng: Rng, size: int) -> Tensor:
         """[size, F, 1]."""
         return rng.normal(size, self.features, 1)
+
+    def draw_mistaken(self, rng: Rng, inputs: Tensor) -> Tensor:
+        """Labels [B] of inputs [B, F, 1], each another one than the model takes for the right one."""
+        with torch.no_grad():
+            taken: Tensor = self.model()(inputs).argmax(1)
+        return (taken + rng.integers(1, self.classes - 1, len(inputs))) % self.classes
 
     def draw_batches(self, rng: Rng, sizes: Sequence[int]) -> list[Batch]:
         return [self.draw_batch(rng, size) for size in sizes]

@@ -1,5 +1,6 @@
 """Unit 01, one step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,7 +11,7 @@ from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compa
 from graders.units.models import copies_of
 from graders.units.unit_01 import drivers
 from graders.units.unit_01.drivers import StepReply
-from graders.units.unit_01.problems import Problem
+from graders.units.unit_01.problems import STEEP, Problem
 from graders.units.unit_01.watched import Batch
 
 
@@ -21,14 +22,15 @@ from graders.units.unit_01.watched import Batch
         Criterion(
             "loss",
             1,
-            "Return the mean cross-entropy of this batch as the model was before the update. "
-            "functional.cross_entropy takes logits: no softmax before it.",
+            "Return the mean cross-entropy of this batch as the model was before the update, as a tensor: "
+            "whoever asks for its number waits for the device. functional.cross_entropy takes logits: no "
+            "softmax before it.",
         ),
         Criterion(
             "one update",
             1,
             "One forward and one backward pass, in the mode that the model is in, then one optimizer.step(). "
-            "What lies between them must not undo either.",
+            "What lies between them must not undo either, nor change the gradient.",
             needs=(),
         ),
         Criterion(
@@ -51,18 +53,31 @@ from graders.units.unit_01.watched import Batch
     ),
 )
 def train_step(answer: Answer, rng: Rng) -> Findings:
-    """One step from clean gradients; several steps after gradients that do not belong to them."""
-    first = Training.draw(rng, steps=1, with_stale_gradients=False)
-    seen = first.seen(answer)
-    yield "loss", losses_as_expected(first, seen)
+    """One step from clean gradients, and one on a single sample; several steps after gradients that do not
+    belong to them.
+    """
+    first = Training.draw(rng, [rng.integer(4, 9)], steep=True)
+    single = Training.draw(rng, [1])
+    seen, of_single = first.seen(answer), single.seen(answer)
+    yield (
+        "loss",
+        compare.first_failure(
+            [losses_as_expected(first, seen), losses_as_expected(single, of_single), asks_for_no_number(seen)]
+        ),
+    )
     yield (
         "one update",
         compare.first_failure(
-            [parameters_as_expected(first, seen), one_pass_each_way(first, seen), mode_kept(answer, first)]
+            [
+                parameters_as_expected(first, seen),
+                parameters_as_expected(single, of_single),
+                one_pass_each_way(first, seen),
+                mode_kept(answer, first),
+            ]
         ),
     )
 
-    several = Training.draw(rng, steps=3, with_stale_gradients=True)
+    several = Training.draw(rng, [rng.integer(4, 9) for _ in range(3)], with_stale_gradients=True)
     yield "gradients start at zero", parameters_as_expected(several, several.seen(answer))
     yield "no history kept", no_history(seen)
 
@@ -78,9 +93,17 @@ class Training:
     training: bool = True
 
     @classmethod
-    def draw(cls, rng: Rng, steps: int, with_stale_gradients: bool) -> "Training":
+    def draw(
+        cls, rng: Rng, sizes: Sequence[int], *, with_stale_gradients: bool = False, steep: bool = False
+    ) -> "Training":
+        """A step for each size of a batch. steep: gradients are longer than any that one would clip to, and
+        logits larger than `exp` takes.
+        """
         problem = Problem.draw(rng)
-        batches = problem.draw_batches(rng, [rng.integer(4, 9) for _ in range(steps)])
+        batches = problem.draw_batches(rng, sizes)
+        if steep:
+            problem.values[2].mul_(STEEP)
+            batches = [(inputs, problem.draw_mistaken(rng, inputs)) for inputs, _ in batches]
         stale = [rng.normal(*value.shape) for value in problem.values] if with_stale_gradients else None
         return cls(problem, batches, stale, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01})
 
@@ -146,6 +169,13 @@ def mode_kept(answer: Answer, training: Training) -> Finding:
     """Passes if a model that comes in evaluation mode, as with frozen batch norms, is trained in it."""
     fixed = replace(training, training=False)
     return one_pass_each_way(fixed, fixed.seen(answer))
+
+
+def asks_for_no_number(seen: list[StepReply]) -> Finding:
+    """Passes if no step waited for a number of the device's."""
+    asked = sum(step.waits for step in seen)
+    text = f"The step asked for a tensor's number {compare.counted(asked, 'time')}, and waited for the device"
+    return Finding(not asked, f"{text}; expected never." if asked else "The step asked for no number.")
 
 
 def no_history(seen: list[StepReply]) -> Finding:

@@ -18,7 +18,8 @@ from graders.units.unit_01.drivers import ThroughputReply
         Criterion(
             "waits before the clock starts",
             1,
-            "When step() returns, the device may still be at work on the warm-up: call synchronize() first.",
+            "When step() returns, the device may still be at work on the warm-up, or on what the caller has "
+            "queued: call synchronize() first.",
         ),
         Criterion(
             "waits before the clock stops",
@@ -153,7 +154,7 @@ def rate_as_measured(measurement: Measurement) -> Finding:
     rate = compare.as_float(result)
     seen = compare.shown(result, 80) if math.isnan(rate) else f"{rate:,.1f} samples/s"
     # No clock shows seconds that give so few digits of samples a second, but for one time in a million.
-    if slowest <= rate <= fastest and rate == round(rate, 3):
+    if slowest <= rate <= fastest and rate == round(rate, 5):
         text = f"{compare.shown(result)}: the rate has been rounded; expected what the division gives"
         return Finding(False, f"{text}.")
     steps, batch = (
