@@ -15,6 +15,12 @@ def chunks(whole: Tensor, ranks: int) -> list[Tensor]:
     return list(torch.tensor_split(whole, ranks))
 
 
+def _turned(parts: list[Tensor], places: int) -> list[Tensor]:
+    """The parts in turn, from another one on: their lengths are then those of no `tensor_split`."""
+    places %= len(parts)
+    return parts[places:] + parts[:places]
+
+
 def _total(tensors: Sequence[Tensor]) -> Tensor:
     """The sum over ranks. Integers wrap round where they overflow, on every rank alike."""
     return torch.stack(list(tensors)).sum(0)
@@ -39,7 +45,7 @@ def _one_chunk_a_rank(rng: Rng, world: World) -> list[Arguments]:
 
 def _scatter_arguments(rng: Rng, world: World) -> list[Arguments]:
     """x, whose values do not matter, and on the root the parts."""
-    parts = chunks(drawn(rng, world), world.ranks)
+    parts = _turned(chunks(drawn(rng, world), world.ranks), -1)
     given: list[Arguments] = [[drawn(rng, world, len(part)), None] for part in parts]
     given[world.root][1] = parts
     return given
@@ -55,7 +61,7 @@ def _expected_scatter(world: World, given: list[Arguments]) -> list[Expected]:
 
 def _gather_arguments(rng: Rng, world: World) -> list[Arguments]:
     """x, and on the root a list of tensors to be filled."""
-    parts = chunks(drawn(rng, world), world.ranks)
+    parts = _turned(chunks(drawn(rng, world), world.ranks), -1)
     given: list[Arguments] = [[part, None] for part in parts]
     given[world.root][1] = [drawn(rng, world, len(part)) for part in parts]
     return given
@@ -127,8 +133,10 @@ def _expected_hierarchical(world: World, given: list[Arguments]) -> list[Expecte
 
 
 def _exchange_arguments(rng: Rng, world: World) -> list[Arguments]:
-    """outputs, whose values do not matter, and inputs: rank i's part for rank j has the size of chunk j."""
-    inputs = [chunks(drawn(rng, world), world.ranks) for _ in range(world.ranks)]
+    """outputs, whose values do not matter, and inputs: rank i's part for rank j is as long as chunk 2 i + j.
+    So what comes to a rank differs in length, and is not as long as what goes back.
+    """
+    inputs = [_turned(chunks(drawn(rng, world), world.ranks), 2 * place) for place in range(world.ranks)]
     return [
         [[drawn(rng, world, len(inputs[source][place])) for source in range(world.ranks)], inputs[place]]
         for place in range(world.ranks)

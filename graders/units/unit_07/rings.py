@@ -5,7 +5,7 @@ from graders.grading.communication import (
     seconds,
     to_the_next_only,
 )
-from graders.grading.kit import Answer, Criterion, Findings, Rng, exercise
+from graders.grading.kit import Answer, Criterion, Findings, Rng, compare, exercise
 from graders.units.unit_07 import collective_kinds as kinds
 from graders.units.unit_07.collectives import Collective, common, measured
 from graders.units.unit_07.criteria import (
@@ -154,12 +154,23 @@ def _ring_costs(answer: Answer, rng: Rng, collective: Collective, passes: int) -
     """Neighbours, bytes and rounds of `passes` times p - 1 steps with a chunk each.
 
     With a matrix of two rows, so that who cuts rows and not elements sends too much; and an odd number of
-    ranks, of which no pairs can be made.
+    ranks, of which no pairs can be made. With fewer elements than ranks as well: also their chunks, of which
+    some are empty, go round the ring, and nobody makes them as long as the longest.
     """
-    ranks, length = 5, 240
+    ranks, length, few = 5, 240, 3
     played = measured(answer, rng, collective, World(ranks, 2, columns=length // 2))
+    short = measured(answer, rng, collective, World(ranks, few))
     steps = passes * (ranks - 1)
-    yield "neighbours only", to_the_next_only(played.observed)
-    allowed = Allowance(steps, steps * length // ranks * BYTES)
-    yield "bytes and messages", played.traffic([allowed] * ranks)
+    runs = [each.observed for each in (played, *short.if_right())]
+    yield "neighbours only", compare.first_failure(map(to_the_next_only, runs))
+    allowed, of_few = (
+        Allowance(steps, steps * length // ranks * BYTES),
+        Allowance(steps, passes * few * BYTES),
+    )
+    traffic = [played.traffic([allowed] * ranks)]
+    # Who sends them to others fails one row.
+    traffic += [
+        each.traffic([of_few] * ranks) for each in short.if_right() if to_the_next_only(each.observed).passed
+    ]
+    yield "bytes and messages", compare.first_failure(traffic)
     yield "rounds", played.duration(seconds(steps, steps * length / ranks * BYTES), f"{steps} rounds")
