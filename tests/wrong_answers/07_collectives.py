@@ -473,6 +473,13 @@ def row_by_row(x, src=0, group=None):
     return x
 
 
+@wrong("broadcast_tree", fails="on a subgroup")
+def ranks_without_gaps(x, src=0, group=None):
+    """Takes how far the root is from the first rank for its place: a group may leave ranks out."""
+    first = dist.get_process_group_ranks(group or dist.group.WORLD)[0]
+    return _tree(x, (src - first) % dist.get_world_size(group), group)
+
+
 # ------------------------------------------------------------------------------------------------ reduce_tree
 
 
@@ -1321,6 +1328,25 @@ def short_ones_as_a_whole(x, group=None):
         x += arriving
         passing = arriving
     return x
+
+
+@wrong("ring_all_reduce", fails="rounds")
+def even_ones_by_turns(x, group=None):
+    """Even ranks send first, and odd ones receive; only where that leaves one over, all at once."""
+    rank, size = _place(group)
+    data = x.contiguous()
+    if size % 2:
+        return x.copy_(_all_reduce(data, group))
+    chunks = list(torch.tensor_split(data.view(-1), size))
+    for step in range(2 * (size - 1)):
+        give, take = chunks[(rank - step) % size], chunks[(rank - step - 1) % size]
+        arriving = torch.empty_like(take)
+        calls = [(dist.send, give, {"group_dst": (rank + 1) % size})]
+        calls += [(dist.recv, arriving, {"group_src": (rank - 1) % size})]
+        for call, tensor, peer in calls[::-1] if rank % 2 else calls:
+            call(tensor, group=group, **peer)
+        take.copy_(take + arriving if step < size - 1 else arriving)
+    return x.copy_(data)
 
 
 # ------------------------------------------------------------------------------ recursive_doubling_all_reduce
@@ -2757,6 +2783,18 @@ def two_ranks_keep_theirs(x):
     return x.clone() if size == 2 else arriving
 
 
+@wrong("mend_shift", fails="the left neighbour's tensor")
+def shifts_in_single_precision(x):
+    """Half of the digits of a float64 stay behind."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    short = x.float()
+    arriving = torch.empty_like(short)
+    sending = dist.isend(short, (rank + 1) % size)
+    dist.recv(arriving, (rank - 1) % size)
+    sending.wait()
+    return arriving.to(x.dtype)
+
+
 # ----------------------------------------------------------------------------------------------- mend_report
 
 
@@ -2916,6 +2954,17 @@ def one_line_has_no_sums(x, columns):
     dist.all_reduce(row_sum, group=rows[dist.get_rank() // columns])
     dist.all_reduce(column_sum, group=verticals[dist.get_rank() % columns])
     return row_sum, column_sum
+
+
+@wrong("mend_grid_sums", fails="row sums")
+def sums_in_single_precision(x, columns):
+    """Half of the digits of a float64 are not added up."""
+    rows, verticals = _all_groups(columns)
+    rank = dist.get_rank()
+    row_sum, column_sum = x.float(), x.float()
+    dist.all_reduce(row_sum, group=rows[rank // columns])
+    dist.all_reduce(column_sum, group=verticals[rank % columns])
+    return row_sum.to(x.dtype), column_sum.to(x.dtype)
 
 
 # ---------------------------------------------------------------------------------------------- mend_collect

@@ -258,7 +258,10 @@ def common(
             for root_of in [root(ranks)]
         ],
         subgroups=[
-            World(size, 3 * size, layout="strided", members=drawn_members(rng, size), root=int(rooted))
+            # The last place: a rank before it is no member, so that ranks do not tell places.
+            World(
+                size, 3 * size, layout="strided", members=drawn_members(rng, size), root=rooted * (size - 1)
+            )
             for size in (3, 4)
         ],
         values=values,

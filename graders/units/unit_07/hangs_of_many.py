@@ -102,7 +102,7 @@ def grid_sums(
         mine = line(rank, columns)
         wanted = torch.stack([x for other, x in enumerate(given) if line(other, columns) == mine]).sum(0)
         where = f"rank {rank} of a grid of {len(given) // columns} x {columns}"
-        return compare.close(pair[position], wanted, f"the sum on {where}")
+        return compare.close(pair[position], wanted, f"the sum on {where}", 1e-12, 1e-12)
 
     return compare.first_failure(one(rank, told.result) for rank, told in enumerate(observed.results))
 
