@@ -480,6 +480,24 @@ def ranks_without_gaps(x, src=0, group=None):
     return _tree(x, (src - first) % dist.get_world_size(group), group)
 
 
+@wrong("broadcast_tree", fails="the root's values on every rank")
+def adds_to_nothing(x, src=0, group=None):
+    """Adds what arrives to x times zero: what was in memory there may have been NaN."""
+    rank, size = _place(group)
+    place = (rank - _root(group, src)) % size
+    data = x.contiguous() if place == 0 else x.contiguous() * 0
+    distance = 1
+    while distance < size:
+        if place < distance and place + distance < size:
+            dist.send(data, group_dst=(rank + distance) % size, group=group)
+        elif distance <= place < 2 * distance:
+            arriving = torch.empty_like(data)
+            dist.recv(arriving, group_src=(rank - distance) % size, group=group)
+            data += arriving
+        distance *= 2
+    return x.copy_(data)
+
+
 # ------------------------------------------------------------------------------------------------ reduce_tree
 
 
@@ -2056,6 +2074,37 @@ def one_ring_for_the_short(x, gpus_per_node, group=None):
     return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group))
 
 
+@wrong("hierarchical_all_reduce", fails="rounds")
+def even_rings_by_turns(x, gpus_per_node, group=None):
+    """On rings of even length every second rank sends first, and the others receive."""
+    rank, size = _place(group)
+    node, local = divmod(rank, gpus_per_node)
+    data = x.contiguous()
+    chunks = data.view(-1).tensor_split(gpus_per_node)
+    pieces = chunks[local].tensor_split(size // gpus_per_node)
+
+    def turn(parts, members, passes):
+        me, count = members.index(rank), len(members)
+        if count % 2:
+            return _among(parts, members, rank, group, passes)
+        for shift, adds in passes:
+            for step in range(count - 1):
+                give, take = parts[(me - shift - step) % count], parts[(me - shift - step - 1) % count]
+                arriving = torch.empty_like(take)
+                calls = [(dist.send, give, {"group_dst": members[(me + 1) % count]})]
+                calls += [(dist.recv, arriving, {"group_src": members[me - 1]})]
+                for call, tensor, peer in calls[::-1] if me % 2 else calls:
+                    call(tensor, group=group, **peer)
+                take.copy_(take + arriving if adds else arriving)
+        return None
+
+    mates = list(range(node * gpus_per_node, (node + 1) * gpus_per_node))
+    turn(chunks, mates, [REDUCE])
+    turn(pieces, list(range(local, size, gpus_per_node)), [REDUCE, GATHER])
+    turn(chunks, mates, [GATHER])
+    return x.copy_(data)
+
+
 # ---------------------------------------------------------------------------------------- all_to_all_pairwise
 
 
@@ -2294,6 +2343,25 @@ def as_long_as_what_it_sends(outputs, inputs, group=None):
         arriving = torch.empty_like(inputs[source], memory_format=torch.contiguous_format)
         _both(inputs[to].contiguous(), to, arriving, source, group)
         outputs[source].copy_(arriving)
+    return outputs
+
+
+@wrong("all_to_all_pairwise", fails="rounds")
+def pairs_by_turns(outputs, inputs, group=None):
+    """Where ranks make pairs, the lower of two sends first: a round takes two messages' time."""
+    rank, size = _place(group)
+    outputs[rank].copy_(inputs[rank])
+    if size & (size - 1):
+        _exchange(outputs, inputs, group, range(1, size))
+        return outputs
+    for step in range(1, size):
+        partner = rank ^ step
+        arriving = outputs[partner].contiguous()
+        calls = [(dist.send, inputs[partner].contiguous(), {"group_dst": partner})]
+        calls += [(dist.recv, arriving, {"group_src": partner})]
+        for call, tensor, peer in calls if rank < partner else calls[::-1]:
+            call(tensor, group=group, **peer)
+        outputs[partner].copy_(arriving)
     return outputs
 
 

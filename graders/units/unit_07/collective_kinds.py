@@ -15,6 +15,12 @@ def chunks(whole: Tensor, ranks: int) -> list[Tensor]:
     return list(torch.tensor_split(whole, ranks))
 
 
+def _left_over(rng: Rng, world: World, length: int | None = None) -> Tensor:
+    """A tensor to be overwritten, with what happened to be in memory: NaN, if its dtype has that."""
+    tensor = drawn(rng, world, length)
+    return tensor.fill_(torch.nan) if world.dtype.is_floating_point else tensor
+
+
 def _turned(parts: list[Tensor], places: int) -> list[Tensor]:
     """The parts in turn, from another one on: their lengths are then those of no `tensor_split`."""
     places %= len(parts)
@@ -46,7 +52,7 @@ def _one_chunk_a_rank(rng: Rng, world: World) -> list[Arguments]:
 def _scatter_arguments(rng: Rng, world: World) -> list[Arguments]:
     """x, whose values do not matter, and on the root the parts."""
     parts = _turned(chunks(drawn(rng, world), world.ranks), -1)
-    given: list[Arguments] = [[drawn(rng, world, len(part)), None] for part in parts]
+    given: list[Arguments] = [[_left_over(rng, world, len(part)), None] for part in parts]
     given[world.root][1] = parts
     return given
 
@@ -63,7 +69,7 @@ def _gather_arguments(rng: Rng, world: World) -> list[Arguments]:
     """x, and on the root a list of tensors to be filled."""
     parts = _turned(chunks(drawn(rng, world), world.ranks), -1)
     given: list[Arguments] = [[part, None] for part in parts]
-    given[world.root][1] = [drawn(rng, world, len(part)) for part in parts]
+    given[world.root][1] = [_left_over(rng, world, len(part)) for part in parts]
     return given
 
 
@@ -75,6 +81,13 @@ def _expected_gather(world: World, given: list[Arguments]) -> list[Expected]:
         else Expected(None, [parts[place], None], returned=None)
         for place in range(world.ranks)
     ]
+
+
+def _one_tensor_at_the_root(rng: Rng, world: World) -> list[Arguments]:
+    """The root's tensor, and what it is to overwrite on the others."""
+    given = [[_left_over(rng, world)] for _ in range(world.ranks)]
+    given[world.root] = [drawn_of(rng, world, world.root)]
+    return given
 
 
 def _expected_broadcast(world: World, given: list[Arguments]) -> list[Expected]:
@@ -98,7 +111,7 @@ def _dst(world: World) -> dict[str, PlainData]:
 
 SCATTER = Collective(_scatter_arguments, _expected_scatter, _src)
 GATHER = Collective(_gather_arguments, _expected_gather, _dst)
-BROADCAST = Collective(_one_tensor_a_rank, _expected_broadcast, _src)
+BROADCAST = Collective(_one_tensor_at_the_root, _expected_broadcast, _src)
 REDUCE = Collective(_one_tensor_a_rank, _expected_reduce, _dst)
 
 
@@ -138,7 +151,7 @@ def _exchange_arguments(rng: Rng, world: World) -> list[Arguments]:
     """
     inputs = [_turned(chunks(drawn(rng, world), world.ranks), 2 * place) for place in range(world.ranks)]
     return [
-        [[drawn(rng, world, len(inputs[source][place])) for source in range(world.ranks)], inputs[place]]
+        [[_left_over(rng, world, len(inputs[source][place])) for source in range(world.ranks)], inputs[place]]
         for place in range(world.ranks)
     ]
 

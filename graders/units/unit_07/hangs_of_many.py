@@ -138,7 +138,7 @@ def mend_collect(answer: Answer, rng: Rng) -> Findings:
     yield lab.ENDS, lab.ends([observed])
     collected = rows_collected(observed, given)
     yield "all rows on rank 0", rows_in_order(answer, given) if collected.passed else collected
-    sparse: tuple[list[list[Tensor]], ...] = ([[], given[1], [], given[2]], [[], []])
+    sparse: tuple[list[list[Tensor]], ...] = ([[], given[1], [], given[2]], [[], []], [given[1]])
     found = (rows_collected(lab.launched(answer, rows), rows) for rows in sparse)
     yield "ranks without rows", compare.first_failure(found)
     yield "each row sent once", rows_sent_once(observed, given)
