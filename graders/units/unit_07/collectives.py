@@ -208,7 +208,7 @@ def common_findings(
         answer, rng, collective, [replace(model, dtype=dtype) for dtype in (torch.float64, torch.int64)]
     )
     yield "any dtype", results(kinds)
-    alone = [played for played in others if played.worlds[0].ranks == 1]
+    alone = (played for played in others if played.worlds[0].ranks == 1)
     yield "in place", in_place(*first, *alone, *(lengths if any_length.passed else ()))
     # Five rows of three: cut flat, the parts are others than if rows are cut.
     models = [replace(model, layout="strided"), replace(model, length=5, columns=3, layout="transposed")]
@@ -239,9 +239,7 @@ def common(
     slow: Sequence[World] = (),
     sizes: Sequence[int] = (3, 5, 7, 8),
 ) -> Findings:
-    """The findings that all collectives share; `rooted`: with roots other than 0; slow: `common_findings`;
-    sizes: numbers of ranks, beside one, two and four.
-    """
+    """The findings that all collectives share. rooted: with any root. sizes: further numbers of ranks."""
 
     def root(ranks: int) -> int:
         return rng.integer(0, ranks - 1) if rooted else 0
@@ -257,12 +255,10 @@ def common(
             for ranks, lengths in ((4, (1, 3, 6, 11)), (5, (0, 2, 7, 13)))
             for root_of in [root(ranks)]
         ],
+        # The root at the last place: a rank before it is no member, so that ranks do not tell places.
         subgroups=[
-            # The last place: a rank before it is no member, so that ranks do not tell places.
-            World(
-                size, 3 * size, layout="strided", members=drawn_members(rng, size), root=rooted * (size - 1)
-            )
-            for size in (3, 4)
+            World(p, 3 * p, layout="strided", members=drawn_members(rng, p), root=rooted * (p - 1))
+            for p in (3, 4)
         ],
         values=values,
         slow=slow,
