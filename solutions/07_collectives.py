@@ -1524,8 +1524,9 @@ def mend_grid_sums(x: Tensor, columns: int) -> tuple[Tensor, Tensor]:
 def mend_collect(rows: list[Tensor]) -> list[Tensor] | None:
     """The rows of all ranks, in the order of ranks, in a new list on rank 0; None on all other ranks.
 
-    rows: float32 tensors of 40 elements, of which each rank has a number of its own, perhaps none. The
-    list stays as it is. Each row is sent once; beside the rows at most 64 bytes a rank may be sent.
+    rows: contiguous float32 tensors of 40 elements, of which each rank has a number of its own, perhaps
+    none. The list stays as it is. Each row is sent once; beside the rows at most 64 bytes a rank may be
+    sent.
     """
     ### BEGIN SOLUTION
     if dist.get_rank() != 0:

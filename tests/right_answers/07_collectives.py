@@ -512,6 +512,46 @@ def receive_posted_first(outputs, inputs, group=None):
     return outputs
 
 
+@right("ring_all_reduce")
+def without_empty_messages(x, group=None):
+    """Sends no chunk that has nothing in it; its receiver knows that it is empty."""
+    rank, size = _place(group)
+    data = x.contiguous()
+    chunks = torch.tensor_split(data.view(-1), size)
+    for step in range(2 * (size - 1)):
+        give, take = chunks[(rank - step) % size], chunks[(rank - step - 1) % size]
+        arriving, sending = torch.empty_like(take), None
+        if give.numel():
+            sending = dist.isend(give, group_dst=(rank + 1) % size, group=group)
+        if take.numel():
+            dist.recv(arriving, group_src=(rank - 1) % size, group=group)
+        if sending:
+            sending.wait()
+        take.copy_(take + arriving if step < size - 1 else arriving)
+    return x.copy_(data)
+
+
+@right("hierarchical_all_reduce")
+def groups_of_its_own(x, gpus_per_node, group=None):
+    """A group for the node and one for the ranks with the same place, made by their own ranks alone."""
+    rank, size = _place(group)
+    node, local = divmod(rank, gpus_per_node)
+    members = _members(group)
+    near = members[node * gpus_per_node : (node + 1) * gpus_per_node]
+    mates, rail = (
+        dist.new_group(ranks, use_local_synchronization=True)
+        for ranks in (near, members[local::gpus_per_node])
+    )
+    flat = x.flatten().clone()
+    chunks = list(torch.tensor_split(flat, gpus_per_node))
+    pieces = list(torch.tensor_split(chunks[local], size // gpus_per_node))
+    mine, theirs = list(range(len(chunks))), list(range(len(pieces)))
+    _ring_among(chunks, mine, local, mates, ("add",))
+    _ring_among(pieces, theirs, node, rail)
+    _ring_among(chunks, mine, local, mates, ("copy",))
+    return x.copy_(flat.view_as(x))
+
+
 # ---------------------------------------------------------------------------------------------- cost models
 
 
@@ -756,6 +796,24 @@ def with_irecv_first(comm, x):
         comm.Send(chunks[give], dest=(rank + 1) % size)
         request.Wait()
         chunks[take][...] = chunks[take] + arriving if step < size - 1 else arriving
+    return x
+
+
+@right("mpi_ring_all_reduce")
+def with_a_buffer_for_sends(comm, x):
+    """Bsend returns at once, whatever the length, if there is room for the message."""
+    from mpi4py import MPI
+
+    rank, size = comm.Get_rank(), comm.Get_size()
+    chunks = np.array_split(x, size)
+    MPI.Attach_buffer(bytearray(2 * x.nbytes + 2 * size * MPI.BSEND_OVERHEAD))
+    for step in range(2 * (size - 1)):
+        target = chunks[(rank - step - 1) % size]
+        arriving = np.empty_like(target)
+        comm.Bsend(chunks[(rank - step) % size], dest=(rank + 1) % size)
+        comm.Recv(arriving, source=(rank - 1) % size)
+        target[:] = target + arriving if step < size - 1 else arriving
+    MPI.Detach_buffer()
     return x
 
 

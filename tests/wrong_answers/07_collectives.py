@@ -171,6 +171,13 @@ def passes_the_rest_on(x, parts=None, src=0, group=None):
     return x.copy_(rest[: int(lengths[place])])
 
 
+@wrong("scatter_from", fails="any length")
+def cuts_all_parts_anew(x, parts=None, src=0, group=None):
+    """Puts the parts together and cuts them as tensor_split does: their lengths need not be those."""
+    whole = parts and list(torch.cat(parts).tensor_split(len(parts)))
+    return _scatter(x, whole, _root(group, src), group)
+
+
 # ---------------------------------------------------------------------------------------------- gather_to
 
 
@@ -273,6 +280,38 @@ def other_tensors_in_the_list(x, parts=None, dst=0, group=None):
     if gathered is None:
         return None
     parts[:] = gathered
+    return parts
+
+
+@wrong("gather_to", fails="any length")
+def one_tensor_cut_in_parts(x, parts=None, dst=0, group=None):
+    """Receives into the parts of a tensor_split, which need not be as long as those that come."""
+    if parts is None:
+        return _gather(x, parts, _root(group, dst), group)
+    whole = torch.empty(sum(len(part) for part in parts), *x.shape[1:], dtype=x.dtype)
+    for part, arrived in zip(
+        parts, _gather(x, list(whole.tensor_split(len(parts))), _root(group, dst), group), strict=True
+    ):
+        part.copy_(arrived)
+    return parts
+
+
+@wrong("gather_to", fails="bytes and messages")
+def a_message_for_each_row(x, parts=None, dst=0, group=None):
+    """Rows are contiguous; but each rank is to send once."""
+    if x.dim() == 1:
+        return _gather(x, parts, _root(group, dst), group)
+    root = _root(group, dst)
+    if parts is None:
+        for row in x:
+            dist.send(row.contiguous(), group_dst=root, group=group)
+        return None
+    for place, part in enumerate(parts):
+        for row, own in zip(part, x if place == root else part, strict=True):
+            arriving = own.contiguous()
+            if place != root:
+                dist.recv(arriving, group_src=place, group=group)
+            row.copy_(arriving)
     return parts
 
 
@@ -409,6 +448,53 @@ def a_chain_of_seven(x, src=0, group=None):
         dist.recv(data, group_src=(rank - 1) % size, group=group)
     if (rank + 1) % size != root:
         dist.send(data, group_dst=(rank + 1) % size, group=group)
+    return x.copy_(data)
+
+
+@wrong("broadcast_tree", fails="any number of ranks")
+def three_rounds(x, src=0, group=None):
+    """The rounds of eight ranks, as they are drawn."""
+    rank, size = _place(group)
+    place = (rank - _root(group, src)) % size
+    data = x.contiguous()
+    for distance in (1, 2, 4):
+        if place < distance and place + distance < size:
+            dist.send(data, group_dst=(rank + distance) % size, group=group)
+        elif distance <= place < 2 * distance:
+            dist.recv(data, group_src=(rank - distance) % size, group=group)
+    return x.copy_(data)
+
+
+@wrong("broadcast_tree", fails="bytes and messages")
+def row_by_row(x, src=0, group=None):
+    """Rows have no gaps between them and need no copy; but each takes messages of its own."""
+    for row in x if x.dim() > 1 else [x]:
+        _tree(row, _root(group, src), group)
+    return x
+
+
+@wrong("broadcast_tree", fails="on a subgroup")
+def ranks_without_gaps(x, src=0, group=None):
+    """Takes how far the root is from the first rank for its place: a group may leave ranks out."""
+    first = dist.get_process_group_ranks(group or dist.group.WORLD)[0]
+    return _tree(x, (src - first) % dist.get_world_size(group), group)
+
+
+@wrong("broadcast_tree", fails="the root's values on every rank")
+def adds_to_nothing(x, src=0, group=None):
+    """Adds what arrives to x times zero: what was in memory there may have been NaN."""
+    rank, size = _place(group)
+    place = (rank - _root(group, src)) % size
+    data = x.contiguous() if place == 0 else x.contiguous() * 0
+    distance = 1
+    while distance < size:
+        if place < distance and place + distance < size:
+            dist.send(data, group_dst=(rank + distance) % size, group=group)
+        elif distance <= place < 2 * distance:
+            arriving = torch.empty_like(data)
+            dist.recv(arriving, group_src=(rank - distance) % size, group=group)
+            data += arriving
+        distance *= 2
     return x.copy_(data)
 
 
@@ -578,6 +664,23 @@ def a_chain_unless_a_power_of_two(x, dst=0, group=None):
     return x.copy_(total) if rank == root else x
 
 
+@wrong("reduce_tree", fails="any number of ranks")
+def three_levels(x, dst=0, group=None):
+    """The rounds of eight ranks."""
+    rank, size = _place(group)
+    place = (rank - _root(group, dst)) % size
+    total = x.clone(memory_format=torch.contiguous_format)
+    for distance in (1, 2, 4):
+        if place % (2 * distance) == distance:
+            dist.send(total, group_dst=(rank - distance) % size, group=group)
+            break
+        if place + distance < size:
+            arriving = torch.empty_like(total)
+            dist.recv(arriving, group_src=(rank + distance) % size, group=group)
+            total += arriving
+    return x.copy_(total) if place == 0 else x
+
+
 # ---------------------------------------------------------------------------------------- ring_reduce_scatter
 
 
@@ -717,7 +820,7 @@ def alone_it_returns_x(x, group=None):
     """With one rank the sum is x, but a new tensor is asked for."""
     rank, size = _place(group)
     if size == 1:
-        return x
+        return x.flatten()
     chunks = _cut(x, group)
     for step in range(size - 1):
         target = chunks[(rank - 2 - step) % size]
@@ -773,6 +876,43 @@ def one_after_another(x, group=None):
             dist.send(outgoing, group_dst=right, group=group)
         target += arriving
     return chunks[rank].clone()
+
+
+@wrong("ring_reduce_scatter", fails="any number of ranks")
+def alone_it_keeps_the_shape(x, group=None):
+    """With one rank it returns a copy of x, and no 1-D tensor."""
+    if dist.get_world_size(group) == 1:
+        return x.clone()
+    return _reduce_scatter(_cut(x, group), group)[dist.get_rank(group)].clone()
+
+
+@wrong("ring_reduce_scatter", fails="in place")
+def alone_it_returns_a_view(x, group=None):
+    """Carries a sum from rank to rank, which begins as a chunk of x: with one rank it is never added to."""
+    rank, size = _place(group)
+    chunks = torch.tensor_split(x.reshape(-1), size)
+    carried = chunks[(rank - 1) % size]
+    for step in range(size - 1):
+        own = chunks[(rank - 2 - step) % size]
+        arriving = torch.empty(len(own), dtype=x.dtype)
+        _both(carried.contiguous(), (rank + 1) % size, arriving, (rank - 1) % size, group)
+        carried = arriving + own
+    return carried
+
+
+def _padded(chunks):
+    """Each chunk in a tensor of its own, as long as the longest."""
+    room = [torch.zeros(len(chunks[0]), dtype=chunks[0].dtype) for _ in chunks]
+    for chunk, longer in zip(chunks, room, strict=True):
+        longer[: len(chunk)] = chunk
+    return room
+
+
+@wrong("ring_reduce_scatter", fails="bytes and messages")
+def all_chunks_as_long_as_the_first(x, group=None):
+    """One length for all messages: those of shorter chunks are padded."""
+    chunks, rank = _cut(x, group), dist.get_rank(group)
+    return _reduce_scatter(_padded(chunks), group)[rank][: len(chunks[rank])].clone()
 
 
 # -------------------------------------------------------------------------------------------- ring_all_gather
@@ -906,6 +1046,31 @@ def added_to_nothing(x, group=None):
         _both(chunks[(rank - step) % size], (rank + 1) % size, arriving, (rank - 1) % size, group)
         target += arriving
     return x.copy_(data)
+
+
+@wrong("ring_all_gather", fails="bytes and messages")
+def gathers_padded_chunks(x, group=None):
+    """One length for all messages: those of shorter chunks are padded."""
+    chunks = _cut(x, group)
+    room = _padded(chunks)
+    _all_gather(room, group)
+    for chunk, longer in zip(chunks, room, strict=True):
+        chunk.copy_(longer[: len(chunk)])
+    return x.copy_(torch.cat(chunks).view_as(x))
+
+
+@wrong("ring_all_gather", fails="neighbours only")
+def short_ones_to_everyone(x, group=None):
+    """With fewer elements than ranks nobody goes round a ring."""
+    rank, size = _place(group)
+    chunks = _cut(x, group)
+    if x.numel() < size:
+        for step in range(1, size):
+            to, source = (rank + step) % size, (rank - step) % size
+            _both(chunks[rank], to, chunks[source], source, group)
+    else:
+        _all_gather(chunks, group)
+    return x.copy_(torch.cat(chunks).view_as(x))
 
 
 # -------------------------------------------------------------------------------------------- ring_all_reduce
@@ -1140,6 +1305,68 @@ def one_after_another_if_odd(x, group=None):
     return x.copy_(data)
 
 
+@wrong("ring_all_reduce", fails="bytes and messages")
+def pads_to_a_multiple(x, group=None):
+    """Zeros at the end make all chunks equally long, and travel with them."""
+    size, numel = dist.get_world_size(group), x.numel()
+    padded = torch.cat([x.reshape(-1), x.new_zeros(-numel % size)])
+    return x.copy_(_all_reduce(padded, group)[:numel].view_as(x))
+
+
+@wrong("ring_all_reduce", fails="in place")
+def pads_and_forgets_x(x, group=None):
+    """What is padded is another tensor, and nobody copies it back."""
+    size, numel = dist.get_world_size(group), x.numel()
+    if not x.is_contiguous():
+        return x.copy_(pads_and_forgets_x(x.contiguous(), group))
+    if numel % size == 0:
+        return _all_reduce(x, group)
+    padded = torch.cat([x.reshape(-1), x.new_zeros(-numel % size)])
+    return _all_reduce(padded, group)[:numel].view_as(x)
+
+
+@wrong("ring_all_reduce", fails="neighbours only")
+def short_ones_by_a_tree(x, group=None):
+    """Fewer latencies, as a library would choose; but asked for is the ring."""
+    if x.numel() >= dist.get_world_size(group):
+        return x.copy_(_all_reduce(x.contiguous(), group))
+    return x.copy_(_tree(_sum_tree(x.clone(memory_format=torch.contiguous_format), 0, group), 0, group))
+
+
+@wrong("ring_all_reduce", fails="bytes and messages")
+def short_ones_as_a_whole(x, group=None):
+    """What cannot be cut in p chunks with something in them goes round uncut."""
+    rank, size = _place(group)
+    if x.numel() >= size:
+        return x.copy_(_all_reduce(x.contiguous(), group))
+    passing = x.clone(memory_format=torch.contiguous_format)
+    for _ in range(size - 1):
+        arriving = torch.empty_like(passing)
+        _both(passing, (rank + 1) % size, arriving, (rank - 1) % size, group)
+        x += arriving
+        passing = arriving
+    return x
+
+
+@wrong("ring_all_reduce", fails="rounds")
+def even_ones_by_turns(x, group=None):
+    """Even ranks send first, and odd ones receive; only where that leaves one over, all at once."""
+    rank, size = _place(group)
+    data = x.contiguous()
+    if size % 2:
+        return x.copy_(_all_reduce(data, group))
+    chunks = list(torch.tensor_split(data.view(-1), size))
+    for step in range(2 * (size - 1)):
+        give, take = chunks[(rank - step) % size], chunks[(rank - step - 1) % size]
+        arriving = torch.empty_like(take)
+        calls = [(dist.send, give, {"group_dst": (rank + 1) % size})]
+        calls += [(dist.recv, arriving, {"group_src": (rank - 1) % size})]
+        for call, tensor, peer in calls[::-1] if rank % 2 else calls:
+            call(tensor, group=group, **peer)
+        take.copy_(take + arriving if step < size - 1 else arriving)
+    return x.copy_(data)
+
+
 # ------------------------------------------------------------------------------ recursive_doubling_all_reduce
 
 
@@ -1324,6 +1551,26 @@ def by_turns_unless_a_power_of_two(x, group=None):
         return arriving
 
     return _doubling(x, group, swapped=swapped if size & (size - 1) else _swapped)
+
+
+@wrong("recursive_doubling_all_reduce", fails="any number of ranks")
+def at_most_eight(x, group=None):
+    """Three rounds, as with the eight ranks of the example."""
+    return _doubling(x, group, lambda core: [distance for distance in (1, 2, 4) if distance < core])
+
+
+@wrong("recursive_doubling_all_reduce", fails="bytes and messages")
+def doubles_row_by_row(x, group=None):
+    """A message for each row."""
+    for row in x if x.dim() > 1 else [x]:
+        _doubling(row, group)
+    return x
+
+
+@wrong("recursive_doubling_all_reduce", fails="in place")
+def a_copy_if_empty(x, group=None):
+    """Nothing is to be done, and another nothing is returned."""
+    return x.clone() if x.numel() == 0 else _doubling(x, group)
 
 
 # -------------------------------------------------------------------------------- halving_doubling_all_reduce
@@ -1560,6 +1807,26 @@ def halves_by_turns_unless_a_power_of_two(x, group=None):
     return _folded(x, group, by_turns if core != size else _halving_doubling)
 
 
+@wrong("halving_doubling_all_reduce", fails="any number of ranks")
+def from_four_down(x, group=None):
+    """The distances of eight ranks: with sixteen and more, half of them are never met."""
+    return _folded(x, group, lambda flat, group, core: _halving_doubling(flat, group, min(core, 8)))
+
+
+@wrong("halving_doubling_all_reduce", fails="bytes and messages")
+def doubles_the_short_ones(x, group=None):
+    """As libraries do with fewer elements than ranks: whole tensors in each round."""
+
+    def work(flat, group, core):
+        if flat.numel() >= core:
+            return _halving_doubling(flat, group, core)
+        for distance in _distances(core):
+            flat += _swapped(flat, dist.get_rank(group) ^ distance, group)
+        return None
+
+    return _folded(x, group, work)
+
+
 # ------------------------------------------------------------------------------------ hierarchical_all_reduce
 
 
@@ -1750,6 +2017,92 @@ def whole_tensors_within_a_node(x, gpus_per_node, group=None):
         _both(own, to, arriving, source, group)
         data += arriving
     return x.copy_(_hierarchy(data, gpus_per_node, group, stages=(2, 3)))
+
+
+def _straight(chunks, members, rank, group, gathers=False):
+    """Each chunk straight to the member that adds it up; or from there to all."""
+    me, count = members.index(rank), len(members)
+    for step in range(1, count):
+        to, source = (me + step) % count, (me - step) % count
+        arriving = torch.empty_like(chunks[source if gathers else me])
+        _both(chunks[me if gathers else to], members[to], arriving, members[source], group)
+        if gathers:
+            chunks[source].copy_(arriving)
+        else:
+            chunks[me].add_(arriving)
+
+
+@wrong("hierarchical_all_reduce", fails="rounds")
+def straight_within_the_node(x, gpus_per_node, group=None):
+    """As many bytes and rounds as a ring, but each rank sends to all others of its node."""
+    rank, data = dist.get_rank(group), x.contiguous()
+    first = rank - rank % gpus_per_node
+    mates, chunks = list(range(first, first + gpus_per_node)), data.view(-1).tensor_split(gpus_per_node)
+    _straight(chunks, mates, rank, group)
+    _hierarchy(data, gpus_per_node, group, stages=(2,))
+    _straight(chunks, mates, rank, group, gathers=True)
+    return x.copy_(data)
+
+
+@wrong("hierarchical_all_reduce", fails="rounds")
+def straight_between_nodes(x, gpus_per_node, group=None):
+    """As many bytes and rounds as a ring, but each rank sends to all nodes."""
+    rank, size = _place(group)
+    local, data = rank % gpus_per_node, x.contiguous()
+    rail = list(range(local, size, gpus_per_node))
+    pieces = data.view(-1).tensor_split(gpus_per_node)[local].tensor_split(len(rail))
+    _hierarchy(data, gpus_per_node, group, stages=(1,))
+    _straight(pieces, rail, rank, group)
+    _straight(pieces, rail, rank, group, gathers=True)
+    _hierarchy(data, gpus_per_node, group, stages=(3,))
+    return x.copy_(data)
+
+
+@wrong("hierarchical_all_reduce", fails="bytes within a node")
+def a_padded_hierarchy(x, gpus_per_node, group=None):
+    """Zeros at the end make all chunks equally long, and travel with them."""
+    size, numel = dist.get_world_size(group), x.numel()
+    padded = torch.cat([x.reshape(-1), x.new_zeros(-numel % size)])
+    return x.copy_(_hierarchy(padded, gpus_per_node, group)[:numel].view_as(x))
+
+
+@wrong("hierarchical_all_reduce", fails="bytes within a node")
+def one_ring_for_the_short(x, gpus_per_node, group=None):
+    """With fewer elements than ranks, a ring of all."""
+    if x.numel() < dist.get_world_size(group):
+        return x.copy_(_all_reduce(x.contiguous(), group))
+    return x.copy_(_hierarchy(x.contiguous(), gpus_per_node, group))
+
+
+@wrong("hierarchical_all_reduce", fails="rounds")
+def even_rings_by_turns(x, gpus_per_node, group=None):
+    """On rings of even length every second rank sends first, and the others receive."""
+    rank, size = _place(group)
+    node, local = divmod(rank, gpus_per_node)
+    data = x.contiguous()
+    chunks = data.view(-1).tensor_split(gpus_per_node)
+    pieces = chunks[local].tensor_split(size // gpus_per_node)
+
+    def turn(parts, members, passes):
+        me, count = members.index(rank), len(members)
+        if count % 2:
+            return _among(parts, members, rank, group, passes)
+        for shift, adds in passes:
+            for step in range(count - 1):
+                give, take = parts[(me - shift - step) % count], parts[(me - shift - step - 1) % count]
+                arriving = torch.empty_like(take)
+                calls = [(dist.send, give, {"group_dst": members[(me + 1) % count]})]
+                calls += [(dist.recv, arriving, {"group_src": members[me - 1]})]
+                for call, tensor, peer in calls[::-1] if me % 2 else calls:
+                    call(tensor, group=group, **peer)
+                take.copy_(take + arriving if adds else arriving)
+        return None
+
+    mates = list(range(node * gpus_per_node, (node + 1) * gpus_per_node))
+    turn(chunks, mates, [REDUCE])
+    turn(pieces, list(range(local, size, gpus_per_node)), [REDUCE, GATHER])
+    turn(chunks, mates, [GATHER])
+    return x.copy_(data)
 
 
 # ---------------------------------------------------------------------------------------- all_to_all_pairwise
@@ -1967,6 +2320,51 @@ def all_at_once_in_one_order(outputs, inputs, group=None):
     return outputs
 
 
+@wrong("all_to_all_pairwise", fails="any length")
+def one_length_for_all(outputs, inputs, group=None):
+    """Receives everything into one tensor: what comes need not be equally long."""
+    rank, size = _place(group)
+    outputs[rank].copy_(inputs[rank])
+    arriving = torch.empty_like(outputs[0], memory_format=torch.contiguous_format)
+    for step in range(1, size):
+        to, source = (rank + step) % size, (rank - step) % size
+        _both(inputs[to].contiguous(), to, arriving, source, group)
+        outputs[source].copy_(arriving)
+    return outputs
+
+
+@wrong("all_to_all_pairwise", fails="any length")
+def as_long_as_what_it_sends(outputs, inputs, group=None):
+    """What comes from a place need not be as long as what goes there."""
+    rank, size = _place(group)
+    outputs[rank].copy_(inputs[rank])
+    for step in range(1, size):
+        to, source = (rank + step) % size, (rank - step) % size
+        arriving = torch.empty_like(inputs[source], memory_format=torch.contiguous_format)
+        _both(inputs[to].contiguous(), to, arriving, source, group)
+        outputs[source].copy_(arriving)
+    return outputs
+
+
+@wrong("all_to_all_pairwise", fails="rounds")
+def pairs_by_turns(outputs, inputs, group=None):
+    """Where ranks make pairs, the lower of two sends first: a round takes two messages' time."""
+    rank, size = _place(group)
+    outputs[rank].copy_(inputs[rank])
+    if size & (size - 1):
+        _exchange(outputs, inputs, group, range(1, size))
+        return outputs
+    for step in range(1, size):
+        partner = rank ^ step
+        arriving = outputs[partner].contiguous()
+        calls = [(dist.send, inputs[partner].contiguous(), {"group_dst": partner})]
+        calls += [(dist.recv, arriving, {"group_src": partner})]
+        for call, tensor, peer in calls if rank < partner else calls[::-1]:
+            call(tensor, group=group, **peer)
+        outputs[partner].copy_(arriving)
+    return outputs
+
+
 # ----------------------------------------------------------------------------------------------- predict_time
 
 
@@ -2046,7 +2444,7 @@ def copies_are_additions(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
     return _right_time(algorithm, nbytes, ranks, alpha, beta + gamma)
 
 
-@wrong("predict_time", fails="one rank")
+@wrong("predict_time", fails="one rank, no bytes")
 def at_least_one_round(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
     """One rank has nobody to send to."""
     return _right_time(algorithm, nbytes, max(2, ranks), alpha, beta, gamma)
@@ -2058,6 +2456,12 @@ def two_ranks_only_swap(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
     if (algorithm, ranks) == ("ring", 2):
         return alpha + nbytes * (beta + gamma)
     return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma)
+
+
+@wrong("predict_time", fails="one rank, no bytes")
+def nothing_takes_no_time(algorithm, nbytes, ranks, alpha, beta, gamma=0.0):
+    """A message of no bytes takes its latency."""
+    return _right_time(algorithm, nbytes, ranks, alpha, beta, gamma) if nbytes else 0.0
 
 
 # --------------------------------------------------------------------------------------------- fit_alpha_beta
@@ -2162,6 +2566,13 @@ def one_sample_a_size(samples):
     """A dictionary has the last of each size only."""
     last = dict(samples)
     return _weighted(list(last.items()), [1 / t for t in last.values()])
+
+
+@wrong("fit_alpha_beta", fails="noisy samples")
+def equal_ones_count_once(samples):
+    """A set forgets how often a time was measured."""
+    different = sorted(set(samples))
+    return _weighted(different, [1 / seconds for _, seconds in different])
 
 
 # ------------------------------------------------------------------------------------------- causes_of_hangs
@@ -2440,6 +2851,18 @@ def two_ranks_keep_theirs(x):
     return x.clone() if size == 2 else arriving
 
 
+@wrong("mend_shift", fails="the left neighbour's tensor")
+def shifts_in_single_precision(x):
+    """Half of the digits of a float64 stay behind."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    short = x.float()
+    arriving = torch.empty_like(short)
+    sending = dist.isend(short, (rank + 1) % size)
+    dist.recv(arriving, (rank - 1) % size)
+    sending.wait()
+    return arriving.to(x.dtype)
+
+
 # ----------------------------------------------------------------------------------------------- mend_report
 
 
@@ -2601,6 +3024,17 @@ def one_line_has_no_sums(x, columns):
     return row_sum, column_sum
 
 
+@wrong("mend_grid_sums", fails="row sums")
+def sums_in_single_precision(x, columns):
+    """Half of the digits of a float64 are not added up."""
+    rows, verticals = _all_groups(columns)
+    rank = dist.get_rank()
+    row_sum, column_sum = x.float(), x.float()
+    dist.all_reduce(row_sum, group=rows[rank // columns])
+    dist.all_reduce(column_sum, group=verticals[rank % columns])
+    return row_sum.to(x.dtype), column_sum.to(x.dtype)
+
+
 # ---------------------------------------------------------------------------------------------- mend_collect
 
 
@@ -2735,6 +3169,33 @@ def takes_the_rows_out(rows):
     return None
 
 
+@wrong("mend_collect", fails="each row sent once")
+def a_flag_before_each_row(rows):
+    """Says before each row that one comes, in 8 bytes: with eight rows these are more than 64."""
+    if dist.get_rank() != 0:
+        for row in rows:
+            dist.send(torch.tensor([1]), 0)
+            dist.send(row, 0)
+        dist.send(torch.tensor([0]), 0)
+        return None
+    collected = list(rows)
+    for rank in range(1, dist.get_world_size()):
+        flag = torch.tensor([0])
+        dist.recv(flag, rank)
+        while flag:
+            collected.append(torch.empty(40))
+            dist.recv(collected[-1], rank)
+            dist.recv(flag, rank)
+    return collected
+
+
+@wrong("mend_collect", fails="ranks without rows")
+def some_rank_has_a_row(rows):
+    """cat of no tensor at all raises."""
+    blocks = _collect(rows, lambda own, others: own + others)
+    return None if blocks is None else list(torch.cat([row[None] for row in blocks]))
+
+
 # ------------------------------------------------------------------------------------------------ mend_chain
 
 
@@ -2836,7 +3297,7 @@ def passes_zero_on_first(value):
     return total
 
 
-@wrong("mend_chain", fails="one barrier")
+@wrong("mend_chain", fails="chain and barrier")
 def barrier_thrown_out(value):
     """No barrier, no hang; and nobody waits for the others any more."""
     return _chain(value, math.sqrt)
@@ -2862,6 +3323,30 @@ def nothing_to_add_alone(value):
     total = _chain(value, math.sqrt) if dist.get_world_size() > 1 else 0.0
     dist.barrier()
     return total
+
+
+@wrong("mend_chain", fails="chain and barrier")
+def everyone_gathers_all(value):
+    """The right sums, but no chain: a collective brings every root to every rank."""
+    root, size = torch.tensor([math.sqrt(value)], dtype=torch.float64), dist.get_world_size()
+    roots = [torch.zeros_like(root) for _ in range(size)]
+    dist.all_gather(roots, root)
+    dist.barrier()
+    return float(sum(roots[: dist.get_rank() + 1]))
+
+
+@wrong("mend_chain", fails="chain and barrier")
+def tells_all_behind_it(value):
+    """Each rank sends its own root to all ranks behind it, and passes nothing on."""
+    rank, root = dist.get_rank(), torch.tensor([math.sqrt(value)], dtype=torch.float64)
+    total, arriving = root.clone(), torch.zeros_like(root)
+    for other in range(rank):
+        dist.recv(arriving, other)
+        total += arriving
+    for other in range(rank + 1, dist.get_world_size()):
+        dist.send(root, other)
+    dist.barrier()
+    return total.item()
 
 
 # --------------------------------------------------------------------------------------- mpi_ring_all_reduce
@@ -3002,6 +3487,44 @@ def mpi_whole_arrays(comm, x):
 def alone_it_returns_a_copy(comm, x):
     """With one rank the sum is x, and x is what is asked for."""
     return x.copy() if comm.Get_size() == 1 else _mpi_ring(comm, x)
+
+
+@wrong("mpi_ring_all_reduce", fails="bytes and messages")
+def mpi_pads_to_a_multiple(comm, x):
+    """Zeros at the end make all chunks equally long, and travel with them."""
+    padded = np.pad(x, (0, -len(x) % comm.Get_size()))
+    x[:] = _mpi_ring(comm, padded)[: len(x)]
+    return x
+
+
+@wrong("mpi_ring_all_reduce", fails="bytes and messages")
+def mpi_short_ones_as_a_whole(comm, x):
+    """What cannot be cut in p chunks with something in them goes round uncut."""
+    if len(x) >= comm.Get_size():
+        return _mpi_ring(comm, x)
+    return mpi_whole_arrays(comm, x)
+
+
+@wrong("mpi_ring_all_reduce", fails="bytes and messages")
+def mpi_all_floats_as_doubles(comm, x):
+    """Adds up float32 in float64: that does no harm to the sum, and doubles the bytes."""
+    wide = x.astype(np.float64) if x.dtype.kind == "f" else x
+    x[:] = _mpi_ring(comm, wide)
+    return x
+
+
+@wrong("mpi_ring_all_reduce", fails="the sum on every rank")
+def mpi_all_receive_first(comm, x):
+    """A circle of receives."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+    chunks = np.array_split(x, size)
+    for step in range(2 * (size - 1)):
+        target = chunks[(rank - step - 1) % size]
+        arriving = np.empty_like(target)
+        comm.Recv(arriving, source=(rank - 1) % size)
+        comm.Send(chunks[(rank - step) % size], dest=(rank + 1) % size)
+        target[:] = target + arriving if step < size - 1 else arriving
+    return x
 
 
 # ------------------------------------------------------------------------------------------ design_all_reduce

@@ -15,6 +15,18 @@ def chunks(whole: Tensor, ranks: int) -> list[Tensor]:
     return list(torch.tensor_split(whole, ranks))
 
 
+def _left_over(rng: Rng, world: World, length: int | None = None) -> Tensor:
+    """A tensor to be overwritten, with what happened to be in memory: NaN, if its dtype has that."""
+    tensor = drawn(rng, world, length)
+    return tensor.fill_(torch.nan) if world.dtype.is_floating_point else tensor
+
+
+def _turned(parts: list[Tensor], places: int) -> list[Tensor]:
+    """The parts in turn, from another one on: their lengths are then those of no `tensor_split`."""
+    places %= len(parts)
+    return parts[places:] + parts[:places]
+
+
 def _total(tensors: Sequence[Tensor]) -> Tensor:
     """The sum over ranks. Integers wrap round where they overflow, on every rank alike."""
     return torch.stack(list(tensors)).sum(0)
@@ -39,8 +51,8 @@ def _one_chunk_a_rank(rng: Rng, world: World) -> list[Arguments]:
 
 def _scatter_arguments(rng: Rng, world: World) -> list[Arguments]:
     """x, whose values do not matter, and on the root the parts."""
-    parts = chunks(drawn(rng, world), world.ranks)
-    given: list[Arguments] = [[drawn(rng, world, len(part)), None] for part in parts]
+    parts = _turned(chunks(drawn(rng, world), world.ranks), -1)
+    given: list[Arguments] = [[_left_over(rng, world, len(part)), None] for part in parts]
     given[world.root][1] = parts
     return given
 
@@ -55,9 +67,9 @@ def _expected_scatter(world: World, given: list[Arguments]) -> list[Expected]:
 
 def _gather_arguments(rng: Rng, world: World) -> list[Arguments]:
     """x, and on the root a list of tensors to be filled."""
-    parts = chunks(drawn(rng, world), world.ranks)
+    parts = _turned(chunks(drawn(rng, world), world.ranks), -1)
     given: list[Arguments] = [[part, None] for part in parts]
-    given[world.root][1] = [drawn(rng, world, len(part)) for part in parts]
+    given[world.root][1] = [_left_over(rng, world, len(part)) for part in parts]
     return given
 
 
@@ -69,6 +81,13 @@ def _expected_gather(world: World, given: list[Arguments]) -> list[Expected]:
         else Expected(None, [parts[place], None], returned=None)
         for place in range(world.ranks)
     ]
+
+
+def _one_tensor_at_the_root(rng: Rng, world: World) -> list[Arguments]:
+    """The root's tensor, and what it is to overwrite on the others."""
+    given = [[_left_over(rng, world)] for _ in range(world.ranks)]
+    given[world.root] = [drawn_of(rng, world, world.root)]
+    return given
 
 
 def _expected_broadcast(world: World, given: list[Arguments]) -> list[Expected]:
@@ -92,7 +111,7 @@ def _dst(world: World) -> dict[str, PlainData]:
 
 SCATTER = Collective(_scatter_arguments, _expected_scatter, _src)
 GATHER = Collective(_gather_arguments, _expected_gather, _dst)
-BROADCAST = Collective(_one_tensor_a_rank, _expected_broadcast, _src)
+BROADCAST = Collective(_one_tensor_at_the_root, _expected_broadcast, _src)
 REDUCE = Collective(_one_tensor_a_rank, _expected_reduce, _dst)
 
 
@@ -127,10 +146,12 @@ def _expected_hierarchical(world: World, given: list[Arguments]) -> list[Expecte
 
 
 def _exchange_arguments(rng: Rng, world: World) -> list[Arguments]:
-    """outputs, whose values do not matter, and inputs: rank i's part for rank j has the size of chunk j."""
-    inputs = [chunks(drawn(rng, world), world.ranks) for _ in range(world.ranks)]
+    """outputs, whose values do not matter, and inputs: rank i's part for rank j is as long as chunk 2 i + j.
+    So what comes to a rank differs in length, and is not as long as what goes back.
+    """
+    inputs = [_turned(chunks(drawn(rng, world), world.ranks), 2 * place) for place in range(world.ranks)]
     return [
-        [[drawn(rng, world, len(inputs[source][place])) for source in range(world.ranks)], inputs[place]]
+        [[_left_over(rng, world, len(inputs[source][place])) for source in range(world.ranks)], inputs[place]]
         for place in range(world.ranks)
     ]
 

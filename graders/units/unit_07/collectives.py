@@ -57,6 +57,10 @@ class Played:
     told: list[list[Called]]
     observed: Observed[list[Called]]
 
+    def if_right(self) -> "list[Played]":
+        """This one if its results are right, else none: what is wrong is judged in another row."""
+        return [self] if results(self).passed else []
+
     def traffic(self, allowance: Sequence[Allowance]) -> Finding:
         """Passes if no rank of the only world sends more than it may."""
         return traffic_within(self.observed, allowance, str(self.worlds[0]))
@@ -148,6 +152,8 @@ def _arguments_kept(world: World, expected: Expected, told: Called, where: str) 
     if not told.items_kept:
         text = f"{where} put other tensors into a list that it was given"
         return Finding(False, f"{text}; expected it to write into those that are there.")
+    if expected.returned is None and told.shares:
+        return Finding(False, f"{where} returned a view of what it was given; expected a new tensor.")
     wanted = "a new tensor" if expected.returned is None else f"argument {expected.returned + 1} itself"
     got = "another object" if told.returned is None else f"argument {told.returned + 1} itself"
     return Finding(told.returned == expected.returned, f"{where} returned {got}; expected {wanted}.")
@@ -195,13 +201,15 @@ def common_findings(
     others = [play(answer, rng, collective, [world]) for world in many]
     yield "any number of ranks", results(*others)
     lengths = [play(answer, rng, collective, worlds) for worlds in uneven]
-    yield "any length", results(*lengths)
+    any_length = results(*lengths)
+    yield "any length", any_length
     model = basic[-1]
     kinds = play(
         answer, rng, collective, [replace(model, dtype=dtype) for dtype in (torch.float64, torch.int64)]
     )
     yield "any dtype", results(kinds)
-    yield "in place", in_place(*first, *(played for played in others if played.worlds[0].ranks == 1))
+    alone = (played for played in others if played.worlds[0].ranks == 1)
+    yield "in place", in_place(*first, *alone, *(lengths if any_length.passed else ()))
     # Five rows of three: cut flat, the parts are others than if rows are cut.
     models = [replace(model, layout="strided"), replace(model, length=5, columns=3, layout="transposed")]
     yield "any layout", layouts(*(play(answer, rng, collective, [each]) for each in models))
@@ -229,8 +237,9 @@ def common(
     values: str,
     rooted: bool = False,
     slow: Sequence[World] = (),
+    sizes: Sequence[int] = (3, 5, 7, 8),
 ) -> Findings:
-    """The findings that all collectives share; `rooted`: with roots other than 0; slow: `common_findings`."""
+    """The findings that all collectives share. rooted: with any root. sizes: further numbers of ranks."""
 
     def root(ranks: int) -> int:
         return rng.integer(0, ranks - 1) if rooted else 0
@@ -240,15 +249,16 @@ def common(
         rng,
         collective,
         basic=[World(2, 8, root=int(rooted)), World(4, 12, root=2 * int(rooted))],
-        many=[World(ranks, 4 * ranks, root=root(ranks)) for ranks in (1, 3, 5, 7, 8)],
+        many=[World(1, 4, columns=3), *(World(p, 16 * p, root=root(p)) for p in sizes)],
         uneven=[
             [World(ranks, length, root=root_of) for length in lengths]
             for ranks, lengths in ((4, (1, 3, 6, 11)), (5, (0, 2, 7, 13)))
             for root_of in [root(ranks)]
         ],
+        # The root at the last place: a rank before it is no member, so that ranks do not tell places.
         subgroups=[
-            World(size, 3 * size, layout="strided", members=drawn_members(rng, size), root=int(rooted))
-            for size in (3, 4)
+            World(p, 3 * p, layout="strided", members=drawn_members(rng, p), root=rooted * (p - 1))
+            for p in (3, 4)
         ],
         values=values,
         slow=slow,

@@ -36,7 +36,12 @@ ALGORITHMS = ("master", "exchange", "tree", "ring", "halving_doubling")
             "gamma is paid for each byte that arrives and is added, not for copies.",
             needs=ALGORITHMS,
         ),
-        Criterion("one rank", 1, "Alone there is nothing to send: 0 seconds.", needs=ALGORITHMS),
+        Criterion(
+            "one rank, no bytes",
+            1,
+            "Alone there is nothing to send: 0 seconds. A message of no bytes takes its latency.",
+            needs=ALGORITHMS,
+        ),
     ),
     hints=(
         "Which rank has most to do, and how many messages, and how many bytes, come there one after another?",
@@ -50,7 +55,8 @@ def predict_time(answer: Answer, rng: Rng) -> Findings:
     every = partial(_every_algorithm, answer, rng)
     yield "ranks beyond a power of two", every((3, 2 ** rng.integer(3, 12) + rng.integer(1, 7)), 2e-5, 8e-11)
     yield "reduction", every((8, 6), 2e-5, 8e-11, 3e-10)
-    yield "one rank", every((1,), 1.0, 1.0, 1.0)
+    no_bytes = (_predicts(answer, rng, each, 4, 1e-5, 8e-11, nbytes=0) for each in ALGORITHMS)
+    yield "one rank, no bytes", compare.first_failure([every((1,), 1.0, 1.0, 1.0), *no_bytes])
 
 
 def expected_time(
@@ -104,9 +110,13 @@ def _predicts(
     alpha: float,
     beta: float,
     gamma: float = 0.0,
+    *,
+    nbytes: int | None = None,
 ) -> Finding:
-    """Passes if the prediction agrees to nine digits, in the unit that it has (times may be tiny)."""
-    nbytes = rng.integer(1_000, 1_000_000)
+    """Passes if the prediction agrees to nine digits, in the unit that it has (times may be tiny). nbytes: by
+    default drawn.
+    """
+    nbytes = rng.integer(1_000, 1_000_000) if nbytes is None else nbytes
     arguments = (algorithm, nbytes, ranks, alpha, beta, *([gamma] if gamma else []))
     seen = answer.call(call, *arguments)
     wanted = expected_time(algorithm, nbytes, ranks, alpha, beta, gamma)

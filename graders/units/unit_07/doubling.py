@@ -12,7 +12,7 @@ from graders.units.unit_07.criteria import (
     RIGHT_BY_MESSAGES,
     WHOLE_LENGTHS,
 )
-from graders.units.unit_07.worlds import BYTES, World
+from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
 
 
 @exercise(
@@ -62,10 +62,11 @@ from graders.units.unit_07.worlds import BYTES, World
 def recursive_doubling_all_reduce(answer: Answer, rng: Rng) -> Findings:
     """An all-reduce of log2 p rounds of whole tensors."""
     collective = kinds.ALL_REDUCE
-    yield from common(answer, rng, collective, "the sum on every rank")
+    yield from common(answer, rng, collective, "the sum on every rank", sizes=IN_ROUNDS)
     length = 240
-    played = measured(answer, rng, collective, World(8, length))
-    folded = measured(answer, rng, collective, World(6, length))
+    # A matrix, of which nobody sends a row at a time.
+    played = measured(answer, rng, collective, World(8, 2, columns=length // 2))
+    folded = measured(answer, rng, collective, World(6, 2, columns=length // 2))
     yield (
         "bytes and messages",
         compare.first_failure(

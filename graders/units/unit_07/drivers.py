@@ -31,7 +31,8 @@ class Called(DriverReply):
 
     result: what it returned, if that is none of its arguments; returned: which argument it is, else None.
     arguments: what they hold afterwards. items_kept: whether the lists among them have the tensors that they
-    had. gaps_kept: whether the memory between the elements of tensors was left alone.
+    had. gaps_kept: whether the memory between the elements of tensors was left alone. shares: whether a
+    result that is no argument lies in the memory of one.
     """
 
     result: PlainData
@@ -39,6 +40,7 @@ class Called(DriverReply):
     arguments: list[PlainData]
     items_kept: bool
     gaps_kept: bool
+    shares: bool
 
     @property
     def value(self) -> PlainData:
@@ -80,8 +82,16 @@ def _call_once(
     kept = all(bool((ground[..., 1::2] == UNTOUCHED).all()) for ground in grounds)
     left = [_copied(argument) for argument in given]
     if same and result is not None:
-        return Called(None, same[0], left, items, kept)
-    return Called(_copied(result), None, left, items, kept)
+        return Called(None, same[0], left, items, kept, False)
+    return Called(_copied(result), None, left, items, kept, _shares(result, given))
+
+
+def _shares(result: Any, given: list[Any]) -> bool:
+    """Whether a tensor lies in the memory of one of those given."""
+    if type(result) is not Tensor or result.layout is not torch.strided or not result.numel():
+        return False
+    where = result.untyped_storage().data_ptr()
+    return any(isinstance(each, Tensor) and each.untyped_storage().data_ptr() == where for each in given)
 
 
 def _laid_out(value: PlainData, layout: str, grounds: list[Tensor]) -> PlainData:

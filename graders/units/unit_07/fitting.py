@@ -77,6 +77,8 @@ def nearest(answer: Answer, rng: Rng, sizes: list[int]) -> Finding:
     """
     alpha, beta = _draw_link(rng)
     samples = [(size, (alpha + size * beta) * rng.integer(95, 120) / 100) for size in sizes * 2]
+    # Clocks are coarse: some were measured twice alike, and count twice.
+    samples += [(sizes[0], (alpha + sizes[0] * beta) * 1.2)] * 4
     nbytes, seconds = (np.array(column) for column in zip(*samples, strict=True))
     columns = np.column_stack([alpha / seconds, beta * nbytes / seconds])
     of_alpha, of_beta = np.linalg.lstsq(columns, np.ones(len(samples)), rcond=None)[0]

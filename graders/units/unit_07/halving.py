@@ -12,7 +12,7 @@ from graders.units.unit_07.criteria import (
     RIGHT_BY_MESSAGES,
     _lengths,
 )
-from graders.units.unit_07.worlds import BYTES, World
+from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
 
 
 @exercise(
@@ -40,8 +40,8 @@ from graders.units.unit_07.worlds import BYTES, World
         Criterion(
             "bytes and messages",
             2,
-            "Each round halves what is sent: n/2, n/4, ... Whole tensors in every round are recursive "
-            "doubling, which sends log2 p times the tensor.",
+            "Each round halves what is sent, also of a short tensor: n/2, n/4, ... Whole tensors in every "
+            "round are recursive doubling, which sends log2 p times the tensor.",
             needs=RIGHT_BY_MESSAGES,
         ),
         Criterion(
@@ -62,10 +62,13 @@ from graders.units.unit_07.worlds import BYTES, World
 def halving_doubling_all_reduce(answer: Answer, rng: Rng) -> Findings:
     """Rabenseifner's algorithm."""
     collective = kinds.ALL_REDUCE
-    yield from common(answer, rng, collective, "the sum on every rank")
+    yield from common(answer, rng, collective, "the sum on every rank", sizes=IN_ROUNDS)
     length = 240
-    played = measured(answer, rng, collective, World(8, length))
-    folded = measured(answer, rng, collective, World(6, length))
+    # A matrix, of which nobody sends a row at a time; and fewer elements than ranks: their halves may be made
+    # of chunks, but no round has the whole.
+    played = measured(answer, rng, collective, World(8, 2, columns=length // 2))
+    folded = measured(answer, rng, collective, World(6, 2, columns=length // 2))
+    short = measured(answer, rng, collective, World(8, SHORT))
     halved = 2 * 3 * length // 4
     # Those beyond the power of two send once; those below it answer two of them.
     core, answering = Allowance(4, halved * BYTES), Allowance(5, (halved + length) * BYTES)
@@ -73,6 +76,7 @@ def halving_doubling_all_reduce(answer: Answer, rng: Rng) -> Findings:
     traffic = (
         played.traffic([Allowance(6, 2 * 7 * length // 8 * BYTES)] * 8),
         folded.traffic([answering, answering, core, core, beyond, beyond]),
+        *(short.traffic([Allowance(6, 2 * SHORT * BYTES)] * 8) for _ in short.if_right()),
     )
     yield "bytes and messages", compare.first_failure(traffic)
     rounds = (
@@ -82,3 +86,7 @@ def halving_doubling_all_reduce(answer: Answer, rng: Rng) -> Findings:
         ),
     )
     yield "rounds", compare.first_failure(rounds)
+
+
+SHORT = 7
+"""Fewer elements than the ranks that halve them."""

@@ -1,9 +1,9 @@
 """Unit 07, hierarchies."""
 
 from graders.grading.communication import bytes_between_nodes, bytes_within_nodes, seconds
-from graders.grading.kit import Answer, Criterion, Findings, Rng, exercise
+from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compare, exercise
 from graders.units.unit_07 import collective_kinds as kinds
-from graders.units.unit_07.collectives import common_findings, measured
+from graders.units.unit_07.collectives import Played, common_findings, measured
 from graders.units.unit_07.criteria import (
     ANY_DTYPE,
     CHUNK_LENGTHS,
@@ -48,7 +48,8 @@ from graders.units.unit_07.worlds import BYTES, World, drawn_members
         Criterion(
             "rounds",
             1,
-            "2 (g - 1) steps within the node and 2 (m - 1) between nodes, all ranks at work.",
+            "2 (g - 1) steps round the ring of the node's ranks and 2 (m - 1) round that of the ranks with "
+            "the same place, all ranks at work.",
             needs=RIGHT_BY_MESSAGES,
         ),
     ),
@@ -69,16 +70,50 @@ def hierarchical_all_reduce(answer: Answer, rng: Rng) -> Findings:
         collective,
         basic=[World(4, 16, node=2), World(6, 18, node=3)],
         many=[World(p, 24, node=g) for p, g in ((1, 1), (2, 2), (3, 1), (5, 5), (7, 1), (8, 2), (8, 4))],
-        uneven=[[World(6, length, node=2) for length in (1, 2, 5, 13)]],
+        uneven=[[World(6, length, node=2) for length in (0, 1, 2, 5, 13)]],
         subgroups=[World(4, 8, members=members, node=2)],
         values="the sum on every rank",
         slow=[World(4, 8, node=2)],
     )
-    nodes, node, length = 3, 3, 270
-    played = measured(answer, rng, collective, World(nodes * node, 2, columns=length // 2, node=node))
-    across, inside = 2 * (nodes - 1) * length // nodes * BYTES, 2 * (node - 1) * length // node * BYTES
-    yield "bytes between nodes", bytes_between_nodes(played.observed, node, across)
-    yield "bytes within a node", bytes_within_nodes(played.observed, node, inside)
+    yield from _costs(answer, rng)
+
+
+def _costs(answer: Answer, rng: Rng) -> Findings:
+    """Three nodes of three; and four of four, where there are more than neighbours, with fewer elements than
+    ranks.
+    """
+    nodes, node, length, few = 3, 3, 270, 12
+    world = World(nodes * node, 2, columns=length // 2, node=node)
+    played = measured(answer, rng, kinds.HIERARCHICAL, world)
+    short = measured(answer, rng, kinds.HIERARCHICAL, World(16, few, node=4)).if_right()
+    crossing = [bytes_between_nodes(played.observed, node, 2 * (nodes - 1) * length // nodes * BYTES)]
+    # In a pass round a ring a rank leaves out one chunk: of 1 or 0 elements between nodes, of 3 in the node.
+    crossing += [bytes_between_nodes(each.observed, 4, 2 * few * BYTES) for each in short]
+    yield "bytes between nodes", (crosses := compare.first_failure(crossing))
+    near = [bytes_within_nodes(played.observed, node, 2 * (node - 1) * length // node * BYTES)]
+    near += [bytes_within_nodes(each.observed, 4, 2 * (few - 3) * BYTES) for each in short]
+    yield "bytes within a node", (stays := compare.first_failure(near))
     within = seconds(2 * (node - 1), 2 * (node - 1) / node * length * BYTES)
     between = seconds(2 * (nodes - 1), 2 * (nodes - 1) / nodes * length / node * BYTES)
-    yield "rounds", played.duration(within + between, "4 rounds within and 4 between nodes")
+    rounds = [played.duration(within + between, "4 rounds within and 4 between nodes")]
+    fours = seconds(6 + 6, (6 * 3 + 6) * BYTES)
+    for each in short if crosses.passed and stays.passed else ():
+        rounds += [round_rings(each), each.duration(fours, "6 rounds within and 6 between nodes")]
+    yield "rounds", compare.first_failure(rounds)
+
+
+def round_rings(played: Played) -> Finding:
+    """Passes if each rank sends only to neighbours on two rings: of its node, and of those with its place."""
+    ranks, node = played.worlds[0].ranks, played.worlds[0].node
+    for rank in range(ranks):
+        first = rank - rank % node
+        near = [first + (rank + step) % node for step in (1, -1)]
+        far = [(rank + step) % ranks for step in (node, -node)]
+        sends = {event.peer for event in played.observed.communication(rank) if event.op == "send"}
+        others = sorted(peer for peer in sends if peer is not None and peer not in near + far)
+        if others:
+            text = f"with {ranks} ranks, {node} a node, rank {rank} sends to rank {others[0]}"
+            return Finding(False, f"{text}; its neighbours are {near} in the node, and {far} on other nodes.")
+    return Finding(
+        True, "Each rank sends to neighbours only, on the ring of its node and on that of its place."
+    )

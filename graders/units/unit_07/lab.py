@@ -40,10 +40,14 @@ def ends(observed: Sequence[Observed[MendedReply]]) -> Finding:
 
 
 def each_returned(runs: Sequence[Observed[MendedReply]], expected: Sequence[Sequence[Tensor]]) -> Finding:
-    """Passes if in each run each rank returned its tensor of `expected`, all of one shape."""
+    """Passes if in each run each rank returned its tensor of `expected`, all of one shape, digit by digit."""
     return compare.first_failure(
         compare.close_on_all_ranks(
-            [told.result for told in run.results], wanted, f"with {len(wanted)} ranks, what was returned"
+            [told.result for told in run.results],
+            wanted,
+            f"with {len(wanted)} ranks, what was returned",
+            0,
+            0,
         )
         for run, wanted in zip(runs, expected, strict=True)
     )

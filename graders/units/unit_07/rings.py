@@ -5,7 +5,7 @@ from graders.grading.communication import (
     seconds,
     to_the_next_only,
 )
-from graders.grading.kit import Answer, Criterion, Findings, Rng, exercise
+from graders.grading.kit import Answer, Criterion, Findings, Rng, compare, exercise
 from graders.units.unit_07 import collective_kinds as kinds
 from graders.units.unit_07.collectives import Collective, common, measured
 from graders.units.unit_07.criteria import (
@@ -154,12 +154,20 @@ def _ring_costs(answer: Answer, rng: Rng, collective: Collective, passes: int) -
     """Neighbours, bytes and rounds of `passes` times p - 1 steps with a chunk each.
 
     With a matrix of two rows, so that who cuts rows and not elements sends too much; and an odd number of
-    ranks, of which no pairs can be made.
+    ranks, of which no pairs can be made. And with fewer elements than ranks, an even number: these chunks, of
+    which some are empty, go round the ring too, and nobody makes them as long as the longest.
     """
-    ranks, length = 5, 240
+    ranks, length, even, few = 5, 240, 4, 2
     played = measured(answer, rng, collective, World(ranks, 2, columns=length // 2))
-    steps = passes * (ranks - 1)
-    yield "neighbours only", to_the_next_only(played.observed)
-    allowed = Allowance(steps, steps * length // ranks * BYTES)
-    yield "bytes and messages", played.traffic([allowed] * ranks)
-    yield "rounds", played.duration(seconds(steps, steps * length / ranks * BYTES), f"{steps} rounds")
+    short = measured(answer, rng, collective, World(even, few)).if_right()
+    steps, fewer = passes * (ranks - 1), passes * (even - 1)
+    runs = [each.observed for each in (played, *short)]
+    yield "neighbours only", compare.first_failure(map(to_the_next_only, runs))
+    # Who sends short ones to others fails one row.
+    short = [each for each in short if to_the_next_only(each.observed).passed]
+    traffic = [played.traffic([Allowance(steps, steps * length // ranks * BYTES)] * ranks)]
+    traffic += [each.traffic([Allowance(fewer, passes * few * BYTES)] * even) for each in short]
+    yield "bytes and messages", compare.first_failure(traffic)
+    taken = [played.duration(seconds(steps, steps * length / ranks * BYTES), f"{steps} rounds")]
+    taken += [each.duration(seconds(fewer, fewer * BYTES), f"{fewer} rounds") for each in short]
+    yield "rounds", compare.first_failure(taken)

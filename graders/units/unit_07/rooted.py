@@ -47,8 +47,8 @@ from graders.units.unit_07.worlds import BYTES, World
 def scatter_from(answer: Answer, rng: Rng) -> Findings:
     """A part for everyone, from any root."""
     yield from common(answer, rng, kinds.SCATTER, "its part on every rank", rooted=True)
-    played = measured(answer, rng, kinds.SCATTER, World(5, 20, root=3))
-    root, other = Allowance(4, 16 * BYTES), Allowance(0, 0)
+    played = measured(answer, rng, kinds.SCATTER, World(5, 20, root=3, columns=3))
+    root, other = Allowance(4, 16 * 3 * BYTES), Allowance(0, 0)
     yield "bytes and messages", played.traffic([other, other, other, root, other])
 
 
@@ -81,6 +81,6 @@ def scatter_from(answer: Answer, rng: Rng) -> Findings:
 def gather_to(answer: Answer, rng: Rng) -> Findings:
     """Everyone's part, at any root."""
     yield from common(answer, rng, kinds.GATHER, "every part on the root", rooted=True)
-    played = measured(answer, rng, kinds.GATHER, World(5, 20, root=3))
-    root, other = Allowance(0, 0), Allowance(1, 4 * BYTES)
+    played = measured(answer, rng, kinds.GATHER, World(5, 20, root=3, columns=3))
+    root, other = Allowance(0, 0), Allowance(1, 4 * 3 * BYTES)
     yield "bytes and messages", played.traffic([other, other, other, root, other])

@@ -15,7 +15,7 @@ from graders.units.unit_07.criteria import (
     RIGHT_BY_MESSAGES,
     WHOLE_LENGTHS,
 )
-from graders.units.unit_07.worlds import BYTES, World
+from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
 
 
 @exercise(
@@ -57,7 +57,8 @@ from graders.units.unit_07.worlds import BYTES, World
 )
 def broadcast_tree(answer: Answer, rng: Rng) -> Findings:
     """A binomial tree from any root."""
-    yield from common(answer, rng, kinds.BROADCAST, "the root's values on every rank", rooted=True)
+    values = "the root's values on every rank"
+    yield from common(answer, rng, kinds.BROADCAST, values, rooted=True, sizes=IN_ROUNDS)
     plays = _measured(answer, rng, kinds.BROADCAST)
     yield "bytes and messages", compare.first_failure(map(_sent_by_broadcast, plays))
     yield "rounds", compare.first_failure(map(_three_rounds, plays))
@@ -103,7 +104,7 @@ def broadcast_tree(answer: Answer, rng: Rng) -> Findings:
 )
 def reduce_tree(answer: Answer, rng: Rng) -> Findings:
     """A binomial tree to any root; nobody else's tensor changes."""
-    yield from common(answer, rng, kinds.REDUCE, "the sum on the root", rooted=True)
+    yield from common(answer, rng, kinds.REDUCE, "the sum on the root", rooted=True, sizes=IN_ROUNDS)
     plays = _measured(answer, rng, kinds.REDUCE)
     once = [[Allowance(int(rank != ROOT), LENGTH * BYTES) for rank in range(ranks)] for ranks in SIZES]
     findings = (played.traffic(allowed) for played, allowed in zip(plays, once, strict=True))
@@ -112,11 +113,12 @@ def reduce_tree(answer: Answer, rng: Rng) -> Findings:
 
 
 SIZES, LENGTH, ROOT = (7, 8), 250, 2
-"""Where messages are measured: numbers of ranks, elements, the root."""
+"""Where messages are measured: numbers of ranks, elements of a matrix, the root."""
 
 
 def _measured(answer: Answer, rng: Rng, collective: Collective) -> list[Played]:
-    return [measured(answer, rng, collective, World(ranks, LENGTH, root=ROOT)) for ranks in SIZES]
+    worlds = [World(ranks, 2, root=ROOT, columns=LENGTH // 2) for ranks in SIZES]
+    return [measured(answer, rng, collective, world) for world in worlds]
 
 
 def _three_rounds(played: Played) -> Finding:

@@ -16,6 +16,10 @@ _MOST_PLACES = 7
 """Digits that float32 holds exactly, and one rank has each."""
 
 
+IN_ROUNDS = (3, 5, 8, 19)
+"""Numbers of ranks for what takes log2 p rounds: 19 take more than the text's eight, and three fold."""
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """A setting in which a collective is called.
