@@ -2297,27 +2297,19 @@ def plan(model: Model, cluster: Cluster, memory: float) -> ParallelPlan:
         return sum(planner.parts(counted, shape).seconds)
 
     def ordered(graph: Graph, shape: tuple[int, int, int]) -> list[str]:
-        """Dimensions to share: as long as it saves time, one more, at the place where it saves most."""
-        # The samples come in elsewhere, and what only one operator has is not worth a look.
-        names = [name for name, where in dimensions(graph).items() if len(where) > 1][1:]
+        """Dimensions to share: as long as it saves time, one more, the one that saves most."""
 
         def taken(order: list[str]) -> float:
             split = split_along(graph, order, shape[2])
-            return sum(seconds(graph, piece, split, shape) for piece in {0, min(1, pieces - 1), pieces - 1})
+            return sum(seconds(graph, piece, split, shape) for piece in range(pieces))
 
-        order: list[str] = []
-        best = taken(order)
+        # The samples, the first of them, come in elsewhere.
+        order, (_, *names) = [], dimensions(graph)
         while True:
-            longer = [
-                [*order[:place], name, *order[place:]]
-                for name in names
-                if name not in order
-                for place in range(len(order) + 1)
-            ]
-            rated = sorted((taken(each), each) for each in longer)
-            if not rated or rated[0][0] >= best:
+            longer = min(([*order, name] for name in names), key=taken)
+            if taken(longer) >= taken(order):
                 return order
-            best, order = rated[0]
+            order = longer
 
     def cut(found: ParallelPlan, graph: Graph) -> tuple[float, tuple[int, ...]] | None:
         """What a step takes, about, if the slowest stage is as fast as can be within the memory; and
@@ -2345,7 +2337,7 @@ def plan(model: Model, cluster: Cluster, memory: float) -> ParallelPlan:
             return None
         slowest, cuts = best[pieces]
         parts = [counted[first:end] for first, end in itertools.pairwise([*cuts, pieces])]
-        added = max(sum(each.parameters for each in part) for part in parts) if found.data > 1 else 0
+        added = max(sum(each.parameters for each in part) for part in parts)
         adding = planner.network(found.shape).call("all_reduce", added, 1)
         return sum(taken) + (micro_batches - 1) * slowest + adding, cuts
 
@@ -2368,32 +2360,12 @@ def plan(model: Model, cluster: Cluster, memory: float) -> ParallelPlan:
                     if found := cut(rough, graph):
                         yield found[0], replace(rough, cuts=found[1])
 
-    known: dict[tuple[object, ...], float] = {}
-
     def predicted(found: ParallelPlan) -> float:
-        key = found.cuts, found.shape, found.micro_batches, tuple(found.split.items())
-        if key not in known:
-            step = planner.predict(found)
-            known[key] = step.seconds if max(step.memory) <= memory else math.inf
-        return known[key]
+        step = planner.predict(found)
+        return step.seconds if max(step.memory) <= memory else math.inf
 
-    def improved(found: ParallelPlan) -> ParallelPlan:
-        """With cuts moved by one piece as long as that helps."""
-        best = predicted(found)
-        while True:
-            moved = [
-                replace(found, cuts=(*found.cuts[:number], cut + step, *found.cuts[number + 1 :]))
-                for number, cut in enumerate(found.cuts)
-                for step in (-1, 1)
-                if number and found.cuts[number - 1] < cut + step < [*found.cuts, pieces][number + 1]
-            ]
-            rated = sorted((predicted(each), each.cuts) for each in moved)
-            if not rated or rated[0][0] >= best:
-                return found
-            best, found = rated[0][0], replace(found, cuts=rated[0][1])
-
-    likely = [each for _, each in sorted(candidates(), key=lambda each: each[0])][:10]
-    return min(map(improved, sorted(likely, key=predicted)[:3]), key=predicted)
+    likely = sorted(candidates(), key=lambda each: each[0])[:6]
+    return min((each for _, each in likely), key=predicted)
     ### END SOLUTION
 
 
