@@ -1179,9 +1179,9 @@ def best_inter(
 
     stage_seconds(begin, end, size): seconds for a micro-batch of the layers from `begin` up to, but not
     including, `end` on a submesh of so many devices, more than 0; math.inf where they do not fit into
-    its memory. More devices may be slower. Alpa measures them, which is dear: ask for each at most
-    once, and only where 0 <= begin < end <= layers and the size is one of `sizes`, and no larger than
-    `devices`.
+    its memory. They may be microseconds, and follow no rule: more devices may be slower, and more
+    layers faster. Alpa measures them, which is dear: ask for each at most once, and only where
+    0 <= begin < end <= layers and the size is one of `sizes`, and no larger than `devices`.
     layers, devices, micro_batches: each at least 1. sizes: how many devices a submesh can have,
     ascending.
 

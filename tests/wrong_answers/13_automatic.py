@@ -1801,33 +1801,121 @@ def powers_of_two(stage_seconds, layers, devices, micro_batches, sizes):
     return inter()(stage_seconds, layers, devices, micro_batches, doubled)
 
 
+def under_bounds(chosen, monotone=False):
+    """The least sum under each of some bounds. chosen: all bounds, and how good one is -> those to try."""
+
+    def run(stage_seconds, layers, devices, micro_batches, sizes):
+        priced = functools.cache(stage_seconds)
+        usable = [size for size in sizes if size <= devices]
+        runs = itertools.combinations(range(layers + 1), 2)
+        bounds = sorted({priced(*run, size) for run in runs for size in usable} - {math.inf})
+
+        @functools.cache
+        def best_under(bound):
+            def within(begin, end, size):
+                taken = [priced(begin, each, size) for each in range(begin + 1 if monotone else end, end + 1)]
+                return taken[-1] if max(taken) <= bound else math.inf
+
+            try:
+                found = inter(worth=lambda total, slowest, m: total)(within, layers, devices, 1, usable)
+            except ValueError:
+                return math.inf, []
+            ends = list(itertools.accumulate(length for length, _ in found))
+            each = [priced(end - length, end, size) for end, (length, size) in zip(ends, found, strict=True)]
+            return sum(each) + (micro_batches - 1) * bound, found
+
+        tried = chosen(bounds, lambda bound: best_under(bound)[0])
+        found = min(map(best_under, tried), default=(math.inf, []))[1]
+        if not found:
+            raise ValueError("nothing fits")
+        return found
+
+    return run
+
+
+def no_nearer(gap):
+    """Of the bounds those that are so much above the last one, and the largest."""
+
+    def chosen(bounds, value):
+        last = 0.0
+        for bound in bounds:
+            if bound - last >= gap(bound) or bound == bounds[-1]:
+                last = bound
+                yield bound
+
+    return chosen
+
+
 @wrong("best_inter", fails="between the two")
-def bounds_a_percent_apart(stage_seconds, layers, devices, micro_batches, sizes):
+def bounds_a_percent_apart(*arguments):
     """Tries no bound that is less than a percent above the last one."""
-    priced, last = functools.cache(stage_seconds), 0.0
-    usable = [size for size in sizes if size <= devices]
-    runs = itertools.combinations(range(layers + 1), 2)
-    bounds = sorted({priced(*run, size) for run in runs for size in usable} - {math.inf})
-    best = math.inf, None
-    for bound in bounds:
-        if bound - last < 0.01 * bound and bound != bounds[-1]:
-            continue
-        last = bound
+    return under_bounds(no_nearer(lambda bound: 0.01 * bound))(*arguments)
 
-        def within(begin, end, size, bound=bound):
-            taken = priced(begin, end, size)
-            return taken if taken <= bound else math.inf
 
-        try:
-            found = inter(worth=lambda total, slowest, m: total)(within, layers, devices, 1, usable)
-        except ValueError:
-            continue
-        ends = list(itertools.accumulate(length for length, _ in found))
-        total = sum(priced(end - length, end, size) for end, (length, size) in zip(ends, found, strict=True))
-        best = min(best, (total + (micro_batches - 1) * bound, found), key=lambda pair: pair[0])
-    if best[1] is None:
+@wrong("best_inter", fails="between the two")
+def bounds_a_microsecond_apart(*arguments):
+    """As Alpa's program does, whose stages take longer."""
+    return under_bounds(no_nearer(lambda bound: 1e-6))(*arguments)
+
+
+@wrong("best_inter", fails="between the two")
+def no_longer_than_what_is_too_slow(*arguments):
+    """Where a run of layers is too slow it looks at no longer ones."""
+    return under_bounds(lambda bounds, value: bounds, monotone=True)(*arguments)
+
+
+@wrong("best_inter", fails="between the two")
+def the_bound_by_thirds(*arguments):
+    """Narrows the bound down as if there were only one valley."""
+
+    def chosen(bounds, value):
+        low, high = 0, len(bounds) - 1
+        while high - low > 3:
+            third = (high - low) // 3
+            if (
+                value(bounds[low + third]) <= value(bounds[high - third])
+                and value(bounds[low + third]) < math.inf
+            ):
+                high -= third
+            else:
+                low += third
+        return bounds[low : high + 1]
+
+    return under_bounds(chosen)(*arguments)
+
+
+@wrong("best_inter", fails="between the two")
+def the_eight_best_so_far(stage_seconds, layers, devices, micro_batches, sizes):
+    """A beam: of the plans for the first layers it keeps eight, by what a step of these takes."""
+    priced, reached = functools.cache(stage_seconds), {(0, 0): [(0.0, 0.0, [])]}
+
+    def step(plan):
+        return plan[0] + (micro_batches - 1) * plan[1]
+
+    for end, used in itertools.product(range(1, layers + 1), range(1, devices + 1)):
+        found = [
+            (total + taken, max(slowest, taken), [*plan, (end - begin, size)])
+            for begin, size in itertools.product(range(end), sizes)
+            if size <= used
+            for total, slowest, plan in reached.get((begin, used - size), [])
+            if (taken := priced(begin, end, size)) < math.inf
+        ]
+        reached[end, used] = sorted(found, key=step)[:8]
+    if not reached[layers, devices]:
         raise ValueError("nothing fits")
-    return best[1]
+    return min(reached[layers, devices], key=step)[2]
+
+
+@wrong("best_inter", fails="what does not fit")
+def infinity_times_nothing(stage_seconds, layers, devices, micro_batches, sizes):
+    """Looks at the end whether a step takes for ever; with one micro-batch that is no number."""
+    priced = functools.cache(stage_seconds)
+    plan = inter(checks=False)(priced, layers, devices, micro_batches, sizes)
+    ends = itertools.accumulate(length for length, _ in plan)
+    each = [priced(end - length, end, size) for end, (length, size) in zip(ends, plan, strict=True)]
+    if sum(each) + (micro_batches - 1) * max(each) == math.inf:
+        raise ValueError("nothing fits")
+    return plan
 
 
 # --------------------------------------------------------------------------------------- pipedream_hierarchy
