@@ -1463,8 +1463,9 @@ def simulate(tasks: list[Task], edges: list[tuple[int, int]], devices: int) -> T
     a. All stay as they are.
 
     A task is ready when all before it have ended; where there is none, at 0. A device runs its tasks
-    one at a time, in the order in which they become ready, of those ready at the same moment the lowest
-    number first. It begins a task as soon as the task is ready and the one in front of it has ended.
+    one at a time, in the order in which they become ready, of those ready at the same moment (to the
+    last digit) the lowest number first. It begins a task as soon as the task is ready and the one in
+    front of it has ended.
 
     Returns the Timeline: tasks, a list of its own, equal to the one given; for each task before and
     after, lists of numbers in any order, and ready and end, in seconds; for each device its queue,
@@ -1627,6 +1628,9 @@ def resimulate(timeline: Timeline, changes: dict[int, Task]) -> set[int]:
     def moment(number: int) -> tuple[float, int]:
         return ready[number], number
 
+    def arrival(number: int) -> float:
+        return max((end[each] for each in timeline.before[number]), default=0.0)
+
     def may_move(numbers: Iterable[int]) -> None:
         for number in numbers:
             if number not in queued:
@@ -1656,7 +1660,7 @@ def resimulate(timeline: Timeline, changes: dict[int, Task]) -> set[int]:
         old.setdefault(number, (ready[number], end[number]))
         task = tasks[number]
         queue = timeline.queues[task.device]
-        arrived = max((end[each] for each in timeline.before[number]), default=0.0)
+        arrived = arrival(number)
         if arrived != ready[number]:
             leave(number, queue)
             ready[number] = arrived
@@ -1665,7 +1669,7 @@ def resimulate(timeline: Timeline, changes: dict[int, Task]) -> set[int]:
         begin = max(arrived, end[queue[where - 1]]) if where else arrived
         if begin + task.seconds != end[number]:
             end[number] = begin + task.seconds
-            may_move(timeline.after[number])
+            may_move(each for each in timeline.after[number] if arrival(each) != ready[each])
             may_move(queue[where + 1 : where + 2])
     return {number for number, times in old.items() if times != (ready[number], end[number])}
     ### END SOLUTION

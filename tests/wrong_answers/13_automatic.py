@@ -1324,6 +1324,14 @@ def ties_by_length(tasks, edges, devices):
     )
 
 
+@wrong("simulate", fails="ready at the same moment")
+def ties_by_nanoseconds(tasks, edges, devices):
+    """Takes moments for the same that are less than a nanosecond apart."""
+    return simulated(key=lambda ready, number, found, seconds: (round(ready, 9), number))(
+        tasks, edges, devices
+    )
+
+
 @wrong("simulate", fails="waits for all before it")
 def whole_seconds(tasks, edges, devices):
     """A clock that ticks in whole seconds."""
@@ -1423,8 +1431,10 @@ def updated(
     leaves_gap=False,
     at_the_end=False,
     never_earlier=False,
+    asks_first=True,
+    differs=lambda old, new: old != new,
     chosen=lambda changes: changes.items(),
-    returns=lambda seen, timeline: {
+    returns=lambda seen, timeline, moved: {
         n for n, was in seen.items() if was != (timeline.ready[n], timeline.end[n])
     },
 ):
@@ -1432,7 +1442,7 @@ def updated(
 
     def run(timeline, changes):
         tasks, ready, end = timeline.tasks, timeline.ready, timeline.end
-        seen, heap, settled = {}, [], set()
+        seen, heap, settled, moved = {}, [], set(), set()
 
         def arrives(number):
             return max((end[each] for each in timeline.before[number]), default=0.0)
@@ -1466,7 +1476,8 @@ def updated(
             _, number = heapq.heappop(heap)
             seen.setdefault(number, (ready[number], end[number]))
             task = tasks[number]
-            if ready[number] != arrives(number):
+            if differs(ready[number], arrives(number)):
+                moved.add(number)
                 if reorders:
                     leave(task.device, number)
                 ready[number] = arrives(number)
@@ -1478,12 +1489,14 @@ def updated(
             new = max(ready[number], end[queue[place - 1]] if place else 0.0) + task.seconds
             if never_earlier:
                 new = max(new, end[number])
-            if new != end[number] or (not stops and number not in settled):
+            if differs(end[number], new) or (not stops and number not in settled):
+                moved |= {number} if new != end[number] else set()
                 end[number] = new
-                doubt(timeline.after[number] if tells_after else [])
+                after = timeline.after[number] if tells_after else []
+                doubt(each for each in after if not (stops and asks_first) or ready[each] != arrives(each))
                 doubt(queue[place + 1 : place + 2] if tells_behind else [])
             settled.add(number)
-        return returns(seen, timeline)
+        return returns(seen, timeline, moved)
 
     return run
 
@@ -1545,21 +1558,45 @@ def the_first_change_only(timeline, changes):
 @wrong("resimulate", fails="which have moved")
 def all_that_was_looked_at(timeline, changes):
     """Returns also what has not moved in the end."""
-    return updated(returns=lambda seen, timeline: set(seen))(timeline, changes)
+    return updated(returns=lambda seen, timeline, moved: set(seen))(timeline, changes)
 
 
 @wrong("resimulate", fails="which have moved")
 def those_that_end_elsewhere(timeline, changes):
     """A task that is ready earlier and ends as before has moved, too."""
     return updated(
-        returns=lambda seen, timeline: {n for n, (_, end) in seen.items() if end != timeline.end[n]}
+        returns=lambda seen, timeline, moved: {n for n, (_, end) in seen.items() if end != timeline.end[n]}
     )(timeline, changes)
 
 
 @wrong("resimulate", fails="which have moved")
 def returns_nothing(timeline, changes):
     """Changes the timeline and says nothing."""
-    return updated(returns=lambda seen, timeline: None)(timeline, changes)
+    return updated(returns=lambda seen, timeline, moved: None)(timeline, changes)
+
+
+@wrong("resimulate", fails="which have moved")
+def what_moved_and_came_back(timeline, changes):
+    """Notes each task that it moves, also if it moves back before the call ends."""
+    return updated(returns=lambda seen, timeline, moved: moved)(timeline, changes)
+
+
+@wrong("resimulate", fails="which have moved")
+def one_change_after_another(timeline, changes):
+    """Brings the timeline up to date for each change, and returns all that has moved on the way."""
+    return set().union(*(updated()(timeline, {number: task}) for number, task in changes.items()))
+
+
+@wrong("resimulate", fails="another duration")
+def what_is_nearly_as_before(timeline, changes):
+    """Never compares floats, it has learnt, without a tolerance."""
+    return updated(differs=lambda old, new: not math.isclose(old, new))(timeline, changes)
+
+
+@wrong("resimulate", fails="reads what it needs")
+def looks_at_all_that_wait(timeline, changes):
+    """Also at those that wait for another one, which ends later."""
+    return updated(asks_first=False)(timeline, changes)
 
 
 def from_scratch(timeline, changes, kept=lambda number: False):
