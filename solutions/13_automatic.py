@@ -2282,7 +2282,7 @@ def plan(model: Model, cluster: Cluster, memory: float) -> ParallelPlan:
     device. A plan is rated by Planner(model, cluster, torchs_1f1b).predict(plan): `seconds`, and
     `memory`, of which no stage may have more than a device. Its three axes have cluster.size ranks
     together. There is a plan that fits. model stays as it is. The answer has to come within two
-    minutes for each of four small tasks, of at most 6 pieces on 8 ranks.
+    minutes for each of five small tasks, of at most 6 pieces on 8 ranks.
 
     Points, four each, over all tasks: for plans that run on all ranks within the memory, and that take,
     carried out on the simulated cluster, what is predicted, to 5 %; for steps that are no slower than
