@@ -2364,12 +2364,22 @@ def plan(model: Model, cluster: Cluster, memory: float) -> ParallelPlan:
                     if found := cut(rough, graph):
                         yield found[0], replace(rough, cuts=found[1])
 
+    def near(found: ParallelPlan) -> Iterator[ParallelPlan]:
+        """The plan, and those with one cut a piece earlier or later."""
+        yield found
+        for number, step in itertools.product(range(1, len(found.cuts)), (-1, 1)):
+            cuts = [*found.cuts]
+            cuts[number] += step
+            if cuts == sorted({*cuts, 0}) and cuts[-1] < pieces:
+                yield replace(found, cuts=tuple(cuts))
+
     def predicted(found: ParallelPlan) -> float:
         step = planner.predict(found)
         return step.seconds if max(step.memory) <= memory else math.inf
 
-    likely = sorted(candidates(), key=lambda each: each[0])[:6]
-    return min((each for _, each in likely), key=predicted)
+    likely = [found for _, found in sorted(candidates(), key=lambda each: each[0])]
+    good = sorted(likely[:10], key=predicted)
+    return min((each for found in good[:3] for each in near(found)), key=predicted)
     ### END SOLUTION
 
 
