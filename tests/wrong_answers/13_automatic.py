@@ -1901,6 +1901,28 @@ def no_longer_than_what_is_too_slow(*arguments):
     return under_bounds(lambda bounds, value: bounds, monotone=True)(*arguments)
 
 
+@wrong("best_inter", fails="many micro-batches")
+def the_slowest_first_where_there_are_many(stage_seconds, layers, devices, micro_batches, sizes):
+    """From 32 micro-batches on it asks for the sum only where the slowest stages are equal."""
+    found = inter(worth=lambda total, slowest, m: (slowest, total)) if micro_batches >= 32 else inter()
+    return found(stage_seconds, layers, devices, micro_batches, sizes)
+
+
+@wrong("best_inter", fails="between the two")
+def no_bound_below_a_layer_alone(*arguments):
+    """Each layer has to be in a stage, so no bound is below what the slowest layer takes, it thinks."""
+
+    def chosen(bounds, value):
+        return [bound for bound in bounds if bound >= least]
+
+    stage_seconds, layers, devices, _, sizes = arguments
+    priced = functools.cache(stage_seconds)
+    usable = [size for size in sizes if size <= devices]
+    alone = [[priced(layer, layer + 1, size) for size in usable] for layer in range(layers)]
+    least = max(min(each, default=math.inf) for each in alone)
+    return under_bounds(chosen)(priced, *arguments[1:])
+
+
 @wrong("best_inter", fails="between the two")
 def the_bound_by_thirds(*arguments):
     """Narrows the bound down as if there were only one valley."""

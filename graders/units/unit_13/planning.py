@@ -80,7 +80,7 @@ TASKS = (
 """Small models on small clusters. The best plans found: a mixture of all three, whose first stage is a single
 large piece; stages alone, cut where they fit and not where they would be fastest; stages between nodes, the
 last of them a single large piece, and within them tensor parallelism, since else it does not fit; stages
-alone, which leave a tenth of the memory free, where other plans that fit are a fifth slower; stages alone again,
+alone, which leave a tenth of the memory free, where others that fit are a fifth slower; stages alone again,
 for a transformer."""
 
 

@@ -14,6 +14,7 @@ from graders.grading.kit import (
 from graders.units.unit_13.stage_cases import (
     Case,
     drawn,
+    faster_together,
     full,
     large,
     measured,
@@ -34,7 +35,7 @@ SECONDS = 6.0
         Criterion(
             "one micro-batch", 2, "Only the sum counts. All devices are used, even where fewer are faster."
         ),
-        Criterion("many micro-batches", 2, "Nearly only the slowest stage counts."),
+        Criterion("many micro-batches", 2, "Nearly only the slowest stage counts, and the sum still does."),
         Criterion(
             "between the two",
             3,
@@ -69,11 +70,12 @@ def best_inter(answer: Answer, rng: Rng) -> Findings:
     small += [drawn(rng, 4, 7, (1, 3)), drawn(rng, 3, 8, (2, 3, 6)), drawn(rng, 3, 3, (1, 2, 4, 8))]
     few = [each.with_batches(1) for each in small]
     many = [each.with_batches(rng.integer(300, 900)) for each in small]
+    many.append(nearly_alike(rng.integer(1, 9), apart=0.02).with_batches(40))
     between = [each.with_batches(number) for each in small for number in (2, 3, 5, 9)]
-    made = [kind(rng.integer(1, 9)) for kind in (telling, nearly_alike, two_valleys)]
+    made = [kind(rng.integer(1, 9)) for kind in (telling, nearly_alike, two_valleys, faster_together)]
     made += [*merging(rng), *(measured(rng, *size) for size in ((5, 6), (7, 7)))]
     between += [*made, *(each.in_units(1e-3) for each in between[:8] + made[:2])]
-    between += [each.in_units(1e-6) for each in made]
+    between += [each.in_units(1e-7) for each in made]
     yield "one micro-batch", compare.first_failure(case.as_good(answer) for case in few)
     yield "many micro-batches", compare.first_failure(case.as_good(answer) for case in many)
     yield "between the two", compare.first_failure(case.as_good(answer) for case in between)
