@@ -30,7 +30,7 @@ class Search:
     """All shapes, micro-batches and cuts by an estimate, and the most likely of them by prediction.
 
     shapes, orders, cuts: what there is to choose from. micro_batches: at most so many times the stages.
-    predicted: how many plans are predicted. within: whether the memory counts.
+    predicted: how many plans that fit are compared by prediction. within: whether the memory counts.
     """
 
     def __init__(
@@ -48,9 +48,8 @@ class Search:
             step = planner.predict(plan)
             return step.seconds if not self.within or max(step.memory) <= memory else math.inf
 
-        fitting = (each for each in rated[self.predicted :] if self._fits(planner, each, memory))
-        likely = [each for each in rated[: self.predicted] if self._fits(planner, each, memory)]
-        return min(likely or [next(fitting)], key=seconds)
+        fitting = (each for each in rated if self._fits(planner, each, memory))
+        return min(itertools.islice(fitting, self.predicted), key=seconds)
 
     def _fits(self, planner: Planner, plan: ParallelPlan, memory: float) -> bool:
         return not self.within or max(planner.predict(plan).memory) <= memory

@@ -123,6 +123,9 @@ def resimulate(timeline, changes):
     def moment(number):
         return ready[number], number
 
+    def arrival(number):
+        return max([0.0, *(end[each] for each in timeline.before[number])])
+
     def take_out(number, device):
         queue = timeline.queues[device]
         place = queue.index(number)
@@ -143,7 +146,7 @@ def resimulate(timeline, changes):
         del doubtful[number]
         was.setdefault(number, (ready[number], end[number]))
         task = tasks[number]
-        arrived = max([0.0, *(end[each] for each in timeline.before[number])])
+        arrived = arrival(number)
         if arrived != ready[number]:
             take_out(number, task.device)
             ready[number] = arrived
@@ -154,7 +157,8 @@ def resimulate(timeline, changes):
         ended = max(ready[number], end[queue[place - 1]] if place else 0.0) + task.seconds
         if ended != end[number]:
             end[number] = ended
-            doubtful.update(dict.fromkeys([*timeline.after[number], *queue[place + 1 : place + 2]]))
+            late = [each for each in timeline.after[number] if arrival(each) != ready[each]]
+            doubtful.update(dict.fromkeys([*late, *queue[place + 1 : place + 2]]))
     return {number for number, before in was.items() if before != (ready[number], end[number])}
 
 

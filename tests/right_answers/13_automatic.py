@@ -494,7 +494,8 @@ class Update:
         )
         if timeline.end[number] != begin + task.seconds:
             timeline.end[number] = begin + task.seconds
-            self.marked |= {*timeline.after[number], *queue[place + 1 : place + 2]}
+            later = {each for each in timeline.after[number] if self.arrival(each) != timeline.ready[each]}
+            self.marked |= {*later, *queue[place + 1 : place + 2]}
 
 
 # ------------------------------------------------------------------------------------------------ best_inter

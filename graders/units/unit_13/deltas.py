@@ -7,7 +7,21 @@ from graders.grading.kit import Answer, Criterion, Finding, Findings, Rng, compa
 from graders.units.unit_13.drivers import timelines
 from graders.units.unit_13.drivers.timelines import ChangeReply
 from graders.units.unit_13.simulating import wrong_times
-from graders.units.unit_13.task_graphs import Graph, apart, crowded, lanes, overtaken, settled, together
+from graders.units.unit_13.task_graphs import (
+    Graph,
+    apart,
+    by_a_digit,
+    crowded,
+    dots,
+    exchanged,
+    hub,
+    in_no_time,
+    lanes,
+    overtaken,
+    returning,
+    settled,
+    together,
+)
 
 Change = dict[int, tuple[int, float]]
 """Task -> its new device and seconds."""
@@ -27,7 +41,8 @@ READ = 4
         Criterion(
             "another duration",
             4,
-            "What ends later makes others ready later, and holds up its device; both may change who is next.",
+            "What ends later makes others ready later, and holds up its device; both may change who is next. "
+            "Times count to the last digit.",
         ),
         Criterion(
             "another device",
@@ -49,7 +64,8 @@ READ = 4
         Criterion(
             "reads what it needs",
             4,
-            "A task whose reasons to move are gone need not be looked at.",
+            "A task whose reasons to move are gone need not be looked at, nor one that waits for another "
+            "and is ready when it was.",
             needs=TIMES,
         ),
     ),
@@ -70,6 +86,8 @@ def resimulate(answer: Answer, rng: Rng) -> Findings:
         *(crowded(rng, tasks, devices) for tasks, devices in ((6, 1), (9, 2), (14, 3), (30, 3), (30, 4))),
         *(together(rng) for _ in range(3)),
         *(crowded(rng, tasks, 2).in_units(0.1) for tasks in (9, 14)),
+        *dots(rng),
+        *in_no_time(),
     ]
     durations = [
         Case(graph, [{each: _lasting(rng, graph, each)}]) for graph in graphs for each in _some(rng, graph)
@@ -77,9 +95,14 @@ def resimulate(answer: Answer, rng: Rng) -> Findings:
     moves = [
         Case(graph, [{each: _moved(rng, graph, each)}]) for graph in graphs for each in _some(rng, graph)
     ]
+    durations.append(Case(by_a_digit(), [{0: (0, 0.0)}, {0: (0, 0.1)}]))
+    back = [Case(graph, [change]) for graph, change in returning()]
+    durations.append(back[0])
+    moves += back[1:]
     moves.append(Case(settled(), [{2: (1, 2.0)}, {2: (0, 2.0)}]))
     moves.append(Case(Graph([(0, 3.0), (0, 2.0), (0, 1.0)], [], 2), [{0: (1, 3.0)}]))
     several = [_several(rng, graph) for graph in graphs]
+    several.append(Case(exchanged(), [{0: (0, 5.0), 1: (0, 3.0)}]))
     told: list[Finding] = []
     yield "another duration", compare.first_failure(_judged(answer, durations, told))
     yield "another device", compare.first_failure(_judged(answer, moves, told))
@@ -201,10 +224,11 @@ def _several(rng: Rng, graph: Graph) -> Case:
 
 def _local(rng: Rng) -> list[Case]:
     """Changes early and late that stay in their lanes, or lead to others; some from which nothing follows,
-    also where many tasks stand behind.
+    also where many tasks stand behind, or wait for the one that changes.
     """
     early = 20 + rng.integer(0, 4)
     cases = [Case(apart(20), [{early: (0, 5.0)}, {early: (0, 2.0)}])]
+    cases.append(Case(hub(30), [{0: (0, 5.0)}, {0: (2, 2.0)}]))
     for length in (20, 35):
         graph = lanes(rng, 12, length)
         for place in (0, length // 2, length - 4):

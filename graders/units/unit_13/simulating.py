@@ -8,6 +8,7 @@ from graders.units.unit_13.drivers import timelines
 from graders.units.unit_13.drivers.timelines import TimelineReply
 from graders.units.unit_13.task_graphs import (
     Graph,
+    by_a_digit,
     chain,
     crowded,
     dots,
@@ -35,7 +36,8 @@ from graders.units.unit_13.task_graphs import (
         Criterion(
             "ready at the same moment",
             1,
-            "Then the lower number goes first, also where a task takes no time.",
+            "Then the lower number goes first, also where a task takes no time. Moments that differ in the "
+            "last digit are not the same.",
             needs=("waits for all before it", "one at a time, in the order of readiness"),
         ),
         Criterion(
@@ -54,7 +56,7 @@ def simulate(answer: Answer, rng: Rng) -> Findings:
     alone = [one_device_each(rng, tasks) for tasks in (7, 12)]
     crowds = [overtaken(rng.integer(1, 9))]
     crowds += [crowded(rng, tasks, devices) for tasks, devices in ((6, 1), (9, 2), (14, 3), (30, 3))]
-    ties = [together(rng), *dots(rng), *in_no_time(), *(together(rng) for _ in range(3))]
+    ties = [together(rng), *dots(rng), *in_no_time(), by_a_digit(), *(together(rng) for _ in range(3))]
     for name, graphs in (
         ("waits for all before it", [*alone, none_at_all(rng), *(each.in_units(0.125) for each in alone)]),
         ("one at a time, in the order of readiness", [*crowds, *(each.in_units(0.1) for each in crowds)]),

@@ -102,6 +102,43 @@ def settled() -> Graph:
     return Graph(tasks, [(0, 2), (1, 4)], 4)
 
 
+def returning() -> list[tuple[Graph, dict[int, tuple[int, float]]]]:
+    """Graphs and changes. In each a task moves up at first, and then has to make room for one that became
+    ready before: task 1, 2, 6, and 3.
+    """
+    first = Graph([(0, 2.0), (1, 3.0), (1, 4.0), (1, 3.0)], [(0, 1), (2, 3)], 2)
+    second = Graph([(0, 4.0), (0, 2.0), (0, 3.0), (0, 4.0)], [(0, 2), (1, 3)], 2)
+    tasks = [(0, 3.0), (0, 2.0), (0, 3.0), (0, 4.0), (1, 2.0), (0, 2.0), (0, 3.0)]
+    third = Graph(tasks, [(0, 1), (0, 4), (1, 4), (2, 5), (3, 6), (4, 5)], 2)
+    tasks = [(1, 3.0), (1, 2.0), (0, 1.0), (1, 3.0), (1, 3.0), (0, 0.0)]
+    fourth = Graph(tasks, [(0, 3), (1, 4), (2, 3)], 2)
+    return [
+        (first, {2: (1, 1.0)}),
+        (second, {0: (1, 4.0)}),
+        (third, {1: (1, 2.0)}),
+        (fourth, {0: (0, 2.0)}),
+    ]
+
+
+def by_a_digit() -> Graph:
+    """Tasks 2 and 5 end at 0.6 s, but task 2 by the last digit later. Task 6 waits for both, 8 for one, and
+    9 for the other, so that 9 comes first.
+    """
+    tasks = [(0, 0.1), (0, 0.2), (0, 0.3), (1, 0.3), (1, 0.2), (1, 0.1), (2, 1.0), (2, 0.5)]
+    return Graph([*tasks, (3, 1.0), (3, 2.0)], [(2, 6), (5, 6), (6, 7), (2, 8), (5, 9)], 4)
+
+
+def exchanged() -> Graph:
+    """With tasks 0 and 1 exchanged tasks 2 and 3 run when they did."""
+    return Graph([(0, 3.0), (0, 5.0), (0, 1.0), (1, 2.0)], [(2, 3)], 2)
+
+
+def hub(count: int) -> Graph:
+    """Task 0 and task 1, which takes longer, let in many others, each on a device of its own."""
+    tasks = [(0, 2.0), (1, 10.0), *((number + 2, 1.0) for number in range(count))]
+    return Graph(tasks, [(first, number + 2) for number in range(count) for first in (0, 1)], count + 2)
+
+
 def apart(count: int) -> Graph:
     """On device 0 a task of 2 s every 10 s, each let in by one on a device of its own."""
     let_in = [(number + 1, 10.0 * number) for number in range(count)]
