@@ -25,7 +25,7 @@ from course_lib.runtime.communication.memory import MemoryKind
 LAYERS, WIDTH, SAMPLES = 6, 512, 1024
 """A thousand samples, as a GPU has thousands of tokens: computing outweighs the messages, as it should."""
 TURNS, STEPS = 9, 4
-"""Several steps of one way in a row: in a training a step finds in the caches what the one before has left."""
+"""Several steps of one way in a row: as in training, a step finds in the caches what the last one left."""
 LONGEST = 1.05
 """A step by hand may take so many times the other's."""
 LARGEST = 1.3
