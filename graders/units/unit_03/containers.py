@@ -104,16 +104,6 @@ def container_command(answer: Answer, rng: Rng) -> Findings:
     )
     number = rng.integer(10, 99)
     with_modules = replace(plain, modules=(f"gcc/{number}", "WebProxy", f"cuda/12.{number}"))
-    odd = (
-        "python",
-        "-c",
-        f"print('{number} * 2', \"a  b\")",
-        "--note",
-        f"\\$5 & *{number}",
-        "",
-        f"a;b&{number}",
-        f"`c`{number}",
-    )
 
     def each(judge: Judge, sites: Sequence[Site]) -> Finding:
         return compare.first_failure(judge(commands(answer, site), site) for site in sites)
@@ -129,13 +119,7 @@ def container_command(answer: Answer, rng: Rng) -> Findings:
     yield "modules", compare.first_failure([modules(alone, plain), each(modules, [with_modules, all_of_it])])
     yield "folders", each(folders, [*with_folders(plain, number), all_of_it])
     yield "a folder within a folder", each(folders, within_each_other(plain, number))
-    quoted = replace(
-        plain,
-        command=odd,
-        image="/images/my $5 image.sif",
-        launcher=("srun", f"--comment=a $ {number}"),
-        folders={"/data/my $5 sets": "read"},
-    )
+    quoted = with_odd_words(plain, number)
     ran = commands(answer, quoted)
     judges = (right_program, one_a_task, folders)
     yield "words stay whole", compare.first_failure(judge(ran, quoted) for judge in judges)
@@ -145,6 +129,19 @@ Commands = Sequence[Sequence[str]] | Finding
 """The words of each command that a shell runs, at least one; or why there are none."""
 
 Judge = Callable[[Commands, Site], Finding]
+
+
+def with_odd_words(site: Site, number: int) -> Site:
+    """The site with words that a shell would take apart or replace."""
+    code = f"print('{number} * 2', \"a  b\")"
+    odd = ("python", "-c", code, "--note", f"\\$5 & *{number}", "", f"a;b&{number}", f"`c`{number}")
+    return replace(
+        site,
+        command=odd,
+        image="/images/my $5 image.sif",
+        launcher=("srun", f"--comment=a $ {number}"),
+        folders={"/data/my $5 sets": "read"},
+    )
 
 
 def with_folders(site: Site, number: int) -> list[Site]:

@@ -71,25 +71,16 @@ def load_latest(answer: Answer, rng: Rng) -> Findings:
     yield "nothing there", nothing_there(answer)
 
     later = steps[-1] + 1
-    others = {f"step-{later}.pt.tmp": contents[0][:500], f".step-{later}.pt.x7": contents[0]}
-    others |= {"best.pt": contents[1], f"old-step-{later}.pt": contents[0], "steps.jsonl": b"{}"}
-    others |= {f"step-{later}-best.pt": contents[1], f"step-{later}_0.pt": contents[1]}
-    others |= {f"step-{later}-pt": contents[1], f"old/step-{later}.pt": contents[1]}
+    others = not_counted(later, contents)
     folders = (f"step-{later + 1}.pt.tmp", "sharded")
     yield "other files", loads(answer, good | others, states[3], "a folder with other files too", *folders)
 
     cases = torn(rng, contents[3])
-    three = good | {newest: cases["cut off"], names[2]: cases["empty"], names[1]: cases["all zeros"]}
-    all_torn = dict(zip(good, cases.values(), strict=False))
-    tried: list[tuple[dict[str, bytes], State | None, str]] = [
-        *((good | {newest: bad}, states[2], f"whose newest file is {what}") for what, bad in cases.items()),
-        (three, states[0], "whose three newest files are torn"),
-        (all_torn, None, "whose files are all torn"),
-    ]
     yield (
         "torn files",
         compare.first_failure(
-            loads(answer, files, state, f"a folder {what}") for files, state, what in tried
+            loads(answer, files, state, f"a folder {what}")
+            for files, state, what in with_torn_files(good, cases, names, states)
         ),
     )
 
@@ -103,6 +94,38 @@ def load_latest(answer: Answer, rng: Rng) -> Findings:
 
     two = damaged[0] | {names[2]: cases["empty"]}
     yield "tells and keeps", tells_and_keeps(answer, two, [newest, names[2]])
+
+
+def not_counted(later: int, contents: Sequence[bytes]) -> dict[str, bytes]:
+    """Files of other names, which hold a later step."""
+    return {
+        f"step-{later}.pt.tmp": contents[0][:500],
+        f".step-{later}.pt.x7": contents[0],
+        "best.pt": contents[1],
+        f"old-step-{later}.pt": contents[0],
+        "steps.jsonl": b"{}",
+        f"step-{later}-best.pt": contents[1],
+        f"step-{later}_0.pt": contents[1],
+        f"step-{later}-pt": contents[1],
+        f"old/step-{later}.pt": contents[1],
+    }
+
+
+def with_torn_files(
+    good: dict[str, bytes], cases: dict[str, bytes], names: Sequence[str], states: Sequence[State]
+) -> list[tuple[dict[str, bytes], State | None, str]]:
+    """Folders with torn files, the state that is to be loaded, and what they are.
+
+    names, states: of the checkpoints, the newest last. cases: what is left of a file, by what became of it.
+    """
+    newest = names[-1]
+    three = good | {newest: cases["cut off"], names[2]: cases["empty"], names[1]: cases["all zeros"]}
+    all_torn = dict(zip(good, cases.values(), strict=False))
+    return [
+        *((good | {newest: bad}, states[2], f"whose newest file is {what}") for what, bad in cases.items()),
+        (three, states[0], "whose three newest files are torn"),
+        (all_torn, None, "whose files are all torn"),
+    ]
 
 
 def saved_bytes(state: State) -> bytes:

@@ -67,9 +67,7 @@ def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingR
         last = 1 + int(place * (sum(change.files is not None for change in changes) - 1))
         killed = ended(watched(directory, saves[2], last_change=last))
         killed_writing = ended(with_short_files(size, saves[3], deadly=True))
-        for remains in directory.glob("*.tmp"):  # As long as a larger state's would be.
-            with remains.open("ab") as file:
-                file.write(bytes(1 << 17))
+        _lengthen(directory)
         following = ended(saves[3])
 
         def failed(body: Body) -> FailedSave:
@@ -85,6 +83,13 @@ def saving(answer: AnswerFunction, states: list[State], place: float) -> SavingR
         seen = (changes, second, others, killed, killed_writing, following)
         refusals = (full, refused, unopened, *syncs)
         return SavingReply(str(directory), first, left_open, file_left_open, *seen, *refusals)
+
+
+def _lengthen(directory: Path) -> None:
+    """Make what a killed save has left as long as a larger state's would be."""
+    for remains in directory.glob("*.tmp"):
+        with remains.open("ab") as file:
+            file.write(bytes(1 << 17))
 
 
 def _saved_here(answer: AnswerFunction, path: Path, state: State) -> None:
