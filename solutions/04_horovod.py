@@ -1148,14 +1148,15 @@ stalled = subprocess.run(
     text=True,
     timeout=120,
 )
-print(re.search(r"One or more tensors[^!]*?Missing ranks:(\n\d+: .*)+", stalled.stderr)[0])
+print(re.search(r"One or more tensors[^!]*?Missing ranks:(\n\d+!?: .*)+", stalled.stderr)[0])
 print(re.findall(r"HorovodInternalError: .*?\.", stalled.stderr)[-1])
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds beside:horovod-mpi
 assert stalled.returncode != 0
-assert "1: [allreduce.accuracy]" in stalled.stderr
-assert "0: [allreduce.acuracy]" in stalled.stderr
+# On a busy machine the first report comes when the time to give up is over too; then it marks ranks with "!".
+assert re.search(r"1!?: \[allreduce\.accuracy\]", stalled.stderr)
+assert re.search(r"0!?: \[allreduce\.acuracy\]", stalled.stderr)
 
 # %% [markdown]
 # The report names each rank that is missing, and the tensors that it has not submitted. Rank 1 lacks `accuracy` and rank 0

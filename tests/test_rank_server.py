@@ -43,15 +43,15 @@ def sandbox() -> Iterator[Sandbox]:
         yield made
 
 
-def observe(sandbox: Sandbox, name: str) -> Observed:
+def observe(sandbox: Sandbox, name: str, seconds: float = SECONDS) -> Observed:
     """What a launch of a case on two ranks shows."""
     with sandbox.answer(name) as answer:
-        return answer.launch(call, torch.arange(4.0), ranks=2, timeout=SECONDS)
+        return answer.launch(call, torch.arange(4.0), ranks=2, timeout=seconds)
 
 
-def failure(sandbox: Sandbox, name: str) -> AnswerFailed:
+def failure(sandbox: Sandbox, name: str, seconds: float = SECONDS) -> AnswerFailed:
     with pytest.raises(AnswerFailed) as caught:
-        observe(sandbox, name)
+        observe(sandbox, name, seconds)
     return caught.value
 
 
@@ -139,8 +139,9 @@ END_CASES = {what: case(body) for what, (body, _, _) in ENDS.items()}
 def test_runs_end_as_with_threads(sandbox: Sandbox, what: str) -> None:
     # Kind and report are the same, to the line.
     _, kind, said = ENDS[what]
-    error = failure(sandbox, END_CASES[what])
-    request = RunRequest("call", (torch.arange(4.0),), 2, None, "simulated", SECONDS, 0)
+    seconds = SECONDS if what == "endless" else 60.0
+    error = failure(sandbox, END_CASES[what], seconds)
+    request = RunRequest("call", (torch.arange(4.0),), 2, None, "simulated", seconds, 0)
     with sandbox.answer(END_CASES[what]) as answer, pytest.raises(AnswerFailed) as caught:
         answer.observe_there(request)
     assert error.kind == caught.value.kind == kind
