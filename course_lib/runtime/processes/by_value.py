@@ -20,6 +20,13 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
     cloudpickle 3.1.3 puts "<dynamic-code>" there, and no report could show the line of a cell any more.
     """
 
+    @classmethod
+    def dumps(cls, value: Any) -> bytes:
+        """Write a value; `pickle.loads` reads it."""
+        buffer = io.BytesIO()
+        cls(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+        return buffer.getvalue()
+
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, CodeType):
             make, arguments = cloudpickle.Pickler.dispatch_table[CodeType](value)
@@ -27,8 +34,4 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(value)
 
 
-def by_value(value: Any) -> bytes:
-    """Write a value; `pickle.loads` reads it."""
-    buffer = io.BytesIO()
-    ByValuePickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
-    return buffer.getvalue()
+by_value = ByValuePickler.dumps

@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-import cloudpickle
-
+from course_lib.runtime.processes.by_value import by_value
 from course_lib.runtime.processes.call_log import CallLog
 from course_lib.runtime.processes.horovod_group import BACKEND as HOROVOD
 from course_lib.runtime.processes.horovod_group import join_horovod, leave_horovod
@@ -57,4 +56,4 @@ def main(path: str, rank: str, wake: str) -> NoReturn:
 def _work(folder: LaunchFolder, start: Start, rank: int, call_log: CallLog) -> None:
     resemble_launcher(start.plan)
     join_horovod(folder, rank)
-    call_function(folder, start, rank, call_log, Ending(leave_horovod, cloudpickle.dumps))
+    call_function(folder, start, rank, call_log, Ending(leave_horovod, by_value))

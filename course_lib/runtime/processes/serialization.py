@@ -6,8 +6,6 @@ not take the large tensor along.
 """
 
 import importlib
-import io
-import pickle
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -59,9 +57,7 @@ def serialize_launch(
 
 def serialize(value: Any) -> bytes:
     """Write a value."""
-    buffer = io.BytesIO()
-    _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
-    return buffer.getvalue()
+    return _Pickler.dumps(value)
 
 
 class _Pickler(ByValuePickler):
