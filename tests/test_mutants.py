@@ -88,6 +88,11 @@ def test_a_hole_is_shown_and_closed(tmp_path: Path) -> None:
     assert counts(whole) == {**seen, "survived": 0}
     assert whole.endswith("┘\n")
 
+    # One that hangs in its third call, after calls that had time limits of their own, is killed as early.
+    hung = [json.loads(text)["how"] for text in (tmp_path / "whole.jsonl").read_text().splitlines()]
+    assert not any("still running" in how for how in hung), hung
+    assert sum("of processor time" in how for how in hung) > 1, hung
+
     # What was judged before is not judged again, and what is not on the list counts.
     assert counts(again) == {**seen, "survived": 2, "equivalent": 0}
     assert len((tmp_path / "whole.jsonl").read_text().splitlines()) == shown["mutants"]
