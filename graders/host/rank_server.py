@@ -133,7 +133,8 @@ class RankServer:
             reply = {"raise": type(self._error).__name__, "message": bounded(str(self._error))}
             self._error = None
         self._channel.settimeout(max(0.01, self._deadline - time.monotonic()))
-        send_frame(self._channel, encode(reply))
+        # With each reply the rank's clock, for which it would have to ask at the next phase's ends.
+        send_frame(self._channel, encode({**reply, "now": self._scheduler.now(self._rank)}))
 
     def _break_off(self, kind: FailureKind, what: str) -> None:
         self._outcome.broken.append(RankBroken(self._rank, kind, what))
@@ -187,7 +188,7 @@ class RankServer:
     # --- Questions
 
     def _now(self, _: Any) -> dict[str, PlainData]:
-        return {"now": self._scheduler.now(self._rank)}
+        return {}
 
     def _copy(self, call: Any) -> dict[str, PlainData]:
         return {"end": self._scheduler.copy(self._rank, *rank_calls.copy_from_plain(call))}
