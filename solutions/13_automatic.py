@@ -58,6 +58,7 @@ from torch.nn import functional
 
 from course_lib import Cluster, Link, launch, per_rank
 from course_lib.cluster import presets
+from course_lib.figures.pictures.walks import search_figure, visits_figure
 from course_lib.figures.style import COLOURS, line_figure, look, new_figure
 from course_lib.models import Transformer, TransformerConfig, next_token_loss
 from course_lib.planner import (
@@ -1789,7 +1790,8 @@ def search(
 
 # %% [markdown]
 # Seven plans in a row, and each step proposes a neighbour. From plan 1 the way to the best one leads over a hill. (At both ends a
-# neighbour that does not exist is proposed as staying where one is; so from A to B is as likely as from B to A.)
+# neighbour that does not exist is proposed as staying where one is; so from A to B is as likely as from B to A.) How often is a walk of 20,000 steps at
+# each of them? A dot says what is due in the long run: $e^{-\beta c}$, divided by the sum over all seven.
 
 
 # %% demo=true
@@ -1815,8 +1817,7 @@ def visits(beta: float, steps: int = 20_000) -> list[float]:
 
 
 shares = {beta: visits(beta) for beta in (0.0, 1.0, 3.0)}
-for beta, share in shares.items():
-    print(f"beta {beta:g}: " + "  ".join(f"{each:4.2f}" for each in share))
+visits_figure(hill, shares)
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds search
@@ -1859,27 +1860,31 @@ def elsewhere(plan: Places, generator: random.Random) -> Places:
     return (*plan[:number], generator.choice(PLACES), *plan[number + 1 :])
 
 
-STEPS = 700
-walks = [search(spread, elsewhere, beside_data_parallelism, STEPS, seed, beta=100.0) for seed in range(3)]
+def walk(seed: int, seen: list[float]) -> tuple[Places, float]:
+    """What a walk of 700 steps finds; `seen` receives the costs of the plans that it looks at."""
+
+    def cost(plan: Places) -> float:
+        seen.append(beside_data_parallelism(plan))
+        return seen[-1]
+
+    return search(spread, elsewhere, cost, 700, seed, beta=100.0)
+
+
+looked_at: list[list[float]] = [[], [], []]
+walks = [walk(seed, seen) for seed, seen in enumerate(looked_at)]
 at_random = [
-    min(beside_data_parallelism(tuple(generator.choices(PLACES, k=len(spread)))) for _ in range(STEPS))
+    [beside_data_parallelism(tuple(generator.choices(PLACES, k=len(spread)))) for _ in range(701)]
     for generator in map(random.Random, range(3))
 ]
-print(
-    "walks find",
-    *(f"{cost:.3f}" for _, cost in walks),
-    "- random plans",
-    *(f"{cost:.3f}" for cost in at_random),
-)
 found = min(walks, key=lambda pair: pair[1])[0]
-for operator, where in zip(vgg_step.operators, found, strict=True):
-    print(f"{operator.weight_bytes / 4e6:6.1f} million weights, GPUs that have them: {len(set(where))}")
+millions = [operator.weight_bytes / 4e6 for operator in vgg_step.operators]
+search_figure(looked_at, at_random, found, millions, devices=4)
 
 # %% demo=true jupyter={"source_hidden": true}
 # %%holds simulate search
-assert all(cost < 0.9 * drawn for (_, cost), drawn in zip(walks, at_random, strict=True))
+assert all(cost < 0.9 * min(drawn) for (_, cost), drawn in zip(walks, at_random, strict=True))
 assert max(cost for _, cost in walks) < 0.5
-assert walks[0] == search(spread, elsewhere, beside_data_parallelism, STEPS, 0, beta=100.0)
+assert walks[0] == walk(0, [])
 assert all(len({gpu // 2 for gpu in where}) == 1 for where in found[13:15])
 assert sum(len(set(where)) == 4 for where in found[:13]) >= 11
 assert 0.85 < sum(op.weight_bytes for op in vgg_step.operators[13:15]) / (4 * 138_357_544) < 0.9
