@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from graders.grading.answer import AnswerFailed
-from graders.grading.compare import as_float, close, equal, first_failure, near, same, side_by_side
+from graders.grading.compare import as_float, close, counted, equal, first_failure, near, same, side_by_side
 from graders.grading.exercise import Finding
 from graders.grading.kinds import Kind
 from graders.grading.registry import exercises
@@ -112,3 +112,8 @@ def test_nothing_to_look_at_is_not_right() -> None:
     assert not first_failure([], "all").passed
     with pytest.raises(AnswerFailed, match="has 0 parts, not 2"):
         side_by_side([], [1, 2])
+
+
+def test_counted_things_have_their_plural() -> None:
+    told = [counted(1, "batch"), counted(2, "micro-batch"), counted(0, "rank"), counted(1200, "node")]
+    assert told == ["1 batch", "2 micro-batches", "0 ranks", "1,200 nodes"]

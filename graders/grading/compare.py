@@ -130,8 +130,9 @@ def shown(value: Any, characters: int = 120) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """`1 node`, `3 nodes`."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+    """`1 node`, `3 nodes`, `2 batches`."""
+    ending = "" if number == 1 else "es" if what.endswith("ch") else "s"
+    return f"{number:,} {what}{ending}"
 
 
 def _kind(value: Any) -> str:
