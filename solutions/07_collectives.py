@@ -125,8 +125,8 @@ guesses = predict(
 #
 # - **In place.** What a `torch.distributed` call would change in place, your function changes in place and returns.
 # - **Chunks** are those of `torch.tensor_split`: of 10 elements, 4 ranks get 3, 3, 2, 2. Some may be empty.
-# - **Any tensor**: any length, any dtype; x may have gaps in its memory (`x[::2]`), while messages need contiguous
-#   tensors. `x.contiguous()` is x itself where it can be and a copy where it must; end with `x.copy_(...)`.
+# - **Any tensor**: any length, any dtype; x may be a single number without a dimension, such as a loss, and may have gaps in its
+#   memory (`x[::2]`), while messages need contiguous tensors. `x.contiguous()` is x itself where it can be and a copy where it must; end with `x.copy_(...)`.
 # - **Any group.** `group=None` is the default group, of all ranks. A group has $p$ ranks, which have the places 0 to
 #   $p - 1$ in it: `dist.get_rank(group)` is this rank's place, and `dist.send(t, group_dst=place, group=group)` sends to
 #   a place. Roots (`src`, `dst`) are global ranks, as everywhere in `torch.distributed`. Their place is

@@ -437,6 +437,29 @@ def along_a_chain(x, src=0, group=None):
 
 
 @wrong("broadcast_tree", fails="rounds")
+def two_children_each(x, src=0, group=None):
+    """A binary tree, not a binomial one; that both sends begin at once hides it on some links."""
+    rank, size = _place(group)
+    root = _root(group, src)
+    place, data = (rank - root) % size, x.contiguous()
+    if place:
+        dist.recv(data, group_src=((place - 1) // 2 + root) % size, group=group)
+    children = [child for child in (2 * place + 1, 2 * place + 2) if child < size]
+    works = [dist.isend(data, group_dst=(child + root) % size, group=group) for child in children]
+    for work in works:
+        work.wait()
+    return x.copy_(data)
+
+
+@wrong("broadcast_tree", fails="any length")
+def by_a_slice(x, src=0, group=None):
+    """A number without a dimension has no slices."""
+    data = _tree(x.clone(memory_format=torch.contiguous_format), _root(group, src), group)
+    x[:] = data
+    return x
+
+
+@wrong("broadcast_tree", fails="rounds")
 def a_chain_of_seven(x, src=0, group=None):
     """A tree where the number of ranks is a power of two, and from rank to rank where it is not."""
     rank, size = _place(group)
@@ -628,6 +651,27 @@ def then_broadcasts_it(x, dst=0, group=None):
     total = _sum_tree(x.clone(memory_format=torch.contiguous_format), _root(group, dst), group)
     _tree(total, _root(group, dst), group)
     return x.copy_(total) if dist.get_rank() == dst else x
+
+
+@wrong("reduce_tree", fails="rounds")
+def from_two_children(x, dst=0, group=None):
+    """A binary tree, not a binomial one; that both receives wait at once hides it on some links."""
+    rank, size = _place(group)
+    root = _root(group, dst)
+    place, total = (rank - root) % size, x.clone(memory_format=torch.contiguous_format)
+    children = [child for child in (2 * place + 1, 2 * place + 2) if child < size]
+    arriving = [torch.empty_like(total) for _ in children]
+    works = [
+        dist.irecv(data, group_src=(child + root) % size, group=group)
+        for data, child in zip(arriving, children, strict=True)
+    ]
+    for work, data in zip(works, arriving, strict=True):
+        work.wait()
+        total += data
+    if place:
+        dist.send(total, group_dst=((place - 1) // 2 + root) % size, group=group)
+        return x
+    return x.copy_(total)
 
 
 @wrong("reduce_tree", fails="rounds")
@@ -1256,6 +1300,14 @@ def rank_0_begins(x, group=None):
             dist.send(give, group_dst=right, group=group)
         take.copy_(take + arriving if step < size - 1 else arriving)
     return x.copy_(data)
+
+
+@wrong("ring_all_reduce", fails="any length")
+def sums_by_rows(x, group=None):
+    """A loss has no rows, and no length."""
+    if not len(x):
+        return x
+    return x.copy_(_all_reduce(x.contiguous(), group))
 
 
 @wrong("ring_all_reduce", fails="any length")
@@ -3187,6 +3239,12 @@ def a_flag_before_each_row(rows):
             dist.recv(collected[-1], rank)
             dist.recv(flag, rank)
     return collected
+
+
+@wrong("mend_collect", fails="ranks without rows")
+def alone_it_returns_the_list(rows):
+    """Alone it has all rows; but the caller's own list is not the list to be returned."""
+    return rows if dist.get_world_size() == 1 else _collect(rows, lambda own, others: own + others)
 
 
 @wrong("mend_collect", fails="ranks without rows")

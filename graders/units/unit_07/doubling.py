@@ -10,6 +10,7 @@ from graders.units.unit_07.criteria import (
     ON_A_SUBGROUP,
     ONLY_MESSAGES,
     RIGHT_BY_MESSAGES,
+    RIGHT_TRAFFIC,
     WHOLE_LENGTHS,
 )
 from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
@@ -44,13 +45,13 @@ from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
             "nearest partner first",
             1,
             "Partners differ in one bit of their numbers: rank ^ 1, then rank ^ 2, then rank ^ 4.",
-            needs=RIGHT_BY_MESSAGES,
+            needs=RIGHT_TRAFFIC,
         ),
         Criterion(
             "rounds",
             1,
             "Both partners send at the same time: start the send, receive, then wait for the send.",
-            needs=RIGHT_BY_MESSAGES,
+            needs=(*RIGHT_TRAFFIC, "nearest partner first"),
         ),
     ),
     hints=(

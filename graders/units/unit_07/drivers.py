@@ -129,16 +129,19 @@ def _copied(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class MendedReply(DriverReply):
-    """result: what the answer returned. argument: its first argument afterwards."""
+    """result: what the answer returned. argument: its first argument afterwards. same: whether the result is
+    that very object.
+    """
 
     result: PlainData
     argument: PlainData
+    same: bool
 
 
 def mended(answer: AnswerFunction, argument: PlainData, *more: PlainData) -> MendedReply:
     """What the answer makes of its arguments."""
     result = answer(argument, *more)
-    return MendedReply(_copied(result), _copied(argument))
+    return MendedReply(_copied(result), _copied(argument), result is argument)
 
 
 def mended_late(answer: AnswerFunction, argument: PlainData, late: int) -> MendedReply:

@@ -10,6 +10,7 @@ from graders.units.unit_07.criteria import (
     ON_A_SUBGROUP,
     ONLY_MESSAGES,
     RIGHT_BY_MESSAGES,
+    RIGHT_TRAFFIC,
     _lengths,
 )
 from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
@@ -48,7 +49,7 @@ from graders.units.unit_07.worlds import BYTES, IN_ROUNDS, World
             "rounds",
             2,
             "2 log2 p rounds, with partners at distance p/2, p/4, ... 1 and back.",
-            needs=RIGHT_BY_MESSAGES,
+            needs=RIGHT_TRAFFIC,
         ),
     ),
     hints=(
