@@ -428,6 +428,29 @@ def all_orders_at_the_start(training, directory, save_every, save, load_latest):
         skipped = 0
 
 
+_OF_THE_MODULE = torch.Generator().manual_seed(3)
+
+
+@right("resume")
+def a_generator_of_the_module(training, directory, save_every, save, load_latest):
+    """Each start draws all orders from a generator that the module has seeded."""
+    samples, size = len(training.samples), training.batch_size
+    batches = []
+    for _ in range(training.epochs):
+        batches += torch.randperm(samples, generator=_OF_THE_MODULE).split(size)
+    begin = 0
+    if held := load_latest(directory):
+        begin = held["done"]
+        training.model.load_state_dict(held["model"])
+        training.optimizer.load_state_dict(held["optimizer"])
+        torch.set_rng_state(held["random"])
+    for done, batch in enumerate(batches[begin:], begin + 1):
+        training.train_step(training.samples[batch])
+        if done % save_every == 0 or done == len(batches):
+            held = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
+            save(directory / f"step-{done}.pt", held | {"done": done, "random": torch.get_rng_state()})
+
+
 @right("resume")
 def seeds_where_it_saves(training, directory, save_every, save, load_latest):
     """Gives the generator a seed of its own after each save, and the same where it goes on."""
