@@ -133,6 +133,7 @@ guesses = predict(
 #   `dist.get_group_rank(group or dist.group.WORLD, rank)`; this function alone does not take `None` for a group.
 # - **A send may have to wait.** Whether `send` returns before its receiver has taken the message depends on the network.
 #   Your functions have to be right if it does not; the simulator waits, unless told otherwise.
+# - **Each call for itself.** The next one may be on other ranks: keep no group from one call to the next.
 # - **Messages only**: `send`, `recv`, `isend`, `irecv`. And none more than needed: they are counted.
 #
 # ## 1 From one to all, from all to one

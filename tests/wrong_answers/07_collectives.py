@@ -1486,6 +1486,20 @@ def folded_ranks_get_nothing(x, group=None):
     return _doubling(x, group, give_back=False)
 
 
+@wrong("recursive_doubling_all_reduce", fails="the sum on every rank")
+def doubles_with_anybody(x, group=None):
+    """recv without a source: if a rank is slow, the next round's message comes before this round's."""
+
+    def swapped(data, partner, group):
+        arriving = torch.empty_like(data)
+        sending = dist.isend(data, group_dst=partner, group=group)
+        dist.recv(arriving, group=group)
+        sending.wait()
+        return arriving
+
+    return _doubling(x, group, swapped=swapped)
+
+
 @wrong("recursive_doubling_all_reduce", fails="any dtype")
 def doubles_in_float32(x, group=None):
     """Receives and adds in torch's default dtype."""
@@ -3479,6 +3493,19 @@ def mpi_in_float64(comm, x):
     """Accumulates in the wrong dtype."""
     total = _mpi_ring(comm, x.astype(np.float64))
     x[:] = total.astype(x.dtype)
+    return x
+
+
+@wrong("mpi_ring_all_reduce", fails="any dtype")
+def mpi_numpys_own_dtype(comm, x):
+    """numpy.empty makes float64, whatever x is."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+    chunks = np.array_split(x, size)
+    for step in range(2 * (size - 1)):
+        outgoing, target = chunks[(rank - step) % size], chunks[(rank - 1 - step) % size]
+        arriving = np.empty(len(target))
+        comm.Sendrecv(outgoing, dest=(rank + 1) % size, recvbuf=arriving, source=(rank - 1) % size)
+        target[:] = arriving + target if step < size - 1 else arriving
     return x
 
 

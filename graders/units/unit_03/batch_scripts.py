@@ -72,9 +72,9 @@ def batch_script(answer: Answer, rng: Rng) -> Findings:
     well, ill = job_reports(pairs, exclude="node1,node3,node5")
     named = unasked(Script(text))
     yield "what is asked for", asked_for(well, nodes, gpus) if named.passed else named
-    yield "one task a GPU", one_task_a_gpu(well, trials[0], nodes, gpus)
+    yield "one task a GPU", (started := one_task_a_gpu(well, trials[0], nodes, gpus))
     yield "a meeting place", meeting_place(well)
-    yield "fails with the training", fails_with_the_training(well, ill)
+    yield "fails with the training", fails_with_the_training(well if started.passed else None, ill)
 
 
 def readable_script(text: object) -> Finding:
@@ -143,11 +143,16 @@ def meeting_place(report: JobReport) -> Finding:
     return Finding(True, f"With {shown} all ranks met rank 0.")
 
 
-def fails_with_the_training(well: JobReport, ill: JobReport) -> Finding:
-    """Passes if the job's state is what its training's exit status says."""
-    right = (well.state, ill.state) == ("COMPLETED", "FAILED")
-    text = f"After a training that ended well the job was {well.state}, after one that failed {ill.state}"
-    return Finding(right, f"{text}; expected COMPLETED and FAILED.")
+def fails_with_the_training(well: JobReport | None, ill: JobReport) -> Finding:
+    """Passes if the job's state is what its training's exit status says. well: None where that training,
+    which would have ended well, was not started as it should be.
+    """
+    state = well.state if well else "COMPLETED"
+    text = f"After a training that ended well the job was {state}, after one" if well else "After a training"
+    right = (state, ill.state) == ("COMPLETED", "FAILED")
+    return Finding(
+        right, f"{text} that failed {ill.state}; expected {'COMPLETED and ' if well else ''}FAILED."
+    )
 
 
 def _in_utf8(text: str) -> str:

@@ -1,6 +1,7 @@
 """What an answer keeps outside of its function: the variables of its module, and what is in them."""
 
 import inspect
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -44,7 +45,8 @@ def _found_in(value: Any, depth: int) -> Iterator[Any]:
     yield value
     if isinstance(value, Tensor):
         yield value._version
-    if depth and not isinstance(value, ModuleType):
+    # A logger may remember what it was asked for.
+    if depth and not isinstance(value, ModuleType | logging.Logger):
         for part in _parts(value):
             yield from _found_in(part, depth - 1)
 
