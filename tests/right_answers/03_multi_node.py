@@ -162,7 +162,7 @@ def field_by_field(form, queues):
     typed = {"Nodes": "1", "Time Limit": "2:0:0"} | {field: text for field, text in form.items() if text}
     typed.setdefault("Tasks", typed["Nodes"])
     nodes, tasks = (int(typed[field]) if typed[field].isdigit() else 0 for field in ("Nodes", "Tasks"))
-    time = [int(part) if part.isdigit() else -1000 for part in typed["Time Limit"].split(":")]
+    time = [int(part) if part.isdigit() else -math.inf for part in typed["Time Limit"].split(":")]
     total = time[0] * 3600 + time[1] * 60 + time[2] if len(time) == 3 and max(time[1:]) < 60 else 0
     checks = {
         f"System must be one of {list(queues)}": there is not None,

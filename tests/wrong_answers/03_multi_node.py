@@ -916,6 +916,16 @@ def minutes_below_zero(form, queues):
 
 
 @wrong("form_to_script", fails="limits")
+def letters_are_less_than_nothing(form, queues):
+    """A thousand seconds less for what is no number: an hour is more than that."""
+    field = _filled(form)
+    parts = [int(part) if part.isdigit() else -1000 for part in field["Time Limit"].split(":")]
+    times = ":".join(str(max(0, part)) for part in parts)
+    total = 3600 * parts[0] + 60 * parts[1] + parts[2] if len(parts) == 3 else 0
+    return _script(_asked(_judged(form | {"Time Limit": times} if total > 0 else form, queues)))
+
+
+@wrong("form_to_script", fails="limits")
 def the_first_three_parts(form, queues):
     """0:1:0:0 might have days in it."""
 

@@ -105,6 +105,16 @@ def buffer_of_float32(x, parts=None, src=0, group=None):
 
 
 @wrong("scatter_from", fails="in place")
+def lies_in_the_list(x, parts=None, src=0, group=None):
+    """On the root x and its part are one memory from then on: who changes one changes both."""
+    rank, root = dist.get_rank(group), _root(group, src)
+    _scatter(x, parts, root, group)
+    if rank == root:
+        x.data = parts[root]
+    return x
+
+
+@wrong("scatter_from", fails="in place")
 def returns_a_new_tensor(x, parts=None, src=0, group=None):
     """What was to be filled stays empty."""
     return _scatter(torch.empty_like(x), parts, _root(group, src), group)
@@ -1200,6 +1210,14 @@ def drops_the_remainder(x, group=None):
 def sums_in_float64(x, group=None):
     """Accumulates in the wrong dtype: integers above 2**53 are rounded."""
     return x.copy_(_all_reduce(x.double(), group))
+
+
+@wrong("ring_all_reduce", fails="in place")
+def gives_it_other_data(x, group=None):
+    """Who has a view of x, such as the bucket in which it lies, sees nothing of the sum."""
+    data = x.clone(memory_format=torch.contiguous_format)
+    x.data = _all_reduce(data, group)
+    return x
 
 
 @wrong("ring_all_reduce", fails="in place")

@@ -11,16 +11,7 @@ from torch import Tensor
 from course_lib.cluster.topology import Cluster
 from graders.grading.communication import MEASURED, Allowance, duration_within, only_messages, traffic_within
 from graders.grading.kinds import Kind
-from graders.grading.kit import (
-    Answer,
-    AnswerFailed,
-    Finding,
-    Findings,
-    Observed,
-    Rng,
-    compare,
-    per_rank,
-)
+from graders.grading.kit import Answer, AnswerFailed, Finding, Findings, Observed, Rng, compare, per_rank
 from graders.units.unit_07 import drivers
 from graders.units.unit_07.collective import ANYTHING, Arguments, Collective, Expected
 from graders.units.unit_07.drivers import Called
@@ -131,6 +122,9 @@ def _arguments_kept(world: World, expected: Expected, told: Called, where: str) 
     if not told.items_kept:
         text = f"{where} put other tensors into a list that it was given"
         return Finding(False, f"{text}; expected it to write into those that are there.")
+    if not told.memory_kept:
+        text = f"{where} gave a tensor other memory, as x.data = ... does: who has a view of it sees nothing"
+        return Finding(False, f"{text}; expected it to write into that which is there.")
     if expected.returned is None and told.shares:
         return Finding(False, f"{where} returned a view of what it was given; expected a new tensor.")
     wanted = "a new tensor" if expected.returned is None else f"argument {expected.returned + 1} itself"
