@@ -94,7 +94,7 @@ def _call_once(
 
 def _place_of(tensor: Tensor) -> tuple[int, int]:
     """Where a tensor's memory is, and where in it the tensor begins."""
-    return tensor.untyped_storage().data_ptr(), tensor.storage_offset()
+    return tensor.untyped_storage().data_ptr(), int(tensor.storage_offset())
 
 
 def _shares(result: Any, given: list[Any]) -> bool:
